@@ -1,0 +1,41 @@
+# Everything a contributor or the CI runs. `make` alone lists the targets.
+
+PYTHON ?= python3
+VENV ?= .venv
+PYTEST_ARGS ?=
+
+export PYTHON VENV
+BIN = $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test check bench chaos clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+venv: ## Create .venv (or VENV=...) with all extras; reruns only when pyproject.toml changed
+	@scripts/bootstrap venv all,dev
+
+demo: ## Show relaybox at work; needs Python, make and git only
+	@scripts/bootstrap venv cli
+	@$(BIN)/relaybox demo
+
+test: venv ## Run the tests against real servers; fetches missing ones where it may
+	@scripts/bootstrap servers
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: venv ## Lint, formatting, types, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict src
+	$(BIN)/lint-imports
+
+bench: venv ## Run the benchmarks
+	@$(BIN)/python -m benchmarks
+
+chaos: venv ## Run the crash and failure trials
+	@$(BIN)/python -m chaos
+
+clean: ## Remove .venv, caches and build results
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +

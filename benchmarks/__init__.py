@@ -1,0 +1,1 @@
+"""Side-by-side measurements of relaybox and its peers on one private PostgreSQL."""

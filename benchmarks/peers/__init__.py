@@ -1,0 +1,1 @@
+"""The peers: small programs that speak one line protocol (see benchmarks/peers/python/peer.py)."""

@@ -1,0 +1,1 @@
+"""Python peers, each run in the peers' own virtualenv."""

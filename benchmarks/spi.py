@@ -1,0 +1,114 @@
+"""What a measured system offers: its facts and one method per workload."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+WORKLOADS = (
+    "write_tx",
+    "write_batch",
+    "drain_1",
+    "drain_2",
+    "latency_1",
+    "latency_2",
+    "wal",
+)
+UNITS: Mapping[str, str] = {
+    "write_tx": "transactions/s",
+    "write_batch": "events/s",
+    "drain_1": "events/s",
+    "drain_2": "events/s",
+    "latency_1": "ms p50",
+    "latency_2": "ms p50",
+    "wal": "bytes/event",
+}
+LOWER_IS_BETTER = frozenset({"latency_1", "latency_2", "wal"})
+
+
+class Unsupported(Exception):
+    """The system cannot do this workload; the message says why."""
+
+
+class PeerFailed(Exception):
+    """The system was asked and failed; the message carries its own words."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much work one measurement does."""
+
+    tx: int = 2_000
+    tx_block: int = 200
+    batches: int = 50
+    batch_size: int = 1_000
+    drain: int = 50_000
+    rate: int = 200
+    latency_seconds: float = 10.0
+    wal: int = 20_000
+
+    @classmethod
+    def quick(cls) -> Sizes:
+        """A tenth of the work: shows that everything runs, not what is fast."""
+        return cls(tx=400, tx_block=50, batches=5, drain=5_000, latency_seconds=5.0, wal=2_000)
+
+    def limited(self, full_drain: int) -> Sizes:
+        """The same sizes for a system whose full drain is `full_drain` messages."""
+        values = asdict(self)
+        values["drain"] = self.drain * full_drain // Sizes().drain
+        values["wal"] = min(self.wal, values["drain"])
+        return Sizes(**values)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One measurement: the value in the workload's unit, and what else was seen."""
+
+    value: float
+    extra: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    version: str = ""
+
+
+class Database(Protocol):
+    """A fresh database and the few server commands a measurement needs."""
+
+    @property
+    def url(self) -> str: ...
+
+    def checkpoint(self) -> None: ...
+
+    def analyze(self) -> None: ...
+
+    def wal_position(self) -> int: ...
+
+
+class System(Protocol):
+    """One measured system. A workload it cannot do raises Unsupported."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def version(self) -> str: ...
+
+    @property
+    def language(self) -> str: ...
+
+    def install(self) -> None:
+        """Get what is needed to run; called once before the first measurement."""
+
+    def write_tx(self, database: Database, sizes: Sizes) -> Sample: ...
+
+    def write_batch(self, database: Database, sizes: Sizes) -> Sample: ...
+
+    def drain_1(self, database: Database, sizes: Sizes) -> Sample: ...
+
+    def drain_2(self, database: Database, sizes: Sizes) -> Sample: ...
+
+    def latency_1(self, database: Database, sizes: Sizes) -> Sample: ...
+
+    def latency_2(self, database: Database, sizes: Sizes) -> Sample: ...
+
+    def wal(self, database: Database, sizes: Sizes) -> Sample: ...

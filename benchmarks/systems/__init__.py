@@ -1,0 +1,1 @@
+"""relaybox and the hand-written baselines."""

@@ -1,0 +1,79 @@
+"""Payload values to bytes and back, header maps to text and back.
+
+A payload is encoded once, when the event is made; the same bytes are stored, handed to the hot path and
+published. Decoding happens when somebody asks for `event.payload`, never on the way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from .errors import InvalidEvent
+
+JSON = "application/json"
+BYTES = "application/octet-stream"
+
+
+class Codec(Protocol):
+    """Replace it to use orjson or msgspec: `Event(..., codec=…)`, `Listeners(codec=…)`."""
+
+    def encode(self, value: Any) -> bytes: ...
+
+    def decode(self, data: bytes) -> Any: ...
+
+
+class JsonCodec:
+    """The standard library's json; also takes pydantic and msgspec models and dataclasses."""
+
+    _encoder = json.JSONEncoder(
+        ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=lambda value: _plain(value)
+    )
+
+    def encode(self, value: Any) -> bytes:
+        try:
+            return self._encoder.encode(value).encode()
+        except UnicodeEncodeError as error:
+            raise InvalidEvent("payload contains a lone surrogate, which is not text; clean the value first") from error
+        except RecursionError as error:
+            raise InvalidEvent("payload is nested too deeply for JSON; flatten it") from error
+        except (TypeError, ValueError) as error:
+            raise InvalidEvent(
+                f"payload of type {type(value).__name__} cannot be written as JSON: {error}. "
+                "Pass JSON types, a dataclass, a pydantic or msgspec model, or payload_bytes="
+            ) from error
+
+    def decode(self, data: bytes) -> Any:
+        return json.loads(data)
+
+
+def _plain(value: Any) -> Any:
+    """What json cannot write itself: models of the three common kinds."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    if hasattr(value, "__struct_fields__"):
+        import msgspec
+
+        return msgspec.to_builtins(value)
+    raise TypeError(f"{type(value).__name__} is not a JSON type")
+
+
+JSON_CODEC = JsonCodec()
+
+
+def headers_to_text(headers: Mapping[str, str]) -> str | None:
+    """None for an empty map, so that most rows store no headers at all."""
+    return json.dumps(dict(headers), ensure_ascii=False, separators=(",", ":")) if headers else None
+
+
+def headers_from_text(text: str | None) -> dict[str, str]:
+    if not text or text == "null":
+        return {}
+    headers = json.loads(text)
+    if not isinstance(headers, dict):
+        raise ValueError("stored headers are not a JSON object")
+    return headers

@@ -1,0 +1,129 @@
+"""From what a user has to a driver: `wrap` a handle, `open_sync`/`open_async` a URL, engine or pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any, cast
+
+from ..errors import ConfigError, MissingExtra
+from .pool import AsyncDatabase, Database
+from .spi import AsyncConnection, Connection, Dialect
+from .urls import Url, parse
+
+__all__ = ["AsyncDatabase", "Database", "open_async", "open_sync", "parse", "wrap"]
+
+# The client library's top-level package -> our module for it. Others register under the entry point
+# group "relaybox.drivers": a module with a function wrap(handle).
+_MODULES = {
+    name: f"{__name__}.{name}"
+    for name in ("psycopg", "asyncpg", "sqlite3", "aiosqlite", "pymysql", "asyncmy", "sqlalchemy", "django")
+}
+_wrappers: dict[type, Callable[[Any], Connection | AsyncConnection | None]] = {}
+
+
+def wrap(handle: Any) -> Connection | AsyncConnection:
+    """The adapter of a caller's connection, session or cursor."""
+    kind = type(handle)
+    wrapper = _wrappers.get(kind)
+    if wrapper is None:
+        wrapper = _wrappers[kind] = _find(kind)
+    adapter = wrapper(handle)
+    if adapter is None:
+        raise ConfigError(_not_a_handle(kind))
+    return adapter
+
+
+def _find(kind: type) -> Callable[[Any], Connection | AsyncConnection | None]:
+    plugins = {point.name: point.value for point in entry_points(group="relaybox.drivers")}
+    for base in kind.__mro__:
+        package = base.__module__.partition(".")[0]
+        if base.__module__.startswith("relaybox."):
+            return _itself
+        module = _MODULES.get(package) or plugins.get(package)
+        if module:
+            return import_module(module).wrap  # type: ignore[no-any-return]
+    raise ConfigError(_not_a_handle(kind))
+
+
+def _itself(handle: Any) -> Connection | AsyncConnection | None:
+    """Our own transaction objects are adapters already."""
+    return handle if hasattr(handle, "in_transaction") else None
+
+
+def _not_a_handle(kind: type) -> str:
+    return (
+        f"cannot write through a {kind.__module__}.{kind.__qualname__}; pass a connection or session of "
+        f"{', '.join(_MODULES)}, or what transaction() gives"
+    )
+
+
+def _module(name: str, extra: str) -> Any:
+    try:
+        return import_module(f"{__name__}.{name}")
+    except ModuleNotFoundError as error:
+        if error.name and error.name.startswith("relaybox"):
+            raise
+        raise MissingExtra(error.name or name, extra) from error
+
+
+_SYNC: dict[Dialect, tuple[str, ...]] = {"postgres": ("psycopg",), "sqlite": ("sqlite3",), "mysql": ("pymysql",)}
+_ASYNC: dict[Dialect, tuple[str, ...]] = {
+    "postgres": ("asyncpg", "psycopg"),
+    "sqlite": ("sqlite3",),
+    "mysql": ("asyncmy",),
+}
+
+
+def _choose(url: Url, candidates: tuple[str, ...]) -> Any:
+    """The driver named in the URL (`postgresql+psycopg://`) if it fits, else the first that is installed."""
+    if url.driver in candidates:
+        return _module(url.driver, url.driver)
+    missing: MissingExtra | None = None
+    for name in candidates:
+        try:
+            return _module(name, name)
+        except MissingExtra as error:
+            missing = missing or error
+    assert missing is not None
+    raise missing
+
+
+def open_sync(target: Any, *, size: int = 4) -> Database:
+    """A URL, or an object that gives connections: SQLAlchemy Engine, psycopg pool, Django alias."""
+    if not isinstance(target, str):
+        return cast(Database, _borrowed(target, "borrow", size))
+    url = parse(target)
+    module = _choose(url, _SYNC[url.dialect])
+    return Database(url.dialect, partial(module.connect, url.bare), size=url.pool_size(size))
+
+
+def open_async(target: Any, *, size: int = 4) -> AsyncDatabase:
+    if not isinstance(target, str):
+        return cast(AsyncDatabase, _borrowed(target, "aborrow", size))
+    url = parse(target)
+    module = _choose(url, _ASYNC[url.dialect])
+    listen = getattr(module, "listen", None)
+    return AsyncDatabase(
+        url.dialect,
+        partial(module.aconnect, url.bare),
+        size=url.pool_size(size),
+        listen=partial(listen, url.bare) if listen else None,
+    )
+
+
+def _borrowed(target: Any, verb: str, size: int) -> Any:
+    for base in type(target).__mro__:
+        package = base.__module__.partition(".")[0]
+        package = {"psycopg_pool": "psycopg"}.get(package, package)
+        if package in _MODULES:
+            borrow = getattr(import_module(_MODULES[package]), verb, None)
+            database = borrow(target, size) if borrow else None
+            if database is not None:
+                return database
+    raise ConfigError(
+        f"cannot open connections from a {type(target).__module__}.{type(target).__qualname__}; pass a URL "
+        "such as postgresql://host/db, sqlite:///file.db or mysql://host/db, or a SQLAlchemy engine"
+    )

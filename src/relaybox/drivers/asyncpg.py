@@ -1,0 +1,172 @@
+"""asyncpg."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar, Literal
+from weakref import WeakKeyDictionary
+
+import asyncpg
+
+from ..errors import StoreError
+from ..op import Copy, Result, Statement
+from .postgres_errors import connection_lost, translate_sqlstate
+from .spi import Callback, Dialect
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    try:
+        yield
+    except asyncpg.PostgresError as error:
+        raise translate_sqlstate(error.sqlstate or "", error.args[0] if error.args else "") from error
+    except (asyncpg.InterfaceError, OSError, TimeoutError) as error:
+        raise connection_lost(f"{type(error).__name__}: {error}") from error
+
+
+class _CommitWatch:
+    """Sees COMMIT and ROLLBACK on one connection through asyncpg's query logger, without touching it."""
+
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw
+        self.committed: list[Callback] = []
+        self.rolled_back: list[Callback] = []
+        raw.add_query_logger(self)
+
+    def __call__(self, record: Any) -> None:
+        verb = record.query[:8].upper()
+        if self.raw.is_in_transaction() or not verb.startswith(("COMMIT", "END", "ROLLBACK")):
+            return
+        committed, self.committed = self.committed, []
+        rolled_back, self.rolled_back = self.rolled_back, []
+        self.raw.remove_query_logger(self)
+        _watches.pop(self.raw, None)
+        if record.exception is not None:
+            return  # the outcome is not known: fire neither, the poller delivers what is there
+        for callback in rolled_back if verb.startswith("ROLLBACK") else committed:
+            callback()
+
+
+_watches: WeakKeyDictionary[Any, _CommitWatch] = WeakKeyDictionary()
+
+
+class AsyncpgConnection:
+    dialect: Dialect = "postgres"
+    copy: ClassVar[bool] = True
+    is_async: ClassVar[Literal[True]] = True
+    silent = False
+
+    def __init__(self, raw: Any, *, pooled: bool = False) -> None:
+        self.raw = raw
+        # Behind a pooler, asyncpg's prepare and execute may reach two servers unless one transaction binds them.
+        self._pooled = pooled
+
+    async def execute(self, statement: Statement | Copy) -> Result:
+        if self._pooled and not self.raw.is_in_transaction():
+            with translated():
+                async with self.raw.transaction():
+                    return await self._execute(statement)
+        with translated():
+            return await self._execute(statement)
+
+    async def _execute(self, statement: Statement | Copy) -> Result:
+        if isinstance(statement, Copy):
+            await self.raw.copy_records_to_table(
+                statement.table,
+                schema_name=statement.schema,
+                columns=statement.columns,
+                records=statement.rows,
+            )
+            return Result((), len(statement.rows))
+        text, params = statement.positional("dollar")
+        if statement.query.answer == "rows":
+            rows = await self.raw.fetch(text, *params)
+            return Result(rows, len(rows))
+        status = await self.raw.execute(text, *params)
+        tail = status.rpartition(" ")[2]
+        return Result((), int(tail) if tail.isdigit() else 0)
+
+    def in_transaction(self) -> bool:
+        return bool(self.raw.is_in_transaction())
+
+    def in_savepoint(self) -> bool:
+        return True  # asyncpg does not say; the hand-over then verifies that the rows exist
+
+    def after_commit(self, callback: Callback) -> bool:
+        self._watch().committed.append(callback)
+        return True
+
+    def after_rollback(self, callback: Callback) -> bool:
+        self._watch().rolled_back.append(callback)
+        return True
+
+    def _watch(self) -> _CommitWatch:
+        bare = getattr(self.raw, "_con", self.raw)
+        watch = _watches.get(bare)
+        if watch is None:
+            watch = _watches[bare] = _CommitWatch(bare)
+        return watch
+
+    async def begin(self) -> None:
+        with translated():
+            await self.raw.execute("BEGIN")
+
+    async def commit(self) -> None:
+        with translated():
+            await self.raw.execute("COMMIT")
+
+    async def rollback(self) -> None:
+        with translated():
+            await self.raw.execute("ROLLBACK")
+
+    async def close(self) -> None:
+        with translated():
+            await self.raw.close(timeout=5)
+
+    def broken(self) -> bool:
+        return bool(self.raw.is_closed())
+
+
+def wrap(handle: Any) -> AsyncpgConnection | None:
+    if isinstance(handle, (asyncpg.Connection, asyncpg.pool.PoolConnectionProxy)):
+        return AsyncpgConnection(handle)
+    return None
+
+
+async def aconnect(url: str, application: str = "relaybox") -> AsyncpgConnection:
+    with translated():
+        raw = await asyncpg.connect(url, statement_cache_size=0, server_settings={"application_name": application})
+        async with raw.transaction():
+            server_pid = await raw.fetchval("SELECT pg_backend_pid()")
+        if server_pid != raw.get_server_pid():
+            return AsyncpgConnection(raw, pooled=True)
+        await raw.close()
+        raw = await asyncpg.connect(
+            url,
+            server_settings={
+                "application_name": application,
+                "idle_in_transaction_session_timeout": "60000",
+                "lock_timeout": "30000",
+            },
+        )
+    return AsyncpgConnection(raw)
+
+
+async def listen(url: str, channel: str, ready: Callable[[], None], wake: Callable[[], None]) -> None:
+    """LISTEN until cancelled or the connection breaks. Returns at once, without `ready`, behind a pooler."""
+    with translated():
+        raw = await asyncpg.connect(url, statement_cache_size=0)
+        lost = asyncio.get_running_loop().create_future()
+        try:
+            async with raw.transaction():
+                if await raw.fetchval("SELECT pg_backend_pid()") != raw.get_server_pid():
+                    return
+            raw.add_termination_listener(lambda _: None if lost.done() else lost.set_result(None))
+            await raw.add_listener(channel, lambda *_: wake())
+            ready()
+            await lost
+            raise StoreError("the listening connection was closed by the server")
+        finally:
+            await asyncio.shield(raw.close(timeout=2))

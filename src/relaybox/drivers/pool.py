@@ -1,0 +1,161 @@
+"""Connections relaybox opens itself: a handful per process, made when needed, dropped when broken.
+
+Every client library has a pool of its own with its own habits; relaybox needs at most a few connections at
+once and the same behaviour on all of them, so this is one small pool over the adapters. A forked child
+never touches its parent's sockets: connections made under another pid are left alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any
+
+from ..errors import ServiceClosed, StoreError
+from ..op import Op, T, arun, run
+from .spi import AsyncConnection, Connection, Dialect
+
+
+class Database:
+    """Sync: `run(op)` on a borrowed connection, inside a transaction unless told otherwise."""
+
+    def __init__(self, dialect: Dialect, connect: Callable[[], Connection], size: int = 4) -> None:
+        self.dialect = dialect
+        self._connect = connect
+        self._idle: list[Connection] = []
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._slots = threading.BoundedSemaphore(size)
+        self._closed = False
+
+    def run(self, op: Op[T], *, tx: bool = True) -> T:
+        with self.connection() as connection:
+            if not tx:
+                return run(op, connection)
+            connection.begin()
+            try:
+                value = run(op, connection)
+            except BaseException:
+                _quietly(connection.rollback)
+                raise
+            connection.commit()
+            return value
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        if self._closed:
+            raise ServiceClosed("this outbox is closed; make a new one")
+        with self._slots:
+            connection = self._take()
+            try:
+                yield connection
+            except BaseException:
+                self._give_back(connection, suspect=True)
+                raise
+            self._give_back(connection, suspect=False)
+
+    def _take(self) -> Connection:
+        with self._lock:
+            if self._pid != os.getpid():
+                self._idle, self._pid = [], os.getpid()
+            while self._idle:
+                connection = self._idle.pop()
+                if not connection.broken():
+                    return connection
+        return self._connect()
+
+    def _give_back(self, connection: Connection, *, suspect: bool) -> None:
+        if self._closed or connection.broken() or (suspect and connection.in_transaction()):
+            _quietly(connection.close)
+            return
+        with self._lock:
+            self._idle.append(connection)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        if self._pid == os.getpid():
+            for connection in idle:
+                _quietly(connection.close)
+
+
+class AsyncDatabase:
+    """Async: the same for the background services, and for AsyncOutbox."""
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        connect: Callable[[], Awaitable[AsyncConnection]],
+        *,
+        size: int = 4,
+        listen: Callable[[str, Callable[[], None], Callable[[], None]], Awaitable[None]] | None = None,
+    ) -> None:
+        self.dialect = dialect
+        self._connect = connect
+        self._idle: list[AsyncConnection] = []
+        self._pid = os.getpid()
+        self._slots = asyncio.Semaphore(size)
+        self._closed = False
+        # listen(channel, ready, wake): LISTENs until cancelled or the connection breaks; None: cannot
+        self.listen = listen
+
+    async def run(self, op: Op[T], *, tx: bool = True) -> T:
+        async with self.connection() as connection:
+            if not tx:
+                return await arun(op, connection)
+            await connection.begin()
+            try:
+                value = await arun(op, connection)
+            except BaseException:
+                with suppress(StoreError):
+                    await connection.rollback()
+                raise
+            await connection.commit()
+            return value
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[AsyncConnection]:
+        if self._closed:
+            raise ServiceClosed("this outbox is closed; make a new one")
+        async with self._slots:
+            connection = await self._take()
+            try:
+                yield connection
+            except BaseException:
+                await self._give_back(connection, suspect=True)
+                raise
+            await self._give_back(connection, suspect=False)
+
+    async def _take(self) -> AsyncConnection:
+        if self._pid != os.getpid():
+            self._idle, self._pid = [], os.getpid()
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.broken():
+                return connection
+        return await self._connect()
+
+    async def _give_back(self, connection: AsyncConnection, *, suspect: bool) -> None:
+        if self._closed or connection.broken() or (suspect and connection.in_transaction()):
+            with suppress(StoreError):
+                await connection.close()
+            return
+        self._idle.append(connection)
+
+    async def close(self) -> None:
+        self._closed = True
+        idle, self._idle = self._idle, []
+        if self._pid == os.getpid():
+            for connection in idle:
+                with suppress(StoreError):
+                    await connection.close()
+
+
+def _quietly(action: Callable[[], Any]) -> None:
+    """Clean-up on a connection that may be gone: its failure must not hide the first error."""
+    with suppress(StoreError):
+        action()

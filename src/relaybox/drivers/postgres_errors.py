@@ -1,0 +1,47 @@
+"""SQLSTATE to our error tree, shared by every PostgreSQL client.
+
+Only the server's primary message is kept: DETAIL repeats row values, which may be payloads.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ..errors import (
+    ConnectionLost,
+    DuplicateEvent,
+    SchemaMissing,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+)
+
+_PASSWORD = re.compile(r"(password\s*=\s*)\S+|(://[^:/@\s]*:)[^@\s]+(@)", re.IGNORECASE)
+
+
+def redacted(text: str) -> str:
+    return _PASSWORD.sub(lambda m: f"{m[1] or m[2]}***{m[3] or ''}", text)
+
+
+def connection_lost(text: str) -> ConnectionLost:
+    return ConnectionLost(f"no connection to PostgreSQL: {redacted(text.strip())}")
+
+
+def translate_sqlstate(sqlstate: str, message: str) -> StoreError:
+    message = redacted(message)
+    match sqlstate:
+        case "23505":
+            return DuplicateEvent(f"an event with this id is stored already ({message})")
+        case "42P01" | "42703" | "3F000":
+            return SchemaMissing(f"{message}; run `relaybox migrate` or call migrate()")
+        case "40001" | "40P01" | "55P03" | "57014":
+            return StoreBusy(f"PostgreSQL gave up on a lock or a conflict ({sqlstate}): {message}; retry")
+        case "53100" | "53200" | "53400" | "54000":
+            return StoreFull(f"PostgreSQL is out of space or memory ({sqlstate}): {message}")
+        case "25P02":
+            return StoreError("the transaction has failed already; roll it back before writing events")
+        case "25006":
+            return StoreError(f"this PostgreSQL server is read-only ({message}); connect to the primary")
+    if sqlstate[:2] == "08" or sqlstate in ("57P01", "57P02", "57P03", "53300", "25P03", "57P05"):
+        return connection_lost(message)
+    return StoreError(f"PostgreSQL refused ({sqlstate}): {message}")

@@ -1,0 +1,188 @@
+"""psycopg 3, sync and async."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar, Literal
+
+import psycopg
+from psycopg import sql
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+
+from ..errors import StoreError
+from ..op import Copy, Result, Statement
+from .postgres_errors import connection_lost, translate_sqlstate
+from .spi import Dialect, Silent
+
+# Bounds every wait of ours that PostgreSQL could otherwise make endless; skipped behind a pooler, whose
+# sessions are not ours.
+SESSION = "SET idle_in_transaction_session_timeout = '60s'; SET lock_timeout = '30s'; SET timezone = 'UTC'"
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    try:
+        yield
+    except psycopg.Error as error:
+        raise translate(error) from error
+
+
+def translate(error: psycopg.Error) -> StoreError:
+    if error.sqlstate is None and isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
+        return connection_lost(str(error))
+    return translate_sqlstate(error.sqlstate or "", error.diag.message_primary or str(error))
+
+
+def _copy_sql(statement: Copy) -> sql.Composed:
+    table = sql.Identifier(*filter(None, (statement.schema, statement.table)))
+    columns = sql.SQL(", ").join(map(sql.Identifier, statement.columns))
+    return sql.SQL("COPY {} ({}) FROM STDIN (FORMAT binary)").format(table, columns)
+
+
+class _Adapter(Silent):
+    dialect: Dialect = "postgres"
+    copy: ClassVar[bool] = True
+    raw: Any
+
+    def in_transaction(self) -> bool:
+        status = self.raw.info.transaction_status
+        return bool(status != TransactionStatus.IDLE or not self.raw.autocommit)
+
+    def broken(self) -> bool:
+        return bool(self.raw.closed or self.raw.broken)
+
+
+class PsycopgConnection(_Adapter):
+    is_async: ClassVar[Literal[False]] = False
+
+    def __init__(self, raw: psycopg.Connection[Any]) -> None:
+        self.raw = raw
+
+    def execute(self, statement: Statement | Copy) -> Result:
+        with translated(), self.raw.cursor(binary=True, row_factory=tuple_row) as cursor:
+            if isinstance(statement, Copy):
+                with cursor.copy(_copy_sql(statement)) as copy:
+                    copy.set_types(statement.types)
+                    for row in statement.rows:
+                        copy.write_row(row)
+                return Result((), len(statement.rows))
+            text, params = statement.positional("format")
+            cursor.execute(text, params)
+            if statement.query.answer == "rows":
+                return Result(cursor.fetchall(), cursor.rowcount)
+            return Result((), cursor.rowcount)
+
+    def begin(self) -> None:
+        """Outside autocommit psycopg says BEGIN itself, before the next statement."""
+        if self.raw.autocommit:
+            with translated():
+                self.raw.execute("BEGIN")
+
+    def commit(self) -> None:
+        with translated():
+            self.raw.commit()
+
+    def rollback(self) -> None:
+        with translated():
+            self.raw.rollback()
+
+    def close(self) -> None:
+        with translated():
+            self.raw.close()
+
+
+class AsyncPsycopgConnection(_Adapter):
+    is_async: ClassVar[Literal[True]] = True
+
+    def __init__(self, raw: psycopg.AsyncConnection[Any]) -> None:
+        self.raw = raw
+
+    async def execute(self, statement: Statement | Copy) -> Result:
+        with translated():
+            async with self.raw.cursor(binary=True, row_factory=tuple_row) as cursor:
+                if isinstance(statement, Copy):
+                    async with cursor.copy(_copy_sql(statement)) as copy:
+                        copy.set_types(statement.types)
+                        for row in statement.rows:
+                            await copy.write_row(row)
+                    return Result((), len(statement.rows))
+                text, params = statement.positional("format")
+                await cursor.execute(text, params)
+                if statement.query.answer == "rows":
+                    return Result(await cursor.fetchall(), cursor.rowcount)
+                return Result((), cursor.rowcount)
+
+    async def begin(self) -> None:
+        if self.raw.autocommit:
+            with translated():
+                await self.raw.execute("BEGIN")
+
+    async def commit(self) -> None:
+        with translated():
+            await self.raw.commit()
+
+    async def rollback(self) -> None:
+        with translated():
+            await self.raw.rollback()
+
+    async def close(self) -> None:
+        with translated():
+            await self.raw.close()
+
+
+def wrap(handle: Any) -> PsycopgConnection | AsyncPsycopgConnection | None:
+    if isinstance(handle, psycopg.Connection):
+        return PsycopgConnection(handle)
+    if isinstance(handle, psycopg.AsyncConnection):
+        return AsyncPsycopgConnection(handle)
+    if isinstance(handle, psycopg.Cursor):
+        return PsycopgConnection(handle.connection)
+    if isinstance(handle, psycopg.AsyncCursor):
+        return AsyncPsycopgConnection(handle.connection)
+    return None
+
+
+def _behind_pooler(raw: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], server_pid: int) -> bool:
+    """A pooler answers the start-up itself: the pid it announced is not the one that runs our statements."""
+    return raw.info.backend_pid != server_pid
+
+
+def connect(url: str, application: str = "relaybox") -> PsycopgConnection:
+    with translated():
+        raw = psycopg.connect(url, autocommit=True, application_name=application, prepare_threshold=None)
+        row = raw.execute("SELECT pg_backend_pid()").fetchone()
+        if row and not _behind_pooler(raw, row[0]):
+            raw.prepare_threshold = 3
+            raw.execute(SESSION)
+    return PsycopgConnection(raw)
+
+
+async def aconnect(url: str, application: str = "relaybox") -> AsyncPsycopgConnection:
+    with translated():
+        raw = await psycopg.AsyncConnection.connect(
+            url, autocommit=True, application_name=application, prepare_threshold=None
+        )
+        row = await (await raw.execute("SELECT pg_backend_pid()")).fetchone()
+        if row and not _behind_pooler(raw, row[0]):
+            raw.prepare_threshold = 3
+            await raw.execute(SESSION)
+    return AsyncPsycopgConnection(raw)
+
+
+async def listen(url: str, channel: str, ready: Callable[[], None], wake: Callable[[], None]) -> None:
+    """LISTEN until cancelled or the connection breaks. Returns at once, without `ready`, behind a pooler."""
+    with translated():
+        raw = await psycopg.AsyncConnection.connect(url, autocommit=True, application_name="relaybox-listen")
+        try:
+            row = await (await raw.execute("SELECT pg_backend_pid()")).fetchone()
+            if row and _behind_pooler(raw, row[0]):
+                return
+            await raw.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+            ready()
+            async for _ in raw.notifies():
+                wake()
+        finally:
+            await asyncio.shield(raw.close())

@@ -1,0 +1,116 @@
+"""How a statement reaches a connection, ours or the caller's.
+
+An adapter wraps one connection of one client library. The same class serves connections relaybox opens
+itself and those a caller hands to `write()`: a caller's transaction is just another driver. Adapters
+translate the library's errors to ours and add no policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import Any, ClassVar, Literal, Protocol
+
+from ..op import Copy, Op, Result, Statement, T
+
+Dialect = Literal["postgres", "sqlite", "mysql"]
+Callback = Callable[[], None]
+
+
+class Transaction(Protocol):
+    """What both kinds of connection tell about the transaction they are in."""
+
+    dialect: Dialect
+    copy: bool  # understands op.Copy
+    raw: Any  # the client library's own object
+    silent: bool  # True: cannot tell when the caller commits; after_commit returns False
+
+    def in_transaction(self) -> bool:
+        """Whether a statement now belongs to a transaction that somebody will commit or roll back.
+
+        True also for connections that open one implicitly with the next statement; False for autocommit.
+        """
+        ...
+
+    def in_savepoint(self) -> bool:
+        """True when rows written now may vanish although the transaction commits, or when nobody can tell."""
+        ...
+
+    def after_commit(self, callback: Callback) -> bool:
+        """Call back once the transaction has committed. False: this library cannot tell, nothing is registered."""
+        ...
+
+    def after_rollback(self, callback: Callback) -> bool: ...
+
+
+class Connection(Transaction, Protocol):
+    is_async: ClassVar[Literal[False]]
+
+    def execute(self, statement: Statement | Copy) -> Result: ...
+
+    def begin(self) -> None: ...
+
+    def commit(self) -> None: ...
+
+    def rollback(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def broken(self) -> bool: ...
+
+
+class AsyncConnection(Transaction, Protocol):
+    is_async: ClassVar[Literal[True]]
+
+    async def execute(self, statement: Statement | Copy) -> Result: ...
+
+    async def begin(self) -> None: ...
+
+    async def commit(self) -> None: ...
+
+    async def rollback(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def broken(self) -> bool: ...
+
+
+class Silent:
+    """Mixed into adapters of libraries without commit hooks: the caller's commit cannot be seen."""
+
+    silent = True
+
+    def after_commit(self, callback: Callback) -> bool:
+        return False
+
+    def after_rollback(self, callback: Callback) -> bool:
+        return False
+
+    def in_savepoint(self) -> bool:
+        return True
+
+
+Wake = Callable[[], None]
+
+
+class Runner(Protocol):
+    """What products see of a database of their own: run an op, in a transaction or as it is."""
+
+    dialect: Dialect
+
+    def run(self, op: Op[T], *, tx: bool = True) -> T: ...
+
+    def connection(self) -> AbstractContextManager[Connection]: ...
+
+    def close(self) -> None: ...
+
+
+class AsyncRunner(Protocol):
+    dialect: Dialect
+    listen: Callable[[str, Wake, Wake], Awaitable[None]] | None
+
+    async def run(self, op: Op[T], *, tx: bool = True) -> T: ...
+
+    def connection(self) -> AbstractAsyncContextManager[AsyncConnection]: ...
+
+    async def close(self) -> None: ...

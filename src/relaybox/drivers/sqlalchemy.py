@@ -1,0 +1,477 @@
+"""SQLAlchemy 2: Connection, Session, AsyncConnection, AsyncSession, scoped or not; and engines.
+
+Statements run through `exec_driver_sql` on the very connection of the caller's transaction, so his echo,
+events and instrumentation see them like his own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
+from typing import Any, ClassVar, Literal, NoReturn
+
+import sqlalchemy as sa
+from sqlalchemy import exc
+from sqlalchemy.ext import asyncio as sa_async
+from sqlalchemy.orm import Session, scoped_session
+from sqlalchemy.util import await_only
+
+from ..errors import ConfigError, StoreBusy, StoreError
+from ..op import Copy, ParamStyle, Result, Statement
+from .pool import AsyncDatabase, Database
+from .postgres_errors import connection_lost, translate_sqlstate
+from .spi import AsyncConnection, Callback, Connection, Dialect
+from .sqlalchemy_hooks import Watch, watch
+
+log = logging.getLogger("relaybox.drivers")
+
+_DIALECTS: dict[str, Dialect] = {
+    "postgresql": "postgres",
+    "sqlite": "sqlite",
+    "mysql": "mysql",
+    "mariadb": "mysql",
+}
+_STYLES: dict[str, ParamStyle] = {"qmark": "qmark", "format": "format", "pyformat": "format"}
+_OPTIONS = {"preserve_rowcount": True}
+
+
+def _dialect(target: sa.Connection | sa.Engine) -> Dialect:
+    name = target.dialect.name
+    if name not in _DIALECTS:
+        raise ConfigError(f"relaybox has no store for SQLAlchemy's {name!r}; it knows {', '.join(_DIALECTS)}")
+    return _DIALECTS[name]
+
+
+# -- errors -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Raised from the driver's error: SQLAlchemy's own would print the parameters, payloads included."""
+    try:
+        yield
+    except exc.DBAPIError as error:
+        raise translate(error) from error.orig
+    except exc.PendingRollbackError as error:
+        raise StoreError("the transaction has failed already; roll it back before writing events") from error
+    except exc.UnboundExecutionError as error:
+        raise ConfigError(
+            "this session has no default bind; pass session.connection(bind_arguments=…) instead"
+        ) from error
+    except exc.TimeoutError as error:
+        raise StoreBusy(f"SQLAlchemy's pool had no connection to give: {error}") from error
+    except exc.ResourceClosedError as error:
+        raise StoreError(f"SQLAlchemy refused: {error}") from error
+    except OSError as error:  # asyncpg lets these through when it cannot connect
+        raise connection_lost(f"{type(error).__name__}: {error}") from error
+
+
+def translate(error: exc.DBAPIError) -> StoreError:
+    cause: Any = error.orig
+    module = type(cause).__module__
+    if module.startswith("sqlalchemy.dialects.postgresql"):  # its own classes around asyncpg's errors
+        cause = cause.__cause__ or cause
+        module = type(cause).__module__
+    if module.startswith("sqlite3"):
+        return import_module("relaybox.drivers.sqlite3").translate(cause)  # type: ignore[no-any-return]
+    if module.startswith(("pymysql", "asyncmy", "MySQLdb", "aiomysql", "mysql", "mariadb")):
+        return import_module("relaybox.drivers.mysql_errors").translate(cause)  # type: ignore[no-any-return]
+    sqlstate = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
+    if sqlstate is None or error.connection_invalidated:
+        return connection_lost(str(cause)) if _is_connection_trouble(error) else StoreError(f"{cause}")
+    diagnosis = getattr(cause, "diag", None)
+    first_line = str(cause.args[0]).partition("\n")[0] if cause.args else ""
+    return translate_sqlstate(sqlstate, getattr(diagnosis, "message_primary", None) or first_line)
+
+
+def _is_connection_trouble(error: exc.DBAPIError) -> bool:
+    return error.connection_invalidated or isinstance(error, (exc.OperationalError, exc.InterfaceError))
+
+
+# -- statements -------------------------------------------------------------------------------------
+
+
+def _execute(connection: sa.Connection, statement: Statement | Copy) -> Result:
+    if isinstance(statement, Copy):
+        return _copy(connection, statement)
+    dialect = connection.dialect
+    style = "dollar" if dialect.driver == "asyncpg" else _STYLES.get(dialect.paramstyle, "qmark")
+    text, params = statement.positional(style)
+    result = connection.exec_driver_sql(text, tuple(params), execution_options=_OPTIONS)
+    if statement.query.answer == "count":
+        return Result((), result.rowcount)
+    if dialect.driver == "psycopg2":
+        rows = [tuple(bytes(v) if isinstance(v, memoryview) else v for v in row) for row in result]
+    else:
+        rows = [tuple(row) for row in result]
+    return Result(rows, len(rows))
+
+
+def _copy(connection: sa.Connection, statement: Copy) -> Result:
+    """SQLAlchemy has no COPY: the driver's own connection does it, inside the same transaction."""
+    driver: Any = connection.connection.driver_connection
+    if connection.dialect.driver == "asyncpg":
+        connection.exec_driver_sql("SELECT 1")  # the first statement is what begins asyncpg's transaction
+        from .asyncpg import AsyncpgConnection
+
+        return await_only(AsyncpgConnection(driver).execute(statement))
+    from .psycopg import AsyncPsycopgConnection, PsycopgConnection
+
+    if connection.dialect.is_async:
+        return await_only(AsyncPsycopgConnection(driver).execute(statement))
+    return PsycopgConnection(driver).execute(statement)
+
+
+def _autocommit(target: sa.Connection | sa.Engine) -> bool:
+    level = target.get_execution_options().get("isolation_level")
+    level = level or getattr(target.dialect, "_on_connect_isolation_level", None)
+    if level is not None:
+        return bool(level == "AUTOCOMMIT")
+    if isinstance(target, sa.Engine) or target.closed or target.invalidated:
+        return False
+    driver = target.connection.driver_connection  # may autocommit behind SQLAlchemy's back
+    ask = getattr(driver, "get_autocommit", None)
+    return (ask() if ask else getattr(driver, "autocommit", False)) is True
+
+
+# -- the caller's handles -----------------------------------------------------------------------------
+
+
+class _Handle:
+    """What the four handles share; they differ in how they find the connection they write on."""
+
+    raw: Any
+    dialect: Dialect
+    copy: bool
+
+    def _describe(self, bind: sa.Connection | sa.Engine) -> None:
+        self.dialect = _dialect(bind)
+        self.copy = bind.dialect.driver in ("psycopg", "psycopg_async", "asyncpg")
+
+    def _found(self) -> sa.Connection | None:
+        """The connection in use, without I/O; None when a session has not asked for one yet."""
+        raise NotImplementedError
+
+    def _session(self) -> Session | None:
+        return None
+
+    def in_transaction(self) -> bool:
+        session = self._session()
+        if session is not None and not session.autobegin and not session.in_transaction():
+            return False
+        found = self._found()
+        if found is not None:
+            return not _autocommit(found)
+        return session is None or not _autocommit(_bind(session))
+
+    def in_savepoint(self) -> bool:
+        session, found = self._session(), self._found()
+        nested = session is not None and session.in_nested_transaction()
+        return nested or (found is not None and found.in_nested_transaction())
+
+    def after_commit(self, callback: Callback) -> bool:
+        hooks = self._watch()
+        if hooks is not None:
+            hooks.committed.append(callback)
+        return hooks is not None
+
+    def after_rollback(self, callback: Callback) -> bool:
+        hooks = self._watch()
+        if hooks is not None:
+            hooks.rolled_back.append(callback)
+        return hooks is not None
+
+    def _watch(self) -> Watch | None:
+        found = self._found()
+        if found is None or found.closed or found.invalidated or _autocommit(found):
+            return None
+        if isinstance(found.get_transaction(), sa.TwoPhaseTransaction):
+            return None
+        return watch(found)
+
+    def broken(self) -> bool:
+        found = self._found()
+        return found is not None and (found.closed or found.invalidated)
+
+
+def _bind(session: Session) -> sa.Connection | sa.Engine:
+    with translated():
+        return session.get_bind()
+
+
+def _open_in(session: Session) -> sa.Connection | None:
+    """What a session has checked out for its default bind. There is no public question that does no I/O."""
+    bind = _bind(session)
+    if isinstance(bind, sa.Connection):
+        return bind
+    transaction = session.get_nested_transaction() or session.get_transaction()
+    while transaction is not None:
+        found = getattr(transaction, "_connections", {}).get(bind)
+        if found:
+            return found[0]  # type: ignore[no-any-return]
+        transaction = transaction.parent
+    return None
+
+
+def _not_ours() -> NoReturn:
+    raise StoreError("SQLAlchemy owns this transaction: begin, commit, roll back and close it there")
+
+
+class ConnectionHandle(_Handle):
+    is_async: ClassVar[Literal[False]] = False
+
+    def __init__(self, raw: sa.Connection) -> None:
+        self.raw = raw
+        self._describe(raw)
+
+    def _found(self) -> sa.Connection | None:
+        return self.raw  # type: ignore[no-any-return]
+
+    def execute(self, statement: Statement | Copy) -> Result:
+        with translated():
+            return _execute(self.raw, statement)
+
+    def begin(self) -> None:
+        _not_ours()
+
+    def commit(self) -> None:
+        _not_ours()
+
+    def rollback(self) -> None:
+        _not_ours()
+
+    def close(self) -> None:
+        _not_ours()
+
+
+class SessionHandle(ConnectionHandle):
+    def __init__(self, raw: Session) -> None:
+        self.raw = raw
+        self._describe(_bind(raw))
+
+    def _session(self) -> Session:
+        return self.raw  # type: ignore[no-any-return]
+
+    def _found(self) -> sa.Connection | None:
+        return _open_in(self.raw)
+
+    def execute(self, statement: Statement | Copy) -> Result:
+        with translated():
+            return _execute(self.raw.connection(), statement)
+
+
+class AsyncConnectionHandle(_Handle):
+    is_async: ClassVar[Literal[True]] = True
+
+    def __init__(self, raw: sa_async.AsyncConnection) -> None:
+        self.raw = raw
+        if raw.sync_connection is None:
+            raise ConfigError("this AsyncConnection is not started; use `async with engine.connect()`")
+        self._describe(raw.sync_connection)
+
+    def _found(self) -> sa.Connection | None:
+        return self.raw.sync_connection  # type: ignore[no-any-return]
+
+    async def execute(self, statement: Statement | Copy) -> Result:
+        with translated():
+            return await self.raw.run_sync(_execute, statement)  # type: ignore[no-any-return]
+
+    async def begin(self) -> None:
+        _not_ours()
+
+    async def commit(self) -> None:
+        _not_ours()
+
+    async def rollback(self) -> None:
+        _not_ours()
+
+    async def close(self) -> None:
+        _not_ours()
+
+
+class AsyncSessionHandle(AsyncConnectionHandle):
+    def __init__(self, raw: sa_async.AsyncSession) -> None:
+        self.raw = raw
+        self._describe(_bind(raw.sync_session))
+
+    def _session(self) -> Session:
+        return self.raw.sync_session  # type: ignore[no-any-return]
+
+    def _found(self) -> sa.Connection | None:
+        return _open_in(self.raw.sync_session)
+
+    async def execute(self, statement: Statement | Copy) -> Result:
+        with translated():
+            return await self.raw.run_sync(_execute_in_session, statement)  # type: ignore[no-any-return]
+
+
+def _execute_in_session(session: Session, statement: Statement | Copy) -> Result:
+    return _execute(session.connection(), statement)
+
+
+def wrap(handle: Any) -> ConnectionHandle | AsyncConnectionHandle | None:
+    if isinstance(handle, (scoped_session, sa_async.async_scoped_session)):
+        handle = handle.registry()
+    if isinstance(handle, Session):
+        return SessionHandle(handle)
+    if isinstance(handle, sa.Connection):
+        return ConnectionHandle(handle)
+    if isinstance(handle, sa_async.AsyncSession):
+        return AsyncSessionHandle(handle)
+    if isinstance(handle, sa_async.AsyncConnection):
+        return AsyncConnectionHandle(handle)
+    return None
+
+
+# -- connections of our own, from the user's engine --------------------------------------------------------
+
+# On an AUTOCOMMIT connection the transaction is the one these words open. MySQL's first line holds for the
+# next transaction only, so the user's pool gets its connection back as it was.
+_BEGIN: dict[Dialect, tuple[str, ...]] = {
+    "postgres": ("BEGIN",),
+    "sqlite": ("BEGIN IMMEDIATE",),
+    "mysql": ("SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "BEGIN"),
+}
+
+
+def _speak(connection: sa.Connection, words: tuple[str, ...]) -> None:
+    for word in words:
+        connection.exec_driver_sql(word)
+
+
+class BorrowedConnection(ConnectionHandle):
+    def __init__(self, raw: sa.Connection) -> None:
+        super().__init__(raw)
+        self._begun = False
+
+    def in_transaction(self) -> bool:
+        return self._begun
+
+    def begin(self) -> None:
+        with translated():
+            self._begun = True
+            _speak(self.raw, _BEGIN[self.dialect])
+
+    def commit(self) -> None:
+        self._end("COMMIT")
+
+    def rollback(self) -> None:
+        self._end("ROLLBACK")
+
+    def _end(self, word: str) -> None:
+        with translated():
+            _speak(self.raw, (word,))
+            self._begun = False
+
+    def close(self) -> None:
+        """Back to the engine's pool; never with a transaction of ours left open on it."""
+        with translated():
+            if self._begun:
+                self.raw.invalidate()
+            self.raw.close()
+
+
+class AsyncBorrowedConnection(AsyncConnectionHandle):
+    def __init__(self, raw: sa_async.AsyncConnection) -> None:
+        super().__init__(raw)
+        self._begun = False
+
+    def in_transaction(self) -> bool:
+        return self._begun
+
+    async def begin(self) -> None:
+        with translated():
+            self._begun = True
+            await self.raw.run_sync(_speak, _BEGIN[self.dialect])
+
+    async def commit(self) -> None:
+        await self._end("COMMIT")
+
+    async def rollback(self) -> None:
+        await self._end("ROLLBACK")
+
+    async def _end(self, word: str) -> None:
+        with translated():
+            await self.raw.run_sync(_speak, (word,))
+            self._begun = False
+
+    async def close(self) -> None:
+        with translated():
+            if self._begun:
+                await self.raw.invalidate()
+            await self.raw.close()
+
+
+class BorrowedDatabase(Database):
+    """Keeps nothing idle: the connections belong to the user's pool, and he may have few."""
+
+    def _give_back(self, connection: Connection, *, suspect: bool) -> None:
+        try:
+            connection.close()
+        except StoreError:
+            log.debug("a borrowed connection could not be returned", exc_info=True)
+
+
+class AsyncBorrowedDatabase(AsyncDatabase):
+    async def _give_back(self, connection: AsyncConnection, *, suspect: bool) -> None:
+        try:
+            await connection.close()
+        except StoreError:
+            log.debug("a borrowed connection could not be returned", exc_info=True)
+
+
+def _connect(engine: sa.Engine) -> BorrowedConnection:
+    with translated():
+        return BorrowedConnection(engine.connect())
+
+
+async def _aconnect(engine: sa_async.AsyncEngine) -> AsyncBorrowedConnection:
+    with translated():
+        return AsyncBorrowedConnection(await engine.connect())
+
+
+def _url(engine: sa.Engine) -> str:
+    """The engine's address for a client library of our choice: without SQLAlchemy's +driver."""
+    if _in_memory(engine):
+        raise ConfigError(
+            "an in-memory SQLite database lives in one connection: sync and async cannot share it; use a file"
+        )
+    bare = engine.url.set(drivername=engine.url.get_backend_name())
+    return bare.render_as_string(hide_password=False)
+
+
+def _in_memory(engine: sa.Engine) -> bool:
+    return engine.dialect.name == "sqlite" and engine.url.database in (None, "", ":memory:")
+
+
+def borrow(engine: Any, size: int) -> Database | None:
+    """An async engine cannot give sync connections: its address is opened with our own driver."""
+    if isinstance(engine, sa_async.AsyncEngine):
+        from . import open_sync
+
+        return open_sync(_url(engine.sync_engine), size=size)
+    if not isinstance(engine, sa.Engine):
+        return None
+    autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
+    size = 1 if _in_memory(engine) else size
+    return BorrowedDatabase(_dialect(engine), partial(_connect, autocommit), size=size)
+
+
+def aborrow(engine: Any, size: int) -> AsyncDatabase | None:
+    if isinstance(engine, sa.Engine):
+        from . import open_async
+
+        return open_async(_url(engine), size=size)
+    if not isinstance(engine, sa_async.AsyncEngine):
+        return None
+    listen: Callable[[str, Callback, Callback], Awaitable[None]] | None = None
+    if engine.dialect.driver in ("asyncpg", "psycopg", "psycopg_async"):
+        module = import_module(f"relaybox.drivers.{engine.dialect.driver.removesuffix('_async')}")
+        listen = partial(module.listen, _url(engine.sync_engine))
+    autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
+    size = 1 if _in_memory(engine.sync_engine) else size
+    dialect = _dialect(engine.sync_engine)
+    return AsyncBorrowedDatabase(dialect, partial(_aconnect, autocommit), size=size, listen=listen)

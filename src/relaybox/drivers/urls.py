@@ -1,0 +1,66 @@
+"""Database URLs: `postgresql://`, `sqlite:///file.db`, `mysql://`, with an optional `+driver`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import urlsplit, urlunsplit
+
+from ..errors import ConfigError
+from .spi import Dialect
+
+_SCHEMES: dict[str, Dialect] = {
+    "postgresql": "postgres",
+    "postgres": "postgres",
+    "sqlite": "sqlite",
+    "mysql": "mysql",
+    "mariadb": "mysql",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    dialect: Dialect
+    driver: str | None
+    bare: str  # without the +driver, as the client libraries want it
+    in_memory: bool = False
+
+    def pool_size(self, wanted: int) -> int:
+        """An in-memory SQLite database lives in one connection."""
+        return 1 if self.in_memory else wanted
+
+    def __repr__(self) -> str:
+        return f"Url({redact(self.bare)!r})"
+
+
+def parse(url: str) -> Url:
+    parts = urlsplit(url)
+    name, _, driver = parts.scheme.partition("+")
+    dialect = _SCHEMES.get(name)
+    if dialect is None:
+        raise ConfigError(
+            f"unknown database URL scheme {parts.scheme!r} in {redact(url)!r}; expected one of "
+            "postgresql://, sqlite:///, mysql://"
+        )
+    if dialect == "sqlite":
+        path = url.split("://", 1)[1]
+        file = path.removeprefix("/") or ":memory:"
+        if path and path != ":memory:" and not path.startswith("/"):
+            raise ConfigError(
+                f"expected sqlite:///relative.db, sqlite:////absolute.db or sqlite://:memory:, got {redact(url)!r}"
+            )
+        return Url(dialect, driver or None, file, in_memory=file == ":memory:")
+    if not parts.hostname and dialect == "mysql":
+        raise ConfigError(f"expected a host in the database URL, got {redact(url)!r}")
+    scheme = "postgresql" if dialect == "postgres" else "mysql"
+    return Url(dialect, driver or None, urlunsplit(parts._replace(scheme=scheme)))
+
+
+def redact(url: str) -> str:
+    """The URL with its password hidden, for messages."""
+    try:
+        parts = urlsplit(url)
+        if parts.password is None:
+            return url
+        return url.replace(f":{parts.password}@", ":***@", 1)
+    except ValueError:
+        return "<unreadable URL>"

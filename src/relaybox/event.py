@@ -1,0 +1,355 @@
+"""The event envelope: validated, encoded once, immutable.
+
+    Event("OrderPlaced", {"id": 7}, key="order-7")
+
+`key` is the aggregate id: the ordering key, and the message key at a broker. Everything that could be
+refused by a database (length, NUL, lone surrogate, size) is refused here, before any SQL runs, so a bad
+event never poisons the caller's transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from enum import Enum
+from types import MappingProxyType
+from typing import Any, Final, Protocol, runtime_checkable
+
+from .clock import utc_now
+from .codec import BYTES, JSON, JSON_CODEC, Codec, headers_from_text, headers_to_text
+from .errors import InvalidEvent, PayloadTooLarge, Undecodable
+from .ids import new_id
+
+MAX_PAYLOAD: Final = 1_048_576
+MAX_HEADERS: Final = 64
+MAX_HEADER_BYTES: Final = 8_192
+LIMITS: Final = MappingProxyType(
+    {"id": 36, "type": 128, "aggregate_type": 64, "key": 128, "tenant": 64, "content_type": 128}
+)
+GLOBAL: Final = "__GLOBAL__"
+
+
+@runtime_checkable
+class Named(Protocol):
+    """An event type or aggregate type: anything with a `name`, such as an Enum member."""
+
+    @property
+    def name(self) -> str: ...
+
+
+class EventType:
+    """A type whose name is only known at run time: `EventType.of("OrderPlaced")`."""
+
+    __slots__ = ("name",)
+    name: str
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @classmethod
+    def of(cls, name: str) -> EventType:
+        return cls(name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, EventType) and other.name == self.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+
+class AggregateType(EventType):
+    """The same for aggregates; `AggregateType.GLOBAL` stands for events without one."""
+
+    __slots__ = ()
+    GLOBAL: AggregateType
+
+
+AggregateType.GLOBAL = AggregateType(GLOBAL)
+
+
+def name_of(value: str | Named | Enum, field: str) -> str:
+    if isinstance(value, str) and not isinstance(value, Enum):
+        return value
+    name = getattr(value, "name", None)
+    if isinstance(name, str):
+        return name
+    raise InvalidEvent(f"expected {field} to be a string or an object with a name, got {type(value).__name__}")
+
+
+def _text(field: str, value: object, *, empty_ok: bool = False) -> str:
+    limit = LIMITS[field]
+    if not isinstance(value, str):
+        raise InvalidEvent(f"expected {field} to be a string, got {type(value).__name__}")
+    if not value and not empty_ok:
+        raise InvalidEvent(f"expected {field} to be non-empty text")
+    if len(value) > limit:
+        raise InvalidEvent(f"{field} is {len(value)} characters long, the limit is {limit}: {value[:40]!r}…")
+    if not (value.isascii() and value.isprintable()):
+        _check_text(field, value)
+    return value
+
+
+def _check_text(field: str, value: str) -> None:
+    if "\x00" in value:
+        raise InvalidEvent(f"{field} contains a NUL character, which no database stores as text")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidEvent(f"{field} contains a lone surrogate, which is not text") from None
+
+
+def _headers(given: Mapping[str, str]) -> dict[str, str]:
+    if not isinstance(given, Mapping):
+        raise InvalidEvent(f"expected headers to be a mapping, got {type(given).__name__}")
+    headers = dict(given)
+    if len(headers) > MAX_HEADERS:
+        raise InvalidEvent(f"{len(headers)} headers given, the limit is {MAX_HEADERS}")
+    size = 0
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InvalidEvent(
+                "expected headers to map text to text, got "
+                f"{type(name).__name__} to {type(value).__name__}; convert the value first"
+            )
+        if not name or not name.isprintable() or any(c in name for c in ":\r\n"):
+            raise InvalidEvent(f"header name {name[:40]!r} is empty or has characters that no transport carries")
+        if "\r" in value or "\n" in value:
+            raise InvalidEvent(f"the value of header {name!r} contains a line break")
+        _check_text(f"header {name!r}", name + value)
+        size += len(name.encode()) + len(value.encode())
+    if size > MAX_HEADER_BYTES:
+        raise InvalidEvent(f"headers take {size:,} bytes, the limit is {MAX_HEADER_BYTES:,}")
+    return headers
+
+
+def _moment(field: str, value: object) -> datetime:
+    if not isinstance(value, datetime):
+        raise InvalidEvent(f"expected {field} to be a datetime, got {type(value).__name__}")
+    if value.tzinfo is None:
+        raise InvalidEvent(f"expected {field} to have a time zone, got the naive {value.isoformat()}")
+    return value.astimezone(UTC)
+
+
+_MISSING: Final[Any] = object()
+_EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class Event:
+    """One fact to deliver. Equal when the ids are equal; the repr shows no payload.
+
+    payload        a JSON value, dataclass or model (encoded now), or bytes (kept as they are)
+    payload_json   ready JSON text, stored byte for byte
+    payload_bytes  the same for bytes of any content type
+    """
+
+    __slots__ = (
+        "_codec",
+        "_headers",
+        "_headers_text",
+        "aggregate_type",
+        "body",
+        "content_type",
+        "created_at",
+        "deliver_at",
+        "id",
+        "key",
+        "occurred_at",
+        "seq",
+        "tenant",
+        "type",
+    )
+    id: str
+    type: str
+    body: bytes
+    content_type: str
+    key: str | None
+    aggregate_type: str
+    tenant: str | None
+    occurred_at: datetime
+    deliver_at: datetime | None
+    seq: int | None
+    created_at: datetime | None
+    _codec: Codec
+    _headers: Mapping[str, str] | None
+    _headers_text: str | None
+
+    def __init__(
+        self,
+        type: str | Named,
+        payload: Any = _MISSING,
+        *,
+        key: str | None = None,
+        aggregate_type: str | Named = GLOBAL,
+        id: str | None = None,
+        occurred_at: datetime | None = None,
+        deliver_at: datetime | None = None,
+        tenant: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        content_type: str | None = None,
+        payload_json: str | None = None,
+        payload_bytes: bytes | bytearray | memoryview | None = None,
+        codec: Codec = JSON_CODEC,
+    ) -> None:
+        put = object.__setattr__
+        put(self, "type", _text("type", name_of(type, "type")))
+        body, default_type = _body(payload, payload_json, payload_bytes, codec)
+        if len(body) > MAX_PAYLOAD:
+            raise PayloadTooLarge(len(body), MAX_PAYLOAD)
+        put(self, "body", body)
+        put(
+            self,
+            "content_type",
+            default_type if content_type is None else _text("content_type", content_type),
+        )
+        put(self, "id", new_id() if id is None else _text("id", id))
+        put(self, "key", None if key is None else _text("key", key))
+        if aggregate_type is GLOBAL:
+            put(self, "aggregate_type", GLOBAL)
+        else:
+            put(self, "aggregate_type", _text("aggregate_type", name_of(aggregate_type, "aggregate_type")))
+        put(self, "tenant", None if tenant is None else _text("tenant", tenant))
+        put(self, "occurred_at", utc_now() if occurred_at is None else _moment("occurred_at", occurred_at))
+        put(self, "deliver_at", None if deliver_at is None else _moment("deliver_at", deliver_at))
+        frozen = MappingProxyType(_headers(headers)) if headers else _EMPTY
+        put(self, "_headers", frozen)
+        put(self, "_headers_text", headers_to_text(frozen) if headers else None)
+        put(self, "_codec", codec)
+        put(self, "seq", None)
+        put(self, "created_at", None)
+
+    @classmethod
+    def of_json(cls, type: str | Named, text: str) -> Event:
+        return cls(type, payload_json=text)
+
+    @classmethod
+    def stored(cls, row: tuple[Any, ...], codec: Codec = JSON_CODEC) -> Event:
+        """An event read back, in the column order of `store.spi.EVENT_COLUMNS`; trusted, unchecked."""
+        self = object.__new__(cls)
+        put = object.__setattr__
+        put(self, "seq", row[0])
+        put(self, "id", row[1])
+        put(self, "type", row[2])
+        put(self, "aggregate_type", row[3] or GLOBAL)
+        put(self, "key", row[4])
+        put(self, "tenant", row[5])
+        put(self, "content_type", row[6] or JSON)
+        put(self, "body", row[7])
+        put(self, "_headers_text", row[8])
+        put(self, "_headers", None)
+        put(self, "occurred_at", row[9])
+        put(self, "deliver_at", row[10])
+        put(self, "created_at", row[11])
+        put(self, "_codec", codec)
+        return self
+
+    def with_headers(self, extra: Mapping[str, str]) -> Event:
+        """A copy with more headers and the same id and body: for writer hooks."""
+        copy = object.__new__(type(self))
+        for slot in Event.__slots__:
+            object.__setattr__(copy, slot, getattr(self, slot))
+        merged = _headers({**self.headers, **extra})
+        object.__setattr__(copy, "_headers", MappingProxyType(merged))
+        object.__setattr__(copy, "_headers_text", headers_to_text(merged))
+        return copy
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        if self._headers is None:
+            try:
+                parsed = MappingProxyType(headers_from_text(self._headers_text))
+            except ValueError as error:
+                raise Undecodable(f"the headers of event {self.id} are not a JSON object") from error
+            object.__setattr__(self, "_headers", parsed)
+            return parsed
+        return self._headers
+
+    @property
+    def headers_text(self) -> str | None:
+        return self._headers_text
+
+    @property
+    def payload(self) -> Any:
+        """The decoded value of a JSON event, the bytes of any other. Decoded on each call, never kept."""
+        if not self.is_json:
+            return self.body
+        try:
+            return self._codec.decode(self.body)
+        except ValueError as error:
+            raise Undecodable(f"the payload of event {self.id} is not {self.content_type}") from error
+
+    @property
+    def payload_json(self) -> str:
+        return self.body.decode()
+
+    @property
+    def is_json(self) -> bool:
+        kind = self.content_type.partition(";")[0]
+        return kind == JSON or kind.endswith("+json")
+
+    @property
+    def aggregate_id(self) -> str | None:
+        return self.key
+
+    @property
+    def event_id(self) -> str:
+        return self.id
+
+    @property
+    def traceparent(self) -> str | None:
+        """The W3C trace context this event was written under, when there was one."""
+        return self.headers.get("traceparent")
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"events are immutable: cannot set {name!r}; make a new Event")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"events are immutable: cannot delete {name!r}")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Event) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __repr__(self) -> str:
+        key = f", key={self.key!r}" if self.key is not None else ""
+        return f"Event({self.type!r}, <{len(self.body)} bytes>{key}, id={self.id!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        slots = {slot: getattr(self, slot) for slot in Event.__slots__ if slot not in ("_codec", "_headers")}
+        return _rebuild, (slots,)
+
+
+def _rebuild(slots: dict[str, Any]) -> Event:
+    event = object.__new__(Event)
+    for name, value in slots.items():
+        object.__setattr__(event, name, value)
+    object.__setattr__(event, "_codec", JSON_CODEC)
+    object.__setattr__(event, "_headers", None)
+    return event
+
+
+def _body(
+    payload: Any, text: str | None, data: bytes | bytearray | memoryview | None, codec: Codec
+) -> tuple[bytes, str]:
+    given = (payload is not _MISSING) + (text is not None) + (data is not None)
+    if given != 1:
+        raise InvalidEvent(
+            f"expected exactly one of payload, payload_json and payload_bytes, got {given}; "
+            "an event without content has the payload None"
+        )
+    if text is not None:
+        if not isinstance(text, str):
+            raise InvalidEvent(f"expected payload_json to be JSON text, got {type(text).__name__}")
+        _check_text("payload_json", text.replace("\x00", " "))
+        return text.encode(), JSON
+    if data is None and isinstance(payload, (bytes, bytearray, memoryview)):
+        data = payload
+    if data is not None:
+        if not isinstance(data, (bytes, bytearray, memoryview)):
+            raise InvalidEvent(f"expected payload_bytes to be bytes, got {type(data).__name__}")
+        return bytes(data), BYTES
+    return codec.encode(payload), JSON

@@ -1,0 +1,71 @@
+"""Event ids and the hash that places a key: pure functions shared by Python and SQL."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import threading
+from typing import Final
+
+from .clock import epoch_ms
+
+_ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_PAIRS: Final = tuple(a + b for a in _ALPHABET for b in _ALPHABET)
+
+
+class _UlidSource:
+    """Monotonic ULIDs: strictly increasing in this process, across threads, also within one millisecond."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ms = 0
+        self._random = 0
+        self._prefix = ""
+
+    def next(self) -> str:
+        with self._lock:
+            now = epoch_ms()
+            if now > self._ms:
+                self._ms = now
+                self._random = int.from_bytes(os.urandom(10)) >> 1  # head room for increments
+                self._prefix = self._text(now, 5)
+            else:  # same millisecond, or the clock stepped back
+                self._random += 1
+            value = self._random
+            prefix = self._prefix
+        return prefix + self._text(value, 8)
+
+    def _text(self, value: int, pairs: int) -> str:
+        table = _PAIRS
+        return "".join([table[(value >> shift) & 1023] for shift in range((pairs - 1) * 10, -1, -10)])
+
+
+_ulids = _UlidSource()
+
+
+def _restart_ids() -> None:
+    """A forked child must not repeat the parent's next ids, nor inherit a held lock."""
+    global _ulids
+    _ulids = _UlidSource()
+
+
+os.register_at_fork(after_in_child=_restart_ids)
+
+
+def new_id() -> str:
+    return _ulids.next()
+
+
+def key_hash(key: str) -> int:
+    """63 bits of md5(key); `(key_hash >> 32) % shards` is the shard, the same in Python and in SQL."""
+    return int.from_bytes(hashlib.md5(key.encode(), usedforsecurity=False).digest()[:8]) & 0x7FFF_FFFF_FFFF_FFFF
+
+
+def shard_of(key: str, shards: int) -> int:
+    return (key_hash(key) >> 32) % shards
+
+
+def new_token() -> int:
+    """A fencing token: 63 random bits, unique per claim without asking the database."""
+    return secrets.randbits(63)

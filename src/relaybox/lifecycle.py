@@ -1,0 +1,171 @@
+"""What happens to events, as typed facts that observers subscribe to.
+
+One fact per batch where a batch is one round trip, one per event where somebody may be woken by it. Facts
+carry ids, types and counts, never payloads or headers. An observer that raises is logged and skipped: seeing
+must not break delivering.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import ClassVar
+
+log = logging.getLogger("relaybox")
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Base of all facts; `stage` is the word the architecture uses for the place where it happened."""
+
+    stage: ClassVar[str] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Written(Fact):
+    """The INSERT ran; the caller's transaction is still open."""
+
+    stage: ClassVar[str] = "write"
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class HotEnqueued(Fact):
+    """Committed and handed to this process's hot queue."""
+
+    stage: ClassVar[str] = "write"
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class HotDropped(Fact):
+    """Committed, but the hot queue was full: the poller will find the rows."""
+
+    stage: ClassVar[str] = "write"
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed(Fact):
+    """Rows were claimed and put into the cold queue."""
+
+    stage: ClassVar[str] = "claim"
+    count: int
+    took: float
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered(Fact):
+    """Listeners finished these and the database agreed."""
+
+    stage: ClassVar[str] = "settle"
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retried(Fact):
+    stage: ClassVar[str] = "settle"
+    event_id: str
+    event_type: str
+    attempts: int
+    delay: timedelta
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Died(Fact):
+    stage: ClassVar[str] = "settle"
+    event_id: str
+    event_type: str
+    attempts: int
+    error: str
+    undecodable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimLost(Fact):
+    """A settle or renewal found the claim gone: another instance has the event, or had it."""
+
+    stage: ClassVar[str] = "settle"
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Released(Fact):
+    """Given back undelivered, at shutdown or on refusal."""
+
+    stage: ClassVar[str] = "claim"
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOver(Fact):
+    """Dead instances were found; their claimed events are free."""
+
+    stage: ClassVar[str] = "claim"
+    instances: int
+    events: int
+
+
+@dataclass(frozen=True, slots=True)
+class Depths(Fact):
+    """Once per poll: queue depths here, and the age of the oldest due event (None: could not be measured)."""
+
+    stage: ClassVar[str] = "claim"
+    hot: int
+    cold: int
+    oldest: timedelta | None
+
+
+@dataclass(frozen=True, slots=True)
+class Purged(Fact):
+    stage: ClassVar[str] = "purge"
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed(Fact):
+    stage: ClassVar[str] = "settle"
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoopFailed(Fact):
+    """A background loop met an error, logged it and goes on."""
+
+    stage: ClassVar[str] = "runtime"
+    loop: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class WakeUps(Fact):
+    """How this process learns of new events: `listen`, or `poll` with the reason."""
+
+    stage: ClassVar[str] = "runtime"
+    mode: str
+    reason: str
+
+
+Observer = Callable[[Fact], None]
+
+
+class Observers:
+    """The subscribers of one outbox. Falsy when nobody watches, so hot paths can skip making facts."""
+
+    __slots__ = ("_all",)
+
+    def __init__(self, observers: Sequence[Observer] = ()) -> None:
+        self._all = tuple(observers)
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    def __call__(self, fact: Fact) -> None:
+        for observer in self._all:
+            try:
+                observer(fact)
+            except Exception:
+                log.exception("observer %r failed on %s", observer, type(fact).__name__)

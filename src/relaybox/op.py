@@ -1,0 +1,167 @@
+"""Database operations as generators of statements: one source for sync and async.
+
+An op yields a Statement, is sent its Result, and returns a value:
+
+    def count_dead(self) -> Op[int]:
+        result = yield self.sql["outbox.dead.count"].bind(now=None)
+        return result.rows[0][0]
+
+Only `run` and `arun` do I/O. Ops never begin, commit or roll back: whoever owns the connection does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Sequence
+from typing import Any, Literal, Protocol, TypeVar, assert_never
+
+T = TypeVar("T")
+
+ParamStyle = Literal["qmark", "format", "dollar", "named"]
+Answer = Literal["rows", "count"]
+
+
+class Result:
+    """What the database answered: the rows, and how many it returned or changed."""
+
+    __slots__ = ("count", "rows")
+
+    def __init__(self, rows: Sequence[Any], count: int) -> None:
+        self.rows = rows
+        self.count = count
+
+
+class Query:
+    """One named SQL text, compiled once per parameter style."""
+
+    __slots__ = ("_compiled", "answer", "name", "text")
+
+    def __init__(self, name: str, text: str, answer: Answer) -> None:
+        self.name = name
+        self.text = text
+        self.answer: Answer = answer
+        self._compiled: dict[ParamStyle, tuple[str, tuple[str, ...]]] = {}
+
+    def bind(self, **params: Any) -> Statement:
+        return Statement(self, params)
+
+    def compiled(self, style: ParamStyle) -> tuple[str, tuple[str, ...]]:
+        """The text in the driver's style, and the parameter names in the order it wants them."""
+        found = self._compiled.get(style)
+        if found is None:
+            found = self._compiled[style] = _compile(self.text, style)
+        return found
+
+    def __repr__(self) -> str:
+        return f"Query({self.name})"
+
+
+class Statement:
+    """A query with its values. The repr names the query only: values may be payloads."""
+
+    __slots__ = ("params", "query")
+
+    def __init__(self, query: Query, params: dict[str, Any]) -> None:
+        self.query = query
+        self.params = params
+
+    def positional(self, style: ParamStyle) -> tuple[str, list[Any]]:
+        text, names = self.query.compiled(style)
+        params = self.params
+        return text, [params[name] for name in names]
+
+    def __repr__(self) -> str:
+        return f"Statement({self.query.name})"
+
+
+class Copy:
+    """Rows for PostgreSQL's COPY … FROM STDIN (FORMAT binary), for drivers that have it."""
+
+    __slots__ = ("columns", "rows", "schema", "table", "types")
+
+    def __init__(
+        self,
+        table: str,
+        schema: str | None,
+        columns: Sequence[str],
+        types: Sequence[str],
+        rows: Sequence[tuple[Any, ...]],
+    ) -> None:
+        self.table = table
+        self.schema = schema
+        self.columns = columns
+        self.types = types
+        self.rows = rows
+
+    def __repr__(self) -> str:
+        return f"Copy({self.table}, {len(self.rows)} rows)"
+
+
+Op = Generator[Statement | Copy, Result, T]
+
+
+class Executor(Protocol):
+    def execute(self, statement: Statement | Copy) -> Result: ...
+
+
+class AsyncExecutor(Protocol):
+    async def execute(self, statement: Statement | Copy) -> Result: ...
+
+
+def run(op: Op[T], connection: Executor) -> T:
+    try:
+        statement = next(op)
+        while True:
+            try:
+                result = connection.execute(statement)
+            except BaseException as error:
+                statement = op.throw(error)
+            else:
+                statement = op.send(result)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+
+
+async def arun(op: Op[T], connection: AsyncExecutor) -> T:
+    try:
+        statement = next(op)
+        while True:
+            try:
+                result = await connection.execute(statement)
+            except BaseException as error:
+                statement = op.throw(error)
+            else:
+                statement = op.send(result)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+
+
+_PARAM = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")
+
+
+def _compile(text: str, style: ParamStyle) -> tuple[str, tuple[str, ...]]:
+    names: list[str] = []
+
+    def place(match: re.Match[str]) -> str:
+        name = match[1]
+        match style:
+            case "qmark":
+                names.append(name)
+                return "?"
+            case "format":
+                names.append(name)
+                return "%s"
+            case "dollar":
+                if name not in names:
+                    names.append(name)
+                return f"${names.index(name) + 1}"
+            case "named":
+                if name not in names:
+                    names.append(name)
+                return f":{name}"
+            case _:
+                assert_never(style)
+
+    if style == "format":
+        text = text.replace("%", "%%")
+    return _PARAM.sub(place, text), tuple(names)

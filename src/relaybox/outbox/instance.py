@@ -1,0 +1,134 @@
+"""This process as the database knows it: a row with a heartbeat, and in ordered mode the shards it owns.
+
+A process that dies stops beating; within `instance_ttl` another one frees its claims. One that was only
+slow learns at its next beat that it was declared dead: its claims are gone, it registers anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+import secrets
+import socket
+from collections.abc import Callable, Iterable
+
+from .. import faults
+from ..clock import Clock
+from ..drivers.spi import AsyncRunner
+from ..lifecycle import ClaimLost, Observers, TakenOver
+from ..runtime.delivery import Delivery
+from ..runtime.service import cancelled, forever
+from ..settings import Settings
+from ..store.spi import OutboxStore
+from .source import OrderedSource, OutboxSource
+
+log = logging.getLogger("relaybox")
+
+
+def default_name() -> str:
+    """Unique even when two pods share a host name: pid and a random part."""
+    return f"{socket.gethostname()[:80]}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+class InstanceService:
+    def __init__(
+        self,
+        db: AsyncRunner,
+        store: OutboxStore,
+        source: OutboxSource,
+        settings: Settings,
+        role: str,
+        observers: Observers,
+        clock: Clock,
+        in_flight: Callable[[], Iterable[Delivery]],
+        freed: Callable[[], None],
+    ) -> None:
+        self._db = db
+        self._store = store
+        self._source = source
+        self._settings = settings
+        self._role = role
+        self._observers = observers
+        self._clock = clock
+        self._in_flight = in_flight
+        self._freed = freed
+        self._name = settings.owner or default_name()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        await self._register()
+        await self._take_over(alone=self._role == "single")
+        await self._keep_shards()
+        self._task = asyncio.create_task(
+            forever("heartbeat", self._beat, self._observers, self._clock), name="relaybox-heartbeat"
+        )
+
+    async def stop(self) -> None:
+        """Leave: whatever is still claimed under our name is free at once, and so are our shards."""
+        await cancelled(self._task)
+        try:
+            if isinstance(self._source, OrderedSource):
+                shards = range(self._settings.shards)
+                await self._db.run(self._store.release_shards(self._source.owner, shards))
+            await self._db.run(self._store.retire(self._source.owner, self._clock.database_now()))
+        except Exception as error:
+            log.error("could not sign off; the instance will expire by itself: %s", error)
+
+    async def _register(self) -> None:
+        ttl = self._settings.instance_ttl
+        now = self._clock.database_now()
+        self._source.owner = await self._db.run(self._store.register(self._name, self._role, ttl, now))
+
+    async def _beat(self) -> None:
+        await self._clock.sleep(self._settings.instance_ttl.total_seconds() / 5)
+        now = self._clock.database_now()
+        alive = await self._db.run(self._store.beat(self._source.owner, self._settings.instance_ttl, now), tx=False)
+        if not alive:
+            log.warning("this process was declared dead after a silence; its claims were given to others")
+            self._observers(ClaimLost(sum(1 for _ in self._in_flight())))
+            await self._register()
+        await self._take_over(alone=False)
+        await self._keep_shards()
+
+    async def _take_over(self, *, alone: bool) -> None:
+        survivor = self._source.owner if alone else None
+        dead, events = await self._db.run(self._store.take_over(survivor, self._clock.database_now()))
+        if dead:
+            faults.hit("takeover.after")
+            log.warning("took over %d events of %d dead instances", events, dead)
+            self._observers(TakenOver(dead, events))
+            self._freed()
+
+    async def _keep_shards(self) -> None:
+        """Renew what we own; take up to our fair share of the free ones; let surplus go once it is idle here."""
+        source = self._source
+        if not isinstance(source, OrderedSource):
+            return
+        settings, now = self._settings, self._clock.database_now()
+        mine = await self._db.run(self._store.renew_shards(source.owner, settings.instance_ttl, now))
+        peers = await self._db.run(self._store.instances(now), tx=False)
+        share = fair_share(settings.shards, [p.id for p in peers if p.role == "ordered"], source.owner)
+        source.leaving &= set(mine)
+        if len(mine) < share:
+            source.leaving.clear()
+            want = share - len(mine)
+            taken = await self._db.run(
+                self._store.acquire_shards(source.owner, want, settings.shards, settings.instance_ttl, now)
+            )
+            if taken:
+                self._freed()
+        elif len(mine) > share:
+            source.leaving |= set(sorted(mine)[share:])
+            busy = {source.shard(delivery) for delivery in self._in_flight()}
+            idle = sorted(source.leaving - busy)
+            if idle:
+                await self._db.run(self._store.release_shards(source.owner, idle))
+                source.leaving -= set(idle)
+
+
+def fair_share(shards: int, instances: list[int], me: int) -> int:
+    """How many shards `me` may own: all live instances' shares add up to the whole, the oldest get the odd ones."""
+    ranked = sorted({*instances, me})
+    return math.floor(shards / len(ranked)) + (1 if ranked.index(me) < shards % len(ranked) else 0)

@@ -1,0 +1,101 @@
+"""Who is called for an event: exactly one listener per (aggregate type, event type)."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from ..errors import ConfigError
+from ..event import GLOBAL, Named, name_of
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Listener(NamedTuple):
+    call: Callable[..., Any]
+    is_async: bool
+    wants_delivery: bool  # takes (event, delivery) rather than (event)
+
+
+class Registry(Protocol):
+    """Replace `Listeners` to route in another way."""
+
+    def find(self, aggregate_type: str, event_type: str) -> Listener | None: ...
+
+    def event_types(self) -> set[str]: ...
+
+
+class Listeners:
+    """
+    listeners = Listeners()
+
+    @listeners.on("OrderPlaced")
+    async def confirm(event): ...
+
+    @listeners.on("Shipped", aggregate_type="Order")
+    def shipped(event, delivery): ...        # a plain function runs in a thread; delivery.attempts tells the try
+    """
+
+    def __init__(self) -> None:
+        self._by_key: dict[str, Listener] = {}
+
+    def on(self, event_type: str | Named, *, aggregate_type: str | Named = GLOBAL) -> Callable[[F], F]:
+        def decorate(function: F) -> F:
+            self.register(event_type, function, aggregate_type=aggregate_type)
+            return function
+
+        return decorate
+
+    def register(
+        self,
+        event_type: str | Named,
+        function: Callable[..., Awaitable[Any] | Any],
+        *,
+        aggregate_type: str | Named = GLOBAL,
+    ) -> None:
+        if not callable(function):
+            raise ConfigError(f"expected a listener to be callable, got {type(function).__name__}")
+        event_name = name_of(event_type, "event type")
+        key = f"{name_of(aggregate_type, 'aggregate type')}:{event_name}"
+        if key in self._by_key:
+            raise ConfigError(
+                f"a listener for {key!r} is registered already; one event has one listener. "
+                "Call several functions from it, or use different aggregate types"
+            )
+        self._by_key[key] = Listener(function, _is_async(function), _takes_two(function))
+
+    def find(self, aggregate_type: str, event_type: str) -> Listener | None:
+        return self._by_key.get(f"{aggregate_type}:{event_type}")
+
+    def event_types(self) -> set[str]:
+        return {key.partition(":")[2] for key in self._by_key}
+
+    def near_misses(self, event_type: str) -> list[str]:
+        """Keys with the same event type: what somebody meant who forgot the aggregate type."""
+        return sorted(key for key in self._by_key if key.partition(":")[2] == event_type)
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
+    )
+
+
+def _takes_two(function: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    positional = [
+        p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
+    ]
+    if not 1 <= len(positional) <= 2 and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        raise ConfigError(
+            f"expected listener {getattr(function, '__name__', function)!r} to take (event) or (event, delivery), "
+            f"it takes {len(positional)} arguments"
+        )
+    return len(positional) == 2

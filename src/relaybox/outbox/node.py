@@ -1,0 +1,177 @@
+"""A delivering process: instance, engine, wake-ups, purge, and the hand-over from writers in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Literal
+
+from ..clock import Clock
+from ..drivers.spi import AsyncRunner
+from ..lifecycle import Observers
+from ..retry import ExponentialBackoff, RetryPolicy
+from ..runtime.delivery import Delivery, DeliveryEngine
+from ..runtime.threads import ListenerThreads
+from ..runtime.wakeups import Ears, Notifier
+from ..settings import Settings
+from ..store.spi import Claim, OutboxStore
+from .deliver import Dispatch, Interceptor
+from .instance import InstanceService
+from .listeners import Registry
+from .purge import PurgeService
+from .source import OrderedSource, OutboxSource
+from .write import HandOver
+
+log = logging.getLogger("relaybox")
+
+Role = Literal["single", "multi", "ordered"]
+
+
+class Node:
+    def __init__(
+        self,
+        role: Role,
+        db: AsyncRunner,
+        store: OutboxStore,
+        listeners: Registry,
+        settings: Settings,
+        *,
+        observers: Observers,
+        clock: Clock,
+        retry: RetryPolicy | None = None,
+        interceptors: Sequence[Interceptor] = (),
+    ) -> None:
+        self.role = role
+        self._db = db
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._threads = ListenerThreads(settings.worker_count)
+        make_source = OrderedSource if role == "ordered" else OutboxSource
+        self._source = make_source(db, store, settings, clock)
+        self.engine = DeliveryEngine(
+            self._source,
+            Dispatch(listeners, interceptors, self._threads),
+            settings,
+            retry or ExponentialBackoff(settings.retry_base, settings.retry_max),
+            observers,
+            clock,
+        )
+        self._instance = InstanceService(
+            db, store, self._source, settings, role, observers, clock, self.engine.in_flight, self.engine.wake
+        )
+        can_listen = db.listen is not None and store.capabilities.listen
+        self._ears = Ears(self.engine, self._listen if can_listen else None, settings.poll_interval, observers, clock)
+        self._notifier = Notifier(self._notify) if can_listen and settings.notify else None
+        self._purge = PurgeService(db, store, settings, observers, clock) if settings.purge_retention else None
+        self._background: set[asyncio.Task[None]] = set()
+        self._running = False
+
+    async def start(self) -> None:
+        """Workers run and the first claim is under way when this returns. A failed start leaves nothing behind."""
+        self._loop = asyncio.get_running_loop()
+        await self._db.run(self._store.verify_schema(), tx=False)
+        await self._instance.start()
+        self.engine.start()
+        self._ears.start()
+        if self._purge is not None:
+            self._purge.start()
+        self._running = True
+
+    async def stop(self) -> None:
+        """Purge, ears, engine (drains), then sign off: each may still need the next."""
+        if not self._running:
+            return
+        self._running = False
+        if self._purge is not None:
+            await self._purge.stop()
+        await self._ears.stop()
+        await self.engine.stop()
+        if self._background:
+            await asyncio.wait(self._background, timeout=1)
+        if self._notifier is not None:
+            await self._notifier.stop()
+        await self._instance.stop()
+        self._threads.close()
+
+    # -- what writers in this process use; callable from any thread ---------------------------------
+
+    def claim(self) -> Claim | None:
+        """Rows written here belong to this instance from their insert, except in ordered mode (no short cut)."""
+        if not self._running or self.role == "ordered":
+            return None
+        return self._source.new_claim()
+
+    def committed(self, hand_over: HandOver) -> None:
+        ends = self._clock.monotonic() + self._settings.lease.total_seconds()
+        if self._in_loop():
+            self._take(hand_over, ends)
+        elif self._running:
+            self._loop.call_soon_threadsafe(self._take, hand_over, ends)
+
+    def unseen(self) -> None:
+        if self._in_loop():
+            self._look_out()
+        elif self._running:
+            self._loop.call_soon_threadsafe(self._look_out)
+
+    def _in_loop(self) -> bool:
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
+
+    def _take(self, hand_over: HandOver, ends: float) -> None:
+        claim = hand_over.claim
+        if claim is None:
+            self.engine.wake()
+            if self._notifier is not None:
+                self._notifier.soon()
+            return
+        deliveries = [
+            Delivery(event, seq, claim.token, 1, ends, hot=True)
+            for event, seq in zip(hand_over.events, hand_over.seqs, strict=True)
+            if event.deliver_at is None
+        ]
+        if hand_over.uncertain:
+            self._spawn(self._verify_and_offer(deliveries))
+        elif refused := self.engine.offer(deliveries):
+            self._spawn(self._give_back(refused))
+        if len(deliveries) < len(hand_over.events):
+            self.engine.wake()  # a delayed one may be due sooner than the poller thinks
+
+    async def _verify_and_offer(self, deliveries: Sequence[Delivery]) -> None:
+        refused = await self.engine.offer_verified(deliveries)
+        if refused:
+            await self._give_back(refused)
+
+    async def _give_back(self, refused: Sequence[Delivery]) -> None:
+        """The hot queue is full: free the rows, so that the poller here or elsewhere takes them at once."""
+        await self._source.release(refused)
+        self.engine.wake()
+        if self._notifier is not None:
+            self._notifier.soon()
+
+    def _look_out(self) -> None:
+        self.engine.expect()
+        if self._notifier is not None:
+            self._notifier.later()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        async def guarded() -> None:
+            try:
+                await work
+            except Exception as error:
+                log.error("the hand-over after commit failed; the lease will run out: %s", error)
+
+        task = asyncio.create_task(guarded())
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _listen(self, ready: Callable[[], None], wake: Callable[[], None]) -> None:
+        assert self._db.listen is not None
+        await self._db.listen(self._store.tables.channel, ready, wake)
+
+    async def _notify(self) -> None:
+        await self._db.run(self._store.notify(), tx=False)

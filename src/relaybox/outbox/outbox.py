@@ -1,0 +1,504 @@
+"""The public face: Outbox and AsyncOutbox, twins over the same ops.
+
+    outbox = Outbox("postgresql://localhost/shop")
+    outbox.migrate()
+    with Session.begin() as session:
+        session.add(order)
+        outbox.write(session, Event("OrderPlaced", {"id": 7}, key="order-7"))
+
+`single_node`, `multi_node`, `ordered` and `writer_only` give the same object with delivery running inside
+its `with` block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
+from typing import Any, Self, TypedDict, Unpack
+
+from ..clock import SYSTEM_CLOCK, Clock
+from ..codec import JSON_CODEC, Codec
+from ..drivers import open_async, open_sync, parse, wrap
+from ..drivers.spi import AsyncRunner, Runner
+from ..errors import ConfigError, ServiceClosed
+from ..event import Event
+from ..lifecycle import Observer, Observers, Purged
+from ..op import arun, run
+from ..retry import RetryPolicy
+from ..runtime.service import LoopThread
+from ..runtime.wakeups import Notifier, ThreadNotifier
+from ..settings import Settings
+from ..store import Tables, open_store
+from ..store.spi import BlockedKey, Instance, Migration, OutboxStore, Status
+from .dead import AsyncDeadLetters, DeadLetters, Progress
+from .deliver import Interceptor
+from .listeners import Registry
+from .node import Node, Role
+from .purge import PurgePlan, PurgeService
+from .transaction import AsyncManualTransaction, ManualTransaction, async_transaction, transaction
+from .write import HandOver, Writer, WriterHook
+
+
+class Options(TypedDict, total=False):
+    table: str  # the event table; the others are named after it
+    schema: str | None
+    settings: Settings
+    hook: WriterHook | None
+    observers: Sequence[Observer]
+    clock: Clock
+    codec: Codec
+
+
+class NodeOptions(Options, total=False):
+    interceptors: Sequence[Interceptor]
+    retry: RetryPolicy | None
+
+
+class _Shared:
+    """What the twins have in common: names, store, settings, and how a purge is planned."""
+
+    def __init__(self, target: Any, **options: Unpack[NodeOptions]) -> None:
+        unknown = set(options) - set(NodeOptions.__annotations__)
+        if unknown:
+            raise ConfigError(
+                f"unknown option {sorted(unknown)[0]!r}; expected {', '.join(NodeOptions.__annotations__)}"
+            )
+        self._target = target
+        self._options = options
+        self.settings = options.get("settings") or Settings()
+        self._clock = options.get("clock") or SYSTEM_CLOCK
+        self._observers = Observers(options.get("observers") or ())
+        self._tables = Tables(options.get("table") or "outbox_event", options.get("schema"))
+        self._node: Node | None = None
+        self._role: Role | None = None
+        self._listeners: Registry | None = None
+        self._plain = False
+        self._closed = False
+
+    def _make_store(self, dialect: str) -> OutboxStore:
+        return open_store(dialect, self._tables, self._options.get("codec") or JSON_CODEC)
+
+    def _run_as(self, role: Role, listeners: Registry) -> None:
+        if not hasattr(listeners, "find"):
+            raise ConfigError(f"expected listeners to be a Listeners registry, got {type(listeners).__name__}")
+        if isinstance(self._target, str) and parse(self._target).in_memory:
+            raise ConfigError(
+                "an in-memory SQLite database belongs to one connection, so nobody else could write to it; "
+                "use a file such as sqlite:///outbox.db"
+            )
+        self._role, self._listeners = role, listeners
+
+    def _make_node(self, db: AsyncRunner, store: OutboxStore) -> Node:
+        assert self._role is not None
+        assert self._listeners is not None
+        return Node(
+            self._role,
+            db,
+            store,
+            self._listeners,
+            self.settings,
+            observers=self._observers,
+            clock=self._clock,
+            retry=self._options.get("retry"),
+            interceptors=self._options.get("interceptors") or (),
+        )
+
+    def _make_writer(self, store: OutboxStore, notifier: Notifier | ThreadNotifier | None) -> Writer:
+        hook = self._options.get("hook")
+        node = self._node
+        if node is not None:
+            return Writer(
+                store,
+                clock=self._clock,
+                observers=self._observers,
+                hook=hook,
+                claim=node.claim,
+                committed=node.committed,
+                unseen=node.unseen,
+            )
+
+        def committed(_: HandOver) -> None:
+            if notifier is not None:
+                notifier.soon()
+
+        return Writer(
+            store,
+            clock=self._clock,
+            observers=self._observers,
+            hook=hook,
+            committed=committed if notifier is not None else None,
+            unseen=notifier.later if notifier is not None else None,
+            plain=self._plain,
+        )
+
+    def _purge_plan(
+        self, store: OutboxStore, older_than: timedelta | None, dead_older_than: timedelta | None
+    ) -> PurgePlan:
+        for name, value in (("older_than", older_than), ("dead_older_than", dead_older_than)):
+            if value is not None and value < timedelta(0):
+                raise ConfigError(f"expected {name} to be a duration of at least zero, got {value}")
+        return PurgePlan(
+            store,
+            self._clock.now(),
+            retention=older_than,
+            dead_retention=dead_older_than,
+            batch_size=self.settings.purge_batch_size,
+            by_age=self._plain,
+        )
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ServiceClosed("this outbox is closed; make a new one")
+
+
+class Outbox(_Shared):
+    """For synchronous programs. Delivery, when asked for, runs in a thread of its own."""
+
+    def __init__(self, target: Any, **options: Unpack[NodeOptions]) -> None:
+        super().__init__(target, **options)
+        self._db: Runner = open_sync(target)
+        self.store = self._make_store(self._db.dialect)
+        notifies = self.store.capabilities.listen and self.settings.notify
+        self._notifier = ThreadNotifier(self._notify) if notifies else None
+        self._writer = self._make_writer(self.store, self._notifier)
+        self._thread: LoopThread | None = None
+        self._background: AsyncRunner | None = None
+        self._purger: PurgeService | None = None
+        self.dead = DeadLetters(self._db, self.store, self._clock, self._observers, self._wake)
+
+    # -- composites ---------------------------------------------------------------------------------
+
+    @classmethod
+    def single_node(cls, target: Any, listeners: Registry, **options: Unpack[NodeOptions]) -> Self:
+        """One delivering process: takes over everything when it starts."""
+        return cls._composite("single", target, listeners, options)
+
+    @classmethod
+    def multi_node(cls, target: Any, listeners: Registry, **options: Unpack[NodeOptions]) -> Self:
+        """Many delivering processes share the work."""
+        return cls._composite("multi", target, listeners, options)
+
+    @classmethod
+    def ordered(cls, target: Any, listeners: Registry, **options: Unpack[NodeOptions]) -> Self:
+        """Many delivering processes; the events of a key strictly one after the other, retries included."""
+        return cls._composite("ordered", target, listeners, options)
+
+    @classmethod
+    def writer_only(cls, target: Any, **options: Unpack[NodeOptions]) -> Self:
+        """No delivery by relaybox (change data capture reads the table); purged by age if purge_retention is set."""
+        box = cls(target, **options)
+        box._plain = True
+        box._writer = box._make_writer(box.store, None)
+        return box
+
+    @classmethod
+    def _composite(cls, role: Role, target: Any, listeners: Registry, options: NodeOptions) -> Self:
+        box = cls(target, **options)
+        box._run_as(role, listeners)
+        return box
+
+    def __enter__(self) -> Self:
+        self._check_open()
+        if self._role is not None or (self._plain and self.settings.purge_retention):
+            self._thread = LoopThread()
+            try:
+                self._thread.call(self._start())
+            except BaseException:
+                self.close()
+                raise
+        return self
+
+    async def _start(self) -> None:
+        self._background = open_async(self._target)
+        if self._plain:
+            self._purger = PurgeService(
+                self._background, self.store, self.settings, self._observers, self._clock, by_age=True
+            )
+            self._purger.start()
+            return
+        node = self._make_node(self._background, self.store)
+        await node.start()
+        self._node = node
+        self._writer = self._make_writer(self.store, None)
+
+    async def _stop(self) -> None:
+        if self._purger is not None:
+            await self._purger.stop()
+        if self._node is not None:
+            await self._node.stop()
+        if self._background is not None:
+            await self._background.close()
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop purge, poller and workers (draining), then close our connections. Safe to repeat."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._thread is not None:
+            self._thread.call(self._stop())
+            self._thread.stop()
+        if self._notifier is not None:
+            self._notifier.stop()
+        self._db.close()
+
+    # -- schema ---------------------------------------------------------------------------------------
+
+    def migrate(self) -> list[Migration]:
+        """Create or upgrade the tables. Safe to call from many processes at once, and again."""
+        return self._db.run(self.store.migrate())
+
+    def plan(self) -> list[Migration]:
+        """What migrate() would apply."""
+        return self._db.run(self.store.plan(), tx=False)
+
+    def verify(self) -> None:
+        """Raise SchemaMissing, SchemaTooNew or SchemaDrift unless the tables fit this release."""
+        self._db.run(self.store.verify_schema(), tx=False)
+
+    # -- write ----------------------------------------------------------------------------------------
+
+    def write(self, handle: Any, event: Event) -> str | None:
+        """Store the event in the handle's transaction. Returns its id, or None when a hook suppressed it."""
+        ids = self.write_all(handle, (event,))
+        return ids[0] if ids else None
+
+    def write_all(self, handle: Any, events: Sequence[Event]) -> list[str]:
+        """The same for many, in list order and one round trip."""
+        self._check_open()
+        writer = self._writer
+        connection = writer.connection(handle)
+        if connection.is_async:
+            raise ConfigError(f"{type(handle).__qualname__} is an async handle; use AsyncOutbox")
+        ticket = writer.prepare(events, connection)
+        if ticket is None:
+            return []
+        ids = writer.finish(ticket, run(writer.op(ticket, connection), connection), connection)
+        if isinstance(connection, ManualTransaction):
+            connection.event_ids += ids
+        return ids
+
+    @contextmanager
+    def transaction(self, handle: Any = None) -> Iterator[ManualTransaction]:
+        """Begin and commit here: on the given connection, or on one of ours."""
+        self._check_open()
+        if handle is None:
+            with self._db.connection() as connection, transaction(connection) as tx:
+                yield tx
+        else:
+            wrapped = wrap(handle)
+            if wrapped.is_async:
+                raise ConfigError(f"{type(handle).__qualname__} is an async handle; use AsyncOutbox")
+            with transaction(wrapped) as tx:
+                yield tx
+
+    def resolve(self, event_ids: Sequence[str]) -> dict[str, bool]:
+        """After CommitUnknown: which of these events are stored."""
+        found = self._db.run(self.store.stored(event_ids), tx=False)
+        return {event_id: event_id in found for event_id in event_ids}
+
+    # -- operate --------------------------------------------------------------------------------------
+
+    def status(self) -> Status:
+        return self._db.run(self.store.status(self._clock.database_now()), tx=False)
+
+    def instances(self) -> list[Instance]:
+        return self._db.run(self.store.instances(self._clock.database_now()), tx=False)
+
+    def blocked_keys(self, limit: int = 100) -> list[BlockedKey]:
+        return self._db.run(self.store.blocked(limit), tx=False)
+
+    def unblock(self, key: str) -> bool:
+        """Let an ordered key go on without its failed head."""
+        unblocked = self._db.run(self.store.unblock(key))
+        self._wake()
+        return unblocked
+
+    def purge(
+        self,
+        *,
+        older_than: timedelta | None = timedelta(days=7),
+        dead_older_than: timedelta | None = None,
+        progress: Progress | None = None,
+    ) -> int:
+        """Delete finished events older than this, and dead letters only when asked. Returns how many."""
+        plan = self._purge_plan(self.store, older_than, dead_older_than)
+        total = 0
+        while (batch := plan.next_batch()) is not None:
+            total += plan.ran(self._db.run(batch))
+            if progress is not None:
+                progress(total)
+        if total:
+            self._observers(Purged(total))
+        return total
+
+    def _wake(self) -> None:
+        if self._node is not None:
+            self._node.unseen()
+        elif self._notifier is not None:
+            self._notifier.soon()
+
+    def _notify(self) -> None:
+        self._db.run(self.store.notify(), tx=False)
+
+
+class AsyncOutbox(_Shared):
+    """For asyncio programs. Delivery runs in the same loop."""
+
+    def __init__(self, target: Any, **options: Unpack[NodeOptions]) -> None:
+        super().__init__(target, **options)
+        self._db: AsyncRunner = open_async(target)
+        self.store = self._make_store(self._db.dialect)
+        notifies = self.store.capabilities.listen and self.settings.notify
+        self._notifier = Notifier(self._notify) if notifies else None
+        self._writer = self._make_writer(self.store, self._notifier)
+        self._purger: PurgeService | None = None
+        self.dead = AsyncDeadLetters(self._db, self.store, self._clock, self._observers, self._wake)
+
+    @classmethod
+    def single_node(cls, target: Any, listeners: Registry, **options: Unpack[NodeOptions]) -> Self:
+        return cls._composite("single", target, listeners, options)
+
+    @classmethod
+    def multi_node(cls, target: Any, listeners: Registry, **options: Unpack[NodeOptions]) -> Self:
+        return cls._composite("multi", target, listeners, options)
+
+    @classmethod
+    def ordered(cls, target: Any, listeners: Registry, **options: Unpack[NodeOptions]) -> Self:
+        return cls._composite("ordered", target, listeners, options)
+
+    @classmethod
+    def writer_only(cls, target: Any, **options: Unpack[NodeOptions]) -> Self:
+        box = cls(target, **options)
+        box._plain = True
+        box._writer = box._make_writer(box.store, None)
+        return box
+
+    @classmethod
+    def _composite(cls, role: Role, target: Any, listeners: Registry, options: NodeOptions) -> Self:
+        box = cls(target, **options)
+        box._run_as(role, listeners)
+        return box
+
+    async def __aenter__(self) -> Self:
+        self._check_open()
+        try:
+            if self._plain and self.settings.purge_retention:
+                self._purger = PurgeService(
+                    self._db, self.store, self.settings, self._observers, self._clock, by_age=True
+                )
+                self._purger.start()
+            elif self._role is not None:
+                node = self._make_node(self._db, self.store)
+                await node.start()
+                self._node = node
+                self._writer = self._make_writer(self.store, None)
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._purger is not None:
+            await self._purger.stop()
+        if self._node is not None:
+            await self._node.stop()
+        if self._notifier is not None:
+            await self._notifier.stop()
+        await self._db.close()
+
+    async def migrate(self) -> list[Migration]:
+        return await self._db.run(self.store.migrate())
+
+    async def plan(self) -> list[Migration]:
+        return await self._db.run(self.store.plan(), tx=False)
+
+    async def verify(self) -> None:
+        await self._db.run(self.store.verify_schema(), tx=False)
+
+    async def write(self, handle: Any, event: Event) -> str | None:
+        ids = await self.write_all(handle, (event,))
+        return ids[0] if ids else None
+
+    async def write_all(self, handle: Any, events: Sequence[Event]) -> list[str]:
+        self._check_open()
+        writer = self._writer
+        connection = writer.connection(handle)
+        ticket = writer.prepare(events, connection)
+        if ticket is None:
+            return []
+        op = writer.op(ticket, connection)
+        seqs = await arun(op, connection) if connection.is_async else run(op, connection)
+        ids = writer.finish(ticket, seqs, connection)
+        if isinstance(connection, (ManualTransaction, AsyncManualTransaction)):
+            connection.event_ids += ids
+        return ids
+
+    @asynccontextmanager
+    async def transaction(self, handle: Any = None) -> AsyncIterator[AsyncManualTransaction]:
+        self._check_open()
+        if handle is None:
+            async with self._db.connection() as connection, async_transaction(connection) as tx:
+                yield tx
+        else:
+            wrapped = wrap(handle)
+            if not wrapped.is_async:
+                raise ConfigError(f"{type(handle).__qualname__} is a synchronous handle; use Outbox")
+            async with async_transaction(wrapped) as tx:
+                yield tx
+
+    async def resolve(self, event_ids: Sequence[str]) -> dict[str, bool]:
+        found = await self._db.run(self.store.stored(event_ids), tx=False)
+        return {event_id: event_id in found for event_id in event_ids}
+
+    async def status(self) -> Status:
+        return await self._db.run(self.store.status(self._clock.database_now()), tx=False)
+
+    async def instances(self) -> list[Instance]:
+        return await self._db.run(self.store.instances(self._clock.database_now()), tx=False)
+
+    async def blocked_keys(self, limit: int = 100) -> list[BlockedKey]:
+        return await self._db.run(self.store.blocked(limit), tx=False)
+
+    async def unblock(self, key: str) -> bool:
+        unblocked = await self._db.run(self.store.unblock(key))
+        self._wake()
+        return unblocked
+
+    async def purge(
+        self,
+        *,
+        older_than: timedelta | None = timedelta(days=7),
+        dead_older_than: timedelta | None = None,
+        progress: Progress | None = None,
+    ) -> int:
+        plan = self._purge_plan(self.store, older_than, dead_older_than)
+        total = 0
+        while (batch := plan.next_batch()) is not None:
+            total += plan.ran(await self._db.run(batch))
+            if progress is not None:
+                progress(total)
+        if total:
+            self._observers(Purged(total))
+        return total
+
+    def _wake(self) -> None:
+        if self._node is not None:
+            self._node.unseen()
+        elif self._notifier is not None:
+            self._notifier.soon()
+
+    async def _notify(self) -> None:
+        await self._db.run(self.store.notify(), tx=False)
+
+
+__all__ = ["AsyncOutbox", "NodeOptions", "Options", "Outbox"]

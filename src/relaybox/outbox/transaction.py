@@ -1,0 +1,205 @@
+"""Transactions that relaybox begins and ends, for handles that cannot tell of their commit.
+
+    with outbox.transaction(connection) as tx:      # psycopg, sqlite3, pymysql, …; or transaction() for a new one
+        tx.connection.execute("INSERT INTO orders …")
+        outbox.write(tx, Event(...))
+
+After the commit the event is handed over without a poll. When the reply to COMMIT is lost, the block raises
+CommitUnknown with the ids of the events: neither success nor failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any, ClassVar, Literal
+
+from ..drivers.spi import AsyncConnection, Callback, Connection, Dialect
+from ..errors import CommitUnknown, ConfigError, ConnectionLost, StoreError
+from ..op import Copy, Query, Result, Statement
+
+
+class _Manual:
+    """The bookkeeping both twins share: callbacks, nesting, the ids written."""
+
+    silent = False
+    _inner: Connection | AsyncConnection
+
+    def __init__(self) -> None:
+        self.event_ids: list[str] = []
+        self._committed: list[Callback] = []
+        self._rolled_back: list[Callback] = []
+        self._depth = 0
+        self._active = True
+
+    @property
+    def connection(self) -> Any:
+        """The client library's own connection, for the business statements."""
+        return self._inner.raw
+
+    @property
+    def raw(self) -> Any:
+        return self._inner.raw
+
+    @property
+    def dialect(self) -> Dialect:
+        return self._inner.dialect
+
+    @property
+    def copy(self) -> bool:
+        return self._inner.copy
+
+    def in_transaction(self) -> bool:
+        return self._active
+
+    def in_savepoint(self) -> bool:
+        return self._depth > 0
+
+    def after_commit(self, callback: Callback) -> bool:
+        self._committed.append(callback)
+        return True
+
+    def after_rollback(self, callback: Callback) -> bool:
+        self._rolled_back.append(callback)
+        return True
+
+    def broken(self) -> bool:
+        return self._inner.broken()
+
+    def ended(self, callbacks: list[Callback]) -> None:
+        self._active = False
+        for callback in callbacks:
+            callback()
+
+    def _savepoint(self, verb: str) -> Statement:
+        return Query("savepoint", f"{verb} relaybox_{self._depth}", "count").bind()
+
+
+def _refuse(connection: Connection | AsyncConnection) -> None:
+    if not connection.silent and not hasattr(connection, "event_ids") and connection.in_transaction():
+        raise ConfigError("this handle is in a transaction already; write through it and commit it yourself")
+
+
+class ManualTransaction(_Manual):
+    is_async: ClassVar[Literal[False]] = False
+
+    def __init__(self, inner: Connection) -> None:
+        super().__init__()
+        self._inner: Connection = inner
+
+    def execute(self, statement: Statement | Copy) -> Result:
+        return self._inner.execute(statement)
+
+    def begin(self) -> None:
+        raise ConfigError("transaction() began this transaction; use savepoint() for a nested one")
+
+    def commit(self) -> None:
+        raise ConfigError("the transaction() block commits at its end; leave the block")
+
+    def rollback(self) -> None:
+        raise ConfigError("raise an exception to roll the transaction() block back")
+
+    def close(self) -> None:
+        raise ConfigError("the transaction() block ends by itself")
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """An error inside rolls back to here; the outer transaction goes on if you catch it."""
+        self._depth += 1
+        self._inner.execute(self._savepoint("SAVEPOINT"))
+        try:
+            yield
+        except BaseException:
+            self._inner.execute(self._savepoint("ROLLBACK TO SAVEPOINT"))
+            raise
+        else:
+            self._inner.execute(self._savepoint("RELEASE SAVEPOINT"))
+        finally:
+            self._depth -= 1
+
+
+class AsyncManualTransaction(_Manual):
+    is_async: ClassVar[Literal[True]] = True
+
+    def __init__(self, inner: AsyncConnection) -> None:
+        super().__init__()
+        self._inner: AsyncConnection = inner
+
+    async def execute(self, statement: Statement | Copy) -> Result:
+        return await self._inner.execute(statement)
+
+    async def begin(self) -> None:
+        raise ConfigError("transaction() began this transaction; use savepoint() for a nested one")
+
+    async def commit(self) -> None:
+        raise ConfigError("the transaction() block commits at its end; leave the block")
+
+    async def rollback(self) -> None:
+        raise ConfigError("raise an exception to roll the transaction() block back")
+
+    async def close(self) -> None:
+        raise ConfigError("the transaction() block ends by itself")
+
+    @asynccontextmanager
+    async def savepoint(self) -> AsyncIterator[None]:
+        self._depth += 1
+        await self._inner.execute(self._savepoint("SAVEPOINT"))
+        try:
+            yield
+        except BaseException:
+            await self._inner.execute(self._savepoint("ROLLBACK TO SAVEPOINT"))
+            raise
+        else:
+            await self._inner.execute(self._savepoint("RELEASE SAVEPOINT"))
+        finally:
+            self._depth -= 1
+
+
+@contextmanager
+def transaction(connection: Connection) -> Iterator[ManualTransaction]:
+    _refuse(connection)
+    connection.begin()
+    tx = ManualTransaction(connection)
+    try:
+        yield tx
+    except BaseException:
+        with suppress(StoreError):
+            connection.rollback()
+        tx.ended(tx._rolled_back)
+        raise
+    try:
+        connection.commit()
+    except ConnectionLost as error:
+        tx.ended([])
+        raise CommitUnknown(tx.event_ids) from error
+    except StoreError:
+        with suppress(StoreError):
+            connection.rollback()
+        tx.ended(tx._rolled_back)
+        raise
+    tx.ended(tx._committed)
+
+
+@asynccontextmanager
+async def async_transaction(connection: AsyncConnection) -> AsyncIterator[AsyncManualTransaction]:
+    _refuse(connection)
+    await connection.begin()
+    tx = AsyncManualTransaction(connection)
+    try:
+        yield tx
+    except BaseException:
+        with suppress(StoreError):
+            await connection.rollback()
+        tx.ended(tx._rolled_back)
+        raise
+    try:
+        await connection.commit()
+    except ConnectionLost as error:
+        tx.ended([])
+        raise CommitUnknown(tx.event_ids) from error
+    except StoreError:
+        with suppress(StoreError):
+            await connection.rollback()
+        tx.ended(tx._rolled_back)
+        raise
+    tx.ended(tx._committed)

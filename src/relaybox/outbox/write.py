@@ -1,0 +1,155 @@
+"""Writing events in the caller's transaction.
+
+Order of things, and what a crash between them means:
+
+    before_write(events)     may change or suppress them; its error reaches the caller, nothing is written
+    INSERT                   event and pending row, one round trip; in the caller's transaction
+    after_write(events)      still inside the transaction; errors are logged, not raised
+    the caller's COMMIT      nothing of ours runs in it
+    after_commit(events)     once per write, after a successful commit, where the handle can tell; a crash
+                             before it loses only the short cut: the poller delivers
+    after_rollback(events)   likewise
+A commit whose reply was lost fires neither.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from .. import faults
+from ..clock import Clock
+from ..drivers import wrap
+from ..drivers.spi import AsyncConnection, Connection
+from ..errors import ConfigError, InvalidEvent, NoTransaction
+from ..event import Event
+from ..lifecycle import Observers, Written
+from ..op import Op
+from ..store.spi import Claim, OutboxStore
+
+log = logging.getLogger("relaybox")
+
+
+class WriterHook:
+    """Override what you need. See the module docstring for when each fires relative to the commit."""
+
+    def before_write(self, events: Sequence[Event]) -> Sequence[Event] | None:
+        return events
+
+    def after_write(self, events: Sequence[Event]) -> None: ...
+
+    def after_commit(self, events: Sequence[Event]) -> None: ...
+
+    def after_rollback(self, events: Sequence[Event]) -> None: ...
+
+
+class Ticket(NamedTuple):
+    """A write on its way: what will be inserted, and who claims it."""
+
+    events: Sequence[Event]
+    claim: Claim | None
+
+
+class HandOver(NamedTuple):
+    """What happens after a commit we saw. `uncertain`: a savepoint may have taken the rows away."""
+
+    events: Sequence[Event]
+    seqs: Sequence[int]
+    claim: Claim | None
+    uncertain: bool
+
+
+class Writer:
+    def __init__(
+        self,
+        store: OutboxStore,
+        *,
+        clock: Clock,
+        observers: Observers,
+        hook: WriterHook | None = None,
+        claim: Callable[[], Claim | None] = lambda: None,
+        committed: Callable[[HandOver], None] | None = None,
+        unseen: Callable[[], None] | None = None,
+        plain: bool = False,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._observers = observers
+        self._hook = hook
+        self._claim = claim
+        self._committed = committed
+        self._unseen = unseen
+        self._plain = plain
+
+    def connection(self, handle: Any) -> Connection | AsyncConnection:
+        connection = wrap(handle)
+        if connection.dialect != self._store.dialect:
+            raise ConfigError(
+                f"this outbox is on {self._store.dialect}, the handle is a {connection.dialect} connection; "
+                "events must be written to the database of the business rows"
+            )
+        if not connection.in_transaction():
+            raise NoTransaction(
+                "write() needs an open transaction, so that the event commits or rolls back with your rows; this "
+                f"{type(handle).__module__}.{type(handle).__qualname__} is in autocommit mode. Begin one first"
+            )
+        return connection
+
+    def prepare(self, events: Sequence[Event], connection: Connection | AsyncConnection) -> Ticket | None:
+        """None: a hook suppressed the write."""
+        for event in events:
+            if not isinstance(event, Event):
+                raise InvalidEvent(f"expected an Event, got {type(event).__name__}; Event(type, payload) makes one")
+        if self._hook is not None:
+            events = list(self._hook.before_write(events) or ())
+        if not events:
+            return None
+        # Only a handle that tells of its commit may claim: nobody else would hand the rows over.
+        return Ticket(events, self._claim() if _tells(connection) else None)
+
+    def op(self, ticket: Ticket, connection: Connection | AsyncConnection) -> Op[list[int]]:
+        faults.hit("write.before")
+        now = self._clock.database_now()
+        if self._plain:
+            seqs = yield from self._store.write_plain(ticket.events, now)
+        else:
+            seqs = yield from self._store.write(ticket.events, ticket.claim, now, copy=connection.copy)
+        faults.hit("write.after")
+        return seqs
+
+    def finish(self, ticket: Ticket, seqs: Sequence[int], connection: Connection | AsyncConnection) -> list[str]:
+        events = ticket.events
+        self._call("after_write", events)
+        if self._observers:
+            self._observers(Written(len(events)))
+        hand_over = HandOver(events, seqs, ticket.claim, ticket.claim is not None and connection.in_savepoint())
+        seen = (self._hook is not None or self._committed is not None) and connection.after_commit(
+            lambda: self._after_commit(hand_over)
+        )
+        if self._hook is not None:
+            connection.after_rollback(lambda: self._call("after_rollback", events))
+        if not seen and self._unseen is not None:
+            self._unseen()
+        return [event.id for event in events]
+
+    def _after_commit(self, hand_over: HandOver) -> None:
+        faults.hit("write.committed")
+        try:
+            if self._committed is not None:
+                self._committed(hand_over)
+        except Exception:
+            log.exception("the hand-over after commit failed; the poller will deliver")
+        self._call("after_commit", hand_over.events)
+
+    def _call(self, name: str, events: Sequence[Event]) -> None:
+        if self._hook is None:
+            return
+        try:
+            getattr(self._hook, name)(events)
+        except Exception:
+            log.exception("%s of %s failed", name, type(self._hook).__name__)
+
+
+def _tells(connection: Connection | AsyncConnection) -> bool:
+    return not connection.silent

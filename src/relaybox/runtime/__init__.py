@@ -1,0 +1,1 @@
+"""What runs in the background: the delivery engine, instances, wake-ups. Async only; sync handlers get threads."""

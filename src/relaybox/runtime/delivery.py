@@ -1,0 +1,524 @@
+"""The one delivery engine: claim → deliver → settle, for every product.
+
+    source.claim(capacity)   bounded by free capacity: back-pressure ends in the database
+    lanes                    one at a time per key where the source is ordered
+    handler(delivery)        workers run it, with a timeout; an error becomes an outcome (decide.py)
+    source.settle(outcomes)  in batches, fenced by each claim's token
+    source.release(rest)     on shutdown
+
+Invariants: an event is in `_in_flight` from the moment it is queued until its outcome is in the database, so
+it never runs twice here at once; nothing starts after its lease ended by our own monotonic clock; memory
+is bounded by the two queue capacities, whatever the backlog and however long the database is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from datetime import timedelta
+from typing import Any, Protocol
+
+from .. import faults
+from ..clock import Clock
+from ..errors import Undecodable
+from ..event import Event
+from ..lifecycle import (
+    Claimed,
+    ClaimLost,
+    Delivered,
+    Depths,
+    Died,
+    HotDropped,
+    HotEnqueued,
+    Observers,
+    Released,
+    Retried,
+)
+from ..outcome import DONE, Dead, Done, Outcome, RetryAt, Skip
+from ..retry import RetryPolicy
+from ..settings import Settings
+from .decide import decide
+from .lanes import Lanes
+from .service import cancelled, forever
+
+log = logging.getLogger("relaybox")
+
+SETTLE_BATCH = 1000  # outcomes per round trip
+SETTLE_LINGER = 0.003  # seconds the first outcome waits for company while there is more work
+YIELD_EVERY = 32  # events a worker runs before it lets the loop breathe
+QUIET = 0.05  # seconds without a wake-up after which a poller counts as idle
+RAMP = 0.25  # a claim drained faster than this (seconds) earns a larger one
+
+
+class Delivery:
+    """One event in this process, with the claim that entitles us to it."""
+
+    __slots__ = ("attempts", "event", "hot", "lease_end", "ordered", "seq", "token")
+
+    def __init__(
+        self,
+        event: Event,
+        seq: int,
+        token: int,
+        attempts: int,
+        lease_end: float,
+        *,
+        hot: bool,
+        ordered: bool = False,
+    ) -> None:
+        self.event = event
+        self.seq = seq
+        self.token = token
+        self.attempts = attempts
+        self.lease_end = lease_end  # on the engine's monotonic clock
+        self.hot = hot
+        self.ordered = ordered
+
+    @property
+    def lane(self) -> str | None:
+        return self.event.key if self.ordered else None
+
+    @property
+    def source(self) -> str:
+        return "HOT" if self.hot else "COLD"
+
+    def __repr__(self) -> str:
+        return f"Delivery({self.event!r}, attempt {self.attempts}, {self.source})"
+
+
+Settled = tuple[Delivery, Outcome]
+
+
+class Source(Protocol):
+    """Where work comes from. Every method is one round trip; errors are raised, the engine retries."""
+
+    ordered: bool
+
+    async def claim(self, limit: int) -> list[Delivery]: ...
+
+    async def verify(self, deliveries: Sequence[Delivery]) -> set[int]: ...
+
+    async def settle(self, outcomes: Sequence[Settled]) -> int: ...
+
+    async def release(self, deliveries: Sequence[Delivery]) -> None: ...
+
+    async def renew(self, deliveries: Sequence[Delivery]) -> set[int]: ...
+
+    async def oldest(self) -> timedelta: ...
+
+    async def next_due(self) -> timedelta | None: ...
+
+
+Handler = Callable[[Delivery], Awaitable[None]]
+
+
+class _Worker:
+    __slots__ = ("deadline", "task", "timed_out")
+
+    def __init__(self) -> None:
+        self.deadline: float | None = None
+        self.timed_out = False
+        self.task: asyncio.Task[None] | None = None
+
+
+class DeliveryEngine:
+    def __init__(
+        self,
+        source: Source,
+        handler: Handler,
+        settings: Settings,
+        retry: RetryPolicy,
+        observers: Observers,
+        clock: Clock,
+    ) -> None:
+        self._source = source
+        self._handler = handler
+        self._settings = settings
+        self._retry = retry
+        self._observers = observers
+        self._clock = clock
+        self._hot: deque[Delivery] = deque()
+        self._cold: deque[Delivery] = deque()
+        self._turn = 0
+        self._lanes: Lanes[Delivery] = Lanes()
+        self._in_flight: dict[int, Delivery] = {}
+        self._cold_in_flight = 0
+        self._outcomes: list[Settled] = []
+        self._idle: list[asyncio.Future[None]] = []
+        self._woken = asyncio.Event()
+        self._room = asyncio.Event()
+        self._settle_now = asyncio.Event()
+        # An ordered claim must not overlap the settling of a failed head: it could bring in its followers.
+        self._claim_or_block: AbstractAsyncContextManager[Any] = asyncio.Lock() if source.ordered else nullcontext()
+        self._poll_interval = timedelta(seconds=0.5)
+        self._target = min(settings.batch_size, settings.cold_queue_capacity)
+        self._last_full = 0.0
+        self._eager_until = 0.0
+        self._stopping = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self._workers = [_Worker() for _ in range(settings.worker_count)]
+
+    # -- life cycle -------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        steps = {"claim": self._claim_step, "settle": self._settle_step, "renew": self._renew_step}
+        self._tasks = [
+            asyncio.create_task(forever(name, step, self._observers, self._clock), name=f"relaybox-{name}")
+            for name, step in steps.items()
+        ]
+        if self._settings.handler_timeout is not None:
+            self._tasks.append(asyncio.create_task(self._watch(self._settings.handler_timeout.total_seconds())))
+        for worker in self._workers:
+            worker.task = asyncio.create_task(self._work(worker), name="relaybox-worker")
+
+    async def stop(self) -> None:
+        """Accept nothing more, let workers finish within drain_timeout, settle, release the rest."""
+        if self._stopping or not self._tasks:
+            return
+        self._stopping = True
+        claim, settle, *others = self._tasks
+        self._woken.set()
+        self._room.set()
+        self._wake_workers(len(self._workers))
+        workers = [worker.task for worker in self._workers if worker.task is not None]
+        deadline = self._loop.time() + self._settings.drain_timeout.total_seconds()
+        _, slow = await asyncio.wait(workers, timeout=self._settings.drain_timeout.total_seconds())
+        await cancelled(claim, *slow)
+        await self._flush(max(deadline, self._loop.time() + 1.0))
+        await cancelled(settle, *others)
+        rest = list(self._in_flight.values())
+        if rest:
+            try:
+                faults.hit("release.before")
+                await self._source.release(rest)
+                self._observers(Released(len(rest)))
+            except Exception as error:
+                log.error("could not release %d events; their leases will run out: %s", len(rest), error)
+        self._in_flight.clear()
+
+    async def _flush(self, deadline: float) -> None:
+        """Give the settle loop until `deadline` to write what has been decided."""
+        while self._outcomes and self._loop.time() < deadline:
+            self._settle_now.set()
+            await asyncio.sleep(0.005)
+
+    # -- entrances ----------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """There may be something to claim."""
+        self._woken.set()
+
+    def expect(self, seconds: float = 0.2) -> None:
+        """A write whose commit we cannot see: look often for a moment."""
+        self._eager_until = self._loop.time() + seconds
+        self._woken.set()
+
+    def poll_every(self, interval: timedelta) -> None:
+        self._poll_interval = interval
+        self._woken.set()
+
+    def offer(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
+        """Put committed events into the hot queue. Returns those that found no room."""
+        if self._stopping:
+            return deliveries
+        room = max(0, self._settings.hot_queue_capacity - (len(self._in_flight) - self._cold_in_flight))
+        accepted, refused = deliveries[:room], deliveries[room:]
+        for delivery in accepted:
+            if delivery.seq not in self._in_flight:
+                self._in_flight[delivery.seq] = delivery
+                self._hot.append(delivery)
+        self._wake_workers(len(accepted))
+        if accepted and self._observers:
+            self._observers(HotEnqueued(len(accepted)))
+        if refused:
+            self._observers(HotDropped(len(refused)))
+        return refused
+
+    async def offer_verified(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
+        """The same for rows that a rolled-back savepoint may have taken away: ask the database first."""
+        exist = await self._source.verify(deliveries)
+        return self.offer([delivery for delivery in deliveries if delivery.seq in exist])
+
+    @property
+    def depths(self) -> tuple[int, int]:
+        return len(self._hot), len(self._cold)
+
+    def in_flight(self) -> Iterable[Delivery]:
+        return self._in_flight.values()
+
+    # -- claim --------------------------------------------------------------------------------------
+
+    async def _claim_step(self) -> None:
+        if self._stopping:
+            await self._loop.create_future()  # until stop() cancels this loop
+        capacity = self._settings.cold_queue_capacity - self._cold_in_flight
+        if capacity < min(self._target, self._settings.cold_queue_capacity // 4 or 1):
+            self._room.clear()
+            await self._room.wait()
+            return
+        limit = min(capacity, self._target)
+        self._woken.clear()
+        faults.hit("claim.before")
+        started = self._loop.time()
+        async with self._claim_or_block:
+            claimed = await self._source.claim(limit)
+            faults.hit("claim.after")
+            self._enqueue(claimed)
+        now = self._loop.time()
+        if claimed and self._observers:
+            self._observers(Claimed(len(claimed), now - started))
+        if len(claimed) >= limit:
+            self._adapt(now)
+            return
+        await self._rest(bool(claimed))
+
+    def _enqueue(self, claimed: Sequence[Delivery]) -> None:
+        runnable = 0
+        for delivery in claimed:
+            known = self._in_flight.get(delivery.seq)
+            if known is not None:  # our own lease ran out while it was here; the fresh claim is its new title
+                known.token, known.lease_end = delivery.token, delivery.lease_end
+                continue
+            self._in_flight[delivery.seq] = delivery
+            self._cold_in_flight += 1
+            if self._lanes.admit(delivery):
+                self._cold.append(delivery)
+                runnable += 1
+        self._wake_workers(runnable)
+
+    def _adapt(self, now: float) -> None:
+        """Claim more while full claims follow one another quickly, less when listeners are slow."""
+        if now - self._last_full < RAMP:
+            self._target = min(self._target * 2, self._settings.cold_queue_capacity)
+        elif now - self._last_full > 4 * RAMP:
+            self._target = max(self._target // 2, min(self._settings.batch_size, self._settings.cold_queue_capacity))
+        self._last_full = now
+
+    async def _rest(self, found: bool) -> None:
+        """Nothing more is due: sleep until woken, until the next row is due, or for the poll interval.
+
+        Under load the next wake-up is milliseconds away, so the questions that only an idle poller needs
+        answered wait for a moment of silence.
+        """
+        interval = self._poll_interval.total_seconds()
+        if self._loop.time() < self._eager_until and not found:
+            await self._woken_within(min(interval, 0.005))
+            return
+        if await self._woken_within(min(interval, QUIET)):
+            return
+        if self._observers:
+            await self._measure()
+        due = await self._source.next_due()
+        await self._woken_within(interval if due is None else max(0.0, min(interval, due.total_seconds())))
+
+    async def _woken_within(self, seconds: float) -> bool:
+        if self._woken.is_set():
+            return True
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._woken.wait()
+        except TimeoutError:
+            return False
+
+    async def _measure(self) -> None:
+        """Queue depths and lag for observers; a failed measurement is reported as missing, never as zero."""
+        oldest: timedelta | None = None
+        try:
+            oldest = await self._source.oldest()
+        finally:
+            self._observers(Depths(*self.depths, oldest))
+
+    # -- deliver ------------------------------------------------------------------------------------
+
+    def _take(self) -> Delivery | None:
+        """Two hot for one cold while both wait, so neither starves."""
+        if self._hot and (self._turn < 2 or not self._cold):
+            self._turn = self._turn + 1 if self._cold else 0
+            return self._hot.popleft()
+        if self._cold:
+            self._turn = 0
+            return self._cold.popleft()
+        return None
+
+    def _wake_workers(self, count: int) -> None:
+        idle = self._idle
+        for _ in range(min(count, len(idle))):
+            waiter = idle.pop()
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def _work(self, worker: _Worker) -> None:
+        timeout = self._settings.handler_timeout
+        limit = timeout.total_seconds() if timeout is not None else None
+        ran = 0
+        while True:
+            delivery = self._take()
+            if delivery is None:
+                if self._stopping:
+                    return
+                waiter = self._loop.create_future()
+                self._idle.append(waiter)
+                await waiter
+                continue
+            now = self._loop.time()
+            if delivery.lease_end <= now:
+                self._forget(delivery)
+                continue
+            if limit is not None:
+                worker.deadline = now + limit
+            self._conclude(delivery, await self._deliver(worker, delivery))
+            ran += 1
+            if ran % YIELD_EVERY == 0:
+                await asyncio.sleep(0)
+
+    async def _deliver(self, worker: _Worker, delivery: Delivery) -> Outcome:
+        try:
+            faults.hit("deliver.before")
+            if delivery.event.id is None:
+                return Skip("the event row is gone")
+            await self._handler(delivery)
+            faults.hit("deliver.after")
+            return DONE
+        except asyncio.CancelledError:
+            if not worker.timed_out:
+                raise
+            worker.timed_out = False
+            if worker.task is not None:
+                worker.task.uncancel()
+            limit = self._settings.handler_timeout
+            return self._failed(delivery, TimeoutError(f"the listener ran longer than {limit}"))
+        except Exception as error:
+            return self._failed(delivery, error)
+        finally:
+            worker.deadline = None
+
+    def _failed(self, delivery: Delivery, error: Exception) -> Outcome:
+        return decide(
+            error,
+            delivery.attempts,
+            max_attempts=self._settings.max_attempts,
+            retry=self._retry,
+            retry_for_ever=delivery.ordered and self._settings.on_exhausted == "block",
+        )
+
+    def _conclude(self, delivery: Delivery, outcome: Outcome) -> None:
+        self._outcomes.append((delivery, outcome))
+        if delivery.ordered:
+            if self._holds(outcome):
+                self._lanes.block(delivery)
+            elif (follower := self._lanes.finish(delivery)) is not None:
+                self._cold.append(follower)
+                self._wake_workers(1)
+        waiting = len(self._outcomes)
+        if waiting >= SETTLE_BATCH or not (self._hot or self._cold):
+            self._settle_now.set()
+        elif waiting == 1:
+            self._loop.call_later(SETTLE_LINGER, self._settle_now.set)
+
+    def _holds(self, outcome: Outcome) -> bool:
+        """Whether the rest of the key must wait."""
+        return isinstance(outcome, RetryAt) or (isinstance(outcome, Dead) and self._settings.on_exhausted == "park")
+
+    def _forget(self, delivery: Delivery) -> None:
+        """Its lease ended before it began (a pause, a long outage): whoever claims it next will deliver it."""
+        followers = self._lanes.clear(delivery)
+        for gone in (delivery, *followers):
+            self._remove(gone)
+        self._observers(ClaimLost(1 + len(followers)))
+        self._room.set()
+
+    def _remove(self, delivery: Delivery) -> None:
+        if self._in_flight.pop(delivery.seq, None) is not None and not delivery.hot:
+            self._cold_in_flight -= 1
+
+    async def _watch(self, limit: float) -> None:
+        """Cancel listeners that run too long. One timer for all workers instead of one per event."""
+        while True:
+            await asyncio.sleep(min(limit / 4, 0.25))
+            now = self._loop.time()
+            for worker in self._workers:
+                if worker.deadline is not None and worker.deadline < now and worker.task is not None:
+                    worker.deadline = None
+                    worker.timed_out = True
+                    worker.task.cancel()
+
+    # -- settle -------------------------------------------------------------------------------------
+
+    async def _settle_step(self) -> None:
+        await self._settle_now.wait()
+        self._settle_now.clear()
+        while self._outcomes:
+            batch = self._outcomes[:SETTLE_BATCH]
+            faults.hit("settle.before")
+            blocks = self._source.ordered and any(self._holds(outcome) for _, outcome in batch)
+            async with self._claim_or_block if blocks else nullcontext():
+                try:
+                    lost = await self._source.settle(batch)
+                except BaseException:
+                    self._settle_now.set()
+                    raise
+                faults.hit("settle.after")
+                del self._outcomes[: len(batch)]
+                followers = self._settled(batch)
+                if followers:
+                    await self._source.release(followers)
+            self._room.set()
+            if self._observers or lost:
+                self._report(batch, lost)
+
+    def _settled(self, batch: Sequence[Settled]) -> list[Delivery]:
+        """Forget what is in the database now; the followers of heads that failed are to be released."""
+        followers: list[Delivery] = []
+        for delivery, outcome in batch:
+            self._remove(delivery)
+            if type(outcome) is RetryAt:
+                self._loop.call_later(outcome.delay.total_seconds() + 0.001, self._woken.set)
+            if delivery.ordered and self._holds(outcome):
+                followers += self._lanes.clear(delivery)
+        for follower in followers:
+            self._remove(follower)
+        return followers
+
+    def _report(self, batch: Sequence[Settled], lost: int) -> None:
+        done = sum(1 for _, outcome in batch if type(outcome) is Done)
+        if lost:
+            self._observers(ClaimLost(lost))
+        if done:
+            self._observers(Delivered(done))
+        for delivery, outcome in batch:
+            if isinstance(outcome, RetryAt):
+                event = delivery.event
+                fact = Retried(event.id, event.type, delivery.attempts, outcome.delay, outcome.error)
+                self._observers(fact)
+            elif isinstance(outcome, Dead):
+                event = delivery.event
+                undecodable = outcome.error.startswith(Undecodable.__name__)
+                self._observers(Died(event.id, event.type, delivery.attempts, outcome.error, undecodable))
+
+    # -- renew --------------------------------------------------------------------------------------
+
+    async def _renew_step(self) -> None:
+        """Whatever is still here after a third of its lease is renewed, queued and running alike."""
+        lease = self._settings.lease.total_seconds()
+        await asyncio.sleep(lease / 3)
+        started = self._loop.time()
+        aging = [d for d in self._in_flight.values() if d.lease_end - started < lease * 0.75]
+        for start in range(0, len(aging), SETTLE_BATCH):
+            chunk = aging[start : start + SETTLE_BATCH]
+            faults.hit("renew.before")
+            titles = [(delivery, delivery.token) for delivery in chunk]
+            began = self._loop.time()
+            ours = await self._source.renew(chunk)
+            lost = 0
+            for delivery, token in titles:
+                if delivery.seq in ours:
+                    delivery.lease_end = began + lease
+                elif self._in_flight.get(delivery.seq) is delivery and delivery.token == token:
+                    delivery.lease_end = 0.0  # not started yet: never will be; running: its settle will be refused
+                    lost += 1
+            if lost:
+                self._observers(ClaimLost(lost))

@@ -1,0 +1,193 @@
+"""Every knob of an outbox node, frozen and validated together.
+
+Precedence: explicit argument > environment (RELAYBOX_WORKER_COUNT …) > file > default. Nothing is read at
+import; `load()` says where each value came from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+from .durations import parse_duration
+from .errors import ConfigError
+
+OnExhausted = Literal["block", "park", "skip"]
+_ENVIRONMENT = "RELAYBOX_"
+
+
+def _knob(default: Any, about: str) -> Any:
+    return field(default=default, metadata={"about": about})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    worker_count: int = _knob(4, "events handled at the same time by this process")
+    hot_queue_capacity: int = _knob(1000, "committed events waiting here for a worker; more go to the poller")
+    cold_queue_capacity: int = _knob(1000, "claimed events in this process, from claim to settle")
+    max_attempts: int = _knob(10, "deliveries of one event before it becomes a dead letter")
+    retry_base: timedelta = _knob(timedelta(milliseconds=200), "pause after the first failure; doubles from there")
+    retry_max: timedelta = _knob(timedelta(seconds=60), "longest pause between two attempts")
+    handler_timeout: timedelta | None = _knob(timedelta(seconds=60), "longest run of one listener; none: no limit")
+    drain_timeout: timedelta = _knob(timedelta(seconds=5), "how long close() waits for running listeners")
+    batch_size: int = _knob(50, "events per claim to begin with; grows while listeners keep up")
+    poll_interval: timedelta | None = _knob(
+        None,
+        "pause between two looks at an idle table; none: 5s where wake-ups work, 500ms where they cannot",
+    )
+    lease: timedelta = _knob(timedelta(seconds=30), "how long a claim holds unless renewed")
+    instance_ttl: timedelta = _knob(timedelta(seconds=5), "silence after which a process counts as dead")
+    owner: str | None = _knob(None, "name of this process in locked_by; none: host, pid and a random part")
+    notify: bool = _knob(True, "wake other processes with NOTIFY after commits (PostgreSQL)")
+    shards: int = _knob(16, "parts of the key space in ordered delivery; the same in every process")
+    on_exhausted: OnExhausted = _knob(
+        "block",
+        "ordered delivery, after max_attempts: block keeps retrying, park holds the key, skip goes on",
+    )
+    purge_retention: timedelta | None = _knob(None, "delete finished events older than this; none: never")
+    purge_dead_retention: timedelta | None = _knob(None, "delete dead letters this long after death; none: never")
+    purge_batch_size: int = _knob(500, "events deleted per transaction")
+    purge_interval: timedelta = _knob(timedelta(hours=1), "pause between two purges")
+
+    def __post_init__(self) -> None:
+        for name in (
+            "worker_count",
+            "hot_queue_capacity",
+            "cold_queue_capacity",
+            "max_attempts",
+            "batch_size",
+            "shards",
+            "purge_batch_size",
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ConfigError(f"expected {name} to be a positive int, got {value!r}")
+        for entry in dataclasses.fields(self):
+            value = getattr(self, entry.name)
+            if isinstance(value, timedelta) and value <= timedelta(0):
+                raise ConfigError(f"expected {entry.name} to be a positive duration, got {value}")
+        for name in _DURATIONS:
+            value = getattr(self, name)
+            if not isinstance(value, timedelta) and not (value is None and name in _OPTIONAL):
+                raise ConfigError(f"expected {name} to be a timedelta, got {value!r}")
+        if self.retry_max < self.retry_base:
+            raise ConfigError(f"expected retry_max to be at least retry_base {self.retry_base}, got {self.retry_max}")
+        if self.lease < 2 * self.instance_ttl:
+            raise ConfigError(
+                f"expected lease to be at least twice instance_ttl ({self.instance_ttl}), got {self.lease}: "
+                "a claim must outlive two missed heartbeats"
+            )
+        if self.on_exhausted not in get_args(OnExhausted):
+            raise ConfigError(f"expected on_exhausted to be block, park or skip, got {self.on_exhausted!r}")
+        if self.owner is not None and not (isinstance(self.owner, str) and 0 < len(self.owner) <= 128):
+            raise ConfigError("expected owner to be a name of 1 to 128 characters")
+        if self.shards > 1024:
+            raise ConfigError(f"expected shards to be at most 1024, got {self.shards}")
+
+
+_FIELDS = {entry.name: entry for entry in dataclasses.fields(Settings)}
+_DURATIONS = tuple(name for name, entry in _FIELDS.items() if "timedelta" in str(entry.type))
+_OPTIONAL = {name for name, entry in _FIELDS.items() if "None" in str(entry.type)}
+
+
+class Origin(NamedTuple):
+    name: str
+    value: Any
+    origin: str
+    about: str
+
+
+class Loaded(NamedTuple):
+    settings: Settings
+    origins: list[Origin]
+
+
+def load(
+    explicit: Mapping[str, Any] | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    file: str | Path | None = None,
+) -> Loaded:
+    """Merge the four layers. Unknown names and bad values are errors here, before anything starts."""
+    layers: list[tuple[str, Mapping[str, Any]]] = []
+    if file is not None:
+        layers.append((f"file {Path(file).name}", _from_file(Path(file))))
+    if environment is not None:
+        layers.append(("environment", _from_environment(environment)))
+    layers.append(("argument", dict(explicit or {})))
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for source, layer in layers:
+        for name, value in layer.items():
+            if name not in _FIELDS:
+                raise ConfigError(f"unknown setting {name!r} ({source}); the settings are {', '.join(_FIELDS)}")
+            values[name] = _typed(name, value)
+            sources[name] = f"environment {_ENVIRONMENT}{name.upper()}" if source == "environment" else source
+    settings = Settings(**values)
+    origins = [
+        Origin(name, getattr(settings, name), sources.get(name, "default"), entry.metadata["about"])
+        for name, entry in _FIELDS.items()
+    ]
+    return Loaded(settings, origins)
+
+
+# Names under RELAYBOX_ that belong to the command line, not to Settings.
+NOT_SETTINGS = frozenset({"URL", "TABLE", "SCHEMA", "CONFIG", "LOG_LEVEL"})
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    names = (name.removeprefix(_ENVIRONMENT) for name in environment if name.startswith(_ENVIRONMENT))
+    return {n.lower(): environment[_ENVIRONMENT + n] for n in names if n not in NOT_SETTINGS}
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the settings file {path.name}: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"the settings file {path.name} is not TOML: {error}") from error
+    section = content.get("relaybox", content)
+    if not isinstance(section, dict):
+        raise ConfigError(f"expected [relaybox] in {path.name} to be a table")
+    return {name: value for name, value in section.items() if name.upper() not in NOT_SETTINGS}
+
+
+def _typed(name: str, value: Any) -> Any:
+    kind = str(_FIELDS[name].type)
+    if name in _OPTIONAL and (value is None or (isinstance(value, str) and value.lower() in ("none", ""))):
+        return None
+    if name in _DURATIONS:
+        return parse_duration(value, name)
+    if kind == "bool":
+        return _boolean(name, value)
+    if kind == "int" and isinstance(value, str):
+        try:
+            return int(value)
+        except ValueError:
+            raise ConfigError(f"expected {name} to be a whole number, got {value!r}") from None
+    return value
+
+
+def _boolean(name: str, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    known = {
+        "true": True,
+        "1": True,
+        "yes": True,
+        "on": True,
+        "false": False,
+        "0": False,
+        "no": False,
+        "off": False,
+    }
+    try:
+        return known[str(value).lower()]
+    except KeyError:
+        raise ConfigError(f"expected {name} to be true or false, got {value!r}") from None

@@ -1,0 +1,90 @@
+-- The core outbox. `event` is wide and never updated; `pending` is narrow and churns.
+
+CREATE SEQUENCE {seq};
+
+CREATE TABLE {event} (
+  seq            bigint       PRIMARY KEY DEFAULT nextval('{seq}'),
+  event_id       varchar(36)  COLLATE "C" NOT NULL,
+  event_type     varchar(128) NOT NULL,
+  aggregate_type varchar(64),                 -- NULL stands for __GLOBAL__
+  aggregate_id   varchar(128),                -- the ordering key
+  tenant_id      varchar(64),
+  content_type   varchar(128),                -- NULL stands for application/json
+  payload        bytea        NOT NULL,       -- byte for byte as given, never jsonb
+  headers        text,                        -- a JSON object of strings, or NULL
+  occurred_at    timestamptz  NOT NULL,
+  deliver_at     timestamptz,
+  created_at     timestamptz  NOT NULL DEFAULT clock_timestamp(),
+  CONSTRAINT "{event_name}_event_id_key" UNIQUE (event_id)
+);
+
+ALTER SEQUENCE {seq} OWNED BY {event}.seq;
+
+-- One row per event that still has work. `due` is when the row may be claimed next: for a waiting row
+-- its delivery time, for a claimed one (owner set) the end of its lease. One index serves new, retried
+-- and expired rows alike, and finished events never touch it.
+CREATE TABLE {pending} (
+  seq        bigint      PRIMARY KEY,
+  due        timestamptz NOT NULL,
+  key_hash   bigint      NOT NULL,
+  token      bigint,
+  owner      integer,
+  attempts   integer     NOT NULL,
+  claimed_at timestamptz,
+  last_error text
+) WITH (
+  autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 5000,
+  autovacuum_vacuum_insert_scale_factor = 0.2, autovacuum_analyze_scale_factor = 0.2,
+  autovacuum_analyze_threshold = 5000, autovacuum_vacuum_cost_delay = 0
+);
+
+CREATE INDEX "{pending_name}_due" ON {pending} (due, seq);
+
+CREATE TABLE {dead} (
+  seq        bigint      PRIMARY KEY,
+  key_hash   bigint      NOT NULL,
+  attempts   integer     NOT NULL,
+  last_error text,
+  dead_at    timestamptz NOT NULL
+);
+
+-- A running process. Its claims are free as soon as `expires_at` has passed.
+CREATE TABLE {instance} (
+  id         integer     GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  name       varchar(128) NOT NULL,
+  role       varchar(16) NOT NULL,
+  started_at timestamptz NOT NULL,
+  expires_at timestamptz NOT NULL
+);
+
+-- Ordered delivery: who owns which shard of the keys, under which term.
+CREATE TABLE {shard} (
+  shard integer     PRIMARY KEY,
+  owner integer,
+  term  bigint      NOT NULL DEFAULT 0,
+  until timestamptz NOT NULL DEFAULT '-infinity'
+);
+
+-- Ordered delivery: keys that wait for their failed head (`seq`). Later rows of the key are not claimed.
+CREATE TABLE {hold} (
+  key_hash bigint      PRIMARY KEY,
+  seq      bigint      NOT NULL,
+  parked   boolean     NOT NULL DEFAULT false,
+  since    timestamptz NOT NULL
+);
+
+CREATE VIEW {status} AS
+SELECT e.seq, e.event_id, e.event_type, coalesce(e.aggregate_type, '__GLOBAL__') AS aggregate_type,
+       e.aggregate_id, e.tenant_id, coalesce(e.content_type, 'application/json') AS content_type,
+       e.payload, e.headers, e.occurred_at, e.created_at,
+       CASE WHEN d.seq IS NOT NULL THEN 3 WHEN p.seq IS NULL THEN 1
+            WHEN p.attempts > CASE WHEN p.owner IS NULL THEN 0 ELSE 1 END THEN 2 ELSE 0 END AS status,
+       coalesce(p.attempts, d.attempts) AS attempts,
+       coalesce(p.due, e.deliver_at, e.created_at) AS available_at,
+       d.dead_at, coalesce(p.last_error, d.last_error) AS last_error,
+       i.name AS locked_by, p.claimed_at AS locked_at,
+       CASE WHEN p.owner IS NOT NULL THEN p.due END AS locked_until
+FROM {event} e
+LEFT JOIN {pending} p ON p.seq = e.seq
+LEFT JOIN {dead} d ON d.seq = e.seq
+LEFT JOIN {instance} i ON i.id = p.owner;

@@ -1,0 +1,34 @@
+-- name: schema.lock -> rows
+-- Many processes may start at once: one migrates, the others wait and find nothing to do.
+SELECT pg_advisory_xact_lock(hashtextextended('relaybox.migrate.{namespace}.{event_name}', 0))
+
+-- name: schema.exists -> rows
+SELECT to_regclass('{migration}') IS NOT NULL
+
+-- name: schema.namespace -> rows
+SELECT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = '{namespace}')
+
+-- name: schema.applied -> rows
+SELECT version, name, checksum, applied_at FROM {migration} ORDER BY version
+
+-- name: schema.create -> count
+CREATE TABLE IF NOT EXISTS {migration} (
+  version integer PRIMARY KEY, name varchar(128) NOT NULL, checksum varchar(64) NOT NULL,
+  applied_at timestamptz NOT NULL DEFAULT clock_timestamp())
+
+-- name: schema.record -> count
+INSERT INTO {migration} (version, name, checksum) VALUES (:version, :name, :checksum)
+
+-- name: schema.columns -> rows
+-- What is really there, to compare with what the migrations make.
+SELECT c.table_name, c.column_name, c.data_type FROM information_schema.columns c
+WHERE c.table_schema = coalesce(nullif('{namespace}', ''), current_schema())
+  AND c.table_name IN ('{event_name}', '{pending_name}', '{dead_name}', '{instance_name}', '{shard_name}',
+                       '{hold_name}')
+ORDER BY 1, 2
+
+-- name: schema.indexes -> rows
+SELECT tablename, indexname FROM pg_indexes
+WHERE schemaname = coalesce(nullif('{namespace}', ''), current_schema())
+  AND tablename IN ('{event_name}', '{pending_name}', '{dead_name}')
+ORDER BY 1, 2

@@ -1,0 +1,66 @@
+-- name: outbox.write.one -> rows
+-- Event and pending row in one statement: one round trip, one WAL flush, both or neither.
+WITH e AS (
+  INSERT INTO {event} (event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
+                       payload, headers, occurred_at, deliver_at, created_at)
+  VALUES (:event_id, :event_type, :aggregate_type, :aggregate_id, :tenant_id, :content_type,
+          :payload, :headers, :occurred_at, :deliver_at, coalesce(:now, clock_timestamp()))
+  RETURNING seq)
+INSERT INTO {pending} (seq, due, key_hash, token, owner, attempts, claimed_at)
+SELECT seq,
+       coalesce(:deliver_at, coalesce(:now, clock_timestamp()) + make_interval(secs => :lease::float8)),
+       :key_hash::bigint, :token::bigint, :owner::integer, :attempts::integer,
+       CASE WHEN :owner::integer IS NOT NULL THEN coalesce(:now, clock_timestamp()) END
+FROM e
+RETURNING seq
+
+-- name: outbox.write.many -> rows
+-- The same for a batch given as arrays. Numbers are drawn in list order before anything is inserted,
+-- so sorting the returned seq gives the list order back (RETURNING has none).
+WITH d AS MATERIALIZED (
+  SELECT nextval('{seq}') AS seq, o.*
+  FROM (SELECT * FROM unnest(
+          :event_ids::text[], :event_types::text[], :aggregate_types::text[], :aggregate_ids::text[],
+          :tenant_ids::text[], :content_types::text[], :payloads::bytea[], :headers::text[],
+          :occurred_ats::timestamptz[], :deliver_ats::timestamptz[], :key_hashes::bigint[])
+        WITH ORDINALITY AS u(event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
+                             payload, headers, occurred_at, deliver_at, key_hash, ord)
+        ORDER BY ord) o),
+e AS (
+  INSERT INTO {event} (seq, event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
+                       payload, headers, occurred_at, deliver_at, created_at)
+  SELECT seq, event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
+         payload, headers, occurred_at, deliver_at, coalesce(:now, clock_timestamp()) FROM d)
+INSERT INTO {pending} (seq, due, key_hash, token, owner, attempts, claimed_at)
+SELECT seq,
+       coalesce(deliver_at, coalesce(:now, clock_timestamp()) + make_interval(secs => :lease::float8)),
+       key_hash,
+       CASE WHEN deliver_at IS NULL THEN :token::bigint END,
+       CASE WHEN deliver_at IS NULL THEN :owner::integer END,
+       CASE WHEN deliver_at IS NULL THEN :attempts::integer ELSE 0 END,
+       CASE WHEN deliver_at IS NULL AND :owner::integer IS NOT NULL THEN coalesce(:now, clock_timestamp()) END
+FROM d
+RETURNING seq
+
+-- name: outbox.write.numbers -> rows
+-- The numbers for a COPY, with the database's time for the due column.
+SELECT nextval('{seq}'), coalesce(:now, clock_timestamp()) FROM generate_series(1, :count)
+
+-- name: outbox.write.plain -> rows
+-- Writer-only tables (change data capture): the event alone, append-only, no pending row.
+INSERT INTO {event} (event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
+                     payload, headers, occurred_at, deliver_at, created_at)
+SELECT event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
+       payload, headers, occurred_at, deliver_at, coalesce(:now, clock_timestamp())
+FROM unnest(
+  :event_ids::text[], :event_types::text[], :aggregate_types::text[], :aggregate_ids::text[],
+  :tenant_ids::text[], :content_types::text[], :payloads::bytea[], :headers::text[],
+  :occurred_ats::timestamptz[], :deliver_ats::timestamptz[])
+  WITH ORDINALITY AS u(event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
+                       payload, headers, occurred_at, deliver_at, ord)
+ORDER BY ord
+RETURNING seq
+
+-- name: outbox.write.stored -> rows
+-- Which of these ids are stored: the answer to a commit whose reply was lost.
+SELECT event_id FROM {event} WHERE event_id = ANY(:event_ids::text[])

@@ -1,0 +1,220 @@
+"""What an outbox asks of its database: the ops every dialect answers, and what a dialect declares.
+
+Ops yield statements and never begin, commit or roll back. `now` is None in production, so the database's
+clock decides; tests pass a time. Times go in and come out as aware UTC datetimes on every dialect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple, Protocol
+
+from ..event import Event
+from ..op import Op
+from .names import Tables
+
+# The order in which every dialect returns an event row; `Event.stored` reads it by position.
+EVENT_COLUMNS = (
+    "seq",
+    "event_id",
+    "event_type",
+    "aggregate_type",
+    "aggregate_id",
+    "tenant_id",
+    "content_type",
+    "payload",
+    "headers",
+    "occurred_at",
+    "deliver_at",
+    "created_at",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a dialect can do; makes the table in docs/reference/engines.md."""
+
+    single_statement: bool  # claims and settles are one statement each and need no transaction around them
+    listen: bool  # wake-ups across processes
+    copy: bool  # bulk load of large batches
+    skip_locked: bool  # concurrent claims do not wait for one another
+    transactional_ddl: bool  # a failed migration leaves nothing behind
+
+
+class Claim(NamedTuple):
+    """Who holds rows: set at insert by the hot path, or by a claim."""
+
+    owner: int
+    token: int
+    lease: timedelta
+
+
+class Claimed(NamedTuple):
+    """A row as claimed: the event's columns, and the attempts including this one."""
+
+    row: tuple[Any, ...]
+    attempts: int
+
+
+class Held(NamedTuple):
+    """A claim on one row: what every later write must present."""
+
+    seq: int
+    token: int
+
+
+class Retry(NamedTuple):
+    seq: int
+    token: int
+    delay: timedelta
+    error: str
+
+
+class Death(NamedTuple):
+    seq: int
+    token: int
+    error: str
+
+
+class Settlement(NamedTuple):
+    """A batch of outcomes. In ordered delivery `hold` names the heads whose keys must wait, `park` those
+    whose keys wait for an operator, and everything settled for good frees its key."""
+
+    done: Sequence[Held] = ()
+    retry: Sequence[Retry] = ()
+    dead: Sequence[Death] = ()
+    hold: Sequence[Held] = ()
+    park: Sequence[Held] = ()
+    ordered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeadFilter:
+    event_type: str | None = None
+    aggregate_type: str | None = None
+    key: str | None = None
+    tenant: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A dead event with why and when. The repr shows no payload (Event's does not either)."""
+
+    event: Event
+    attempts: int
+    error: str | None
+    dead_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedKey:
+    key: str | None
+    event_id: str | None
+    parked: bool
+    since: datetime
+    attempts: int | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """One look at an outbox. `events` is the planner's estimate where counting would be slow."""
+
+    due: int
+    delayed: int
+    claimed: int
+    retrying: int
+    dead: int
+    oldest_due: timedelta
+    events: int
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    id: int
+    name: str
+    role: str
+    started_at: datetime
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    version: int
+    name: str
+    sql: str
+    checksum: str
+    applied_at: datetime | None = None
+
+
+class Purge(NamedTuple):
+    """One batch of a purge: rows looked at, where it got to, rows deleted."""
+
+    seen: int
+    last: int
+    gone: int
+
+
+class OutboxStore(Protocol):
+    dialect: str
+    tables: Tables
+    capabilities: Capabilities
+
+    # write
+    def write(
+        self, events: Sequence[Event], claim: Claim | None, now: datetime | None, *, copy: bool = False
+    ) -> Op[list[int]]: ...
+    def write_plain(self, events: Sequence[Event], now: datetime | None) -> Op[list[int]]: ...
+    def stored(self, event_ids: Sequence[str]) -> Op[set[str]]: ...
+
+    # claim
+    def claim(self, claim: Claim, limit: int, now: datetime | None) -> Op[list[Claimed]]: ...
+    def claim_ordered(
+        self, claim: Claim, limit: int, shards: int, now: datetime | None
+    ) -> Op[list[Claimed]]: ...
+    def verify(self, held: Sequence[Held]) -> Op[set[int]]: ...
+    def renew(self, held: Sequence[Held], lease: timedelta, now: datetime | None) -> Op[set[int]]: ...
+    def release(self, held: Sequence[Held], now: datetime | None) -> Op[int]: ...
+    def oldest(self, now: datetime | None) -> Op[timedelta]: ...
+    def next_due(self, now: datetime | None) -> Op[timedelta | None]: ...
+
+    # settle
+    def settle(self, settlement: Settlement, now: datetime | None) -> Op[int]: ...
+    def blocked(self, limit: int) -> Op[list[BlockedKey]]: ...
+    def unblock(self, key: str) -> Op[bool]: ...
+
+    # instances and shards
+    def register(self, name: str, role: str, ttl: timedelta, now: datetime | None) -> Op[int]: ...
+    def beat(self, instance: int, ttl: timedelta, now: datetime | None) -> Op[bool]: ...
+    def retire(self, instance: int, now: datetime | None) -> Op[int]: ...
+    def take_over(self, survivor: int | None, now: datetime | None) -> Op[tuple[int, int]]: ...
+    def instances(self, now: datetime | None) -> Op[list[Instance]]: ...
+    def acquire_shards(
+        self, owner: int, want: int, shards: int, ttl: timedelta, now: datetime | None
+    ) -> Op[dict[int, int]]: ...
+    def renew_shards(self, owner: int, ttl: timedelta, now: datetime | None) -> Op[dict[int, int]]: ...
+    def release_shards(self, owner: int, shards: Sequence[int]) -> Op[None]: ...
+
+    # dead letters and purge
+    def dead(self, where: DeadFilter, after: int, limit: int) -> Op[list[DeadLetter]]: ...
+    def dead_one(self, event_id: str) -> Op[DeadLetter | None]: ...
+    def count_dead(self, where: DeadFilter) -> Op[int]: ...
+    def newest_dead(self, now: datetime | None) -> Op[tuple[int, datetime]]: ...
+    def replay(self, seqs: Sequence[int], cutoff: datetime, now: datetime | None) -> Op[list[int]]: ...
+    def purge_done(self, before: datetime, after: int, limit: int) -> Op[Purge]: ...
+    def purge_dead(self, before: datetime, limit: int) -> Op[int]: ...
+    def purge_age(self, before: datetime, limit: int) -> Op[int]: ...
+
+    # seeing
+    def status(self, now: datetime | None) -> Op[Status]: ...
+    def notify(self) -> Op[None]: ...
+
+    # schema
+    def migrations(self) -> list[Migration]: ...
+    def applied(self) -> Op[list[Migration]]: ...
+    def plan(self) -> Op[list[Migration]]: ...
+    def migrate(self) -> Op[list[Migration]]: ...
+    def verify_schema(self) -> Op[None]: ...
+    def drift(self) -> Op[list[str]]: ...

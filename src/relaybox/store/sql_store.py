@@ -1,0 +1,373 @@
+"""The outbox ops that every SQL dialect shares; a dialect overrides only what differs.
+
+Values pass through `to_time`/`from_time` and `pairs`, the two things the dialects disagree on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from operator import itemgetter
+from typing import Any, ClassVar
+
+from ..codec import JSON, JSON_CODEC, Codec
+from ..errors import ConfigError
+from ..event import GLOBAL, Event
+from ..ids import key_hash
+from ..op import Op, Query, Statement
+from .migrate import MigrationOps
+from .names import Tables
+from .queries import load
+from .spi import (
+    BlockedKey,
+    Capabilities,
+    Claim,
+    Claimed,
+    DeadFilter,
+    DeadLetter,
+    Held,
+    Instance,
+    Purge,
+    Settlement,
+    Status,
+)
+
+ERROR_LIMIT = 4_000
+
+
+def cut(error: str) -> str:
+    """Error text as stored: bounded, and without the NUL that no text column takes."""
+    return error[:ERROR_LIMIT].replace("\x00", "�").encode(errors="replace").decode()
+
+
+def lane_key(event: Event) -> str:
+    """What the shard is computed from; an event without a key is ordered with nothing, so its id will do."""
+    return event.id if event.key is None else event.key
+
+
+class SqlOutboxStore(MigrationOps):
+    dialect: str
+    quote: str = '"'
+    words: ClassVar[Mapping[str, str]] = {}
+    capabilities: Capabilities
+
+    def __init__(self, tables: Tables | None = None, codec: Codec = JSON_CODEC) -> None:
+        self.tables = tables or Tables()
+        self.codec = codec
+        self.sql: dict[str, Query] = load(self.dialect, self.tables, self.quote, self.words)
+
+    # -- the two seams between dialects -------------------------------------------------------------
+
+    def to_time(self, value: datetime | None) -> Any:
+        return value
+
+    def from_time(self, value: Any) -> datetime:
+        return value  # type: ignore[no-any-return]
+
+    def pairs(self, held: Sequence[Held]) -> dict[str, Any]:
+        """Claims as parameters, sorted so that concurrent batches lock in one order."""
+        ordered = sorted((h[0], h[1]) for h in held)
+        return {"seqs": [seq for seq, _ in ordered], "tokens": [token for _, token in ordered]}
+
+    def numbers(self, values: Sequence[int]) -> Any:
+        return list(values)
+
+    def event_row(self, row: Sequence[Any]) -> tuple[Any, ...]:
+        """The twelve event columns with times as datetimes; PostgreSQL's rows are that already."""
+        return tuple(row[:12])
+
+    # -- write ------------------------------------------------------------------------------------
+
+    def columns(self, event: Event, now: datetime | None) -> dict[str, Any]:
+        return {
+            "event_id": event.id,
+            "event_type": event.type,
+            "aggregate_type": None if event.aggregate_type == GLOBAL else event.aggregate_type,
+            "aggregate_id": event.key,
+            "tenant_id": event.tenant,
+            "content_type": None if event.content_type == JSON else event.content_type,
+            "payload": event.body,
+            "headers": event.headers_text,
+            "occurred_at": self.to_time(event.occurred_at),
+            "deliver_at": self.to_time(event.deliver_at),
+            "now": self.to_time(now),
+        }
+
+    def pending_columns(self, event: Event, claim: Claim | None) -> dict[str, Any]:
+        """A delayed event is never claimed by its writer: nobody would deliver it when its time comes."""
+        if claim is None or event.deliver_at is not None:
+            return {
+                "key_hash": key_hash(lane_key(event)),
+                "token": None,
+                "owner": None,
+                "lease": 0.0,
+                "attempts": 0,
+            }
+        return {
+            "key_hash": key_hash(lane_key(event)),
+            "token": claim.token,
+            "owner": claim.owner,
+            "lease": claim.lease.total_seconds(),
+            "attempts": 1,
+        }
+
+    def write(
+        self, events: Sequence[Event], claim: Claim | None, now: datetime | None, *, copy: bool = False
+    ) -> Op[list[int]]:
+        seqs: list[int] = []
+        for event in events:
+            seqs.append((yield from self.write_one(event, claim, now)))
+        return seqs
+
+    def write_one(self, event: Event, claim: Claim | None, now: datetime | None) -> Op[int]:
+        params = self.columns(event, now)
+        params.update(self.pending_columns(event, claim))
+        result = yield Statement(self.sql["outbox.write.one"], params)
+        return int(result.rows[0][0])
+
+    def stored(self, event_ids: Sequence[str]) -> Op[set[str]]:
+        result = yield self.sql["outbox.write.stored"].bind(event_ids=list(event_ids))
+        return {row[0] for row in result.rows}
+
+    # -- claim ------------------------------------------------------------------------------------
+
+    def claim(self, claim: Claim, limit: int, now: datetime | None) -> Op[list[Claimed]]:
+        result = yield self.sql["outbox.claim"].bind(
+            now=self.to_time(now),
+            limit=limit,
+            lease=claim.lease.total_seconds(),
+            token=claim.token,
+            owner=claim.owner,
+        )
+        return self.claimed(result.rows)
+
+    def claim_ordered(self, claim: Claim, limit: int, shards: int, now: datetime | None) -> Op[list[Claimed]]:
+        result = yield self.sql["outbox.claim.ordered"].bind(
+            now=self.to_time(now),
+            limit=limit,
+            shards=shards,
+            lease=claim.lease.total_seconds(),
+            token=claim.token,
+            owner=claim.owner,
+        )
+        return self.claimed(result.rows)
+
+    def claimed(self, rows: Sequence[tuple[Any, ...]]) -> list[Claimed]:
+        """Sorted by seq: no dialect promises an order for rows an UPDATE returns."""
+        return [Claimed(self.event_row(row), row[12]) for row in sorted(rows, key=itemgetter(0))]
+
+    def verify(self, held: Sequence[Held]) -> Op[set[int]]:
+        result = yield self.sql["outbox.claim.verify"].bind(**self.pairs(held))
+        return {row[0] for row in result.rows}
+
+    def renew(self, held: Sequence[Held], lease: timedelta, now: datetime | None) -> Op[set[int]]:
+        result = yield self.sql["outbox.claim.renew"].bind(
+            **self.pairs(held), lease=lease.total_seconds(), now=self.to_time(now)
+        )
+        return {row[0] for row in result.rows}
+
+    def release(self, held: Sequence[Held], now: datetime | None) -> Op[int]:
+        result = yield self.sql["outbox.claim.release"].bind(**self.pairs(held), now=self.to_time(now))
+        return result.count
+
+    def oldest(self, now: datetime | None) -> Op[timedelta]:
+        result = yield self.sql["outbox.claim.oldest"].bind(now=self.to_time(now))
+        return timedelta(seconds=float(result.rows[0][0])) if result.rows else timedelta(0)
+
+    def next_due(self, now: datetime | None) -> Op[timedelta | None]:
+        result = yield self.sql["outbox.claim.next"].bind(now=self.to_time(now))
+        return timedelta(seconds=float(result.rows[0][0])) if result.rows else None
+
+    # -- settle -----------------------------------------------------------------------------------
+
+    def settle(self, settlement: Settlement, now: datetime | None) -> Op[int]:
+        """How many outcomes came too late, because the claim was no longer ours."""
+        lost = 0
+        at = self.to_time(now)
+        for held, parked in ((settlement.hold, False), (settlement.park, True)):
+            if held:
+                yield self.sql["outbox.settle.hold"].bind(**self.pairs(held), parked=parked, now=at)
+        if settlement.done:
+            result = yield self.sql["outbox.settle.done"].bind(**self.pairs(settlement.done))
+            lost += len(settlement.done) - result.count
+        if settlement.retry:
+            lost += len(settlement.retry) - (yield from self.settle_retry(settlement, at))
+        if settlement.dead:
+            lost += len(settlement.dead) - (yield from self.settle_dead(settlement, at))
+        if settlement.ordered:
+            kept = {held.seq for held in settlement.park}
+            free = [h.seq for h in settlement.done] + [d.seq for d in settlement.dead if d.seq not in kept]
+            if free:
+                yield self.sql["outbox.settle.unhold"].bind(seqs=self.numbers(free))
+        return lost
+
+    def settle_retry(self, settlement: Settlement, at: Any) -> Op[int]:
+        rows = sorted(settlement.retry)
+        result = yield self.sql["outbox.settle.retry"].bind(
+            seqs=[r.seq for r in rows],
+            tokens=[r.token for r in rows],
+            delays=[r.delay.total_seconds() for r in rows],
+            errors=[cut(r.error) for r in rows],
+            now=at,
+        )
+        return result.count
+
+    def settle_dead(self, settlement: Settlement, at: Any) -> Op[int]:
+        rows = sorted(settlement.dead)
+        result = yield self.sql["outbox.settle.dead"].bind(
+            seqs=[r.seq for r in rows],
+            tokens=[r.token for r in rows],
+            errors=[cut(r.error) for r in rows],
+            now=at,
+        )
+        return result.count
+
+    def blocked(self, limit: int) -> Op[list[BlockedKey]]:
+        result = yield self.sql["outbox.settle.held"].bind(limit=limit)
+        return [
+            BlockedKey(row[0], row[2], bool(row[3]), self.from_time(row[4]), row[5], row[6])
+            for row in result.rows
+        ]
+
+    def unblock(self, key: str) -> Op[bool]:
+        result = yield self.sql["outbox.settle.unblock"].bind(key_hash=key_hash(key))
+        return result.count > 0
+
+    # -- instances and shards -----------------------------------------------------------------------
+
+    def register(self, name: str, role: str, ttl: timedelta, now: datetime | None) -> Op[int]:
+        if not 0 < len(name) <= 128:
+            raise ConfigError(f"expected the owner name to have 1 to 128 characters, got {len(name)}")
+        result = yield self.sql["outbox.instance.register"].bind(
+            name=name, role=role, ttl=ttl.total_seconds(), now=self.to_time(now)
+        )
+        return int(result.rows[0][0])
+
+    def beat(self, instance: int, ttl: timedelta, now: datetime | None) -> Op[bool]:
+        result = yield self.sql["outbox.instance.beat"].bind(
+            id=instance, ttl=ttl.total_seconds(), now=self.to_time(now)
+        )
+        return result.count > 0
+
+    def retire(self, instance: int, now: datetime | None) -> Op[int]:
+        """Sign off: whatever is still claimed under this instance is free at once."""
+        yield self.sql["outbox.instance.leave"].bind(id=instance)
+        freed = yield self.sql["outbox.instance.free"].bind(
+            owners=self.numbers([instance]), now=self.to_time(now)
+        )
+        return freed.count
+
+    def take_over(self, survivor: int | None, now: datetime | None) -> Op[tuple[int, int]]:
+        at = self.to_time(now)
+        gone = yield self.sql["outbox.instance.expired"].bind(survivor=survivor, now=at)
+        owners = [row[0] for row in gone.rows]
+        if not owners:
+            return 0, 0
+        freed = yield self.sql["outbox.instance.free"].bind(owners=self.numbers(owners), now=at)
+        return len(owners), freed.count
+
+    def instances(self, now: datetime | None) -> Op[list[Instance]]:
+        result = yield self.sql["outbox.instance.live"].bind(now=self.to_time(now))
+        return [
+            Instance(row[0], row[1], row[2], self.from_time(row[3]), self.from_time(row[4]))
+            for row in result.rows
+        ]
+
+    def acquire_shards(
+        self, owner: int, want: int, shards: int, ttl: timedelta, now: datetime | None
+    ) -> Op[dict[int, int]]:
+        """Take free shards and, in a later statement, free what their former owner had claimed."""
+        at = self.to_time(now)
+        yield self.sql["outbox.shard.seed"].bind(shards=shards)
+        result = yield self.sql["outbox.shard.acquire"].bind(
+            owner=owner, want=want, shards=shards, ttl=ttl.total_seconds(), now=at
+        )
+        taken = {row[0]: row[1] for row in result.rows}
+        if taken:
+            yield self.sql["outbox.shard.free"].bind(taken=self.numbers(list(taken)), shards=shards, now=at)
+        return taken
+
+    def renew_shards(self, owner: int, ttl: timedelta, now: datetime | None) -> Op[dict[int, int]]:
+        result = yield self.sql["outbox.shard.renew"].bind(
+            owner=owner, ttl=ttl.total_seconds(), now=self.to_time(now)
+        )
+        return {row[0]: row[1] for row in result.rows}
+
+    def release_shards(self, owner: int, shards: Sequence[int]) -> Op[None]:
+        yield self.sql["outbox.shard.release"].bind(owner=owner, given=self.numbers(shards))
+
+    # -- dead letters and purge -----------------------------------------------------------------------
+
+    def dead(self, where: DeadFilter, after: int, limit: int) -> Op[list[DeadLetter]]:
+        return (yield from self._dead(where, after, limit, None))
+
+    def dead_one(self, event_id: str) -> Op[DeadLetter | None]:
+        letters = yield from self._dead(DeadFilter(), 0, 1, event_id)
+        return letters[0] if letters else None
+
+    def _dead(self, where: DeadFilter, after: int, limit: int, event_id: str | None) -> Op[list[DeadLetter]]:
+        result = yield self.sql["outbox.dead.list"].bind(
+            **self._where(where), after=after, limit=limit, event_id=event_id
+        )
+        return [
+            DeadLetter(
+                Event.stored(self.event_row(row), self.codec), row[12], row[13], self.from_time(row[14])
+            )
+            for row in result.rows
+        ]
+
+    def count_dead(self, where: DeadFilter) -> Op[int]:
+        result = yield self.sql["outbox.dead.count"].bind(**self._where(where))
+        return int(result.rows[0][0])
+
+    def _where(self, where: DeadFilter) -> dict[str, Any]:
+        return {
+            "event_type": where.event_type,
+            "aggregate_type": where.aggregate_type,
+            "aggregate_id": where.key,
+            "tenant_id": where.tenant,
+        }
+
+    def newest_dead(self, now: datetime | None) -> Op[tuple[int, datetime]]:
+        result = yield self.sql["outbox.dead.newest"].bind(now=self.to_time(now))
+        return int(result.rows[0][0]), self.from_time(result.rows[0][1])
+
+    def replay(self, seqs: Sequence[int], cutoff: datetime, now: datetime | None) -> Op[list[int]]:
+        result = yield self.sql["outbox.dead.replay"].bind(
+            seqs=self.numbers(seqs), cutoff=self.to_time(cutoff), now=self.to_time(now)
+        )
+        replayed = sorted(row[0] for row in result.rows)
+        if replayed:
+            yield self.sql["outbox.dead.unpark"].bind(seqs=self.numbers(replayed))
+        return replayed
+
+    def purge_done(self, before: datetime, after: int, limit: int) -> Op[Purge]:
+        result = yield self.sql["outbox.purge.done"].bind(
+            before=self.to_time(before), after=after, limit=limit
+        )
+        seen, last, gone = result.rows[0]
+        return Purge(seen, last or after, gone)
+
+    def purge_dead(self, before: datetime, limit: int) -> Op[int]:
+        result = yield self.sql["outbox.purge.dead"].bind(before=self.to_time(before), limit=limit)
+        return int(result.rows[0][0])
+
+    def purge_age(self, before: datetime, limit: int) -> Op[int]:
+        result = yield self.sql["outbox.purge.age"].bind(before=self.to_time(before), limit=limit)
+        return int(result.rows[0][0])
+
+    # -- seeing -----------------------------------------------------------------------------------
+
+    def status(self, now: datetime | None) -> Op[Status]:
+        counts = yield self.sql["outbox.status"].bind(now=self.to_time(now))
+        events = yield self.sql["outbox.status.events"].bind()
+        due, delayed, claimed, retrying, dead, oldest = counts.rows[0]
+        return Status(
+            due or 0,
+            delayed or 0,
+            claimed or 0,
+            retrying or 0,
+            dead,
+            timedelta(seconds=float(oldest or 0)),
+            int(events.rows[0][0] or 0),
+        )

@@ -1,0 +1,50 @@
+-- name: outbox.claim.pick -> rows
+-- The longest-due rows: new, retried and expired alike, from the index on (due, seq).
+SELECT seq FROM {pending} WHERE due <= {clock} ORDER BY due, seq LIMIT :limit
+
+-- name: outbox.claim.shards -> rows
+-- The shards this instance owns now.
+SELECT shard FROM {shard} WHERE owner = :owner AND until > {clock}
+
+-- name: outbox.claim.ordered -> rows
+-- The same for ordered delivery: only shards of `:mine`, and no row behind a held head.
+SELECT p.seq FROM {pending} p
+WHERE p.due <= {clock}
+  AND (p.key_hash >> 32) % :shards IN (SELECT value FROM json_each(:mine))
+  AND NOT EXISTS (SELECT 1 FROM {hold} h WHERE h.key_hash = p.key_hash
+                  AND (h.seq < p.seq OR (h.seq = p.seq AND h.parked)))
+ORDER BY p.due, p.seq
+LIMIT :limit
+
+-- name: outbox.claim.take -> count
+UPDATE {pending}
+SET due = {clock} + {lease}, token = :token, owner = :owner, claimed_at = {clock}, attempts = attempts + 1
+WHERE seq IN {seqs}
+
+-- name: outbox.claim.read -> rows
+-- An event row that somebody deleted still comes back (LEFT JOIN), so that its pending row can be settled.
+SELECT p.seq, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,
+       e.payload, e.headers, e.occurred_at, e.deliver_at, e.created_at, p.attempts
+FROM json_each(:seqs) s CROSS JOIN {pending} p ON p.seq = s.value AND p.token = :token
+LEFT JOIN {event} e ON e.seq = p.seq
+
+-- name: outbox.claim.verify -> rows
+-- Which rows of a hand-over exist: one whose savepoint was rolled back does not.
+SELECT seq FROM {held}
+
+-- name: outbox.claim.renew -> count
+UPDATE {pending} SET due = {clock} + {lease} WHERE seq IN {held}
+
+-- name: outbox.claim.release -> count
+-- Given back untried: due at once, and the attempt that claiming counted is taken back.
+UPDATE {pending}
+SET due = {clock}, token = NULL, owner = NULL, claimed_at = NULL, attempts = max(attempts - 1, 0)
+WHERE seq IN {held}
+
+-- name: outbox.claim.oldest -> rows
+-- Seconds that the oldest due row has waited; no row when nothing is due.
+SELECT ({clock} - due) / 1000000.0 FROM {pending} WHERE due <= {clock} ORDER BY due, seq LIMIT 1
+
+-- name: outbox.claim.next -> rows
+-- Seconds until the next row is due, so that an idle poller can sleep exactly that long.
+SELECT (due - {clock}) / 1000000.0 FROM {pending} ORDER BY due LIMIT 1

@@ -1,0 +1,59 @@
+-- name: outbox.instance.register -> count
+INSERT INTO {instance} (name, role, started_at, expires_at) VALUES (:name, :role, {clock}, {clock} + {ttl})
+
+-- name: outbox.instance.registered -> rows
+SELECT last_insert_rowid()
+
+-- name: outbox.instance.beat -> count
+-- Zero rows: somebody declared us dead. Our claims are gone; register anew.
+UPDATE {instance} SET expires_at = {clock} + {ttl} WHERE id = :id
+
+-- name: outbox.instance.leave -> count
+DELETE FROM {instance} WHERE id = :id
+
+-- name: outbox.instance.expired -> rows
+-- The dead; with a survivor everybody else: a single node frees everything that is not its own at start.
+SELECT id FROM {instance}
+WHERE CASE WHEN :survivor IS NULL THEN expires_at < {clock} ELSE id <> :survivor END
+
+-- name: outbox.instance.remove -> count
+DELETE FROM {instance} WHERE id IN (SELECT value FROM json_each(:owners))
+
+-- name: outbox.instance.free -> count
+-- The claims of dead instances are due at once. Their tokens go, so a zombie cannot settle.
+UPDATE {pending} SET due = {clock}, token = NULL, owner = NULL, claimed_at = NULL
+WHERE owner IN (SELECT value FROM json_each(:owners))
+
+-- name: outbox.instance.live -> rows
+SELECT id, name, role, started_at, expires_at FROM {instance} WHERE expires_at >= {clock} ORDER BY id
+
+-- name: outbox.shard.count -> rows
+SELECT count(*) FROM {shard} WHERE shard < :shards
+
+-- name: outbox.shard.seed -> count
+INSERT OR IGNORE INTO {shard} (shard) SELECT value FROM json_each(:all)
+
+-- name: outbox.shard.pick -> rows
+-- Up to :want free or expired shards.
+SELECT shard, term FROM {shard}
+WHERE shard < :shards AND (owner IS NULL OR until < {clock}) ORDER BY shard LIMIT :want
+
+-- name: outbox.shard.acquire -> count
+-- Each under a new term.
+UPDATE {shard} SET owner = :owner, term = term + 1, until = {clock} + {ttl}
+WHERE shard IN (SELECT value FROM json_each(:taken))
+
+-- name: outbox.shard.free -> count
+-- After a take-over: what the former owner had claimed in these shards is free, and its token is gone.
+UPDATE {pending} SET due = {clock}, token = NULL, owner = NULL, claimed_at = NULL
+WHERE owner IS NOT NULL AND (key_hash >> 32) % :shards IN (SELECT value FROM json_each(:taken))
+
+-- name: outbox.shard.renew -> count
+UPDATE {shard} SET until = {clock} + {ttl} WHERE owner = :owner AND until >= {clock}
+
+-- name: outbox.shard.owned -> rows
+SELECT shard, term FROM {shard} WHERE owner = :owner AND until >= {clock}
+
+-- name: outbox.shard.release -> count
+UPDATE {shard} SET owner = NULL, until = 0
+WHERE owner = :owner AND shard IN (SELECT value FROM json_each(:given))

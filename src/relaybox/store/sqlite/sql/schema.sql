@@ -1,0 +1,31 @@
+-- name: schema.lock -> rows
+-- BEGIN IMMEDIATE is the lock: one migrates, the others wait and find nothing to do.
+SELECT 1
+
+-- name: schema.exists -> rows
+SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = '{migration_name}')
+
+-- name: schema.applied -> rows
+SELECT version, name, checksum, applied_at FROM {migration} ORDER BY version
+
+-- name: schema.create -> count
+CREATE TABLE IF NOT EXISTS {migration} (
+  version integer PRIMARY KEY, name varchar(128) NOT NULL, checksum varchar(64) NOT NULL,
+  applied_at integer NOT NULL)
+
+-- name: schema.record -> count
+INSERT INTO {migration} (version, name, checksum, applied_at)
+VALUES (:version, :name, :checksum,
+        CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS integer) * 1000)
+
+-- name: schema.columns -> rows
+-- What is really there, to compare with what the migrations make.
+SELECT m.name, c.name, c.type FROM sqlite_master m JOIN pragma_table_info(m.name) c
+WHERE m.type = 'table' AND m.name IN ('{event_name}', '{pending_name}', '{dead_name}', '{instance_name}',
+                                      '{shard_name}', '{hold_name}')
+ORDER BY 1, 2
+
+-- name: schema.indexes -> rows
+SELECT tbl_name, name FROM sqlite_master
+WHERE type = 'index' AND tbl_name IN ('{event_name}', '{pending_name}', '{dead_name}', '{hold_name}')
+ORDER BY 1, 2

@@ -1,0 +1,43 @@
+-- name: outbox.settle.done -> count
+-- Done means gone. The token is the fence: a claim that was taken over changes nothing.
+DELETE FROM {pending} WHERE seq IN {held}
+
+-- name: outbox.settle.retry -> count
+UPDATE {pending} AS p
+SET due = {clock} + CAST(round(r.delay * 1000000.0) AS integer), last_error = r.error,
+    token = NULL, owner = NULL, claimed_at = NULL
+FROM (SELECT json_extract(value, '$[0]') AS seq, json_extract(value, '$[1]') AS token,
+             json_extract(value, '$[2]') AS delay, json_extract(value, '$[3]') AS error
+      FROM json_each(:rows)) AS r
+WHERE p.seq = r.seq AND p.token = r.token
+
+-- name: outbox.settle.dead -> count
+INSERT INTO {dead} (seq, key_hash, attempts, last_error, dead_at)
+SELECT p.seq, p.key_hash, p.attempts, json_extract(r.value, '$[2]'), {clock}
+FROM json_each(:rows) r CROSS JOIN {pending} p
+  ON p.seq = json_extract(r.value, '$[0]') AND p.token = json_extract(r.value, '$[1]')
+
+-- name: outbox.settle.hold -> count
+-- The rest of the key waits for this row. Fenced like every settle: the row must still be ours.
+INSERT INTO {hold} AS h (key_hash, seq, parked, since)
+SELECT key_hash, seq, :parked, {clock} FROM {pending} WHERE seq IN {held} ORDER BY seq DESC
+ON CONFLICT (key_hash) DO UPDATE SET seq = excluded.seq, parked = excluded.parked
+WHERE h.seq >= excluded.seq
+
+-- name: outbox.settle.unhold -> count
+-- A head that is settled for good frees its key.
+DELETE FROM {hold} WHERE seq IN {seqs}
+
+-- name: outbox.settle.held -> rows
+-- Keys that wait, oldest first, with what they wait for.
+SELECT e.aggregate_id, h.seq, e.event_id, h.parked, h.since,
+       coalesce(p.attempts, d.attempts), coalesce(p.last_error, d.last_error)
+FROM {hold} h
+LEFT JOIN {event} e ON e.seq = h.seq
+LEFT JOIN {pending} p ON p.seq = h.seq
+LEFT JOIN {dead} d ON d.seq = h.seq
+ORDER BY h.since LIMIT :limit
+
+-- name: outbox.settle.unblock -> count
+-- An operator's decision: the key goes on without its head (which stays a dead letter, or retries on its own).
+DELETE FROM {hold} WHERE key_hash = :key_hash

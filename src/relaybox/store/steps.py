@@ -1,0 +1,248 @@
+"""The ops for dialects that cannot change two tables in one statement, nor skip locked rows inside an UPDATE.
+
+Same meaning as `sql_store`, in several statements: pick, change, read back. Whoever runs an op has opened a
+transaction (`Capabilities.single_statement` is False), and the rows picked first are locked from then on.
+Lists travel as one JSON text each, so a statement's text never depends on how many rows it is about.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from ..errors import ConfigError
+from ..event import Event
+from ..ids import key_hash
+from ..op import Op, Result
+from .spi import Claim, Claimed, Held, Purge, Settlement
+from .sql_store import SqlOutboxStore, cut, lane_key
+
+# One statement carries at most this much; servers limit a packet (16 MB by default on MariaDB).
+CHUNK_ROWS = 1_000
+CHUNK_BYTES = 4_000_000
+
+
+def as_json(value: object) -> str:
+    """ASCII only, so that it survives a caller's connection of any character set."""
+    return json.dumps(value, separators=(",", ":"))
+
+
+def chunks(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
+    start = size = 0
+    for i, event in enumerate(events):
+        if i > start and (i - start >= CHUNK_ROWS or size + len(event.body) > CHUNK_BYTES):
+            yield events[start:i]
+            start, size = i, 0
+        size += len(event.body)
+    if start < len(events):
+        yield events[start:]
+
+
+class SteppedOutboxStore(SqlOutboxStore):
+    # -- lists as JSON ----------------------------------------------------------------------------
+
+    def pairs(self, held: Sequence[Held]) -> dict[str, Any]:
+        return {"held": as_json(sorted((h[0], h[1]) for h in held))}
+
+    def numbers(self, values: Sequence[int]) -> Any:
+        return as_json(sorted(values))
+
+    def event_row(self, row: Sequence[Any]) -> tuple[Any, ...]:
+        """Times become datetimes. All are NULL when somebody deleted the event under its pending row."""
+        times = [None if value is None else self.from_time(value) for value in row[9:12]]
+        return (*row[:9], *times)
+
+    # -- write ------------------------------------------------------------------------------------
+
+    def insert_events(self, events: Sequence[Event], now: datetime | None) -> Op[list[int]]:
+        """Insert one chunk, numbered in list order."""
+        raise NotImplementedError
+
+    def event_fields(self, event: Event) -> dict[str, Any]:
+        """The event's columns for a JSON batch, without the payload and without what is NULL."""
+        fields = self.columns(event, None)
+        del fields["payload"]
+        return {name: value for name, value in fields.items() if value is not None}
+
+    def write(
+        self, events: Sequence[Event], claim: Claim | None, now: datetime | None, *, copy: bool = False
+    ) -> Op[list[int]]:
+        written: list[int] = []
+        for chunk in chunks(events):
+            seqs = yield from self.insert_events(chunk, now)
+            rows = [
+                {
+                    "seq": seq,
+                    "key_hash": key_hash(lane_key(event)),
+                    "deliver_at": self.to_time(event.deliver_at),
+                }
+                for seq, event in zip(seqs, chunk, strict=True)
+            ]
+            for row in rows:
+                if row["deliver_at"] is None:
+                    del row["deliver_at"]
+            yield self.sql["outbox.write.pending"].bind(
+                rows=as_json(rows),
+                token=claim and claim.token,
+                owner=claim and claim.owner,
+                lease=claim.lease.total_seconds() if claim else 0.0,
+                attempts=1 if claim else 0,
+                now=self.to_time(now),
+            )
+            written += seqs
+        return written
+
+    def write_plain(self, events: Sequence[Event], now: datetime | None) -> Op[list[int]]:
+        written: list[int] = []
+        for chunk in chunks(events):
+            written += yield from self.insert_events(chunk, now)
+        return written
+
+    def stored(self, event_ids: Sequence[str]) -> Op[set[str]]:
+        result = yield self.sql["outbox.write.stored"].bind(event_ids=as_json(list(event_ids)))
+        return {row[0] for row in result.rows}
+
+    # -- claim ------------------------------------------------------------------------------------
+
+    def claim(self, claim: Claim, limit: int, now: datetime | None) -> Op[list[Claimed]]:
+        if limit < 1:
+            return []
+        picked = yield self.sql["outbox.claim.pick"].bind(now=self.to_time(now), limit=limit)
+        return (yield from self._take(claim, picked, now))
+
+    def claim_ordered(self, claim: Claim, limit: int, shards: int, now: datetime | None) -> Op[list[Claimed]]:
+        if limit < 1:
+            return []
+        at = self.to_time(now)
+        mine = yield self.sql["outbox.claim.shards"].bind(owner=claim.owner, now=at)
+        if not mine.rows:
+            return []
+        picked = yield self.sql["outbox.claim.ordered"].bind(
+            mine=self.numbers([row[0] for row in mine.rows]), shards=shards, limit=limit, now=at
+        )
+        return (yield from self._take(claim, picked, now))
+
+    def _take(self, claim: Claim, picked: Result, now: datetime | None) -> Op[list[Claimed]]:
+        """Read back by the token: the owner may hold other rows already."""
+        if not picked.rows:
+            return []
+        seqs = self.numbers([row[0] for row in picked.rows])
+        yield self.sql["outbox.claim.take"].bind(
+            seqs=seqs,
+            token=claim.token,
+            owner=claim.owner,
+            lease=claim.lease.total_seconds(),
+            now=self.to_time(now),
+        )
+        result = yield self.sql["outbox.claim.read"].bind(seqs=seqs, token=claim.token)
+        return self.claimed(result.rows)
+
+    def renew(self, held: Sequence[Held], lease: timedelta, now: datetime | None) -> Op[set[int]]:
+        yield self.sql["outbox.claim.renew"].bind(
+            **self.pairs(held), lease=lease.total_seconds(), now=self.to_time(now)
+        )
+        return (yield from self.verify(held))
+
+    # -- settle -----------------------------------------------------------------------------------
+
+    def settle_retry(self, settlement: Settlement, at: Any) -> Op[int]:
+        rows = [(r.seq, r.token, r.delay.total_seconds(), cut(r.error)) for r in sorted(settlement.retry)]
+        result = yield self.sql["outbox.settle.retry"].bind(rows=as_json(rows), now=at)
+        return result.count
+
+    def settle_dead(self, settlement: Settlement, at: Any) -> Op[int]:
+        """The letter first, from the pending row it locks; then the row goes, under the same token."""
+        rows = [(d.seq, d.token, cut(d.error)) for d in sorted(settlement.dead)]
+        yield self.sql["outbox.settle.dead"].bind(rows=as_json(rows), now=at)
+        held = [Held(d.seq, d.token) for d in settlement.dead]
+        result = yield self.sql["outbox.settle.done"].bind(**self.pairs(held))
+        return result.count
+
+    # -- instances and shards -----------------------------------------------------------------------
+
+    def register(self, name: str, role: str, ttl: timedelta, now: datetime | None) -> Op[int]:
+        if not 0 < len(name) <= 128:
+            raise ConfigError(f"expected the owner name to have 1 to 128 characters, got {len(name)}")
+        yield self.sql["outbox.instance.register"].bind(
+            name=name, role=role, ttl=ttl.total_seconds(), now=self.to_time(now)
+        )
+        result = yield self.sql["outbox.instance.registered"].bind()
+        return int(result.rows[0][0])
+
+    def take_over(self, survivor: int | None, now: datetime | None) -> Op[tuple[int, int]]:
+        at = self.to_time(now)
+        gone = yield self.sql["outbox.instance.expired"].bind(survivor=survivor, now=at)
+        if not gone.rows:
+            return 0, 0
+        owners = self.numbers([row[0] for row in gone.rows])
+        yield self.sql["outbox.instance.remove"].bind(owners=owners)
+        freed = yield self.sql["outbox.instance.free"].bind(owners=owners, now=at)
+        return len(gone.rows), freed.count
+
+    def acquire_shards(
+        self, owner: int, want: int, shards: int, ttl: timedelta, now: datetime | None
+    ) -> Op[dict[int, int]]:
+        at = self.to_time(now)
+        there = yield self.sql["outbox.shard.count"].bind(shards=shards)
+        if there.rows[0][0] < shards:
+            yield self.sql["outbox.shard.seed"].bind(all=self.numbers(range(shards)))
+        free = yield self.sql["outbox.shard.pick"].bind(shards=shards, want=max(want, 0), now=at)
+        taken = {int(row[0]): int(row[1]) + 1 for row in free.rows}
+        if taken:
+            which = self.numbers(list(taken))
+            yield self.sql["outbox.shard.acquire"].bind(
+                taken=which, owner=owner, ttl=ttl.total_seconds(), now=at
+            )
+            yield self.sql["outbox.shard.free"].bind(taken=which, shards=shards, now=at)
+        return taken
+
+    def renew_shards(self, owner: int, ttl: timedelta, now: datetime | None) -> Op[dict[int, int]]:
+        at = self.to_time(now)
+        yield self.sql["outbox.shard.renew"].bind(owner=owner, ttl=ttl.total_seconds(), now=at)
+        result = yield self.sql["outbox.shard.owned"].bind(owner=owner, now=at)
+        return {row[0]: row[1] for row in result.rows}
+
+    # -- dead letters and purge -----------------------------------------------------------------------
+
+    def replay(self, seqs: Sequence[int], cutoff: datetime, now: datetime | None) -> Op[list[int]]:
+        picked = yield self.sql["outbox.dead.pick"].bind(seqs=self.numbers(seqs), cutoff=self.to_time(cutoff))
+        replayed = sorted(row[0] for row in picked.rows)
+        if replayed:
+            which = self.numbers(replayed)
+            yield self.sql["outbox.dead.replay"].bind(seqs=which, now=self.to_time(now))
+            yield self.sql["outbox.purge.letter"].bind(seqs=which)
+            yield self.sql["outbox.dead.unpark"].bind(seqs=which)
+        return replayed
+
+    def purge_done(self, before: datetime, after: int, limit: int) -> Op[Purge]:
+        seen = yield self.sql["outbox.purge.seen"].bind(before=self.to_time(before), after=after, limit=limit)
+        if not seen.rows:
+            return Purge(0, after, 0)
+        seqs = [row[0] for row in seen.rows]
+        gone = yield self.sql["outbox.purge.done"].bind(seqs=self.numbers(seqs))
+        return Purge(len(seqs), max(seqs), gone.count)
+
+    def purge_dead(self, before: datetime, limit: int) -> Op[int]:
+        old = yield self.sql["outbox.purge.dead"].bind(before=self.to_time(before), limit=limit)
+        return (yield from self._purge(old, "letter", "hold", "event"))
+
+    def purge_age(self, before: datetime, limit: int) -> Op[int]:
+        old = yield self.sql["outbox.purge.age"].bind(before=self.to_time(before), limit=limit)
+        return (yield from self._purge(old, "pending", "letter", "hold", "event"))
+
+    def _purge(self, old: Result, *parts: str) -> Op[int]:
+        """Delete these numbers table by table; how many events went is the answer of the last."""
+        gone = 0
+        if old.rows:
+            seqs = self.numbers([row[0] for row in old.rows])
+            for part in parts:
+                result = yield self.sql[f"outbox.purge.{part}"].bind(seqs=seqs)
+                gone = result.count
+        return gone
+
+    def notify(self) -> Op[None]:
+        """No channel between processes: the poll finds the rows."""
+        return
+        yield
