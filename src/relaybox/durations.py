@@ -15,24 +15,35 @@ _ISO = re.compile(r"^P(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:
 def parse_duration(text: str | float | timedelta, name: str = "duration") -> timedelta:
     if isinstance(text, timedelta):
         return text
-    if isinstance(text, (int, float)) and not isinstance(text, bool):
-        return timedelta(seconds=text)
-    value = str(text).strip()
-    if match := _ISO.match(value):
-        weeks, days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
-        if any(match.groups()):
-            return timedelta(weeks=weeks, days=days, hours=hours, minutes=minutes, seconds=seconds)
-    if re.fullmatch(r"\d+(\.\d+)?", value):
-        return timedelta(seconds=float(value))
-    parts = _PART.findall(value.lower())
-    if parts and "".join(number + unit for number, unit in parts) == value.lower():
-        return timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in parts))
+    try:
+        seconds = _seconds(text)
+        if seconds is not None:
+            return timedelta(seconds=seconds)
+    except (ValueError, OverflowError):  # not a number, or more than a timedelta holds
+        seconds = None
     raise ConfigError(f"expected {name} to be a duration such as 30s, 5m, 720h or PT5M, got {text!r}")
 
 
+def _seconds(text: str | float) -> float | None:
+    if isinstance(text, (int, float)) and not isinstance(text, bool):
+        return text
+    value = str(text).strip().lower()
+    if (match := _ISO.match(value)) and any(match.groups()):
+        weeks, days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
+        return (((weeks * 7 + days) * 24 + hours) * 60 + minutes) * 60 + seconds
+    if re.fullmatch(r"\d+(\.\d+)?", value):
+        return float(value)
+    parts = _PART.findall(value)
+    if parts and "".join(number + unit for number, unit in parts) == value:
+        return sum(float(number) * _UNITS[unit] for number, unit in parts)
+    return None
+
+
 def format_duration(value: timedelta) -> str:
-    seconds = value.total_seconds()
-    for unit in ("w", "d", "h", "m", "s"):
-        if seconds >= _UNITS[unit] and seconds % _UNITS[unit] == 0:
-            return f"{int(seconds // _UNITS[unit])}{unit}"
-    return f"{seconds * 1000:g}ms"
+    """Exact, and readable by parse_duration: the largest unit that gives a whole number."""
+    ticks = value // timedelta(microseconds=1)
+    for unit in ("w", "d", "h", "m", "s", "ms"):
+        size = round(_UNITS[unit] * 1_000_000)
+        if ticks >= size and ticks % size == 0:
+            return f"{ticks // size}{unit}"
+    return f"{ticks}us"

@@ -111,7 +111,7 @@ class TakenOver(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Depths(Fact):
-    """Once per poll: queue depths here, and the age of the oldest due event (None: could not be measured)."""
+    """Every second: queue depths here, and the age of the oldest due event (None: could not be measured)."""
 
     stage: ClassVar[str] = "claim"
     hot: int
@@ -153,19 +153,35 @@ Observer = Callable[[Fact], None]
 
 
 class Observers:
-    """The subscribers of one outbox. Falsy when nobody watches, so hot paths can skip making facts."""
+    """The subscribers of one outbox. Falsy when nobody watches, so hot paths can skip making facts.
 
-    __slots__ = ("_all",)
+    Dead letters and drops are logged even then: nobody should learn of them from a customer.
+    """
+
+    __slots__ = ("_all", "_logged")
 
     def __init__(self, observers: Sequence[Observer] = ()) -> None:
         self._all = tuple(observers)
+        self._logged = any(getattr(observer, "writes_log", False) for observer in self._all)
 
     def __bool__(self) -> bool:
         return bool(self._all)
 
     def __call__(self, fact: Fact) -> None:
+        if not self._logged:
+            _alarm(fact)
         for observer in self._all:
             try:
                 observer(fact)
             except Exception:
                 log.exception("observer %r failed on %s", observer, type(fact).__name__)
+
+
+def _alarm(fact: Fact) -> None:
+    """The type of an error only: its text may quote the payload, and is kept with the dead letter."""
+    if isinstance(fact, Died):
+        level = logging.CRITICAL if fact.undecodable else logging.ERROR
+        error = fact.error.partition(":")[0]
+        log.log(level, "event %s (%s) died at attempt %d: %s", fact.event_id, fact.event_type, fact.attempts, error)
+    elif isinstance(fact, HotDropped):
+        log.warning("the hot queue is full: %d events are left to the poller", fact.count)

@@ -136,8 +136,8 @@ def load(
     return Loaded(settings, origins)
 
 
-# Names under RELAYBOX_ that belong to the command line, not to Settings.
-NOT_SETTINGS = frozenset({"URL", "TABLE", "SCHEMA", "CONFIG", "LOG_LEVEL"})
+# Names under RELAYBOX_ that belong to the command line or the test kit, not to Settings.
+NOT_SETTINGS = frozenset({"URL", "TABLE", "SCHEMA", "CONFIG", "LOG_LEVEL", "CRASH"})
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -146,16 +146,21 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _from_file(path: Path) -> dict[str, Any]:
+    return {name: value for name, value in read_file(path).items() if name.upper() not in NOT_SETTINGS}
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """Everything under [relaybox] (or the whole file), with what belongs to the command line."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read the settings file {path.name}: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise ConfigError(f"the settings file {path.name} is not TOML: {error}") from error
     section = content.get("relaybox", content)
     if not isinstance(section, dict):
         raise ConfigError(f"expected [relaybox] in {path.name} to be a table")
-    return {name: value for name, value in section.items() if name.upper() not in NOT_SETTINGS}
+    return section
 
 
 def _typed(name: str, value: Any) -> Any:

@@ -33,11 +33,13 @@ class _CommitWatch:
         self.raw = raw
         self.committed: list[Callback] = []
         self.rolled_back: list[Callback] = []
+        self.failed = False  # then the server answers COMMIT with ROLLBACK and no error
         raw.add_query_logger(self)
 
     def __call__(self, record: Any) -> None:
         verb = record.query[:8].upper()
         if self.raw.is_in_transaction() or not verb.startswith(("COMMIT", "END", "ROLLBACK")):
+            self.failed = record.exception is not None or (self.failed and not verb.startswith("ROLLBACK"))
             return
         committed, self.committed = self.committed, []
         rolled_back, self.rolled_back = self.rolled_back, []
@@ -45,7 +47,7 @@ class _CommitWatch:
         _watches.pop(self.raw, None)
         if record.exception is not None:
             return  # the outcome is not known: fire neither, the poller delivers what is there
-        for callback in rolled_back if verb.startswith("ROLLBACK") else committed:
+        for callback in rolled_back if self.failed or verb.startswith("ROLLBACK") else committed:
             callback()
 
 
@@ -89,7 +91,8 @@ class AsyncpgConnection:
         return Result((), int(tail) if tail.isdigit() else 0)
 
     def in_transaction(self) -> bool:
-        return bool(self.raw.is_in_transaction())
+        with translated():  # a connection that went back to its pool refuses even this question
+            return bool(self.raw.is_in_transaction())
 
     def in_savepoint(self) -> bool:
         return True  # asyncpg does not say; the hand-over then verifies that the rows exist
@@ -115,7 +118,9 @@ class AsyncpgConnection:
 
     async def commit(self) -> None:
         with translated():
-            await self.raw.execute("COMMIT")
+            said = await self.raw.execute("COMMIT")
+        if said == "ROLLBACK":  # how the server answers COMMIT of a failed transaction
+            raise translate_sqlstate("25P02", "")
 
     async def rollback(self) -> None:
         with translated():

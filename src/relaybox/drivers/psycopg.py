@@ -44,7 +44,7 @@ def _copy_sql(statement: Copy) -> sql.Composed:
 
 class _Adapter(Silent):
     dialect: Dialect = "postgres"
-    copy: ClassVar[bool] = True
+    copy: bool = True
     raw: Any
 
     def in_transaction(self) -> bool:
@@ -53,6 +53,11 @@ class _Adapter(Silent):
 
     def broken(self) -> bool:
         return bool(self.raw.closed or self.raw.broken)
+
+    def _check_committable(self) -> None:
+        """The server would answer COMMIT of a failed transaction with ROLLBACK and no error."""
+        if self.raw.info.transaction_status == TransactionStatus.INERROR:
+            raise translate_sqlstate("25P02", "")
 
 
 class PsycopgConnection(_Adapter):
@@ -82,6 +87,7 @@ class PsycopgConnection(_Adapter):
                 self.raw.execute("BEGIN")
 
     def commit(self) -> None:
+        self._check_committable()
         with translated():
             self.raw.commit()
 
@@ -121,6 +127,7 @@ class AsyncPsycopgConnection(_Adapter):
                 await self.raw.execute("BEGIN")
 
     async def commit(self) -> None:
+        self._check_committable()
         with translated():
             await self.raw.commit()
 

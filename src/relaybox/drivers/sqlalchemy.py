@@ -19,12 +19,12 @@ from sqlalchemy.ext import asyncio as sa_async
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.util import await_only
 
-from ..errors import ConfigError, StoreBusy, StoreError
+from ..errors import ConfigError, ConnectionLost, StoreBusy, StoreError
 from ..op import Copy, ParamStyle, Result, Statement
+from .layers import BEGIN, translate_cause
 from .pool import AsyncDatabase, Database
-from .postgres_errors import connection_lost, translate_sqlstate
 from .spi import AsyncConnection, Callback, Connection, Dialect
-from .sqlalchemy_hooks import Watch, watch
+from .sqlalchemy_hooks import Watch, mark, watch
 
 log = logging.getLogger("relaybox.drivers")
 
@@ -66,29 +66,15 @@ def translated() -> Iterator[None]:
     except exc.ResourceClosedError as error:
         raise StoreError(f"SQLAlchemy refused: {error}") from error
     except OSError as error:  # asyncpg lets these through when it cannot connect
-        raise connection_lost(f"{type(error).__name__}: {error}") from error
+        raise ConnectionLost(f"no connection to the database: {type(error).__name__}: {error}") from error
 
 
 def translate(error: exc.DBAPIError) -> StoreError:
     cause: Any = error.orig
-    module = type(cause).__module__
-    if module.startswith("sqlalchemy.dialects.postgresql"):  # its own classes around asyncpg's errors
+    if type(cause).__module__.startswith("sqlalchemy."):  # its own classes around asyncpg's errors
         cause = cause.__cause__ or cause
-        module = type(cause).__module__
-    if module.startswith("sqlite3"):
-        return import_module("relaybox.drivers.sqlite3").translate(cause)  # type: ignore[no-any-return]
-    if module.startswith(("pymysql", "asyncmy", "MySQLdb", "aiomysql", "mysql", "mariadb")):
-        return import_module("relaybox.drivers.mysql_errors").translate(cause)  # type: ignore[no-any-return]
-    sqlstate = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
-    if sqlstate is None or error.connection_invalidated:
-        return connection_lost(str(cause)) if _is_connection_trouble(error) else StoreError(f"{cause}")
-    diagnosis = getattr(cause, "diag", None)
-    first_line = str(cause.args[0]).partition("\n")[0] if cause.args else ""
-    return translate_sqlstate(sqlstate, getattr(diagnosis, "message_primary", None) or first_line)
-
-
-def _is_connection_trouble(error: exc.DBAPIError) -> bool:
-    return error.connection_invalidated or isinstance(error, (exc.OperationalError, exc.InterfaceError))
+    lost = error.connection_invalidated or isinstance(error, (exc.OperationalError, exc.InterfaceError))
+    return translate_cause(cause, lost=lost)
 
 
 # -- statements -------------------------------------------------------------------------------------
@@ -112,7 +98,14 @@ def _execute(connection: sa.Connection, statement: Statement | Copy) -> Result:
 
 def _copy(connection: sa.Connection, statement: Copy) -> Result:
     """SQLAlchemy has no COPY: the driver's own connection does it, inside the same transaction."""
-    driver: Any = connection.connection.driver_connection
+    try:
+        return _copy_by_driver(connection, connection.connection.driver_connection, statement)
+    except BaseException:
+        mark(connection, failed=True)  # SQLAlchemy did not see it
+        raise
+
+
+def _copy_by_driver(connection: sa.Connection, driver: Any, statement: Copy) -> Result:
     if connection.dialect.driver == "asyncpg":
         connection.exec_driver_sql("SELECT 1")  # the first statement is what begins asyncpg's transaction
         from .asyncpg import AsyncpgConnection
@@ -146,10 +139,19 @@ class _Handle:
     raw: Any
     dialect: Dialect
     copy: bool
+    silent: bool
 
     def _describe(self, bind: sa.Connection | sa.Engine) -> None:
         self.dialect = _dialect(bind)
         self.copy = bind.dialect.driver in ("psycopg", "psycopg_async", "asyncpg")
+        self.silent = self._two_phase()
+
+    def _two_phase(self) -> bool:
+        """COMMIT PREPARED may come from another process: nobody here can tell."""
+        session, found = self._session(), self._found()
+        if session is not None and session.twophase:
+            return True
+        return found is not None and isinstance(found.get_transaction(), sa.TwoPhaseTransaction)
 
     def _found(self) -> sa.Connection | None:
         """The connection in use, without I/O; None when a session has not asked for one yet."""
@@ -186,9 +188,7 @@ class _Handle:
 
     def _watch(self) -> Watch | None:
         found = self._found()
-        if found is None or found.closed or found.invalidated or _autocommit(found):
-            return None
-        if isinstance(found.get_transaction(), sa.TwoPhaseTransaction):
+        if found is None or found.closed or found.invalidated or _autocommit(found) or self._two_phase():
             return None
         return watch(found)
 
@@ -328,14 +328,6 @@ def wrap(handle: Any) -> ConnectionHandle | AsyncConnectionHandle | None:
 
 # -- connections of our own, from the user's engine --------------------------------------------------------
 
-# On an AUTOCOMMIT connection the transaction is the one these words open. MySQL's first line holds for the
-# next transaction only, so the user's pool gets its connection back as it was.
-_BEGIN: dict[Dialect, tuple[str, ...]] = {
-    "postgres": ("BEGIN",),
-    "sqlite": ("BEGIN IMMEDIATE",),
-    "mysql": ("SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "BEGIN"),
-}
-
 
 def _speak(connection: sa.Connection, words: tuple[str, ...]) -> None:
     for word in words:
@@ -353,7 +345,7 @@ class BorrowedConnection(ConnectionHandle):
     def begin(self) -> None:
         with translated():
             self._begun = True
-            _speak(self.raw, _BEGIN[self.dialect])
+            _speak(self.raw, BEGIN[self.dialect])
 
     def commit(self) -> None:
         self._end("COMMIT")
@@ -385,7 +377,7 @@ class AsyncBorrowedConnection(AsyncConnectionHandle):
     async def begin(self) -> None:
         with translated():
             self._begun = True
-            await self.raw.run_sync(_speak, _BEGIN[self.dialect])
+            await self.raw.run_sync(_speak, BEGIN[self.dialect])
 
     async def commit(self) -> None:
         await self._end("COMMIT")

@@ -26,6 +26,7 @@ class Watch:
     def __init__(self) -> None:
         self.committed: list[Callback] = []
         self.rolled_back: list[Callback] = []
+        self.failed = False  # PostgreSQL answers COMMIT of a failed transaction with ROLLBACK and no error
 
 
 # Keyed by the checked-out connection, and emptied at each end: later transactions inherit nothing.
@@ -43,6 +44,7 @@ def _wrap_dialect(dialect: Dialect) -> None:
     with _lock:
         if dialect not in _wrapped:
             _replace(dialect)
+            _note_failures(dialect)
             _wrapped.add(dialect)
 
 
@@ -53,7 +55,7 @@ def _replace(dialect: Dialect) -> None:
         ended = _watches.pop(dbapi_connection, None)
         commit(dbapi_connection)  # when this raises the outcome is unknown: neither list is called
         if ended:
-            _fire(ended.committed)
+            _fire(ended.rolled_back if ended.failed else ended.committed)
 
     def do_rollback(dbapi_connection: PoolProxiedConnection) -> None:
         ended = _watches.pop(dbapi_connection, None)
@@ -63,6 +65,36 @@ def _replace(dialect: Dialect) -> None:
 
     dialect.do_commit = do_commit  # type: ignore[method-assign]
     dialect.do_rollback = do_rollback  # type: ignore[method-assign]
+
+
+def _note_failures(dialect: Dialect) -> None:
+    """A fatal error undoes the transaction though it can still be committed; going back to a savepoint mends it."""
+    rollback_to = dialect.do_rollback_to_savepoint
+
+    def failed(context: sa.engine.ExceptionContext) -> None:
+        connection = context.connection
+        if connection is not None and not connection.closed and _fatal(context.original_exception):
+            mark(connection, failed=True)
+
+    def do_rollback_to_savepoint(connection: sa.Connection, name: str) -> None:
+        rollback_to(connection, name)
+        mark(connection, failed=False)
+
+    sa.event.listen(dialect, "handle_error", failed)
+    dialect.do_rollback_to_savepoint = do_rollback_to_savepoint  # type: ignore[method-assign]
+
+
+def _fatal(error: BaseException) -> bool:
+    """Every error that PostgreSQL reports (those of the client have no SQLSTATE), and MySQL's deadlock."""
+    return bool(getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)) or error.args[:1] == (1213,)
+
+
+def mark(connection: sa.Connection, *, failed: bool) -> None:
+    if connection.invalidated:
+        return
+    found = _watches.get(connection.connection)
+    if found is not None:
+        found.failed = failed
 
 
 def _fire(callbacks: list[Callback]) -> None:

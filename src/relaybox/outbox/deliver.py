@@ -7,12 +7,13 @@ raises is logged and changes nothing.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..errors import Unroutable
+from ..errors import DeliveryError, Unroutable
 from ..event import GLOBAL
 from ..runtime.delivery import Delivery
 from ..runtime.threads import ListenerThreads
@@ -77,6 +78,9 @@ class Dispatch:
             await self._listen(delivery)
         except Exception as raised:
             error = raised
+            raise
+        except asyncio.CancelledError:
+            error = DeliveryError("the listener was stopped: it ran too long, or this process is stopping")
             raise
         finally:
             for interceptor in reversed(entered):

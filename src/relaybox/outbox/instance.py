@@ -121,11 +121,12 @@ class InstanceService:
                 self._freed()
         elif len(mine) > share:
             source.leaving |= set(sorted(mine)[share:])
-            busy = {source.shard(delivery) for delivery in self._in_flight()}
-            idle = sorted(source.leaving - busy)
-            if idle:
-                await self._db.run(self._store.release_shards(source.owner, idle))
-                source.leaving -= set(idle)
+            async with source.claiming:
+                busy = {source.shard(delivery) for delivery in self._in_flight()}
+                idle = sorted(source.leaving - busy)
+                if idle:
+                    await self._db.run(self._store.release_shards(source.owner, idle))
+                    source.leaving -= set(idle)
 
 
 def fair_share(shards: int, instances: list[int], me: int) -> int:

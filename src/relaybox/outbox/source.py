@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import assert_never
 
 from ..clock import Clock
+from ..codec import JSON_CODEC, Codec
 from ..drivers.spi import AsyncRunner
 from ..event import Event
 from ..ids import new_token, shard_of
@@ -28,6 +30,7 @@ class OutboxSource:
         self._settings = settings
         self._clock = clock
         self._tx = not store.capabilities.single_statement
+        self._codec: Codec = getattr(store, "codec", JSON_CODEC)  # not every store keeps one
         self.owner = 0
 
     def new_claim(self) -> Claim:
@@ -39,7 +42,7 @@ class OutboxSource:
         rows = await self._db.run(self._pick(claim, limit), tx=self._tx)
         ordered = self.ordered
         return [
-            Delivery(Event.stored(row), row[0], claim.token, attempts, ends, hot=False, ordered=ordered)
+            Delivery(Event.stored(row, self._codec), row[0], claim.token, attempts, ends, hot=False, ordered=ordered)
             for row, attempts in rows
         ]
 
@@ -96,18 +99,22 @@ class OrderedSource(OutboxSource):
     def __init__(self, db: AsyncRunner, store: OutboxStore, settings: Settings, clock: Clock) -> None:
         super().__init__(db, store, settings, clock)
         self.leaving: set[int] = set()  # shards on their way to another instance: claim nothing more of them
+        # Shards are given away only between claims: one under way may bring rows of a shard that looks idle.
+        self.claiming = asyncio.Lock()
 
     def _pick(self, claim: Claim, limit: int) -> Op[list[Claimed]]:
         return self._store.claim_ordered(claim, limit, self._settings.shards, self._clock.database_now())
 
     async def claim(self, limit: int) -> list[Delivery]:
-        claimed = await super().claim(limit)
-        if not self.leaving:
-            return claimed
-        given_up = [d for d in claimed if self.shard(d) in self.leaving]
-        if given_up:
-            await self.release(given_up)
-        return [d for d in claimed if self.shard(d) not in self.leaving]
+        async with self.claiming:
+            claimed = await super().claim(limit)
+            if not self.leaving:
+                return claimed
+            leaving = frozenset(self.leaving)
+            given_up = [d for d in claimed if self.shard(d) in leaving]
+            if given_up:
+                await self.release(given_up)
+            return [d for d in claimed if self.shard(d) not in leaving]
 
     def shard(self, delivery: Delivery) -> int:
         event = delivery.event

@@ -98,11 +98,10 @@ class Writer:
 
     def prepare(self, events: Sequence[Event], connection: Connection | AsyncConnection) -> Ticket | None:
         """None: a hook suppressed the write."""
-        for event in events:
-            if not isinstance(event, Event):
-                raise InvalidEvent(f"expected an Event, got {type(event).__name__}; Event(type, payload) makes one")
+        _check(events)
         if self._hook is not None:
             events = list(self._hook.before_write(events) or ())
+            _check(events)
         if not events:
             return None
         # Only a handle that tells of its commit may claim: nobody else would hand the rows over.
@@ -149,6 +148,12 @@ class Writer:
             getattr(self._hook, name)(events)
         except Exception:
             log.exception("%s of %s failed", name, type(self._hook).__name__)
+
+
+def _check(events: Sequence[Event]) -> None:
+    for event in events:
+        if not isinstance(event, Event):
+            raise InvalidEvent(f"expected an Event, got {type(event).__name__}; Event(type, payload) makes one")
 
 
 def _tells(connection: Connection | AsyncConnection) -> bool:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -51,6 +52,7 @@ SETTLE_LINGER = 0.003  # seconds the first outcome waits for company while there
 YIELD_EVERY = 32  # events a worker runs before it lets the loop breathe
 QUIET = 0.05  # seconds without a wake-up after which a poller counts as idle
 RAMP = 0.25  # a claim drained faster than this (seconds) earns a larger one
+MEASURE = 1.0  # seconds between two measurements of depths and lag
 
 
 class Delivery:
@@ -73,7 +75,7 @@ class Delivery:
         self.seq = seq
         self.token = token
         self.attempts = attempts
-        self.lease_end = lease_end  # on the engine's monotonic clock
+        self.lease_end = lease_end  # on the clock's monotonic time
         self.hot = hot
         self.ordered = ordered
 
@@ -157,6 +159,9 @@ class DeliveryEngine:
         self._target = min(settings.batch_size, settings.cold_queue_capacity)
         self._last_full = 0.0
         self._eager_until = 0.0
+        self._fruitless = 0  # polls in a row that found nothing although something is due
+        self._retry_timer: asyncio.TimerHandle | None = None  # the earliest only: there may be millions of retries
+        self._settling = False
         self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
         self._workers = [_Worker() for _ in range(settings.worker_count)]
@@ -166,6 +171,8 @@ class DeliveryEngine:
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         steps = {"claim": self._claim_step, "settle": self._settle_step, "renew": self._renew_step}
+        if self._observers:
+            steps["measure"] = self._measure_step
         self._tasks = [
             asyncio.create_task(forever(name, step, self._observers, self._clock), name=f"relaybox-{name}")
             for name, step in steps.items()
@@ -190,6 +197,8 @@ class DeliveryEngine:
         await cancelled(claim, *slow)
         await self._flush(max(deadline, self._loop.time() + 1.0))
         await cancelled(settle, *others)
+        if self._retry_timer is not None:
+            self._retry_timer.cancel()
         rest = list(self._in_flight.values())
         if rest:
             try:
@@ -202,7 +211,7 @@ class DeliveryEngine:
 
     async def _flush(self, deadline: float) -> None:
         """Give the settle loop until `deadline` to write what has been decided."""
-        while self._outcomes and self._loop.time() < deadline:
+        while (self._outcomes or self._settling) and self._loop.time() < deadline:
             self._settle_now.set()
             await asyncio.sleep(0.005)
 
@@ -310,10 +319,17 @@ class DeliveryEngine:
             return
         if await self._woken_within(min(interval, QUIET)):
             return
-        if self._observers:
-            await self._measure()
         due = await self._source.next_due()
-        await self._woken_within(interval if due is None else max(0.0, min(interval, due.total_seconds())))
+        await self._woken_within(min(interval, self._until(due, found)))
+
+    def _until(self, due: timedelta | None, found: bool) -> float:
+        """Seconds to the next due row. One that is due and yet not claimed (behind a parked head, in another's shard)
+        gets one look at once, in case it has just become due, and then ever fewer."""
+        if due is None or due > timedelta(0) or found:
+            self._fruitless = 0
+            return math.inf if due is None else max(0.0, due.total_seconds())
+        self._fruitless += 1
+        return 0.0 if self._fruitless == 1 else QUIET * 2.0 ** min(self._fruitless, 20)
 
     async def _woken_within(self, seconds: float) -> bool:
         if self._woken.is_set():
@@ -324,13 +340,15 @@ class DeliveryEngine:
         except TimeoutError:
             return False
 
-    async def _measure(self) -> None:
-        """Queue depths and lag for observers; a failed measurement is reported as missing, never as zero."""
+    async def _measure_step(self) -> None:
+        """Queue depths and lag for observers, in a loop of its own: the lag matters most when the poller is busy or
+        the database is away. A failed measurement is reported as missing, never as zero."""
         oldest: timedelta | None = None
         try:
             oldest = await self._source.oldest()
         finally:
             self._observers(Depths(*self.depths, oldest))
+        await self._clock.sleep(MEASURE)
 
     # -- deliver ------------------------------------------------------------------------------------
 
@@ -364,12 +382,11 @@ class DeliveryEngine:
                 self._idle.append(waiter)
                 await waiter
                 continue
-            now = self._loop.time()
-            if delivery.lease_end <= now:
+            if delivery.lease_end <= self._clock.monotonic():
                 self._forget(delivery)
                 continue
             if limit is not None:
-                worker.deadline = now + limit
+                worker.deadline = self._loop.time() + limit
             self._conclude(delivery, await self._deliver(worker, delivery))
             ran += 1
             if ran % YIELD_EVERY == 0:
@@ -383,20 +400,23 @@ class DeliveryEngine:
             await self._handler(delivery)
             faults.hit("deliver.after")
             return DONE
-        except asyncio.CancelledError:
-            if not worker.timed_out:
+        except asyncio.CancelledError as error:
+            if worker.timed_out:
+                limit = self._settings.handler_timeout
+                return self._failed(delivery, TimeoutError(f"the listener ran longer than {limit}"))
+            if worker.task is None or worker.task.cancelling():
                 raise
-            worker.timed_out = False
-            if worker.task is not None:
-                worker.task.uncancel()
-            limit = self._settings.handler_timeout
-            return self._failed(delivery, TimeoutError(f"the listener ran longer than {limit}"))
+            return self._failed(delivery, error)  # nobody cancelled us: the listener awaited something cancelled
         except Exception as error:
             return self._failed(delivery, error)
         finally:
             worker.deadline = None
+            if worker.timed_out:  # also when the listener swallowed the cancellation
+                worker.timed_out = False
+                if worker.task is not None:
+                    worker.task.uncancel()
 
-    def _failed(self, delivery: Delivery, error: Exception) -> Outcome:
+    def _failed(self, delivery: Delivery, error: BaseException) -> Outcome:
         return decide(
             error,
             delivery.attempts,
@@ -451,24 +471,29 @@ class DeliveryEngine:
     async def _settle_step(self) -> None:
         await self._settle_now.wait()
         self._settle_now.clear()
-        while self._outcomes:
-            batch = self._outcomes[:SETTLE_BATCH]
-            faults.hit("settle.before")
-            blocks = self._source.ordered and any(self._holds(outcome) for _, outcome in batch)
-            async with self._claim_or_block if blocks else nullcontext():
-                try:
-                    lost = await self._source.settle(batch)
-                except BaseException:
-                    self._settle_now.set()
-                    raise
-                faults.hit("settle.after")
-                del self._outcomes[: len(batch)]
-                followers = self._settled(batch)
-                if followers:
-                    await self._source.release(followers)
-            self._room.set()
-            if self._observers or lost:
-                self._report(batch, lost)
+        self._settling = True
+        try:
+            while self._outcomes:
+                await self._settle_batch(self._outcomes[:SETTLE_BATCH])
+        except BaseException:
+            self._settle_now.set()  # what is left is tried again
+            raise
+        finally:
+            self._settling = False
+
+    async def _settle_batch(self, batch: Sequence[Settled]) -> None:
+        faults.hit("settle.before")
+        blocks = self._source.ordered and any(self._holds(outcome) for _, outcome in batch)
+        async with self._claim_or_block if blocks else nullcontext():
+            lost = await self._source.settle(batch)
+            faults.hit("settle.after")
+            del self._outcomes[: len(batch)]
+            followers = self._settled(batch)
+            if followers:
+                await self._source.release(followers)
+        self._room.set()
+        if self._observers or lost or any(type(outcome) is Dead for _, outcome in batch):
+            self._report(batch, lost)
 
     def _settled(self, batch: Sequence[Settled]) -> list[Delivery]:
         """Forget what is in the database now; the followers of heads that failed are to be released."""
@@ -476,18 +501,27 @@ class DeliveryEngine:
         for delivery, outcome in batch:
             self._remove(delivery)
             if type(outcome) is RetryAt:
-                self._loop.call_later(outcome.delay.total_seconds() + 0.001, self._woken.set)
+                self._wake_at(self._loop.time() + outcome.delay.total_seconds() + 0.001)
             if delivery.ordered and self._holds(outcome):
                 followers += self._lanes.clear(delivery)
         for follower in followers:
             self._remove(follower)
         return followers
 
+    def _wake_at(self, when: float) -> None:
+        """For the earliest retry of ours; when it fires, `next_due` knows of the others."""
+        timer = self._retry_timer
+        if timer is not None and self._loop.time() < timer.when() <= when:
+            return
+        if timer is not None:
+            timer.cancel()
+        self._retry_timer = self._loop.call_at(when, self._woken.set)
+
     def _report(self, batch: Sequence[Settled], lost: int) -> None:
-        done = sum(1 for _, outcome in batch if type(outcome) is Done)
+        done = sum(1 for _, outcome in batch if type(outcome) is Done) - lost  # at least so many
         if lost:
             self._observers(ClaimLost(lost))
-        if done:
+        if done > 0:
             self._observers(Delivered(done))
         for delivery, outcome in batch:
             if isinstance(outcome, RetryAt):
@@ -504,14 +538,14 @@ class DeliveryEngine:
     async def _renew_step(self) -> None:
         """Whatever is still here after a third of its lease is renewed, queued and running alike."""
         lease = self._settings.lease.total_seconds()
-        await asyncio.sleep(lease / 3)
-        started = self._loop.time()
+        await self._clock.sleep(lease / 3)
+        started = self._clock.monotonic()
         aging = [d for d in self._in_flight.values() if d.lease_end - started < lease * 0.75]
         for start in range(0, len(aging), SETTLE_BATCH):
             chunk = aging[start : start + SETTLE_BATCH]
             faults.hit("renew.before")
             titles = [(delivery, delivery.token) for delivery in chunk]
-            began = self._loop.time()
+            began = self._clock.monotonic()
             ours = await self._source.renew(chunk)
             lost = 0
             for delivery, token in titles:

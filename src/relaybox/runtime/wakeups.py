@@ -44,6 +44,7 @@ class Ears:
         self._observers = observers
         self._clock = clock
         self._mode = ""
+        self._told: WakeUps | None = None
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -83,10 +84,11 @@ class Ears:
         self._set("listen", "")
 
     def _set(self, mode: str, reason: str) -> None:
-        changed, self._mode = mode != self._mode, mode
+        fact, self._mode = WakeUps(mode, reason), mode
         self._engine.poll_every(self._interval())
-        if changed:
-            self._observers(WakeUps(mode, reason))
+        if fact != self._told:
+            self._told = fact
+            self._observers(fact)
 
     def _interval(self) -> timedelta:
         return self._fixed or (LISTENING if self._mode == "listen" else POLLING)

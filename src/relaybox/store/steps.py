@@ -192,9 +192,7 @@ class SteppedOutboxStore(SqlOutboxStore):
         taken = {int(row[0]): int(row[1]) + 1 for row in free.rows}
         if taken:
             which = self.numbers(list(taken))
-            yield self.sql["outbox.shard.acquire"].bind(
-                taken=which, owner=owner, ttl=ttl.total_seconds(), now=at
-            )
+            yield self.sql["outbox.shard.acquire"].bind(taken=which, owner=owner, ttl=ttl.total_seconds(), now=at)
             yield self.sql["outbox.shard.free"].bind(taken=which, shards=shards, now=at)
         return taken
 

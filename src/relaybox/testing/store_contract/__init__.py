@@ -26,7 +26,5 @@ from .write import WriteContract  # noqa: E402
 __all__ = ["ContractStore", "Harness", "Runner", "StoreContract"]
 
 
-class StoreContract(
-    WriteContract, ClaimContract, SettleContract, InstanceContract, OrderedContract, SchemaContract
-):
+class StoreContract(WriteContract, ClaimContract, SettleContract, InstanceContract, OrderedContract, SchemaContract):
     pass

@@ -22,7 +22,8 @@ SELECT c.seq, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tena
 FROM claimed c LEFT JOIN {event} e ON e.seq = c.seq
 
 -- name: outbox.claim.ordered -> rows
--- The same for ordered delivery: only shards this instance owns now, and no row behind a held head.
+-- For ordered delivery: only shards this instance owns now, and no row behind a held head. By seq, not by due: a
+-- row that was given back is due later than its successors and must still go before them.
 -- FOR SHARE on the shard rows makes a take-over wait for this claim, so it will see and free the rows.
 WITH clock AS MATERIALIZED (SELECT coalesce(:now, clock_timestamp()) AS now),
 mine AS MATERIALIZED (
@@ -33,7 +34,7 @@ picked AS MATERIALIZED (
     AND (p.key_hash >> 32) % :shards IN (SELECT shard FROM mine)
     AND NOT EXISTS (SELECT 1 FROM {hold} h WHERE h.key_hash = p.key_hash AND h.seq < p.seq)
     AND NOT EXISTS (SELECT 1 FROM {hold} h WHERE h.key_hash = p.key_hash AND h.seq = p.seq AND h.parked)
-  ORDER BY p.due, p.seq
+  ORDER BY p.seq
   LIMIT :limit
   FOR UPDATE OF p SKIP LOCKED),
 claimed AS (

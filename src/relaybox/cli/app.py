@@ -1,0 +1,100 @@
+"""The root of the command line: global options, errors as one line, the commands.
+
+Exit codes: 0 done, 1 an error (one line on stderr), 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from .. import __version__
+from ..errors import RelayboxError
+from . import blocked, dead, demo, doctor, migrate, purge, run, status
+from . import config as effective
+from .connect import Target, resolve, scrub
+from .output import fail
+
+_GLOBAL = ("--url", "--table", "--schema", "--config")
+
+
+class Relaybox(TyperGroup):
+    """Takes the global options in any place, and turns our errors into one line and exit code 1."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, _globals_first(args))
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except RelayboxError as error:
+            url = ctx.obj.url.value if isinstance(ctx.obj, Target) else os.environ.get("RELAYBOX_URL")
+            fail(scrub(str(error), url))
+            raise typer.Exit(1) from None
+
+
+def _globals_first(args: list[str]) -> list[str]:
+    """`relaybox status --url X` is `relaybox --url X status`; nothing behind `--` is touched."""
+    first: list[str] = []
+    rest: list[str] = []
+    waiting = iter(args)
+    for arg in waiting:
+        if arg == "--":
+            rest += [arg, *waiting]
+        elif arg in _GLOBAL:
+            first += [arg, *[value for value in [next(waiting, None)] if value is not None]]
+        elif arg.partition("=")[0] in _GLOBAL:
+            first.append(arg)
+        else:
+            rest.append(arg)
+    return first + rest
+
+
+app = typer.Typer(
+    name="relaybox",
+    cls=Relaybox,
+    help="Transactional messaging on the database you already have.",
+    epilog="--url, --table, --schema and --config may stand before or after the command.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,  # its tracebacks print local variables, a password among them
+    rich_markup_mode=None,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"relaybox {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    context: typer.Context,
+    url: Annotated[
+        str | None, typer.Option(help="database URL; a password is safer in RELAYBOX_URL", metavar="URL")
+    ] = None,
+    table: Annotated[str | None, typer.Option(help="event table [RELAYBOX_TABLE, default outbox_event]")] = None,
+    schema: Annotated[str | None, typer.Option(help="schema of the tables [RELAYBOX_SCHEMA]")] = None,
+    config: Annotated[Path | None, typer.Option(help="settings file [RELAYBOX_CONFIG]", metavar="FILE.toml")] = None,
+    version: Annotated[
+        bool, typer.Option("--version", help="print the version", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    context.obj = resolve({"url": url, "table": table, "schema": schema}, config, os.environ)
+
+
+app.command("demo")(demo.demo)
+app.command("migrate")(migrate.migrate)
+app.command("run")(run.run)
+app.command("status")(status.status)
+app.add_typer(dead.app, name="dead")
+app.add_typer(blocked.app, name="blocked")
+app.command("purge")(purge.purge)
+app.command("doctor")(doctor.doctor)
+app.command("config")(effective.config)

@@ -1,0 +1,140 @@
+"""From options, environment and file to an outbox: argument > environment > file > default."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import typer
+
+from .. import settings
+from ..drivers import Database, open_sync, parse
+from ..drivers.urls import redact
+from ..errors import ConfigError
+from ..outbox import Outbox
+
+DEFAULT_TABLE = "outbox_event"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A value and where it came from."""
+
+    value: str | None
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Which outbox a command is about."""
+
+    url: Given
+    table: Given
+    schema: Given
+    config: Path | None
+
+    @property
+    def needed_url(self) -> str:
+        if not self.url.value:
+            raise ConfigError("no database given; set RELAYBOX_URL, or use --url or `url` in the --config file")
+        try:
+            parse(self.url.value)
+        except ConfigError:
+            raise
+        except ValueError as error:  # the standard library's, about brackets and ports
+            raise ConfigError(f"the database URL cannot be read: {error}") from None
+        return self.url.value
+
+    def settings(self) -> settings.Loaded:
+        return settings.load(environment=os.environ, file=self.config)
+
+    def database(self, *, may_create: bool = False) -> Database:
+        url = self.needed_url
+        if not may_create and (missing := missing_file(url)) is not None:
+            raise ConfigError(f"there is no SQLite database {missing.name!r}; `relaybox migrate` makes it")
+        return open_sync(url)
+
+    @contextmanager
+    def outbox(self, *, may_create: bool = False) -> Iterator[Outbox]:
+        """An outbox that delivers nothing itself, closed at the end."""
+        self.database(may_create=may_create).close()  # the same checks, no connection
+        box = Outbox(
+            self.needed_url,
+            table=self.table.value or DEFAULT_TABLE,
+            schema=self.schema.value,
+            settings=self.settings().settings,
+        )
+        try:
+            yield box
+        finally:
+            box.close()
+
+
+def missing_file(url: str) -> Path | None:
+    """The file of a SQLite URL that does not exist yet: only `migrate` may make one."""
+    parsed = parse(url)
+    if parsed.dialect != "sqlite" or parsed.in_memory or parsed.bare.startswith("file:"):
+        return None
+    path = Path(parsed.bare)
+    return None if path.exists() else path
+
+
+def resolve(options: Mapping[str, str | None], config: Path | None, environment: Mapping[str, str]) -> Target:
+    path = config or (Path(environment["RELAYBOX_CONFIG"]) if environment.get("RELAYBOX_CONFIG") else None)
+    file = _file_values(path)
+
+    def given(name: str, default: str | None = None) -> Given:
+        variable = f"RELAYBOX_{name.upper()}"
+        if (value := options.get(name)) is not None:
+            return Given(value, "argument")
+        if value := environment.get(variable):
+            return Given(value, f"environment {variable}")
+        if path is not None and (value := file.get(name)) is not None:
+            return Given(value, f"file {path.name}")
+        return Given(default, "default")
+
+    return Target(given("url"), given("table", DEFAULT_TABLE), given("schema"), path)
+
+
+def _file_values(path: Path | None) -> dict[str, str]:
+    """url, table and schema of the settings file; `settings.load` reads and checks the rest."""
+    if path is None:
+        return {}
+    content = settings.read_file(path)
+    found: dict[str, str] = {name: content[name] for name in ("url", "table", "schema") if name in content}
+    for name, value in found.items():
+        if not isinstance(value, str):
+            raise ConfigError(f"expected {name} in {path.name} to be text, got {type(value).__name__}")
+    return found
+
+
+def scrub(text: str, url: str | None) -> str:
+    """Text without the URL's passwords, whoever put them there (a client library's message, say)."""
+    for secret in sorted(_secrets(url or ""), key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return text
+
+
+def shown(url: str) -> str:
+    return scrub(redact(url), url)
+
+
+def _secrets(url: str) -> set[str]:
+    try:
+        parts = urlsplit(url)
+        found = {parts.password or "", unquote(parts.password or "")}
+        found |= {value for name, value in parse_qsl(parts.query) if "password" in name.lower()}
+    except ValueError:
+        found = {url}
+    return found - {""}
+
+
+def target_of(context: typer.Context) -> Target:
+    found: Any = context.find_root().obj
+    assert isinstance(found, Target)
+    return found

@@ -1,0 +1,42 @@
+"""`relaybox doctor`: what endangers delivery. Exit 1 when something does."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import closing
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from ..outbox.doctor import Finding, examine
+from .connect import scrub, shown, target_of
+from .output import console, emit, say, table
+
+_STYLE = {"ok": "green", "warning": "yellow", "critical": "bold red"}
+_ORDER = ("critical", "warning", "ok")
+
+
+def doctor(
+    context: typer.Context,
+    json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Look at server, schema and outbox. Exit 1 when something critical is found, 0 with warnings."""
+    target = target_of(context)
+    url = target.needed_url
+    with target.outbox() as box, closing(target.database()) as database:
+        found = [Finding(f.level, f.check, scrub(f.text, url), f.fix) for f in examine(database, box.store)]
+    counts = Counter(finding.level for finding in found)
+    if json:
+        emit({"ok": not counts["critical"], "url": shown(url), "findings": found})
+    else:
+        rows = [
+            (Text(f.level, style=_STYLE[f.level]), f.check, f"{f.text}. Fix: {f.fix}" if f.fix else f.text)
+            for level in _ORDER
+            for f in found
+            if f.level == level
+        ]
+        console().print(table(shown(url), ("", "check", "finding"), rows))
+        say(f"{counts['critical']} critical, {counts['warning']} warning(s), {counts['ok']} ok")
+    if counts["critical"]:
+        raise typer.Exit(1)

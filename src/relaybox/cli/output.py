@@ -1,0 +1,115 @@
+"""What commands print: tables for people, one JSON document for programs.
+
+Stored text (types, keys, errors, headers) was written by others: it is shown as text, never as markup, and
+its control characters are spelled out, so that it cannot play with the terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, is_dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+PIPE_WIDTH = 200  # when nobody sets a width, wide enough that ids and names are not cut
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Made per use: a test or a pipe may have replaced the stream."""
+    made = Console(stderr=stderr, highlight=False)
+    if not made.is_terminal and "COLUMNS" not in os.environ:
+        made.width = PIPE_WIDTH
+    return made
+
+
+def plain(value: object) -> Text:
+    if value is None:
+        return Text("–", style="dim")
+    if isinstance(value, datetime):
+        return Text(value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ"))
+    return Text(visible(str(value)))
+
+
+def visible(text: str) -> str:
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    made = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for number, name in enumerate(columns):
+        made.add_column(name, no_wrap=number == 0, overflow="fold")
+    for row in rows:
+        made.add_row(*(cell if isinstance(cell, Text) else plain(cell) for cell in row))
+    return made
+
+
+def say(text: str) -> None:
+    """One line for people."""
+    console().print(plain(text), soft_wrap=True)
+
+
+def emit(document: Any) -> None:
+    """One JSON document. ASCII only, so that no locale and no terminal can stumble over it."""
+    sys.stdout.write(json.dumps(document, default=encode, indent=2) + "\n")
+
+
+def emit_list(key: str, items: Iterable[Any]) -> None:
+    """The same for a list of any length, written as it comes."""
+    sys.stdout.write(f'{{"{key}": [')
+    for number, item in enumerate(items):
+        sys.stdout.write((",\n  " if number else "\n  ") + json.dumps(item, default=encode))
+    sys.stdout.write("\n]}\n")
+
+
+def encode(value: object) -> Any:
+    match value:
+        case datetime():
+            return value.astimezone(UTC).isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case _ if is_dataclass(value) and not isinstance(value, type):
+            return asdict(value)
+    raise TypeError(f"cannot print a {type(value).__name__}")
+
+
+def age(value: timedelta) -> str:
+    seconds = value.total_seconds()
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+def fail(text: str) -> None:
+    """The one line an error gets."""
+    one_line = visible(" ".join(text.split()))
+    sys.stderr.write(f"error: {one_line}\n")
+
+
+def confirm(question: str) -> None:
+    """Ask on stderr, so that stdout stays what was asked for; without an answer nothing happens."""
+    try:
+        agreed = typer.confirm(question, err=True)
+    except typer.Abort:
+        sys.stderr.write("\n")
+        fail("nobody answered; add --yes to go ahead without a question")
+        raise typer.Exit(1) from None
+    if not agreed:
+        fail("nothing was changed")
+        raise typer.Exit(1)
+
+
+def progress(*, total: bool) -> Progress:
+    count = MofNCompleteColumn() if total else TextColumn("{task.completed}")
+    bar: list[Any] = [BarColumn()] if total else []
+    columns = [SpinnerColumn(), TextColumn("{task.description}"), *bar, count, TimeElapsedColumn()]
+    return Progress(*columns, console=console(stderr=True), transient=True)

@@ -1,0 +1,82 @@
+"""Facts as log lines, with the same data in `extra` for structured logging.
+
+Lines carry ids, types, attempts and the *type* of an exception: never a payload, never a header, and the text of an
+exception only with `error_text=True`, because listeners put values into it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from datetime import timedelta
+from typing import Any
+
+from ..lifecycle import (
+    ClaimLost,
+    Died,
+    Fact,
+    HotDropped,
+    LoopFailed,
+    Purged,
+    Released,
+    Replayed,
+    Retried,
+    TakenOver,
+    WakeUps,
+)
+
+# What is not here is DEBUG: the daily bread.
+_LEVELS: dict[type[Fact], int] = {
+    HotDropped: logging.WARNING,
+    ClaimLost: logging.WARNING,
+    TakenOver: logging.WARNING,
+    Died: logging.ERROR,
+    LoopFailed: logging.ERROR,
+    Retried: logging.INFO,
+    Released: logging.INFO,
+    Purged: logging.INFO,
+    Replayed: logging.INFO,
+    WakeUps: logging.INFO,
+}
+_TEXTS = ("error", "reason")
+
+
+class LogObserver:
+    """
+    outbox = Outbox.single_node(url, listeners, observers=[LogObserver()])
+
+    Writes to the logger "relaybox.facts". Dead letters and failed loops are ERROR, events that cannot be decoded
+    CRITICAL, drops and lost claims WARNING, the rest INFO or DEBUG. In `extra`: `relaybox_fact`, `relaybox_stage` and
+    one `relaybox_…` per field of the fact.
+    """
+
+    writes_log = True  # lifecycle.Observers leaves the alarms to us
+
+    def __init__(self, logger: logging.Logger | None = None, *, error_text: bool = False) -> None:
+        self._log = logger or logging.getLogger("relaybox.facts")
+        self._error_text = error_text
+
+    def __call__(self, fact: Fact) -> None:
+        level = self._level(fact)
+        if not self._log.isEnabledFor(level):
+            return
+        name = type(fact).__name__
+        fields = {f.name: self._shown(f.name, getattr(fact, f.name)) for f in dataclasses.fields(fact)}
+        text = " ".join(f"{key}={_readable(value)}" for key, value in fields.items())
+        extra = {f"relaybox_{key}": value for key, value in fields.items()}
+        extra |= {"relaybox_fact": name, "relaybox_stage": fact.stage}
+        self._log.log(level, "%s %s %s", fact.stage, name, text, extra=extra)
+
+    def _level(self, fact: Fact) -> int:
+        if isinstance(fact, Died) and fact.undecodable:
+            return logging.CRITICAL
+        return _LEVELS.get(type(fact), logging.DEBUG)
+
+    def _shown(self, field: str, value: Any) -> Any:
+        if field in _TEXTS and not self._error_text:
+            return str(value).partition(":")[0]
+        return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+def _readable(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else repr(value) if isinstance(value, str) else str(value)

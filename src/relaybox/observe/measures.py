@@ -1,0 +1,134 @@
+"""What is counted: one table from facts to metrics, for every exporter and for docs/reference/metrics.md.
+
+Names are dotted and without the prefix; Prometheus writes them with underscores. A gauge whose value is None could not
+be measured and is reported as missing, never as 0 and never as its last value.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any, Final, Literal, NamedTuple
+
+from ..clock import SYSTEM_CLOCK, Clock
+from ..lifecycle import (
+    Claimed,
+    ClaimLost,
+    Delivered,
+    Depths,
+    Died,
+    Fact,
+    HotDropped,
+    HotEnqueued,
+    LoopFailed,
+    Purged,
+    Released,
+    Replayed,
+    Retried,
+    TakenOver,
+    WakeUps,
+    Written,
+)
+
+OTHER: Final = "other"
+STALE_AFTER: Final = 60.0  # seconds; depths are measured every second
+SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+
+class Measure(NamedTuple):
+    fact: type[Fact]
+    kind: Literal["counter", "gauge", "histogram"]
+    name: str
+    about: str
+    value: Callable[[Any], float | None]
+    label: str | None = None  # the attribute of the fact that becomes a label
+
+
+def _count(fact: Any) -> float:
+    return float(fact.count)
+
+
+def _one(fact: Any) -> float:
+    return 1.0
+
+
+def _lag(fact: Depths) -> float | None:
+    return None if fact.oldest is None else fact.oldest.total_seconds() * 1000
+
+
+MEASURES: Final = (
+    Measure(Written, "counter", "written", "events inserted; their transactions may still roll back", _count),
+    Measure(HotEnqueued, "counter", "enqueue.hot", "committed events handed to this process's hot queue", _count),
+    Measure(
+        HotDropped, "counter", "enqueue.hot.dropped", "committed events the full hot queue left to the poller", _count
+    ),
+    Measure(Claimed, "counter", "enqueue.cold", "events claimed from the table into the cold queue", _count),
+    Measure(Claimed, "histogram", "claim.seconds", "duration of one claim", lambda fact: float(fact.took)),
+    Measure(Delivered, "counter", "dispatch.success", "events delivered and settled", _count),
+    Measure(Retried, "counter", "dispatch.failure", "failed attempts that will be repeated", _one, "event_type"),
+    Measure(Died, "counter", "dispatch.dead", "events that became dead letters", _one, "event_type"),
+    Measure(ClaimLost, "counter", "claim.lost", "events whose claim had ended or gone to another process", _count),
+    Measure(Released, "counter", "released", "claimed events given back undelivered", _count),
+    Measure(TakenOver, "counter", "taken_over", "events freed from dead processes", lambda fact: float(fact.events)),
+    Measure(TakenOver, "counter", "taken_over.instances", "dead processes found", lambda fact: float(fact.instances)),
+    Measure(Purged, "counter", "purged", "events deleted by purges", _count),
+    Measure(Replayed, "counter", "replayed", "dead letters put back into the queue", _count),
+    Measure(
+        LoopFailed, "counter", "loop.failures", "errors in background loops, each followed by another try", _one, "loop"
+    ),
+    Measure(
+        WakeUps,
+        "gauge",
+        "wakeups.listening",
+        "1 while LISTEN works, 0 while polling",
+        lambda fact: float(fact.mode == "listen"),
+    ),
+    Measure(Depths, "gauge", "queue.hot.depth", "events in the hot queue", lambda fact: float(fact.hot)),
+    Measure(Depths, "gauge", "queue.cold.depth", "events in the cold queue", lambda fact: float(fact.cold)),
+    Measure(Depths, "gauge", "lag.oldest.ms", "milliseconds the oldest due event has waited; 0: none is due", _lag),
+)
+
+
+def measures_by_fact() -> dict[type[Fact], list[Measure]]:
+    grouped: dict[type[Fact], list[Measure]] = defaultdict(list)
+    for measure in MEASURES:
+        grouped[measure.fact].append(measure)
+    return dict(grouped)
+
+
+class Labels:
+    """At most `limit` values per label; what comes later is "other", so that no exporter grows without bound."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._known: set[str] = set()
+        self._lock = threading.Lock()
+
+    def __call__(self, value: str) -> str:
+        if value in self._known:
+            return value
+        with self._lock:
+            if len(self._known) < self._limit:
+                self._known.add(value)
+        return value if value in self._known else OTHER
+
+
+class Latest:
+    """The last value of a gauge, None once it is older than `stale_after` seconds or was never measured.
+
+    How a process learns of new events (WakeUps) is told once, when it changes; that never grows stale.
+    """
+
+    def __init__(self, measure: Measure, stale_after: float, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._expires = stale_after if measure.fact is Depths else float("inf")
+        self._clock = clock
+        self._value: float | None = None
+        self._at = 0.0
+
+    def set(self, value: float | None) -> None:
+        self._value, self._at = value, self._clock.monotonic()
+
+    def get(self) -> float | None:
+        fresh = self._clock.monotonic() - self._at <= self._expires
+        return self._value if fresh else None

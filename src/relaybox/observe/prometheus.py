@@ -1,0 +1,123 @@
+"""Metrics for Prometheus: `pip install 'relaybox[prometheus]'`. The list is in docs/reference/metrics.md."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any, Final, Protocol
+
+from ..clock import SYSTEM_CLOCK, Clock
+from ..errors import MissingExtra, StoreError
+from ..lifecycle import Fact
+from .measures import MEASURES, SECONDS, STALE_AFTER, Labels, Latest, Measure
+
+try:
+    from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+    from prometheus_client.core import GaugeMetricFamily, Metric
+except ModuleNotFoundError as error:
+    raise MissingExtra("prometheus_client", "prometheus") from error
+
+log = logging.getLogger("relaybox")
+
+
+class PrometheusObserver:
+    """
+    outbox = Outbox.multi_node(url, listeners, observers=[PrometheusObserver(prefix="shop_outbox")])
+
+    Two outboxes in one process need two prefixes, or two registries. A gauge that could not be measured, or not
+    lately, is NaN. `label_limit` event types get a label of their own; later ones are counted as "other".
+    """
+
+    def __init__(
+        self,
+        prefix: str = "outbox",
+        registry: CollectorRegistry = REGISTRY,
+        *,
+        label_limit: int = 100,
+        stale_after: timedelta = timedelta(seconds=STALE_AFTER),
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._label = Labels(label_limit)
+        self._tell: dict[type[Fact], list[Callable[[Any], None]]] = {}
+        for measure in MEASURES:
+            name = f"{prefix}_{measure.name.replace('.', '_')}"
+            latest = Latest(measure, stale_after.total_seconds(), clock)
+            self._tell.setdefault(measure.fact, []).append(self._made(measure, name, registry, latest))
+
+    def __call__(self, fact: Fact) -> None:
+        for tell in self._tell.get(type(fact), ()):
+            tell(fact)
+
+    def _made(self, measure: Measure, name: str, registry: CollectorRegistry, latest: Latest) -> Callable[[Any], None]:
+        """The metric, and how a fact changes it."""
+        if measure.kind == "histogram":
+            histogram = Histogram(name, measure.about, registry=registry, buckets=SECONDS)
+            return lambda fact: histogram.observe(_number(measure.value(fact)))
+        if measure.kind == "gauge":
+            gauge = Gauge(name, measure.about, registry=registry)
+            gauge.set(math.nan)
+            gauge.set_function(lambda: _number(latest.get()))
+            return lambda fact: latest.set(measure.value(fact))
+        labels = (measure.label,) if measure.label else ()
+        counter = Counter(name, measure.about, labels, registry=registry)
+        if measure.label is None:
+            return lambda fact: counter.inc(_number(measure.value(fact)))
+        label: str = measure.label
+        return lambda fact: counter.labels(self._label(getattr(fact, label))).inc(_number(measure.value(fact)))
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+class Snapshot(Protocol):
+    """What `Outbox.status()` returns."""
+
+    due: int
+    delayed: int
+    claimed: int
+    retrying: int
+    dead: int
+    oldest_due: timedelta
+
+
+class HasStatus(Protocol):
+    def status(self) -> Any: ...
+
+
+BACKLOG: Final[tuple[tuple[str, str, Callable[[Snapshot], float]], ...]] = (
+    ("backlog", "events due and not claimed", lambda s: s.due),
+    ("backlog_delayed", "events waiting for their time or their next attempt", lambda s: s.delayed),
+    ("backlog_claimed", "events claimed by some process", lambda s: s.claimed),
+    ("backlog_retrying", "waiting events that failed at least once", lambda s: s.retrying),
+    ("backlog_dead", "dead letters", lambda s: s.dead),
+    ("backlog_oldest_seconds", "age of the oldest due event", lambda s: s.oldest_due.total_seconds()),
+)
+
+
+class BacklogCollector:
+    """
+    REGISTRY.register(BacklogCollector(outbox))
+
+    Asks the database at every scrape, so one process is enough, also one that delivers nothing. While the database
+    does not answer, the metrics are absent.
+    """
+
+    def __init__(self, outbox: HasStatus, prefix: str = "outbox") -> None:
+        self._outbox = outbox
+        self._prefix = prefix
+
+    def describe(self) -> list[Metric]:
+        """Registering asks nothing of the database."""
+        return [GaugeMetricFamily(f"{self._prefix}_{name}", about) for name, about, _ in BACKLOG]
+
+    def collect(self) -> Iterator[Metric]:
+        try:
+            status: Snapshot = self._outbox.status()
+        except StoreError as error:
+            log.warning("the backlog could not be measured: %s", type(error).__name__)
+            return
+        for name, about, value in BACKLOG:
+            yield GaugeMetricFamily(f"{self._prefix}_{name}", about, value=value(status))

@@ -1,0 +1,187 @@
+"""Deliver what is pending, once, here and now: no services, no threads, no waiting.
+
+    place_order(outbox, 7)
+    drained = deliver_pending(outbox, listeners)
+    assert [e.type for e in drained.delivered] == ["OrderPlaced", "StockReserved"]
+
+Events are delivered one after the other in the order they are due, including those that listeners write meanwhile.
+Plain listeners run in the calling thread, so they may use the test's own connection. What is delayed, or waits for a
+retry, stays. A listener's error is raised after the event was marked for a retry as in production;
+`raise_errors=False` collects the errors instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Protocol
+
+from ..clock import Clock
+from ..drivers.spi import AsyncRunner
+from ..errors import ConfigError
+from ..event import Event
+from ..lifecycle import Delivered, Died, Observers, Retried
+from ..op import Op, T
+from ..outbox import AsyncOutbox, Outbox
+from ..outbox.deliver import Dispatch
+from ..outbox.listeners import Registry
+from ..outbox.source import OutboxSource
+from ..outcome import DONE, Dead, RetryAt
+from ..retry import ExponentialBackoff, RetryPolicy
+from ..runtime.decide import decide
+from ..runtime.delivery import Delivery, Settled
+from ..runtime.threads import ListenerThreads
+from ..settings import Settings
+from ..store.spi import Claim, OutboxStore
+
+LIMIT = 1_000
+OWNER = "relaybox-testing"
+LEASE = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """What became of the pending events, in order."""
+
+    delivered: list[Event] = field(default_factory=list)
+    failed: list[tuple[Event, Exception]] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.delivered) + len(self.failed)
+
+
+def deliver_pending(outbox: Outbox, listeners: Registry, *, raise_errors: bool = True, limit: int = LIMIT) -> Drained:
+    """For an Outbox. Async listeners run in an event loop made for this call."""
+    if asyncio._get_running_loop() is not None:
+        raise ConfigError("deliver_pending was called inside an event loop; use AsyncOutbox and deliver_pending_async")
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(_Drain(outbox, _Blocking(outbox), listeners).run(raise_errors, limit))
+    finally:
+        loop.close()
+
+
+async def deliver_pending_async(
+    outbox: AsyncOutbox, listeners: Registry, *, raise_errors: bool = True, limit: int = LIMIT
+) -> Drained:
+    """For an AsyncOutbox, in the running loop."""
+    return await _Drain(outbox, outbox._db, listeners).run(raise_errors, limit)
+
+
+class _Blocking:
+    """A synchronous database with the face of an async one."""
+
+    listen: Callable[[str, Callable[[], None], Callable[[], None]], Awaitable[None]] | None = None
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._db = outbox._db
+        self.dialect = outbox._db.dialect
+
+    async def run(self, op: Op[T], *, tx: bool = True) -> T:
+        return self._db.run(op, tx=tx)
+
+    def connection(self) -> Any:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        raise NotImplementedError
+
+
+class _Here(ListenerThreads):
+    """Plain listeners in the calling thread: what they use belongs to the test."""
+
+    async def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        return function(*args)
+
+
+class _Held(OutboxSource):
+    """Claims that outlast the test, so what failed is not due again before the end."""
+
+    def new_claim(self) -> Claim:
+        return super().new_claim()._replace(lease=LEASE)
+
+
+class _Box(Protocol):
+    """What the twins share and this module reads."""
+
+    settings: Settings
+    store: OutboxStore
+    _clock: Clock
+    _options: Any
+    _observers: Observers
+
+
+class _Drain:
+    def __init__(self, box: _Box, db: AsyncRunner, listeners: Registry) -> None:
+        self._box = box
+        self._db = db
+        self._source = _Held(db, box.store, box.settings, box._clock)
+        self._handler = Dispatch(listeners, box._options.get("interceptors") or (), _Here(1))
+        self._retry: RetryPolicy = box._options.get("retry") or ExponentialBackoff(
+            box.settings.retry_base, box.settings.retry_max
+        )
+        self._waiting: list[Delivery] = []
+        self._done: list[Settled] = []
+        self._failed: list[Settled] = []  # settled at the end: until then they are held, so nobody claims them again
+        self._drained = Drained()
+
+    async def run(self, raise_errors: bool, limit: int) -> Drained:
+        store, clock = self._box.store, self._box._clock
+        self._source.owner = await self._db.run(store.register(OWNER, "test", LEASE, clock.database_now()))
+        try:
+            while claimed := await self._source.claim(self._box.settings.batch_size):
+                self._waiting += claimed
+                await self._deliver_all(raise_errors, limit)
+                await self._settle(self._done)
+        finally:
+            await self._settle(self._done)
+            await self._settle(self._failed)
+            if self._waiting:
+                await self._source.release(self._waiting)
+            await self._db.run(store.retire(self._source.owner, clock.database_now()))
+        return self._drained
+
+    async def _deliver_all(self, raise_errors: bool, limit: int) -> None:
+        while self._waiting:
+            if len(self._drained) >= limit:
+                raise AssertionError(
+                    f"{limit} events delivered and there are more: does a listener write events in a circle? "
+                    "Raise the limit if there are really that many"
+                )
+            error = await self._deliver(self._waiting.pop(0))
+            if error is not None and raise_errors:
+                raise error
+
+    async def _deliver(self, delivery: Delivery) -> Exception | None:
+        settings = self._box.settings
+        timeout = settings.handler_timeout
+        try:
+            async with asyncio.timeout(timeout.total_seconds() if timeout is not None else None):
+                await self._handler(delivery)
+        except Exception as error:
+            outcome = decide(error, delivery.attempts, max_attempts=settings.max_attempts, retry=self._retry)
+            self._drained.failed.append((delivery.event, error))
+            self._failed.append((delivery, outcome))
+            return error
+        self._drained.delivered.append(delivery.event)
+        self._done.append((delivery, DONE))
+        return None
+
+    async def _settle(self, outcomes: list[Settled]) -> None:
+        """As the engine does it, with the same facts."""
+        if not outcomes:
+            return
+        settled, tell = outcomes[:], self._box._observers
+        outcomes.clear()
+        await self._source.settle(settled)
+        done = sum(1 for _, outcome in settled if outcome is DONE)
+        if done:
+            tell(Delivered(done))
+        for delivery, outcome in settled:
+            event = delivery.event
+            if isinstance(outcome, RetryAt):
+                tell(Retried(event.id, event.type, delivery.attempts, outcome.delay, outcome.error))
+            elif isinstance(outcome, Dead):
+                tell(Died(event.id, event.type, delivery.attempts, outcome.error))

@@ -1,0 +1,129 @@
+"""Global options, errors, exit codes, migrate, config."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from relaybox import __version__
+from relaybox.cli.app import app
+
+from .conftest import Command
+
+
+def test_version_and_help(relaybox: Command) -> None:
+    assert relaybox("--version").stdout == f"relaybox {__version__}\n"
+    shown = relaybox("--help").stdout
+    for name in ("demo", "migrate", "run", "status", "dead", "blocked", "purge", "doctor", "config"):
+        assert f"  {name} " in shown
+
+
+def test_the_reference_names_every_command_and_option() -> None:
+    page = Path(__file__).resolve().parents[2].joinpath("docs", "reference", "cli.md").read_text(encoding="utf-8")
+
+    def walk(command: Any, path: str) -> None:
+        assert f"`{path}" in page, path
+        for option in (name for parameter in command.params for name in parameter.opts if name.startswith("--")):
+            assert option == "--help" or f"`{option}" in page, f"{path} {option}"
+        for name, child in getattr(command, "commands", {}).items():
+            walk(child, f"{path} {name}")
+
+    walk(get_command(app), "relaybox")
+
+
+def test_usage_errors_exit_2(relaybox: Command, url: str) -> None:
+    relaybox("nonsense", exit_code=2)
+    relaybox("status", "--no-such-option", exit_code=2)
+    relaybox("status", "--watch", "--json", "--url", url, exit_code=2)
+    relaybox("migrate", "--plan", "--verify", "--url", url, exit_code=2)
+    relaybox("purge", "--older-than", "none", "--url", url, exit_code=2)
+
+
+def test_errors_are_one_line_and_exit_1(relaybox: Command, tmp_path: Path) -> None:
+    cases = (
+        (["status"], "no database given"),
+        (["status", "--url", "oracle://h/x"], "unknown database URL scheme 'oracle'"),
+        (["status", "--url", "postgresql://[::1/x"], "cannot be read"),
+        (["status", "--url", "sqlite:///missing.db"], "there is no SQLite database 'missing.db'"),
+        (["status", "--config", "missing.toml"], "cannot read the settings file missing.toml"),
+        (["status", "--url", "sqlite:///x.db", "--table", "a;b"], "expected table name"),
+    )
+    (tmp_path / "x.db").touch()
+    for args, text in cases:
+        result = relaybox(*args, exit_code=1)
+        assert result.stderr.startswith("error: ")
+        assert text in result.stderr
+        assert result.stderr.count("\n") == 1
+        assert result.stdout == ""
+    assert not (tmp_path / "missing.db").exists()
+
+
+def test_a_schema_that_is_not_there_is_named(relaybox: Command, tmp_path: Path) -> None:
+    sqlite3.connect(tmp_path / "empty.db").execute("PRAGMA user_version = 1")
+    assert "relaybox migrate" in relaybox("status", "--url", "sqlite:///empty.db", exit_code=1).stderr
+
+
+def test_global_options_may_stand_anywhere(relaybox: Command, url: str) -> None:
+    for args in (["--url", url, "status"], ["status", "--url", url], ["status", f"--url={url}"]):
+        assert relaybox.json(*args)["due"] == 0
+    assert relaybox.json("status", RELAYBOX_URL=url)["due"] == 0
+    relaybox("dead", "show", "--", "--url", exit_code=1, RELAYBOX_URL=url)
+
+
+def test_migrate_plan_verify(relaybox: Command, tmp_path: Path) -> None:
+    url = "sqlite:///new.db"
+    planned = relaybox("migrate", "--plan", "--url", url).stdout
+    assert 'CREATE TABLE "outbox_event"' in planned
+    assert not (tmp_path / "new.db").exists()
+    relaybox("migrate", "--verify", "--url", url, exit_code=1)
+    assert relaybox.json("migrate", "--url", url) == {"applied": [{"version": 1, "name": "outbox"}]}
+    assert "nothing to do" in relaybox("migrate", "--url", url).stdout
+    assert relaybox.json("migrate", "--verify", "--url", url) == {"version": 1, "verified": True}
+    assert relaybox.json("migrate", "--plan", "--url", url) == {"plan": [], "sql": []}
+
+
+def test_the_planned_sql_is_what_migrate_does(relaybox: Command, url: str, tmp_path: Path) -> None:
+    """Applied by hand, the plan gives the same tables and satisfies --verify."""
+    document = relaybox.json("migrate", "--plan", "--table", "second", "--url", url)
+    assert [step["version"] for step in document["plan"]] == [1]
+    by_hand = sqlite3.connect(tmp_path / "shop.db", isolation_level=None)
+    for text in document["sql"]:
+        by_hand.execute(text)
+    relaybox("migrate", "--verify", "--table", "second", "--url", url)
+
+
+def test_config_shows_value_and_origin(relaybox: Command, tmp_path: Path) -> None:
+    (tmp_path / "box.toml").write_text('[relaybox]\nurl = "sqlite:///file.db"\nlease = "40s"\nworker_count = 2\n')
+    document = relaybox.json("config", "--config", "box.toml", "--table", "t", RELAYBOX_WORKER_COUNT="9")
+    rows = {row["name"]: (row["value"], row["origin"]) for row in document["settings"]}
+    assert rows["url"] == ("sqlite:///file.db", "file box.toml")
+    assert rows["table"] == ("t", "argument")
+    assert rows["lease"] == (40.0, "file box.toml")
+    assert rows["worker_count"] == (9, "environment RELAYBOX_WORKER_COUNT")
+    assert rows["max_attempts"] == (10, "default")
+    text = relaybox("config", "--config", "box.toml").stdout
+    assert "40s" in text
+    assert "file box.toml" in text
+
+
+def test_bad_settings_are_errors(relaybox: Command, url: str, tmp_path: Path) -> None:
+    assert "worker_count" in relaybox("config", exit_code=1, RELAYBOX_WORKER_COUNT="many").stderr
+    assert "unknown setting 'wurst'" in relaybox("status", "--url", url, exit_code=1, RELAYBOX_WURST="1").stderr
+    (tmp_path / "bad.toml").write_text("url = 3\n")
+    assert "expected url in bad.toml to be text" in relaybox("status", "--config", "bad.toml", exit_code=1).stderr
+
+
+@pytest.mark.parametrize("package", ["typer", "rich"])
+def test_without_the_extra_one_line_says_what_to_install(package: str) -> None:
+    code = f"import sys; sys.modules[{package!r}] = None; from relaybox.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.endswith("pip install 'relaybox[cli]'\n")
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,189 @@
+"""`relaybox run` and `relaybox demo` as processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relaybox import Event
+
+from .conftest import Command, write
+
+APP = """
+import asyncio, os, sys
+from relaybox import AsyncOutbox, Listeners, Outbox
+
+listeners = Listeners()
+
+def say(text):
+    os.write(1, f"{text}\\n".encode())  # one write: listeners run in several threads
+
+@listeners.on("Hello")
+def hello(event):
+    say(f"heard {event.payload}")
+
+@listeners.on("Slow")
+async def slow(event):
+    say("slow begins")
+    while not os.path.exists("go"):
+        await asyncio.sleep(0.01)
+    say("slow ends")
+
+@listeners.on("Stuck")
+async def stuck(event):
+    say("stuck")
+    await asyncio.Event().wait()
+
+URL = os.environ["APP_URL"]
+box = Outbox.multi_node(URL, listeners)
+plain = Outbox(URL)
+text = "not an outbox"
+
+def make():
+    return AsyncOutbox.single_node(URL, listeners)
+
+async def make_later():
+    return AsyncOutbox.ordered(URL, listeners)
+
+def wants(argument):
+    return box
+"""
+
+
+@pytest.fixture
+def shop(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "shop_app.py").write_text(APP)
+    monkeypatch.setenv("APP_URL", url)
+    return url
+
+
+@contextmanager
+def running(reference: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "relaybox.cli", "run", reference],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def lines(process: subprocess.Popen[str], until: str) -> list[str]:
+    assert process.stdout is not None
+    seen: list[str] = []
+    for line in process.stdout:
+        seen.append(line.rstrip())
+        if until in line:
+            return seen
+    raise AssertionError(f"{until!r} was never printed: {seen} {process.stderr and process.stderr.read()}")
+
+
+@pytest.mark.parametrize(
+    ("reference", "role"),
+    [("shop_app:box", "multi_node"), ("shop_app:make", "single_node"), ("shop_app:make_later", "ordered")],
+)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_runs_until_a_signal_and_drains(shop: str, tmp_path: Path, reference: str, role: str, number: int) -> None:
+    write(shop, Event("Hello", "world"), Event("Slow", None))
+    with running(reference) as process:
+        seen = lines(process, "slow begins")
+        process.send_signal(number)
+        seen += lines(process, "relaybox stops")
+        (tmp_path / "go").touch()
+        seen += lines(process, "relaybox stopped")
+        assert process.wait(20) == 0
+    assert any("relaybox runs" in line and role in line for line in seen)
+    assert "heard world" in seen
+    assert "slow ends" in seen  # what was under way was finished, not cut
+
+
+def test_a_second_signal_exits_at_once(shop: str) -> None:
+    write(shop, Event("Stuck", None))
+    with running("shop_app:make") as process:
+        lines(process, "stuck")
+        process.send_signal(signal.SIGTERM)
+        lines(process, "relaybox stops")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 128 + signal.SIGTERM
+
+
+def test_bad_references_are_told(relaybox: Command, shop: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for reference, text in (
+        ("shop_app", "expected MODULE:OBJECT"),
+        (":box", "expected MODULE:OBJECT"),
+        ("no_such_module:box", "there is no module 'no_such_module'"),
+        ("shop_app:nothing", "shop_app has no 'nothing'; it has box, plain"),
+        ("shop_app:text", "to be an Outbox or AsyncOutbox, got str"),
+        ("shop_app:wants", "needs arguments"),
+        ("shop_app:plain", "only writes"),
+    ):
+        assert text in relaybox("run", reference, exit_code=1).stderr
+    relaybox("run", "shop_app:box", "--log-level", "loud", exit_code=2)
+
+
+def test_a_broken_import_keeps_its_own_error(shop: str, tmp_path: Path) -> None:
+    (tmp_path / "broken_app.py").write_text("import package_that_is_not_there\n")
+    with running("broken_app:box") as process:
+        _, errors = process.communicate()
+        assert process.returncode == 1
+    assert "package_that_is_not_there" in errors
+
+
+def test_schema_not_migrated(shop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("APP_URL", "sqlite:///other.db")
+    with running("shop_app:box") as process:
+        _, errors = process.communicate()
+        assert process.returncode == 1
+    assert "run `relaybox migrate`" in errors.splitlines()[-1]
+
+
+def demo(*args: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "relaybox.cli", "demo", *args]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_demo_checks_itself() -> None:
+    done = demo()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "8 of 8 promises kept" in done.stdout
+    assert "✗" not in done.stdout
+    assert done.stderr == ""
+
+
+def test_demo_as_json() -> None:
+    document: dict[str, Any] = json.loads(demo("--json").stdout)
+    assert document["ok"] is True
+    assert len(document["checks"]) == 8
+    assert document["status"]["dead"] == 0
+    assert document["seconds"] < 10
+
+
+def test_demo_tells_when_a_promise_is_broken(relaybox: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its checks are real: with a listener that hears an event twice the exit code is 1."""
+    from relaybox.cli.demo import Show
+
+    heard = Show._done
+
+    def twice(self: Show, event: Event, attempt: int) -> None:
+        heard(self, event, attempt)
+        heard(self, event, attempt)
+
+    monkeypatch.setattr(Show, "_done", twice)
+    monkeypatch.setattr("relaybox.cli.demo.DEADLINE", 1.0)
+    document = relaybox.json("demo", exit_code=1)
+    assert document["ok"] is False

@@ -1,0 +1,115 @@
+"""A commit whose reply is lost is neither success nor failure; resolve() tells which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import asyncpg
+import psycopg
+import pytest
+
+from relaybox import AsyncOutbox, CommitUnknown, Outbox, Settings
+
+from .conftest import make_database
+from .kit import Probe, happened, make_box, recording, stored, with_driver
+from .proxy import Cut, Proxy
+
+CUTS = pytest.mark.parametrize("cut", ["before", "after"])
+
+
+@pytest.fixture(params=["postgres", "mariadb"])
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def proxy(engine: str, tmp_path: object) -> Iterator[Proxy]:
+    proxy = Proxy(make_database(engine, tmp_path))  # type: ignore[arg-type]
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def truth(proxy: Proxy) -> str:
+    """The database itself, past the proxy."""
+    from urllib.parse import urlunsplit
+
+    return urlunsplit(proxy._parts)
+
+
+@CUTS
+def test_sync(proxy: Proxy, truth: str, cut: Cut) -> None:
+    box = Outbox(proxy.url)
+    box.verify()
+    with pytest.raises(CommitUnknown, match="resolve") as caught, box.transaction() as tx:
+        ids = box.write_all(tx, [happened(n) for n in range(3)])
+        proxy.cut = cut
+    assert proxy.cuts == 1
+    assert caught.value.event_ids == tuple(ids)
+    assert box.resolve(caught.value.event_ids) == dict.fromkeys(ids, cut == "after")
+    assert stored(truth) == (3 if cut == "after" else 0)
+    with box.transaction() as tx:
+        box.write(tx, happened(4))
+    box.close()
+
+
+@CUTS
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg", "asyncmy"])
+async def test_async(engine: str, proxy: Proxy, truth: str, cut: Cut, driver: str) -> None:
+    if (driver == "asyncmy") != (engine == "mariadb"):
+        pytest.skip("a driver of the other engine")
+    box = AsyncOutbox(with_driver(proxy.url, driver))
+    await box.verify()
+    with pytest.raises(CommitUnknown) as caught:
+        async with box.transaction() as tx:
+            ids = await box.write_all(tx, [happened(n) for n in range(3)])
+            proxy.cut = cut
+    assert caught.value.event_ids == tuple(ids)
+    assert await box.resolve(ids) == dict.fromkeys(ids, cut == "after")
+    assert stored(truth) == (3 if cut == "after" else 0)
+    async with box.transaction() as tx:
+        await box.write(tx, happened(4))
+    await box.close()
+
+
+@CUTS
+async def test_neither_hook_fires_and_the_poller_delivers_what_is_there(truth: str, proxy: Proxy, cut: Cut) -> None:
+    from .test_write_hooks import Recorder
+
+    probe, hook = Probe(), Recorder()
+    short = Settings(lease=timedelta(seconds=1), instance_ttl=timedelta(milliseconds=500))
+    async with make_box("multi_node", truth, probe, settings=short, listeners=recording(probe)) as node:
+        writer = AsyncOutbox(proxy.url, hook=hook)
+        with pytest.raises(CommitUnknown):
+            async with writer.transaction() as tx:
+                lost = await writer.write(tx, happened(1))
+                proxy.cut = cut
+        async with node.raw.transaction() as tx:
+            sentinel = await node.raw.write(tx, happened(2))
+        await probe.until(probe.has(sentinel))
+        if cut == "after":
+            await probe.until(probe.has(lost))
+        await writer.close()
+    assert probe.count(lost) == (1 if cut == "after" else 0)
+    assert [phase for phase, _ in hook.calls] == ["before_write", "after_write"]
+
+
+@CUTS
+@pytest.mark.parametrize("engine", ["postgres"], indirect=True)
+async def test_the_callers_own_transaction_on_a_hot_node(truth: str, proxy: Proxy, cut: Cut) -> None:
+    """Rows claimed by their insert, then silence: they are delivered when the claim's lease ends, and once."""
+    probe = Probe()
+    short = Settings(lease=timedelta(seconds=1), instance_ttl=timedelta(milliseconds=500))
+    async with make_box("multi_node", truth, probe, settings=short) as node:
+        connection = await asyncpg.connect(proxy.url)
+        with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
+            async with connection.transaction():
+                written = await node.raw.write(connection, happened(1))
+                proxy.cut = cut
+        if cut == "after":
+            await probe.until(probe.has(written))
+        with psycopg.connect(truth) as after:
+            sentinel = await node.raw.write(after, happened(2))
+        await probe.until(probe.has(sentinel))
+    assert probe.count(written) == (1 if cut == "after" else 0)

@@ -1,0 +1,226 @@
+"""Ordered delivery: the events of a key one after the other, whatever fails, dies or moves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from relaybox import Event, Listeners, Reject, Settings
+from relaybox.lifecycle import ClaimLost, Died, LoopFailed, TakenOver
+
+from .kit import Box, Probe, make_box, one, waiting
+
+
+def quick(**options: Any) -> Settings:
+    base: dict[str, Any] = {
+        "retry_base": timedelta(milliseconds=5),
+        "retry_max": timedelta(milliseconds=20),
+        "instance_ttl": timedelta(seconds=1),
+        "lease": timedelta(seconds=3),
+        "worker_count": 4,
+    }
+    return Settings(**{**base, **options})
+
+
+class Log:
+    """What was delivered with success, per key; `fail` decides which attempts fail."""
+
+    def __init__(self, probe: Probe, fail: Any = lambda event, attempts: False, pause: float = 0.0) -> None:
+        self.probe = probe
+        self.fail = fail
+        self.pause = pause
+        self.done: dict[str, list[int]] = defaultdict(list)
+        self.running: set[str] = set()
+        self.overlaps: list[str] = []
+
+    def listeners(self) -> Listeners:
+        listeners = Listeners()
+
+        async def listen(event: Event, delivery: Any) -> None:
+            key = str(event.key)
+            if key in self.running:
+                self.overlaps.append(key)
+            self.running.add(key)
+            try:
+                await asyncio.sleep(self.pause)
+                if self.fail(event, delivery.attempts):
+                    raise ValueError("not now")
+                self.done[key].append(event.payload["n"])
+                self.probe.deliver(event, delivery)
+            finally:
+                self.running.discard(key)
+
+        listeners.register("Happened", listen)
+        return listeners
+
+
+async def write(box: Box, count: int, keys: int = 4, first: int = 0) -> list[str]:
+    events = [Event("Happened", {"n": n}, key=f"k{n % keys}") for n in range(first, first + count)]
+    async with box.raw.transaction() as tx:
+        return list(await box.raw.write_all(tx, events))
+
+
+def firsts(numbers: list[int]) -> list[int]:
+    """Without repetitions: at-least-once may repeat the last ones after a take-over."""
+    return list(dict.fromkeys(numbers))
+
+
+async def test_order_survives_retries(url: str, probe: Probe) -> None:
+    log = Log(probe, fail=lambda event, attempts: event.payload["n"] % 5 == 0 and attempts < 3)
+    box = make_box("ordered", url, probe, listeners=log.listeners(), settings=quick(batch_size=7))
+    async with box:
+        await write(box, 200)
+        await probe.until(probe.wrote(200))
+    for key in range(4):
+        assert log.done[f"k{key}"] == list(range(key, 200, 4))
+    assert not log.overlaps
+    assert waiting(url) == 0
+    assert one(url, "SELECT count(*) FROM outbox_event_hold") == 0
+
+
+async def test_followers_released_behind_a_failed_head_come_back_before_later_events(url: str, probe: Probe) -> None:
+    """The head fails while its batch is claimed; what was released must not be overtaken by what never was."""
+    log = Log(probe, fail=lambda event, attempts: event.payload["n"] == 0 and attempts < 3)
+    box = make_box("plain", url, Probe())
+    await write(box, 60, keys=1)
+    await box.close()
+    settings = quick(batch_size=10, cold_queue_capacity=10)
+    async with make_box("ordered", url, probe, listeners=log.listeners(), settings=settings):
+        await probe.until(probe.wrote(60))
+    assert log.done["k0"] == list(range(60))
+
+
+async def test_what_a_stopped_instance_gave_back_comes_first(url: str, probe: Probe) -> None:
+    """Stop in the middle of a backlog: the released rows are older than the unclaimed ones."""
+    gate = asyncio.Event()
+    blocked = Listeners()
+
+    async def hang(event: Event) -> None:
+        gate.set()
+        await asyncio.Event().wait()
+
+    blocked.register("Happened", hang)
+    settings = quick(batch_size=10, cold_queue_capacity=10, drain_timeout=timedelta(milliseconds=20))
+    first = make_box("ordered", url, Probe(), listeners=blocked, settings=settings)
+    async with first:
+        await write(first, 50, keys=1)
+        await gate.wait()
+    log = Log(probe)
+    async with make_box("ordered", url, probe, listeners=log.listeners(), settings=settings):
+        await probe.until(probe.wrote(50))
+    assert log.done["k0"] == list(range(50))
+
+
+async def test_two_instances_and_a_rebalance(url: str, probe: Probe) -> None:
+    """A second instance joins and leaves under load: shards move, nothing overtakes."""
+    log = Log(probe, fail=lambda event, attempts: event.payload["n"] % 11 == 0 and attempts < 2, pause=0.0005)
+    settings = quick(batch_size=20, cold_queue_capacity=50)
+    owners = "SELECT count(DISTINCT owner) FROM outbox_event_shard WHERE owner IS NOT NULL"
+    async with make_box("ordered", url, probe, listeners=log.listeners(), settings=settings) as one_box:
+        await write(one_box, 300, keys=8)
+        async with make_box("ordered", url, probe, listeners=log.listeners(), settings=settings) as two_box:
+            first = 300
+            while one(url, owners) < 2:
+                await write(one_box, 8, keys=8, first=first)
+                first += 8
+            await write(two_box, 304, keys=8, first=first)
+            first += 304
+            await probe.until(probe.wrote(first // 2))
+        await write(one_box, 80, keys=8, first=first)
+        total = first + 80
+        await probe.until(lambda: len(set(probe.ids)) >= total)
+    for key in range(8):
+        assert firsts(log.done[f"k{key}"]) == list(range(key, total, 8))
+    assert not log.overlaps
+    faults = [f for f in probe.facts if isinstance(f, (ClaimLost, TakenOver, LoopFailed))]
+    assert len(probe.ids) == total, f"a rebalance is no fault: nothing is delivered twice {faults}"
+
+
+async def test_block_keeps_retrying_and_only_its_key_waits(url: str, probe: Probe) -> None:
+    allowed: set[int] = set()
+    log = Log(probe, fail=lambda event, attempts: event.payload["n"] == 0 and 0 not in allowed)
+    settings = quick(max_attempts=2, on_exhausted="block")
+    async with make_box("ordered", url, probe, listeners=log.listeners(), settings=settings) as box:
+        await write(box, 40, keys=2)
+        await probe.until(probe.wrote(20))
+        await probe.until(lambda: one(url, "SELECT count(*) FROM outbox_event_hold") == 1)
+        assert log.done["k1"] == list(range(1, 40, 2))
+        assert log.done["k0"] == []
+        blocked = await box.call("blocked_keys")
+        assert [(b.key, b.parked) for b in blocked] == [("k0", False)]
+        assert "not now" in blocked[0].error
+        allowed.add(0)
+        await probe.until(probe.wrote(40))
+        assert await box.call("blocked_keys") == []
+    assert log.done["k0"] == list(range(0, 40, 2))
+    assert not probe.of(Died)
+
+
+async def test_park_holds_the_key_until_its_head_is_replayed(url: str, probe: Probe) -> None:
+    allowed: set[int] = set()
+    log = Log(probe, fail=lambda event, attempts: event.payload["n"] == 0 and 0 not in allowed)
+    settings = quick(max_attempts=2, on_exhausted="park")
+    async with make_box("ordered", url, probe, listeners=log.listeners(), settings=settings) as box:
+        ids = await write(box, 10, keys=1)
+        await probe.until(lambda: probe.of(Died))
+        await write(box, 5, keys=1, first=10)
+        [blocked] = await box.call("blocked_keys")
+        assert (blocked.key, blocked.event_id, blocked.parked) == ("k0", ids[0], True)
+        assert log.done["k0"] == []
+        allowed.add(0)
+        assert await box.call("dead.replay", ids[0])
+        await probe.until(probe.wrote(15))
+        assert await box.call("blocked_keys") == []
+    assert log.done["k0"] == list(range(15))
+
+
+async def test_unblock_lets_a_parked_key_go_on_without_its_head(url: str, probe: Probe) -> None:
+    log = Log(probe, fail=lambda event, attempts: event.payload["n"] == 0)
+    settings = quick(max_attempts=1, on_exhausted="park")
+    async with make_box("ordered", url, probe, listeners=log.listeners(), settings=settings) as box:
+        await write(box, 10, keys=1)
+        await probe.until(lambda: probe.of(Died))
+        await probe.until(lambda: one(url, "SELECT count(*) FROM outbox_event_hold") == 1)
+        assert await box.call("unblock", "k0")
+        assert not await box.call("unblock", "k0")
+        await probe.until(probe.wrote(9))
+        assert await box.call("dead.count") == 1
+    assert log.done["k0"] == list(range(1, 10))
+
+
+async def test_skip_sends_the_head_to_the_dead_letters_and_goes_on(url: str, probe: Probe) -> None:
+    log = Log(probe, fail=lambda event, attempts: event.payload["n"] in (0, 4))
+    settings = quick(max_attempts=2, on_exhausted="skip")
+    async with make_box("ordered", url, probe, listeners=log.listeners(), settings=settings) as box:
+        await write(box, 10, keys=1)
+        await probe.until(probe.wrote(8))
+        assert await box.call("dead.count") == 2
+        assert await box.call("blocked_keys") == []
+    assert log.done["k0"] == [1, 2, 3, 5, 6, 7, 8, 9]
+
+
+@pytest.mark.parametrize("policy", ["block", "park", "skip"])
+async def test_a_rejected_head(url: str, probe: Probe, policy: Any) -> None:
+    """Reject is final at once. Only park holds the key for it."""
+    listeners = Listeners()
+
+    async def listen(event: Event, delivery: Any) -> None:
+        if event.payload["n"] == 0:
+            raise Reject("never")
+        probe.deliver(event, delivery)
+
+    listeners.register("Happened", listen)
+    settings = quick(on_exhausted=policy)
+    async with make_box("ordered", url, probe, listeners=listeners, settings=settings) as box:
+        await write(box, 5, keys=1)
+        await probe.until(lambda: probe.of(Died))
+        if policy == "park":
+            await probe.until(lambda: one(url, "SELECT count(*) FROM outbox_event_hold") == 1)
+            assert not probe.seen
+            await box.call("unblock", "k0")
+        await probe.until(probe.wrote(4))
+    assert [seen.event.payload["n"] for seen in probe.seen] == [1, 2, 3, 4]

@@ -1,0 +1,165 @@
+"""A process that dies or sleeps: others take its events within seconds, and it cannot harm them afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relaybox.lifecycle import TakenOver
+
+from .kit import Probe, happened, make_box, one, rows, waiting
+
+TESTS = Path(__file__).parent.parent
+
+
+class Peer:
+    def __init__(self, url: str, role: str, file: Path) -> None:
+        self.file = file
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "flow.peer", url, role, str(file)],
+            cwd=TESTS,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == b"ready\n"
+
+    def lines(self) -> list[str]:
+        return self.file.read_text().splitlines() if self.file.exists() else []
+
+    def wait(self, count: int, prefix: str = "") -> None:
+        """The file is the peer's history: look at it until the lines are there."""
+        deadline = time.monotonic() + 20
+        while sum(line.startswith(prefix) for line in self.lines()) < count:
+            assert time.monotonic() < deadline, f"the peer wrote {self.lines()[-5:]}"
+            time.sleep(0.01)
+
+    def go_on(self) -> None:
+        Path(f"{self.file}.go").touch()
+
+    def send(self, number: signal.Signals) -> None:
+        os.kill(self.process.pid, number)
+
+
+@pytest.fixture
+def peers(tmp_path: Path) -> Iterator[Any]:
+    made: list[Peer] = []
+
+    def make(url: str, role: str) -> Peer:
+        made.append(Peer(url, role, tmp_path / f"peer{len(made)}"))
+        return made[-1]
+
+    yield make
+    for peer in made:
+        peer.process.kill()
+        peer.process.wait()
+        assert peer.process.stdout is not None
+        peer.process.stdout.close()
+
+
+async def write(url: str, count: int, **payload: Any) -> list[str]:
+    from relaybox import AsyncOutbox, Event
+
+    box = AsyncOutbox(url)
+    async with box.transaction() as tx:
+        ids = await box.write_all(tx, [Event("Happened", {"n": n, **payload}, key=f"k{n}") for n in range(count)])
+    await box.close()
+    return ids
+
+
+@pytest.mark.parametrize("role", ["multi_node", "ordered"])
+async def test_a_killed_process_is_taken_over_within_seconds(
+    url: str, probe: Probe, peers: Any, role: str
+) -> None:
+    peer = peers(url, role)
+    ids = await write(url, 10, hold=True)
+    await asyncio.to_thread(peer.wait, 4)
+    assert one(url, "SELECT count(*) FROM outbox_event_pending WHERE owner IS NOT NULL") >= 4
+    async with make_box(role, url, probe):
+        peer.send(signal.SIGKILL)
+        killed = time.monotonic()
+        await probe.until(probe.has(*ids))
+        assert time.monotonic() - killed < 5
+    assert sum(fact.events for fact in probe.of(TakenOver)) >= (4 if role == "multi_node" else 0)
+    assert {seen.attempts for seen in probe.seen} <= {1, 2}
+    assert max(seen.attempts for seen in probe.seen) == 2, "attempts are counted at the claim, the dead one's too"
+    assert waiting(url) == 0
+
+
+async def test_a_paused_process_is_fenced(url: str, probe: Probe, peers: Any) -> None:
+    peer = peers(url, "multi_node")
+    ids = await write(url, 3, hold=True)
+    await asyncio.to_thread(peer.wait, 3)
+    async with make_box("multi_node", url, probe):
+        peer.send(signal.SIGSTOP)
+        await probe.until(probe.has(*ids))
+        await probe.until(lambda: waiting(url) == 0)
+        # A row of the same number, claimed by another: what the late settle would hit without a fence.
+        rows(url, f"INSERT INTO outbox_event_pending (seq, due, key_hash, token, owner, attempts) "
+                  f"SELECT seq, {LATER[url.partition(':')[0]]}, 1, 42, 999, 1 FROM outbox_event "
+                  f"WHERE event_id = '{ids[0]}'") if not url.startswith("sqlite") else None
+        peer.go_on()
+        peer.send(signal.SIGCONT)
+        await asyncio.to_thread(peer.wait, 1, "lost")
+    if not url.startswith("sqlite"):
+        assert rows(url, "SELECT token, owner FROM outbox_event_pending") == [(42, 999)]
+    assert sorted(probe.ids) == sorted(ids), "each was taken over exactly once"
+
+
+LATER = {
+    "postgresql": "clock_timestamp() + interval '1 hour'",
+    "mysql": "utc_timestamp(6) + INTERVAL 1 HOUR",
+}
+
+
+async def test_a_single_node_takes_everything_over_at_its_start(url: str, probe: Probe, peers: Any) -> None:
+    peer = peers(url, "single_node")
+    ids = await write(url, 4, hold=True)
+    await asyncio.to_thread(peer.wait, 4)
+    peer.send(signal.SIGKILL)
+    peer.process.wait()
+    started = time.monotonic()
+    async with make_box("single_node", url, probe):
+        await probe.until(probe.has(*ids))
+        assert time.monotonic() - started < 1.0, "it must not wait for the dead one's heartbeat to expire"
+    assert waiting(url) == 0
+
+
+async def test_a_clean_stop_leaves_nothing_to_wait_for(url: str, probe: Probe) -> None:
+    """A listener that outlives the drain is cut off; its event is released and free at once."""
+    from datetime import timedelta
+
+    from relaybox import Event, Listeners, Settings
+
+    started, cut_off = asyncio.Event(), []
+    listeners = Listeners()
+
+    async def hang(event: Event) -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cut_off.append(event.id)
+            raise
+
+    listeners.register("Happened", hang)
+    slow = Settings(drain_timeout=timedelta(milliseconds=50), worker_count=1)
+    async with make_box("multi_node", url, Probe(), listeners=listeners, settings=slow) as box:
+        async with box.raw.transaction() as tx:
+            ids = await box.raw.write_all(tx, [happened(n) for n in range(5)])
+        await started.wait()
+    assert len(cut_off) == 1
+    assert one(url, "SELECT count(*) FROM outbox_event_pending WHERE owner IS NULL AND attempts = 0") == 5
+    assert one(url, "SELECT count(*) FROM outbox_event_instance") == 0
+    async with make_box("multi_node", url, probe):
+        await probe.until(probe.has(*ids))
+    assert [seen.attempts for seen in probe.seen] == [1] * 5
