@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import tempfile
 from functools import cache
+from pathlib import Path
 
-from sqlalchemy import create_engine
-from sqlalchemy.ext.asyncio import create_async_engine
-from sqlalchemy.pool import NullPool
+from sqlalchemy import Engine, create_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from relaybox.drivers import AsyncDatabase, Database, open_async, open_sync
+from relaybox.store.mysql import MysqlStore
 from relaybox.store.names import Tables
 from relaybox.store.postgres import PostgresStore
+from relaybox.store.sqlite import SqliteStore
 from relaybox.testing.servers import require
-from relaybox.testing.store_contract import StoreContract
+from relaybox.testing.store_contract import ContractStore, StoreContract
+
+
+@cache
+def folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="relaybox-contract-")
 
 
 @cache
 def url_for(kind: str, suite: str) -> str:
     """One database per suite: the tests make tables of their own in it."""
+    if kind == "sqlite":
+        return f"sqlite:///{Path(folder().name) / suite}.db"
     return require(kind, durable=False).create_database()
+
+
+@cache
+def engine(url: str, driver: str) -> Engine:
+    """Shared by the tests, so that they take connections from its pool as an application does."""
+    return create_engine(with_driver(url, driver))
 
 
 def with_driver(url: str, driver: str) -> str:
@@ -26,39 +42,54 @@ def with_driver(url: str, driver: str) -> str:
     return f"{scheme.partition('+')[0]}+{driver}://{rest}"
 
 
-class Postgres(StoreContract):
+class Suite(StoreContract):
     kind = "postgres-wheel"
+    store_type: type[ContractStore] = PostgresStore
 
-    def url(self) -> str:
-        return url_for(self.kind, type(self).__name__)
+    def url(self, driver: str) -> str:
+        return with_driver(url_for(self.kind, type(self).__name__), driver)
 
-    def make_store(self, tables: Tables) -> PostgresStore:
-        return PostgresStore(tables)
+    def make_store(self, tables: Tables) -> ContractStore:
+        return self.store_type(tables)
 
 
-class Psycopg(Postgres):
+class AsyncEngineSuite(Suite):
+    """An async engine belongs to one event loop, and every test has its own."""
+
+    driver: str
+    engine: AsyncEngine | None = None
+
+    def connect(self) -> AsyncDatabase:
+        self.engine = self.engine or create_async_engine(self.url(self.driver))
+        return open_async(self.engine)
+
+    async def disconnect(self) -> None:
+        if self.engine:
+            await self.engine.dispose()
+
+
+class Psycopg(Suite):
     def connect(self) -> Database:
-        return open_sync(self.url())
+        return open_sync(self.url("psycopg"))
 
 
-class AsyncPsycopg(Postgres):
+class AsyncPsycopg(Suite):
     def connect(self) -> AsyncDatabase:
-        return open_async(with_driver(self.url(), "psycopg"))
+        return open_async(self.url("psycopg"))
 
 
-class Asyncpg(Postgres):
+class Asyncpg(Suite):
     def connect(self) -> AsyncDatabase:
-        return open_async(with_driver(self.url(), "asyncpg"))
+        return open_async(self.url("asyncpg"))
 
 
-class SqlAlchemyEngine(Postgres):
+class SqlAlchemyEngine(Suite):
     def connect(self) -> Database:
-        return open_sync(create_engine(with_driver(self.url(), "psycopg"), poolclass=NullPool))
+        return open_sync(engine(url_for(self.kind, type(self).__name__), "psycopg"))
 
 
-class SqlAlchemyAsyncEngine(Postgres):
-    def connect(self) -> AsyncDatabase:
-        return open_async(create_async_engine(with_driver(self.url(), "asyncpg"), poolclass=NullPool))
+class SqlAlchemyAsyncEngine(AsyncEngineSuite):
+    driver = "asyncpg"
 
 
 class System:
@@ -103,3 +134,47 @@ class TestSqlAlchemyEngineOnSystem(System, SqlAlchemyEngine):
 
 class TestSqlAlchemyAsyncEngineOnSystem(System, SqlAlchemyAsyncEngine):
     pass
+
+
+class Sqlite(Suite):
+    kind = "sqlite"
+    store_type = SqliteStore
+
+
+class TestSqlite3(Sqlite):
+    def connect(self) -> Database:
+        return open_sync(self.url("sqlite3"))
+
+
+class TestAsyncSqlite3(Sqlite):
+    def connect(self) -> AsyncDatabase:
+        return open_async(self.url("sqlite3"))
+
+
+class TestSqlAlchemyEngineOnSqlite(Sqlite):
+    def connect(self) -> Database:
+        return open_sync(engine(url_for(self.kind, type(self).__name__), "pysqlite"))
+
+
+class TestSqlAlchemyAsyncEngineOnSqlite(Sqlite, AsyncEngineSuite):
+    driver = "aiosqlite"
+
+
+class MariaDB(Suite):
+    kind = "mariadb"
+    store_type = MysqlStore
+
+
+class TestPymysqlOnMariaDB(MariaDB):
+    def connect(self) -> Database:
+        return open_sync(self.url("pymysql"))
+
+
+class TestAsyncmyOnMariaDB(MariaDB):
+    def connect(self) -> AsyncDatabase:
+        return open_async(self.url("asyncmy"))
+
+
+class TestSqlAlchemyEngineOnMariaDB(MariaDB):
+    def connect(self) -> Database:
+        return open_sync(engine(url_for(self.kind, type(self).__name__), "pymysql"))

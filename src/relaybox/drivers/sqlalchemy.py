@@ -19,8 +19,9 @@ from sqlalchemy.ext import asyncio as sa_async
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.util import await_only
 
-from ..errors import ConfigError, StoreBusy, StoreError
+from ..errors import ConfigError, ConnectionLost, StoreBusy, StoreError
 from ..op import Copy, ParamStyle, Result, Statement
+from .mysql_errors import translate_exception
 from .pool import AsyncDatabase, Database
 from .postgres_errors import connection_lost, translate_sqlstate
 from .spi import AsyncConnection, Callback, Connection, Dialect
@@ -66,7 +67,7 @@ def translated() -> Iterator[None]:
     except exc.ResourceClosedError as error:
         raise StoreError(f"SQLAlchemy refused: {error}") from error
     except OSError as error:  # asyncpg lets these through when it cannot connect
-        raise connection_lost(f"{type(error).__name__}: {error}") from error
+        raise ConnectionLost(f"no connection to the database: {type(error).__name__}: {error}") from error
 
 
 def translate(error: exc.DBAPIError) -> StoreError:
@@ -75,10 +76,12 @@ def translate(error: exc.DBAPIError) -> StoreError:
     if module.startswith("sqlalchemy.dialects.postgresql"):  # its own classes around asyncpg's errors
         cause = cause.__cause__ or cause
         module = type(cause).__module__
-    if module.startswith("sqlite3"):
-        return import_module("relaybox.drivers.sqlite3").translate(cause)  # type: ignore[no-any-return]
+    if module == "sqlite3":
+        from .sqlite3 import translate as translate_sqlite
+
+        return translate_sqlite(cause)
     if module.startswith(("pymysql", "asyncmy", "MySQLdb", "aiomysql", "mysql", "mariadb")):
-        return import_module("relaybox.drivers.mysql_errors").translate(cause)  # type: ignore[no-any-return]
+        return translate_exception(cause)
     sqlstate = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
     if sqlstate is None or error.connection_invalidated:
         return connection_lost(str(cause)) if _is_connection_trouble(error) else StoreError(f"{cause}")

@@ -112,7 +112,7 @@ class Source(Protocol):
     async def next_due(self) -> timedelta | None: ...
 
 
-Handler = Callable[[Delivery], Awaitable[None]]
+Handler = Callable[[Delivery], Awaitable[Any]]
 
 
 class _Worker:
@@ -273,8 +273,8 @@ class DeliveryEngine:
             self._observers(Claimed(len(claimed), now - started))
         if len(claimed) >= limit:
             self._adapt(now)
-            return
-        await self._rest(bool(claimed))
+        elif not claimed:  # a short claim does not mean that nothing is left: only an empty one does
+            await self._rest()
 
     def _enqueue(self, claimed: Sequence[Delivery]) -> None:
         runnable = 0
@@ -285,7 +285,7 @@ class DeliveryEngine:
                 continue
             self._in_flight[delivery.seq] = delivery
             self._cold_in_flight += 1
-            if self._lanes.admit(delivery):
+            if not delivery.ordered or self._lanes.admit(delivery):
                 self._cold.append(delivery)
                 runnable += 1
         self._wake_workers(runnable)
@@ -298,14 +298,14 @@ class DeliveryEngine:
             self._target = max(self._target // 2, min(self._settings.batch_size, self._settings.cold_queue_capacity))
         self._last_full = now
 
-    async def _rest(self, found: bool) -> None:
+    async def _rest(self) -> None:
         """Nothing more is due: sleep until woken, until the next row is due, or for the poll interval.
 
         Under load the next wake-up is milliseconds away, so the questions that only an idle poller needs
         answered wait for a moment of silence.
         """
         interval = self._poll_interval.total_seconds()
-        if self._loop.time() < self._eager_until and not found:
+        if self._loop.time() < self._eager_until:
             await self._woken_within(min(interval, 0.005))
             return
         if await self._woken_within(min(interval, QUIET)):
@@ -377,11 +377,13 @@ class DeliveryEngine:
 
     async def _deliver(self, worker: _Worker, delivery: Delivery) -> Outcome:
         try:
-            faults.hit("deliver.before")
+            if faults.armed is not None:
+                faults.hit("deliver.before")
             if delivery.event.id is None:
                 return Skip("the event row is gone")
             await self._handler(delivery)
-            faults.hit("deliver.after")
+            if faults.armed is not None:
+                faults.hit("deliver.after")
             return DONE
         except asyncio.CancelledError:
             if not worker.timed_out:

@@ -53,5 +53,6 @@ def fill(text: str, names: dict[str, str]) -> str:
 
 def load(dialect: str, tables: Tables, quote: str, words: Mapping[str, str]) -> dict[str, Query]:
     """`words` are a dialect's own slots: expressions that would otherwise be repeated in every block."""
-    names = {**words, **tables.substitutions(quote)}
+    names = tables.substitutions(quote)
+    names |= {word: fill(text, names) for word, text in words.items()}
     return {name: Query(name, fill(text, names), answer) for name, (text, answer) in blocks(dialect).items()}

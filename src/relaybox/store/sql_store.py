@@ -172,7 +172,8 @@ class SqlOutboxStore(MigrationOps):
 
     def oldest(self, now: datetime | None) -> Op[timedelta]:
         result = yield self.sql["outbox.claim.oldest"].bind(now=self.to_time(now))
-        return timedelta(seconds=float(result.rows[0][0])) if result.rows else timedelta(0)
+        waited = result.rows[0][0] if result.rows else None
+        return timedelta(seconds=float(waited or 0))
 
     def next_due(self, now: datetime | None) -> Op[timedelta | None]:
         result = yield self.sql["outbox.claim.next"].bind(now=self.to_time(now))
@@ -195,11 +196,15 @@ class SqlOutboxStore(MigrationOps):
         if settlement.dead:
             lost += len(settlement.dead) - (yield from self.settle_dead(settlement, at))
         if settlement.ordered:
-            kept = {held.seq for held in settlement.park}
-            free = [h.seq for h in settlement.done] + [d.seq for d in settlement.dead if d.seq not in kept]
-            if free:
-                yield self.sql["outbox.settle.unhold"].bind(seqs=self.numbers(free))
+            yield from self._unhold(settlement)
         return lost
+
+    def _unhold(self, settlement: Settlement) -> Op[None]:
+        """What is settled for good no longer holds its key."""
+        kept = {held.seq for held in settlement.park}
+        free = [h.seq for h in settlement.done] + [d.seq for d in settlement.dead if d.seq not in kept]
+        if free:
+            yield self.sql["outbox.settle.unhold"].bind(seqs=self.numbers(free))
 
     def settle_retry(self, settlement: Settlement, at: Any) -> Op[int]:
         rows = sorted(settlement.retry)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from ...codec import JSON_CODEC, Codec
 from ...errors import ConfigError
@@ -29,7 +29,7 @@ class SqliteStore(SteppedOutboxStore):
     capabilities = Capabilities(
         single_statement=False, listen=False, copy=False, skip_locked=False, transactional_ddl=True
     )
-    words = {
+    words: ClassVar[Mapping[str, str]] = {
         "clock": "coalesce(:now, CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS integer) * 1000)",
         "lease": "CAST(round(:lease * 1000000.0) AS integer)",
         "ttl": "CAST(round(:ttl * 1000000.0) AS integer)",

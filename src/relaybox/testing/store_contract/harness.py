@@ -122,6 +122,9 @@ class Harness:
     def make_store(self, tables: Tables) -> ContractStore:
         raise NotImplementedError
 
+    async def disconnect(self) -> None:
+        """After each test, for what `connect` opened beside the databases: an engine, say."""
+
     @pytest_asyncio.fixture(autouse=True)
     async def _contract(self) -> AsyncIterator[None]:
         self._runners: list[Runner] = []
@@ -131,6 +134,7 @@ class Harness:
         yield
         for runner in self._runners:
             await runner.close()
+        await self.disconnect()
 
     def another(self) -> Runner:
         """A second handle on the same database: other connections, as in another process."""

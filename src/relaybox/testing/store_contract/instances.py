@@ -28,9 +28,19 @@ class InstanceContract(Harness):
         assert await self.run(self.store.beat(me, TTL, T0 + SECOND))
         late = T0 + TTL + SECOND / 2
         assert [instance.id for instance in await self.run(self.store.instances(late))] == [me]
-        await self.run(self.store.leave(me))
+        await self.run(self.store.retire(me, late))
         assert await self.run(self.store.instances(late)) == []
         assert not await self.run(self.store.beat(me, TTL, late))
+
+    async def test_retiring_frees_what_was_held_at_once(self) -> None:
+        me, other = await self.register("me"), await self.register("other")
+        await self.write(*some_events(3))
+        mine, theirs = await self.take(2, owner=me), await self.take(owner=other)
+        assert await self.run(self.store.retire(me, T0)) == 2
+        assert await self.run(self.store.retire(me, T0)) == 0
+        assert await self.run(self.store.settle(Settlement(done=mine.held), T0)) == 2
+        assert await self.run(self.store.verify(theirs.held)) == set(theirs.seqs)
+        assert (await self.take(owner=other)).seqs == mine.seqs
 
     async def test_the_same_beat_twice_is_alive_both_times(self) -> None:
         """Engines that count only changed rows must not take an unchanged one for a missing one."""

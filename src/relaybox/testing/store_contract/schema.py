@@ -67,7 +67,7 @@ class SchemaContract(Harness):
         assert line == f"{self.store.tables.part('pending')}.last_error is missing"
 
     async def test_a_dropped_index_is_reported(self) -> None:
-        name = min(self.store.expected_indexes())
+        [name] = [name for name in self.store.expected_indexes() if name.endswith("due")]
         quoted = f"{self.store.quote}{name}{self.store.quote}"
         on = f" ON {self.named('pending')}" if self.store.dialect == "mysql" else ""
         await self.run(self.raw(f"DROP INDEX {quoted}{on}"))
@@ -123,12 +123,12 @@ class SchemaContract(Harness):
         await self.run(other.write([Event("B", None, id="same")], None, T0))
         assert [event.type for event in (await self.take()).events] == ["A"]
 
-    @pytest.mark.parametrize("name", BAD_NAMES)
-    def test_a_name_that_is_not_one_is_refused(self, name: str) -> None:
-        with pytest.raises(ConfigError):
-            Tables(name)
-        with pytest.raises(ConfigError):
-            Tables("fine", schema=name)
+    def test_a_name_that_is_not_one_is_refused(self) -> None:
+        for name in BAD_NAMES:
+            with pytest.raises(ConfigError):
+                self.make_store(Tables(name))
+            with pytest.raises(ConfigError):
+                self.make_store(Tables("fine", schema=name))
 
     async def test_a_notification_wakes_a_listener(self) -> None:
         if not self.store.capabilities.listen:

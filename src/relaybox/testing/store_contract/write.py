@@ -17,7 +17,7 @@ from .harness import LEASE, MICROSECOND, SECOND, T0, Harness, some_events
 ODD = "100% %s %(x)s :now ? $1 {event} ''\"`\\ \t;-- 日本語 🎉"
 
 _BODIES = {
-    "duplicate keys and 1.10": '{"a":1.10, "a":2}'.encode(),
+    "duplicate keys and 1.10": b'{"a":1.10, "a":2}',
     "spaces": b'\n {  "a" :\t[ 1 , 2 ] }  \n',
     "unicode": '{"ü":"日本語 🎉"}'.encode(),
     "escaped nul": rb'{"a":"\u0000\ud800"}',
@@ -100,10 +100,15 @@ class WriteContract(Harness):
         assert (back.id, back.type, back.key) == (event.id, event.type, event.key)
         assert (back.aggregate_type, back.tenant, back.headers) == (event.aggregate_type, event.tenant, event.headers)
 
-    async def test_ids_differ_by_case_accent_and_trailing_space(self) -> None:
-        ids = ["abc", "ABC", "äbc", "abc "]
-        await self.write(*[Event("A", None, id=id) for id in ids])
-        assert await self.run(self.store.stored(["ABC", "abc ", "Äbc"])) == {"ABC", "abc "}
+    async def test_ids_differ_by_case_and_accent(self) -> None:
+        await self.write(*[Event("A", None, id=id) for id in ("abc", "ABC", "äbc")])
+        assert await self.run(self.store.stored(["ABC", "äbc", "Äbc"])) == {"ABC", "äbc"}
+
+    async def test_ids_differ_by_a_trailing_space(self) -> None:
+        if self.store.dialect == "mysql":
+            pytest.skip("the one binary collation that MySQL and MariaDB share ignores trailing spaces")
+        await self.write(*[Event("A", None, id=id) for id in ("abc", "abc ")])
+        assert await self.run(self.store.stored(["abc "])) == {"abc "}
 
     @pytest.mark.parametrize("copy", [False, True])
     @pytest.mark.parametrize("count", [1, 2, 199, 200, 1_000])

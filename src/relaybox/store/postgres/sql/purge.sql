@@ -1,5 +1,5 @@
 -- name: outbox.purge.done -> rows
--- Finished and old: neither pending nor dead. Walks by seq from :after, so dead letters at the front are
+-- Finished and old: neither pending, claimed nor dead. Walks by seq from :after, so dead letters at the front are
 -- passed once per run and not once per batch. Returns where it got to and how many went.
 WITH seen AS MATERIALIZED (
   SELECT seq FROM {event}
@@ -10,6 +10,7 @@ gone AS (
   WHERE e.seq = seen.seq
     AND NOT EXISTS (SELECT 1 FROM {pending} p WHERE p.seq = e.seq)
     AND NOT EXISTS (SELECT 1 FROM {dead} d WHERE d.seq = e.seq)
+    AND e.seq NOT IN (SELECT item / 65536 FROM {claim} c, unnest(c.items) AS item)
   RETURNING e.seq)
 SELECT (SELECT count(*) FROM seen), (SELECT max(seq) FROM seen), (SELECT count(*) FROM gone)
 

@@ -7,13 +7,14 @@ SELECT seq FROM {pending} WHERE due <= {clock} ORDER BY due, seq LIMIT :limit
 SELECT shard FROM {shard} WHERE owner = :owner AND until > {clock}
 
 -- name: outbox.claim.ordered -> rows
--- The same for ordered delivery: only shards of `:mine`, and no row behind a held head.
+-- For ordered delivery: only shards of `:mine`, and no row behind a held head. By seq, not by due: a row
+-- that was given back is due later than its successors and must still go before them.
 SELECT p.seq FROM {pending} p
 WHERE p.due <= {clock}
   AND (p.key_hash >> 32) % :shards IN (SELECT value FROM json_each(:mine))
   AND NOT EXISTS (SELECT 1 FROM {hold} h WHERE h.key_hash = p.key_hash
                   AND (h.seq < p.seq OR (h.seq = p.seq AND h.parked)))
-ORDER BY p.due, p.seq
+ORDER BY p.seq
 LIMIT :limit
 
 -- name: outbox.claim.take -> count

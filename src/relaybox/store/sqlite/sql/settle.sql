@@ -20,7 +20,7 @@ FROM json_each(:rows) r CROSS JOIN {pending} p
 -- name: outbox.settle.hold -> count
 -- The rest of the key waits for this row. Fenced like every settle: the row must still be ours.
 INSERT INTO {hold} AS h (key_hash, seq, parked, since)
-SELECT key_hash, seq, :parked, {clock} FROM {pending} WHERE seq IN {held} ORDER BY seq DESC
+SELECT key_hash, seq, :parked, {clock} FROM {pending} WHERE seq IN {held}
 ON CONFLICT (key_hash) DO UPDATE SET seq = excluded.seq, parked = excluded.parked
 WHERE h.seq >= excluded.seq
 

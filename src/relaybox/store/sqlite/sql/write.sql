@@ -10,13 +10,13 @@ RETURNING seq
 
 -- name: outbox.write.many -> rows
 -- The same for a batch. json_each numbers its elements, ORDER BY keeps the list order, and substr cuts each
--- payload out of the one BLOB by bytes.
+-- payload out of the one BLOB by bytes (and says NULL when that is empty as a whole).
 INSERT INTO {event} (event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
                      payload, headers, occurred_at, deliver_at, created_at)
 SELECT json_extract(value, '$.event_id'), json_extract(value, '$.event_type'),
        json_extract(value, '$.aggregate_type'), json_extract(value, '$.aggregate_id'),
        json_extract(value, '$.tenant_id'), json_extract(value, '$.content_type'),
-       substr(:payloads, json_extract(value, '$.start'), json_extract(value, '$.size')),
+       coalesce(substr(:payloads, json_extract(value, '$.start'), json_extract(value, '$.size')), x''),
        json_extract(value, '$.headers'), json_extract(value, '$.occurred_at'),
        json_extract(value, '$.deliver_at'), {clock}
 FROM json_each(:rows) WHERE true ORDER BY key

@@ -1,0 +1,83 @@
+"""aiosqlite: callers' connections. Our own need no package, see `sqlite3`."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar, Literal
+
+import aiosqlite
+
+from ..errors import ConnectionLost, UnsupportedByEngine
+from ..op import Copy, Result, Statement
+from .spi import Dialect, Silent
+from .sqlite3 import begins_by_itself, translate
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise translate(error) from error
+    except ValueError as error:  # how aiosqlite says "closed"
+        raise ConnectionLost("this SQLite connection is closed; open a new one") from error
+
+
+class AiosqliteConnection(Silent):
+    dialect: Dialect = "sqlite"
+    copy: ClassVar[bool] = False
+    is_async: ClassVar[Literal[True]] = True
+
+    def __init__(self, raw: aiosqlite.Connection) -> None:
+        self.raw = raw
+
+    async def execute(self, statement: Statement | Copy) -> Result:
+        """A cursor whose rows are tuples, whatever row factory the caller chose."""
+        if isinstance(statement, Copy):
+            raise UnsupportedByEngine("SQLite has no COPY; PostgreSQL has")
+        text, _ = statement.query.compiled("named")
+        with translated():
+            async with self.raw.cursor() as cursor:
+                cursor.row_factory = None
+                await cursor.execute(text, statement.params)
+                if statement.query.answer == "rows":
+                    rows = list(await cursor.fetchall())
+                    return Result(rows, len(rows))
+                return Result((), cursor.rowcount)
+
+    def in_transaction(self) -> bool:
+        with translated():
+            return self.raw.in_transaction or begins_by_itself(self.raw._conn)
+
+    async def begin(self) -> None:
+        with translated():
+            await (await self.raw.execute("BEGIN IMMEDIATE")).close()
+
+    async def commit(self) -> None:
+        with translated():
+            await self.raw.commit()
+
+    async def rollback(self) -> None:
+        with translated():
+            await self.raw.rollback()
+
+    async def close(self) -> None:
+        with translated():
+            await self.raw.close()
+
+    def broken(self) -> bool:
+        try:
+            self.raw.in_transaction  # noqa: B018
+        except (ValueError, sqlite3.ProgrammingError):
+            return True
+        return False
+
+
+def wrap(handle: Any) -> AiosqliteConnection | None:
+    if isinstance(handle, aiosqlite.Connection):
+        return AiosqliteConnection(handle)
+    if isinstance(handle, aiosqlite.Cursor):
+        return AiosqliteConnection(handle._conn)
+    return None

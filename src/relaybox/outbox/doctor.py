@@ -1,0 +1,168 @@
+"""`relaybox doctor`: what in this outbox, its schema or its server endangers delivery.
+
+    findings = examine(database, store)        # database: drivers.open_sync(url)
+
+A look changes nothing. Checks that the role may not make are skipped and named, never guessed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from ..clock import SYSTEM_CLOCK, Clock
+from ..drivers.spi import AsyncRunner, Runner
+from ..errors import SchemaDrift, SchemaTooNew, StoreError
+from ..op import Op, arun, run
+from ..store.doctor import Finding, Vitals, judge_clock, judge_mysql, judge_postgres, judge_sqlite, vitals
+from ..store.spi import Instance, OutboxStore, Status
+from ..store.sql_store import SqlOutboxStore
+
+__all__ = ["Finding", "aexamine", "checkup", "examine"]
+
+UNDELIVERED = timedelta(seconds=60)
+
+
+def examine(database: Runner, store: OutboxStore, *, clock: Clock = SYSTEM_CLOCK) -> list[Finding]:
+    with database.connection() as connection:
+        return run(checkup(store, clock, _announced_pid(connection.raw)), connection)
+
+
+async def aexamine(database: AsyncRunner, store: OutboxStore, *, clock: Clock = SYSTEM_CLOCK) -> list[Finding]:
+    async with database.connection() as connection:
+        return await arun(checkup(store, clock, _announced_pid(connection.raw)), connection)
+
+
+def _announced_pid(raw: Any) -> int | None:
+    """The backend that the start-up announced; a pooler announces another than the one that answers."""
+    if (ask := getattr(raw, "get_server_pid", None)) is not None:  # asyncpg
+        return int(ask())
+    pid = getattr(getattr(raw, "info", None), "backend_pid", None)  # psycopg
+    return pid if isinstance(pid, int) else None
+
+
+def file_system_of(file: str, read: Callable[[], str] | None = None) -> str | None:
+    """The type of the file system a file lies on, from the kernel's mount table; None where there is none."""
+    try:
+        table = (read or Path(os.sep, "proc", "self", "mounts").read_text)()
+    except OSError:
+        return None
+    found, longest = None, -1
+    path = Path(file).resolve()
+    for line in table.splitlines():
+        _, mount, kind, *_ = line.split(" ", 3)
+        where = Path(mount.replace("\\040", " "))
+        if path.is_relative_to(where) and len(where.parts) >= longest:
+            found, longest = kind, len(where.parts)
+    return found
+
+
+def checkup(store: OutboxStore, clock: Clock = SYSTEM_CLOCK, announced_pid: int | None = None) -> Op[list[Finding]]:
+    """Every check, in reading order. Run it outside a transaction: a refused question must not spoil the next."""
+    seen = Vitals()
+    if isinstance(store, SqlOutboxStore):
+        seen = yield from vitals(store.sql, clock)
+    schema = yield from _schema(store)
+    alive: list[Instance] = []
+    state: Status | None = None
+    if all(finding.level != "critical" for finding in schema):
+        alive = yield from store.instances(clock.database_now())
+        state = yield from store.status(clock.database_now())
+    findings = [*_server(store.dialect, seen, announced_pid, len(alive)), *judge_clock(seen), *schema]
+    if state is not None:
+        findings += [*_claims(seen), *_delivery(state, alive)]
+        findings += _unread(seen)
+    return findings
+
+
+def _server(dialect: str, seen: Vitals, announced_pid: int | None, processes: int) -> Iterator[Finding]:
+    match dialect:
+        case "postgres":
+            yield from judge_postgres(seen, announced_pid)
+        case "sqlite":
+            file = seen.facts.get("file")
+            yield from judge_sqlite(seen, file_system=file_system_of(file) if file else None, processes=processes)
+        case "mysql":
+            yield from judge_mysql(seen)
+
+
+def _schema(store: OutboxStore) -> Op[list[Finding]]:
+    try:
+        todo = yield from store.plan()
+        if todo:
+            return [
+                Finding(
+                    "critical",
+                    "schema",
+                    f"{len(todo)} migration(s) are not applied to {store.tables.event!r}, first {todo[0].version} "
+                    f"({todo[0].name})",
+                    "run `relaybox migrate`",
+                )
+            ]
+        lines = yield from store.drift()
+    except SchemaTooNew as error:
+        return [Finding("critical", "schema", str(error), "upgrade relaybox")]
+    except SchemaDrift as error:
+        return [Finding("critical", "schema", str(error), "compare the tables with the migrations of this release")]
+    except StoreError as error:
+        return [Finding("critical", "schema", f"the tables could not be read: {error}", "check the role's privileges")]
+    if not lines:
+        return [Finding("ok", "schema", f"{store.tables.event!r} is at version {store.migrations()[-1].version}")]
+    return [
+        Finding("warning" if line.startswith("index ") else "critical", "schema drift", line, "restore what was changed")
+        for line in lines
+    ]
+
+
+def _claims(seen: Vitals) -> Iterator[Finding]:
+    unowned, silent = (int(seen.facts.get(f"claims.{kind}") or 0) for kind in ("unowned", "silent"))
+    if unowned:
+        yield Finding(
+            "warning",
+            "claims",
+            f"{unowned} event(s) are claimed by a process that is not registered; they wait for the end of their lease",
+            "nothing to do unless the number stays",
+        )
+    if silent:
+        yield Finding(
+            "warning",
+            "claims",
+            f"{silent} event(s) are claimed by a process that fell silent and nobody has taken them over",
+            "start a delivering process",
+        )
+    if not unowned and not silent:
+        yield Finding("ok", "claims", "every claim belongs to a running process")
+
+
+def _delivery(state: Status, alive: list[Instance]) -> Iterator[Finding]:
+    oldest = state.oldest_due.total_seconds()
+    if state.oldest_due > UNDELIVERED and not alive:
+        yield Finding(
+            "critical",
+            "delivery",
+            f"{state.due} event(s) are due, the oldest for {oldest:,.0f} s, and no process delivers",
+            "start one with `relaybox run`",
+        )
+    elif state.oldest_due > UNDELIVERED:
+        yield Finding(
+            "warning",
+            "delivery",
+            f"{state.due} event(s) are due, the oldest for {oldest:,.0f} s: delivery is behind",
+            "add processes or workers, or look for slow listeners",
+        )
+    else:
+        yield Finding("ok", "delivery", f"{len(alive)} process(es) deliver, {state.due} event(s) are due")
+    if state.dead:
+        yield Finding(
+            "warning", "dead letters", f"{state.dead} event(s) are dead", "see `relaybox dead list`, then replay them"
+        )
+
+
+def _unread(seen: Vitals) -> list[Finding]:
+    return [
+        Finding("warning", name.removeprefix("doctor."), f"not checked: {error}", "give the role the privilege to look")
+        for name, error in seen.unread.items()
+    ]

@@ -1,0 +1,60 @@
+-- name: outbox.claim.pick -> rows
+-- The longest-due rows, locked; others pass over them. FORCE INDEX, because a sort would lock the whole table.
+SELECT seq FROM {pending} FORCE INDEX ({pending_name}_due)
+WHERE due <= {clock} ORDER BY due, seq LIMIT :limit FOR UPDATE SKIP LOCKED
+
+-- name: outbox.claim.shards -> rows
+-- The shards this instance owns now. The shared lock makes a take-over wait for this claim, so it will see
+-- and free the rows.
+SELECT shard FROM {shard} WHERE owner = :owner AND until > {clock} LOCK IN SHARE MODE
+
+-- name: outbox.claim.ordered -> rows
+-- For ordered delivery: only shards of `:mine`, and no row behind a held head. Without row locks: a locking
+-- scan touches other instances' rows on its way, and one that skipped such a row would take the next of the
+-- same key before it. The shared locks on the shards keep competitors away instead. By seq, not by due: a
+-- row that was given back is due later than its successors and must still go before them.
+SELECT p.seq FROM {pending} p
+WHERE p.due <= {clock}
+  AND JSON_CONTAINS(:mine, CAST((p.key_hash >> 32) % :shards AS char))
+  AND NOT EXISTS (SELECT 1 FROM {hold} h WHERE h.key_hash = p.key_hash
+                  AND (h.seq < p.seq OR (h.seq = p.seq AND h.parked)))
+ORDER BY p.seq
+LIMIT :limit
+
+-- name: outbox.claim.take -> count
+-- `due` is asked again: an ordered pick has not locked its rows.
+UPDATE {seqs} STRAIGHT_JOIN {pending} p ON p.seq = s.seq
+SET p.due = {clock} + INTERVAL :lease SECOND, p.token = :token, p.owner = :owner, p.claimed_at = {clock},
+    p.attempts = p.attempts + 1
+WHERE p.due <= {clock}
+
+-- name: outbox.claim.read -> rows
+-- By the token of this claim, never by owner: an owner holds rows of earlier claims too. An event row that
+-- somebody deleted still comes back (LEFT JOIN), so that its pending row can be settled.
+SELECT p.seq, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,
+       e.payload, e.headers, e.occurred_at, e.deliver_at, e.created_at, p.attempts
+FROM {seqs} STRAIGHT_JOIN {pending} p ON p.seq = s.seq AND p.token = :token
+LEFT JOIN {event} e ON e.seq = p.seq
+
+-- name: outbox.claim.verify -> rows
+-- Which rows of a hand-over exist: one whose savepoint was rolled back does not.
+SELECT p.seq FROM {held} STRAIGHT_JOIN {pending} p ON p.seq = s.seq AND p.token = s.token
+
+-- name: outbox.claim.renew -> count
+UPDATE {held} STRAIGHT_JOIN {pending} p ON p.seq = s.seq AND p.token = s.token
+SET p.due = {clock} + INTERVAL :lease SECOND
+
+-- name: outbox.claim.release -> count
+-- Given back untried: due at once, and the attempt that claiming counted is taken back.
+UPDATE {held} STRAIGHT_JOIN {pending} p ON p.seq = s.seq AND p.token = s.token
+SET p.due = {clock}, p.token = NULL, p.owner = NULL, p.claimed_at = NULL,
+    p.attempts = greatest(p.attempts - 1, 0)
+
+-- name: outbox.claim.oldest -> rows
+-- Seconds that the oldest due row has waited; no row when nothing is due.
+SELECT timestampdiff(MICROSECOND, due, {clock}) / 1000000e0 FROM {pending}
+WHERE due <= {clock} ORDER BY due, seq LIMIT 1
+
+-- name: outbox.claim.next -> rows
+-- Seconds until the next row is due, so that an idle poller can sleep exactly that long.
+SELECT timestampdiff(MICROSECOND, {clock}, due) / 1000000e0 FROM {pending} ORDER BY due LIMIT 1

@@ -1,0 +1,65 @@
+-- name: outbox.instance.register -> count
+INSERT INTO {instance} (name, role, started_at, expires_at)
+VALUES (:name, :role, {clock}, {clock} + INTERVAL :ttl SECOND)
+
+-- name: outbox.instance.registered -> rows
+SELECT last_insert_id()
+
+-- name: outbox.instance.beat -> count
+-- Zero rows: somebody declared us dead. Our claims are gone; register anew. (Counts rows found, not rows
+-- changed: our connections set CLIENT_FOUND_ROWS.)
+UPDATE {instance} SET expires_at = {clock} + INTERVAL :ttl SECOND WHERE id = :id
+
+-- name: outbox.instance.leave -> count
+DELETE FROM {instance} WHERE id = :id
+
+-- name: outbox.instance.expired -> rows
+-- The dead, one remover each; with a survivor everybody else: a single node frees everything that is not
+-- its own when it starts.
+SELECT id FROM {instance}
+WHERE CASE WHEN :survivor IS NULL THEN expires_at < {clock} ELSE id <> :survivor END
+FOR UPDATE SKIP LOCKED
+
+-- name: outbox.instance.remove -> count
+DELETE i FROM JSON_TABLE(:owners, '$[*]' COLUMNS (id bigint PATH '$')) s STRAIGHT_JOIN {instance} i ON i.id = s.id
+
+-- name: outbox.instance.free -> count
+-- The claims of dead instances are due at once. Their tokens go, so a zombie cannot settle. One table only:
+-- such an UPDATE passes over locked rows of others without waiting.
+UPDATE {pending} SET due = {clock}, token = NULL, owner = NULL, claimed_at = NULL
+WHERE owner IS NOT NULL AND JSON_CONTAINS(:owners, CAST(owner AS char))
+
+-- name: outbox.instance.live -> rows
+SELECT id, name, role, started_at, expires_at FROM {instance} WHERE expires_at >= {clock} ORDER BY id
+
+-- name: outbox.shard.count -> rows
+SELECT count(*) FROM {shard} WHERE shard < :shards
+
+-- name: outbox.shard.seed -> count
+-- Only when some are missing: an INSERT that finds the row there locks it, and hides it from SKIP LOCKED.
+INSERT IGNORE INTO {shard} (shard) SELECT s.shard FROM JSON_TABLE(:all, '$[*]' COLUMNS (shard integer PATH '$')) s
+
+-- name: outbox.shard.pick -> rows
+-- Up to :want free or expired shards.
+SELECT shard, term FROM {shard}
+WHERE shard < :shards AND (owner IS NULL OR until < {clock}) ORDER BY shard LIMIT :want FOR UPDATE SKIP LOCKED
+
+-- name: outbox.shard.acquire -> count
+-- Each under a new term.
+UPDATE JSON_TABLE(:taken, '$[*]' COLUMNS (shard integer PATH '$')) s STRAIGHT_JOIN {shard} h ON h.shard = s.shard
+SET h.owner = :owner, h.term = h.term + 1, h.until = {clock} + INTERVAL :ttl SECOND
+
+-- name: outbox.shard.free -> count
+-- After a take-over: what the former owner had claimed in these shards is free, and its token is gone.
+UPDATE {pending} SET due = {clock}, token = NULL, owner = NULL, claimed_at = NULL
+WHERE owner IS NOT NULL AND JSON_CONTAINS(:taken, CAST((key_hash >> 32) % :shards AS char))
+
+-- name: outbox.shard.renew -> count
+UPDATE {shard} SET until = {clock} + INTERVAL :ttl SECOND WHERE owner = :owner AND until >= {clock}
+
+-- name: outbox.shard.owned -> rows
+SELECT shard, term FROM {shard} WHERE owner = :owner AND until >= {clock}
+
+-- name: outbox.shard.release -> count
+UPDATE {shard} SET owner = NULL, until = '1000-01-01 00:00:00'
+WHERE owner = :owner AND JSON_CONTAINS(:given, CAST(shard AS char))

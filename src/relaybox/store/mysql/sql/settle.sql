@@ -1,0 +1,48 @@
+-- name: outbox.settle.done -> count
+-- Done means gone. The token is the fence: a claim that was taken over changes nothing.
+DELETE p FROM {held} STRAIGHT_JOIN {pending} p ON p.seq = s.seq AND p.token = s.token
+
+-- name: outbox.settle.retry -> count
+UPDATE JSON_TABLE(:rows, '$[*]' COLUMNS (
+         seq bigint PATH '$[0]', token bigint PATH '$[1]', delay double PATH '$[2]',
+         reason text {text} PATH '$[3]')) s
+STRAIGHT_JOIN {pending} p ON p.seq = s.seq AND p.token = s.token
+SET p.due = {clock} + INTERVAL s.delay SECOND, p.last_error = s.reason,
+    p.token = NULL, p.owner = NULL, p.claimed_at = NULL
+
+-- name: outbox.settle.dead -> count
+-- FOR UPDATE: between this statement and the delete nobody may take the row over.
+INSERT INTO {dead} (seq, key_hash, attempts, last_error, dead_at)
+SELECT p.seq, p.key_hash, p.attempts, s.reason, {clock}
+FROM JSON_TABLE(:rows, '$[*]' COLUMNS (
+       seq bigint PATH '$[0]', token bigint PATH '$[1]', reason text {text} PATH '$[2]')) s
+STRAIGHT_JOIN {pending} p ON p.seq = s.seq AND p.token = s.token
+FOR UPDATE
+
+-- name: outbox.settle.hold -> count
+-- The rest of the key waits for this row. Fenced like every settle: the row must still be ours.
+-- `parked` is set before `seq`, whose old value it looks at.
+INSERT INTO {hold} (key_hash, seq, parked, since)
+SELECT p.key_hash, p.seq, :parked, {clock}
+FROM {held} STRAIGHT_JOIN {pending} p ON p.seq = s.seq AND p.token = s.token
+ON DUPLICATE KEY UPDATE
+  parked = CASE WHEN {hold}.seq >= VALUES(seq) THEN VALUES(parked) ELSE {hold}.parked END,
+  seq = least({hold}.seq, VALUES(seq))
+
+-- name: outbox.settle.unhold -> count
+-- A head that is settled for good frees its key.
+DELETE h FROM {seqs} STRAIGHT_JOIN {hold} h ON h.seq = s.seq
+
+-- name: outbox.settle.held -> rows
+-- Keys that wait, oldest first, with what they wait for.
+SELECT e.aggregate_id, h.seq, e.event_id, h.parked, h.since,
+       coalesce(p.attempts, d.attempts), coalesce(p.last_error, d.last_error)
+FROM {hold} h
+LEFT JOIN {event} e ON e.seq = h.seq
+LEFT JOIN {pending} p ON p.seq = h.seq
+LEFT JOIN {dead} d ON d.seq = h.seq
+ORDER BY h.since LIMIT :limit
+
+-- name: outbox.settle.unblock -> count
+-- An operator's decision: the key goes on without its head (which stays a dead letter, or retries on its own).
+DELETE FROM {hold} WHERE key_hash = :key_hash

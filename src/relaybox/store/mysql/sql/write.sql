@@ -1,0 +1,41 @@
+-- name: outbox.write.many -> count
+-- One round trip for one event or a thousand. ORDER BY gives the numbers in list order. Times come as text
+-- and are cast here, because the two servers disagree on datetimes inside JSON.
+INSERT INTO {event} (event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
+                     payload, headers, occurred_at, deliver_at, created_at)
+SELECT r.event_id, r.event_type, r.aggregate_type, r.aggregate_id, r.tenant_id, r.content_type,
+       from_base64(r.payload), r.headers, CAST(r.occurred_at AS datetime(6)), CAST(r.deliver_at AS datetime(6)),
+       {clock}
+FROM JSON_TABLE(:rows, '$[*]' COLUMNS (
+  ord            FOR ORDINALITY,
+  event_id       varchar(36)  {text} PATH '$.event_id',
+  event_type     varchar(128) {text} PATH '$.event_type',
+  aggregate_type varchar(64)  {text} PATH '$.aggregate_type',
+  aggregate_id   varchar(128) {text} PATH '$.aggregate_id',
+  tenant_id      varchar(64)  {text} PATH '$.tenant_id',
+  content_type   varchar(128) {text} PATH '$.content_type',
+  headers        mediumtext   {text} PATH '$.headers',
+  occurred_at    varchar(26)  {text} PATH '$.occurred_at',
+  deliver_at     varchar(26)  {text} PATH '$.deliver_at',
+  payload        longtext     {text} PATH '$.payload')) r
+ORDER BY r.ord
+
+-- name: outbox.write.numbers -> rows
+SELECT e.event_id, e.seq FROM {ids} STRAIGHT_JOIN {event} e ON e.event_id = s.event_id
+
+-- name: outbox.write.pending -> count
+-- A delayed event is never claimed by its writer: nobody would deliver it when its time comes.
+INSERT INTO {pending} (seq, due, key_hash, token, owner, attempts, claimed_at)
+SELECT r.seq, coalesce(CAST(r.deliver_at AS datetime(6)), {clock} + INTERVAL :lease SECOND), r.key_hash,
+       CASE WHEN r.deliver_at IS NULL THEN :token END,
+       CASE WHEN r.deliver_at IS NULL THEN :owner END,
+       CASE WHEN r.deliver_at IS NULL THEN :attempts ELSE 0 END,
+       CASE WHEN r.deliver_at IS NULL AND :owner IS NOT NULL THEN {clock} END
+FROM JSON_TABLE(:rows, '$[*]' COLUMNS (
+  seq        bigint PATH '$.seq',
+  key_hash   bigint PATH '$.key_hash',
+  deliver_at varchar(26) {text} PATH '$.deliver_at')) r
+
+-- name: outbox.write.stored -> rows
+-- Which of these ids are stored: the answer to a commit whose reply was lost.
+SELECT e.event_id FROM {ids} STRAIGHT_JOIN {event} e ON e.event_id = s.event_id

@@ -1,0 +1,66 @@
+"""Links between pages lead somewhere, and the reference pages say what the code says."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import doc_pages
+import pytest
+
+import relaybox
+from relaybox import errors
+from relaybox.store import open_store
+from relaybox.store.spi import Capabilities, Status
+
+ALL = sorted([*doc_pages.PAGES, *doc_pages.ROOT.glob("*.md")])
+DIALECTS = ("postgres", "sqlite", "mysql")
+
+
+def anchors(page: Path) -> set[str]:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", sorted(set(ALL)), ids=doc_pages.name)
+def test_links(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" in link:
+            continue
+        target, _, anchor = link.partition("#")
+        file = (page.parent / target).resolve() if target else page
+        assert file.exists(), f"{doc_pages.name(page)} links to {link}"
+        if anchor:
+            assert anchor in anchors(file), f"{doc_pages.name(page)} links to {link}"
+
+
+def reference(name: str) -> str:
+    return (doc_pages.ROOT / "docs" / "reference" / name).read_text(encoding="utf-8")
+
+
+def test_api_lists_every_public_name() -> None:
+    listed = set(re.findall(r"^\| `(\w+)`", reference("api.md"), re.MULTILINE))
+    assert set(relaybox.__all__) <= listed
+
+
+def test_errors_shows_the_tree() -> None:
+    assert errors.__doc__ is not None
+    tree = [line.strip() for line in errors.__doc__.splitlines() if "──" in line]
+    page = reference("errors.md")
+    assert [line for line in tree if line not in page] == []
+
+
+@pytest.mark.parametrize("capability", [field.name for field in fields(Capabilities)])
+def test_engines_table_is_what_the_stores_declare(capability: str) -> None:
+    row = re.search(rf"^\| [^|]*\(`{capability}`\) \|([^|]*)\|([^|]*)\|([^|]*)\|$", reference("engines.md"), re.MULTILINE)
+    assert row, f"engines.md has no row for {capability}"
+    said = [cell.strip().startswith("yes") for cell in row.groups()]
+    assert said == [getattr(open_store(dialect).capabilities, capability) for dialect in DIALECTS]
+
+
+def test_status_fields_are_explained() -> None:
+    page = (doc_pages.ROOT / "docs" / "operate" / "runbook.md").read_text(encoding="utf-8")
+    assert [field.name for field in fields(Status) if f"`{field.name}`" not in page] == []

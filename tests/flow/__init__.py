@@ -1,0 +1,1 @@
+"""End-to-end flows on real databases: from a caller's transaction to a listener."""

@@ -1,0 +1,186 @@
+"""What the flow tests stand on: a probe to wait on, a fresh database per test, one face for both kinds of outbox."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+from relaybox import AsyncOutbox, Event, Listeners, Outbox, Settings
+from relaybox.lifecycle import Fact
+
+PATIENCE = 20.0
+F = TypeVar("F", bound=Fact)
+
+QUICK = Settings(
+    retry_base=timedelta(milliseconds=5),
+    retry_max=timedelta(milliseconds=20),
+    instance_ttl=timedelta(seconds=1),
+    lease=timedelta(seconds=3),
+    drain_timeout=timedelta(seconds=5),
+)
+
+
+@dataclass
+class Seen:
+    event: Event
+    attempts: int
+    source: str
+    at: float
+
+
+@dataclass
+class Probe:
+    """Collects facts and deliveries. Tests wait for a condition on them, never for seconds."""
+
+    facts: list[Fact] = field(default_factory=list)
+    seen: list[Seen] = field(default_factory=list)
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def __call__(self, fact: Fact) -> None:
+        with self._changed:
+            self.facts.append(fact)
+            self._changed.notify_all()
+
+    def deliver(self, event: Event, delivery: Any) -> None:
+        with self._changed:
+            self.seen.append(Seen(event, delivery.attempts, delivery.source, time.monotonic()))
+            self._changed.notify_all()
+
+    def wait(self, condition: Callable[[], Any], timeout: float = PATIENCE) -> None:
+        with self._changed:
+            assert self._changed.wait_for(condition, timeout), (
+                f"waited {timeout} s in vain; delivered {len(self.seen)}, last facts {self.facts[-5:]}"
+            )
+
+    async def until(self, condition: Callable[[], Any], timeout: float = PATIENCE) -> None:
+        await asyncio.to_thread(self.wait, condition, timeout)
+
+    def of(self, kind: type[F]) -> list[F]:
+        return [fact for fact in list(self.facts) if isinstance(fact, kind)]
+
+    @property
+    def ids(self) -> list[str]:
+        return [seen.event.id for seen in list(self.seen)]
+
+    def count(self, event_id: str) -> int:
+        return self.ids.count(event_id)
+
+    def has(self, *event_ids: str) -> Callable[[], bool]:
+        return lambda: set(event_ids) <= set(self.ids)
+
+    def wrote(self, count: int) -> Callable[[], bool]:
+        return lambda: len(self.seen) >= count
+
+
+def recording(probe: Probe, *types: str) -> Listeners:
+    listeners = Listeners()
+
+    async def listen(event: Event, delivery: Any) -> None:
+        probe.deliver(event, delivery)
+
+    for name in types or ("Happened",):
+        listeners.register(name, listen)
+    return listeners
+
+
+def happened(n: int = 0, **options: Any) -> Event:
+    return Event("Happened", {"n": n}, **options)
+
+
+class Box:
+    """Outbox or AsyncOutbox behind awaitable calls, so that one test body serves both."""
+
+    def __init__(self, box: Outbox | AsyncOutbox) -> None:
+        self.raw: Any = box
+        self.is_async = isinstance(box, AsyncOutbox)
+
+    async def __aenter__(self) -> Box:
+        if self.is_async:
+            await self.raw.__aenter__()
+        else:
+            await asyncio.to_thread(self.raw.__enter__)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self.call("close")
+
+    async def call(self, name: str, *args: Any, **options: Any) -> Any:
+        """A sync outbox is used on this thread: client connections may not travel between threads."""
+        method = self.raw
+        for part in name.split("."):
+            method = getattr(method, part)
+        if self.is_async:
+            return await method(*args, **options)
+        if name in ("write", "write_all"):
+            return method(*args, **options)
+        return await asyncio.to_thread(method, *args, **options)
+
+
+def make_box(kind: str, url: Any, probe: Probe, *, is_async: bool = True, **options: Any) -> Box:
+    listeners = options.pop("listeners", None) or recording(probe)
+    options.setdefault("settings", QUICK)
+    options.setdefault("observers", [probe])
+    cls: Any = AsyncOutbox if is_async else Outbox
+    if kind == "writer_only":
+        return Box(cls.writer_only(url, **options))
+    if kind == "plain":
+        return Box(cls(url, **options))
+    return Box(getattr(cls, kind)(url, listeners, **options))
+
+
+def sqlite_url(folder: Path) -> str:
+    return f"sqlite:///{folder / 'flow.db'}"
+
+
+def with_driver(url: str, driver: str) -> str:
+    scheme, rest = url.split("://", 1)
+    return f"{scheme.partition('+')[0]}+{driver}://{rest}"
+
+
+def rows(url: str, text: str) -> list[tuple[Any, ...]]:
+    """Raw SQL on a connection of the test's own, past relaybox."""
+    if url.startswith("sqlite"):
+        import sqlite3
+
+        with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
+            found = connection.execute(text).fetchall()
+        connection.close()
+        return found
+    if url.startswith("mysql"):
+        import pymysql
+
+        from relaybox.drivers.mysql_session import options
+
+        raw = pymysql.connect(**options(url))
+        try:
+            with raw.cursor() as cursor:
+                cursor.execute(text)
+                return list(cursor.fetchall())
+        finally:
+            raw.close()
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as other:
+        cursor = other.execute(text)  # type: ignore[call-overload]
+        return cursor.fetchall() if cursor.description else []
+
+
+def one(url: str, text: str) -> Any:
+    return rows(url, text)[0][0]
+
+
+def stored(url: str) -> int:
+    return int(one(url, "SELECT count(*) FROM outbox_event"))
+
+
+def waiting(url: str) -> int:
+    return int(one(url, "SELECT count(*) FROM outbox_event_pending"))
