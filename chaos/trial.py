@@ -264,4 +264,9 @@ class Trial:
     def _dump(self) -> None:
         with psycopg.connect(self.url) as connection:
             rows = connection.execute("SELECT event_no, key FROM truth").fetchall()
-        (self.folder / "truth.bin").write_bytes(b"".join(TRUTH_FORMAT.pack(*row) for row in rows))
+            (self.folder / "truth.bin").write_bytes(b"".join(TRUTH_FORMAT.pack(*row) for row in rows))
+            left = connection.execute("SELECT count(*) FROM outbox_event_pending").fetchone()
+            dead = connection.execute("SELECT seq, attempts, last_error FROM outbox_event_dead").fetchall()
+        if left != (0,):
+            self._harness.append(f"{left and left[0]} events pending at the end")
+        self._harness += [f"event with seq {seq} died after {tries} attempts: {why}" for seq, tries, why in dead]

@@ -137,13 +137,8 @@ _MISSING: Final[Any] = object()
 _EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-class Event:
-    """One fact to deliver. Equal when the ids are equal; the repr shows no payload.
-
-    payload        a JSON value, dataclass or model (encoded now), or bytes (kept as they are)
-    payload_json   ready JSON text, stored byte for byte
-    payload_bytes  the same for bytes of any content type
-    """
+class _Fields:
+    """The storage of an event, still writable: reading back millions of rows must not pay for immutability."""
 
     __slots__ = (
         "_codec",
@@ -175,6 +170,17 @@ class Event:
     _codec: Codec
     _headers: Mapping[str, str] | None
     _headers_text: str | None
+
+
+class Event(_Fields):
+    """One fact to deliver. Equal when the ids are equal; the repr shows no payload.
+
+    payload        a JSON value, dataclass or model (encoded now), or bytes (kept as they are)
+    payload_json   ready JSON text, stored byte for byte
+    payload_bytes  the same for bytes of any content type
+    """
+
+    __slots__ = ()
 
     def __init__(
         self,
@@ -227,28 +233,28 @@ class Event:
     @classmethod
     def stored(cls, row: tuple[Any, ...], codec: Codec = JSON_CODEC) -> Event:
         """An event read back, in the column order of `store.spi.EVENT_COLUMNS`; trusted, unchecked."""
-        self = object.__new__(cls)
-        put = object.__setattr__
-        put(self, "seq", row[0])
-        put(self, "id", row[1])
-        put(self, "type", row[2])
-        put(self, "aggregate_type", row[3] or GLOBAL)
-        put(self, "key", row[4])
-        put(self, "tenant", row[5])
-        put(self, "content_type", row[6] or JSON)
-        put(self, "body", row[7])
-        put(self, "_headers_text", row[8])
-        put(self, "_headers", None)
-        put(self, "occurred_at", row[9])
-        put(self, "deliver_at", row[10])
-        put(self, "created_at", row[11])
-        put(self, "_codec", codec)
-        return self
+        fields = _Fields()
+        fields.seq = row[0]
+        fields.id = row[1]
+        fields.type = row[2]
+        fields.aggregate_type = row[3] or GLOBAL
+        fields.key = row[4]
+        fields.tenant = row[5]
+        fields.content_type = row[6] or JSON
+        fields.body = row[7]
+        fields._headers_text = row[8]
+        fields.occurred_at = row[9]
+        fields.deliver_at = row[10]
+        fields.created_at = row[11]
+        fields._headers = None
+        fields._codec = codec
+        fields.__class__ = cls
+        return fields  # type: ignore[return-value]
 
     def with_headers(self, extra: Mapping[str, str]) -> Event:
         """A copy with more headers and the same id and body: for writer hooks."""
         copy = object.__new__(type(self))
-        for slot in Event.__slots__:
+        for slot in _Fields.__slots__:
             object.__setattr__(copy, slot, getattr(self, slot))
         merged = _headers({**self.headers, **extra})
         object.__setattr__(copy, "_headers", MappingProxyType(merged))
@@ -319,7 +325,7 @@ class Event:
         return f"Event({self.type!r}, <{len(self.body)} bytes>{key}, id={self.id!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        slots = {slot: getattr(self, slot) for slot in Event.__slots__ if slot not in ("_codec", "_headers")}
+        slots = {slot: getattr(self, slot) for slot in _Fields.__slots__ if slot not in ("_codec", "_headers")}
         return _rebuild, (slots,)
 
 

@@ -28,15 +28,15 @@ POINTS: tuple[str, ...] = (
     "migrate.step",  # between two migrations
 )
 
-_armed: Callable[[str], None] | None = None
+armed: Callable[[str], None] | None = None
 
 
 def hit(name: str) -> None:
-    if _armed is not None:
-        _armed(name)
+    if armed is not None:
+        armed(name)
 
 
 def arm(action: Callable[[str], None] | None) -> None:
     """Install the one action that every point calls; None disarms. For tests: see relaybox.testing.crash."""
-    global _armed
-    _armed = action
+    global armed
+    armed = action

@@ -64,19 +64,21 @@ async def test_what_the_hot_queue_refuses_is_given_back_and_polled(migrated: str
     assert seen == Counter(range(5))
 
 
-async def test_a_rolled_back_transaction_delivers_nothing(migrated: str, probe: Probe) -> None:
+async def write_and_fail(box: AsyncOutbox, block: Any, tx: Any = None) -> None:
+    async with block as begun:
+        await box.write(tx or begun, Event("T", "ghost"))
+        raise KeyError
+
+
+async def test_what_was_rolled_back_is_not_delivered(migrated: str, probe: Probe) -> None:
     listeners, seen = Listeners(), []
     listeners.register("T", lambda event: seen.append(event.payload))
     async with AsyncOutbox.single_node(migrated, listeners, observers=[probe]) as box:
         with pytest.raises(KeyError):
-            async with box.transaction() as tx:
-                await box.write(tx, Event("T", "ghost"))
-                raise KeyError
+            await write_and_fail(box, box.transaction())
         async with box.transaction() as tx:
             with pytest.raises(KeyError):
-                async with tx.savepoint():
-                    await box.write(tx, Event("T", "ghost of a savepoint"))
-                    raise KeyError
+                await write_and_fail(box, tx.savepoint(), tx)
             await box.write(tx, Event("T", "real"))
         await probe.wait(Delivered)
     assert seen == ["real"]

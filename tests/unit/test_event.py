@@ -146,7 +146,7 @@ def test_sources_may_change_afterwards() -> None:
 
 def test_pickle_keeps_everything() -> None:
     event = Event("A", {"n": 1}, key="k", tenant="t", headers={"h": "é"}, aggregate_type="Order", id="mine")
-    copy = pickle.loads(pickle.dumps(event))
+    copy = pickle.loads(pickle.dumps(event))  # noqa: S301 - our own
     fields = (
         "id",
         "type",
@@ -410,12 +410,7 @@ json_values = st.recursive(
 
 @given(json_values)
 def test_json_values_come_back(value: Any) -> None:
-    try:
-        event = Event("A", value)
-    except InvalidEvent as refused:
-        assert "surrogate" in str(refused)
-    else:
-        assert event.payload == value
+    assert Event("A", value).payload == value
 
 
 @given(st.binary(max_size=200))

@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from ..errors import DeliveryError, Unroutable
 from ..event import GLOBAL
 from ..runtime.delivery import Delivery
 from ..runtime.threads import ListenerThreads
-from .listeners import Listeners, Registry
+from .listeners import Listener, Listeners, Registry
 
 log = logging.getLogger("relaybox")
 
@@ -65,10 +65,20 @@ class Dispatch:
         self._interceptors = tuple(interceptors)
         self._threads = threads
 
-    async def __call__(self, delivery: Delivery) -> None:
-        if not self._interceptors:
-            await self._listen(delivery)
-            return
+    def __call__(self, delivery: Delivery) -> Awaitable[Any]:
+        """What to await. The common case, one async listener and no interceptor, adds no coroutine of its own."""
+        return self._intercepted(delivery) if self._interceptors else self._listen(delivery)
+
+    def _listen(self, delivery: Delivery) -> Awaitable[Any]:
+        event = delivery.event
+        listener = self._find(event.aggregate_type, event.type)
+        if listener is None:
+            raise self._unroutable(event.aggregate_type, event.type)
+        if listener.is_async:
+            return listener.call(event, delivery) if listener.wants_delivery else listener.call(event)  # type: ignore[no-any-return]
+        return self._threaded(listener, delivery)
+
+    async def _intercepted(self, delivery: Delivery) -> None:
         error: Exception | None = None
         entered = []
         try:
@@ -92,16 +102,9 @@ class Dispatch:
         except Exception:
             log.exception("after_dispatch of %s failed for event %s", type(interceptor).__name__, delivery.event.id)
 
-    async def _listen(self, delivery: Delivery) -> None:
-        event = delivery.event
-        listener = self._find(event.aggregate_type, event.type)
-        if listener is None:
-            raise self._unroutable(event.aggregate_type, event.type)
-        arguments = (event, delivery) if listener.wants_delivery else (event,)
-        if listener.is_async:
-            await listener.call(*arguments)
-        else:
-            await _maybe(await self._threads.call(listener.call, *arguments))
+    async def _threaded(self, listener: Listener, delivery: Delivery) -> None:
+        arguments = (delivery.event, delivery) if listener.wants_delivery else (delivery.event,)
+        await _maybe(await self._threads.call(listener.call, *arguments))
 
     def _unroutable(self, aggregate_type: str, event_type: str) -> Unroutable:
         text = f"no listener for event type {event_type!r} of aggregate type {aggregate_type!r}"

@@ -104,11 +104,10 @@ class Node:
         return self._source.new_claim()
 
     def committed(self, hand_over: HandOver) -> None:
-        ends = self._clock.monotonic() + self._settings.lease.total_seconds()
         if self._in_loop():
-            self._take(hand_over, ends)
+            self._take(hand_over)
         elif self._running:
-            self._loop.call_soon_threadsafe(self._take, hand_over, ends)
+            self._loop.call_soon_threadsafe(self._take, hand_over)
 
     def unseen(self) -> None:
         if self._in_loop():
@@ -122,15 +121,15 @@ class Node:
         except RuntimeError:
             return False
 
-    def _take(self, hand_over: HandOver, ends: float) -> None:
+    def _take(self, hand_over: HandOver) -> None:
         claim = hand_over.claim
-        if claim is None:
+        if claim is None or hand_over.lease_end <= self._clock.monotonic():  # a transaction longer than the lease
             self.engine.wake()
             if self._notifier is not None:
                 self._notifier.soon()
             return
         deliveries = [
-            Delivery(event, seq, claim.token, 1, ends, hot=True)
+            Delivery(event, seq, claim.token, 1, hand_over.lease_end, hot=True)
             for event, seq in zip(hand_over.events, hand_over.seqs, strict=True)
             if event.deliver_at is None
         ]

@@ -54,7 +54,7 @@ class OutboxSource:
 
     async def settle(self, outcomes: Sequence[Settled]) -> int:
         settlement = self._settlement(outcomes)
-        several = bool(settlement.retry) + bool(settlement.dead) + bool(settlement.done) > 1 or self.ordered
+        several = bool(settlement.retry or settlement.dead or settlement.ordered)
         return await self._db.run(self._store.settle(settlement, self._clock.database_now()), tx=self._tx or several)
 
     def _settlement(self, outcomes: Sequence[Settled]) -> Settlement:
@@ -78,7 +78,7 @@ class OutboxSource:
         return Settlement(done, retry, dead, hold, park, ordered=True)
 
     async def release(self, deliveries: Sequence[Delivery]) -> None:
-        await self._db.run(self._store.release(_held(deliveries), self._clock.database_now()), tx=self._tx)
+        await self._db.run(self._store.release(_held(deliveries), self._clock.database_now()))
 
     async def renew(self, deliveries: Sequence[Delivery]) -> set[int]:
         renewal = self._store.renew(_held(deliveries), self._settings.lease, self._clock.database_now())

@@ -45,10 +45,11 @@ class WriterHook:
 
 
 class Ticket(NamedTuple):
-    """A write on its way: what will be inserted, and who claims it."""
+    """A write on its way: what will be inserted, who claims it, and when that lease ends by our clock."""
 
     events: Sequence[Event]
     claim: Claim | None
+    lease_end: float
 
 
 class HandOver(NamedTuple):
@@ -57,6 +58,7 @@ class HandOver(NamedTuple):
     events: Sequence[Event]
     seqs: Sequence[int]
     claim: Claim | None
+    lease_end: float
     uncertain: bool
 
 
@@ -105,7 +107,9 @@ class Writer:
         if not events:
             return None
         # Only a handle that tells of its commit may claim: nobody else would hand the rows over.
-        return Ticket(events, self._claim() if _tells(connection) else None)
+        claim = self._claim() if _tells(connection) else None
+        lease_end = self._clock.monotonic() + claim.lease.total_seconds() if claim is not None else 0.0
+        return Ticket(events, claim, lease_end)
 
     def op(self, ticket: Ticket, connection: Connection | AsyncConnection) -> Op[list[int]]:
         faults.hit("write.before")
@@ -122,7 +126,8 @@ class Writer:
         self._call("after_write", events)
         if self._observers:
             self._observers(Written(len(events)))
-        hand_over = HandOver(events, seqs, ticket.claim, ticket.claim is not None and connection.in_savepoint())
+        uncertain = ticket.claim is not None and connection.in_savepoint()
+        hand_over = HandOver(events, seqs, ticket.claim, ticket.lease_end, uncertain)
         seen = (self._hook is not None or self._committed is not None) and connection.after_commit(
             lambda: self._after_commit(hand_over)
         )

@@ -114,7 +114,7 @@ class Source(Protocol):
     async def next_due(self) -> timedelta | None: ...
 
 
-Handler = Callable[[Delivery], Awaitable[None]]
+Handler = Callable[[Delivery], Awaitable[Any]]
 
 
 class _Worker:
@@ -280,10 +280,12 @@ class DeliveryEngine:
         now = self._loop.time()
         if claimed and self._observers:
             self._observers(Claimed(len(claimed), now - started))
+        if claimed:
+            self._fruitless = 0
         if len(claimed) >= limit:
             self._adapt(now)
-            return
-        await self._rest(bool(claimed))
+        elif not claimed:  # a short claim does not mean that nothing is left: only an empty one does
+            await self._rest()
 
     def _enqueue(self, claimed: Sequence[Delivery]) -> None:
         runnable = 0
@@ -294,7 +296,7 @@ class DeliveryEngine:
                 continue
             self._in_flight[delivery.seq] = delivery
             self._cold_in_flight += 1
-            if self._lanes.admit(delivery):
+            if not delivery.ordered or self._lanes.admit(delivery):
                 self._cold.append(delivery)
                 runnable += 1
         self._wake_workers(runnable)
@@ -307,27 +309,27 @@ class DeliveryEngine:
             self._target = max(self._target // 2, min(self._settings.batch_size, self._settings.cold_queue_capacity))
         self._last_full = now
 
-    async def _rest(self, found: bool) -> None:
+    async def _rest(self) -> None:
         """Nothing more is due: sleep until woken, until the next row is due, or for the poll interval.
 
         Under load the next wake-up is milliseconds away, so the questions that only an idle poller needs
         answered wait for a moment of silence.
         """
         interval = self._poll_interval.total_seconds()
-        if self._loop.time() < self._eager_until and not found:
+        if self._loop.time() < self._eager_until:
             await self._woken_within(min(interval, 0.005))
             return
         if await self._woken_within(min(interval, QUIET)):
             return
         due = await self._source.next_due()
-        await self._woken_within(min(interval, self._until(due, found)))
+        await self._woken_within(min(interval, self._until(due)))
 
-    def _until(self, due: timedelta | None, found: bool) -> float:
+    def _until(self, due: timedelta | None) -> float:
         """Seconds to the next due row. One that is due and yet not claimed (behind a parked head, in another's shard)
         gets one look at once, in case it has just become due, and then ever fewer."""
-        if due is None or due > timedelta(0) or found:
+        if due is None or due > timedelta(0):
             self._fruitless = 0
-            return math.inf if due is None else max(0.0, due.total_seconds())
+            return math.inf if due is None else due.total_seconds()
         self._fruitless += 1
         return 0.0 if self._fruitless == 1 else QUIET * 2.0 ** min(self._fruitless, 20)
 
@@ -394,11 +396,13 @@ class DeliveryEngine:
 
     async def _deliver(self, worker: _Worker, delivery: Delivery) -> Outcome:
         try:
-            faults.hit("deliver.before")
+            if faults.armed is not None:
+                faults.hit("deliver.before")
             if delivery.event.id is None:
                 return Skip("the event row is gone")
             await self._handler(delivery)
-            faults.hit("deliver.after")
+            if faults.armed is not None:
+                faults.hit("deliver.after")
             return DONE
         except asyncio.CancelledError as error:
             if worker.timed_out:

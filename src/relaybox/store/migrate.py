@@ -66,10 +66,7 @@ class MigrationOps:
             return []
         result = yield self.sql["schema.applied"].bind()
         texts = {m.version: m.sql for m in self.migrations()}
-        return [
-            Migration(row[0], row[1], texts.get(row[0], ""), row[2], self.from_time(row[3]))
-            for row in result.rows
-        ]
+        return [Migration(row[0], row[1], texts.get(row[0], ""), row[2], self.from_time(row[3])) for row in result.rows]
 
     def plan(self) -> Op[list[Migration]]:
         """What migrate() would do. Refuses a schema that a newer release made."""

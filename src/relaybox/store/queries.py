@@ -33,9 +33,7 @@ def blocks(dialect: str) -> dict[str, tuple[str, Answer]]:
             body = text[head.end() : following.start() if following else len(text)]
             answer = cast(Answer, head["answer"])
             if answer not in get_args(Answer):
-                raise ValueError(
-                    f"{dialect}/{file.name}: {head['name']} answers {answer!r}, not rows or count"
-                )
+                raise ValueError(f"{dialect}/{file.name}: {head['name']} answers {answer!r}, not rows or count")
             if head["name"] in found:
                 raise ValueError(f"{dialect}/{file.name}: {head['name']} is defined twice")
             found[head["name"]] = (without_comments(body), answer)

@@ -25,9 +25,11 @@ from .spi import (
     Claimed,
     DeadFilter,
     DeadLetter,
+    Death,
     Held,
     Instance,
     Purge,
+    Retry,
     Settlement,
     Status,
 )
@@ -64,7 +66,7 @@ class SqlOutboxStore(MigrationOps):
     def from_time(self, value: Any) -> datetime:
         return value  # type: ignore[no-any-return]
 
-    def pairs(self, held: Sequence[Held]) -> dict[str, Any]:
+    def pairs(self, held: Sequence[Held | Retry | Death]) -> dict[str, Any]:
         """Claims as parameters, sorted so that concurrent batches lock in one order."""
         ordered = sorted((h[0], h[1]) for h in held)
         return {"seqs": [seq for seq, _ in ordered], "tokens": [token for _, token in ordered]}
@@ -172,7 +174,8 @@ class SqlOutboxStore(MigrationOps):
 
     def oldest(self, now: datetime | None) -> Op[timedelta]:
         result = yield self.sql["outbox.claim.oldest"].bind(now=self.to_time(now))
-        return timedelta(seconds=float(result.rows[0][0])) if result.rows else timedelta(0)
+        waited = result.rows[0][0] if result.rows else None
+        return timedelta(seconds=float(waited or 0))
 
     def next_due(self, now: datetime | None) -> Op[timedelta | None]:
         result = yield self.sql["outbox.claim.next"].bind(now=self.to_time(now))
@@ -195,11 +198,15 @@ class SqlOutboxStore(MigrationOps):
         if settlement.dead:
             lost += len(settlement.dead) - (yield from self.settle_dead(settlement, at))
         if settlement.ordered:
-            kept = {held.seq for held in settlement.park}
-            free = [h.seq for h in settlement.done] + [d.seq for d in settlement.dead if d.seq not in kept]
-            if free:
-                yield self.sql["outbox.settle.unhold"].bind(seqs=self.numbers(free))
+            yield from self._unhold(settlement)
         return lost
+
+    def _unhold(self, settlement: Settlement) -> Op[None]:
+        """What is settled for good no longer holds its key."""
+        kept = {held.seq for held in settlement.park}
+        free = [h.seq for h in settlement.done] + [d.seq for d in settlement.dead if d.seq not in kept]
+        if free:
+            yield self.sql["outbox.settle.unhold"].bind(seqs=self.numbers(free))
 
     def settle_retry(self, settlement: Settlement, at: Any) -> Op[int]:
         rows = sorted(settlement.retry)
@@ -224,10 +231,7 @@ class SqlOutboxStore(MigrationOps):
 
     def blocked(self, limit: int) -> Op[list[BlockedKey]]:
         result = yield self.sql["outbox.settle.held"].bind(limit=limit)
-        return [
-            BlockedKey(row[0], row[2], bool(row[3]), self.from_time(row[4]), row[5], row[6])
-            for row in result.rows
-        ]
+        return [BlockedKey(row[0], row[2], bool(row[3]), self.from_time(row[4]), row[5], row[6]) for row in result.rows]
 
     def unblock(self, key: str) -> Op[bool]:
         result = yield self.sql["outbox.settle.unblock"].bind(key_hash=key_hash(key))
@@ -252,9 +256,7 @@ class SqlOutboxStore(MigrationOps):
     def retire(self, instance: int, now: datetime | None) -> Op[int]:
         """Sign off: whatever is still claimed under this instance is free at once."""
         yield self.sql["outbox.instance.leave"].bind(id=instance)
-        freed = yield self.sql["outbox.instance.free"].bind(
-            owners=self.numbers([instance]), now=self.to_time(now)
-        )
+        freed = yield self.sql["outbox.instance.free"].bind(owners=self.numbers([instance]), now=self.to_time(now))
         return freed.count
 
     def take_over(self, survivor: int | None, now: datetime | None) -> Op[tuple[int, int]]:
@@ -268,10 +270,7 @@ class SqlOutboxStore(MigrationOps):
 
     def instances(self, now: datetime | None) -> Op[list[Instance]]:
         result = yield self.sql["outbox.instance.live"].bind(now=self.to_time(now))
-        return [
-            Instance(row[0], row[1], row[2], self.from_time(row[3]), self.from_time(row[4]))
-            for row in result.rows
-        ]
+        return [Instance(row[0], row[1], row[2], self.from_time(row[3]), self.from_time(row[4])) for row in result.rows]
 
     def acquire_shards(
         self, owner: int, want: int, shards: int, ttl: timedelta, now: datetime | None
@@ -288,9 +287,7 @@ class SqlOutboxStore(MigrationOps):
         return taken
 
     def renew_shards(self, owner: int, ttl: timedelta, now: datetime | None) -> Op[dict[int, int]]:
-        result = yield self.sql["outbox.shard.renew"].bind(
-            owner=owner, ttl=ttl.total_seconds(), now=self.to_time(now)
-        )
+        result = yield self.sql["outbox.shard.renew"].bind(owner=owner, ttl=ttl.total_seconds(), now=self.to_time(now))
         return {row[0]: row[1] for row in result.rows}
 
     def release_shards(self, owner: int, shards: Sequence[int]) -> Op[None]:
@@ -310,9 +307,7 @@ class SqlOutboxStore(MigrationOps):
             **self._where(where), after=after, limit=limit, event_id=event_id
         )
         return [
-            DeadLetter(
-                Event.stored(self.event_row(row), self.codec), row[12], row[13], self.from_time(row[14])
-            )
+            DeadLetter(Event.stored(self.event_row(row), self.codec), row[12], row[13], self.from_time(row[14]))
             for row in result.rows
         ]
 
@@ -342,9 +337,7 @@ class SqlOutboxStore(MigrationOps):
         return replayed
 
     def purge_done(self, before: datetime, after: int, limit: int) -> Op[Purge]:
-        result = yield self.sql["outbox.purge.done"].bind(
-            before=self.to_time(before), after=after, limit=limit
-        )
+        result = yield self.sql["outbox.purge.done"].bind(before=self.to_time(before), after=after, limit=limit)
         seen, last, gone = result.rows[0]
         return Purge(seen, last or after, gone)
 

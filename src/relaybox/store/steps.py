@@ -16,7 +16,7 @@ from ..errors import ConfigError
 from ..event import Event
 from ..ids import key_hash
 from ..op import Op, Result
-from .spi import Claim, Claimed, Held, Purge, Settlement
+from .spi import Claim, Claimed, Death, Held, Purge, Retry, Settlement
 from .sql_store import SqlOutboxStore, cut, lane_key
 
 # One statement carries at most this much; servers limit a packet (16 MB by default on MariaDB).
@@ -43,7 +43,7 @@ def chunks(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
 class SteppedOutboxStore(SqlOutboxStore):
     # -- lists as JSON ----------------------------------------------------------------------------
 
-    def pairs(self, held: Sequence[Held]) -> dict[str, Any]:
+    def pairs(self, held: Sequence[Held | Retry | Death]) -> dict[str, Any]:
         return {"held": as_json(sorted((h[0], h[1]) for h in held))}
 
     def numbers(self, values: Sequence[int]) -> Any:

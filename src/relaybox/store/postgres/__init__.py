@@ -1,20 +1,27 @@
-"""PostgreSQL 14 or newer: the full engine."""
+"""PostgreSQL 14 or newer: the full engine.
+
+A claim is one row that holds a whole batch (see the migration): claiming moves rows out of `pending`,
+settling takes them out of the claim, and whoever finds a claim expired moves its rest back.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ...codec import JSON
 from ...event import GLOBAL, Event
-from ...ids import key_hash
-from ...op import Copy, Op
-from ..spi import Capabilities, Claim
+from ...ids import key_hash, new_token
+from ...op import Copy, Op, Result, Statement
+from ..spi import Capabilities, Claim, Claimed, Death, Held, Retry, Settlement
 from ..sql_store import SqlOutboxStore, lane_key
 
 # Below this a single statement with arrays is faster than two COPYs and the numbers for them.
 COPY_FROM = 200
+BATCH = 500  # events per waiting batch
+SPREAD = 2.0  # seconds over which the events of an expired claim come back
 
 _EVENT = (
     "seq",
@@ -44,15 +51,15 @@ _EVENT_TYPES = (
     "timestamptz",
     "timestamptz",
 )
-_PENDING = ("seq", "due", "key_hash", "token", "owner", "attempts", "claimed_at")
-_PENDING_TYPES = ("int8", "timestamptz", "int8", "int8", "int4", "int4", "timestamptz")
+_CLAIM = ("token", "owner", "until", "claimed_at", "items")
+_CLAIM_TYPES = ("int8", "int4", "timestamptz", "timestamptz", "int8[]")
+_PENDING = ("seq", "due", "key_hash", "attempts")
+_PENDING_TYPES = ("int8", "timestamptz", "int8", "int4")
 
 
 class PostgresStore(SqlOutboxStore):
     dialect = "postgres"
-    capabilities = Capabilities(
-        single_statement=True, listen=True, copy=True, skip_locked=True, transactional_ddl=True
-    )
+    capabilities = Capabilities(single_statement=True, listen=True, copy=True, skip_locked=True, transactional_ddl=True)
 
     def from_time(self, value: datetime) -> datetime:
         """psycopg answers in the session's time zone; asyncpg in UTC."""
@@ -63,6 +70,8 @@ class PostgresStore(SqlOutboxStore):
             return row  # type: ignore[return-value]  # a tuple of the right values; attempts behind it do no harm
         return (*row[:9], *(at and self.from_time(at) for at in row[9:12]))
 
+    # -- write ------------------------------------------------------------------------------------
+
     def write(
         self, events: Sequence[Event], claim: Claim | None, now: datetime | None, *, copy: bool = False
     ) -> Op[list[int]]:
@@ -70,16 +79,23 @@ class PostgresStore(SqlOutboxStore):
             return [(yield from self.write_one(events[0], claim, now))]
         if copy and len(events) >= COPY_FROM:
             return (yield from self._write_copy(events, claim, now))
-        result = yield self.sql["outbox.write.many"].bind(
-            **self._arrays(events),
-            key_hashes=[key_hash(lane_key(event)) for event in events],
-            token=claim and claim.token,
-            owner=claim and claim.owner,
-            lease=claim.lease.total_seconds() if claim else 0.0,
-            attempts=1 if claim else 0,
-            now=now,
-        )
+        result = yield self.sql["outbox.write.many"].bind(**self._arrays(events), **self._title(claim), now=now)
         return sorted(row[0] for row in result.rows)
+
+    def write_one(self, event: Event, claim: Claim | None, now: datetime | None) -> Op[int]:
+        params = self.columns(event, now)
+        if claim is None or event.deliver_at is not None:  # a delayed event is never claimed by its writer
+            params["key_hash"] = key_hash(lane_key(event))
+            result = yield Statement(self.sql["outbox.write.one"], params)
+        else:
+            params.update(self._title(claim))
+            result = yield Statement(self.sql["outbox.write.one_claimed"], params)
+        return int(result.rows[0][0])
+
+    def _title(self, claim: Claim | None) -> dict[str, Any]:
+        if claim is None:
+            return {"token": new_token(), "owner": None, "lease": 0.0}
+        return {"token": claim.token, "owner": claim.owner, "lease": claim.lease.total_seconds()}
 
     def write_plain(self, events: Sequence[Event], now: datetime | None) -> Op[list[int]]:
         result = yield self.sql["outbox.write.plain"].bind(**self._arrays(events), now=now)
@@ -99,9 +115,7 @@ class PostgresStore(SqlOutboxStore):
             "deliver_ats": [e.deliver_at for e in events],
         }
 
-    def _write_copy(
-        self, events: Sequence[Event], claim: Claim | None, now: datetime | None
-    ) -> Op[list[int]]:
+    def _write_copy(self, events: Sequence[Event], claim: Claim | None, now: datetime | None) -> Op[list[int]]:
         """Two COPYs instead of one statement: several times the rate for thousands of events."""
         drawn = yield self.sql["outbox.write.numbers"].bind(count=len(events), now=now)
         seqs = sorted(row[0] for row in drawn.rows)
@@ -124,15 +138,116 @@ class PostgresStore(SqlOutboxStore):
             for seq, e in zip(seqs, events, strict=True)
         ]
         yield Copy(self.tables.event, self.tables.schema, _EVENT, _EVENT_TYPES, wide)
-        ends = at + claim.lease if claim else at
-        narrow = [
-            (seq, ends, key_hash(lane_key(e)), claim.token, claim.owner, 1, at)
-            if claim and e.deliver_at is None
-            else (seq, e.deliver_at or at, key_hash(lane_key(e)), None, None, 0, None)
-            for seq, e in zip(seqs, events, strict=True)
-        ]
-        yield Copy(self.tables.part("pending"), self.tables.schema, _PENDING, _PENDING_TYPES, narrow)
+        now_due = [seq for seq, e in zip(seqs, events, strict=True) if e.deliver_at is None]
+        if now_due:
+            yield Copy(
+                self.tables.part("claim"), self.tables.schema, _CLAIM, _CLAIM_TYPES, _batches(now_due, claim, at)
+            )
+        if len(now_due) < len(events):
+            delayed = [(s, e) for s, e in zip(seqs, events, strict=True) if e.deliver_at is not None]
+            rows = [(seq, e.deliver_at, key_hash(lane_key(e)), 0) for seq, e in delayed]
+            yield Copy(self.tables.part("pending"), self.tables.schema, _PENDING, _PENDING_TYPES, rows)
         return seqs
+
+    # -- claim ------------------------------------------------------------------------------------
+
+    def claim(self, claim: Claim, limit: int, now: datetime | None) -> Op[list[Claimed]]:
+        """When nothing is due, look for expired claims; busy tables leave that to the heartbeats."""
+        claimed = yield from super().claim(claim, limit, now)
+        if not claimed and (yield from self._expire((), now)):
+            claimed = yield from super().claim(claim, limit, now)
+        return claimed
+
+    def verify(self, held: Sequence[Held]) -> Op[set[int]]:
+        result = yield self.sql["outbox.claim.verify"].bind(tokens=_tokens(held))
+        return _ours(held, result)
+
+    def renew(self, held: Sequence[Held], lease: timedelta, now: datetime | None) -> Op[set[int]]:
+        result = yield self.sql["outbox.claim.renew"].bind(tokens=_tokens(held), lease=lease.total_seconds(), now=now)
+        return _ours(held, result)
+
+    def release(self, held: Sequence[Held], now: datetime | None) -> Op[int]:
+        yield self.sql["outbox.claim.lock"].bind(tokens=_tokens(held))
+        result = yield self.sql["outbox.claim.release"].bind(**self.pairs(held), now=now)
+        yield self.sql["outbox.settle.done"].bind(**self.pairs(held))
+        return result.count
+
+    def claim_ordered(self, claim: Claim, limit: int, shards: int, now: datetime | None) -> Op[list[Claimed]]:
+        """Batches and expired claims become single rows first, and without jitter: order decides here."""
+        claimed = yield from super().claim_ordered(claim, limit, shards, now)
+        if not claimed and (yield from self._expire((), now, ordered=True)):
+            claimed = yield from super().claim_ordered(claim, limit, shards, now)
+        return claimed
+
+    def _expire(self, owners: Sequence[int], now: datetime | None, *, ordered: bool = False) -> Op[int]:
+        result = yield self.sql["outbox.claim.expired"].bind(
+            owners=list(owners), now=now, waiting=ordered, spread=0.0 if ordered or now is not None else SPREAD
+        )
+        return result.count
+
+    # -- settle -----------------------------------------------------------------------------------
+
+    def settle(self, settlement: Settlement, now: datetime | None) -> Op[int]:
+        everything: list[Held | Retry | Death] = [*settlement.done, *settlement.retry, *settlement.dead]
+        if settlement.retry or settlement.dead:
+            yield self.sql["outbox.claim.lock"].bind(tokens=_tokens(everything))
+        for held, parked in ((settlement.hold, False), (settlement.park, True)):
+            if held:
+                yield self.sql["outbox.settle.hold"].bind(**self.pairs(held), parked=parked, now=now)
+        if settlement.retry:
+            yield from self.settle_retry(settlement, now)
+        if settlement.dead:
+            yield from self.settle_dead(settlement, now)
+        result = yield self.sql["outbox.settle.done"].bind(**self.pairs(everything))
+        if settlement.ordered:
+            yield from self._unhold(settlement)
+        return len(everything) - int(result.rows[0][0])
+
+    # -- instances and shards -----------------------------------------------------------------------
+
+    def take_over(self, survivor: int | None, now: datetime | None) -> Op[tuple[int, int]]:
+        gone = yield self.sql["outbox.instance.expired"].bind(survivor=survivor, now=now)
+        owners = [row[0] for row in gone.rows]
+        return len(owners), (yield from self._expire(owners, now))
+
+    def retire(self, instance: int, now: datetime | None) -> Op[int]:
+        yield self.sql["outbox.instance.leave"].bind(id=instance)
+        return (yield from self._expire((instance,), now))
+
+    def acquire_shards(
+        self, owner: int, want: int, shards: int, ttl: timedelta, now: datetime | None
+    ) -> Op[dict[int, int]]:
+        """All shards of an owner expire together, so what he had claimed is free with the first one taken."""
+        yield self.sql["outbox.shard.seed"].bind(shards=shards)
+        result = yield self.sql["outbox.shard.acquire"].bind(
+            owner=owner, want=want, shards=shards, ttl=ttl.total_seconds(), now=now
+        )
+        former = {row[2] for row in result.rows} - {None}
+        if former:
+            yield from self._expire(sorted(former), now, ordered=True)
+        return {row[0]: row[1] for row in result.rows}
+
+    # -- seeing -----------------------------------------------------------------------------------
 
     def notify(self) -> Op[None]:
         yield self.sql["outbox.status.notify"].bind()
+
+
+def _batches(seqs: Sequence[int], claim: Claim | None, at: datetime) -> list[tuple[Any, ...]]:
+    """Rows of the claim table: one claim for its writer, or waiting batches of a size that suits most claims."""
+    if claim is not None:
+        return [(claim.token, claim.owner, at + claim.lease, at, [seq * 65536 + 1 for seq in seqs])]
+    size = math.ceil(len(seqs) / math.ceil(len(seqs) / BATCH))
+    return [
+        (new_token(), None, at, None, [seq * 65536 for seq in seqs[start : start + size]])
+        for start in range(0, len(seqs), size)
+    ]
+
+
+def _tokens(held: Sequence[Any]) -> list[int]:
+    return sorted({h[1] for h in held})
+
+
+def _ours(held: Sequence[Held], result: Result) -> set[int]:
+    there = {(row[0], row[1]) for row in result.rows}
+    return {h.seq for h in held if (h.token, h.seq) in there}

@@ -37,9 +37,7 @@ class MariaDBServer(PrivateServer):
         super().__init__(unprivileged_account("mysql"))
         self._program = program
         self._durable = durable
-        self._banner = subprocess.run(
-            [program, "--version"], capture_output=True, text=True, check=False
-        ).stdout
+        self._banner = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
 
     @classmethod
     def from_system(cls, *, durable: bool = True) -> Self:

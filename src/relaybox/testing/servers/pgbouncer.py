@@ -32,9 +32,7 @@ class PgBouncer(PrivateServer):
 
     kind = "pgbouncer"
 
-    def __init__(
-        self, postgres: PostgresServer, pool_mode: PoolMode = "transaction", pool_size: int = 2
-    ) -> None:
+    def __init__(self, postgres: PostgresServer, pool_mode: PoolMode = "transaction", pool_size: int = 2) -> None:
         program = find_program("pgbouncer")
         if program is None:
             raise ServerUnavailable("PgBouncer", GET_SERVER)

@@ -61,9 +61,7 @@ class PostgresServer(PrivateServer):
 
     kind = "postgres"
 
-    def __init__(
-        self, bindir: Path, *, durable: bool = True, settings: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, bindir: Path, *, durable: bool = True, settings: Mapping[str, str] | None = None) -> None:
         super().__init__(unprivileged_account("postgres"))
         self._origin = self._bindir = bindir
         self._settings = {"max_connections": "200", **({} if durable else FORGETFUL), **(settings or {})}

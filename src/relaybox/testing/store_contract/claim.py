@@ -115,9 +115,9 @@ class ClaimContract(Harness):
     async def test_renewing_keeps_the_claim(self) -> None:
         await self.write(*some_events(2))
         taken = await self.take()
-        assert await self.run(self.store.renew(taken.held[:1], LEASE, T0 + LEASE / 2)) == {taken.seqs[0]}
-        assert (await self.take(owner=2, now=T0 + LEASE)).seqs == taken.seqs[1:]
-        assert (await self.take(owner=2, now=T0 + LEASE * 1.5)).seqs == taken.seqs[:1]
+        assert await self.run(self.store.renew(taken.held, LEASE, T0 + LEASE / 2)) == set(taken.seqs)
+        assert (await self.take(owner=2, now=T0 + LEASE)).seqs == []
+        assert (await self.take(owner=2, now=T0 + LEASE * 1.5)).seqs == taken.seqs
 
     async def test_releasing_gives_the_attempt_back(self) -> None:
         await self.write(*some_events(3))

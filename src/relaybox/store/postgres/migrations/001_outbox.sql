@@ -20,17 +20,17 @@ CREATE TABLE {event} (
 
 ALTER SEQUENCE {seq} OWNED BY {event}.seq;
 
--- One row per event that still has work. `due` is when the row may be claimed next: for a waiting row
--- its delivery time, for a claimed one (owner set) the end of its lease. One index serves new, retried
--- and expired rows alike, and finished events never touch it.
+-- 63 bits of md5, the same number as relaybox.ids.key_hash: (hash >> 32) % shards is a key's shard.
+CREATE FUNCTION {hash}(key text) RETURNS bigint LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+  RETURN ('x' || substr(md5(key), 1, 16))::bit(64)::bigint & 9223372036854775807;
+
+-- One row per event that waits alone: written singly, delayed, or to be tried again. `due` is when it may be
+-- claimed. One index serves them all, and finished events never touch it.
 CREATE TABLE {pending} (
   seq        bigint      PRIMARY KEY,
   due        timestamptz NOT NULL,
   key_hash   bigint      NOT NULL,
-  token      bigint,
-  owner      integer,
   attempts   integer     NOT NULL,
-  claimed_at timestamptz,
   last_error text
 ) WITH (
   autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 5000,
@@ -40,9 +40,27 @@ CREATE TABLE {pending} (
 
 CREATE INDEX "{pending_name}_due" ON {pending} (due, seq);
 
+-- One row per batch of events. Without an owner it waits: whoever comes first may claim it after `until`, in
+-- which it is like a pending row, only cheaper. With an owner it is a claim and `until` ends its lease: claiming
+-- moves events in, settling takes them out, the token fences every one of them. So neither a batched write nor
+-- a lease costs a row per event. An item is seq * 65536 + attempts, in seq order.
+CREATE TABLE {claim} (
+  token      bigint      PRIMARY KEY,
+  owner      integer,
+  until      timestamptz NOT NULL,
+  claimed_at timestamptz,
+  items      bigint[]    NOT NULL
+) WITH (
+  autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 1000,
+  autovacuum_analyze_threshold = 1000, autovacuum_vacuum_cost_delay = 0
+);
+
+CREATE INDEX "{claim_name}_waiting" ON {claim} (until) WHERE owner IS NULL;
+
+ALTER TABLE {claim} ALTER COLUMN items SET STORAGE EXTERNAL;
+
 CREATE TABLE {dead} (
   seq        bigint      PRIMARY KEY,
-  key_hash   bigint      NOT NULL,
   attempts   integer     NOT NULL,
   last_error text,
   dead_at    timestamptz NOT NULL
@@ -77,14 +95,15 @@ CREATE VIEW {status} AS
 SELECT e.seq, e.event_id, e.event_type, coalesce(e.aggregate_type, '__GLOBAL__') AS aggregate_type,
        e.aggregate_id, e.tenant_id, coalesce(e.content_type, 'application/json') AS content_type,
        e.payload, e.headers, e.occurred_at, e.created_at,
-       CASE WHEN d.seq IS NOT NULL THEN 3 WHEN p.seq IS NULL THEN 1
-            WHEN p.attempts > CASE WHEN p.owner IS NULL THEN 0 ELSE 1 END THEN 2 ELSE 0 END AS status,
-       coalesce(p.attempts, d.attempts) AS attempts,
+       CASE WHEN d.seq IS NOT NULL THEN 3 WHEN p.seq IS NULL AND k.seq IS NULL THEN 1
+            WHEN p.attempts > 0 OR k.attempts > 1 THEN 2 ELSE 0 END AS status,
+       coalesce(p.attempts, k.attempts, d.attempts) AS attempts,
        coalesce(p.due, e.deliver_at, e.created_at) AS available_at,
        d.dead_at, coalesce(p.last_error, d.last_error) AS last_error,
-       i.name AS locked_by, p.claimed_at AS locked_at,
-       CASE WHEN p.owner IS NOT NULL THEN p.due END AS locked_until
+       i.name AS locked_by, k.claimed_at AS locked_at, k.until AS locked_until
 FROM {event} e
 LEFT JOIN {pending} p ON p.seq = e.seq
 LEFT JOIN {dead} d ON d.seq = e.seq
-LEFT JOIN {instance} i ON i.id = p.owner;
+LEFT JOIN (SELECT item / 65536 AS seq, item % 65536 AS attempts, c.owner, c.claimed_at, c.until
+           FROM {claim} c, unnest(c.items) AS item) k ON k.seq = e.seq
+LEFT JOIN {instance} i ON i.id = k.owner;

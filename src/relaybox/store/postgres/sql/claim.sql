@@ -1,77 +1,129 @@
 -- name: outbox.claim -> rows
--- Takes the longest-due rows: new, retried and expired alike. MATERIALIZED, or a nested-loop plan may
--- claim more than the limit. The scalar subquery lets the index on (due, seq) bound the scan:
--- clock_timestamp() alone is volatile and would filter the whole table. An event row that somebody
--- deleted still comes back (LEFT JOIN), so that its pending row can be settled.
-WITH clock AS MATERIALIZED (SELECT coalesce(:now, clock_timestamp()) AS now),
+-- Moves due work into one claim: the oldest waiting batch (or its first part), then single rows, longest due
+-- first. A batch takes at most half of the limit while single rows wait, so neither starves the other.
+-- MATERIALIZED, or a nested-loop plan may take more than the limit. The scalar subquery lets the index on
+-- (due, seq) bound the scan: clock_timestamp() alone is volatile and would filter the whole table. Rows are
+-- deleted by ctid (they are locked, so it holds): no plan can fall back to a scan of the backlog, and no
+-- index is written. An event row that somebody deleted still comes back (LEFT JOIN), so that it can be
+-- settled. The commit does not wait for the disk: a claim lost in a crash leaves the events waiting, and the
+-- settle that follows a delivery does wait.
+WITH clock AS MATERIALIZED (
+  SELECT coalesce(:now, clock_timestamp()) AS now, set_config('synchronous_commit', 'off', true)),
+batch AS MATERIALIZED (
+  SELECT token, items,
+         CASE WHEN EXISTS (SELECT 1 FROM {pending} WHERE due <= (SELECT now FROM clock))
+              THEN greatest(:limit::integer / 2, 1) ELSE :limit::integer END AS room
+  FROM {claim}
+  WHERE owner IS NULL AND until <= (SELECT now FROM clock)
+  ORDER BY until LIMIT 1
+  FOR UPDATE SKIP LOCKED),
+rest AS (
+  UPDATE {claim} c SET items = b.items[b.room + 1:] FROM batch b
+  WHERE c.token = b.token AND cardinality(b.items) > b.room),
+emptied AS (
+  DELETE FROM {claim} c USING batch b WHERE c.token = b.token AND cardinality(b.items) <= b.room),
 picked AS MATERIALIZED (
-  SELECT seq FROM {pending}
+  SELECT ctid FROM {pending}
   WHERE due <= (SELECT now FROM clock)
   ORDER BY due, seq
-  LIMIT :limit
+  LIMIT :limit::integer - coalesce((SELECT least(cardinality(items), room) FROM batch), 0)
   FOR UPDATE SKIP LOCKED),
-claimed AS (
-  UPDATE {pending} p
-  SET due = c.now + make_interval(secs => :lease::float8), token = :token, owner = :owner,
-      claimed_at = c.now, attempts = p.attempts + 1
-  FROM picked, clock c
-  WHERE p.seq = picked.seq
-  RETURNING p.seq, p.attempts)
-SELECT c.seq, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,
-       e.payload, e.headers, e.occurred_at, e.deliver_at, e.created_at, c.attempts
-FROM claimed c LEFT JOIN {event} e ON e.seq = c.seq
+gone AS (
+  DELETE FROM {pending} WHERE ctid = ANY(ARRAY(SELECT ctid FROM picked))
+  RETURNING seq * 65536 + least(attempts + 1, 65535) AS item),
+taken AS MATERIALIZED (
+  SELECT item FROM gone UNION ALL SELECT item + 1 FROM batch b, unnest(b.items[1:b.room]) AS item),
+held AS (
+  INSERT INTO {claim} (token, owner, until, claimed_at, items)
+  SELECT :token, :owner, c.now + make_interval(secs => :lease::float8), c.now, t.items
+  FROM clock c, (SELECT array_agg(item ORDER BY item) AS items FROM taken) t
+  WHERE t.items IS NOT NULL)
+SELECT t.item / 65536, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,
+       e.payload, e.headers, e.occurred_at, e.deliver_at, e.created_at, (t.item % 65536)::integer
+FROM taken t LEFT JOIN {event} e ON e.seq = t.item / 65536
 
 -- name: outbox.claim.ordered -> rows
--- For ordered delivery: only shards this instance owns now, and no row behind a held head. By seq, not by due: a
--- row that was given back is due later than its successors and must still go before them.
--- FOR SHARE on the shard rows makes a take-over wait for this claim, so it will see and free the rows.
-WITH clock AS MATERIALIZED (SELECT coalesce(:now, clock_timestamp()) AS now),
+-- The same for ordered delivery, from single rows only: shards this instance owns now, and nothing behind a
+-- held head. By seq, not by due: a row that was given back is due later than its successors and must still go
+-- before them. While a batch waits or a claim has expired, nothing is claimed: it may hold earlier events of the
+-- same keys and must become single rows first (outbox.claim.expired). FOR SHARE on the shard rows makes a
+-- take-over wait for this claim, so it will see and free it.
+WITH clock AS MATERIALIZED (
+  SELECT coalesce(:now, clock_timestamp()) AS now, set_config('synchronous_commit', 'off', true)),
 mine AS MATERIALIZED (
   SELECT shard FROM {shard} WHERE owner = :owner AND until > (SELECT now FROM clock) FOR SHARE),
 picked AS MATERIALIZED (
-  SELECT p.seq FROM {pending} p
+  SELECT p.ctid FROM {pending} p
   WHERE p.due <= (SELECT now FROM clock)
     AND (p.key_hash >> 32) % :shards IN (SELECT shard FROM mine)
-    AND NOT EXISTS (SELECT 1 FROM {hold} h WHERE h.key_hash = p.key_hash AND h.seq < p.seq)
-    AND NOT EXISTS (SELECT 1 FROM {hold} h WHERE h.key_hash = p.key_hash AND h.seq = p.seq AND h.parked)
+    AND NOT EXISTS (SELECT 1 FROM {hold} h WHERE h.key_hash = p.key_hash AND (h.seq < p.seq OR h.parked))
+    AND NOT EXISTS (SELECT 1 FROM {claim} WHERE until <= (SELECT now FROM clock))
   ORDER BY p.seq
   LIMIT :limit
   FOR UPDATE OF p SKIP LOCKED),
-claimed AS (
-  UPDATE {pending} p
-  SET due = c.now + make_interval(secs => :lease::float8), token = :token, owner = :owner,
-      claimed_at = c.now, attempts = p.attempts + 1
-  FROM picked, clock c
-  WHERE p.seq = picked.seq
-  RETURNING p.seq, p.attempts)
-SELECT c.seq, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,
-       e.payload, e.headers, e.occurred_at, e.deliver_at, e.created_at, c.attempts
-FROM claimed c LEFT JOIN {event} e ON e.seq = c.seq
+gone AS (
+  DELETE FROM {pending} WHERE ctid = ANY(ARRAY(SELECT ctid FROM picked))
+  RETURNING seq * 65536 + least(attempts + 1, 65535) AS item),
+held AS (
+  INSERT INTO {claim} (token, owner, until, claimed_at, items)
+  SELECT :token, :owner, c.now + make_interval(secs => :lease::float8), c.now, t.items
+  FROM clock c, (SELECT array_agg(item ORDER BY item) AS items FROM gone) t
+  WHERE t.items IS NOT NULL)
+SELECT t.item / 65536, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,
+       e.payload, e.headers, e.occurred_at, e.deliver_at, e.created_at, (t.item % 65536)::integer
+FROM gone t LEFT JOIN {event} e ON e.seq = t.item / 65536
 
 -- name: outbox.claim.verify -> rows
--- Which rows of a hand-over exist: one whose savepoint was rolled back does not.
-SELECT p.seq FROM {pending} p
-JOIN unnest(:seqs::bigint[], :tokens::bigint[]) AS s(seq, token) ON p.seq = s.seq AND p.token = s.token
+-- What these claims hold: one whose savepoint was rolled back does not exist.
+SELECT c.token, item / 65536 FROM {claim} c, unnest(c.items) AS item WHERE c.token = ANY(:tokens::bigint[])
+
+-- name: outbox.claim.lock -> rows
+-- Fixes the claims that the next statements of this transaction rely on.
+SELECT token FROM {claim} WHERE token = ANY(:tokens::bigint[]) ORDER BY token FOR UPDATE
 
 -- name: outbox.claim.renew -> rows
-UPDATE {pending} p
-SET due = coalesce(:now, clock_timestamp()) + make_interval(secs => :lease::float8)
-FROM unnest(:seqs::bigint[], :tokens::bigint[]) AS s(seq, token)
-WHERE p.seq = s.seq AND p.token = s.token
-RETURNING p.seq
+-- A lease belongs to the claim: renewing one event of it renews all.
+WITH renewed AS (
+  UPDATE {claim} SET until = coalesce(:now, clock_timestamp()) + make_interval(secs => :lease::float8)
+  WHERE token = ANY(:tokens::bigint[])
+  RETURNING token, items)
+SELECT token, item / 65536 FROM renewed, unnest(items) AS item
 
 -- name: outbox.claim.release -> count
 -- Given back untried: due at once, and the attempt that claiming counted is taken back.
-UPDATE {pending} p
-SET due = coalesce(:now, clock_timestamp()), token = NULL, owner = NULL, claimed_at = NULL,
-    attempts = greatest(p.attempts - 1, 0)
+INSERT INTO {pending} (seq, due, key_hash, attempts)
+SELECT e.seq, coalesce(:now, clock_timestamp()), {hash}(coalesce(e.aggregate_id, e.event_id)),
+       greatest(item % 65536 - 1, 0)
 FROM unnest(:seqs::bigint[], :tokens::bigint[]) AS s(seq, token)
-WHERE p.seq = s.seq AND p.token = s.token
+JOIN {claim} c ON c.token = s.token
+JOIN LATERAL unnest(c.items) AS item ON item / 65536 = s.seq
+JOIN {event} e ON e.seq = s.seq
+
+-- name: outbox.claim.expired -> count
+-- Claims whose lease ended or whose owner is gone, and with :waiting also batches nobody claimed yet, become single
+-- rows. One remover each (SKIP LOCKED), and with the claim goes the token, so a zombie can settle nothing.
+-- :spread seconds of jitter keep what was claimed before apart from its neighbours: should one of them kill its
+-- worker, the others get away.
+WITH gone AS (
+  DELETE FROM {claim} WHERE token IN (
+    SELECT token FROM {claim}
+    WHERE (until <= (SELECT coalesce(:now, clock_timestamp())) AND (owner IS NOT NULL OR :waiting))
+       OR owner = ANY(:owners::integer[])
+    FOR UPDATE SKIP LOCKED)
+  RETURNING items)
+INSERT INTO {pending} (seq, due, key_hash, attempts)
+SELECT e.seq,
+       coalesce(:now, clock_timestamp())
+         + make_interval(secs => CASE WHEN item % 65536 > 1 THEN random() * :spread::float8 ELSE 0 END),
+       {hash}(coalesce(e.aggregate_id, e.event_id)), item % 65536
+FROM gone, unnest(gone.items) AS item JOIN {event} e ON e.seq = item / 65536
 
 -- name: outbox.claim.oldest -> rows
--- Seconds that the oldest due row has waited; no row when nothing is due.
-SELECT extract(epoch FROM coalesce(:now, clock_timestamp()) - due)::float8 FROM {pending}
-WHERE due <= (SELECT coalesce(:now, clock_timestamp())) ORDER BY due, seq LIMIT 1
+-- Seconds that the oldest due work has waited; NULL when nothing is due.
+SELECT extract(epoch FROM c.now - least(
+  (SELECT due FROM {pending} WHERE due <= c.now ORDER BY due, seq LIMIT 1),
+  (SELECT until FROM {claim} WHERE owner IS NULL AND until <= c.now ORDER BY until LIMIT 1)))::float8
+FROM (SELECT coalesce(:now, clock_timestamp()) AS now OFFSET 0) c
 
 -- name: outbox.claim.next -> rows
 -- Seconds until the next row is due, so that an idle poller can sleep exactly that long.

@@ -27,9 +27,10 @@ SELECT coalesce(max(seq), 0), coalesce(:now, clock_timestamp()) FROM {dead}
 -- Back to the queue with fresh attempts; the old error stays readable until the next outcome.
 WITH gone AS (
   DELETE FROM {dead} WHERE seq = ANY(:seqs::bigint[]) AND dead_at <= :cutoff
-  RETURNING seq, key_hash, last_error)
+  RETURNING seq, last_error)
 INSERT INTO {pending} (seq, due, key_hash, attempts, last_error)
-SELECT seq, coalesce(:now, clock_timestamp()), key_hash, 0, last_error FROM gone
+SELECT e.seq, coalesce(:now, clock_timestamp()), {hash}(coalesce(e.aggregate_id, e.event_id)), 0, gone.last_error
+FROM gone JOIN {event} e ON e.seq = gone.seq
 RETURNING seq
 
 -- name: outbox.dead.unpark -> count

@@ -14,8 +14,8 @@ WHERE id = :id
 DELETE FROM {instance} WHERE id = :id
 
 -- name: outbox.instance.expired -> rows
--- Removes the dead, one remover each (SKIP LOCKED), and names them. `:only` (or NULL for all) limits the
--- search to others than one: a single node frees everything that is not its own when it starts.
+-- Removes the dead, one remover each (SKIP LOCKED), and names them. With a :survivor everybody else counts
+-- as dead: a single node frees everything that is not its own when it starts.
 DELETE FROM {instance}
 WHERE id IN (
   SELECT id FROM {instance}
@@ -23,12 +23,6 @@ WHERE id IN (
              ELSE id <> :survivor::integer END
   FOR UPDATE SKIP LOCKED)
 RETURNING id
-
--- name: outbox.instance.free -> count
--- The claims of dead instances are due at once. Their tokens go, so a zombie cannot settle.
-UPDATE {pending}
-SET due = coalesce(:now, clock_timestamp()), token = NULL, owner = NULL, claimed_at = NULL
-WHERE owner = ANY(:owners::integer[])
 
 -- name: outbox.instance.live -> rows
 SELECT id, name, role, started_at, expires_at FROM {instance}
@@ -38,23 +32,16 @@ WHERE expires_at >= coalesce(:now, clock_timestamp()) ORDER BY id
 INSERT INTO {shard} (shard) SELECT generate_series(0, :shards - 1) ON CONFLICT DO NOTHING
 
 -- name: outbox.shard.acquire -> rows
--- Up to :want free or expired shards under a new term each.
+-- Up to :want free or expired shards under a new term each, with the owner they were taken from.
 WITH free AS MATERIALIZED (
-  SELECT shard FROM {shard}
+  SELECT shard, owner FROM {shard}
   WHERE shard < :shards AND (owner IS NULL OR until < coalesce(:now, clock_timestamp()))
   ORDER BY shard LIMIT :want FOR UPDATE SKIP LOCKED)
 UPDATE {shard} s
 SET owner = :owner, term = s.term + 1,
     until = coalesce(:now, clock_timestamp()) + make_interval(secs => :ttl::float8)
 FROM free WHERE s.shard = free.shard
-RETURNING s.shard, s.term
-
--- name: outbox.shard.free -> count
--- After a take-over, in a later statement of the same transaction: what the former owner had claimed in
--- these shards is free, oldest first again, and its token is gone.
-UPDATE {pending}
-SET due = coalesce(:now, clock_timestamp()), token = NULL, owner = NULL, claimed_at = NULL
-WHERE owner IS NOT NULL AND (key_hash >> 32) % :shards = ANY(:taken::integer[])
+RETURNING s.shard, s.term, free.owner
 
 -- name: outbox.shard.renew -> rows
 UPDATE {shard} SET until = coalesce(:now, clock_timestamp()) + make_interval(secs => :ttl::float8)

@@ -1,34 +1,50 @@
--- name: outbox.settle.done -> count
--- Done means gone. The token is the fence: a claim that was taken over changes nothing.
-DELETE FROM {pending} p
-USING unnest(:seqs::bigint[], :tokens::bigint[]) AS s(seq, token)
-WHERE p.seq = s.seq AND p.token = s.token
+-- name: outbox.settle.done -> rows
+-- Takes settled events out of their claims and says how many were there. The claim row is the fence:
+-- after a take-over it is gone and nothing changes. A claim settled whole is deleted, one settled in part
+-- keeps the rest; asking twice (a reply was lost) takes nothing else away.
+WITH s AS MATERIALIZED (
+  SELECT token, array_agg(seq ORDER BY seq) AS seqs
+  FROM unnest(:seqs::bigint[], :tokens::bigint[]) AS u(seq, token) GROUP BY token),
+whole AS (
+  DELETE FROM {claim} c USING s
+  WHERE c.token = s.token AND ARRAY(SELECT item / 65536 FROM unnest(c.items) AS item) = s.seqs
+  RETURNING cardinality(c.items) AS taken),
+part AS (
+  UPDATE {claim} c
+  SET items = ARRAY(SELECT item FROM unnest(c.items) AS item
+                    WHERE item / 65536 NOT IN (SELECT unnest(s.seqs)) ORDER BY item)
+  FROM s JOIN {claim} o ON o.token = s.token
+  WHERE c.token = s.token AND ARRAY(SELECT item / 65536 FROM unnest(c.items) AS item) <> s.seqs
+  RETURNING cardinality(o.items) - cardinality(c.items) AS taken)
+SELECT coalesce(sum(taken), 0) FROM (SELECT taken FROM whole UNION ALL SELECT taken FROM part) t
 
 -- name: outbox.settle.retry -> count
-UPDATE {pending} p
-SET due = coalesce(:now, clock_timestamp()) + make_interval(secs => s.delay), last_error = s.error,
-    token = NULL, owner = NULL, claimed_at = NULL
+-- Waits again, with the attempts the claim counted. The claims are locked before (outbox.claim.lock).
+INSERT INTO {pending} (seq, due, key_hash, attempts, last_error)
+SELECT e.seq, coalesce(:now, clock_timestamp()) + make_interval(secs => s.delay),
+       {hash}(coalesce(e.aggregate_id, e.event_id)), item % 65536, s.error
 FROM unnest(:seqs::bigint[], :tokens::bigint[], :delays::float8[], :errors::text[])
   AS s(seq, token, delay, error)
-WHERE p.seq = s.seq AND p.token = s.token
+JOIN {claim} c ON c.token = s.token
+JOIN LATERAL unnest(c.items) AS item ON item / 65536 = s.seq
+JOIN {event} e ON e.seq = s.seq
 
 -- name: outbox.settle.dead -> count
-WITH gone AS (
-  DELETE FROM {pending} p
-  USING unnest(:seqs::bigint[], :tokens::bigint[], :errors::text[]) AS s(seq, token, error)
-  WHERE p.seq = s.seq AND p.token = s.token
-  RETURNING p.seq, p.key_hash, p.attempts, s.error)
-INSERT INTO {dead} (seq, key_hash, attempts, last_error, dead_at)
-SELECT seq, key_hash, attempts, error, coalesce(:now, clock_timestamp()) FROM gone
+INSERT INTO {dead} (seq, attempts, last_error, dead_at)
+SELECT s.seq, item % 65536, s.error, coalesce(:now, clock_timestamp())
+FROM unnest(:seqs::bigint[], :tokens::bigint[], :errors::text[]) AS s(seq, token, error)
+JOIN {claim} c ON c.token = s.token
+JOIN LATERAL unnest(c.items) AS item ON item / 65536 = s.seq
 
 -- name: outbox.settle.hold -> count
--- The rest of the key waits for this row. Fenced like every settle: the row must still be ours.
--- One row per key (the lowest): ON CONFLICT DO UPDATE refuses to change a row twice.
+-- The rest of the key waits for this row. Fenced like every settle: the claim must still be ours.
 INSERT INTO {hold} AS h (key_hash, seq, parked, since)
-SELECT DISTINCT ON (p.key_hash) p.key_hash, p.seq, :parked::boolean, coalesce(:now, clock_timestamp())
-FROM {pending} p
-JOIN unnest(:seqs::bigint[], :tokens::bigint[]) AS s(seq, token) ON p.seq = s.seq AND p.token = s.token
-ORDER BY p.key_hash, p.seq
+SELECT DISTINCT ON (k.hash) k.hash, e.seq, :parked::boolean, coalesce(:now, clock_timestamp())
+FROM unnest(:seqs::bigint[], :tokens::bigint[]) AS s(seq, token)
+JOIN {claim} c ON c.token = s.token
+JOIN {event} e ON e.seq = s.seq
+CROSS JOIN LATERAL (SELECT {hash}(coalesce(e.aggregate_id, e.event_id)) AS hash) k
+ORDER BY k.hash, e.seq
 ON CONFLICT (key_hash) DO UPDATE SET seq = excluded.seq, parked = excluded.parked
 WHERE h.seq >= excluded.seq
 
@@ -47,5 +63,5 @@ LEFT JOIN {dead} d ON d.seq = h.seq
 ORDER BY h.since LIMIT :limit
 
 -- name: outbox.settle.unblock -> count
--- An operator's decision: the key goes on without its head (which stays a dead letter, or retries on its own).
+-- An operator's decision: the key goes on without its head (a dead letter stays one, a retry goes on by itself).
 DELETE FROM {hold} WHERE key_hash = :key_hash

@@ -1,12 +1,18 @@
 -- name: outbox.status -> rows
 -- Waiting now, waiting for later, claimed, failed at least once, dead, seconds the oldest due row has waited.
-SELECT count(*) FILTER (WHERE owner IS NULL AND due <= c.now),
-       count(*) FILTER (WHERE owner IS NULL AND due > c.now),
-       count(*) FILTER (WHERE owner IS NOT NULL),
-       count(*) FILTER (WHERE attempts > CASE WHEN owner IS NULL THEN 0 ELSE 1 END),
-       (SELECT count(*) FROM {dead}),
-       coalesce(extract(epoch FROM max(c.now) - min(due) FILTER (WHERE due <= c.now)), 0)::float8
-FROM {pending}, (SELECT coalesce(:now, clock_timestamp()) AS now) c
+SELECT p.due + b.waiting, p.later, b.claimed, p.retrying + b.retrying, (SELECT count(*) FROM {dead}),
+       coalesce(extract(epoch FROM c.now - least(p.oldest, b.oldest)), 0)::float8
+FROM (SELECT coalesce(:now, clock_timestamp()) AS now) c
+CROSS JOIN LATERAL (
+  SELECT count(*) FILTER (WHERE due <= c.now) AS due, count(*) FILTER (WHERE due > c.now) AS later,
+         count(*) FILTER (WHERE attempts > 0) AS retrying, min(due) FILTER (WHERE due <= c.now) AS oldest
+  FROM {pending}) p
+CROSS JOIN LATERAL (
+  SELECT coalesce(sum(cardinality(items)) FILTER (WHERE owner IS NULL), 0)::bigint AS waiting,
+         coalesce(sum(cardinality(items)) FILTER (WHERE owner IS NOT NULL), 0)::bigint AS claimed,
+         coalesce(sum((SELECT count(*) FROM unnest(items) AS item WHERE item % 65536 > 1)), 0)::bigint AS retrying,
+         min(until) FILTER (WHERE owner IS NULL) AS oldest
+  FROM {claim}) b
 
 -- name: outbox.status.events -> rows
 -- An estimate: counting ten million finished rows is not worth a status line.

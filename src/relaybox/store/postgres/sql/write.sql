@@ -1,18 +1,28 @@
 -- name: outbox.write.one -> rows
--- Event and pending row in one statement: one round trip, one WAL flush, both or neither.
+-- Event and pending row in one statement: one round trip, both or neither.
 WITH e AS (
   INSERT INTO {event} (event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
                        payload, headers, occurred_at, deliver_at, created_at)
   VALUES (:event_id, :event_type, :aggregate_type, :aggregate_id, :tenant_id, :content_type,
           :payload, :headers, :occurred_at, :deliver_at, coalesce(:now, clock_timestamp()))
   RETURNING seq)
-INSERT INTO {pending} (seq, due, key_hash, token, owner, attempts, claimed_at)
-SELECT seq,
-       coalesce(:deliver_at, coalesce(:now, clock_timestamp()) + make_interval(secs => :lease::float8)),
-       :key_hash::bigint, :token::bigint, :owner::integer, :attempts::integer,
-       CASE WHEN :owner::integer IS NOT NULL THEN coalesce(:now, clock_timestamp()) END
-FROM e
+INSERT INTO {pending} (seq, due, key_hash, attempts)
+SELECT seq, coalesce(:deliver_at, :now, clock_timestamp()), :key_hash::bigint, 0 FROM e
 RETURNING seq
+
+-- name: outbox.write.one_claimed -> rows
+-- The hot path: the event belongs to its writer from the start, so no other node can take it meanwhile.
+WITH e AS (
+  INSERT INTO {event} (event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
+                       payload, headers, occurred_at, deliver_at, created_at)
+  VALUES (:event_id, :event_type, :aggregate_type, :aggregate_id, :tenant_id, :content_type,
+          :payload, :headers, :occurred_at, :deliver_at, coalesce(:now, clock_timestamp()))
+  RETURNING seq)
+INSERT INTO {claim} (token, owner, until, claimed_at, items)
+SELECT :token::bigint, :owner::integer, coalesce(:now, clock_timestamp()) + make_interval(secs => :lease::float8),
+       coalesce(:now, clock_timestamp()), ARRAY[seq * 65536 + 1]
+FROM e
+RETURNING items[1] / 65536
 
 -- name: outbox.write.many -> rows
 -- The same for a batch given as arrays. Numbers are drawn in list order before anything is inserted,
@@ -22,25 +32,25 @@ WITH d AS MATERIALIZED (
   FROM (SELECT * FROM unnest(
           :event_ids::text[], :event_types::text[], :aggregate_types::text[], :aggregate_ids::text[],
           :tenant_ids::text[], :content_types::text[], :payloads::bytea[], :headers::text[],
-          :occurred_ats::timestamptz[], :deliver_ats::timestamptz[], :key_hashes::bigint[])
+          :occurred_ats::timestamptz[], :deliver_ats::timestamptz[])
         WITH ORDINALITY AS u(event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
-                             payload, headers, occurred_at, deliver_at, key_hash, ord)
+                             payload, headers, occurred_at, deliver_at, ord)
         ORDER BY ord) o),
 e AS (
   INSERT INTO {event} (seq, event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
                        payload, headers, occurred_at, deliver_at, created_at)
   SELECT seq, event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
-         payload, headers, occurred_at, deliver_at, coalesce(:now, clock_timestamp()) FROM d)
-INSERT INTO {pending} (seq, due, key_hash, token, owner, attempts, claimed_at)
-SELECT seq,
-       coalesce(deliver_at, coalesce(:now, clock_timestamp()) + make_interval(secs => :lease::float8)),
-       key_hash,
-       CASE WHEN deliver_at IS NULL THEN :token::bigint END,
-       CASE WHEN deliver_at IS NULL THEN :owner::integer END,
-       CASE WHEN deliver_at IS NULL THEN :attempts::integer ELSE 0 END,
-       CASE WHEN deliver_at IS NULL AND :owner::integer IS NOT NULL THEN coalesce(:now, clock_timestamp()) END
-FROM d
-RETURNING seq
+         payload, headers, occurred_at, deliver_at, coalesce(:now, clock_timestamp()) FROM d),
+p AS (
+  INSERT INTO {pending} (seq, due, key_hash, attempts)
+  SELECT seq, coalesce(deliver_at, :now, clock_timestamp()), {hash}(coalesce(aggregate_id, event_id)), 0 FROM d
+  WHERE :owner::integer IS NULL OR deliver_at IS NOT NULL),
+c AS (
+  INSERT INTO {claim} (token, owner, until, claimed_at, items)
+  SELECT :token, :owner::integer, coalesce(:now, clock_timestamp()) + make_interval(secs => :lease::float8),
+         coalesce(:now, clock_timestamp()), array_agg(seq * 65536 + 1 ORDER BY seq)
+  FROM d WHERE :owner::integer IS NOT NULL AND deliver_at IS NULL HAVING count(*) > 0)
+SELECT seq FROM d
 
 -- name: outbox.write.numbers -> rows
 -- The numbers for a COPY, with the database's time for the due column.

@@ -1,0 +1,183 @@
+"""SQL: the same names in every dialect, none unused, none missing, and none built from strings."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+
+import pytest
+from source_tree import modules
+
+from relaybox.store.queries import blocks
+
+DIALECTS = ("postgres", "sqlite", "mysql")
+
+# Queries that not every dialect has: (who has them, why, which).
+STEPPED = ("sqlite", "mysql")
+EXCUSED: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
+    (
+        STEPPED,
+        "one statement on PostgreSQL; several where an UPDATE cannot skip locked rows or change two tables",
+        (
+            "outbox.claim.pick",
+            "outbox.claim.read",
+            "outbox.claim.shards",
+            "outbox.claim.take",
+            "outbox.dead.pick",
+            "outbox.instance.free",
+            "outbox.instance.registered",
+            "outbox.instance.remove",
+            "outbox.purge.event",
+            "outbox.purge.hold",
+            "outbox.purge.letter",
+            "outbox.purge.pending",
+            "outbox.purge.seen",
+            "outbox.shard.count",
+            "outbox.shard.free",
+            "outbox.shard.owned",
+            "outbox.shard.pick",
+            "outbox.write.pending",
+        ),
+    ),
+    (
+        ("postgres",),
+        "one statement does the whole step; claims are rows of their own with a lock for their order",
+        (
+            "outbox.claim",
+            "outbox.claim.expired",
+            "outbox.claim.lock",
+            "outbox.write.one_claimed",
+            "outbox.write.plain",
+        ),
+    ),
+    (("postgres",), "Capabilities.listen: only PostgreSQL wakes other processes", ("outbox.status.notify",)),
+    (("postgres", "mysql"), "sequence numbers are drawn before a batch is loaded", ("outbox.write.numbers",)),
+    (("postgres", "sqlite"), "MySQL writes one event as a batch of one", ("outbox.write.one",)),
+    (("postgres", "mysql"), "SQLite has no schemas", ("schema.namespace",)),
+    (("mysql",), "GET_LOCK outlives the transaction, other locks end with it", ("schema.unlock",)),
+    (("mysql",), "what endangers delivery there", ("doctor.collations", "doctor.engines")),
+    (("sqlite",), "what endangers delivery there", ("doctor.integrity", "doctor.journal")),
+    (("postgres",), "what endangers delivery there", ("doctor.pending",)),
+    (("postgres", "mysql"), "an embedded database has no server", ("doctor.server", "doctor.sessions")),
+)
+
+# Names put together at run time, and what they can be; all doctor.* are run in a loop.
+COMPUTED = {"outbox.purge.": ("pending", "letter", "hold", "event")}
+
+
+def names(dialect: str) -> set[str]:
+    return set(blocks(dialect))
+
+
+def test_every_query_is_in_every_dialect_or_excused() -> None:
+    excused = {name: set(who) for who, _, group in EXCUSED for name in group}
+    everywhere = set.union(*map(names, DIALECTS))
+    wrong = {}
+    for name in everywhere:
+        have = {dialect for dialect in DIALECTS if name in names(dialect)}
+        if have != excused.get(name, set(DIALECTS)):
+            wrong[name] = sorted(have)
+    assert wrong == {}, "write the query for the other dialects, or excuse it with a reason"
+
+
+def test_no_excuse_is_stale_or_given_twice() -> None:
+    given = Counter(name for _, _, group in EXCUSED for name in group)
+    assert [name for name, times in given.items() if times > 1] == []
+    assert set(given) - set.union(*map(names, DIALECTS)) == set()
+    assert all(reason for _, reason, _ in EXCUSED)
+
+
+def texts() -> set[str]:
+    return {
+        node.value
+        for tree in modules().values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+
+
+def asked() -> set[str]:
+    """The names in `….sql["name"]`."""
+    return {
+        node.slice.value
+        for tree in modules().values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and _is_sql_table(node.value)
+    }
+
+
+def _is_sql_table(node: ast.expr) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == "sql"
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_every_query_is_used(dialect: str) -> None:
+    computed = {prefix + part for prefix, parts in COMPUTED.items() if prefix in texts() for part in parts}
+    looped = {name for name in names(dialect) if name.startswith("doctor.") and "doctor." in texts()}
+    assert names(dialect) - texts() - computed - looped == set()
+
+
+def test_every_used_query_exists() -> None:
+    assert len(asked()) > 30  # the check sees something
+    assert asked() - set.union(*map(names, DIALECTS)) == set()
+
+
+# -- SQL is SQL -------------------------------------------------------------------------------------
+
+VERBS = re.compile(
+    r"^\s*(SELECT\s|INSERT INTO|UPDATE\s+\S+\s+SET|DELETE FROM|ALTER TABLE|LOCK TABLE|TRUNCATE|COPY \S+ (FROM|\()"
+    r"|(CREATE|DROP) (TABLE|INDEX|SCHEMA|VIEW|DATABASE|USER)|LISTEN\b|NOTIFY\b|SET (LOCAL|SESSION)\b|PRAGMA\b)"
+)
+# Where text may become SQL, and why. Identifiers are checked in store/names.py, the quoting module.
+BUILDERS = {"store/names.py": "", "store/migrate.py": "CREATE SCHEMA with the name that Tables has checked"}
+
+
+def builds_sql(node: ast.AST) -> bool:
+    """An f-string, `%`, `+` or .format() whose text begins like a statement."""
+    if isinstance(node, ast.JoinedStr):
+        first = node.values[0] if node.values else None
+        variable = any(isinstance(value, ast.FormattedValue) for value in node.values)
+        return variable and is_sql(first)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod | ast.Add):
+        return is_sql(node.left)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "format":
+        return is_sql(node.func.value)
+    return False
+
+
+def is_sql(node: ast.AST | None) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and bool(VERBS.match(node.value))
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ('f"SELECT {x}"', True),
+        ('f"SELECT 1"', False),
+        ('"SELECT %s" % x', True),
+        ('"DELETE FROM " + x', True),
+        ('"INSERT INTO {}".format(x)', True),
+        ('f"select the best of {x}"', False),
+        ('f"LISTEN {x}"', True),
+    ],
+)
+def test_the_check_itself(code: str, expected: bool) -> None:
+    assert any(builds_sql(node) for node in ast.walk(ast.parse(code))) == expected
+
+
+def test_no_sql_is_built_from_strings() -> None:
+    offenders = {
+        f"{name}:{node.lineno}"
+        for name, tree in modules().items()
+        if not name.startswith("testing/") and name not in BUILDERS
+        for node in ast.walk(tree)
+        if builds_sql(node) and isinstance(node, ast.expr)
+    }
+    assert offenders == set(), "put the text into a .sql file and bind parameters"
+
+
+def test_no_permission_is_stale() -> None:
+    for name, reason in BUILDERS.items():
+        if reason:
+            assert any(builds_sql(node) for node in ast.walk(modules()[name])), f"{name} builds no SQL any more"
