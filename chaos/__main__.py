@@ -12,7 +12,7 @@ import time
 from dataclasses import asdict, fields
 from pathlib import Path
 
-from .planted import PLANTS
+from .planted import PLANTS, caught
 from .trial import ROOT, Options, Trial
 
 RESULTS = ROOT / "chaos" / "results" / "runs.jsonl"
@@ -49,6 +49,9 @@ def main() -> int:
         line = {"at": time.strftime("%FT%TZ", time.gmtime(started)), "took": round(time.time() - started, 1)}
         file.write(json.dumps({**line, **asdict(options), **report}) + "\n")
     passed = report["verdict"] == "PASS"
+    if options.plant != "none":
+        passed = caught(options.plant, report)
+        print(f"  planted {options.plant}: {'caught' if passed else 'NOT CAUGHT'}")
     if passed and not keep:
         shutil.rmtree(folder, ignore_errors=True)
     return 0 if passed else 1

@@ -206,7 +206,7 @@ class Checker:
             if fault.kind is not Fault.KILL_DISPATCHER:
                 continue
             for number in owned[fault.who]:
-                after = [d.at for d in self._delivered[number] if d.at > fault.start and d.who != fault.who]
+                after = [d.at for d in self._delivered.get(number, ()) if d.at > fault.start and d.who != fault.who]
                 if not after:
                     continue
                 wait = (after[0] - fault.start) / SECOND

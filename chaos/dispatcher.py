@@ -66,13 +66,13 @@ async def main(url: str, folder: Path, worker: int, incarnation: int, seed: int,
     listeners = Listeners()
 
     async def deliver(event: Event, delivery: Delivery) -> None:
-        if chance.random() < 0.05:
-            await asyncio.sleep(chance.uniform(0.0, 0.08))
+        if chance.random() < 0.1:
+            await asyncio.sleep(chance.uniform(0.0, 0.15))
         body = event.payload
         history.note(Op.DELIVER, body["n"], key=body["k"], attempt=delivery.attempts, aux=delivery.token)
 
     listeners.register("Counted", deliver)
-    settings = Settings(worker_count=8, instance_ttl=timedelta(seconds=ttl), owner=f"d{worker}-{incarnation}")
+    settings = Settings(worker_count=16, instance_ttl=timedelta(seconds=ttl), owner=f"d{worker}-{incarnation}")
     driver = "asyncpg" if worker % 2 else "psycopg"
     target = url.replace("://", f"+{driver}://", 1)
     while True:
@@ -85,13 +85,15 @@ async def main(url: str, folder: Path, worker: int, incarnation: int, seed: int,
             await asyncio.sleep(0.05)
     history.note(Op.START)
     writer = AsyncpgWriter(url, box, Load(history, Numbers(worker, incarnation), seed))
-    while not (folder / "done").exists():
-        if not (folder / "stop").exists():
-            try:
-                await writer.step()
-            except Exception as error:
-                print(f"dispatcher {worker}: {type(error).__name__}: {error}", file=sys.stderr)
+    while not (folder / "stop").exists():
+        try:
+            await writer.step()
+        except Exception as error:
+            print(f"dispatcher {worker}: {type(error).__name__}: {error}", file=sys.stderr)
         await asyncio.sleep(chance.uniform(0.0, 0.06))
+    (folder / f"quiet-{worker}-{incarnation}").touch()
+    while not (folder / "done").exists():
+        await asyncio.sleep(0.05)
     await box.close()
 
 

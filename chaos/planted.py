@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from relaybox.op import Query
@@ -13,6 +13,16 @@ from relaybox.outbox.source import OutboxSource
 from relaybox.outcome import DONE
 from relaybox.runtime.delivery import Delivery, DeliveryEngine
 from relaybox.store.postgres import PostgresStore
+
+
+# Whoever holds the events, they are taken out of his claim, and the answer is always "all of them were yours".
+UNFENCED = """
+WITH s AS (SELECT array_agg(seq) AS seqs FROM unnest(:seqs::bigint[], :tokens::bigint[]) AS u(seq, token)),
+gone AS (
+  UPDATE {claim} c SET items = ARRAY(SELECT item FROM unnest(c.items) AS item WHERE item / 65536 <> ALL(s.seqs))
+  FROM s WHERE EXISTS (SELECT 1 FROM unnest(c.items) AS item WHERE item / 65536 = ANY(s.seqs)))
+SELECT cardinality(seqs) FROM s
+"""
 
 
 def ack_before_handler() -> None:
@@ -40,10 +50,8 @@ def no_token() -> None:
 
     def unfenced(self: PostgresStore, *args: Any) -> None:
         init(self, *args)
-        fenced = self.sql["outbox.settle.done"]
-        text = fenced.text.replace("AND p.token = s.token", "AND s.token IS NOT NULL")
-        assert text != fenced.text
-        self.sql["outbox.settle.done"] = Query(fenced.name, text, fenced.answer)
+        name = self.sql["outbox.settle.done"].name
+        self.sql["outbox.settle.done"] = Query(name, UNFENCED.format(claim=self.tables.part("claim")), "rows")
 
     PostgresStore.__init__ = unfenced  # type: ignore[method-assign]
 
@@ -66,14 +74,20 @@ def skip_takeover() -> None:
     InstanceService._take_over = blind  # type: ignore[method-assign]
 
 
-PLANTS = {
-    "none": lambda: None,
-    "ack-before-handler": ack_before_handler,
-    "no-token": no_token,
-    "ghost": ghost,
-    "skip-takeover": skip_takeover,
+# What to plant, and the violation that the checker must then report.
+PLANTS: dict[str, tuple[Callable[[], None], str]] = {
+    "none": (lambda: None, ""),
+    "ack-before-handler": (ack_before_handler, "lost"),
+    "no-token": (no_token, "fence"),
+    "ghost": (ghost, "ghost"),
+    "skip-takeover": (skip_takeover, "slow"),
 }
 
 
 def plant(name: str) -> None:
-    PLANTS[name]()
+    PLANTS[name][0]()
+
+
+def caught(name: str, report: Mapping[str, Any]) -> bool:
+    """By the right violation: a trial that breaks for another reason proves nothing."""
+    return bool(report["violations"].get(PLANTS[name][1])) and not report["violations"].get("harness")

@@ -127,7 +127,9 @@ class Trial:
             "harness": self._harness,
         }
         (self.folder / "meta.json").write_text(json.dumps(meta))
-        subprocess.run([sys.executable, "-m", "chaos.checker", str(self.folder)], cwd=ROOT, check=False)
+        done = subprocess.run([sys.executable, "-m", "chaos.checker", str(self.folder)], cwd=ROOT, check=False)
+        if done.returncode not in (0, 1):
+            raise RuntimeError(f"the checker itself failed; histories in {self.folder}")
         report: dict[str, Any] = json.loads((self.folder / "report.json").read_text())
         return report
 
@@ -243,15 +245,13 @@ class Trial:
             except subprocess.TimeoutExpired:
                 self._harness.append(f"writer {member.worker} did not stop")
                 member.kill()
+        self._await_quiet()
         deadline = time.monotonic() + DRAIN_SECONDS
         with psycopg.connect(self.url, autocommit=True) as connection:
-            while time.monotonic() < deadline:
-                time.sleep(0.1)  # dispatchers may still be inside their last own write
-                row = connection.execute("SELECT count(*) FROM outbox_event_pending").fetchone()
-                if row == (0,):
-                    break
-            else:
-                self._harness.append(f"{row and row[0]} events still pending after {DRAIN_SECONDS:.0f} s of calm")
+            while (left := self._left(connection)) and time.monotonic() < deadline:
+                time.sleep(0.1)
+        if left:
+            self._harness.append(f"{left} events still undelivered after {DRAIN_SECONDS:.0f} s of calm")
         (self.folder / "done").touch()
         for member in self._dispatchers:
             assert member.process is not None
@@ -261,12 +261,29 @@ class Trial:
             except subprocess.TimeoutExpired:
                 self._harness.append(f"dispatcher {member.worker} did not stop")
 
+    def _await_quiet(self) -> None:
+        """Dispatchers write too: each says so with a file when it has seen `stop` and written its last."""
+        deadline = time.monotonic() + 15
+        while time.monotonic() < deadline:
+            if all((self.folder / f"quiet-{m.worker}-{m.incarnation}").exists() for m in self._dispatchers):
+                return
+            time.sleep(0.02)
+        self._harness.append("a dispatcher did not stop writing")
+
+    def _left(self, connection: psycopg.Connection[Any]) -> int:
+        row = connection.execute(
+            "SELECT (SELECT count(*) FROM outbox_event_pending)"
+            " + (SELECT coalesce(sum(cardinality(items)), 0) FROM outbox_event_claim)"
+        ).fetchone()
+        assert row is not None
+        return int(row[0])
+
     def _dump(self) -> None:
         with psycopg.connect(self.url) as connection:
             rows = connection.execute("SELECT event_no, key FROM truth").fetchall()
             (self.folder / "truth.bin").write_bytes(b"".join(TRUTH_FORMAT.pack(*row) for row in rows))
-            left = connection.execute("SELECT count(*) FROM outbox_event_pending").fetchone()
+            left = self._left(connection)
             dead = connection.execute("SELECT seq, attempts, last_error FROM outbox_event_dead").fetchall()
-        if left != (0,):
-            self._harness.append(f"{left and left[0]} events pending at the end")
+        if left:
+            self._harness.append(f"{left} events undelivered at the end")
         self._harness += [f"event with seq {seq} died after {tries} attempts: {why}" for seq, tries, why in dead]

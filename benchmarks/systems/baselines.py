@@ -1,72 +1,79 @@
 """What bare SQL costs with the same driver: `bare`, `bare+insert`, `bare COPY binary`.
 
-EVENT_TABLE, EVENT_INSERT and EVENT_COLUMNS are a STAND-IN until relaybox's own statement is put here.
+The tables and the statement are relaybox's own, taken from its migration and its SQL file: what is compared
+is the library's cost, not another schema.
 """
 
 from __future__ import annotations
 
 import sys
-import uuid
+from datetime import UTC, datetime
 from typing import Any
 
-import psycopg
+import asyncpg
 
 from benchmarks.peers.python.peer import BUSINESS_NOTE, BUSINESS_TABLE, Peer, payload_bytes, serve
+from relaybox import AsyncOutbox
+from relaybox.ids import key_hash, new_id
+from relaybox.store.postgres import PostgresStore
 
-STAND_IN = True
-EVENT_TABLE = (
-    "CREATE TABLE event (seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id uuid NOT NULL,"
-    " kind text NOT NULL, payload bytea NOT NULL, created_at timestamptz NOT NULL DEFAULT now())"
-)
-EVENT_INSERT = "INSERT INTO event (id, kind, payload) VALUES (%s, %s, %s)"
-EVENT_COLUMNS = {"id": "uuid", "kind": "text", "payload": "bytea"}
+STORE = PostgresStore()
+EVENT_INSERT, INSERT_NAMES = STORE.sql["outbox.write.one"].compiled("dollar")
+COPY_COLUMNS = ("event_id", "event_type", "aggregate_id", "payload", "occurred_at")
 
 
-def event_row(seq: int) -> tuple[Any, ...]:
-    """The values of one event, in the order of EVENT_COLUMNS."""
-    return uuid.uuid4(), "order.placed", payload_bytes(seq)
+def insert_values(seq: int) -> list[Any]:
+    """The values of relaybox's single-event INSERT, by hand."""
+    key = f"order-{seq % 5000}"
+    values = {
+        "event_id": new_id(),
+        "event_type": "order.placed",
+        "aggregate_id": key,
+        "payload": payload_bytes(seq),
+        "occurred_at": datetime.now(UTC),
+        "key_hash": key_hash(key),
+    }
+    return [values.get(name) for name in INSERT_NAMES]
+
+
+def copy_row(seq: int) -> tuple[Any, ...]:
+    """The same event as a row of the event table."""
+    return new_id(), "order.placed", f"order-{seq % 5000}", payload_bytes(seq), datetime.now(UTC)
 
 
 class Baseline(Peer):
     """The business row, alone or with the event row written by hand."""
 
-    version = f"psycopg {psycopg.__version__}"
+    version = f"asyncpg {asyncpg.__version__}"
 
     def __init__(self, kind: str) -> None:
         super().__init__()
         self.kind = kind
         self.has_bare = kind == "insert"
-        self.settings = {"driver": "psycopg 3", "table": "stand-in" if STAND_IN else "relaybox's own"}
-        if kind == "insert":
-            self.settings["statement"] = EVENT_INSERT
-        if kind == "copy":
-            self.settings["statement"] = f"COPY event ({', '.join(EVENT_COLUMNS)}) FROM STDIN (FORMAT BINARY)"
+        statements = {"insert": "relaybox's own INSERT, by hand", "copy": f"COPY ({', '.join(COPY_COLUMNS)})"}
+        self.settings = {"driver": "asyncpg, uvloop", "statement": statements.get(kind, "the business row alone")}
 
     async def setup(self, fresh: bool) -> None:
-        self.connection = psycopg.connect(self.url, autocommit=True)
+        self.connection = await asyncpg.connect(self.url)
         if fresh:
-            self.connection.execute(BUSINESS_TABLE)
-            self.connection.execute(EVENT_TABLE)
+            await self.connection.execute(BUSINESS_TABLE)
+            box = AsyncOutbox(self.url)
+            await box.migrate()
+            await box.close()
 
     async def write_block(self, first: int, count: int, event: bool) -> None:
         connection, insert = self.connection, event and self.kind == "insert"
         for seq in range(first, first + count):
-            with connection.transaction():
-                connection.execute("INSERT INTO business (note) VALUES (%s)", (BUSINESS_NOTE,))
+            async with connection.transaction():
+                await connection.execute("INSERT INTO business (note) VALUES ($1)", BUSINESS_NOTE)
                 if insert:
-                    connection.execute(EVENT_INSERT, event_row(seq))
+                    await connection.fetch(EVENT_INSERT, *insert_values(seq))
 
     async def write_batch(self, first: int, count: int) -> None:
-        rows = [event_row(seq) for seq in range(first, first + count)]
-        with (
-            self.connection.transaction(),
-            self.connection.cursor() as cursor,
-            cursor.copy(self.settings["statement"]) as copy,
-        ):
-            copy.set_types(list(EVENT_COLUMNS.values()))
-            for row in rows:
-                copy.write_row(row)
+        rows = [copy_row(seq) for seq in range(first, first + count)]
+        async with self.connection.transaction():
+            await self.connection.copy_records_to_table("outbox_event", columns=COPY_COLUMNS, records=rows)
 
 
 if __name__ == "__main__":
-    serve(Baseline(sys.argv[1]))
+    serve(Baseline(sys.argv[1]), uvloop=True)

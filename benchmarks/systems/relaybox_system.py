@@ -1,47 +1,75 @@
-"""relaybox as a measured system: fill in the hooks, nothing else changes.
-
-Runs as `python -m benchmarks.systems.relaybox_system` in our own virtualenv and speaks the same line
-protocol as every peer. Each hook below is a PLACEHOLDER until the API exists.
-"""
+"""relaybox as a measured system, over asyncpg. Speaks the same line protocol as every peer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
 from types import MappingProxyType
-from typing import Any
 
-from benchmarks.peers.python.peer import Peer, Unsupported, serve
+import asyncpg
+
+import relaybox
+from benchmarks.peers.python.peer import BUSINESS_NOTE, BUSINESS_TABLE, Peer, payload_bytes, serve
+from relaybox import AsyncOutbox, Event, Listeners, Settings
 
 NAME = "relaybox"
-NOT_BUILT = "not built yet"
+SETTINGS = Settings(batch_size=500, cold_queue_capacity=4000)
+
+
+def event(seq: int) -> Event:
+    return Event("order.placed", payload_json=payload_bytes(seq).decode(), key=f"order-{seq % 5000}")
 
 
 class RelayboxPeer(Peer):
-    """Hooks of relaybox. Set `sync_producer = True` and fill `commit_one_sync` for the sync API."""
+    """AsyncOutbox.write in the caller's transaction; AsyncOutbox.multi_node as the worker."""
 
-    version = "0"
-    settings: Mapping[str, Any] = MappingProxyType({})
+    version = relaybox.__version__
+    settings = MappingProxyType(
+        {
+            "driver": "asyncpg, uvloop",
+            "composite": "multi_node",
+            "batch_size": SETTINGS.batch_size,
+            "cold_queue_capacity": SETTINGS.cold_queue_capacity,
+            "batched write": "write_all",
+        }
+    )
 
     async def setup(self, fresh: bool) -> None:
-        """PLACEHOLDER: connect to self.url; when fresh, migrate and create BUSINESS_TABLE."""
-        raise Unsupported(NOT_BUILT)
+        self.connection = await asyncpg.connect(self.url)
+        self.box = AsyncOutbox(self.url, settings=SETTINGS)
+        if fresh:
+            await self.box.migrate()
+            await self.connection.execute(BUSINESS_TABLE)
+        if self.workload == "latency_2":  # the producer's own connections are open before the clock runs
+            async with self.box.transaction():
+                pass
 
-    async def write_block(self, first: int, count: int, event: bool) -> None:
-        """PLACEHOLDER: write_tx. `count` transactions: business row, and Outbox.write if `event`."""
-        raise Unsupported(NOT_BUILT)
+    async def write_block(self, first: int, count: int, event_too: bool) -> None:
+        for seq in range(first, first + count):
+            async with self.connection.transaction():
+                await self.connection.execute("INSERT INTO business (note) VALUES ($1)", BUSINESS_NOTE)
+                if event_too:
+                    await self.box.write(self.connection, event(seq))
 
     async def write_batch(self, first: int, count: int) -> None:
-        """PLACEHOLDER: write_batch, and the preload of drain and wal. One transaction, `count` events."""
-        raise Unsupported(NOT_BUILT)
+        async with self.connection.transaction():
+            await self.box.write_all(self.connection, [event(seq) for seq in range(first, first + count)])
 
     async def start(self) -> None:
-        """PLACEHOLDER: drain, latency, wal. Start a dispatcher whose listener calls self.meter.one(body)."""
-        raise Unsupported(NOT_BUILT)
+        listeners = Listeners()
+        meter = self.meter
+
+        @listeners.on("order.placed")
+        async def handle(placed: Event) -> None:
+            meter.one(placed.body)
+
+        await self.box.close()
+        self.box = AsyncOutbox.multi_node(self.url, listeners, settings=SETTINGS)
+        await self.box.__aenter__()
+        await asyncio.sleep(0)
 
     async def stop(self) -> None:
-        """PLACEHOLDER: drain, latency, wal. Stop gracefully, acknowledgements written."""
-        raise Unsupported(NOT_BUILT)
+        await self.box.close()
 
 
 if __name__ == "__main__":
-    serve(RelayboxPeer())
+    serve(RelayboxPeer(), uvloop=True)

@@ -18,7 +18,7 @@ BYTES = "application/octet-stream"
 
 
 class Codec(Protocol):
-    """Replace it to use orjson or msgspec: `Event(..., codec=…)`, `Listeners(codec=…)`."""
+    """Replace it to use orjson or msgspec: `Event(..., codec=…)` to write, `Outbox(..., codec=…)` to read."""
 
     def encode(self, value: Any) -> bytes: ...
 

@@ -199,32 +199,31 @@ class Event(_Fields):
         payload_bytes: bytes | bytearray | memoryview | None = None,
         codec: Codec = JSON_CODEC,
     ) -> None:
-        put = object.__setattr__
-        put(self, "type", _text("type", name_of(type, "type")))
         body, default_type = _body(payload, payload_json, payload_bytes, codec)
         if len(body) > MAX_PAYLOAD:
             raise PayloadTooLarge(len(body), MAX_PAYLOAD)
-        put(self, "body", body)
-        put(
-            self,
-            "content_type",
-            default_type if content_type is None else _text("content_type", content_type),
-        )
-        put(self, "id", new_id() if id is None else _text("id", id))
-        put(self, "key", None if key is None else _text("key", key))
-        if aggregate_type is GLOBAL:
-            put(self, "aggregate_type", GLOBAL)
-        else:
-            put(self, "aggregate_type", _text("aggregate_type", name_of(aggregate_type, "aggregate_type")))
-        put(self, "tenant", None if tenant is None else _text("tenant", tenant))
-        put(self, "occurred_at", utc_now() if occurred_at is None else _moment("occurred_at", occurred_at))
-        put(self, "deliver_at", None if deliver_at is None else _moment("deliver_at", deliver_at))
-        frozen = MappingProxyType(_headers(headers)) if headers else _EMPTY
-        put(self, "_headers", frozen)
-        put(self, "_headers_text", headers_to_text(frozen) if headers else None)
-        put(self, "_codec", codec)
-        put(self, "seq", None)
-        put(self, "created_at", None)
+        kind = self.__class__
+        fields: _Fields = self
+        object.__setattr__(self, "__class__", _Fields)
+        try:
+            fields.type = _text("type", name_of(type, "type"))
+            fields.body = body
+            fields.content_type = default_type if content_type is None else _text("content_type", content_type)
+            fields.id = new_id() if id is None else _text("id", id)
+            fields.key = None if key is None else _text("key", key)
+            if aggregate_type is GLOBAL:
+                fields.aggregate_type = GLOBAL
+            else:
+                fields.aggregate_type = _text("aggregate_type", name_of(aggregate_type, "aggregate_type"))
+            fields.tenant = None if tenant is None else _text("tenant", tenant)
+            fields.occurred_at = utc_now() if occurred_at is None else _moment("occurred_at", occurred_at)
+            fields.deliver_at = None if deliver_at is None else _moment("deliver_at", deliver_at)
+            fields._headers = MappingProxyType(_headers(headers)) if headers else _EMPTY
+            fields._headers_text = headers_to_text(fields._headers) if headers else None
+            fields._codec = codec
+            fields.seq = fields.created_at = None
+        finally:
+            fields.__class__ = kind
 
     @classmethod
     def of_json(cls, type: str | Named, text: str) -> Event:

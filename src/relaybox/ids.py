@@ -15,30 +15,38 @@ _PAIRS: Final = tuple(a + b for a in _ALPHABET for b in _ALPHABET)
 
 
 class _UlidSource:
-    """Monotonic ULIDs: strictly increasing in this process, across threads, also within one millisecond."""
+    """Monotonic ULIDs: strictly increasing in this process, across threads, also within one millisecond.
+
+    A new millisecond draws 80 fresh random bits; ids after it count up, so only the last four characters are
+    worked out again.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._ms = 0
-        self._random = 0
-        self._prefix = ""
+        self._low = 0
+        self._high = 0
+        self._head = ""
 
     def next(self) -> str:
         with self._lock:
             now = epoch_ms()
             if now > self._ms:
                 self._ms = now
-                self._random = int.from_bytes(os.urandom(10)) >> 1  # head room for increments
-                self._prefix = self._text(now, 5)
-            else:  # same millisecond, or the clock stepped back
-                self._random += 1
-            value = self._random
-            prefix = self._prefix
-        return prefix + self._text(value, 8)
+                drawn = int.from_bytes(os.urandom(10)) >> 1  # head room for counting
+                self._high, self._low = drawn >> 20, drawn & 0xFFFFF
+                self._head = _text(now, 5) + _text(self._high, 6)
+            elif self._low < 0xFFFFF:  # the same millisecond, or the clock stepped back
+                self._low += 1
+            else:
+                self._high, self._low = self._high + 1, 0
+                self._head = _text(self._ms, 5) + _text(self._high, 6)
+            low = self._low
+            return self._head + _PAIRS[low >> 10] + _PAIRS[low & 1023]
 
-    def _text(self, value: int, pairs: int) -> str:
-        table = _PAIRS
-        return "".join([table[(value >> shift) & 1023] for shift in range((pairs - 1) * 10, -1, -10)])
+
+def _text(value: int, pairs: int) -> str:
+    return "".join([_PAIRS[(value >> shift) & 1023] for shift in range((pairs - 1) * 10, -1, -10)])
 
 
 _ulids = _UlidSource()

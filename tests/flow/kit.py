@@ -183,4 +183,17 @@ def stored(url: str) -> int:
 
 
 def waiting(url: str) -> int:
-    return int(one(url, "SELECT count(*) FROM outbox_event_pending"))
+    """Events that still have work: waiting or claimed."""
+    alone = int(one(url, "SELECT count(*) FROM outbox_event_pending"))
+    return alone + in_claims(url) if url.startswith("postgres") else alone
+
+
+def claimed(url: str) -> int:
+    """Events that somebody holds."""
+    if url.startswith("postgres"):
+        return in_claims(url, "WHERE owner IS NOT NULL")
+    return int(one(url, "SELECT count(*) FROM outbox_event_pending WHERE owner IS NOT NULL"))
+
+
+def in_claims(url: str, where: str = "") -> int:
+    return int(one(url, f"SELECT coalesce(sum(cardinality(items)), 0) FROM outbox_event_claim {where}"))

@@ -16,7 +16,7 @@ import pytest
 
 from relaybox.lifecycle import TakenOver
 
-from .kit import Probe, happened, make_box, one, rows, waiting
+from .kit import Probe, claimed, happened, make_box, one, rows, waiting
 
 TESTS = Path(__file__).parent.parent
 
@@ -83,7 +83,7 @@ async def test_a_killed_process_is_taken_over_within_seconds(
     peer = peers(url, role)
     ids = await write(url, 10, hold=True)
     await asyncio.to_thread(peer.wait, 4)
-    assert one(url, "SELECT count(*) FROM outbox_event_pending WHERE owner IS NOT NULL") >= 4
+    assert claimed(url) >= 4
     async with make_box(role, url, probe):
         peer.send(signal.SIGKILL)
         killed = time.monotonic()
@@ -103,21 +103,24 @@ async def test_a_paused_process_is_fenced(url: str, probe: Probe, peers: Any) ->
         peer.send(signal.SIGSTOP)
         await probe.until(probe.has(*ids))
         await probe.until(lambda: waiting(url) == 0)
-        # A row of the same number, claimed by another: what the late settle would hit without a fence.
-        rows(url, f"INSERT INTO outbox_event_pending (seq, due, key_hash, token, owner, attempts) "
-                  f"SELECT seq, {LATER[url.partition(':')[0]]}, 1, 42, 999, 1 FROM outbox_event "
-                  f"WHERE event_id = '{ids[0]}'") if not url.startswith("sqlite") else None
+        rows(url, TRAP[url.partition(":")[0]].format(ids[0]))
         peer.go_on()
         peer.send(signal.SIGCONT)
         await asyncio.to_thread(peer.wait, 1, "lost")
-    if not url.startswith("sqlite"):
-        assert rows(url, "SELECT token, owner FROM outbox_event_pending") == [(42, 999)]
+    assert claimed(url) == 1, "the late settle touched what another holds"
     assert sorted(probe.ids) == sorted(ids), "each was taken over exactly once"
 
 
-LATER = {
-    "postgresql": "clock_timestamp() + interval '1 hour'",
-    "mysql": "utc_timestamp(6) + INTERVAL 1 HOUR",
+# The same event held by another for the next hour: what a late settle would hit without a fence.
+PLAIN = (
+    "INSERT INTO outbox_event_pending (seq, due, key_hash, token, owner, attempts) "
+    "SELECT seq, {}, 1, 42, 999, 1 FROM outbox_event WHERE event_id = '{{}}'"
+)
+TRAP = {
+    "postgresql": "INSERT INTO outbox_event_claim (token, owner, until, items) SELECT 42, 999, now() + interval '1 hour',"
+    " ARRAY[seq * 65536 + 1] FROM outbox_event WHERE event_id = '{}'",
+    "mysql": PLAIN.format("utc_timestamp(6) + INTERVAL 1 HOUR"),
+    "sqlite": PLAIN.format("9e15"),
 }
 
 
@@ -158,7 +161,8 @@ async def test_a_clean_stop_leaves_nothing_to_wait_for(url: str, probe: Probe) -
             ids = await box.raw.write_all(tx, [happened(n) for n in range(5)])
         await started.wait()
     assert len(cut_off) == 1
-    assert one(url, "SELECT count(*) FROM outbox_event_pending WHERE owner IS NULL AND attempts = 0") == 5
+    assert claimed(url) == 0
+    assert one(url, "SELECT count(*) FROM outbox_event_pending WHERE attempts = 0") == 5
     assert one(url, "SELECT count(*) FROM outbox_event_instance") == 0
     async with make_box("multi_node", url, probe):
         await probe.until(probe.has(*ids))

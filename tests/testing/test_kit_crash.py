@@ -33,7 +33,7 @@ def test_leaving_the_block_disarms() -> None:
     with crash_at("settle.before"):
         pass
     faults.hit("settle.before")
-    assert faults._armed is None
+    assert faults.armed is None
 
 
 def test_blocks_nest() -> None:
@@ -96,7 +96,7 @@ def test_wrong_arguments(arguments: tuple[object, ...], message: str) -> None:
 def test_wrong_environment(text: str) -> None:
     with pytest.raises(ConfigError, match="point:hit:action"):
         arm_from_environment({"RELAYBOX_CRASH": text})
-    assert faults._armed is None
+    assert faults.armed is None
 
 
 def test_environment_arms_several() -> None:

@@ -64,7 +64,11 @@ class Node:
         can_listen = db.listen is not None and store.capabilities.listen
         self._ears = Ears(self.engine, self._listen if can_listen else None, settings.poll_interval, observers, clock)
         self._notifier = Notifier(self._notify) if can_listen and settings.notify else None
-        self._purge = PurgeService(db, store, settings, observers, clock) if settings.purge_retention else None
+        self._purge = (
+            PurgeService(db, store, settings, observers, clock)
+            if settings.purge_retention or settings.purge_dead_retention
+            else None
+        )
         self._background: set[asyncio.Task[None]] = set()
         self._running = False
 

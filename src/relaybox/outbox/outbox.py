@@ -46,6 +46,7 @@ class Options(TypedDict, total=False):
     settings: Settings
     hook: WriterHook | None
     observers: Sequence[Observer]
+    migrate: bool  # create or upgrade the tables when the `with` block is entered
     clock: Clock
     codec: Codec
 
@@ -200,6 +201,8 @@ class Outbox(_Shared):
 
     def __enter__(self) -> Self:
         self._check_open()
+        if self._options.get("migrate"):
+            self.migrate()
         if self._role is not None or (self._plain and self.settings.purge_retention):
             self._thread = LoopThread()
             try:
@@ -386,6 +389,8 @@ class AsyncOutbox(_Shared):
     async def __aenter__(self) -> Self:
         self._check_open()
         try:
+            if self._options.get("migrate"):
+                await self.migrate()
             if self._plain and self.settings.purge_retention:
                 self._purger = PurgeService(
                     self._db, self.store, self.settings, self._observers, self._clock, by_age=True

@@ -156,6 +156,8 @@ class Writer:
 
 
 def _check(events: Sequence[Event]) -> None:
+    if isinstance(events, Event):
+        raise InvalidEvent("write_all() takes a list of events; write() takes one")
     for event in events:
         if not isinstance(event, Event):
             raise InvalidEvent(f"expected an Event, got {type(event).__name__}; Event(type, payload) makes one")

@@ -400,6 +400,8 @@ class DeliveryEngine:
                 faults.hit("deliver.before")
             if delivery.event.id is None:
                 return Skip("the event row is gone")
+            if delivery.attempts > self._settings.max_attempts and not self._retries_for_ever(delivery):
+                return Dead(f"claimed {delivery.attempts} times without an outcome: does it kill its process?")
             await self._handler(delivery)
             if faults.armed is not None:
                 faults.hit("deliver.after")
@@ -426,8 +428,11 @@ class DeliveryEngine:
             delivery.attempts,
             max_attempts=self._settings.max_attempts,
             retry=self._retry,
-            retry_for_ever=delivery.ordered and self._settings.on_exhausted == "block",
+            retry_for_ever=self._retries_for_ever(delivery),
         )
+
+    def _retries_for_ever(self, delivery: Delivery) -> bool:
+        return delivery.ordered and self._settings.on_exhausted == "block"
 
     def _conclude(self, delivery: Delivery, outcome: Outcome) -> None:
         self._outcomes.append((delivery, outcome))

@@ -97,7 +97,7 @@ class Ears:
 class Notifier:
     """Tells other processes that something was committed: coalesced, from outside the writer's transaction."""
 
-    GAP = 0.005  # seconds between two NOTIFYs, whatever the commit rate
+    GAP = 0.001  # seconds between two NOTIFYs, whatever the commit rate
     LATER = (0.005, 0.05, 0.5)  # after a write whose commit we cannot see
 
     def __init__(self, send: Callable[[], Awaitable[None]]) -> None:

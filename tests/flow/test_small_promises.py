@@ -1,0 +1,61 @@
+"""Promises that each cost one line of code and were each broken once."""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from relaybox import Event, InvalidEvent, Listeners, Outbox, Settings
+from relaybox.lifecycle import Died, Purged
+from relaybox.testing import Probe
+
+
+@pytest.fixture()
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'box.db'}"
+
+
+def path_of(url: str) -> str:
+    return url.removeprefix("sqlite:///")
+
+
+def test_an_event_that_kills_its_process_every_time_becomes_a_dead_letter(url: str) -> None:
+    probe, called = Probe(), []
+    listeners = Listeners()
+    listeners.register("Poison", called.append)
+    box = Outbox.single_node(url, listeners, observers=[probe], settings=Settings(max_attempts=3), migrate=True)
+    box.migrate()
+    with box.transaction() as tx:
+        box.write(tx, Event("Poison", None))
+        # What three crashed processes leave behind: claimed three times, never settled.
+        tx.connection.execute("UPDATE outbox_event_pending SET attempts = 3, token = NULL, owner = NULL, due = 0")
+    with box:
+        (died,) = probe.wait_sync(Died)
+    assert "4 times without an outcome" in died.error
+    assert called == []
+
+
+def test_dead_letters_are_purged_also_when_finished_events_are_kept(url: str) -> None:
+    probe = Probe()
+    settings = Settings(purge_dead_retention=timedelta(microseconds=1), purge_interval=timedelta(milliseconds=50))
+    with Outbox.single_node(url, Listeners(), observers=[probe], settings=settings, migrate=True) as box:
+        with box.transaction() as tx:
+            box.write(tx, Event("Nobody", None))
+        probe.wait_sync(Died)
+        probe.wait_sync(Purged)
+        assert box.dead.count() == 0
+
+
+def test_write_all_of_one_event_says_what_it_wants(url: str) -> None:
+    with Outbox(url, migrate=True) as box, box.transaction() as tx, pytest.raises(InvalidEvent, match="takes a list"):
+        box.write_all(tx, Event("A", None))  # type: ignore[arg-type]
+
+
+def test_migrate_on_entering(url: str) -> None:
+    with Outbox(url, migrate=True) as box:
+        box.verify()
+    tables = sqlite3.connect(path_of(url)).execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    assert ("outbox_event",) in tables
