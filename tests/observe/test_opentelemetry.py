@@ -197,6 +197,14 @@ def test_the_workers_own_span_is_not_the_parent(tracer: Tracer, exporter: InMemo
     assert spans(exporter)["deliver A"].parent is None
 
 
+def test_a_linked_trace_begins_anew_even_inside_a_span(tracer: Tracer, exporter: InMemorySpanExporter) -> None:
+    header = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
+    with tracer.start_as_current_span("poll"):
+        deliver_one(tracer, Event("A", 1, headers={"traceparent": header}), link=True)
+    span = spans(exporter)["deliver A"]
+    assert (span.parent, [link.context.span_id for link in span.links]) == (None, [int("b" * 16, 16)])
+
+
 def test_after_without_before_is_harmless(tracer: Tracer, exporter: InMemorySpanExporter) -> None:
     TracingInterceptor(tracer).after_dispatch(Delivery(Event("A", 1), 1, 1, 1, 1e9, hot=True), None)
     assert exporter.get_finished_spans() == ()

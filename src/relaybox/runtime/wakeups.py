@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import timedelta
 
 from ..clock import Clock
 from ..lifecycle import Observers, WakeUps
 from .delivery import DeliveryEngine
-from .service import FIRST_PAUSE, LONGEST_PAUSE
+from .service import FIRST_PAUSE, LONGEST_PAUSE, cancelled
 
 log = logging.getLogger("relaybox")
 
@@ -94,45 +96,73 @@ class Ears:
         return self._fixed or (LISTENING if self._mode == "listen" else POLLING)
 
 
+class Pace:
+    """When to send the next NOTIFY: at once after a moment of quiet, otherwise a few times per burst.
+
+    Asking again never postpones what is due already. Pure: the caller brings the time.
+    """
+
+    QUIET = 0.004  # seconds since the last NOTIFY after which the next goes out at once
+    BUSY = 0.010  # seconds between two of them in a burst: pollers are awake then anyway
+    SOON = (0.0,)
+    LATER = (0.005, 0.05, 0.5)  # after a write whose commit we cannot see
+
+    def __init__(self) -> None:
+        self._last = -math.inf
+        self._due: dict[float, float] = {}
+
+    def ask(self, now: float, delays: tuple[float, ...]) -> None:
+        for delay in delays:
+            at = now + delay
+            self._due.setdefault(delay, at if at - self._last >= self.QUIET else self._last + self.BUSY)
+
+    def next(self) -> float:
+        return max(min(self._due.values(), default=math.inf), self._last + self.QUIET)
+
+    def sent(self, now: float) -> None:
+        self._last = now
+        self._due = {delay: at for delay, at in self._due.items() if at > now}
+
+
 class Notifier:
     """Tells other processes that something was committed: coalesced, from outside the writer's transaction."""
 
-    GAP = 0.001  # seconds between two NOTIFYs, whatever the commit rate
-    LATER = (0.005, 0.05, 0.5)  # after a write whose commit we cannot see
-
     def __init__(self, send: Callable[[], Awaitable[None]]) -> None:
         self._send = send
-        self._wanted = False
+        self._pace = Pace()
         self._task: asyncio.Task[None] | None = None
-        self._timers: list[asyncio.TimerHandle] = []
+        self._asked = asyncio.Event()
 
     def soon(self) -> None:
-        self._wanted = True
-        if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._run())
+        self._ask(Pace.SOON)
 
     def later(self) -> None:
-        for timer in self._timers:
-            timer.cancel()
-        loop = asyncio.get_running_loop()
-        self._timers = [loop.call_later(delay, self.soon) for delay in self.LATER]
+        self._ask(Pace.LATER)
 
-    async def _run(self) -> None:
-        while self._wanted:
-            self._wanted = False
+    def _ask(self, delays: tuple[float, ...]) -> None:
+        loop = asyncio.get_running_loop()
+        self._pace.ask(loop.time(), delays)
+        self._asked.set()
+        if self._task is None or self._task.done():
+            self._task = loop.create_task(self._run(loop), name="relaybox-notify")
+
+    async def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Lives as long as something is due."""
+        while (at := self._pace.next()) < math.inf:
+            self._asked.clear()
+            if at > loop.time():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout_at(at):
+                        await self._asked.wait()
+                continue
+            self._pace.sent(loop.time())
             try:
                 await self._send()
             except Exception as error:
                 log.debug("NOTIFY failed, pollers will find the rows: %s", error)
-                return
-            await asyncio.sleep(self.GAP)
 
     async def stop(self) -> None:
-        for timer in self._timers:
-            timer.cancel()
-        if self._task is not None and not self._task.done():
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await cancelled(self._task)
 
 
 class ThreadNotifier:
@@ -140,43 +170,41 @@ class ThreadNotifier:
 
     def __init__(self, send: Callable[[], None]) -> None:
         self._send = send
-        self._due: list[float] = []
+        self._pace = Pace()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._pid = 0
         self._closed = False
 
     def soon(self) -> None:
-        self._at(0.0)
+        self._ask(Pace.SOON)
 
     def later(self) -> None:
-        self._at(*Notifier.LATER)
+        self._ask(Pace.LATER)
 
-    def _at(self, *delays: float) -> None:
+    def _ask(self, delays: tuple[float, ...]) -> None:
         with self._changed:
             if self._closed:
                 return
-            if self._thread is None or self._pid != os.getpid():
+            if self._thread is None or self._pid != os.getpid():  # a forked child has no threads
                 self._pid = os.getpid()
                 self._thread = threading.Thread(target=self._run, name="relaybox-notify", daemon=True)
                 self._thread.start()
-            now = time.monotonic()
-            self._due = sorted(now + delay for delay in delays)
+            self._pace.ask(time.monotonic(), delays)
             self._changed.notify()
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not self._closed and not (self._due and self._due[0] <= time.monotonic()):
-                    self._changed.wait(self._due[0] - time.monotonic() if self._due else None)
+                while not self._closed and (wait := self._pace.next() - time.monotonic()) > 0:
+                    self._changed.wait(None if wait == math.inf else wait)
                 if self._closed:
                     return
-                self._due.pop(0)
+                self._pace.sent(time.monotonic())
             try:
                 self._send()
             except Exception as error:
                 log.debug("NOTIFY failed, pollers will find the rows: %s", error)
-            time.sleep(Notifier.GAP)
 
     def stop(self) -> None:
         with self._changed:

@@ -1,0 +1,52 @@
+"""When NOTIFYs go out: pure arithmetic."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relaybox.runtime.wakeups import Pace
+
+
+def test_after_quiet_at_once_and_in_a_burst_together() -> None:
+    pace = Pace()
+    pace.ask(1.0, Pace.SOON)
+    assert pace.next() == 1.0
+    pace.sent(1.0)
+    assert pace.next() == math.inf
+    for now in (1.001, 1.002, 1.003):
+        pace.ask(now, Pace.SOON)
+    assert pace.next() == 1.0 + Pace.BUSY
+    pace.sent(1.010)
+    pace.ask(1.010 + Pace.QUIET, Pace.SOON)
+    assert pace.next() == 1.010 + Pace.QUIET
+
+
+def test_asking_again_never_postpones() -> None:
+    """Writes whose commits cannot be seen, faster than the first delay, must not silence the notifier."""
+    pace = Pace()
+    sent = []
+    for tick in range(1000):
+        now = tick / 1000
+        pace.ask(now, Pace.LATER)
+        if pace.next() <= now:
+            pace.sent(now)
+            sent.append(now)
+    assert len(sent) > 50
+
+
+@given(st.lists(st.tuples(st.floats(0, 0.05), st.sampled_from([Pace.SOON, Pace.LATER])), max_size=60))
+def test_every_question_is_answered_soon_and_no_faster_than_quiet(steps: list[tuple[float, tuple[float, ...]]]) -> None:
+    pace, now, last = Pace(), 0.0, -math.inf
+    for gap, delays in steps:
+        until = now + gap
+        while pace.next() <= until:
+            at = max(pace.next(), now)
+            assert at - last >= Pace.QUIET - 1e-9
+            pace.sent(at)
+            last = now = at
+        now = until
+        pace.ask(now, delays)
+        assert pace.next() <= now + max(delays[0], Pace.BUSY) + 1e-9
