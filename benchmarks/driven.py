@@ -26,6 +26,7 @@ class DrivenSystem:
     env: Mapping[str, str] = field(default_factory=dict)
     full_drain: int = 50_000
     cannot: Mapping[str, str] = field(default_factory=dict)
+    has_hand_written: bool = False
     version: str = ""
 
     def install(self) -> None:
@@ -43,6 +44,18 @@ class DrivenSystem:
             bare = sizes.tx / reply["bare_seconds"]
             extra = {"bare_same_driver": round(bare, 1), "of_bare": round(value / bare, 4)}
         return replace(facts, value=value, extra=extra)
+
+    def write_overhead(self, database: Database, sizes: Sizes) -> Sample:
+        """Business row and event: through the library, against its own statement by hand, in alternating blocks."""
+        if not self.has_hand_written:
+            raise Unsupported("only relaybox's own statement is written by hand here")
+        with ExitStack() as stack:
+            peer, facts = self._start(stack, database, "write_overhead")
+            database.checkpoint()
+            reply = peer.call("write_tx", total=sizes.tx * 2, block=50)
+        by_hand = sizes.tx * 2 / reply["bare_seconds"]
+        extra = {"by_hand_per_second": round(by_hand, 1)}
+        return replace(facts, value=reply["event_seconds"] / reply["bare_seconds"], extra=extra)
 
     def write_batch(self, database: Database, sizes: Sizes) -> Sample:
         self._check("write_batch")

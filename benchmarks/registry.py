@@ -21,7 +21,14 @@ def systems() -> list[System]:
     """relaybox first, then the baselines, then the peers."""
     here = "benchmarks.systems.baselines"
     return [
-        DrivenSystem(relaybox_system.NAME, "Python", _own("benchmarks.systems.relaybox_system"), ROOT, LOGS),
+        DrivenSystem(
+            relaybox_system.NAME,
+            "Python",
+            _own("benchmarks.systems.relaybox_system"),
+            ROOT,
+            LOGS,
+            has_hand_written=True,
+        ),
         DrivenSystem(
             "bare",
             "Python",
@@ -62,9 +69,7 @@ def _own(module: str, *arguments: str) -> Callable[[], Sequence[str]]:
 
 def _python(name: str, module: str, full_drain: int = 50_000) -> DrivenSystem:
     command = [str(install.PEERS_PYTHON), "-m", f"benchmarks.peers.python.{module}"]
-    return DrivenSystem(
-        name, "Python", lambda: command, ROOT, LOGS, install.python_peers, full_drain=full_drain
-    )
+    return DrivenSystem(name, "Python", lambda: command, ROOT, LOGS, install.python_peers, full_drain=full_drain)
 
 
 def _node(name: str, script: str) -> DrivenSystem:

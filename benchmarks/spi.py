@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 WORKLOADS = (
     "write_tx",
+    "write_overhead",
     "write_batch",
     "drain_1",
     "drain_2",
@@ -17,6 +18,7 @@ WORKLOADS = (
 )
 UNITS: Mapping[str, str] = {
     "write_tx": "transactions/s",
+    "write_overhead": "x the same INSERT by hand",
     "write_batch": "events/s",
     "drain_1": "events/s",
     "drain_2": "events/s",
@@ -24,7 +26,7 @@ UNITS: Mapping[str, str] = {
     "latency_2": "ms p50",
     "wal": "bytes/event",
 }
-LOWER_IS_BETTER = frozenset({"latency_1", "latency_2", "wal"})
+LOWER_IS_BETTER = frozenset({"write_overhead", "latency_1", "latency_2", "wal"})
 
 
 class Unsupported(Exception):
@@ -100,6 +102,8 @@ class System(Protocol):
         """Get what is needed to run; called once before the first measurement."""
 
     def write_tx(self, database: Database, sizes: Sizes) -> Sample: ...
+
+    def write_overhead(self, database: Database, sizes: Sizes) -> Sample: ...
 
     def write_batch(self, database: Database, sizes: Sizes) -> Sample: ...
 

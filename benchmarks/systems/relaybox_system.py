@@ -9,6 +9,7 @@ import asyncpg
 
 import relaybox
 from benchmarks.peers.python.peer import BUSINESS_NOTE, BUSINESS_TABLE, Peer, payload_bytes, serve
+from benchmarks.systems.baselines import EVENT_INSERT, insert_values
 from relaybox import AsyncOutbox, Event, Listeners, Settings
 
 NAME = "relaybox"
@@ -49,6 +50,8 @@ class RelayboxPeer(Peer):
                 await self.connection.execute("INSERT INTO business (note) VALUES ($1)", BUSINESS_NOTE)
                 if event_too:
                     await self.box.write(self.connection, event(seq))
+                elif self.workload == "write_overhead":
+                    await self.connection.fetch(EVENT_INSERT, *insert_values(seq))
 
     async def write_batch(self, first: int, count: int) -> None:
         async with self.connection.transaction():

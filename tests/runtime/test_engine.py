@@ -100,26 +100,25 @@ async def test_an_empty_queue_yields_to_the_other(start: MakeEngine, probe: Prob
 
 
 async def test_capacity_is_never_exceeded(start: MakeEngine, probe: Probe) -> None:
-    source, gate = ScriptedSource(), Gate()
-    source.add(200)
-    engine = start(source, gate, worker_count=3, cold_queue_capacity=10, batch_size=50)
-    excess, most = [], 0
+    source, permits, running, most = ScriptedSource(), asyncio.Semaphore(0), 0, 0
 
-    async def watched(limit: int) -> list[Delivery]:
-        nonlocal most
-        free = 10 - sum(1 for _ in engine.in_flight())
-        if limit > free:
-            excess.append((limit, free))
-        claimed = await ScriptedSource.claim(source, limit)
-        most = max(most, len(claimed) + sum(1 for _ in engine.in_flight()))
-        return claimed
+    async def one_permit_each(delivery: Delivery) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await permits.acquire()
+        running -= 1
 
-    source.claim = watched  # type: ignore[method-assign]
-    await gate.entered.wait()
-    gate.open.set()
-    await probe.wait(Delivered, 200)
-    assert (excess, most) == ([], 10)
-    assert gate.most == 3  # worker_count is the hard limit of concurrent events
+    source.add(60)
+    engine = start(source, one_permit_each, worker_count=3, cold_queue_capacity=10, batch_size=50)
+    for done in range(0, 60, 4):  # part of the capacity becomes free, never all of it
+        await probe.wait(Claimed, min(done + 10, 60))
+        assert sum(1 for _ in engine.in_flight()) <= 10
+        for _ in range(4):
+            permits.release()
+        await probe.wait(Delivered, done + 4)
+    assert (max(source.limits), most) == (10, 3)  # worker_count is the hard limit of concurrent events
+    assert source.rows == {}
 
 
 async def test_claims_grow_while_listeners_keep_up(start: MakeEngine, probe: Probe) -> None:

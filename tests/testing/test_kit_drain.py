@@ -13,8 +13,6 @@ from relaybox.lifecycle import Delivered, Died, Retried
 from relaybox.outbox import Interceptor
 from relaybox.testing import ManualClock, Probe, deliver_pending, deliver_pending_async
 
-probe_key = "observers"
-
 
 @pytest.fixture
 def probe() -> Probe:
@@ -103,6 +101,20 @@ def test_errors_can_be_collected(outbox: Outbox) -> None:
     drained = deliver_pending(outbox, listeners, raise_errors=False)
     assert calls == list(range(5))  # once each, although their retries could be due meanwhile
     assert [str(error) for _, error in drained.failed] == ["0", "1", "2", "3", "4"]
+
+
+def test_once_each_however_long_it_takes(outbox: Outbox, relaybox_clock: ManualClock) -> None:
+    listeners, calls = Listeners(), []
+
+    @listeners.on("Slow")
+    def slow(event: Event) -> None:
+        calls.append(event.payload)
+        relaybox_clock.advance(minutes=5)  # beyond an ordinary lease, and beyond the retry
+        raise ValueError
+
+    write(outbox, *(Event("Slow", n) for n in range(5)))
+    deliver_pending(outbox, listeners, raise_errors=False)
+    assert calls == list(range(5))
 
 
 def test_dead_letters_and_unroutable_as_in_production(outbox: Outbox, probe: Probe) -> None:

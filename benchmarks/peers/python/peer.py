@@ -19,9 +19,7 @@ MARK = "@@"
 PAYLOAD_BYTES = 256
 TEMPLATE = '{"seq":%d,"kind":"order.placed","pad":"%s"}'
 PAD = "x" * (PAYLOAD_BYTES - len(TEMPLATE) + len("%d%s"))
-BUSINESS_TABLE = (
-    "CREATE TABLE business (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, note text NOT NULL)"
-)
+BUSINESS_TABLE = "CREATE TABLE business (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, note text NOT NULL)"
 BUSINESS_NOTE = "an order of the business"
 
 

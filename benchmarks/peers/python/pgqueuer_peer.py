@@ -61,9 +61,7 @@ class PgQueuerPeer(Peer):
         async def handle(job: Job) -> None:
             meter.one(job.payload or b"")
 
-        self.running = asyncio.create_task(
-            self.worker.run(batch_size=BATCH, dequeue_timeout=timedelta(seconds=30))
-        )
+        self.running = asyncio.create_task(self.worker.run(batch_size=BATCH, dequeue_timeout=timedelta(seconds=30)))
         await asyncio.sleep(0)
 
     async def stop(self) -> None:

@@ -64,9 +64,7 @@ class ProcrastinatePeer(Peer):
 
     async def start(self) -> None:
         self.running = asyncio.create_task(
-            self.app.run_worker_async(
-                concurrency=CONCURRENCY, delete_jobs="always", install_signal_handlers=False
-            )
+            self.app.run_worker_async(concurrency=CONCURRENCY, delete_jobs="always", install_signal_handlers=False)
         )
         await asyncio.sleep(0)
 

@@ -27,28 +27,44 @@ def translated() -> Iterator[None]:
 
 
 class _CommitWatch:
-    """Sees COMMIT and ROLLBACK on one connection through asyncpg's query logger, without touching it."""
+    """Sees COMMIT and ROLLBACK on one connection through asyncpg's query logger, without touching it.
+
+    Adding and removing a logger costs more than a transaction's worth of calls, so it stays until the connection
+    has been used for a while without writing events.
+    """
+
+    IDLE_CALLS = 1000
 
     def __init__(self, raw: Any) -> None:
         self.raw = raw
         self.committed: list[Callback] = []
         self.rolled_back: list[Callback] = []
-        self.failed = False  # then the server answers COMMIT with ROLLBACK and no error
+        self._failed = False  # then the server answers COMMIT with ROLLBACK and no error
+        self._idle = 0
         raw.add_query_logger(self)
 
     def __call__(self, record: Any) -> None:
+        if not (self.committed or self.rolled_back):
+            self._rest()
+            return
         verb = record.query[:8].upper()
         if self.raw.is_in_transaction() or not verb.startswith(("COMMIT", "END", "ROLLBACK")):
-            self.failed = record.exception is not None or (self.failed and not verb.startswith("ROLLBACK"))
+            self._failed = record.exception is not None or (self._failed and not verb.startswith("ROLLBACK"))
             return
+        undone = self._failed or verb.startswith("ROLLBACK")
+        self._failed, self._idle = False, 0
         committed, self.committed = self.committed, []
         rolled_back, self.rolled_back = self.rolled_back, []
-        self.raw.remove_query_logger(self)
-        _watches.pop(self.raw, None)
         if record.exception is not None:
             return  # the outcome is not known: fire neither, the poller delivers what is there
-        for callback in rolled_back if self.failed or verb.startswith("ROLLBACK") else committed:
+        for callback in rolled_back if undone else committed:
             callback()
+
+    def _rest(self) -> None:
+        self._idle += 1
+        if self._idle > self.IDLE_CALLS:
+            self.raw.remove_query_logger(self)
+            _watches.pop(self.raw, None)
 
 
 _watches: WeakKeyDictionary[Any, _CommitWatch] = WeakKeyDictionary()

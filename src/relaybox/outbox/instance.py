@@ -99,6 +99,7 @@ class InstanceService:
             faults.hit("takeover.after")
             log.warning("took over %d events of %d dead instances", events, dead)
             self._observers(TakenOver(dead, events))
+        if dead or events:  # also claims whose lease ended although their owner lives
             self._freed()
 
     async def _keep_shards(self) -> None:
