@@ -14,7 +14,7 @@ from ..codec import JSON, JSON_CODEC, Codec
 from ..errors import ConfigError
 from ..event import GLOBAL, Event
 from ..ids import key_hash
-from ..op import Op, Query, Statement
+from ..op import Op, Query
 from .migrate import MigrationOps
 from .names import Tables
 from .queries import load
@@ -95,38 +95,6 @@ class SqlOutboxStore(MigrationOps):
             "now": self.to_time(now),
         }
 
-    def pending_columns(self, event: Event, claim: Claim | None) -> dict[str, Any]:
-        """A delayed event is never claimed by its writer: nobody would deliver it when its time comes."""
-        if claim is None or event.deliver_at is not None:
-            return {
-                "key_hash": key_hash(lane_key(event)),
-                "token": None,
-                "owner": None,
-                "lease": 0.0,
-                "attempts": 0,
-            }
-        return {
-            "key_hash": key_hash(lane_key(event)),
-            "token": claim.token,
-            "owner": claim.owner,
-            "lease": claim.lease.total_seconds(),
-            "attempts": 1,
-        }
-
-    def write(
-        self, events: Sequence[Event], claim: Claim | None, now: datetime | None, *, copy: bool = False
-    ) -> Op[list[int]]:
-        seqs: list[int] = []
-        for event in events:
-            seqs.append((yield from self.write_one(event, claim, now)))
-        return seqs
-
-    def write_one(self, event: Event, claim: Claim | None, now: datetime | None) -> Op[int]:
-        params = self.columns(event, now)
-        params.update(self.pending_columns(event, claim))
-        result = yield Statement(self.sql["outbox.write.one"], params)
-        return int(result.rows[0][0])
-
     def stored(self, event_ids: Sequence[str]) -> Op[set[str]]:
         result = yield self.sql["outbox.write.stored"].bind(event_ids=list(event_ids))
         return {row[0] for row in result.rows}
@@ -158,20 +126,6 @@ class SqlOutboxStore(MigrationOps):
         """Sorted by seq: no dialect promises an order for rows an UPDATE returns."""
         return [Claimed(self.event_row(row), row[12]) for row in sorted(rows, key=itemgetter(0))]
 
-    def verify(self, held: Sequence[Held]) -> Op[set[int]]:
-        result = yield self.sql["outbox.claim.verify"].bind(**self.pairs(held))
-        return {row[0] for row in result.rows}
-
-    def renew(self, held: Sequence[Held], lease: timedelta, now: datetime | None) -> Op[set[int]]:
-        result = yield self.sql["outbox.claim.renew"].bind(
-            **self.pairs(held), lease=lease.total_seconds(), now=self.to_time(now)
-        )
-        return {row[0] for row in result.rows}
-
-    def release(self, held: Sequence[Held], now: datetime | None) -> Op[int]:
-        result = yield self.sql["outbox.claim.release"].bind(**self.pairs(held), now=self.to_time(now))
-        return result.count
-
     def oldest(self, now: datetime | None) -> Op[timedelta]:
         result = yield self.sql["outbox.claim.oldest"].bind(now=self.to_time(now))
         waited = result.rows[0][0] if result.rows else None
@@ -182,24 +136,6 @@ class SqlOutboxStore(MigrationOps):
         return timedelta(seconds=float(result.rows[0][0])) if result.rows else None
 
     # -- settle -----------------------------------------------------------------------------------
-
-    def settle(self, settlement: Settlement, now: datetime | None) -> Op[int]:
-        """How many outcomes came too late, because the claim was no longer ours."""
-        lost = 0
-        at = self.to_time(now)
-        for held, parked in ((settlement.hold, False), (settlement.park, True)):
-            if held:
-                yield self.sql["outbox.settle.hold"].bind(**self.pairs(held), parked=parked, now=at)
-        if settlement.done:
-            result = yield self.sql["outbox.settle.done"].bind(**self.pairs(settlement.done))
-            lost += len(settlement.done) - result.count
-        if settlement.retry:
-            lost += len(settlement.retry) - (yield from self.settle_retry(settlement, at))
-        if settlement.dead:
-            lost += len(settlement.dead) - (yield from self.settle_dead(settlement, at))
-        if settlement.ordered:
-            yield from self._unhold(settlement)
-        return lost
 
     def _unhold(self, settlement: Settlement) -> Op[None]:
         """What is settled for good no longer holds its key."""
@@ -253,38 +189,9 @@ class SqlOutboxStore(MigrationOps):
         )
         return result.count > 0
 
-    def retire(self, instance: int, now: datetime | None) -> Op[int]:
-        """Sign off: whatever is still claimed under this instance is free at once."""
-        yield self.sql["outbox.instance.leave"].bind(id=instance)
-        freed = yield self.sql["outbox.instance.free"].bind(owners=self.numbers([instance]), now=self.to_time(now))
-        return freed.count
-
-    def take_over(self, survivor: int | None, now: datetime | None) -> Op[tuple[int, int]]:
-        at = self.to_time(now)
-        gone = yield self.sql["outbox.instance.expired"].bind(survivor=survivor, now=at)
-        owners = [row[0] for row in gone.rows]
-        if not owners:
-            return 0, 0
-        freed = yield self.sql["outbox.instance.free"].bind(owners=self.numbers(owners), now=at)
-        return len(owners), freed.count
-
     def instances(self, now: datetime | None) -> Op[list[Instance]]:
         result = yield self.sql["outbox.instance.live"].bind(now=self.to_time(now))
         return [Instance(row[0], row[1], row[2], self.from_time(row[3]), self.from_time(row[4])) for row in result.rows]
-
-    def acquire_shards(
-        self, owner: int, want: int, shards: int, ttl: timedelta, now: datetime | None
-    ) -> Op[dict[int, int]]:
-        """Take free shards and, in a later statement, free what their former owner had claimed."""
-        at = self.to_time(now)
-        yield self.sql["outbox.shard.seed"].bind(shards=shards)
-        result = yield self.sql["outbox.shard.acquire"].bind(
-            owner=owner, want=want, shards=shards, ttl=ttl.total_seconds(), now=at
-        )
-        taken = {row[0]: row[1] for row in result.rows}
-        if taken:
-            yield self.sql["outbox.shard.free"].bind(taken=self.numbers(list(taken)), shards=shards, now=at)
-        return taken
 
     def renew_shards(self, owner: int, ttl: timedelta, now: datetime | None) -> Op[dict[int, int]]:
         result = yield self.sql["outbox.shard.renew"].bind(owner=owner, ttl=ttl.total_seconds(), now=self.to_time(now))

@@ -1,4 +1,5 @@
-"""The ops for dialects that cannot change two tables in one statement, nor skip locked rows inside an UPDATE.
+"""The ops for dialects that cannot change two tables in one statement, nor skip locked rows inside an UPDATE: a
+lease is columns of the pending row, fenced by its token.
 
 Same meaning as `sql_store`, in several statements: pick, change, read back. Whoever runs an op has opened a
 transaction (`Capabilities.single_statement` is False), and the rows picked first are locked from then on.
@@ -139,6 +140,10 @@ class SteppedOutboxStore(SqlOutboxStore):
         result = yield self.sql["outbox.claim.read"].bind(seqs=seqs, token=claim.token)
         return self.claimed(result.rows)
 
+    def verify(self, held: Sequence[Held]) -> Op[set[int]]:
+        result = yield self.sql["outbox.claim.verify"].bind(**self.pairs(held))
+        return {row[0] for row in result.rows}
+
     def renew(self, held: Sequence[Held], lease: timedelta, now: datetime | None) -> Op[set[int]]:
         yield self.sql["outbox.claim.renew"].bind(
             **self.pairs(held), lease=lease.total_seconds(), now=self.to_time(now)
@@ -146,6 +151,28 @@ class SteppedOutboxStore(SqlOutboxStore):
         return (yield from self.verify(held))
 
     # -- settle -----------------------------------------------------------------------------------
+
+    def release(self, held: Sequence[Held], now: datetime | None) -> Op[int]:
+        result = yield self.sql["outbox.claim.release"].bind(**self.pairs(held), now=self.to_time(now))
+        return result.count
+
+    def settle(self, settlement: Settlement, now: datetime | None) -> Op[int]:
+        """How many outcomes came too late, because the claim was no longer ours."""
+        lost = 0
+        at = self.to_time(now)
+        for held, parked in ((settlement.hold, False), (settlement.park, True)):
+            if held:
+                yield self.sql["outbox.settle.hold"].bind(**self.pairs(held), parked=parked, now=at)
+        if settlement.done:
+            result = yield self.sql["outbox.settle.done"].bind(**self.pairs(settlement.done))
+            lost += len(settlement.done) - result.count
+        if settlement.retry:
+            lost += len(settlement.retry) - (yield from self.settle_retry(settlement, at))
+        if settlement.dead:
+            lost += len(settlement.dead) - (yield from self.settle_dead(settlement, at))
+        if settlement.ordered:
+            yield from self._unhold(settlement)
+        return lost
 
     def settle_retry(self, settlement: Settlement, at: Any) -> Op[int]:
         rows = [(r.seq, r.token, r.delay.total_seconds(), cut(r.error)) for r in sorted(settlement.retry)]
@@ -170,6 +197,12 @@ class SteppedOutboxStore(SqlOutboxStore):
         )
         result = yield self.sql["outbox.instance.registered"].bind()
         return int(result.rows[0][0])
+
+    def retire(self, instance: int, now: datetime | None) -> Op[int]:
+        """Sign off: whatever is still claimed under this instance is free at once."""
+        yield self.sql["outbox.instance.leave"].bind(id=instance)
+        freed = yield self.sql["outbox.instance.free"].bind(owners=self.numbers([instance]), now=self.to_time(now))
+        return freed.count
 
     def take_over(self, survivor: int | None, now: datetime | None) -> Op[tuple[int, int]]:
         at = self.to_time(now)

@@ -37,8 +37,8 @@ FROM pg_class WHERE oid = to_regclass('{pending}')
 
 -- name: doctor.claims -> rows
 -- Claims whose process has signed off, and claims whose process fell silent: nobody has freed them yet.
-SELECT 'claims.unowned', count(*)::text FROM {pending} p
-WHERE p.owner IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {instance} i WHERE i.id = p.owner)
+SELECT 'claims.unowned', coalesce(sum(cardinality(c.items)), 0)::text FROM {claim} c
+WHERE c.owner IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {instance} i WHERE i.id = c.owner)
 UNION ALL
-SELECT 'claims.silent', count(*)::text FROM {pending} p JOIN {instance} i ON i.id = p.owner
+SELECT 'claims.silent', coalesce(sum(cardinality(c.items)), 0)::text FROM {claim} c JOIN {instance} i ON i.id = c.owner
 WHERE i.expires_at < clock_timestamp()
