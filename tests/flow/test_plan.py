@@ -14,7 +14,7 @@ from relaybox.store.postgres import PostgresStore
 from relaybox.store.spi import Claim
 
 FEW, FINISHED = 30_000, 300_000
-PENDING = 500
+PENDING = 20_000
 LIMIT = 50
 
 FILL = """
@@ -76,6 +76,7 @@ def pages() -> dict[str, list[int]]:
             connection.execute(FILL.format(finished).replace("'done-'", f"'done-{finished}-'"))
             connection.execute("VACUUM ANALYZE outbox_event, outbox_event_pending")
             for name, op in ops(store).items():
+                explain(connection, op())
                 plan = explain(connection, op())
                 check(name, plan)
                 found[name].append(buffers(plan))

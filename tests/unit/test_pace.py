@@ -16,12 +16,24 @@ def test_after_quiet_at_once_and_in_a_burst_together() -> None:
     assert pace.next() == 1.0
     pace.sent(1.0)
     assert pace.next() == math.inf
-    for now in (1.001, 1.002, 1.003):
+    for now in (1.0005, 1.0008, 1.0012):
         pace.ask(now, Pace.SOON)
     assert pace.next() == 1.0 + Pace.BUSY
     pace.sent(1.010)
     pace.ask(1.010 + Pace.QUIET, Pace.SOON)
     assert pace.next() == 1.010 + Pace.QUIET
+
+
+def test_when_nobody_listens_the_question_is_rare() -> None:
+    pace = Pace()
+    pace.ask(1.0, Pace.SOON)
+    pace.sent(1.0)
+    pace.unheard(1.0)
+    pace.ask(1.2, Pace.SOON)
+    assert pace.next() == 1.0 + Pace.DEAF
+    pace.sent(2.0)
+    pace.ask(2.5, Pace.SOON)
+    assert pace.next() == 2.5
 
 
 def test_asking_again_never_postpones() -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 from weakref import WeakKeyDictionary
 
@@ -16,14 +15,23 @@ from .postgres_errors import connection_lost, translate_sqlstate
 from .spi import Callback, Dialect
 
 
-@contextmanager
-def translated() -> Iterator[None]:
-    try:
-        yield
-    except asyncpg.PostgresError as error:
-        raise translate_sqlstate(error.sqlstate or "", error.args[0] if error.args else "") from error
-    except (asyncpg.InterfaceError, OSError, TimeoutError) as error:
-        raise connection_lost(f"{type(error).__name__}: {error}") from error
+class _Translated:
+    """Turns asyncpg's errors into ours. One object for all calls: a generator per statement would be felt."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, asyncpg.PostgresError):
+            raise translate_sqlstate(error.sqlstate or "", error.args[0] if error.args else "") from error
+        if isinstance(error, (asyncpg.InterfaceError, OSError, TimeoutError)):
+            raise connection_lost(f"{type(error).__name__}: {error}") from error
+
+
+_TRANSLATED = _Translated()
+
+
+def translated() -> _Translated:
+    return _TRANSLATED
 
 
 class _CommitWatch:
@@ -82,32 +90,28 @@ class AsyncpgConnection:
         self._pooled = pooled
 
     async def execute(self, statement: Statement | Copy) -> Result:
-        if self._pooled and not self.raw.is_in_transaction():
-            with translated():
+        with _TRANSLATED:
+            if self._pooled and not self.raw.is_in_transaction():
                 async with self.raw.transaction():
-                    return await self._execute(statement)
-        with translated():
-            return await self._execute(statement)
-
-    async def _execute(self, statement: Statement | Copy) -> Result:
-        if isinstance(statement, Copy):
-            await self.raw.copy_records_to_table(
-                statement.table,
-                schema_name=statement.schema,
-                columns=statement.columns,
-                records=statement.rows,
-            )
-            return Result((), len(statement.rows))
-        text, params = statement.positional("dollar")
-        if statement.query.answer == "rows":
-            rows = await self.raw.fetch(text, *params)
-            return Result(rows, len(rows))
-        status = await self.raw.execute(text, *params)
+                    return await self.execute(statement)
+            if isinstance(statement, Copy):
+                await self.raw.copy_records_to_table(
+                    statement.table,
+                    schema_name=statement.schema,
+                    columns=statement.columns,
+                    records=statement.rows,
+                )
+                return Result((), len(statement.rows))
+            text, params = statement.positional("dollar")
+            if statement.query.answer == "rows":
+                rows = await self.raw.fetch(text, *params)
+                return Result(rows, len(rows))
+            status = await self.raw.execute(text, *params)
         tail = status.rpartition(" ")[2]
         return Result((), int(tail) if tail.isdigit() else 0)
 
     def in_transaction(self) -> bool:
-        with translated():  # a connection that went back to its pool refuses even this question
+        with _TRANSLATED:  # a connection that went back to its pool refuses even this question
             return bool(self.raw.is_in_transaction())
 
     def in_savepoint(self) -> bool:

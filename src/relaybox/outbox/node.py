@@ -176,5 +176,5 @@ class Node:
         assert self._db.listen is not None
         await self._db.listen(self._store.tables.channel, ready, wake)
 
-    async def _notify(self) -> None:
-        await self._db.run(self._store.notify(), tx=False)
+    async def _notify(self) -> bool:
+        return await self._db.run(self._store.notify(self._clock.database_now()), tx=False)

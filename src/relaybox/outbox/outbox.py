@@ -344,8 +344,8 @@ class Outbox(_Shared):
         elif self._notifier is not None:
             self._notifier.soon()
 
-    def _notify(self) -> None:
-        self._db.run(self.store.notify(), tx=False)
+    def _notify(self) -> bool:
+        return self._db.run(self.store.notify(self._clock.database_now()), tx=False)
 
 
 class AsyncOutbox(_Shared):
@@ -502,8 +502,8 @@ class AsyncOutbox(_Shared):
         elif self._notifier is not None:
             self._notifier.soon()
 
-    async def _notify(self) -> None:
-        await self._db.run(self.store.notify(), tx=False)
+    async def _notify(self) -> bool:
+        return await self._db.run(self.store.notify(self._clock.database_now()), tx=False)
 
 
 __all__ = ["AsyncOutbox", "NodeOptions", "Options", "Outbox"]

@@ -112,18 +112,26 @@ class Writer:
         return Ticket(events, claim, lease_end)
 
     def op(self, ticket: Ticket, connection: Connection | AsyncConnection) -> Op[list[int]]:
-        faults.hit("write.before")
+        if faults.armed is not None:
+            return self._watched(ticket, connection)
+        return self._insert(ticket, connection)
+
+    def _insert(self, ticket: Ticket, connection: Connection | AsyncConnection) -> Op[list[int]]:
         now = self._clock.database_now()
         if self._plain:
-            seqs = yield from self._store.write_plain(ticket.events, now)
-        else:
-            seqs = yield from self._store.write(ticket.events, ticket.claim, now, copy=connection.copy)
+            return self._store.write_plain(ticket.events, now)
+        return self._store.write(ticket.events, ticket.claim, now, copy=connection.copy)
+
+    def _watched(self, ticket: Ticket, connection: Connection | AsyncConnection) -> Op[list[int]]:
+        faults.hit("write.before")
+        seqs = yield from self._insert(ticket, connection)
         faults.hit("write.after")
         return seqs
 
     def finish(self, ticket: Ticket, seqs: Sequence[int], connection: Connection | AsyncConnection) -> list[str]:
         events = ticket.events
-        self._call("after_write", events)
+        if self._hook is not None:
+            self._call("after_write", events)
         if self._observers:
             self._observers(Written(len(events)))
         uncertain = ticket.claim is not None and connection.in_savepoint()

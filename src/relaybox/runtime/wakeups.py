@@ -102,13 +102,15 @@ class Pace:
     Asking again never postpones what is due already. Pure: the caller brings the time.
     """
 
-    QUIET = 0.004  # seconds since the last NOTIFY after which the next goes out at once
-    BUSY = 0.010  # seconds between two of them in a burst: pollers are awake then anyway
+    QUIET = 0.0015  # seconds since the last NOTIFY after which the next goes out at once
+    BUSY = 0.005  # seconds between two of them in a burst: pollers are awake then anyway
     SOON = (0.0,)
     LATER = (0.005, 0.05, 0.5)  # after a write whose commit we cannot see
+    DEAF = 1.0  # seconds to wait when nobody was there to hear the last one
 
     def __init__(self) -> None:
         self._last = -math.inf
+        self._silent_until = -math.inf
         self._due: dict[float, float] = {}
 
     def ask(self, now: float, delays: tuple[float, ...]) -> None:
@@ -117,17 +119,21 @@ class Pace:
             self._due.setdefault(delay, at if at - self._last >= self.QUIET else self._last + self.BUSY)
 
     def next(self) -> float:
-        return max(min(self._due.values(), default=math.inf), self._last + self.QUIET)
+        return max(min(self._due.values(), default=math.inf), self._last + self.QUIET, self._silent_until)
 
     def sent(self, now: float) -> None:
         self._last = now
         self._due = {delay: at for delay, at in self._due.items() if at > now}
 
+    def unheard(self, now: float) -> None:
+        """Nobody listens. Whoever starts to will poll first, so asking once in a while is enough."""
+        self._silent_until = now + self.DEAF
+
 
 class Notifier:
     """Tells other processes that something was committed: coalesced, from outside the writer's transaction."""
 
-    def __init__(self, send: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, send: Callable[[], Awaitable[bool]]) -> None:
         self._send = send
         self._pace = Pace()
         self._task: asyncio.Task[None] | None = None
@@ -157,7 +163,8 @@ class Notifier:
                 continue
             self._pace.sent(loop.time())
             try:
-                await self._send()
+                if not await self._send():
+                    self._pace.unheard(loop.time())
             except Exception as error:
                 log.debug("NOTIFY failed, pollers will find the rows: %s", error)
 
@@ -168,7 +175,7 @@ class Notifier:
 class ThreadNotifier:
     """The same for processes without an event loop: one daemon thread, started by the first commit."""
 
-    def __init__(self, send: Callable[[], None]) -> None:
+    def __init__(self, send: Callable[[], bool]) -> None:
         self._send = send
         self._pace = Pace()
         self._changed = threading.Condition()
@@ -202,7 +209,8 @@ class ThreadNotifier:
                     return
                 self._pace.sent(time.monotonic())
             try:
-                self._send()
+                if not self._send():
+                    self._pace.unheard(time.monotonic())
             except Exception as error:
                 log.debug("NOTIFY failed, pollers will find the rows: %s", error)
 

@@ -273,7 +273,7 @@ class SteppedOutboxStore(SqlOutboxStore):
                 gone = result.count
         return gone
 
-    def notify(self) -> Op[None]:
+    def notify(self, now: datetime | None) -> Op[bool]:
         """No channel between processes: the poll finds the rows."""
-        return
-        yield
+        yield from ()
+        return False

@@ -76,21 +76,20 @@ class PostgresStore(SqlOutboxStore):
         self, events: Sequence[Event], claim: Claim | None, now: datetime | None, *, copy: bool = False
     ) -> Op[list[int]]:
         if len(events) == 1:
-            return [(yield from self.write_one(events[0], claim, now))]
+            result = yield self._one(events[0], claim, now)
+            return [int(result.rows[0][0])]
         if copy and len(events) >= COPY_FROM:
             return (yield from self._write_copy(events, claim, now))
         result = yield self.sql["outbox.write.many"].bind(**self._arrays(events), **self._title(claim), now=now)
         return sorted(row[0] for row in result.rows)
 
-    def write_one(self, event: Event, claim: Claim | None, now: datetime | None) -> Op[int]:
+    def _one(self, event: Event, claim: Claim | None, now: datetime | None) -> Statement:
         params = self.columns(event, now)
         if claim is None or event.deliver_at is not None:  # a delayed event is never claimed by its writer
             params["key_hash"] = key_hash(lane_key(event))
-            result = yield Statement(self.sql["outbox.write.one"], params)
-        else:
-            params.update(self._title(claim))
-            result = yield Statement(self.sql["outbox.write.one_claimed"], params)
-        return int(result.rows[0][0])
+            return Statement(self.sql["outbox.write.one"], params)
+        params.update(self._title(claim))
+        return Statement(self.sql["outbox.write.one_claimed"], params)
 
     def _title(self, claim: Claim | None) -> dict[str, Any]:
         if claim is None:
@@ -229,8 +228,9 @@ class PostgresStore(SqlOutboxStore):
 
     # -- seeing -----------------------------------------------------------------------------------
 
-    def notify(self) -> Op[None]:
-        yield self.sql["outbox.status.notify"].bind()
+    def notify(self, now: datetime | None) -> Op[bool]:
+        result = yield self.sql["outbox.status.notify"].bind(now=now)
+        return bool(result.rows)
 
 
 def _batches(seqs: Sequence[int], claim: Claim | None, at: datetime) -> list[tuple[Any, ...]]:

@@ -12,7 +12,7 @@ from ...event import Event
 from ...op import Op
 from ...store.names import Tables
 from ...store.spi import Settlement
-from .harness import T0, Harness, some_events
+from .harness import LEASE, T0, Harness, some_events
 
 BAD_NAMES = (
     "",
@@ -133,13 +133,15 @@ class SchemaContract(Harness):
             pytest.skip("this engine has no notifications")
         database = self.db.database
         if not isinstance(database, AsyncDatabase) or database.listen is None:
-            await self.run(self.store.notify())
+            assert not await self.run(self.store.notify(T0))  # no instance is there to hear it
             return
         ready, woken = asyncio.Event(), asyncio.Event()
         listening = asyncio.ensure_future(database.listen(self.store.tables.channel, ready.set, woken.set))
         try:
             await asyncio.wait_for(ready.wait(), 10)
-            await self.run(self.store.notify())
+            assert not await self.run(self.store.notify(T0))
+            await self.run(self.store.register("me", "multi", LEASE, T0))
+            assert await self.run(self.store.notify(T0))
             await asyncio.wait_for(woken.wait(), 10)
         finally:
             listening.cancel()

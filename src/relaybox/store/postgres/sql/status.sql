@@ -20,4 +20,6 @@ SELECT greatest(reltuples, 0)::bigint FROM pg_class
 WHERE oid = to_regclass('{event}')
 
 -- name: outbox.status.notify -> rows
+-- Only when somebody is there to hear it; no row means nobody is.
 SELECT pg_notify('{channel}', '')
+FROM (SELECT 1 FROM {instance} WHERE expires_at >= coalesce(:now, clock_timestamp()) LIMIT 1) AS listener

@@ -1,0 +1,1 @@
+"""Every named fault point, killed and failed once, on each engine."""

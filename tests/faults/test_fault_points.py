@@ -1,0 +1,152 @@
+"""Kill -9 at every fault point, then start again: everything committed is delivered, nothing else is.
+
+The cases run a few at a time before the first test looks at its own: they mostly wait.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from relaybox import Outbox
+from relaybox.faults import POINTS
+from relaybox.testing.servers import require
+
+from .child import SETTINGS, lines, listeners, wait_for
+
+ENGINES = ("postgres", "sqlite", "mariadb")
+ACTIONS = ("kill", "raise")
+TESTS = Path(__file__).parent.parent
+AT_ONCE = 3
+IN_FLIGHT = 26  # all events of the scenario: delivered and not settled when the process dies
+Case = tuple[str, str, str]
+
+
+@dataclass
+class Outcome:
+    status: int
+    output: str
+    restarted: float  # seconds from the restart until nothing was left
+    delivered: Counter[str]
+    committed: set[str]
+    stored: set[str]
+    ghosts: set[str]
+    leftovers: dict[str, int]
+
+
+def database(engine: str, folder: Path) -> str:
+    if engine == "sqlite":
+        return f"sqlite:///{folder / 'faults.db'}"
+    return str(require("postgres-wheel" if engine == "postgres" else "mariadb", durable=False).create_database())
+
+
+def trial(url: str, folder: Path, point: str, action: str) -> Outcome:
+    file = folder / "delivered"
+    child = subprocess.run(
+        [sys.executable, "-m", "faults.child", url, str(file)],
+        cwd=TESTS,
+        env={**os.environ, "RELAYBOX_CRASH": f"{point}:1:{action}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=60,
+        check=False,
+    )
+    started = time.monotonic()
+    finish(url, file)
+    took = time.monotonic() - started
+    with Outbox(url) as box, box.transaction() as tx:
+        cursor = tx.connection.cursor()
+
+        def rows(text: str) -> list[str]:
+            cursor.execute(text)
+            return [row[0] for row in cursor.fetchall()]
+
+        tables = ["pending", "dead", "hold", "instance"] + (["claim"] if url.startswith("postgres") else [])
+        return Outcome(
+            child.returncode,
+            child.stdout.decode()[-2_000:],
+            took,
+            Counter(lines(file)),
+            set(rows("SELECT id FROM business")) if has_business(box) else set(),
+            set(rows("SELECT event_id FROM outbox_event")),
+            set(lines(Path(f"{file}.ghosts"))),
+            {name: int(rows(f"SELECT count(*) FROM outbox_event_{name}")[0]) for name in tables},
+        )
+
+
+def has_business(box: Outbox) -> bool:
+    try:
+        with box.transaction() as tx:
+            tx.connection.cursor().execute("SELECT id FROM business")
+    except Exception:
+        return False
+    return True
+
+
+def finish(url: str, file: Path) -> None:
+    """The process comes back, without the fault."""
+    with Outbox(url) as plain:
+        plain.migrate()
+    with Outbox.multi_node(url, listeners(file, finishing=True), settings=SETTINGS) as box:
+
+        def nothing_left() -> bool:
+            box.dead.replay_all()
+            status = box.status()
+            return not (status.due or status.delayed or status.claimed or status.dead or strangers(box))
+
+        wait_for(nothing_left, "peace")
+
+
+def strangers(box: Outbox) -> int:
+    """Instances that died and have not been removed yet."""
+    with box.transaction() as tx:
+        cursor = tx.connection.cursor()
+        cursor.execute("SELECT count(*) FROM outbox_event_instance")
+        return int(cursor.fetchone()[0]) - 1
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Case, Future[Outcome]]]:
+    pool = ThreadPoolExecutor(AT_ONCE)
+    found = {}
+    for engine in ENGINES:
+        for point in POINTS:
+            for action in ACTIONS:
+                folder = tmp_path_factory.mktemp("case")
+                url = database(engine, folder)
+                found[engine, point, action] = pool.submit(trial, url, folder, point, action)
+    yield found
+    pool.shutdown(cancel_futures=True)
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_point(outcomes: dict[Case, Future[Outcome]], engine: str, point: str, action: str) -> None:
+    outcome = outcomes[engine, point, action].result()
+    expected = -signal.SIGKILL if action == "kill" else 0
+    assert outcome.status == expected, f"the child ended with {outcome.status}:\n{outcome.output}"
+    assert outcome.committed <= set(outcome.delivered), "lost"
+    assert set(outcome.delivered) <= outcome.committed, "delivered, but never committed"
+    assert not outcome.ghosts & (outcome.stored | outcome.committed)
+    assert outcome.stored == outcome.committed, "event rows and business rows differ"
+    assert outcome.leftovers == dict.fromkeys(outcome.leftovers, 0)
+    assert outcome.restarted < 8
+    extra = sum(outcome.delivered.values()) - len(outcome.delivered)
+    assert extra <= (IN_FLIGHT if action == "kill" else 1), f"{extra} duplicates around one fault"
+
+
+def test_every_point_is_reached(outcomes: dict[Case, Future[Outcome]]) -> None:
+    """A point nobody reaches would survive its kill: the child would end with 0."""
+    missed = [case for case, found in outcomes.items() if case[2] == "kill" and found.result().status == 0]
+    assert missed == []
