@@ -34,7 +34,7 @@ SETTINGS = Settings(
     purge_retention=timedelta(hours=1),
     purge_interval=timedelta(milliseconds=50),
 )
-BUSINESS = "CREATE TABLE IF NOT EXISTS business (id varchar(36) PRIMARY KEY)"
+BUSINESS = "CREATE TABLE business (id varchar(36) PRIMARY KEY)"
 
 
 def append(file: Path, line: str) -> None:
@@ -118,8 +118,6 @@ def wait_for(condition: Callable[[], Any], what: str, timeout: float = 15.0) -> 
 def main(url: str, file: Path) -> None:
     plain = Outbox(url)
     insist(plain.migrate)
-    with plain.transaction() as tx:
-        tx.connection.cursor().execute(BUSINESS)
     a_peer_that_died(plain)
     box = insist(lambda: Outbox.multi_node(url, listeners(file, finishing=False), settings=SETTINGS).__enter__())
     for n in range(10):

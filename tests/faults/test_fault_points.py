@@ -22,7 +22,7 @@ from relaybox import Outbox
 from relaybox.faults import POINTS
 from relaybox.testing.servers import require
 
-from .child import SETTINGS, lines, listeners, wait_for
+from .child import BUSINESS, SETTINGS, lines, listeners, wait_for
 
 ENGINES = ("postgres", "sqlite", "mariadb")
 ACTIONS = ("kill", "raise")
@@ -52,6 +52,8 @@ def database(engine: str, folder: Path) -> str:
 
 def trial(url: str, folder: Path, point: str, action: str) -> Outcome:
     file = folder / "delivered"
+    with Outbox(url) as box, box.transaction() as tx:
+        tx.connection.cursor().execute(BUSINESS)
     child = subprocess.run(
         [sys.executable, "-m", "faults.child", url, str(file)],
         cwd=TESTS,
@@ -77,20 +79,11 @@ def trial(url: str, folder: Path, point: str, action: str) -> Outcome:
             child.stdout.decode()[-2_000:],
             took,
             Counter(lines(file)),
-            set(rows("SELECT id FROM business")) if has_business(box) else set(),
+            set(rows("SELECT id FROM business")),
             set(rows("SELECT event_id FROM outbox_event")),
             set(lines(Path(f"{file}.ghosts"))),
             {name: int(rows(f"SELECT count(*) FROM outbox_event_{name}")[0]) for name in tables},
         )
-
-
-def has_business(box: Outbox) -> bool:
-    try:
-        with box.transaction() as tx:
-            tx.connection.cursor().execute("SELECT id FROM business")
-    except Exception:
-        return False
-    return True
 
 
 def finish(url: str, file: Path) -> None:

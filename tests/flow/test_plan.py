@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from relaybox.ids import new_token
+from relaybox.drivers.postgres_sessions import OUR_SESSIONS
 from relaybox.store.postgres import PostgresStore
 from relaybox.store.spi import Claim
 
@@ -70,6 +71,8 @@ def pages() -> dict[str, list[int]]:
     store = PostgresStore()
     found: dict[str, list[int]] = {name: [] for name in ops(store)}
     with psycopg.connect(url, autocommit=True) as connection:
+        for setting, value in OUR_SESSIONS.items():
+            connection.execute(f"SET {setting} = '{value}'")
         connection.execute("INSERT INTO outbox_event_shard SELECT n, 1, 1, 'infinity' FROM generate_series(0, 15) n")
         connection.execute(WAITING.format(PENDING))
         for finished in (FEW, FINISHED):
@@ -97,7 +100,7 @@ def test_finished_events_do_not_matter(pages: dict[str, list[int]], name: str) -
     few, many = pages[name]
     # At most one page more for each row that is claimed: the index of events may be one level deeper.
     assert many <= few + LIMIT + 10, f"{name}: {few} pages with {FEW} finished events, {many} with {FINISHED}"
-    assert many <= 10 * LIMIT
+    assert many <= 12 * LIMIT  # a handful of index and heap pages for each row that is claimed
     if name in ("oldest", "next_due"):
         assert many <= 10
 

@@ -12,6 +12,7 @@ import asyncpg
 from ..errors import StoreError
 from ..op import Copy, Result, Statement
 from .postgres_errors import connection_lost, translate_sqlstate
+from .postgres_sessions import OUR_SESSIONS
 from .spi import Callback, Dialect
 
 
@@ -170,11 +171,7 @@ async def aconnect(url: str, application: str = "relaybox") -> AsyncpgConnection
         await raw.close()
         raw = await asyncpg.connect(
             url,
-            server_settings={
-                "application_name": application,
-                "idle_in_transaction_session_timeout": "60000",
-                "lock_timeout": "30000",
-            },
+            server_settings={"application_name": application, **OUR_SESSIONS},
         )
     return AsyncpgConnection(raw)
 

@@ -15,11 +15,10 @@ from psycopg.rows import tuple_row
 from ..errors import StoreError
 from ..op import Copy, Result, Statement
 from .postgres_errors import connection_lost, translate_sqlstate
+from .postgres_sessions import OUR_SESSIONS
 from .spi import Dialect, Silent
 
-# Bounds every wait of ours that PostgreSQL could otherwise make endless; skipped behind a pooler, whose
-# sessions are not ours.
-SESSION = "SET idle_in_transaction_session_timeout = '60s'; SET lock_timeout = '30s'; SET timezone = 'UTC'"
+SESSION = "; ".join(f"SET {name} = '{value}'" for name, value in OUR_SESSIONS.items())
 
 
 @contextmanager
