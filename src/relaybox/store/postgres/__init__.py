@@ -23,34 +23,20 @@ COPY_FROM = 200
 BATCH = 500  # events per waiting batch
 SPREAD = 2.0  # seconds over which the events of an expired claim come back
 
-_EVENT = (
-    "seq",
-    "event_id",
-    "event_type",
-    "aggregate_type",
-    "aggregate_id",
-    "tenant_id",
-    "content_type",
-    "payload",
-    "headers",
-    "occurred_at",
-    "deliver_at",
-    "created_at",
-)
-_EVENT_TYPES = (
-    "int8",
-    "varchar",
-    "varchar",
-    "varchar",
-    "varchar",
-    "varchar",
-    "varchar",
-    "bytea",
-    "text",
-    "timestamptz",
-    "timestamptz",
-    "timestamptz",
-)
+_TYPES = {
+    "seq": "int8",
+    "event_id": "varchar",
+    "event_type": "varchar",
+    "aggregate_type": "varchar",
+    "aggregate_id": "varchar",
+    "tenant_id": "varchar",
+    "content_type": "varchar",
+    "payload": "bytea",
+    "headers": "text",
+    "occurred_at": "timestamptz",
+    "deliver_at": "timestamptz",
+    "created_at": "timestamptz",
+}
 _CLAIM = ("token", "owner", "until", "claimed_at", "items")
 _CLAIM_TYPES = ("int8", "int4", "timestamptz", "timestamptz", "int8[]")
 _PENDING = ("seq", "due", "key_hash", "attempts")
@@ -101,42 +87,34 @@ class PostgresStore(SqlOutboxStore):
         return sorted(row[0] for row in result.rows)
 
     def _arrays(self, events: Sequence[Event]) -> dict[str, list[Any]]:
+        columns = self._columns(events)
+        plural = {"payload": "payloads", "headers": "headers"}
+        return {plural.get(name, f"{name}s"): values for name, values in columns.items()}
+
+    def _columns(self, events: Sequence[Event]) -> dict[str, list[Any]]:
         return {
-            "event_ids": [e.id for e in events],
-            "event_types": [e.type for e in events],
-            "aggregate_types": [None if e.aggregate_type == GLOBAL else e.aggregate_type for e in events],
-            "aggregate_ids": [e.key for e in events],
-            "tenant_ids": [e.tenant for e in events],
-            "content_types": [None if e.content_type == JSON else e.content_type for e in events],
-            "payloads": [e.body for e in events],
+            "event_id": [e.id for e in events],
+            "event_type": [e.type for e in events],
+            "aggregate_type": [None if e.aggregate_type == GLOBAL else e.aggregate_type for e in events],
+            "aggregate_id": [e.key for e in events],
+            "tenant_id": [e.tenant for e in events],
+            "content_type": [None if e.content_type == JSON else e.content_type for e in events],
+            "payload": [e.body for e in events],
             "headers": [e.headers_text for e in events],
-            "occurred_ats": [e.occurred_at for e in events],
-            "deliver_ats": [e.deliver_at for e in events],
+            "occurred_at": [e.occurred_at for e in events],
+            "deliver_at": [e.deliver_at for e in events],
         }
 
     def _write_copy(self, events: Sequence[Event], claim: Claim | None, now: datetime | None) -> Op[list[int]]:
-        """Two COPYs instead of one statement: several times the rate for thousands of events."""
+        """Two COPYs instead of one statement, of the columns that are used at all: several times the rate."""
         drawn = yield self.sql["outbox.write.numbers"].bind(count=len(events), now=now)
         seqs = sorted(row[0] for row in drawn.rows)
         at: datetime = drawn.rows[0][1]
-        wide = [
-            (
-                seq,
-                e.id,
-                e.type,
-                None if e.aggregate_type == GLOBAL else e.aggregate_type,
-                e.key,
-                e.tenant,
-                None if e.content_type == JSON else e.content_type,
-                e.body,
-                e.headers_text,
-                e.occurred_at,
-                e.deliver_at,
-                at,
-            )
-            for seq, e in zip(seqs, events, strict=True)
-        ]
-        yield Copy(self.tables.event, self.tables.schema, _EVENT, _EVENT_TYPES, wide)
+        columns = {"seq": seqs, "created_at": [at] * len(events), **self._columns(events)}
+        used = {name: values for name, values in columns.items() if any(value is not None for value in values)}
+        types = [_TYPES[name] for name in used]
+        rows = list(zip(*used.values(), strict=True))
+        yield Copy(self.tables.event, self.tables.schema, list(used), types, rows)
         now_due = [seq for seq, e in zip(seqs, events, strict=True) if e.deliver_at is None]
         if now_due:
             yield Copy(
