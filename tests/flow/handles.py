@@ -326,7 +326,83 @@ class SaAsyncmy(AsyncSqlAlchemy):
     driver = "asyncmy"
 
 
+class Django(Handle):
+    """One alias per handle. Django guards against use in an event loop; these tests use it there on purpose."""
+
+    engine = "postgres"
+    is_async = False
+    sees_commit = True
+
+    async def open(self, *, autocommit: bool = False) -> None:
+        import os
+        import uuid
+
+        import django
+        from django.conf import settings
+        from django.db import connections
+
+        os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
+        if not settings.configured:
+            settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}})
+            django.setup()
+        self._alias = f"flow_{uuid.uuid4().hex[:8]}"
+        connections.databases[self._alias] = connections.configure_settings({"default": self._database()})["default"]
+        self.raw = connections[self._alias]
+
+    def _database(self) -> dict[str, Any]:
+        from urllib.parse import urlsplit
+
+        parts = urlsplit(self.url)
+        address = {"NAME": parts.path[1:], "USER": parts.username, "HOST": parts.hostname, "PORT": parts.port}
+        return {"ENGINE": "django.db.backends.postgresql", **address}
+
+    async def begin(self) -> None:
+        self._blocks = [self._atomic()]
+
+    def _atomic(self) -> Any:
+        from django.db import transaction
+
+        block = transaction.Atomic(self._alias, savepoint=True, durable=False)
+        block.__enter__()
+        return block
+
+    async def commit(self) -> None:
+        self._blocks.pop().__exit__(None, None, None)
+
+    async def rollback(self) -> None:
+        error = ZeroDivisionError()
+        while self._blocks:
+            self._blocks.pop().__exit__(ZeroDivisionError, error, None)
+
+    async def savepoint(self) -> None:
+        self._blocks.append(self._atomic())
+
+    async def rollback_to(self) -> None:
+        self._blocks.pop().__exit__(ZeroDivisionError, ZeroDivisionError(), None)
+
+    async def execute(self, text: str) -> None:
+        with self.raw.cursor() as cursor:
+            cursor.execute(text)
+
+    async def close(self) -> None:
+        from django.db import connections
+
+        with contextlib.suppress(Exception):
+            self.raw.in_atomic_block = False
+            self.raw.close()
+        connections.databases.pop(self._alias, None)
+
+
+class DjangoSqlite(Django):
+    engine = "sqlite"
+
+    def _database(self) -> dict[str, Any]:
+        return {"ENGINE": "django.db.backends.sqlite3", "NAME": self.url.removeprefix("sqlite:///")}
+
+
 HANDLES: tuple[type[Handle], ...] = (
+    Django,
+    DjangoSqlite,
     Psycopg,
     PsycopgCursor,
     AsyncPsycopg,

@@ -73,7 +73,7 @@ async def make(reference: str, found: Any) -> Box:
             found = await found
     if not isinstance(found, Box):
         raise ConfigError(f"expected {reference} to be an Outbox or AsyncOutbox, got {type(found).__name__}")
-    if role_of(found) is None:
+    if found.role is None:
         raise ConfigError(
             f"{reference} only writes; make it with single_node, multi_node or ordered (or writer_only, to purge)"
         )
@@ -88,12 +88,6 @@ def _required(function: Any) -> bool:
     return any(p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)
 
 
-def role_of(box: Box) -> str | None:
-    if box._plain:
-        return "writer_only"
-    return {"single": "single_node", "multi": "multi_node", "ordered": "ordered"}.get(box._role or "")
-
-
 async def _serve(reference: str, found: Any) -> None:
     """A sync outbox delivers in a thread of its own; entering and leaving it happens off this loop."""
     box = await make(reference, found)
@@ -105,7 +99,7 @@ async def _serve(reference: str, found: Any) -> None:
         await asyncio.to_thread(box.__enter__)
     else:
         await box.__aenter__()
-    _line(f"relaybox runs {reference} ({role_of(box)}, {box.store.dialect}, table {box.store.tables.event})")
+    _line(f"relaybox runs {reference} ({box.role}, {box.store.dialect}, table {box.store.tables.event})")
     try:
         await stop.wait()
         _line("relaybox stops: finishing what is under way")

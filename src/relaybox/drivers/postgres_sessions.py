@@ -13,4 +13,6 @@ OUR_SESSIONS = {
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
     "enable_sort": "off",
+    # What is switched off counts as endlessly dear where it is used all the same: 200 ms of compiling per statement.
+    "jit": "off",
 }

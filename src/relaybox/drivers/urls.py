@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
 
 from ..errors import ConfigError
 from .spi import Dialect
 
+_QUERY_PASSWORD = re.compile(r"([?&]password=)[^&#]*", re.IGNORECASE)
 _SCHEMES: dict[str, Dialect] = {
     "postgresql": "postgres",
     "postgres": "postgres",
@@ -33,7 +35,10 @@ class Url:
 
 
 def parse(url: str) -> Url:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise ConfigError(f"cannot read the database URL: {error}") from None
     name, _, driver = parts.scheme.partition("+")
     dialect = _SCHEMES.get(name)
     if dialect is None:
@@ -59,8 +64,8 @@ def redact(url: str) -> str:
     """The URL with its password hidden, for messages."""
     try:
         parts = urlsplit(url)
-        if parts.password is None:
-            return url
-        return url.replace(f":{parts.password}@", ":***@", 1)
+        if parts.password is not None:
+            url = url.replace(f":{parts.password}@", ":***@", 1)
+        return _QUERY_PASSWORD.sub(r"\1***", url)
     except ValueError:
         return "<unreadable URL>"

@@ -71,11 +71,51 @@ class _Shared:
         self._clock = options.get("clock") or SYSTEM_CLOCK
         self._observers = Observers(options.get("observers") or ())
         self._tables = Tables(options.get("table") or "outbox_event", options.get("schema"))
+        self.store: OutboxStore
+        self._writer: Writer
         self._node: Node | None = None
         self._role: Role | None = None
         self._listeners: Registry | None = None
         self._plain = False
         self._closed = False
+
+    # -- composites ---------------------------------------------------------------------------------
+
+    @classmethod
+    def single_node(cls, target: Any, listeners: Registry, **options: Unpack[NodeOptions]) -> Self:
+        """One delivering process: takes over everything when it starts."""
+        return cls._composite("single", target, listeners, options)
+
+    @classmethod
+    def multi_node(cls, target: Any, listeners: Registry, **options: Unpack[NodeOptions]) -> Self:
+        """Many delivering processes share the work."""
+        return cls._composite("multi", target, listeners, options)
+
+    @classmethod
+    def ordered(cls, target: Any, listeners: Registry, **options: Unpack[NodeOptions]) -> Self:
+        """Many delivering processes; the events of a key strictly one after the other, retries included."""
+        return cls._composite("ordered", target, listeners, options)
+
+    @classmethod
+    def writer_only(cls, target: Any, **options: Unpack[NodeOptions]) -> Self:
+        """No delivery by relaybox (change data capture reads the table); purged by age if purge_retention is set."""
+        box = cls(target, **options)
+        box._plain = True
+        box._writer = box._make_writer(box.store, None)
+        return box
+
+    @classmethod
+    def _composite(cls, role: Role, target: Any, listeners: Registry, options: NodeOptions) -> Self:
+        box = cls(target, **options)
+        box._run_as(role, listeners)
+        return box
+
+    @property
+    def role(self) -> str | None:
+        """The composite this is, by its method's name; None when it only writes and operates."""
+        if self._plain:
+            return "writer_only"
+        return {"single": "single_node", "multi": "multi_node", "ordered": "ordered"}.get(self._role or "")
 
     def _make_store(self, dialect: str) -> OutboxStore:
         return open_store(dialect, self._tables, self._options.get("codec") or JSON_CODEC)
@@ -167,37 +207,6 @@ class Outbox(_Shared):
         self._background: AsyncRunner | None = None
         self._purger: PurgeService | None = None
         self.dead = DeadLetters(self._db, self.store, self._clock, self._observers, self._wake)
-
-    # -- composites ---------------------------------------------------------------------------------
-
-    @classmethod
-    def single_node(cls, target: Any, listeners: Registry, **options: Unpack[NodeOptions]) -> Self:
-        """One delivering process: takes over everything when it starts."""
-        return cls._composite("single", target, listeners, options)
-
-    @classmethod
-    def multi_node(cls, target: Any, listeners: Registry, **options: Unpack[NodeOptions]) -> Self:
-        """Many delivering processes share the work."""
-        return cls._composite("multi", target, listeners, options)
-
-    @classmethod
-    def ordered(cls, target: Any, listeners: Registry, **options: Unpack[NodeOptions]) -> Self:
-        """Many delivering processes; the events of a key strictly one after the other, retries included."""
-        return cls._composite("ordered", target, listeners, options)
-
-    @classmethod
-    def writer_only(cls, target: Any, **options: Unpack[NodeOptions]) -> Self:
-        """No delivery by relaybox (change data capture reads the table); purged by age if purge_retention is set."""
-        box = cls(target, **options)
-        box._plain = True
-        box._writer = box._make_writer(box.store, None)
-        return box
-
-    @classmethod
-    def _composite(cls, role: Role, target: Any, listeners: Registry, options: NodeOptions) -> Self:
-        box = cls(target, **options)
-        box._run_as(role, listeners)
-        return box
 
     def __enter__(self) -> Self:
         self._check_open()
@@ -360,31 +369,6 @@ class AsyncOutbox(_Shared):
         self._writer = self._make_writer(self.store, self._notifier)
         self._purger: PurgeService | None = None
         self.dead = AsyncDeadLetters(self._db, self.store, self._clock, self._observers, self._wake)
-
-    @classmethod
-    def single_node(cls, target: Any, listeners: Registry, **options: Unpack[NodeOptions]) -> Self:
-        return cls._composite("single", target, listeners, options)
-
-    @classmethod
-    def multi_node(cls, target: Any, listeners: Registry, **options: Unpack[NodeOptions]) -> Self:
-        return cls._composite("multi", target, listeners, options)
-
-    @classmethod
-    def ordered(cls, target: Any, listeners: Registry, **options: Unpack[NodeOptions]) -> Self:
-        return cls._composite("ordered", target, listeners, options)
-
-    @classmethod
-    def writer_only(cls, target: Any, **options: Unpack[NodeOptions]) -> Self:
-        box = cls(target, **options)
-        box._plain = True
-        box._writer = box._make_writer(box.store, None)
-        return box
-
-    @classmethod
-    def _composite(cls, role: Role, target: Any, listeners: Registry, options: NodeOptions) -> Self:
-        box = cls(target, **options)
-        box._run_as(role, listeners)
-        return box
 
     async def __aenter__(self) -> Self:
         self._check_open()
