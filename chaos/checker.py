@@ -18,6 +18,7 @@ import struct
 import sys
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -140,7 +141,7 @@ class Checker:
         caused: Counter[int] = Counter()
         extra = 0
         for number, deliveries in self._delivered.items():
-            for former, again in zip(deliveries, deliveries[1:], strict=False):
+            for former, again in pairwise(deliveries):
                 extra += 1
                 cause = self._cause(former, again)
                 if cause is None:
@@ -154,7 +155,8 @@ class Checker:
             if count > self._bound:
                 self.report.blame("duplicate", f"{count} duplicates of one {self._faults[index].kind.name}")
         self.report.figures["duplicates"] = extra
-        self.report.figures["duplicates of one fault"] = f"at most {max(caused.values(), default=0)}, allowed {self._bound}"
+        most = max(caused.values(), default=0)
+        self.report.figures["duplicates of one fault"] = f"at most {most}, allowed {self._bound}"
 
     def _cause(self, former: Deed, again: Deed) -> int | None:
         """The fault that kept the former delivery from being settled."""

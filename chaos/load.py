@@ -120,8 +120,9 @@ class ManualWriter:
         except OnPurpose:
             return
         except CommitUnknown as error:
-            assert set(error.event_ids) >= {event.id for _, _, event in events}
             load.note(Op.COMMIT_UNKNOWN, events)
+            if not set(error.event_ids) >= {event.id for _, _, event in events}:
+                raise RuntimeError("CommitUnknown does not name all events of its transaction") from error
             raise
         except Exception:
             load.note(Op.FAILED, events)

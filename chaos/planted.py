@@ -14,7 +14,6 @@ from relaybox.outcome import DONE
 from relaybox.runtime.delivery import Delivery, DeliveryEngine
 from relaybox.store.postgres import PostgresStore
 
-
 # Whoever holds the events, they are taken out of his claim, and the answer is always "all of them were yours".
 UNFENCED = """
 WITH s AS (SELECT array_agg(seq) AS seqs FROM unnest(:seqs::bigint[], :tokens::bigint[]) AS u(seq, token)),

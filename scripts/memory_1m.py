@@ -3,6 +3,8 @@
 Prints the resident set of the draining process at every tenth of the way.
 """
 
+# ruff: noqa: T201 - printing is what it is for
+
 from __future__ import annotations
 
 import argparse

@@ -4,6 +4,8 @@ Fills a private PostgreSQL in steps, and prints after each what a claim, `oldest
 of the last claim.
 """
 
+# ruff: noqa: T201 - printing is what it is for
+
 from __future__ import annotations
 
 import argparse
@@ -16,6 +18,7 @@ from typing import Any
 import psycopg
 
 from relaybox import Outbox
+from relaybox.drivers.psycopg import connect
 from relaybox.ids import new_token
 from relaybox.store.postgres import PostgresStore
 from relaybox.store.spi import Claim
@@ -73,8 +76,9 @@ def main() -> int:
         url = server.create_database()
         with Outbox(url) as box:
             box.migrate()
-        with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute("INSERT INTO outbox_event_shard SELECT n, 1, 1, 'infinity' FROM generate_series(0, 15) n")
+        with connect(url).raw as connection:  # with the settings of relaybox's own sessions
+            shards = "INSERT INTO outbox_event_shard SELECT n, 1, 1, 'infinity' FROM generate_series(0, 15) n"
+            connection.execute(shards)
             connection.execute(WAITING.format(PENDING))  # type: ignore[arg-type]
             print(f"{'finished':>12} {'fill s':>7}  " + "  ".join(f"{name + ' ms (pages)':>24}" for name in ops))
             done = 0

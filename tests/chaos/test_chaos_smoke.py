@@ -19,9 +19,7 @@ S = 1_000_000_000
 FIRST, SECOND = (101, 1), (102, 1)
 
 
-def deed(
-    op: Op, event: int, at: float, who: tuple[int, int] = FIRST, aux: int = 0
-) -> Deed:
+def deed(op: Op, event: int, at: float, who: tuple[int, int] = FIRST, aux: int = 0) -> Deed:
     return Deed(op, who[1], who[0], 1, event, 0, aux, int(at * S))
 
 

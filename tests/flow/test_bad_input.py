@@ -143,7 +143,11 @@ def test_unknown_urls(target: Any, text: str) -> None:
 
 
 def test_a_password_is_never_shown() -> None:
-    for url in ("oracle://me:s3cret@host/db", "mysql://me:s3cret@127.0.0.1:1/db", "postgresql://me:s3cret@127.0.0.1:1/db"):
+    for url in (
+        "oracle://me:s3cret@host/db",
+        "mysql://me:s3cret@127.0.0.1:1/db",
+        "postgresql://me:s3cret@127.0.0.1:1/db",
+    ):
         with pytest.raises(RelayboxError) as caught:
             Outbox(url).verify()
         assert "s3cret" not in f"{caught.value!r} {caught.value.__cause__!r} {caught.value}"

@@ -190,8 +190,11 @@ async def test_a_schema_that_is_missing(bare_url: str, probe: Probe, composite: 
 
 @BOTH
 async def test_a_schema_that_is_newer(url: str, probe: Probe, is_async: bool) -> None:
-    rows(url, "INSERT INTO outbox_event_migration (version, name, checksum, applied_at) "
-              "SELECT 999, 'from_the_future', 'x', applied_at FROM outbox_event_migration WHERE version = 1")
+    rows(
+        url,
+        "INSERT INTO outbox_event_migration (version, name, checksum, applied_at) "
+        "SELECT 999, 'from_the_future', 'x', applied_at FROM outbox_event_migration WHERE version = 1",
+    )
     box = make_box("multi_node", url, probe, is_async=is_async)
     with pytest.raises(SchemaTooNew, match="upgrade the package"):
         await box.__aenter__()

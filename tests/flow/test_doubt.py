@@ -48,7 +48,6 @@ class Deaf:
         monkeypatch.setattr(AsyncDatabase, "run", deaf)
 
 
-@pytest.mark.xfail(reason="a claim whose reply is lost stays ours until its lease ends", strict=True)
 async def test_a_lost_claim_does_not_wait_for_its_lease(
     url: str, probe: Probe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,10 +62,7 @@ async def test_a_lost_claim_does_not_wait_for_its_lease(
         assert time.monotonic() - started < 1
 
 
-@pytest.mark.xfail(reason="a claim whose reply is lost is overtaken by later events of its keys", strict=True)
-async def test_a_lost_ordered_claim_is_not_overtaken(
-    url: str, probe: Probe, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_lost_ordered_claim_is_not_overtaken(url: str, probe: Probe, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = make_box("plain", url, Probe())
     await write(plain, 30)
     await plain.close()

@@ -9,8 +9,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from relaybox.ids import new_token
 from relaybox.drivers.postgres_sessions import OUR_SESSIONS
+from relaybox.ids import new_token
 from relaybox.store.postgres import PostgresStore
 from relaybox.store.spi import Claim
 

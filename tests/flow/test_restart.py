@@ -84,8 +84,11 @@ async def test_terminated_backends(server: PostgresServer, probe: Probe, driver:
     async with make_box("multi_node", with_driver(url, driver), probe):
         await probe.until(lambda: [f for f in probe.of(WakeUps) if f.mode == "listen"])
         for n in range(3):
-            rows(url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                      "WHERE datname = current_database() AND pid <> pg_backend_pid()")
+            rows(
+                url,
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()",
+            )
             while True:  # a connection in our own pool was cut as well
                 try:
                     async with box.raw.transaction() as tx:
@@ -94,6 +97,6 @@ async def test_terminated_backends(server: PostgresServer, probe: Probe, driver:
                 except StoreError:
                     continue
             await probe.until(probe.has(event_id), timeout=5)
-            await probe.until(lambda: [f for f in probe.of(WakeUps)][-1].mode == "listen")
+            await probe.until(lambda: probe.of(WakeUps)[-1].mode == "listen")
     await box.close()
     assert waiting(url) == 0

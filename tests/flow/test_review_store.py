@@ -38,8 +38,9 @@ async def written(db: AsyncDatabase, count: int, *, key: str | None = None, clai
 
 async def blocked(pg: str) -> None:
     """Until some session waits for another's lock."""
+    here = "FROM pg_stat_activity WHERE datname = current_database()"
     for _ in range(500):
-        if one(pg, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"):
+        if one(pg, f"SELECT count(*) {here} AND wait_event_type = 'Lock'"):
             return
         await asyncio.sleep(0.01)
     raise AssertionError("nobody waits")
@@ -74,7 +75,7 @@ async def test_an_expired_claim_comes_back_in_order(two: Pair) -> None:
     for _ in range(2):
         assert (await take_ordered(db, 1, brief))[1] == seqs
         await asyncio.sleep(0.01)
-        await db.run(STORE.take_over(None, None, ordered=True))
+        await db.run(STORE.take_over(None, None))
     seqs += await written(db, 1, key="a")
     assert (await take_ordered(db, 1))[1] == seqs
 

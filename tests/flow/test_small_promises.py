@@ -13,7 +13,7 @@ from relaybox.lifecycle import Died, Purged
 from relaybox.testing import Probe
 
 
-@pytest.fixture()
+@pytest.fixture
 def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'box.db'}"
 

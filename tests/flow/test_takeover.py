@@ -77,9 +77,7 @@ async def write(url: str, count: int, **payload: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("role", ["multi_node", "ordered"])
-async def test_a_killed_process_is_taken_over_within_seconds(
-    url: str, probe: Probe, peers: Any, role: str
-) -> None:
+async def test_a_killed_process_is_taken_over_within_seconds(url: str, probe: Probe, peers: Any, role: str) -> None:
     peer = peers(url, role)
     ids = await write(url, 10, hold=True)
     await asyncio.to_thread(peer.wait, 4)
@@ -117,8 +115,8 @@ PLAIN = (
     "SELECT seq, {}, 1, 42, 999, 1 FROM outbox_event WHERE event_id = '{{}}'"
 )
 TRAP = {
-    "postgresql": "INSERT INTO outbox_event_claim (token, owner, until, items) SELECT 42, 999, now() + interval '1 hour',"
-    " ARRAY[seq * 65536 + 1] FROM outbox_event WHERE event_id = '{}'",
+    "postgresql": "INSERT INTO outbox_event_claim (token, owner, until, items) "
+    "SELECT 42, 999, now() + interval '1 hour', ARRAY[seq * 65536 + 1] FROM outbox_event WHERE event_id = '{}'",
     "mysql": PLAIN.format("utc_timestamp(6) + INTERVAL 1 HOUR"),
     "sqlite": PLAIN.format("9e15"),
 }

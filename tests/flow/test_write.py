@@ -67,7 +67,7 @@ async def test_commit_delivers_and_rollback_does_not(kind: type[Handle], url: st
 async def test_no_transaction_is_refused(kind: type[Handle], url: str, probe: Probe) -> None:
     box = make_box("plain", url, probe, is_async=kind.is_async)
     async with opened(kind, url, autocommit=True) as handle:
-        with pytest.raises(NoTransaction, match="autocommit|transaction"):
+        with pytest.raises(NoTransaction, match="open transaction"):
             await box.call("write", handle.raw, happened())
     await box.close()
     assert stored(url) == 0

@@ -47,6 +47,8 @@ EXCUSED: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
             "outbox.claim",
             "outbox.claim.expired",
             "outbox.claim.lock",
+            "outbox.shard.lapsed",
+            "outbox.shard.wait",
             "outbox.write.one_claimed",
             "outbox.write.plain",
         ),

@@ -56,6 +56,7 @@ async def test_what_the_hot_queue_refuses_is_given_back_and_polled(migrated: str
     settings = Settings(hot_queue_capacity=1, worker_count=1)
     async with AsyncOutbox.single_node(migrated, listeners, observers=[probe], settings=settings) as box:
         await write(box, *(Event("T", n) for n in range(5)))
+        await probe.wait(HotDropped)
         assert probe.of(HotDropped) == [HotDropped(4)]
         await probe.wait(Claimed, 4)  # at once, not when their leases end
         gate.set()

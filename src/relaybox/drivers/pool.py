@@ -52,8 +52,11 @@ class Database:
             connection = self._take()
             try:
                 yield connection
-            except BaseException:
+            except Exception:
                 self._give_back(connection, suspect=True)
+                raise
+            except BaseException:  # interrupted: what it leaves behind shows only later
+                _quietly(connection.close)
                 raise
             self._give_back(connection, suspect=False)
 
@@ -125,8 +128,12 @@ class AsyncDatabase:
             connection = await self._take()
             try:
                 yield connection
-            except BaseException:
+            except Exception:
                 await self._give_back(connection, suspect=True)
+                raise
+            except BaseException:  # cancelled: the call may be under way yet, and leave a transaction open
+                with suppress(StoreError):
+                    await connection.close()
                 raise
             await self._give_back(connection, suspect=False)
 

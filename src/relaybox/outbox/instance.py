@@ -18,6 +18,7 @@ from .. import faults
 from ..clock import Clock
 from ..drivers.spi import AsyncRunner
 from ..lifecycle import ClaimLost, Observers, TakenOver
+from ..op import Op
 from ..runtime.delivery import Delivery
 from ..runtime.service import cancelled, forever
 from ..settings import Settings
@@ -69,12 +70,15 @@ class InstanceService:
         """Leave: whatever is still claimed under our name is free at once, and so are our shards."""
         await cancelled(self._task)
         try:
-            if isinstance(self._source, OrderedSource):
-                shards = range(self._settings.shards)
-                await self._db.run(self._store.release_shards(self._source.owner, shards))
-            await self._db.run(self._store.retire(self._source.owner, self._clock.database_now()))
+            await self._db.run(self._sign_off())
         except Exception as error:
             log.error("could not sign off; the instance will expire by itself: %s", error)
+
+    def _sign_off(self) -> Op[None]:
+        """In one transaction: who gets our shards must not find them without what we had claimed."""
+        if isinstance(self._source, OrderedSource):
+            yield from self._store.release_shards(self._source.owner, range(self._settings.shards))
+        yield from self._store.retire(self._source.owner, self._clock.database_now())
 
     async def _register(self) -> None:
         ttl = self._settings.instance_ttl
@@ -112,8 +116,9 @@ class InstanceService:
         peers = await self._db.run(self._store.instances(now), tx=False)
         share = fair_share(settings.shards, [p.id for p in peers if p.role == "ordered"], source.owner)
         source.leaving &= set(mine)
-        if len(mine) < share:
+        if len(mine) <= share:
             source.leaving.clear()
+        if len(mine) < share:
             want = share - len(mine)
             taken = await self._db.run(
                 self._store.acquire_shards(source.owner, want, settings.shards, settings.instance_ttl, now)
@@ -125,7 +130,7 @@ class InstanceService:
             async with source.claiming:
                 busy = {source.shard(delivery) for delivery in self._in_flight()}
                 idle = sorted(source.leaving - busy)
-                if idle:
+                if idle and not source.doubtful:
                     await self._db.run(self._store.release_shards(source.owner, idle))
                     source.leaving -= set(idle)
 

@@ -367,6 +367,7 @@ class AsyncOutbox(_Shared):
         notifies = self.store.capabilities.listen and self.settings.notify
         self._notifier = Notifier(self._notify) if notifies else None
         self._writer = self._make_writer(self.store, self._notifier)
+        self._background: AsyncRunner | None = None
         self._purger: PurgeService | None = None
         self.dead = AsyncDeadLetters(self._db, self.store, self._clock, self._observers, self._wake)
 
@@ -381,7 +382,9 @@ class AsyncOutbox(_Shared):
                 )
                 self._purger.start()
             elif self._role is not None:
-                node = self._make_node(self._db, self.store)
+                # Connections of its own: the program's transactions must not keep the heartbeat waiting.
+                self._background = open_async(self._target)
+                node = self._make_node(self._background, self.store)
                 await node.start()
                 self._node = node
                 self._writer = self._make_writer(self.store, None)
@@ -403,6 +406,8 @@ class AsyncOutbox(_Shared):
             await self._node.stop()
         if self._notifier is not None:
             await self._notifier.stop()
+        if self._background is not None:
+            await self._background.close()
         await self._db.close()
 
     async def migrate(self) -> list[Migration]:

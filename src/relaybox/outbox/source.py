@@ -32,19 +32,29 @@ class OutboxSource:
         self._tx = not store.capabilities.single_statement
         self._codec: Codec = getattr(store, "codec", JSON_CODEC)  # not every store keeps one
         self.owner = 0
+        self.doubtful: list[Claim] = []  # asked for, no reply: the database may have made them
 
     def new_claim(self) -> Claim:
         return Claim(self.owner, new_token(), self._settings.lease)
 
     async def claim(self, limit: int) -> list[Delivery]:
+        await self._clear_doubts()
         claim = self.new_claim()
         ends = self._clock.monotonic() + claim.lease.total_seconds()
+        self.doubtful.append(claim)
         rows = await self._db.run(self._pick(claim, limit), tx=self._tx)
+        self.doubtful.clear()
         ordered = self.ordered
         return [
             Delivery(Event.stored(row, self._codec), row[0], claim.token, attempts, ends, hot=False, ordered=ordered)
             for row, attempts in rows
         ]
+
+    async def _clear_doubts(self) -> None:
+        """What a lost reply would have brought comes first: in ordered mode its successors would overtake it."""
+        if self.doubtful:
+            await self._db.run(self._store.abandon(self.doubtful, self._clock.database_now()))
+            self.doubtful.clear()
 
     def _pick(self, claim: Claim, limit: int) -> Op[list[Claimed]]:
         return self._store.claim(claim, limit, self._clock.database_now())

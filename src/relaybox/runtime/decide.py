@@ -9,15 +9,28 @@ any other                   RetryAt(backoff)   Dead  (ordered block: RetryAt(bac
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+
 from ..errors import Reject, RetryLater, Undecodable, Unroutable
 from ..outcome import Dead, Outcome, RetryAt
-from ..retry import RetryPolicy
+from ..retry import ExponentialBackoff, RetryPolicy
+
+log = logging.getLogger("relaybox")
+
+LONGEST = timedelta(days=3650)  # later than that no database can be sure to store
+_FALLBACK = ExponentialBackoff()
 
 
 def describe(error: BaseException) -> str:
     """The text kept in last_error: the type always, the message when there is one."""
-    text = str(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    name = type(error).__name__
+    try:
+        text = str(error)
+    except Exception:
+        return name
+    return f"{name}: {text}" if text else name
 
 
 def decide(
@@ -33,5 +46,14 @@ def decide(
     if attempts >= max_attempts and not retry_for_ever:
         return Dead(describe(error))
     if isinstance(error, RetryLater):
-        return RetryAt(error.delay, describe(error))
-    return RetryAt(retry.delay(attempts), describe(error))
+        return RetryAt(_pause(lambda: error.delay, attempts), describe(error))
+    return RetryAt(_pause(lambda: retry.delay(attempts), attempts), describe(error))
+
+
+def _pause(ask: Callable[[], timedelta], attempts: int) -> timedelta:
+    """What the listener or the policy asks for, within what can be stored. One that fails must not stop a worker."""
+    try:
+        return min(max(ask(), timedelta(0)), LONGEST)
+    except Exception:
+        log.exception("no delay could be had for a retry; the default policy is used")
+        return _FALLBACK.delay(max(attempts, 1))

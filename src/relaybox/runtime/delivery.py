@@ -149,6 +149,7 @@ class DeliveryEngine:
         self._in_flight: dict[int, Delivery] = {}
         self._cold_in_flight = 0
         self._outcomes: list[Settled] = []
+        self._strays: list[Delivery] = []  # no longer wanted here, perhaps still ours in the database
         self._idle: list[asyncio.Future[None]] = []
         self._woken = asyncio.Event()
         self._room = asyncio.Event()
@@ -199,7 +200,7 @@ class DeliveryEngine:
         await cancelled(settle, *others)
         if self._retry_timer is not None:
             self._retry_timer.cancel()
-        rest = list(self._in_flight.values())
+        rest = [*self._strays, *self._in_flight.values()]
         if rest:
             try:
                 faults.hit("release.before")
@@ -257,7 +258,7 @@ class DeliveryEngine:
         return len(self._hot), len(self._cold)
 
     def in_flight(self) -> Iterable[Delivery]:
-        return self._in_flight.values()
+        return [*self._in_flight.values(), *self._strays]
 
     # -- claim --------------------------------------------------------------------------------------
 
@@ -274,6 +275,7 @@ class DeliveryEngine:
         faults.hit("claim.before")
         started = self._loop.time()
         async with self._claim_or_block:
+            await self._return_strays()  # first: they may come before what this claim brings
             claimed = await self._source.claim(limit)
             faults.hit("claim.after")
             self._enqueue(claimed)
@@ -286,6 +288,13 @@ class DeliveryEngine:
             self._adapt(now)
         elif not claimed:  # a short claim does not mean that nothing is left: only an empty one does
             await self._rest()
+
+    async def _return_strays(self) -> None:
+        """Until this succeeds they are tried again: while our claim lives, nobody else gets them."""
+        strays = list(self._strays)
+        if strays:
+            await self._source.release(strays)
+            del self._strays[: len(strays)]
 
     def _enqueue(self, claimed: Sequence[Delivery]) -> None:
         runnable = 0
@@ -413,7 +422,9 @@ class DeliveryEngine:
             if worker.task is None or worker.task.cancelling():
                 raise
             return self._failed(delivery, error)  # nobody cancelled us: the listener awaited something cancelled
-        except Exception as error:
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # a listener's sys.exit() must not take a worker away, or the loop with it
             return self._failed(delivery, error)
         finally:
             worker.deadline = None
@@ -453,10 +464,13 @@ class DeliveryEngine:
         return isinstance(outcome, RetryAt) or (isinstance(outcome, Dead) and self._settings.on_exhausted == "park")
 
     def _forget(self, delivery: Delivery) -> None:
-        """Its lease ended before it began (a pause, a long outage): whoever claims it next will deliver it."""
+        """Its lease ended before it began (a pause, a long outage). By the database's clock, or by a renewal whose
+        reply was lost, it may still be ours: it is given back, and whoever claims it next will deliver it."""
         followers = self._lanes.clear(delivery)
         for gone in (delivery, *followers):
             self._remove(gone)
+            self._strays.append(gone)
+        self._woken.set()
         self._observers(ClaimLost(1 + len(followers)))
         self._room.set()
 
@@ -494,15 +508,34 @@ class DeliveryEngine:
         faults.hit("settle.before")
         blocks = self._source.ordered and any(self._holds(outcome) for _, outcome in batch)
         async with self._claim_or_block if blocks else nullcontext():
+            titles = [delivery.token for delivery, _ in batch]
             lost = await self._source.settle(batch)
             faults.hit("settle.after")
             del self._outcomes[: len(batch)]
-            followers = self._settled(batch)
-            if followers:
-                await self._source.release(followers)
+            renamed = [settled for settled, title in zip(batch, titles, strict=True) if settled[0].token != title]
+            if renamed:
+                batch = [settled for settled, title in zip(batch, titles, strict=True) if settled[0].token == title]
+                lost = max(0, lost - self._claimed_meanwhile(renamed))
+            self._strays += self._settled(batch)
+            if blocks:
+                await self._return_strays()
         self._room.set()
         if self._observers or lost or any(type(outcome) is Dead for _, outcome in batch):
             self._report(batch, lost)
+
+    def _claimed_meanwhile(self, renamed: Sequence[Settled]) -> int:
+        """Our lease had run out and we claimed these anew while they were being settled. What is final is settled again
+        under the new title; a retry has come back already and runs. How many the settle must have missed."""
+        missed = 0
+        for delivery, outcome in renamed:
+            if isinstance(outcome, RetryAt):
+                delivery.attempts += 1
+                self._cold.append(delivery)
+                self._wake_workers(1)
+            else:
+                self._outcomes.insert(missed, (delivery, outcome))
+                missed += 1
+        return missed
 
     def _settled(self, batch: Sequence[Settled]) -> list[Delivery]:
         """Forget what is in the database now; the followers of heads that failed are to be released."""

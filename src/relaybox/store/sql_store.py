@@ -138,11 +138,11 @@ class SqlOutboxStore(MigrationOps):
     # -- settle -----------------------------------------------------------------------------------
 
     def _unhold(self, settlement: Settlement) -> Op[None]:
-        """What is settled for good no longer holds its key."""
+        """What is settled for good no longer holds its key. Before it is settled: then its claim still proves it."""
         kept = {held.seq for held in settlement.park}
-        free = [h.seq for h in settlement.done] + [d.seq for d in settlement.dead if d.seq not in kept]
+        free: list[Held | Death] = [*settlement.done, *(d for d in settlement.dead if d.seq not in kept)]
         if free:
-            yield self.sql["outbox.settle.unhold"].bind(seqs=self.numbers(free))
+            yield self.sql["outbox.settle.unhold"].bind(**self.pairs(free))
 
     def settle_retry(self, settlement: Settlement, at: Any) -> Op[int]:
         rows = sorted(settlement.retry)

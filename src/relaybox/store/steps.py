@@ -156,6 +156,11 @@ class SteppedOutboxStore(SqlOutboxStore):
         result = yield self.sql["outbox.claim.release"].bind(**self.pairs(held), now=self.to_time(now))
         return result.count
 
+    def abandon(self, claims: Sequence[Claim], now: datetime | None) -> Op[int]:
+        tokens = self.numbers([claim.token for claim in claims])
+        result = yield self.sql["outbox.claim.abandon"].bind(tokens=tokens, now=self.to_time(now))
+        return result.count
+
     def settle(self, settlement: Settlement, now: datetime | None) -> Op[int]:
         """How many outcomes came too late, because the claim was no longer ours."""
         lost = 0
@@ -163,6 +168,8 @@ class SteppedOutboxStore(SqlOutboxStore):
         for held, parked in ((settlement.hold, False), (settlement.park, True)):
             if held:
                 yield self.sql["outbox.settle.hold"].bind(**self.pairs(held), parked=parked, now=at)
+        if settlement.ordered:
+            yield from self._unhold(settlement)
         if settlement.done:
             result = yield self.sql["outbox.settle.done"].bind(**self.pairs(settlement.done))
             lost += len(settlement.done) - result.count
@@ -170,8 +177,6 @@ class SteppedOutboxStore(SqlOutboxStore):
             lost += len(settlement.retry) - (yield from self.settle_retry(settlement, at))
         if settlement.dead:
             lost += len(settlement.dead) - (yield from self.settle_dead(settlement, at))
-        if settlement.ordered:
-            yield from self._unhold(settlement)
         return lost
 
     def settle_retry(self, settlement: Settlement, at: Any) -> Op[int]:

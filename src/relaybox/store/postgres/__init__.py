@@ -149,6 +149,12 @@ class PostgresStore(SqlOutboxStore):
         yield self.sql["outbox.settle.done"].bind(**self.pairs(held))
         return result.count
 
+    def abandon(self, claims: Sequence[Claim], now: datetime | None) -> Op[int]:
+        """Claims whose reply was lost. One that is still under way in the server holds its shards: wait for it."""
+        yield self.sql["outbox.shard.wait"].bind(owners=sorted({claim.owner for claim in claims}))
+        result = yield self.sql["outbox.claim.abandon"].bind(tokens=[claim.token for claim in claims], now=now)
+        return result.count
+
     def claim_ordered(self, claim: Claim, limit: int, shards: int, now: datetime | None) -> Op[list[Claimed]]:
         """Batches and expired claims become single rows first, and without jitter: order decides here."""
         claimed = yield from super().claim_ordered(claim, limit, shards, now)
@@ -175,9 +181,9 @@ class PostgresStore(SqlOutboxStore):
             yield from self.settle_retry(settlement, now)
         if settlement.dead:
             yield from self.settle_dead(settlement, now)
-        result = yield self.sql["outbox.settle.done"].bind(**self.pairs(everything))
         if settlement.ordered:
             yield from self._unhold(settlement)
+        result = yield self.sql["outbox.settle.done"].bind(**self.pairs(everything))
         return len(everything) - int(result.rows[0][0])
 
     # -- instances and shards -----------------------------------------------------------------------
@@ -194,14 +200,14 @@ class PostgresStore(SqlOutboxStore):
     def acquire_shards(
         self, owner: int, want: int, shards: int, ttl: timedelta, now: datetime | None
     ) -> Op[dict[int, int]]:
-        """All shards of an owner expire together, so what he had claimed is free with the first one taken."""
+        """All shards of an owner expire together, so what he had claimed is freed before the first one moves."""
         yield self.sql["outbox.shard.seed"].bind(shards=shards)
+        lapsed = yield self.sql["outbox.shard.lapsed"].bind(now=now)
+        if lapsed.rows:
+            yield from self._expire(sorted({row[0] for row in lapsed.rows}), now, ordered=True)
         result = yield self.sql["outbox.shard.acquire"].bind(
             owner=owner, want=want, shards=shards, ttl=ttl.total_seconds(), now=now
         )
-        former = {row[2] for row in result.rows} - {None}
-        if former:
-            yield from self._expire(sorted(former), now, ordered=True)
         return {row[0]: row[1] for row in result.rows}
 
     # -- seeing -----------------------------------------------------------------------------------

@@ -97,6 +97,42 @@ class OrderedContract(Harness):
         assert sorted((b.key or "", b.event_id) for b in blocked) == [("a", taken.ids[0]), ("b", taken.ids[1])]
         assert a2 not in (await self.next(seconds=2)).seqs
 
+    async def test_a_claim_that_never_arrived_is_given_back_untried(self) -> None:
+        await self.own()
+        await self.three()
+        [lost, kept] = [await self.next(2), await self.next()]
+        assert await self.run(self.store.abandon([lost.claim], T0)) == 2
+        again = await self.next()
+        assert (again.seqs, again.attempts) == (lost.seqs, [1, 1])
+        assert await self.settle(Settlement(done=lost.held)) == 2
+        assert await self.settle(Settlement(done=[*again.held, *kept.held])) == 0
+
+    async def test_a_zombie_does_not_free_a_key_that_waits(self) -> None:
+        """Its claim ended, the next owner's attempt failed, and only then it comes with a success."""
+        await self.own()
+        _, b1, a2 = await self.three()
+        zombie = await self.next()
+        later = LEASE.total_seconds()
+        heir = await self.next(seconds=later)
+        assert heir.seqs == zombie.seqs
+        await self.settle(Settlement(retry=heir.retries(LEASE * 9)[:1], hold=heir.held[:1]))
+        await self.run(self.store.release(heir.held[1:], T0))
+        assert await self.settle(Settlement(done=zombie.held[:1])) == 1
+        assert await self.settle(Settlement(dead=zombie.deaths()[:1])) == 1
+        again = await self.next(seconds=later)
+        assert (again.seqs, a2 in again.seqs) == ([b1], False)
+
+    async def test_a_settle_repeated_later_does_not_hold_again(self) -> None:
+        """Its reply was lost; before it came again, an operator let the key go on."""
+        await self.own()
+        await self.three()
+        taken = await self.next()
+        settlement = Settlement(retry=taken.retries(SECOND * 10)[:1], hold=taken.held[:1])
+        assert await self.settle(settlement) == 0
+        assert await self.run(self.store.unblock("a"))
+        assert await self.settle(settlement) == 1
+        assert await self.run(self.store.blocked(10)) == []
+
     async def park(self) -> tuple[int, int]:
         await self.own()
         a1, _, a2 = await self.three()

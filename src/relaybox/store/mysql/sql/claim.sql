@@ -50,6 +50,12 @@ UPDATE {held} STRAIGHT_JOIN {pending} p ON p.seq = s.seq AND p.token = s.token
 SET p.due = {clock}, p.token = NULL, p.owner = NULL, p.claimed_at = NULL,
     p.attempts = greatest(p.attempts - 1, 0)
 
+-- name: outbox.claim.abandon -> count
+-- Claims that were made, perhaps, and never arrived: given back untried. One table only, as in outbox.instance.free.
+UPDATE {pending}
+SET due = {clock}, token = NULL, owner = NULL, claimed_at = NULL, attempts = greatest(attempts - 1, 0)
+WHERE token IS NOT NULL AND JSON_CONTAINS(:tokens, CAST(token AS char))
+
 -- name: outbox.claim.oldest -> rows
 -- Seconds that the oldest due row has waited; no row when nothing is due.
 SELECT timestampdiff(MICROSECOND, due, {clock}) / 1000000e0 FROM {pending}

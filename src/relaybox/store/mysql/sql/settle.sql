@@ -30,8 +30,10 @@ ON DUPLICATE KEY UPDATE
   seq = least({hold}.seq, VALUES(seq))
 
 -- name: outbox.settle.unhold -> count
--- A head that is settled for good frees its key.
-DELETE h FROM {seqs} STRAIGHT_JOIN {hold} h ON h.seq = s.seq
+-- A head that is about to be settled for good frees its key. Fenced too: a zombie's late success must not free a key
+-- whose head somebody else is trying again.
+DELETE h FROM {held} STRAIGHT_JOIN {pending} p ON p.seq = s.seq AND p.token = s.token
+STRAIGHT_JOIN {hold} h ON h.seq = p.seq
 
 -- name: outbox.settle.held -> rows
 -- Keys that wait, oldest first, with what they wait for.

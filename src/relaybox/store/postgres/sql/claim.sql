@@ -83,27 +83,39 @@ SELECT token FROM {claim} WHERE token = ANY(:tokens::bigint[]) ORDER BY token FO
 
 -- name: outbox.claim.renew -> rows
 -- A lease belongs to the claim: renewing one event of it renews all.
-WITH renewed AS (
-  UPDATE {claim} SET until = coalesce(:now, clock_timestamp()) + make_interval(secs => :lease::float8)
-  WHERE token = ANY(:tokens::bigint[])
-  RETURNING token, items)
+-- Locked in the order that settling locks them in, or the two could wait for each other.
+WITH locked AS MATERIALIZED (
+  SELECT token FROM {claim} WHERE token = ANY(:tokens::bigint[]) ORDER BY token FOR UPDATE),
+renewed AS (
+  UPDATE {claim} c SET until = coalesce(:now, clock_timestamp()) + make_interval(secs => :lease::float8)
+  FROM locked l WHERE c.token = l.token
+  RETURNING c.token, c.items)
 SELECT token, item / 65536 FROM renewed, unnest(items) AS item
 
 -- name: outbox.claim.release -> count
--- Given back untried: due at once, and the attempt that claiming counted is taken back.
+-- Given back untried: due at once, and the attempt that claiming counted is taken back. IS TRUE keeps IN a hashed
+-- lookup: as a join, a large batch that the hot queue refused would take hours.
 INSERT INTO {pending} (seq, due, key_hash, attempts)
 SELECT e.seq, coalesce(:now, clock_timestamp()), {hash}(coalesce(e.aggregate_id, e.event_id)),
        greatest(item % 65536 - 1, 0)
-FROM unnest(:seqs::bigint[], :tokens::bigint[]) AS s(seq, token)
-JOIN {claim} c ON c.token = s.token
-JOIN LATERAL unnest(c.items) AS item ON item / 65536 = s.seq
-JOIN {event} e ON e.seq = s.seq
+FROM {claim} c CROSS JOIN LATERAL unnest(c.items) AS item JOIN {event} e ON e.seq = item / 65536
+WHERE c.token = ANY(:tokens::bigint[])
+  AND ((c.token, item / 65536) IN (
+    SELECT s.token, s.seq FROM unnest(:seqs::bigint[], :tokens::bigint[]) AS s(seq, token))) IS TRUE
+
+-- name: outbox.claim.abandon -> count
+-- Claims that were made, perhaps, and never arrived: given back untried.
+WITH gone AS (DELETE FROM {claim} WHERE token = ANY(:tokens::bigint[]) RETURNING items)
+INSERT INTO {pending} (seq, due, key_hash, attempts)
+SELECT e.seq, coalesce(:now, clock_timestamp()), {hash}(coalesce(e.aggregate_id, e.event_id)),
+       greatest(item % 65536 - 1, 0)
+FROM gone, unnest(gone.items) AS item JOIN {event} e ON e.seq = item / 65536
 
 -- name: outbox.claim.expired -> count
 -- Claims whose lease ended or whose owner is gone, and with :waiting also batches nobody claimed yet, become single
 -- rows. One remover each (SKIP LOCKED), and with the claim goes the token, so a zombie can settle nothing.
 -- :spread seconds of jitter keep what was claimed before apart from its neighbours: should one of them kill its
--- worker, the others get away.
+-- worker, the others get away. Not where delivery is ordered (there are shards): later events would overtake.
 WITH gone AS (
   DELETE FROM {claim} WHERE token IN (
     SELECT token FROM {claim}
@@ -114,7 +126,8 @@ WITH gone AS (
 INSERT INTO {pending} (seq, due, key_hash, attempts)
 SELECT e.seq,
        coalesce(:now, clock_timestamp())
-         + make_interval(secs => CASE WHEN item % 65536 > 1 THEN random() * :spread::float8 ELSE 0 END),
+         + make_interval(secs => CASE WHEN item % 65536 > 1 AND NOT EXISTS (SELECT 1 FROM {shard})
+                                      THEN random() * :spread::float8 ELSE 0 END),
        {hash}(coalesce(e.aggregate_id, e.event_id)), item % 65536
 FROM gone, unnest(gone.items) AS item JOIN {event} e ON e.seq = item / 65536
 

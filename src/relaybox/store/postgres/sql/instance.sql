@@ -31,17 +31,27 @@ WHERE expires_at >= coalesce(:now, clock_timestamp()) ORDER BY id
 -- name: outbox.shard.seed -> count
 INSERT INTO {shard} (shard) SELECT generate_series(0, :shards - 1) ON CONFLICT DO NOTHING
 
+-- name: outbox.shard.lapsed -> rows
+-- Who let shards expire: what he had claimed must be free before they move.
+SELECT owner FROM {shard} WHERE owner IS NOT NULL AND until < coalesce(:now, clock_timestamp())
+
 -- name: outbox.shard.acquire -> rows
--- Up to :want free or expired shards under a new term each, with the owner they were taken from.
+-- Up to :want free or expired shards under a new term each. One whose owner still has a claim stays where it is: the
+-- claim is locked (its owner was paused inside a settle) and holds events that come before what we would claim.
 WITH free AS MATERIALIZED (
-  SELECT shard, owner FROM {shard}
-  WHERE shard < :shards AND (owner IS NULL OR until < coalesce(:now, clock_timestamp()))
-  ORDER BY shard LIMIT :want FOR UPDATE SKIP LOCKED)
+  SELECT s.shard FROM {shard} s
+  WHERE s.shard < :shards
+    AND (s.owner IS NULL OR (s.until < coalesce(:now, clock_timestamp())
+                             AND NOT EXISTS (SELECT 1 FROM {claim} c WHERE c.owner = s.owner)))
+  ORDER BY s.shard LIMIT :want FOR UPDATE OF s SKIP LOCKED)
 UPDATE {shard} s
 SET owner = :owner, term = s.term + 1,
     until = coalesce(:now, clock_timestamp()) + make_interval(secs => :ttl::float8)
 FROM free WHERE s.shard = free.shard
-RETURNING s.shard, s.term, free.owner
+RETURNING s.shard, s.term
+
+-- name: outbox.shard.wait -> rows
+SELECT shard FROM {shard} WHERE owner = ANY(:owners::integer[]) ORDER BY shard FOR UPDATE
 
 -- name: outbox.shard.renew -> rows
 UPDATE {shard} SET until = coalesce(:now, clock_timestamp()) + make_interval(secs => :ttl::float8)

@@ -1,22 +1,22 @@
 -- name: outbox.settle.done -> rows
 -- Takes settled events out of their claims and says how many were there. The claim row is the fence:
 -- after a take-over it is gone and nothing changes. A claim settled whole is deleted, one settled in part
--- keeps the rest; asking twice (a reply was lost) takes nothing else away.
-WITH s AS MATERIALIZED (
-  SELECT token, array_agg(seq ORDER BY seq) AS seqs
-  FROM unnest(:seqs::bigint[], :tokens::bigint[]) AS u(seq, token) GROUP BY token),
-whole AS (
-  DELETE FROM {claim} c USING s
-  WHERE c.token = s.token AND ARRAY(SELECT item / 65536 FROM unnest(c.items) AS item) = s.seqs
-  RETURNING cardinality(c.items) AS taken),
+-- keeps the rest; asking twice (a reply was lost) takes nothing else away. The claims are locked first, in one
+-- order for all, and read as they are then: another part of the same claim may be settled or given back meanwhile.
+-- NOT IN is hashed, so a large claim costs no more per event than a small one.
+WITH locked AS MATERIALIZED (
+  SELECT token, items FROM {claim} WHERE token = ANY(:tokens::bigint[]) ORDER BY token FOR UPDATE),
+kept AS MATERIALIZED (
+  SELECT token, cardinality(items) AS had,
+         ARRAY(SELECT item FROM unnest(l.items) AS item
+               WHERE (l.token, item / 65536) NOT IN (
+                 SELECT s.token, s.seq FROM unnest(:seqs::bigint[], :tokens::bigint[]) AS s(seq, token))) AS items
+  FROM locked l),
+whole AS (DELETE FROM {claim} c USING kept k WHERE c.token = k.token AND cardinality(k.items) = 0),
 part AS (
-  UPDATE {claim} c
-  SET items = ARRAY(SELECT item FROM unnest(c.items) AS item
-                    WHERE item / 65536 NOT IN (SELECT unnest(s.seqs)) ORDER BY item)
-  FROM s JOIN {claim} o ON o.token = s.token
-  WHERE c.token = s.token AND ARRAY(SELECT item / 65536 FROM unnest(c.items) AS item) <> s.seqs
-  RETURNING cardinality(o.items) - cardinality(c.items) AS taken)
-SELECT coalesce(sum(taken), 0) FROM (SELECT taken FROM whole UNION ALL SELECT taken FROM part) t
+  UPDATE {claim} c SET items = k.items FROM kept k
+  WHERE c.token = k.token AND cardinality(k.items) BETWEEN 1 AND k.had - 1)
+SELECT coalesce(sum(had - cardinality(items)), 0) FROM kept
 
 -- name: outbox.settle.retry -> count
 -- Waits again, with the attempts the claim counted. The claims are locked before (outbox.claim.lock).
@@ -37,11 +37,12 @@ JOIN {claim} c ON c.token = s.token
 JOIN LATERAL unnest(c.items) AS item ON item / 65536 = s.seq
 
 -- name: outbox.settle.hold -> count
--- The rest of the key waits for this row. Fenced like every settle: the claim must still be ours.
+-- The rest of the key waits for this row. Fenced like every settle: the event must still be in our claim.
 INSERT INTO {hold} AS h (key_hash, seq, parked, since)
 SELECT DISTINCT ON (k.hash) k.hash, e.seq, :parked::boolean, coalesce(:now, clock_timestamp())
 FROM unnest(:seqs::bigint[], :tokens::bigint[]) AS s(seq, token)
 JOIN {claim} c ON c.token = s.token
+JOIN LATERAL unnest(c.items) AS item ON item / 65536 = s.seq
 JOIN {event} e ON e.seq = s.seq
 CROSS JOIN LATERAL (SELECT {hash}(coalesce(e.aggregate_id, e.event_id)) AS hash) k
 ORDER BY k.hash, e.seq
@@ -49,8 +50,14 @@ ON CONFLICT (key_hash) DO UPDATE SET seq = excluded.seq, parked = excluded.parke
 WHERE h.seq >= excluded.seq
 
 -- name: outbox.settle.unhold -> count
--- A head that is settled for good frees its key.
-DELETE FROM {hold} WHERE seq = ANY(:seqs::bigint[])
+-- A head that is about to be settled for good frees its key. Fenced too: a zombie's late success must not free a key
+-- whose head somebody else is trying again.
+WITH locked AS MATERIALIZED (
+  SELECT token, items FROM {claim} WHERE token = ANY(:tokens::bigint[]) ORDER BY token FOR UPDATE)
+DELETE FROM {hold} h
+WHERE h.seq = ANY(:seqs::bigint[])
+  AND EXISTS (SELECT 1 FROM locked l, unnest(l.items) AS item
+              WHERE l.token = (:tokens::bigint[])[array_position(:seqs::bigint[], h.seq)] AND item / 65536 = h.seq)
 
 -- name: outbox.settle.held -> rows
 -- Keys that wait, oldest first, with what they wait for.

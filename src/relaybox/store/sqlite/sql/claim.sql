@@ -42,6 +42,12 @@ UPDATE {pending}
 SET due = {clock}, token = NULL, owner = NULL, claimed_at = NULL, attempts = max(attempts - 1, 0)
 WHERE seq IN {held}
 
+-- name: outbox.claim.abandon -> count
+-- Claims that were made, perhaps, and never arrived: given back untried.
+UPDATE {pending}
+SET due = {clock}, token = NULL, owner = NULL, claimed_at = NULL, attempts = max(attempts - 1, 0)
+WHERE token IN (SELECT value FROM json_each(:tokens))
+
 -- name: outbox.claim.oldest -> rows
 -- Seconds that the oldest due row has waited; no row when nothing is due.
 SELECT ({clock} - due) / 1000000.0 FROM {pending} WHERE due <= {clock} ORDER BY due, seq LIMIT 1

@@ -25,8 +25,9 @@ ON CONFLICT (key_hash) DO UPDATE SET seq = excluded.seq, parked = excluded.parke
 WHERE h.seq >= excluded.seq
 
 -- name: outbox.settle.unhold -> count
--- A head that is settled for good frees its key.
-DELETE FROM {hold} WHERE seq IN {seqs}
+-- A head that is about to be settled for good frees its key. Fenced too: a zombie's late success must not free a key
+-- whose head somebody else is trying again.
+DELETE FROM {hold} WHERE seq IN {held}
 
 -- name: outbox.settle.held -> rows
 -- Keys that wait, oldest first, with what they wait for.
