@@ -101,7 +101,6 @@ class TestTransactionDetection:
     def test_nobody_can_see_the_commit(self, callers: Connect) -> None:
         adapter = wrap(callers())
         assert not adapter.after_commit(lambda: None)
-        assert adapter.in_savepoint()
 
     def test_what_is_written_lives_and_dies_with_the_callers_transaction(
         self, callers: Connect, database: Database

@@ -130,9 +130,9 @@ async def test_copy_may_be_the_first_thing_in_a_transaction(aengine: AsyncEngine
     """asyncpg's transaction begins with SQLAlchemy's first statement; COPY does not pass there."""
     from relaybox.op import Copy
 
-    row = (9_000_001, T0, 1, None, None, 0, None)
-    columns = ("seq", "due", "key_hash", "token", "owner", "attempts", "claimed_at")
-    types = ("int8", "timestamptz", "int8", "int8", "int4", "int4", "timestamptz")
+    row = (9_000_001, T0, 1, 0)
+    columns = ("seq", "due", "key_hash", "attempts")
+    types = ("int8", "timestamptz", "int8", "int4")
     async with AsyncSession(aengine) as session:
         await wrap(session).execute(Copy(STORE.tables.part("pending"), None, columns, types, [row]))  # type: ignore[misc]
         await session.rollback()
@@ -211,21 +211,6 @@ async def test_async_autocommit(aengine: AsyncEngine) -> None:
         assert not wrap(connection).in_transaction()
     async with AsyncSession(autocommit) as session:
         assert not wrap(session).in_transaction()
-
-
-def test_savepoints_are_seen(engine: sa.Engine) -> None:
-    with engine.connect() as connection:
-        assert not wrap(connection).in_savepoint()
-        with connection.begin_nested():
-            assert wrap(connection).in_savepoint()
-        assert not wrap(connection).in_savepoint()
-    with Session(engine) as session:
-        assert not wrap(session).in_savepoint()
-        with session.begin_nested():
-            assert wrap(session).in_savepoint()
-            put(session)
-            assert wrap(session).in_savepoint()
-        assert not wrap(session).in_savepoint()
 
 
 def test_two_phase_commits_cannot_be_told(engine: sa.Engine) -> None:
@@ -464,8 +449,6 @@ def test_sqlite_commits_are_seen_too(tmp_path: Path) -> None:
         with pytest.raises(DuplicateEvent):
             run(store.write([Event("A", None, id="x")], None, T0), adapter)
         session.rollback()
-        with session.begin_nested():
-            assert wrap(session).in_savepoint()
     assert heard.calls == ["commit"]
     engine.dispose()
 

@@ -93,7 +93,6 @@ class TestTransactionDetection:
         adapter = wrap(handle)
         assert not adapter.after_commit(lambda: None)
         assert not adapter.after_rollback(lambda: None)
-        assert adapter.in_savepoint()
 
     def test_a_cursor_stands_for_its_connection(self, handle: sqlite3.Connection) -> None:
         assert wrap(handle.cursor()).raw is handle

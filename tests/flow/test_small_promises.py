@@ -7,9 +7,11 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
 
 from relaybox import Event, InvalidEvent, Listeners, Outbox, Settings
-from relaybox.lifecycle import Died, Purged
+from relaybox.lifecycle import Delivered, Died, Purged
 from relaybox.testing import Probe
 
 
@@ -52,6 +54,24 @@ def test_dead_letters_are_purged_also_when_finished_events_are_kept(url: str) ->
 def test_write_all_of_one_event_says_what_it_wants(url: str) -> None:
     with Outbox(url, migrate=True) as box, box.transaction() as tx, pytest.raises(InvalidEvent, match="takes a list"):
         box.write_all(tx, Event("A", None))  # type: ignore[arg-type]
+
+
+def test_a_savepoint_rolled_back_in_plain_sql_takes_its_event_along(url: str) -> None:
+    """SQLAlchemy does not know of it, the commit succeeds, and still nothing is delivered that does not exist."""
+    probe, seen = Probe(), []
+    listeners = Listeners()
+    listeners.register("A", lambda event: seen.append(event.payload))
+    engine = sa.create_engine(url.replace("sqlite:", "sqlite+pysqlite:"))
+    with Outbox.single_node(url, listeners, observers=[probe], migrate=True) as box:
+        with Session(engine) as session:
+            session.execute(sa.text("SAVEPOINT half"))
+            box.write(session, Event("A", "ghost"))
+            session.execute(sa.text("ROLLBACK TO SAVEPOINT half"))
+            box.write(session, Event("A", "real"))
+            session.commit()
+        probe.wait_sync(Delivered)
+    engine.dispose()
+    assert seen == ["real"]
 
 
 def test_migrate_on_entering(url: str) -> None:

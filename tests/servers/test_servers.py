@@ -324,9 +324,7 @@ def test_require_skips_at_home_and_fails_under_ci(missing: str, monkeypatch: pyt
     monkeypatch.setitem(servers._makers, missing, unavailable)
     monkeypatch.setattr(servers, "_shared", {})
     monkeypatch.delenv("CI", raising=False)
-    with pytest.raises(
-        pytest.skip.Exception, match=r"the thing is not available here\. To get it: ask for it"
-    ):
+    with pytest.raises(pytest.skip.Exception, match=r"the thing is not available here\. To get it: ask for it"):
         require(missing)
     monkeypatch.setenv("CI", "true")
     with pytest.raises(pytest.fail.Exception, match="required under CI=true: the thing"):

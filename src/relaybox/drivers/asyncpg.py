@@ -115,9 +115,6 @@ class AsyncpgConnection:
         with _TRANSLATED:  # a connection that went back to its pool refuses even this question
             return bool(self.raw.is_in_transaction())
 
-    def in_savepoint(self) -> bool:
-        return True  # asyncpg does not say; the hand-over then verifies that the rows exist
-
     def after_commit(self, callback: Callback) -> bool:
         self._watch().committed.append(callback)
         return True

@@ -89,12 +89,6 @@ class DjangoHandle:
         with translated():
             return bool(self.raw.in_atomic_block or not self.raw.get_autocommit())
 
-    def in_savepoint(self) -> bool:
-        """Nobody can tell. Django forgets the callbacks of an inner atomic block that rolled back, but not those
-        under transaction.savepoint(), nor those of a block whose error was swallowed: PostgreSQL then
-        answers COMMIT with ROLLBACK, and Django calls on_commit all the same. The hand-over looks."""
-        return True
-
     def after_commit(self, callback: Callback) -> bool:
         if not self.raw.in_atomic_block:
             return False  # autocommit switched off by hand: Django refuses on_commit()

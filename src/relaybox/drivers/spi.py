@@ -32,10 +32,6 @@ class Transaction(Protocol):
         """
         ...
 
-    def in_savepoint(self) -> bool:
-        """True when rows written now may vanish although the transaction commits, or when nobody can tell."""
-        ...
-
     def after_commit(self, callback: Callback) -> bool:
         """Call back once the transaction has committed. False: this library cannot tell, nothing is registered."""
         ...
@@ -85,9 +81,6 @@ class Silent:
 
     def after_rollback(self, callback: Callback) -> bool:
         return False
-
-    def in_savepoint(self) -> bool:
-        return True
 
 
 Wake = Callable[[], None]

@@ -169,11 +169,6 @@ class _Handle:
             return not _autocommit(found)
         return session is None or not _autocommit(_bind(session))
 
-    def in_savepoint(self) -> bool:
-        session, found = self._session(), self._found()
-        nested = session is not None and session.in_nested_transaction()
-        return nested or (found is not None and found.in_nested_transaction())
-
     def after_commit(self, callback: Callback) -> bool:
         hooks = self._watch()
         if hooks is not None:

@@ -137,14 +137,12 @@ class Node:
             for event, seq in zip(hand_over.events, hand_over.seqs, strict=True)
             if event.deliver_at is None
         ]
-        if hand_over.uncertain:
-            self._spawn(self._verify_and_offer(deliveries))
-        elif refused := self.engine.offer(deliveries):
-            self._spawn(self._give_back(refused))
+        self._spawn(self._verify_and_offer(deliveries))
         if len(deliveries) < len(hand_over.events):
             self.engine.wake()  # a delayed one may be due sooner than the poller thinks
 
     async def _verify_and_offer(self, deliveries: Sequence[Delivery]) -> None:
+        """A commit does not prove that the rows exist: a savepoint or a rollback unseen may have taken them."""
         refused = await self.engine.offer_verified(deliveries)
         if refused:
             await self._give_back(refused)

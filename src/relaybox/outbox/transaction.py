@@ -52,11 +52,6 @@ class _Manual:
     def in_transaction(self) -> bool:
         return self._active
 
-    def in_savepoint(self) -> bool:
-        """Nobody can tell: the connection is in the caller's hands, and he may roll back behind our back (psycopg's
-        nested transaction() is a savepoint). The hand-over looks."""
-        return True
-
     def after_commit(self, callback: Callback) -> bool:
         self._committed.append(callback)
         return True

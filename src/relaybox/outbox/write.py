@@ -53,13 +53,12 @@ class Ticket(NamedTuple):
 
 
 class HandOver(NamedTuple):
-    """What happens after a commit we saw. `uncertain`: a savepoint may have taken the rows away."""
+    """What is handed over after a commit we saw."""
 
     events: Sequence[Event]
     seqs: Sequence[int]
     claim: Claim | None
     lease_end: float
-    uncertain: bool
 
 
 class Writer:
@@ -134,8 +133,7 @@ class Writer:
             self._call("after_write", events)
         if self._observers:
             self._observers(Written(len(events)))
-        uncertain = ticket.claim is not None and connection.in_savepoint()
-        hand_over = HandOver(events, seqs, ticket.claim, ticket.lease_end, uncertain)
+        hand_over = HandOver(events, seqs, ticket.claim, ticket.lease_end)
         seen = (self._hook is not None or self._committed is not None) and connection.after_commit(
             lambda: self._after_commit(hand_over)
         )
