@@ -49,7 +49,7 @@ def test_errors_are_one_line_and_exit_1(relaybox: Command, tmp_path: Path) -> No
     cases = (
         (["status"], "no database given"),
         (["status", "--url", "oracle://h/x"], "unknown database URL scheme 'oracle'"),
-        (["status", "--url", "postgresql://[::1/x"], "cannot be read"),
+        (["status", "--url", "postgresql://[::1/x"], "cannot read the database URL"),
         (["status", "--url", "sqlite:///missing.db"], "there is no SQLite database 'missing.db'"),
         (["status", "--config", "missing.toml"], "cannot read the settings file missing.toml"),
         (["status", "--url", "sqlite:///x.db", "--table", "a;b"], "expected table name"),

@@ -25,7 +25,8 @@ def test_parse(url: str, dialect: str, driver: str | None, bare: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["oracle://h/db", "shop.db", "", "sqlite://shop.db", "mysql:///db", "postgresql://[::1/x"]
+    "url",
+    ["oracle://h/db", "shop.db", "", "sqlite://shop.db", "mysql:///db", "postgresql://[::1/x", "mysql://h:none/db"],
 )
 def test_what_is_not_a_database_url_is_one_clear_error(url: str) -> None:
     with pytest.raises(ConfigError):

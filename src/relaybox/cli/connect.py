@@ -42,12 +42,7 @@ class Target:
     def needed_url(self) -> str:
         if not self.url.value:
             raise ConfigError("no database given; set RELAYBOX_URL, or use --url or `url` in the --config file")
-        try:
-            parse(self.url.value)
-        except ConfigError:
-            raise
-        except ValueError as error:  # the standard library's, about brackets and ports
-            raise ConfigError(f"the database URL cannot be read: {error}") from None
+        parse(self.url.value)
         return self.url.value
 
     def settings(self) -> settings.Loaded:
