@@ -37,7 +37,8 @@ class Url:
 def parse(url: str) -> Url:
     try:
         parts = urlsplit(url)
-        _ = parts.port  # read lazily, and it may be no number
+        if not parts.scheme.startswith("sqlite"):
+            _ = parts.port  # read lazily, and it may be no number
     except ValueError as error:
         raise ConfigError(f"cannot read the database URL: {error}") from None
     name, _, driver = parts.scheme.partition("+")
