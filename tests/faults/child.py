@@ -68,6 +68,7 @@ def listeners(file: Path, *, finishing: bool) -> Listeners:
     @made.on("Endless")
     def endless(event: Event) -> None:
         if not finishing:
+            Path(f"{file}.endless").touch()
             threading.Event().wait(2)
             return  # too late: nobody listens to this thread any more
         note(event)
@@ -132,7 +133,7 @@ def main(url: str, file: Path) -> None:
     insist(lambda: box.dead.replay(letter.event.id))
     wait_for(lambda: letter.event.id in lines(file), "replay")
     insist(lambda: write(box, Event("Endless", None)))
-    wait_for(lambda: box.status().claimed == 1, "endless event")
+    wait_for(Path(f"{file}.endless").exists, "endless event")
     box.close()
     plain.close()
 
