@@ -162,9 +162,11 @@ class PostgresStore(SqlOutboxStore):
             claimed = yield from super().claim_ordered(claim, limit, shards, now)
         return claimed
 
-    def _expire(self, owners: Sequence[int], now: datetime | None, *, ordered: bool = False) -> Op[int]:
+    def _expire(
+        self, owners: Sequence[int], now: datetime | None, *, ordered: bool = False, orphans: bool = False
+    ) -> Op[int]:
         result = yield self.sql["outbox.claim.expired"].bind(
-            owners=list(owners), now=now, waiting=ordered, spread=0.0 if ordered or now is not None else SPREAD
+            owners=list(owners), now=now, waiting=ordered, orphans=orphans, spread=0.0 if ordered or now is not None else SPREAD
         )
         return result.count
 
@@ -191,7 +193,7 @@ class PostgresStore(SqlOutboxStore):
     def take_over(self, survivor: int | None, now: datetime | None) -> Op[tuple[int, int]]:
         gone = yield self.sql["outbox.instance.expired"].bind(survivor=survivor, now=now)
         owners = [row[0] for row in gone.rows]
-        return len(owners), (yield from self._expire(owners, now))
+        return len(owners), (yield from self._expire(owners, now, orphans=True))
 
     def retire(self, instance: int, now: datetime | None) -> Op[int]:
         yield self.sql["outbox.instance.leave"].bind(id=instance)
