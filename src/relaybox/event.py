@@ -349,8 +349,10 @@ def _body(
     if text is not None:
         if not isinstance(text, str):
             raise InvalidEvent(f"expected payload_json to be JSON text, got {type(text).__name__}")
-        _check_text("payload_json", text.replace("\x00", " "))
-        return text.encode(), JSON
+        try:
+            return text.encode(), JSON
+        except UnicodeEncodeError:
+            raise InvalidEvent("payload_json contains a lone surrogate, which is not text") from None
     if data is None and isinstance(payload, (bytes, bytearray, memoryview)):
         data = payload
     if data is not None:

@@ -15,4 +15,5 @@ OUR_SESSIONS = {
     "enable_sort": "off",
     # What is switched off counts as endlessly dear where it is used all the same: 200 ms of compiling per statement.
     "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
 }

@@ -81,18 +81,24 @@ class InstanceService:
         yield from self._store.retire(self._source.owner, self._clock.database_now())
 
     async def _register(self) -> None:
-        ttl = self._settings.instance_ttl
+        ttl, started = self._settings.instance_ttl, self._clock.monotonic()
         now = self._clock.database_now()
         self._source.owner = await self._db.run(self._store.register(self._name, self._role, ttl, now))
+        self._source.alive_until = started + ttl.total_seconds()
 
     async def _beat(self) -> None:
-        await self._clock.sleep(self._settings.instance_ttl.total_seconds() / 5)
+        ttl = self._settings.instance_ttl
+        await self._clock.sleep(ttl.total_seconds() / 5)
+        was_silent, started = self._source.silent, self._clock.monotonic()
         now = self._clock.database_now()
-        alive = await self._db.run(self._store.beat(self._source.owner, self._settings.instance_ttl, now), tx=False)
-        if not alive:
+        if await self._db.run(self._store.beat(self._source.owner, ttl, now), tx=False):
+            self._source.alive_until = started + ttl.total_seconds()
+        else:
             log.warning("this process was declared dead after a silence; its claims were given to others")
             self._observers(ClaimLost(sum(1 for _ in self._in_flight())))
             await self._register()
+        if was_silent:
+            self._freed()  # the poller held back: it may go on
         await self._take_over(alone=False)
         await self._keep_shards()
 

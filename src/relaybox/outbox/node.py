@@ -9,9 +9,11 @@ from typing import Any, Literal
 
 from ..clock import Clock
 from ..drivers.spi import AsyncRunner
+from ..errors import StoreError
 from ..lifecycle import Observers
 from ..retry import ExponentialBackoff, RetryPolicy
 from ..runtime.delivery import Delivery, DeliveryEngine
+from ..runtime.service import FIRST_PAUSE, LONGEST_PAUSE
 from ..runtime.threads import ListenerThreads
 from ..runtime.wakeups import Ears, Notifier
 from ..settings import Settings
@@ -103,7 +105,7 @@ class Node:
 
     def claim(self) -> Claim | None:
         """Rows written here belong to this instance from their insert, except in ordered mode (no short cut)."""
-        if not self._running or self.role == "ordered":
+        if not self._running or self.role == "ordered" or self._source.silent:
             return None
         return self._source.new_claim()
 
@@ -137,13 +139,23 @@ class Node:
             for event, seq in zip(hand_over.events, hand_over.seqs, strict=True)
             if event.deliver_at is None
         ]
-        self._spawn(self._verify_and_offer(deliveries))
+        if deliveries:
+            self._spawn(self._verify_and_offer(deliveries))
         if len(deliveries) < len(hand_over.events):
             self.engine.wake()  # a delayed one may be due sooner than the poller thinks
 
     async def _verify_and_offer(self, deliveries: Sequence[Delivery]) -> None:
         """A commit does not prove that the rows exist: a savepoint or a rollback unseen may have taken them."""
-        refused = await self.engine.offer_verified(deliveries)
+        pause = FIRST_PAUSE
+        while self._clock.monotonic() < deliveries[0].lease_end:  # later the poller has them
+            try:
+                refused = await self.engine.offer_verified(deliveries)
+                break
+            except StoreError:
+                await self._clock.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+        else:
+            return
         if refused:
             await self._give_back(refused)
 

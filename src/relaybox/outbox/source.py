@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import assert_never
@@ -32,12 +33,20 @@ class OutboxSource:
         self._tx = not store.capabilities.single_statement
         self._codec: Codec = getattr(store, "codec", JSON_CODEC)  # not every store keeps one
         self.owner = 0
+        self.alive_until = math.inf  # set by each heartbeat: after it we may have been declared dead
         self.doubtful: list[Claim] = []  # asked for, no reply: the database may have made them
 
     def new_claim(self) -> Claim:
         return Claim(self.owner, new_token(), self._settings.lease)
 
+    @property
+    def silent(self) -> bool:
+        """Too long without a heartbeat (a pause, an outage): what we claim now might belong to nobody."""
+        return self._clock.monotonic() >= self.alive_until
+
     async def claim(self, limit: int) -> list[Delivery]:
+        if self.silent:
+            return []
         await self._clear_doubts()
         claim = self.new_claim()
         ends = self._clock.monotonic() + claim.lease.total_seconds()

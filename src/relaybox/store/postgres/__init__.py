@@ -108,10 +108,10 @@ class PostgresStore(SqlOutboxStore):
     def _write_copy(self, events: Sequence[Event], claim: Claim | None, now: datetime | None) -> Op[list[int]]:
         """Two COPYs instead of one statement, of the columns that are used at all: several times the rate."""
         drawn = yield self.sql["outbox.write.numbers"].bind(count=len(events), now=now)
-        seqs = sorted(row[0] for row in drawn.rows)
+        seqs = sorted(drawn.rows[0][0])
         at: datetime = drawn.rows[0][1]
         columns = {"seq": seqs, "created_at": [at] * len(events), **self._columns(events)}
-        used = {name: values for name, values in columns.items() if any(value is not None for value in values)}
+        used = {name: values for name, values in columns.items() if values.count(None) < len(values)}
         types = [_TYPES[name] for name in used]
         rows = list(zip(*used.values(), strict=True))
         yield Copy(self.tables.event, self.tables.schema, list(used), types, rows)
@@ -162,9 +162,15 @@ class PostgresStore(SqlOutboxStore):
             claimed = yield from super().claim_ordered(claim, limit, shards, now)
         return claimed
 
-    def _expire(self, owners: Sequence[int], now: datetime | None, *, ordered: bool = False) -> Op[int]:
+    def _expire(
+        self, owners: Sequence[int], now: datetime | None, *, ordered: bool = False, orphans: bool = False
+    ) -> Op[int]:
         result = yield self.sql["outbox.claim.expired"].bind(
-            owners=list(owners), now=now, waiting=ordered, spread=0.0 if ordered or now is not None else SPREAD
+            owners=list(owners),
+            now=now,
+            waiting=ordered,
+            orphans=orphans,
+            spread=0.0 if ordered or now is not None else SPREAD,
         )
         return result.count
 
@@ -191,7 +197,7 @@ class PostgresStore(SqlOutboxStore):
     def take_over(self, survivor: int | None, now: datetime | None) -> Op[tuple[int, int]]:
         gone = yield self.sql["outbox.instance.expired"].bind(survivor=survivor, now=now)
         owners = [row[0] for row in gone.rows]
-        return len(owners), (yield from self._expire(owners, now))
+        return len(owners), (yield from self._expire(owners, now, orphans=True))
 
     def retire(self, instance: int, now: datetime | None) -> Op[int]:
         yield self.sql["outbox.instance.leave"].bind(id=instance)

@@ -112,7 +112,8 @@ SELECT e.seq, coalesce(:now, clock_timestamp()), {hash}(coalesce(e.aggregate_id,
 FROM gone, unnest(gone.items) AS item JOIN {event} e ON e.seq = item / 65536
 
 -- name: outbox.claim.expired -> count
--- Claims whose lease ended or whose owner is gone, and with :waiting also batches nobody claimed yet, become single
+-- Claims whose lease ended or whose owner is gone (with :orphans also one who claimed after he was declared dead), and
+-- with :waiting batches nobody claimed yet, become single
 -- rows. One remover each (SKIP LOCKED), and with the claim goes the token, so a zombie can settle nothing.
 -- :spread seconds of jitter keep what was claimed before apart from its neighbours: should one of them kill its
 -- worker, the others get away. Not where delivery is ordered (there are shards): later events would overtake.
@@ -121,6 +122,7 @@ WITH gone AS (
     SELECT token FROM {claim}
     WHERE (until <= (SELECT coalesce(:now, clock_timestamp())) AND (owner IS NOT NULL OR :waiting))
        OR owner = ANY(:owners::integer[])
+       OR (:orphans AND owner IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {instance} i WHERE i.id = owner))
     FOR UPDATE SKIP LOCKED)
   RETURNING items)
 INSERT INTO {pending} (seq, due, key_hash, attempts)

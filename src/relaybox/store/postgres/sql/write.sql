@@ -53,8 +53,8 @@ c AS (
 SELECT seq FROM d
 
 -- name: outbox.write.numbers -> rows
--- The numbers for a COPY, with the database's time for the due column.
-SELECT nextval('{seq}'), coalesce(:now, clock_timestamp()) FROM generate_series(1, :count)
+-- The numbers for a COPY in one array, with the database's time for the due column.
+SELECT array_agg(nextval('{seq}')), coalesce(:now, clock_timestamp()) FROM generate_series(1, :count)
 
 -- name: outbox.write.plain -> rows
 -- Writer-only tables (change data capture): the event alone, append-only, no pending row.
