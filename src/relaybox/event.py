@@ -71,6 +71,8 @@ AggregateType.GLOBAL = AggregateType(GLOBAL)
 
 
 def name_of(value: str | Named | Enum, field: str) -> str:
+    if value.__class__ is str:
+        return value
     if isinstance(value, str) and not isinstance(value, Enum):
         return value
     name = getattr(value, "name", None)
@@ -79,16 +81,17 @@ def name_of(value: str | Named | Enum, field: str) -> str:
     raise InvalidEvent(f"expected {field} to be a string or an object with a name, got {type(value).__name__}")
 
 
-def _text(field: str, value: object, *, empty_ok: bool = False) -> str:
+def _text(field: str, value: object) -> str:
+    if value.__class__ is str and value.isascii() and value.isprintable() and 0 < len(value) <= LIMITS[field]:
+        return value  # the common case, without another call
     limit = LIMITS[field]
     if not isinstance(value, str):
         raise InvalidEvent(f"expected {field} to be a string, got {type(value).__name__}")
-    if not value and not empty_ok:
+    if not value:
         raise InvalidEvent(f"expected {field} to be non-empty text")
     if len(value) > limit:
         raise InvalidEvent(f"{field} is {len(value)} characters long, the limit is {limit}: {value[:40]!r}…")
-    if not (value.isascii() and value.isprintable()):
-        _check_text(field, value)
+    _check_text(field, value)
     return value
 
 

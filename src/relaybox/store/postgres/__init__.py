@@ -110,7 +110,9 @@ class PostgresStore(SqlOutboxStore):
         drawn = yield self.sql["outbox.write.numbers"].bind(count=len(events), now=now)
         seqs = sorted(drawn.rows[0][0])
         at: datetime = drawn.rows[0][1]
-        columns = {"seq": seqs, "created_at": [at] * len(events), **self._columns(events)}
+        columns = {"seq": seqs, **self._columns(events)}
+        if now is not None:  # otherwise the column's default, the database's clock
+            columns["created_at"] = [now] * len(events)
         used = {name: values for name, values in columns.items() if values.count(None) < len(values)}
         types = [_TYPES[name] for name in used]
         rows = list(zip(*used.values(), strict=True))
