@@ -94,6 +94,8 @@ async def test_a_killed_process_is_taken_over_within_seconds(url: str, probe: Pr
 
 
 async def test_a_paused_process_is_fenced(url: str, probe: Probe, peers: Any) -> None:
+    if url.startswith("sqlite"):
+        pytest.skip("a process paused while it writes keeps SQLite's only write lock: nobody can take over")
     peer = peers(url, "multi_node")
     ids = await write(url, 3, hold=True)
     await asyncio.to_thread(peer.wait, 3)
@@ -115,8 +117,10 @@ PLAIN = (
     "SELECT seq, {}, 1, 42, 999, 1 FROM outbox_event WHERE event_id = '{{}}'"
 )
 TRAP = {
-    "postgresql": "INSERT INTO outbox_event_claim (token, owner, until, items) "
-    "SELECT 42, 999, now() + interval '1 hour', ARRAY[seq * 65536 + 1] FROM outbox_event WHERE event_id = '{}'",
+    "postgresql": "WITH other AS (INSERT INTO outbox_event_instance (name, role, started_at, expires_at) "
+    "VALUES ('other', 'multi', now(), now() + interval '1 hour') RETURNING id) "
+    "INSERT INTO outbox_event_claim (token, owner, until, items) "
+    "SELECT 42, id, now() + interval '1 hour', ARRAY[seq * 65536 + 1] FROM other, outbox_event WHERE event_id = '{}'",
     "mysql": PLAIN.format("utc_timestamp(6) + INTERVAL 1 HOUR"),
     "sqlite": PLAIN.format("9e15"),
 }
