@@ -8,7 +8,7 @@ export PYTHON VENV
 BIN = $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check bench chaos clean
+.PHONY: help venv demo test check bench chaos scale clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -35,6 +35,10 @@ bench: venv ## Run the benchmarks
 
 chaos: venv ## Run the crash and failure trials
 	@$(BIN)/python -m chaos
+
+scale: venv ## Ten million finished rows, a million waiting ones: plan of the poll, memory of the drain
+	@$(BIN)/python scripts/plan_10m.py
+	@$(BIN)/python scripts/memory_1m.py
 
 clean: ## Remove .venv, caches and build results
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
