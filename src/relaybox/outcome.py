@@ -13,10 +13,12 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class RetryAt:
-    """Failed for now: due again after `delay`, counted by the database clock."""
+    """Not delivered: due again after `delay`, counted by the database clock. An attempt that was nobody's fault (the
+    destination is away) is taken back."""
 
     delay: timedelta
     error: str
+    counted: bool = True
 
 
 @dataclass(frozen=True, slots=True)

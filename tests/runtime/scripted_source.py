@@ -14,7 +14,8 @@ from relaybox.errors import ConnectionLost
 from relaybox.event import Event
 from relaybox.lifecycle import Observers
 from relaybox.outcome import Dead, RetryAt
-from relaybox.runtime.delivery import Delivery, DeliveryEngine, Handler, Settled
+from relaybox.runtime.delivery import DeliveryEngine
+from relaybox.runtime.work import BatchHandler, Delivery, Handler, Settled
 from relaybox.settings import Settings
 from relaybox.testing import Probe
 
@@ -31,6 +32,7 @@ class Row:
 class ScriptedSource:
     def __init__(self, *, ordered: bool = False, clock: Clock = SYSTEM_CLOCK, lease: float = 30.0) -> None:
         self.ordered = ordered
+        self.silent = False
         self.rows: dict[int, Row] = {}
         self.dead: dict[int, Row] = {}
         self.held: dict[str, int] = {}  # key -> seq of its failed head
@@ -120,6 +122,7 @@ class ScriptedSource:
             row = self.rows[delivery.seq]
             key = row.event.key or ""
             if isinstance(outcome, RetryAt):
+                row.attempts -= not outcome.counted
                 row.token, row.due, row.error = None, self._now() + outcome.delay.total_seconds(), outcome.error
                 self.held[key] = min(delivery.seq, self.held.get(key, delivery.seq))
                 continue
@@ -174,7 +177,7 @@ MakeEngine = Callable[..., DeliveryEngine]
 
 def make_engine(
     source: ScriptedSource,
-    handler: Handler,
+    handler: Handler | BatchHandler,
     probe: Probe,
     *,
     pause: float = 0.0,

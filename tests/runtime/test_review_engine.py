@@ -62,7 +62,7 @@ async def test_a_retry_policy_that_fails_costs_no_worker(start: MakeEngine, prob
     source, handler = ScriptedSource(), Poisoned(ValueError("no"))
     source.add(3)
     engine = start(source, handler, worker_count=1)
-    engine._retry = Broken()
+    engine._workers._retry = Broken()
     await probe.wait(Delivered, 3)
     assert sorted(handler.done) == [1, 2, 3]
 

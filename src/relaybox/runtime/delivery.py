@@ -17,15 +17,14 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from .. import faults
 from ..clock import Clock
 from ..errors import Undecodable
-from ..event import Event
 from ..lifecycle import (
     Claimed,
     ClaimLost,
@@ -38,108 +37,38 @@ from ..lifecycle import (
     Released,
     Retried,
 )
-from ..outcome import DONE, Dead, Done, Outcome, RetryAt, Skip
+from ..outcome import Dead, Done, Outcome, RetryAt
 from ..retry import RetryPolicy
 from ..settings import Settings
-from .decide import decide
 from .lanes import Lanes
 from .service import cancelled, forever
+from .work import BatchHandler, Delivery, Handler, Settled, Source
+from .workers import Workers
+
+__all__ = ["Delivery", "DeliveryEngine", "Handler", "Settled", "Source"]
 
 log = logging.getLogger("relaybox")
 
 SETTLE_BATCH = 1000  # outcomes per round trip
 SETTLE_LINGER = 0.003  # seconds the first outcome waits for company while there is more work
-YIELD_EVERY = 32  # events a worker runs before it lets the loop breathe
 QUIET = 0.05  # seconds without a wake-up after which a poller counts as idle
 RAMP = 0.25  # a claim drained faster than this (seconds) earns a larger one
+RELEASE = 1.0  # seconds a stop gives the database at least, to take back what is left
 MEASURE = 1.0  # seconds between two measurements of depths and lag
-
-
-class Delivery:
-    """One event in this process, with the claim that entitles us to it."""
-
-    __slots__ = ("attempts", "event", "hot", "lease_end", "ordered", "seq", "token")
-
-    def __init__(
-        self,
-        event: Event,
-        seq: int,
-        token: int,
-        attempts: int,
-        lease_end: float,
-        *,
-        hot: bool,
-        ordered: bool = False,
-    ) -> None:
-        self.event = event
-        self.seq = seq
-        self.token = token
-        self.attempts = attempts
-        self.lease_end = lease_end  # on the clock's monotonic time
-        self.hot = hot
-        self.ordered = ordered
-
-    @property
-    def lane(self) -> str | None:
-        return self.event.key if self.ordered else None
-
-    @property
-    def source(self) -> str:
-        return "HOT" if self.hot else "COLD"
-
-    def __repr__(self) -> str:
-        return f"Delivery({self.event!r}, attempt {self.attempts}, {self.source})"
-
-
-Settled = tuple[Delivery, Outcome]
-
-
-class Source(Protocol):
-    """Where work comes from. Every method is one round trip; errors are raised, the engine retries."""
-
-    ordered: bool
-
-    async def claim(self, limit: int) -> list[Delivery]: ...
-
-    async def verify(self, deliveries: Sequence[Delivery]) -> set[int]: ...
-
-    async def settle(self, outcomes: Sequence[Settled]) -> int: ...
-
-    async def release(self, deliveries: Sequence[Delivery]) -> None: ...
-
-    async def renew(self, deliveries: Sequence[Delivery]) -> set[int]: ...
-
-    async def oldest(self) -> timedelta: ...
-
-    async def next_due(self) -> timedelta | None: ...
-
-
-Handler = Callable[[Delivery], Awaitable[Any]]
-
-
-class _Worker:
-    __slots__ = ("deadline", "task", "timed_out")
-
-    def __init__(self) -> None:
-        self.deadline: float | None = None
-        self.timed_out = False
-        self.task: asyncio.Task[None] | None = None
 
 
 class DeliveryEngine:
     def __init__(
         self,
         source: Source,
-        handler: Handler,
+        handler: Handler | BatchHandler,
         settings: Settings,
         retry: RetryPolicy,
         observers: Observers,
         clock: Clock,
     ) -> None:
         self._source = source
-        self._handler = handler
         self._settings = settings
-        self._retry = retry
         self._observers = observers
         self._clock = clock
         self._hot: deque[Delivery] = deque()
@@ -150,7 +79,7 @@ class DeliveryEngine:
         self._cold_in_flight = 0
         self._outcomes: list[Settled] = []
         self._strays: list[Delivery] = []  # no longer wanted here, perhaps still ours in the database
-        self._idle: list[asyncio.Future[None]] = []
+        self._idle = asyncio.Event()  # set while a claim found nothing and nothing is under way
         self._woken = asyncio.Event()
         self._room = asyncio.Event()
         self._settle_now = asyncio.Event()
@@ -165,7 +94,7 @@ class DeliveryEngine:
         self._settling = False
         self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
-        self._workers = [_Worker() for _ in range(settings.worker_count)]
+        self._workers = Workers(self, handler, settings, retry, clock)
 
     # -- life cycle -------------------------------------------------------------------------------
 
@@ -178,10 +107,7 @@ class DeliveryEngine:
             asyncio.create_task(forever(name, step, self._observers, self._clock), name=f"relaybox-{name}")
             for name, step in steps.items()
         ]
-        if self._settings.handler_timeout is not None:
-            self._tasks.append(asyncio.create_task(self._watch(self._settings.handler_timeout.total_seconds())))
-        for worker in self._workers:
-            worker.task = asyncio.create_task(self._work(worker), name="relaybox-worker")
+        self._workers.start()
 
     async def stop(self) -> None:
         """Accept nothing more, let workers finish within drain_timeout, settle, release the rest."""
@@ -191,11 +117,10 @@ class DeliveryEngine:
         claim, settle, *others = self._tasks
         self._woken.set()
         self._room.set()
-        self._wake_workers(len(self._workers))
-        workers = [worker.task for worker in self._workers if worker.task is not None]
-        deadline = self._loop.time() + self._settings.drain_timeout.total_seconds()
-        _, slow = await asyncio.wait(workers, timeout=self._settings.drain_timeout.total_seconds())
-        await cancelled(claim, *slow)
+        drain = self._settings.drain_timeout.total_seconds()
+        deadline = self._loop.time() + drain
+        await self._workers.stop(drain)
+        await cancelled(claim)
         await self._flush(max(deadline, self._loop.time() + 1.0))
         await cancelled(settle, *others)
         if self._retry_timer is not None:
@@ -204,7 +129,8 @@ class DeliveryEngine:
         if rest:
             try:
                 faults.hit("release.before")
-                await self._source.release(rest)
+                async with asyncio.timeout(max(drain, RELEASE)):
+                    await self._source.release(rest)
                 self._observers(Released(len(rest)))
             except Exception as error:
                 log.error("could not release %d events; their leases will run out: %s", len(rest), error)
@@ -241,7 +167,7 @@ class DeliveryEngine:
             if delivery.seq not in self._in_flight:
                 self._in_flight[delivery.seq] = delivery
                 self._hot.append(delivery)
-        self._wake_workers(len(accepted))
+        self._workers.wake(len(accepted))
         if accepted and self._observers:
             self._observers(HotEnqueued(len(accepted)))
         if refused:
@@ -252,6 +178,19 @@ class DeliveryEngine:
         """The same for rows that a rolled-back savepoint may have taken away: ask the database first."""
         exist = await self._source.verify(deliveries)
         return self.offer([delivery for delivery in deliveries if delivery.seq in exist])
+
+    async def until_idle(self) -> None:
+        """Until a claim finds nothing and nothing is under way. Asks more often than an idle poller would."""
+        self._idle.clear()
+        while not self._idle.is_set():
+            self._woken.set()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(QUIET):
+                    await self._idle.wait()
+
+    @property
+    def silent(self) -> bool:
+        return self._source.silent
 
     @property
     def depths(self) -> tuple[int, int]:
@@ -278,16 +217,27 @@ class DeliveryEngine:
             await self._return_strays()  # first: they may come before what this claim brings
             claimed = await self._source.claim(limit)
             faults.hit("claim.after")
-            self._enqueue(claimed)
+            self._enqueue(self._not_behind_strays(claimed))
         now = self._loop.time()
         if claimed and self._observers:
             self._observers(Claimed(len(claimed), now - started))
         if claimed:
             self._fruitless = 0
+            self._idle.clear()
+        elif not self._in_flight and not self._strays and not self._source.silent:
+            self._idle.set()
         if len(claimed) >= limit:
             self._adapt(now)
         elif not claimed:  # a short claim does not mean that nothing is left: only an empty one does
             await self._rest()
+
+    def _not_behind_strays(self, claimed: list[Delivery]) -> list[Delivery]:
+        """What was given up while this claim was under way goes before what it brings of the same key."""
+        if not (self._strays and self._source.ordered):
+            return claimed
+        given_up = {stray.lane for stray in self._strays}
+        self._strays += [delivery for delivery in claimed if delivery.lane in given_up]
+        return [delivery for delivery in claimed if delivery.lane not in given_up]
 
     async def _return_strays(self) -> None:
         """Until this succeeds they are tried again: while our claim lives, nobody else gets them."""
@@ -308,7 +258,7 @@ class DeliveryEngine:
             if not delivery.ordered or self._lanes.admit(delivery):
                 self._cold.append(delivery)
                 runnable += 1
-        self._wake_workers(runnable)
+        self._workers.wake(runnable)
 
     def _adapt(self, now: float) -> None:
         """Claim more while full claims follow one another quickly, less when listeners are slow."""
@@ -363,7 +313,7 @@ class DeliveryEngine:
 
     # -- deliver ------------------------------------------------------------------------------------
 
-    def _take(self) -> Delivery | None:
+    def take(self) -> Delivery | None:
         """Two hot for one cold while both wait, so neither starves."""
         if self._hot and (self._turn < 2 or not self._cold):
             self._turn = self._turn + 1 if self._cold else 0
@@ -373,86 +323,22 @@ class DeliveryEngine:
             return self._cold.popleft()
         return None
 
-    def _wake_workers(self, count: int) -> None:
-        idle = self._idle
-        for _ in range(min(count, len(idle))):
-            waiter = idle.pop()
-            if not waiter.done():
-                waiter.set_result(None)
+    def take_followers(self, delivery: Delivery, limit: int) -> list[Delivery]:
+        """The next of its key, to share a batch with it."""
+        return self._lanes.join(delivery, limit)
 
-    async def _work(self, worker: _Worker) -> None:
-        timeout = self._settings.handler_timeout
-        limit = timeout.total_seconds() if timeout is not None else None
-        ran = 0
-        while True:
-            delivery = self._take()
-            if delivery is None:
-                if self._stopping:
-                    return
-                waiter = self._loop.create_future()
-                self._idle.append(waiter)
-                await waiter
-                continue
-            if delivery.lease_end <= self._clock.monotonic():
-                self._forget(delivery)
-                continue
-            if limit is not None:
-                worker.deadline = self._loop.time() + limit
-            self._conclude(delivery, await self._deliver(worker, delivery))
-            ran += 1
-            if ran % YIELD_EVERY == 0:
-                await asyncio.sleep(0)
+    def put_back(self, followers: Sequence[Delivery]) -> None:
+        """They were taken along with one that failed."""
+        self._lanes.part(followers)
 
-    async def _deliver(self, worker: _Worker, delivery: Delivery) -> Outcome:
-        try:
-            if faults.armed is not None:
-                faults.hit("deliver.before")
-            if delivery.event.id is None:
-                return Skip("the event row is gone")
-            if delivery.attempts > self._settings.max_attempts and not self._retries_for_ever(delivery):
-                return Dead(f"claimed {delivery.attempts} times without an outcome: does it kill its process?")
-            await self._handler(delivery)
-            if faults.armed is not None:
-                faults.hit("deliver.after")
-            return DONE
-        except asyncio.CancelledError as error:
-            if worker.timed_out:
-                limit = self._settings.handler_timeout
-                return self._failed(delivery, TimeoutError(f"the listener ran longer than {limit}"))
-            if worker.task is None or worker.task.cancelling():
-                raise
-            return self._failed(delivery, error)  # nobody cancelled us: the listener awaited something cancelled
-        except (KeyboardInterrupt, GeneratorExit):
-            raise
-        except BaseException as error:  # a listener's sys.exit() must not take a worker away, or the loop with it
-            return self._failed(delivery, error)
-        finally:
-            worker.deadline = None
-            if worker.timed_out:  # also when the listener swallowed the cancellation
-                worker.timed_out = False
-                if worker.task is not None:
-                    worker.task.uncancel()
-
-    def _failed(self, delivery: Delivery, error: BaseException) -> Outcome:
-        return decide(
-            error,
-            delivery.attempts,
-            max_attempts=self._settings.max_attempts,
-            retry=self._retry,
-            retry_for_ever=self._retries_for_ever(delivery),
-        )
-
-    def _retries_for_ever(self, delivery: Delivery) -> bool:
-        return delivery.ordered and self._settings.on_exhausted == "block"
-
-    def _conclude(self, delivery: Delivery, outcome: Outcome) -> None:
+    def conclude(self, delivery: Delivery, outcome: Outcome) -> None:
         self._outcomes.append((delivery, outcome))
         if delivery.ordered:
             if self._holds(outcome):
                 self._lanes.block(delivery)
             elif (follower := self._lanes.finish(delivery)) is not None:
                 self._cold.append(follower)
-                self._wake_workers(1)
+                self._workers.wake(1)
         waiting = len(self._outcomes)
         if waiting >= SETTLE_BATCH or not (self._hot or self._cold):
             self._settle_now.set()
@@ -463,7 +349,7 @@ class DeliveryEngine:
         """Whether the rest of the key must wait."""
         return isinstance(outcome, RetryAt) or (isinstance(outcome, Dead) and self._settings.on_exhausted == "park")
 
-    def _forget(self, delivery: Delivery) -> None:
+    def forget(self, delivery: Delivery) -> None:
         """Its lease ended before it began (a pause, a long outage). By the database's clock, or by a renewal whose
         reply was lost, it may still be ours: it is given back, and whoever claims it next will deliver it."""
         followers = self._lanes.clear(delivery)
@@ -477,17 +363,6 @@ class DeliveryEngine:
     def _remove(self, delivery: Delivery) -> None:
         if self._in_flight.pop(delivery.seq, None) is not None and not delivery.hot:
             self._cold_in_flight -= 1
-
-    async def _watch(self, limit: float) -> None:
-        """Cancel listeners that run too long. One timer for all workers instead of one per event."""
-        while True:
-            await asyncio.sleep(min(limit / 4, 0.25))
-            now = self._loop.time()
-            for worker in self._workers:
-                if worker.deadline is not None and worker.deadline < now and worker.task is not None:
-                    worker.deadline = None
-                    worker.timed_out = True
-                    worker.task.cancel()
 
     # -- settle -------------------------------------------------------------------------------------
 
@@ -531,7 +406,7 @@ class DeliveryEngine:
             if isinstance(outcome, RetryAt):
                 delivery.attempts += 1
                 self._cold.append(delivery)
-                self._wake_workers(1)
+                self._workers.wake(1)
             else:
                 self._outcomes.insert(missed, (delivery, outcome))
                 missed += 1

@@ -13,6 +13,7 @@ takes the followers out, so no later claim can slip between.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
 
@@ -27,6 +28,7 @@ D = TypeVar("D", bound=Keyed)
 class Lanes(Generic[D]):
     def __init__(self) -> None:
         self._waiting: dict[str, deque[D]] = {}
+        self._joined: dict[str, int] = {}  # how many run together with their head
         self._blocked: set[str] = set()
 
     def admit(self, delivery: D) -> bool:
@@ -41,10 +43,38 @@ class Lanes(Generic[D]):
         waiting.append(delivery)
         return False
 
+    def join(self, head: D, limit: int) -> list[D]:
+        """Up to `limit` followers, in order, to run in one batch with their head."""
+        waiting = self._waiting.get(head.lane) if head.lane is not None else None
+        if not waiting or limit < 1:
+            return []
+        joined = [waiting.popleft() for _ in range(min(limit, len(waiting)))]
+        self._joined[head.lane] = len(joined)  # type: ignore[index]  # a lane has a key
+        return joined
+
+    def part(self, followers: Sequence[D]) -> None:
+        """These joined ones did not run after all: back to the front of their lane."""
+        for follower in reversed(followers):
+            key = follower.lane
+            assert key is not None
+            self._waiting[key].appendleft(follower)
+            self._leave(key)
+
+    def _leave(self, key: str) -> bool:
+        """One fewer runs together with the head; False when nobody else did."""
+        others = self._joined.get(key, 0)
+        if not others:
+            return False
+        if others == 1:
+            del self._joined[key]
+        else:
+            self._joined[key] = others - 1
+        return True
+
     def finish(self, delivery: D) -> D | None:
-        """The head is settled for good: the next of its key may run."""
+        """Settled for good: the next of its key may run, once all that ran together are."""
         key = delivery.lane
-        if key is None:
+        if key is None or self._leave(key):
             return None
         waiting = self._waiting[key]
         if waiting:
@@ -62,6 +92,7 @@ class Lanes(Generic[D]):
         if delivery.lane is None:
             return []
         self._blocked.discard(delivery.lane)
+        self._joined.pop(delivery.lane, None)
         return list(self._waiting.pop(delivery.lane, ()))
 
     def blocked(self) -> frozenset[str]:

@@ -1,0 +1,100 @@
+"""What the engine moves: deliveries, where they come from, and who handles them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from typing import Any, Protocol, TypeAlias
+
+from ..event import Event
+from ..outcome import Outcome
+
+
+class Delivery:
+    """One event in this process, with the claim that entitles us to it."""
+
+    __slots__ = ("attempts", "event", "hot", "lease_end", "ordered", "seq", "token")
+
+    def __init__(
+        self,
+        event: Event,
+        seq: int,
+        token: int,
+        attempts: int,
+        lease_end: float,
+        *,
+        hot: bool,
+        ordered: bool = False,
+    ) -> None:
+        self.event = event
+        self.seq = seq
+        self.token = token
+        self.attempts = attempts
+        self.lease_end = lease_end  # on the clock's monotonic time
+        self.hot = hot
+        self.ordered = ordered
+
+    @property
+    def lane(self) -> str | None:
+        return self.event.key if self.ordered else None
+
+    @property
+    def source(self) -> str:
+        return "HOT" if self.hot else "COLD"
+
+    def __repr__(self) -> str:
+        return f"Delivery({self.event!r}, attempt {self.attempts}, {self.source})"
+
+
+Settled: TypeAlias = tuple[Delivery, Outcome]
+
+
+class Source(Protocol):
+    """Where work comes from. Every method is one round trip; errors are raised, the engine retries."""
+
+    ordered: bool
+
+    @property
+    def silent(self) -> bool:
+        """Too long without a sign of life to the database: what is here may be another's already."""
+        ...
+
+    async def claim(self, limit: int) -> list[Delivery]: ...
+
+    async def verify(self, deliveries: Sequence[Delivery]) -> set[int]: ...
+
+    async def settle(self, outcomes: Sequence[Settled]) -> int: ...
+
+    async def release(self, deliveries: Sequence[Delivery]) -> None: ...
+
+    async def renew(self, deliveries: Sequence[Delivery]) -> set[int]: ...
+
+    async def oldest(self) -> timedelta: ...
+
+    async def next_due(self) -> timedelta | None: ...
+
+
+Handler: TypeAlias = Callable[[Delivery], Awaitable[Any]]
+
+
+class Batch(Protocol):
+    """What one call of a batch handler is about. Every delivery is concluded once, as soon as its fate is known."""
+
+    async def waiting(self) -> list[Delivery]:
+        """Those not concluded yet that are still ours: ask again before every try."""
+        ...
+
+    def done(self, delivery: Delivery) -> None: ...
+
+    def failed(self, delivery: Delivery, error: BaseException) -> None:
+        """Later deliveries of the same key in this batch are held back: conclude a key in its order."""
+        ...
+
+
+class BatchHandler(Protocol):
+    """Handles many deliveries in one call, and watches the time itself: one may take as long as an outage."""
+
+    size: int  # most deliveries in one call
+    sequences: bool  # several of one key may share a call, in their order
+
+    async def handle(self, batch: Batch) -> None: ...
