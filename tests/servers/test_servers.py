@@ -316,7 +316,7 @@ def test_absence_says_what_and_how() -> None:
     assert str(caught.value).startswith("PostgreSQL 7 (system) is not available here. To get it: apt-get")
 
 
-@pytest.mark.parametrize("missing", ["postgres-wheel", "mariadb", "pgbouncer"])
+@pytest.mark.parametrize("missing", sorted(set(servers._makers) - {"postgres-system"}))
 def test_require_skips_at_home_and_fails_under_ci(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def unavailable(durable: bool) -> Any:
         raise ServerUnavailable("the thing", "ask for it")
@@ -366,6 +366,12 @@ def run_child(kind: str, ending: str) -> subprocess.Popen[str]:
         ("mariadb", "exit"),
         ("mariadb", "sigkill"),
         ("pgbouncer", "sigkill"),
+        ("kafka", "sigkill"),
+        ("moto", "sigkill"),
+        ("nats", "sigkill"),
+        ("pubsub", "sigkill"),
+        ("rabbitmq", "sigkill"),
+        ("redis", "sigkill"),
     ],
 )
 def test_nothing_outlives_the_run(kind: str, ending: str) -> None:

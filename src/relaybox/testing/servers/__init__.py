@@ -13,25 +13,42 @@ import threading
 from collections.abc import Callable
 from typing import Literal, TypeAlias, overload
 
+from .gate import TcpGate
+from .kafka import KafkaServer
 from .mariadb import MariaDBServer
+from .moto import MotoServer
+from .nats import NatsServer
 from .pgbouncer import PgBouncer
 from .postgres import PostgresServer
-from .process import PrivateServer, ServerFailed, ServerUnavailable
+from .process import PrivateServer, RestartableServer, ServerFailed, ServerUnavailable
+from .pubsub import PubSubServer
+from .rabbitmq import RabbitMQServer
+from .redis import RedisServer
 
 __all__ = [
+    "KafkaServer",
     "Kind",
     "MariaDBServer",
+    "MotoServer",
+    "NatsServer",
     "PgBouncer",
     "PostgresServer",
     "PrivateServer",
+    "PubSubServer",
+    "RabbitMQServer",
+    "RedisServer",
+    "RestartableServer",
     "ServerFailed",
     "ServerUnavailable",
+    "TcpGate",
     "require",
     "shared",
 ]
 
 PostgresKind: TypeAlias = Literal["postgres-wheel", "postgres-system"]
-Kind: TypeAlias = Literal["postgres-wheel", "postgres-system", "mariadb", "pgbouncer"]
+Kind: TypeAlias = Literal[
+    "postgres-wheel", "postgres-system", "mariadb", "pgbouncer", "kafka", "moto", "nats", "pubsub", "rabbitmq", "redis"
+]
 
 _shared: dict[tuple[int, str, bool], PrivateServer] = {}
 _lock = threading.RLock()
@@ -59,6 +76,12 @@ _makers: dict[str, Callable[[bool], PrivateServer]] = {
     "postgres-system": lambda durable: PostgresServer.from_system(durable=durable),
     "mariadb": lambda durable: MariaDBServer.from_system(durable=durable),
     "pgbouncer": _pooled,
+    "kafka": lambda durable: KafkaServer(),
+    "moto": lambda durable: MotoServer(),
+    "nats": lambda durable: NatsServer(durable=durable),
+    "pubsub": lambda durable: PubSubServer(),
+    "rabbitmq": lambda durable: RabbitMQServer(),
+    "redis": lambda durable: RedisServer(durable=durable),
 }
 
 
@@ -68,6 +91,18 @@ def shared(kind: PostgresKind, *, durable: bool = True) -> PostgresServer: ...
 def shared(kind: Literal["mariadb"], *, durable: bool = True) -> MariaDBServer: ...
 @overload
 def shared(kind: Literal["pgbouncer"], *, durable: bool = True) -> PgBouncer: ...
+@overload
+def shared(kind: Literal["kafka"], *, durable: bool = True) -> KafkaServer: ...
+@overload
+def shared(kind: Literal["moto"], *, durable: bool = True) -> MotoServer: ...
+@overload
+def shared(kind: Literal["nats"], *, durable: bool = True) -> NatsServer: ...
+@overload
+def shared(kind: Literal["pubsub"], *, durable: bool = True) -> PubSubServer: ...
+@overload
+def shared(kind: Literal["rabbitmq"], *, durable: bool = True) -> RabbitMQServer: ...
+@overload
+def shared(kind: Literal["redis"], *, durable: bool = True) -> RedisServer: ...
 @overload
 def shared(kind: str, *, durable: bool = True) -> PrivateServer: ...
 def shared(kind: str, *, durable: bool = True) -> PrivateServer:
@@ -93,6 +128,18 @@ def require(kind: PostgresKind, *, durable: bool = True) -> PostgresServer: ...
 def require(kind: Literal["mariadb"], *, durable: bool = True) -> MariaDBServer: ...
 @overload
 def require(kind: Literal["pgbouncer"], *, durable: bool = True) -> PgBouncer: ...
+@overload
+def require(kind: Literal["kafka"], *, durable: bool = True) -> KafkaServer: ...
+@overload
+def require(kind: Literal["moto"], *, durable: bool = True) -> MotoServer: ...
+@overload
+def require(kind: Literal["nats"], *, durable: bool = True) -> NatsServer: ...
+@overload
+def require(kind: Literal["pubsub"], *, durable: bool = True) -> PubSubServer: ...
+@overload
+def require(kind: Literal["rabbitmq"], *, durable: bool = True) -> RabbitMQServer: ...
+@overload
+def require(kind: Literal["redis"], *, durable: bool = True) -> RedisServer: ...
 @overload
 def require(kind: str, *, durable: bool = True) -> PrivateServer: ...
 def require(kind: str, *, durable: bool = True) -> PrivateServer:

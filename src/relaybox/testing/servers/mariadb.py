@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import re
-import signal
 import subprocess
 import uuid
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from .process import (
     LOOPBACK,
-    PrivateServer,
+    RestartableServer,
     ServerFailed,
     ServerUnavailable,
     find_program,
@@ -27,11 +26,10 @@ GET_SERVER = "apt-get install mariadb-server (or your system's MariaDB or MySQL 
 GET_DRIVER = "pip install PyMySQL"
 
 
-class MariaDBServer(PrivateServer):
+class MariaDBServer(RestartableServer):
     """One MariaDB (or MySQL) server on a loopback port; user and password `relaybox`, all rights."""
 
     kind = "mariadb"
-    quick_stop = signal.SIGKILL
 
     def __init__(self, program: Path, *, durable: bool = True) -> None:
         super().__init__(unprivileged_account("mysql"))
@@ -60,19 +58,6 @@ class MariaDBServer(PrivateServer):
 
     def url(self, database: str = "mysql") -> str:
         return f"mysql://{USER}:{PASSWORD}@{LOOPBACK}:{self.port}/{quote(database, safe='')}"
-
-    def stop(self) -> None:
-        """An orderly shutdown."""
-        if not self._end(signal.SIGTERM):
-            raise ServerFailed(f"mariadb ignored an orderly stop and was killed\n{self.log_tail()}")
-
-    def restart(self, kill: bool = True) -> None:
-        """Same port, same data; with `kill` by SIGKILL, so that the next start recovers from the log."""
-        if kill:
-            self.kill()
-        else:
-            self.stop()
-        self.start()
 
     def create_database(self) -> str:
         """URL of a fresh, uniquely named database."""

@@ -168,6 +168,11 @@ class PrivateServer(ABC):
         return self._folder
 
     @property
+    def ca_file(self) -> Path:
+        """Authority to trust, for the kinds that can be had with TLS."""
+        return self.folder / "cert.pem"
+
+    @property
     def log_path(self) -> Path:
         return self.folder / "server.log"
 
@@ -275,6 +280,30 @@ class PrivateServer(ABC):
         self._give(path)
         return path
 
+    def _within_reach(self, path: Path) -> Path:
+        """`path` itself, or a copy in our folder when it lies where the server's account cannot go (/root)."""
+        if reachable(path, self._account):
+            return path
+        copy = self.folder / path.name
+        if path.is_dir():
+            shutil.copytree(path, copy)
+        else:
+            shutil.copy(path, copy)
+        for each in (copy, *copy.rglob("*")):
+            self._give(each)
+            each.chmod(each.stat().st_mode | 0o500)
+        return copy
+
+    def _make_certificate(self) -> None:
+        """`ca_file` (a certificate that is its own authority) and `key.pem`, for the loopback address."""
+        openssl = find_program("openssl")
+        if openssl is None:
+            raise ServerUnavailable("openssl", "apt-get install openssl (or your system's package)")
+        key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", "key.pem"]
+        names = ["-subj", "/CN=localhost", "-addext", f"subjectAltName=IP:{LOOPBACK},DNS:localhost"]
+        usage = ["-addext", "keyUsage=critical,digitalSignature,keyCertSign"]
+        self._run([openssl, "req", "-x509", *key, "-out", self.ca_file, "-days", "2", *names, *usage])
+
     def _end(self, number: signal.Signals, patience: float = STOP_SECONDS) -> bool:
         """Signal the main process and wait; after `patience` kill the group. False if it had to be killed."""
         process = self._process
@@ -287,10 +316,9 @@ class PrivateServer(ABC):
                 process.wait(patience)
             except subprocess.TimeoutExpired:
                 willing = False
-        if process.poll() is None or number is signal.SIGKILL:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        with contextlib.suppress(ProcessLookupError):  # helpers the main process left in its group go too
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
         self._process = None
         self._tell_guard("0")
         return willing
@@ -372,17 +400,21 @@ class PrivateServer(ABC):
             else:
                 if Path(answering).resolve().is_relative_to(self.folder):
                     return
-                if self._lost_port():
-                    raise PortTaken
+            if self._lost_port():  # not every server gives up for that: RabbitMQ runs on without a listener
+                raise PortTaken
             time.sleep(0.02)
         raise ServerFailed(
             f"{self.kind} gave no answer within {START_SECONDS:.0f} s (last error: {last})\n{self.log_tail()}"
         )
 
     def _lost_port(self) -> bool:
+        said = self._said_since_start().lower()
+        return b"address already in use" in said or b"eaddrinuse" in said
+
+    def _said_since_start(self) -> bytes:
         with self.log_path.open("rb") as log:
             log.seek(self._log_start)
-            return b"address already in use" in log.read().lower()
+            return log.read()
 
     def _tell_guard(self, line: str) -> None:
         if self._guard is not None and self._guard.stdin is not None:
@@ -397,6 +429,38 @@ class PrivateServer(ABC):
         with contextlib.suppress(OSError):
             self._guard.communicate(timeout=5.0)
         self._guard = None
+
+
+class RestartableServer(PrivateServer):
+    """A server that ends in order on SIGTERM and comes back on the same port, with the same folder."""
+
+    quick_stop = signal.SIGKILL
+
+    def stop(self) -> None:
+        """An orderly shutdown."""
+        self.resume()
+        if not self._end(signal.SIGTERM):
+            raise ServerFailed(f"{self.kind} ignored an orderly stop and was killed\n{self.log_tail()}")
+
+    def restart(self, kill: bool = True) -> None:
+        """Same port, same data; with `kill` by SIGKILL, so that the next start has to recover."""
+        if kill:
+            self.kill()
+        else:
+            self.stop()
+        self.start()
+
+    def pause(self) -> None:
+        """Freeze every process of the server: connections stay open, nothing answers."""
+        self._signal_group(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused server go on."""
+        self._signal_group(signal.SIGCONT)
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        if self.running:
+            os.killpg(self.pid, number)
 
 
 _living: set[PrivateServer] = set()
