@@ -1,0 +1,57 @@
+"""Renewing leases while synchronous blocks run: one thread per guard, and only while something is held."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+
+class Held(NamedTuple):
+    """A key that this process has entered, and the token that proves it."""
+
+    key: str
+    token: int
+
+
+class Keeper:
+    def __init__(self, renew: Callable[[Held], bool], every: float) -> None:
+        self._renew = renew
+        self._every = every
+        self._held: set[Held] = set()
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._closed = threading.Event()
+
+    @contextmanager
+    def keeping(self, held: Held) -> Iterator[None]:
+        with self._lock:
+            if self._pid != os.getpid():  # a fork copied what its parent holds, but not the thread
+                self._held, self._thread, self._pid = set(), None, os.getpid()
+            self._held.add(held)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._main, name="relaybox-guard", daemon=True)
+                self._thread.start()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._held.discard(held)
+
+    def _main(self) -> None:
+        while not self._closed.wait(self._every):
+            with self._lock:
+                if not self._held:
+                    self._thread = None
+                    return
+                held = list(self._held)
+            for one in held:
+                if one in self._held and not self._renew(one):
+                    with self._lock:
+                        self._held.discard(one)
+
+    def close(self) -> None:
+        self._closed.set()

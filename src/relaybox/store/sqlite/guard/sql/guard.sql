@@ -1,0 +1,32 @@
+-- name: guard.insert -> count
+-- One writer at a time: who else inserts this key waits until our transaction has ended, and then knows.
+INSERT INTO {guard} (consumer, event_id, token, until, done_at)
+VALUES (:consumer, :event_id, :token, {clock} + {ttl}, CASE WHEN :done THEN {clock} END)
+ON CONFLICT DO NOTHING
+
+-- name: guard.take_over -> count
+-- What is there has expired: the lease of somebody who died, or a mark past its time that nobody has purged.
+UPDATE {guard} SET token = :token, until = {clock} + {ttl}, done_at = CASE WHEN :done THEN {clock} END
+WHERE consumer = :consumer AND event_id = :event_id AND until <= {clock}
+
+-- name: guard.state -> rows
+SELECT done_at IS NOT NULL FROM {guard} WHERE consumer = :consumer AND event_id = :event_id
+
+-- name: guard.renew -> count
+UPDATE {guard} SET until = {clock} + {lease}
+WHERE consumer = :consumer AND event_id = :event_id AND token = :token AND done_at IS NULL
+
+-- name: guard.done -> count
+UPDATE {guard} SET until = {clock} + {ttl}, done_at = {clock}
+WHERE consumer = :consumer AND event_id = :event_id AND token = :token AND done_at IS NULL
+
+-- name: guard.leave -> count
+DELETE FROM {guard} WHERE consumer = :consumer AND event_id = :event_id AND token = :token
+
+-- name: guard.delete -> count
+-- Whoever holds it: the plain mode knows no owner.
+DELETE FROM {guard} WHERE consumer = :consumer AND event_id = :event_id
+
+-- name: guard.purge -> count
+DELETE FROM {guard} WHERE (consumer, event_id) IN (
+  SELECT consumer, event_id FROM {guard} WHERE until <= {clock} ORDER BY until LIMIT :limit)

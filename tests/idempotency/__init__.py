@@ -1,0 +1,1 @@
+"""Guards on real Redis and on all three SQL engines."""
