@@ -1,0 +1,123 @@
+"""The tables of an inbox: what other services sent, every message once.
+
+    message   wide and never updated
+    pending   narrow, one row per message that waits to be processed
+    seen      the ids of all that was ever accepted; it outlives the messages, so a late duplicate is still one
+
+Migrations and queries are a set of their own in `store/<dialect>/inbox`, laid out like a dialect's folder: a receiving
+service needs no outbox. Quoting, times and the migration lock are those of the dialect's store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from importlib import import_module
+from typing import Protocol
+
+from ..errors import ConfigError
+from ..event import Event
+from ..op import Op
+from .migrate import migration_files
+from .names import Tables
+from .queries import fill, load
+from .spi import Migration
+from .sql_store import SqlOutboxStore
+from .steps import chunks
+
+_STORES = {"postgres": "PostgresInboxStore", "sqlite": "SqliteInboxStore", "mysql": "MysqlInboxStore"}
+
+
+@dataclass(frozen=True, slots=True)
+class InboxTables(Tables):
+    """An inbox is called like its message table; the other tables are named after it."""
+
+    event: str = "inbox"
+
+    def substitutions(self, quote: str) -> dict[str, str]:
+        names = Tables.substitutions(self, quote)
+        prefix = f"{quote}{self.schema}{quote}." if self.schema else ""
+        seen = self.part("seen")
+        names |= {"message": names["event"], "message_name": self.event}
+        return names | {"seen": f"{prefix}{quote}{seen}{quote}", "seen_name": seen}
+
+
+@dataclass(frozen=True, slots=True)
+class InboxStatus:
+    """One look at an inbox. `seen` is an estimate where counting would be slow."""
+
+    pending: int
+    seen: int
+
+
+class InboxStore(Protocol):
+    dialect: str
+    tables: Tables
+
+    def accept(self, events: Sequence[Event], source: str | None, now: datetime | None) -> Op[list[bool]]:
+        """Store what was not seen before, in list order; of each event whether that was so. Needs a transaction.
+
+        Another transaction that has accepted the same id and not ended is waited for.
+        """
+        ...
+
+    def counts(self) -> Op[InboxStatus]: ...
+    def read_only(self) -> Op[bool]: ...
+
+    def plan(self) -> Op[list[Migration]]: ...
+    def migrate(self) -> Op[list[Migration]]: ...
+    def verify_schema(self) -> Op[None]: ...
+
+
+class SqlInboxStore(SqlOutboxStore):
+    def __init__(self, tables: InboxTables | None = None) -> None:
+        super().__init__(tables or InboxTables())
+        self.sql |= load(f"{self.dialect}/inbox", self.tables, self.quote, self.words)
+
+    def migrations(self) -> list[Migration]:
+        names = self.tables.substitutions(self.quote)
+        return [
+            Migration(version, name, fill(text, names), hashlib.sha256(text.encode()).hexdigest())
+            for version, name, text in migration_files(f"{self.dialect}/inbox")
+        ]
+
+    def accept(self, events: Sequence[Event], source: str | None, now: datetime | None) -> Op[list[bool]]:
+        answers: list[bool] = []
+        for chunk in chunks(events):
+            distinct: dict[str, Event] = {}
+            for event in chunk:
+                distinct.setdefault(event.id, event)
+            new = yield from self.insert_new(list(distinct.values()), source, now)
+            for event in chunk:
+                answers.append(event.id in new)
+                new.discard(event.id)
+        return answers
+
+    def insert_new(self, events: Sequence[Event], source: str | None, now: datetime | None) -> Op[set[str]]:
+        """One chunk of distinct events. Returns the ids that were new."""
+        raise NotImplementedError
+
+    def counts(self) -> Op[InboxStatus]:
+        result = yield self.sql["inbox.status"].bind()
+        return InboxStatus(*map(int, result.rows[0]))
+
+    def read_only(self) -> Op[bool]:
+        """Whether nothing can be accepted here, as on a standby."""
+        result = yield self.sql["inbox.status.read_only"].bind()
+        return bool(result.rows[0][0])
+
+
+def check_source(source: str | None) -> str | None:
+    """Who sent a message, as its column takes it."""
+    if source is not None and not (isinstance(source, str) and 0 < len(source) <= 255 and source.isprintable()):
+        raise ConfigError(f"expected source to be 1 to 255 printable characters, got {str(source)[:40]!r}")
+    return source
+
+
+def open_inbox_store(dialect: str, tables: InboxTables) -> InboxStore:
+    if dialect not in _STORES:
+        raise ConfigError(f"an inbox cannot be kept in {dialect!r}; it knows {', '.join(_STORES)}")
+    module = import_module(f"relaybox.store.{dialect}.inbox")
+    return getattr(module, _STORES[dialect])(tables)  # type: ignore[no-any-return]

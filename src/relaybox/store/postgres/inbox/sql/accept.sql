@@ -1,0 +1,30 @@
+-- name: inbox.accept -> rows
+-- One round trip for one message or a thousand; answers the ids that were new. Numbers are drawn in list order.
+-- ON CONFLICT waits for a transaction that has inserted the same id and not ended: committed, the id is a duplicate;
+-- rolled back, it is ours. Ids are inserted in one order by all, so that no two batches wait for each other.
+-- IS TRUE keeps the planner from a join of the new ids, which our sessions would do as a nested loop.
+WITH given AS MATERIALIZED (
+  SELECT nextval('{seq}') AS seq, o.*
+  FROM (SELECT * FROM unnest(
+          :event_ids::text[], :event_types::text[], :aggregate_types::text[], :aggregate_ids::text[],
+          :tenant_ids::text[], :content_types::text[], :payloads::bytea[], :headers::text[],
+          :occurred_ats::timestamptz[], :key_hashes::bigint[])
+        WITH ORDINALITY AS u(event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
+                             payload, headers, occurred_at, key_hash, ord)
+        ORDER BY ord) o),
+fresh AS (
+  INSERT INTO {seen} (event_id, seen_at)
+  SELECT event_id, coalesce(:now, clock_timestamp()) FROM given ORDER BY event_id COLLATE "C"
+  ON CONFLICT DO NOTHING
+  RETURNING event_id),
+kept AS MATERIALIZED (
+  SELECT * FROM given WHERE (event_id IN (SELECT event_id FROM fresh)) IS TRUE),
+m AS (
+  INSERT INTO {message} (seq, event_id, event_type, source, aggregate_type, aggregate_id, tenant_id, content_type,
+                         payload, headers, occurred_at, received_at)
+  SELECT seq, event_id, event_type, :source, aggregate_type, aggregate_id, tenant_id, content_type,
+         payload, headers, occurred_at, coalesce(:now, clock_timestamp()) FROM kept),
+p AS (
+  INSERT INTO {pending} (seq, due, key_hash, attempts)
+  SELECT seq, coalesce(:now, clock_timestamp()), key_hash, 0 FROM kept)
+SELECT event_id FROM kept

@@ -1,0 +1,24 @@
+"""A fresh inbox per test, on every engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .kit import ENGINES, fresh_url, migrated
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def url(engine: str, tmp_path: Path) -> str:
+    return migrated(fresh_url(engine, tmp_path))
+
+
+@pytest.fixture(params=[False, True], ids=["sync", "async"])
+def is_async(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)

@@ -1,0 +1,86 @@
+"""One face for Inbox and AsyncInbox, and a look into their tables past relaybox."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from flow.handles import Handle
+from flow.kit import rows
+from relaybox import Event
+from relaybox.inbox import AsyncInbox, Inbox
+from relaybox.testing.servers import require
+
+ENGINES = ("postgres", "sqlite", "mariadb")
+PATIENCE = 20.0
+# How many sessions wait for a lock that another transaction holds.
+WAITING = {
+    "postgres": "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()",
+    "mariadb": "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
+}
+
+
+def fresh_url(engine: str, folder: Path) -> str:
+    if engine == "sqlite":
+        return f"sqlite:///{folder / 'inbox.db'}"
+    return require("postgres-wheel" if engine == "postgres" else "mariadb", durable=False).create_database()
+
+
+def migrated(url: str, name: str = "inbox") -> str:
+    with Inbox(url, name) as inbox:
+        inbox.migrate()
+    return url
+
+
+class Twin:
+    """A sync inbox is used in place, as its handles must be."""
+
+    def __init__(self, url: str, name: str = "inbox", *, is_async: bool, **options: Any) -> None:
+        self.raw: Any = (AsyncInbox if is_async else Inbox)(url, name, **options)
+
+    async def call(self, name: str, *args: Any, **options: Any) -> Any:
+        result = getattr(self.raw, name)(*args, **options)
+        return await result if isinstance(self.raw, AsyncInbox) else result
+
+    async def __aenter__(self) -> Twin:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.call("close")
+
+
+@asynccontextmanager
+async def opened(kind: type[Handle], url: str, **options: Any) -> AsyncIterator[Handle]:
+    handle = kind(url)
+    await handle.open(**options)
+    try:
+        yield handle
+    finally:
+        await handle.close()
+
+
+def arrived(n: int, **options: Any) -> Event:
+    return Event("OrderPlaced", {"n": n}, **options)
+
+
+def message_ids(url: str, name: str = "inbox") -> list[str]:
+    """In the order of arrival."""
+    return [row[0] for row in rows(url, f"SELECT event_id FROM {name} ORDER BY seq")]
+
+
+def pending_ids(url: str, name: str = "inbox") -> list[str]:
+    joined = f"{name}_pending p JOIN {name} m ON m.seq = p.seq"
+    return [row[0] for row in rows(url, f"SELECT m.event_id FROM {joined} ORDER BY p.seq")]
+
+
+def seen_ids(url: str, name: str = "inbox") -> list[str]:
+    found: Sequence[Any] = [row[0] for row in rows(url, f"SELECT event_id FROM {name}_seen ORDER BY event_id")]
+    return [value.decode() if isinstance(value, bytes) else value for value in found]
+
+
+def holds(url: str, ids: Sequence[str], name: str = "inbox") -> bool:
+    """All three tables agree that exactly these are there, in this order."""
+    same = message_ids(url, name) == pending_ids(url, name) == list(ids)
+    return same and sorted(seen_ids(url, name)) == sorted(ids)

@@ -1,0 +1,164 @@
+"""Two transactions at once: whoever is second waits or is told of a duplicate; never are both the first."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flow.kit import one
+from relaybox import Event
+from relaybox.drivers import open_sync
+from relaybox.drivers.spi import Connection
+from relaybox.errors import StoreBusy
+from relaybox.inbox import Inbox
+
+from .kit import PATIENCE, WAITING, arrived, fresh_url, holds, message_ids, migrated, pending_ids, seen_ids
+
+SERVERS = ["postgres", "mariadb"]
+
+
+@contextmanager
+def two_connections(url: str) -> Iterator[tuple[Connection, Connection]]:
+    database = open_sync(url)
+    with database.connection() as one, database.connection() as other:
+        yield one, other
+    database.close()
+
+
+async def until(condition: Callable[[], Any], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, f"no {what} within {PATIENCE} s"
+        await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("ending", ["commit", "rollback"])
+@pytest.mark.parametrize("server", SERVERS)
+async def test_the_second_waits_for_the_first(server: str, ending: str, tmp_path: Path) -> None:
+    url = migrated(fresh_url(server, tmp_path))
+    event, other = arrived(1), arrived(2)
+    with Inbox(url) as inbox, two_connections(url) as (first, second), ThreadPoolExecutor(1) as thread:
+        first.begin()
+        second.begin()
+        assert inbox.accept(first, event)
+        answer = thread.submit(inbox.accept_all, second, [event, other])
+        await until(lambda: one(url, WAITING[server]), "waiting transaction")
+        assert not answer.done()
+        getattr(first, ending)()
+        assert answer.result(PATIENCE) == [ending == "rollback", True]
+        second.commit()
+    assert holds(url, [event.id, other.id])
+
+
+@pytest.mark.parametrize("server", SERVERS)
+async def test_no_order_of_a_batch_makes_a_deadlock(server: str, tmp_path: Path) -> None:
+    """In list order each would have one id and wait for the other's as soon as the third transaction ends."""
+    url = migrated(fresh_url(server, tmp_path))
+    a, b, c, d = (arrived(n, id=f"id-{n}") for n in range(4))
+    with Inbox(url) as inbox, two_connections(url) as (third, _), ThreadPoolExecutor(2) as threads:
+        third.begin()
+        assert inbox.accept_all(third, [c, d]) == [True, True]
+        one_way = threads.submit(inbox.accept_all, None, [a, c, b])
+        await until(lambda: one(url, WAITING[server]) == 1, "waiting transaction")
+        other_way = threads.submit(inbox.accept_all, None, [b, d, a])
+        await until(lambda: one(url, WAITING[server]) == 2, "second waiting transaction")
+        third.commit()
+        assert one_way.result(PATIENCE) == [True, False, True]
+        assert other_way.result(PATIENCE) == [False, False, False]
+    assert holds(url, [c.id, d.id, a.id, b.id])
+
+
+async def test_sqlite_lets_one_transaction_write_at_a_time(tmp_path: Path) -> None:
+    import sqlite3
+
+    url = migrated(fresh_url("sqlite", tmp_path))
+    event = arrived(1)
+    first, second = (sqlite3.connect(tmp_path / "inbox.db", isolation_level=None, timeout=0) for _ in range(2))
+    with Inbox(url) as inbox:
+        first.execute("BEGIN")
+        second.execute("BEGIN")
+        assert inbox.accept(first, event)
+        with pytest.raises(StoreBusy):
+            inbox.accept(second, event)
+        first.commit()
+        assert not inbox.accept(second, event)
+    first.close()
+    second.close()
+    assert holds(url, [event.id])
+
+
+@pytest.mark.parametrize("server", SERVERS)
+async def test_different_messages_do_not_wait_for_each_other(server: str, tmp_path: Path) -> None:
+    """Also under REPEATABLE READ, where careless reads would lock the gaps between ids."""
+    url = migrated(fresh_url(server, tmp_path))
+    before, one, between, other, after = (arrived(n, id=f"id-{n}") for n in range(5))
+    with Inbox(url) as inbox, two_connections(url) as (first, second), ThreadPoolExecutor(1) as thread:
+        inbox.accept_all(None, [before, after])
+        for connection in (first, second):
+            repeatable(connection)
+        assert inbox.accept_all(first, [before, one]) == [False, True]
+        waiting = thread.submit(inbox.accept_all, second, [between, after])
+        assert waiting.result(PATIENCE) == [True, False]
+        assert inbox.accept(first, other)
+        second.commit()
+        first.commit()
+    assert set(seen_ids(url)) == {event.id for event in (before, one, between, other, after)}
+
+
+@pytest.mark.parametrize("server", SERVERS)
+async def test_what_the_snapshot_does_not_show_is_seen_or_refused(server: str, tmp_path: Path) -> None:
+    """REPEATABLE READ: MySQL looks past the snapshot, PostgreSQL asks for the transaction to be run again."""
+    url = migrated(fresh_url(server, tmp_path))
+    event, other = arrived(1), arrived(2)
+    with Inbox(url) as inbox, two_connections(url) as (old, new):
+        repeatable(old)
+        new.begin()
+        assert inbox.accept(new, event)
+        new.commit()
+        if server == "postgres":
+            with pytest.raises(StoreBusy):
+                inbox.accept_all(old, [event, other])
+            old.rollback()
+        else:
+            assert inbox.accept_all(old, [event, other]) == [False, True]
+            old.commit()
+    assert holds(url, [event.id] if server == "postgres" else [event.id, other.id])
+
+
+def repeatable(connection: Connection) -> None:
+    cursor = connection.raw.cursor()
+    if connection.dialect == "postgres":
+        cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    else:
+        cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+    cursor.execute("SELECT count(*) FROM inbox")
+    cursor.fetchall()
+
+
+async def test_many_at_once(engine: str, url: str) -> None:
+    """Batches that overlap, each in an order of its own: no deadlock, and every id is new exactly once."""
+    chance = random.Random(7)
+    events = [arrived(n) for n in range(300)]
+    batches = [chance.sample(events, 40) for _ in range(40)]
+
+    with Inbox(url) as inbox, ThreadPoolExecutor(4) as threads:
+
+        def accept(batch: list[Event]) -> list[str]:
+            answers = inbox.accept_all(None, batch)
+            return [event.id for event, new in zip(batch, answers, strict=True) if new]
+
+        first = Counter(event_id for accepted in threads.map(accept, batches) for event_id in accepted)
+    given = {event.id for batch in batches for event in batch}
+    assert first == Counter(given)
+    assert set(message_ids(url)) == set(pending_ids(url)) == set(seen_ids(url)) == given
+    assert len(message_ids(url)) == len(given)
