@@ -1,0 +1,89 @@
+"""Writes docs/reference/sinks.md from what the sinks declare; `--check` only compares."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from relaybox.durations import format_duration
+from relaybox.sinks import Features, Sink, sink_from_url
+
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "sinks.md"
+
+HEAD = """# Sinks
+
+Written by `scripts/sinks_page.py` from what the sinks declare; do not edit.
+
+| sink | URL | order of a key | drops repeated ids | keys in sequence | per publish | largest message | outage of |
+|---|---|---|---|---|---|---|---|
+"""
+TAIL = """
+- **order of a key**: the broker keeps it. The relay sends the next event of a key only when the one before is
+  acknowledged.
+- **drops repeated ids**: the broker itself, within the time given. Elsewhere a
+  [guard](../guides/idempotent-consumers.md) does it at the consumer.
+- **keys in sequence**: several events of a key may share one publish, because none is accepted behind one that failed.
+  It makes a difference where few keys have many events.
+- **outage of**: whether a broker that is away stops the sink, or an endpoint only itself.
+
+A sink of your own implements `relaybox.sinks.Sink` and passes `relaybox.testing.sink_contract.SinkContract`, as these
+do.
+"""
+
+# Name and guide, a URL, options without which the sink is not made.
+SINKS: list[tuple[str, str, str, dict[str, Any]]] = [
+    ("Apache Kafka", "kafka", "kafka://host:9092", {}),
+    ("RabbitMQ", "rabbitmq", "amqp://host", {}),
+    ("NATS JetStream", "nats", "nats://host", {}),
+    ("Redis Streams", "redis", "redis://host", {}),
+    ("Google Pub/Sub", "pubsub", "pubsub://project", {"emulator_host": "localhost:1"}),
+    ("Amazon SQS, FIFO queues", "sqs-sns", "sqs://region", {"fifo": True}),
+    ("Amazon SQS, standard queues", "sqs-sns", "sqs://region", {"fifo": False}),
+    ("Amazon SNS, FIFO topics", "sqs-sns", "sns://region", {"fifo": True}),
+    ("Amazon SNS, standard topics", "sqs-sns", "sns://region", {"fifo": False}),
+    ("Webhooks", "webhooks", "https://host", {"insecure_unsigned": True}),
+    ("another database's inbox", "inbox", "inbox+sqlite:///other.db", {}),
+    ("JSON lines", "json-lines", "jsonl://-", {}),
+]
+
+
+def row(name: str, guide: str, url: str, sink: Sink) -> str:
+    declared: Features = sink.features
+    if not declared.dedup:
+        dedup = "no"
+    else:
+        dedup = "for ever" if declared.dedup_window is None else format_duration(declared.dedup_window)
+    cells = [
+        f"[{name}](../guides/relay-{guide}.md)",
+        f"`{url.partition(':')[0]}:`",
+        "yes" if declared.keyed_order else "no",
+        dedup,
+        "yes" if declared.sequences else "no",
+        f"{declared.batch:,}",
+        "the broker's limit" if declared.max_bytes is None else f"{declared.max_bytes:,} B",
+        "one destination" if declared.by_destination else "the sink",
+    ]
+    return "| " + " | ".join(cells) + " |\n"
+
+
+def text() -> str:
+    rows = [row(name, guide, url, sink_from_url(url, options)) for name, guide, url, options in SINKS]
+    return HEAD + "".join(rows) + TAIL
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    if not parser.parse_args().check:
+        PAGE.write_text(text(), encoding="utf-8")
+        return 0
+    if PAGE.read_text(encoding="utf-8") == text():
+        return 0
+    sys.stderr.write("docs/reference/sinks.md is not what the sinks declare; run scripts/sinks_page.py\n")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

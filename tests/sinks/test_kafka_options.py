@@ -1,0 +1,185 @@
+"""Options of the Kafka sink: what is taken, what is refused and why, and that no secret shows."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from certificates import Authority, Pair
+
+from relaybox.errors import ConfigError, SinkUnavailable
+from relaybox.sinks.kafka import KafkaSink
+from relaybox.testing.sink_contract import SECRET
+from relaybox.testing.sink_contract.harness import check_discreet
+
+HERE = "localhost:9092"
+LOGIN = {"sasl": "PLAIN", "username": "shop", "password": SECRET, "tls": True}
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"bootstrap": ""}, "expected bootstrap to be host:port"),
+        ({"bootstrap": "a:1, b:2"}, "expected bootstrap"),
+        ({"bootstrap": f"shop:{SECRET}@a:1"}, "expected bootstrap"),
+        ({"compression": "rar"}, "compression to be one of .*zstd.*'rar'"),
+        ({"linger": timedelta(seconds=1)}, "linger to be between 0 and 5 ms, got 1000 ms"),
+        ({"delivery_timeout": timedelta(0)}, "delivery_timeout to be between 1000"),
+        ({"sasl": "GSSAPI"}, "sasl to be one of PLAIN"),
+        ({"username": "shop"}, "credentials need the option sasl"),
+        ({"password": SECRET}, "credentials need the option sasl"),
+        ({**LOGIN, "password": None}, "sasl=PLAIN needs username and password"),
+        ({**LOGIN, "tls": False}, "without TLS .* insecure_no_tls"),
+        ({"sasl": "OAUTHBEARER", "tls": True}, "needs token, or sasl.oauthbearer.method=oidc"),
+        ({"config": {"acks": 1}}, "may not set acks to 1: a message could be lost.*expected all|-1"),
+        ({"config": {"request.required.acks": 0}}, "could be lost"),
+        ({"config": {"enable.idempotence": False}}, "enable.idempotence to False: messages of a key could overtake"),
+        ({"config": {"max.in.flight": 6}}, "overtake"),
+        ({"config": {"max.in.flight.requests.per.connection": 50}}, "overtake"),
+        ({"config": {"partitioner": "random"}}, "overtake"),
+        ({"config": {"queuing.strategy": "lifo"}}, "overtake"),
+        ({"config": {"enable.ssl.certificate.verification": "false"}}, "pose as the broker"),
+        ({"config": {"ssl.endpoint.identification.algorithm": "none"}}, "pose as the broker"),
+        ({"config": {"delivery.timeout.ms": 1}}, "use the option delivery_timeout"),
+        ({"config": {"transactional.id": "x"}}, "no transactions"),
+        ({"config": {"default.topic.config": {"acks": 0}}}, "give its properties directly"),
+        ({"config": {"error_cb": print}}, "the sink needs its own"),
+    ],
+)
+def test_what_is_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as caught:
+        KafkaSink(**{"bootstrap": HERE, **options})
+    check_discreet(str(caught.value))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"acks": "all"},
+        {"acks": -1},
+        {"enable.idempotence": True},
+        {"max.in.flight": 1},
+        {"partitioner": "consistent_random"},
+        {"batch.size": 65536, "queue.buffering.max.kbytes": 1024, "client.rack": "b"},
+    ],
+)
+async def test_what_is_passed_on(config: dict[str, Any]) -> None:
+    sink = KafkaSink(bootstrap="127.0.0.1:1", config=config)
+    with pytest.raises(SinkUnavailable, match="Connection refused"):
+        await sink.probe()
+    await sink.close()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"config": {"no.such.property": 1}},
+        {"config": {"linger.ms": "soon"}},
+        {"ca_file": "/no/such/file.pem"},
+        {"tls": True, "config": {"ssl.key.pem": f"no PEM, but {SECRET}"}},
+        {**LOGIN, "config": {"ssl.keystore.location": "/no/such", "ssl.keystore.password": SECRET}},
+        {"tls": True, "sasl": "OAUTHBEARER", "config": {"sasl.oauthbearer.method": "oidc"}},
+    ],
+)
+async def test_what_librdkafka_refuses(options: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    sink = KafkaSink(**{"bootstrap": HERE, **options})
+    with pytest.raises(ConfigError, match="librdkafka refuses the settings") as caught:
+        await sink.open()
+    check_discreet(str(caught.value) + repr(caught.value.__cause__) + caplog.text + repr(sink))
+
+
+def test_credentials_without_tls_are_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    KafkaSink(bootstrap=HERE, **{**LOGIN, "tls": False}, insecure_no_tls=True)
+    assert "without TLS, as insecure_no_tls asks" in caplog.text
+    check_discreet(caplog.text)
+
+
+# -- URLs -------------------------------------------------------------------------------------------
+
+
+def properties(url: str, **options: Any) -> dict[str, Any]:
+    return KafkaSink.from_url(url, options)._config
+
+
+def test_urls() -> None:
+    plain = properties("kafka://broker-1:9092,broker-2:9092")
+    assert plain["bootstrap.servers"] == "broker-1:9092,broker-2:9092"
+    assert plain["security.protocol"] == "plaintext"
+    full = properties(
+        "kafkas://shop:p%40ss@broker:9093?sasl=SCRAM-SHA-256&linger=2ms",
+        compression="zstd",
+        delivery_timeout="5s",
+        config={"batch.size": 1000},
+    )
+    expected = {
+        "bootstrap.servers": "broker:9093",
+        "security.protocol": "sasl_ssl",
+        "sasl.mechanism": "SCRAM-SHA-256",
+        "sasl.username": "shop",
+        "sasl.password": "p@ss",
+        "linger.ms": 2,
+        "compression.type": "zstd",
+        "delivery.timeout.ms": 5000,
+        "batch.size": 1000,
+        "acks": "all",
+        "enable.idempotence": True,
+    }
+    assert {name: full[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "says"),
+    [
+        ("kafka://", {}, "expected bootstrap"),
+        ("kafka://a:1", {"bootstrap": "b:1"}, "unknown option 'bootstrap'"),
+        ("kafka://a:1?color=red", {}, "unknown option 'color' of KafkaSink; known: ca_file, cert_file, client_id"),
+        ("kafka://a:1", {"token": "x"}, "unknown option 'token'"),
+        ("kafka://a:1", {"tls": "maybe"}, "expected tls to be true or false, got 'maybe'"),
+        ("kafka://a:1", {"config": "acks=1"}, "expected config to be a table"),
+        (f"kafka://shop:{SECRET}@[a:1", {}, "cannot read the sink's URL"),
+    ],
+)
+def test_urls_that_are_refused(url: str, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as caught:
+        KafkaSink.from_url(url, options)
+    check_discreet(str(caught.value))
+
+
+# -- Certificates -----------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def impostor(pair: Pair) -> AsyncIterator[tuple[int, list[bytes]]]:
+    """Somebody with a certificate on a port; and what he was told."""
+    heard: list[bytes] = []
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.read(1000))
+        writer.close()
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*pair)
+    async with await asyncio.start_server(listen, "127.0.0.1", 0, ssl=context) as server:
+        yield server.sockets[0].getsockname()[1], heard
+
+
+@pytest.mark.parametrize(
+    ("name", "host", "days", "trusted"),
+    [("other", "other.example", 2, True), ("expired", "127.0.0.1", -1, True), ("unknown", "127.0.0.1", 2, False)],
+)
+async def test_certificates_that_are_refused(tmp_path: Path, name: str, host: str, days: int, trusted: bool) -> None:
+    authority = Authority(tmp_path)
+    ca_file = authority.ca_file if trusted else Authority(tmp_path, "another").ca_file
+    async with impostor(authority.issue(name, host, days=days)) as (port, heard):
+        sink = KafkaSink(bootstrap=f"127.0.0.1:{port}", ca_file=ca_file, **LOGIN)
+        with pytest.raises(SinkUnavailable, match="certificate verify failed") as caught:
+            await sink.open()
+        await sink.close()
+    check_discreet(str(caught.value))
+    assert b"".join(heard) == b""

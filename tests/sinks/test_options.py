@@ -1,0 +1,76 @@
+"""Text from files, the environment and URLs, as arguments of a sink."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from relaybox.errors import ConfigError
+from relaybox.sinks.options import split_url, typed
+
+
+class Sink:
+    def __init__(
+        self,
+        *,
+        url: str,
+        size: int = 1,
+        share: float = 0.5,
+        durable: bool = True,
+        wait: timedelta = timedelta(0),
+        file: Path | None = None,
+        mode: Literal["a", "b"] | None = None,
+        more: Mapping[str, Any] | None = None,
+        token: Callable[[], str] | None = None,
+    ) -> None: ...
+
+
+def test_text_is_read_by_the_annotation() -> None:
+    text = {"size": "7", "share": "0.25", "durable": "No", "wait": "250ms", "file": "/x", "mode": "b"}
+    assert typed(Sink, text) == {
+        "size": 7,
+        "share": 0.25,
+        "durable": False,
+        "wait": timedelta(milliseconds=250),
+        "file": Path("/x"),
+        "mode": "b",
+    }
+
+
+def test_other_values_are_left_to_the_sink() -> None:
+    given = {"size": 7, "durable": True, "wait": 3, "more": {"a": 1}}
+    assert typed(Sink, given) == given
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"colour": "red"}, "unknown option 'colour' of Sink; known: durable, file, mode, more, share, size, wait"),
+        ({"url": "x"}, "unknown option 'url'"),
+        ({"token": "x"}, "unknown option 'token'"),
+        ({"size": "many"}, "expected size to be a number, got 'many'"),
+        ({"durable": "perhaps"}, "expected durable to be true or false, got 'perhaps'"),
+        ({"wait": "soon"}, "expected wait to be a duration"),
+        ({"more": "a=1"}, "expected more to be a table"),
+    ],
+)
+def test_what_is_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        typed(Sink, options, taken={"url"})
+
+
+def test_the_query_of_a_url_gives_options() -> None:
+    parts, options = split_url("kafka://a:1,b:2/x?size=7&file=%2Fx&mode=", {"size": "8"})
+    assert (parts.netloc, parts.path, parts.query) == ("a:1,b:2", "/x", "")
+    assert options == {"size": "8", "file": "/x", "mode": ""}
+
+
+@pytest.mark.parametrize("url", ["kafka://secret@[a", "kafka://secret@a?size"])
+def test_urls_that_cannot_be_read(url: str) -> None:
+    with pytest.raises(ConfigError, match="cannot read the sink's URL") as caught:
+        split_url(url, {})
+    assert "secret" not in str(caught.value)
