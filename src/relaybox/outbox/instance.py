@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
 import secrets
 import socket
@@ -23,9 +22,12 @@ from ..runtime.delivery import Delivery
 from ..runtime.service import cancelled, forever
 from ..settings import Settings
 from ..store.spi import OutboxStore
+from .shards import wish
 from .source import OrderedSource, OutboxSource
 
 log = logging.getLogger("relaybox")
+
+ORDERED = ("ordered", "relay")  # roles that share the shards
 
 
 def default_name() -> str:
@@ -54,7 +56,7 @@ class InstanceService:
         self._observers = observers
         self._clock = clock
         self._in_flight = in_flight
-        self._freed = freed
+        self._freed = source.freed = freed
         self._name = settings.owner or default_name()
         self._task: asyncio.Task[None] | None = None
 
@@ -95,7 +97,10 @@ class InstanceService:
             self._source.alive_until = started + ttl.total_seconds()
         else:
             log.warning("this process was declared dead after a silence; its claims were given to others")
-            self._observers(ClaimLost(sum(1 for _ in self._in_flight())))
+            lost = list(self._in_flight())
+            for delivery in lost:
+                delivery.lease_end = 0.0  # not started yet: never will be; running: its settle will be refused
+            self._observers(ClaimLost(len(lost)))
             await self._register()
         if was_silent:
             self._freed()  # the poller held back: it may go on
@@ -113,35 +118,29 @@ class InstanceService:
             self._freed()
 
     async def _keep_shards(self) -> None:
-        """Renew what we own; take up to our fair share of the free ones; let surplus go once it is idle here."""
+        """Renew what we own; take what we want of the free ones; let surplus go once it is idle here."""
         source = self._source
         if not isinstance(source, OrderedSource):
             return
         settings, now = self._settings, self._clock.database_now()
         mine = await self._db.run(self._store.renew_shards(source.owner, settings.instance_ttl, now))
-        peers = await self._db.run(self._store.instances(now), tx=False)
-        share = fair_share(settings.shards, [p.id for p in peers if p.role == "ordered"], source.owner)
-        source.leaving &= set(mine)
-        if len(mine) <= share:
-            source.leaving.clear()
-        if len(mine) < share:
-            want = share - len(mine)
-            taken = await self._db.run(
-                self._store.acquire_shards(source.owner, want, settings.shards, settings.instance_ttl, now)
+        everybody = await self._db.run(self._store.instances(now), tx=False)
+        peers = [peer for peer in everybody if peer.role in ORDERED]
+        more, among, surplus = wish(settings, mine, peers, source.owner, self._name)
+        gained = source.leaving - surplus  # need not leave after all
+        source.leaving = surplus
+        if more > 0:
+            gained |= set(
+                await self._db.run(
+                    self._store.acquire_shards(source.owner, more, settings.shards, settings.instance_ttl, now, among)
+                )
             )
-            if taken:
-                self._freed()
-        elif len(mine) > share:
-            source.leaving |= set(sorted(mine)[share:])
+        if gained:
+            self._freed()
+        if surplus:
             async with source.claiming:
                 busy = {source.shard(delivery) for delivery in self._in_flight()}
-                idle = sorted(source.leaving - busy)
+                idle = sorted(surplus - busy)
                 if idle and not source.doubtful:
                     await self._db.run(self._store.release_shards(source.owner, idle))
                     source.leaving -= set(idle)
-
-
-def fair_share(shards: int, instances: list[int], me: int) -> int:
-    """How many shards `me` may own: all live instances' shares add up to the whole, the oldest get the odd ones."""
-    ranked = sorted({*instances, me})
-    return math.floor(shards / len(ranked)) + (1 if ranked.index(me) < shards % len(ranked) else 0)

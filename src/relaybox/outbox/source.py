@@ -1,23 +1,39 @@
-"""Outbox rows as a source of deliveries."""
+"""Outbox rows as a source of deliveries: in any order, or in order by shards or by keys."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import assert_never
+from typing import Literal, assert_never
 
 from ..clock import Clock
 from ..codec import JSON_CODEC, Codec
 from ..drivers.spi import AsyncRunner
+from ..errors import UnsupportedByEngine
 from ..event import Event
 from ..ids import new_token, shard_of
+from ..lifecycle import KeysChosen, Observers
 from ..op import Op
 from ..outcome import Dead, Done, RetryAt, Skip
 from ..runtime.delivery import Delivery, Settled
 from ..settings import Settings
-from ..store.spi import Claim, Claimed, Death, Held, OutboxStore, Retry, Settlement
+from ..store.spi import (
+    Claim,
+    Claimed,
+    Death,
+    Held,
+    KeyChoice,
+    KeyLease,
+    OutboxStore,
+    Retry,
+    Settlement,
+    Turn,
+)
+
+NOBODY = Observers()
 
 
 class OutboxSource:
@@ -25,16 +41,27 @@ class OutboxSource:
 
     ordered = False
 
-    def __init__(self, db: AsyncRunner, store: OutboxStore, settings: Settings, clock: Clock) -> None:
+    def __init__(
+        self,
+        db: AsyncRunner,
+        store: OutboxStore,
+        settings: Settings,
+        clock: Clock,
+        observers: Observers = NOBODY,
+    ) -> None:
         self._db = db
         self._store = store
         self._settings = settings
         self._clock = clock
+        self._observers = observers
+        self._free: Sequence[KeyLease] = ()  # leases that end with what is settled or released now
         self._tx = not store.capabilities.single_statement
+        self._claim_tx = self._tx
         self._codec: Codec = getattr(store, "codec", JSON_CODEC)  # not every store keeps one
         self.owner = 0
         self.alive_until = math.inf  # set by each heartbeat: after it we may have been declared dead
         self.doubtful: list[Claim] = []  # asked for, no reply: the database may have made them
+        self.freed: Callable[[], None] = lambda: None  # there may be something to claim; set by the instance service
 
     def new_claim(self) -> Claim:
         return Claim(self.owner, new_token(), self._settings.lease)
@@ -51,12 +78,13 @@ class OutboxSource:
         claim = self.new_claim()
         ends = self._clock.monotonic() + claim.lease.total_seconds()
         self.doubtful.append(claim)
-        rows = await self._db.run(self._pick(claim, limit), tx=self._tx)
+        rows = await self._db.run(self._pick(claim, limit), tx=self._claim_tx)
         self.doubtful.clear()
+        self._claimed(claim, rows)
         ordered = self.ordered
         return [
             Delivery(Event.stored(row, self._codec), row[0], claim.token, attempts, ends, hot=False, ordered=ordered)
-            for row, attempts in rows
+            for row, attempts, _ in rows
         ]
 
     async def _clear_doubts(self) -> None:
@@ -67,6 +95,9 @@ class OutboxSource:
 
     def _pick(self, claim: Claim, limit: int) -> Op[list[Claimed]]:
         return self._store.claim(claim, limit, self._clock.database_now())
+
+    def _claimed(self, claim: Claim, rows: Sequence[Claimed]) -> None:
+        """For sources that remember what they have."""
 
     async def verify(self, deliveries: Sequence[Delivery]) -> set[int]:
         return await self._db.run(self._store.verify(_held(deliveries)), tx=False)
@@ -84,8 +115,8 @@ class OutboxSource:
             match outcome:
                 case Done() | Skip():
                     done.append(Held(delivery.seq, delivery.token))
-                case RetryAt(delay, error):
-                    retry.append(Retry(delivery.seq, delivery.token, delay, error))
+                case RetryAt(delay, error, counted):
+                    retry.append(Retry(delivery.seq, delivery.token, delay, error, counted))
                 case Dead(error):
                     dead.append(Death(delivery.seq, delivery.token, error))
                 case _:
@@ -94,10 +125,10 @@ class OutboxSource:
             return Settlement(done, retry, dead)
         hold = [Held(r.seq, r.token) for r in retry]
         park = [Held(d.seq, d.token) for d in dead] if self._settings.on_exhausted == "park" else []
-        return Settlement(done, retry, dead, hold, park, ordered=True)
+        return Settlement(done, retry, dead, hold, park, ordered=True, free=self._free)
 
     async def release(self, deliveries: Sequence[Delivery]) -> None:
-        await self._db.run(self._store.release(_held(deliveries), self._clock.database_now()))
+        await self._db.run(self._store.release(_held(deliveries), self._clock.database_now(), self._free))
 
     async def renew(self, deliveries: Sequence[Delivery]) -> set[int]:
         renewal = self._store.renew(_held(deliveries), self._settings.lease, self._clock.database_now())
@@ -111,18 +142,27 @@ class OutboxSource:
 
 
 class OrderedSource(OutboxSource):
-    """Ordered by key: only shards this instance owns, and nothing behind a failed head."""
+    """Ordered by shards: only those this instance owns, and nothing behind a failed head."""
 
     ordered = True
 
-    def __init__(self, db: AsyncRunner, store: OutboxStore, settings: Settings, clock: Clock) -> None:
-        super().__init__(db, store, settings, clock)
+    def __init__(
+        self,
+        db: AsyncRunner,
+        store: OutboxStore,
+        settings: Settings,
+        clock: Clock,
+        observers: Observers = NOBODY,
+    ) -> None:
+        super().__init__(db, store, settings, clock, observers)
+        self._turn = Turn()
         self.leaving: set[int] = set()  # shards on their way to another instance: claim nothing more of them
         # Shards are given away only between claims: one under way may bring rows of a shard that looks idle.
         self.claiming = asyncio.Lock()
 
     def _pick(self, claim: Claim, limit: int) -> Op[list[Claimed]]:
-        return self._store.claim_ordered(claim, limit, self._settings.shards, self._clock.database_now())
+        limit, now = min(limit, self._settings.shard_rows), self._clock.database_now()
+        return self._store.claim_ordered(claim, limit, self._settings.shards, now, self._turn)
 
     async def claim(self, limit: int) -> list[Delivery]:
         async with self.claiming:
@@ -138,6 +178,92 @@ class OrderedSource(OutboxSource):
     def shard(self, delivery: Delivery) -> int:
         event = delivery.event
         return shard_of(event.id if event.key is None else event.key, self._settings.shards)
+
+
+class KeyedSource(OutboxSource):
+    """Ordered by keys: a claim leases keys that nobody has, and a key is ours until all we claimed of it is settled."""
+
+    ordered = True
+
+    def __init__(
+        self,
+        db: AsyncRunner,
+        store: OutboxStore,
+        settings: Settings,
+        clock: Clock,
+        observers: Observers = NOBODY,
+    ) -> None:
+        super().__init__(db, store, settings, clock, observers)
+        by: Literal["advisory", "rows"] = "advisory" if settings.order_strategy == "advisory" else "rows"
+        self._choice = KeyChoice(by, settings.key_candidates, settings.keys_per_claim, settings.lock_namespace)
+        self._turn = Turn()
+        self._claim_tx = True
+        self._lease: dict[int, KeyLease] = {}  # of each event that is not settled yet
+        self._rest: dict[KeyLease, set[int]] = {}  # and the other way round
+        # Two that each settle a part of a key would both think that the other part is left.
+        self._settling = asyncio.Lock()
+
+    def _pick(self, claim: Claim, limit: int) -> Op[list[Claimed]]:
+        return self._store.claim_keys(claim, limit, self._choice, self._turn, self._clock.database_now())
+
+    def _claimed(self, claim: Claim, rows: Sequence[Claimed]) -> None:
+        for row, _, key_hash in rows:
+            assert key_hash is not None
+            self._forget(row[0], self._lease.get(row[0]))  # our lease had run out while it was here
+            lease = KeyLease(key_hash, claim.token)
+            self._lease[row[0]] = lease
+            self._rest.setdefault(lease, set()).add(row[0])
+        if self._turn.tried and self._observers:
+            self._observers(KeysChosen(self._turn.tried, self._turn.taken))
+
+    def _forget(self, seq: int, lease: KeyLease | None) -> None:
+        if lease is not None and self._lease.get(seq) == lease:
+            del self._lease[seq]
+            self._rest[lease].discard(seq)
+            if not self._rest[lease]:
+                del self._rest[lease]
+
+    async def settle(self, outcomes: Sequence[Settled]) -> int:
+        async with self._settling:
+            with self._leaving([delivery for delivery, _ in outcomes]):
+                return await super().settle(outcomes)
+
+    async def release(self, deliveries: Sequence[Delivery]) -> None:
+        async with self._settling:
+            with self._leaving(deliveries):
+                await super().release(deliveries)
+
+    @contextmanager
+    def _leaving(self, deliveries: Sequence[Delivery]) -> Iterator[None]:
+        """These leave their claims with what runs inside, and the keys of which nothing is left are free."""
+        mine = ((d, self._lease.get(d.seq)) for d in deliveries)
+        leases = {d.seq: lease for d, lease in mine if lease is not None and lease.token == d.token}
+        self._free = [lease for lease in set(leases.values()) if self._rest[lease] <= leases.keys()]
+        yield
+        for seq, lease in leases.items():
+            self._forget(seq, lease)
+        if self._free and self._turn.busy:
+            self.freed()
+
+
+def make_source(
+    ordered: bool,
+    db: AsyncRunner,
+    store: OutboxStore,
+    settings: Settings,
+    clock: Clock,
+    observers: Observers = NOBODY,
+) -> OutboxSource:
+    if not ordered:
+        return OutboxSource(db, store, settings, clock, observers)
+    strategy, can = settings.order_strategy, store.capabilities.order_strategies
+    if strategy not in can:
+        raise UnsupportedByEngine(
+            f"expected order_strategy to be {' or '.join(can)} on {store.dialect}, got {strategy!r}; "
+            "PostgreSQL has all of them"
+        )
+    kind = OrderedSource if strategy == "shards" else KeyedSource
+    return kind(db, store, settings, clock, observers)
 
 
 def _held(deliveries: Sequence[Delivery]) -> list[Held]:

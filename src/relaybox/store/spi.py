@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from ..event import Event
 from ..op import Op
@@ -41,6 +41,14 @@ class Capabilities:
     copy: bool  # bulk load of large batches
     skip_locked: bool  # concurrent claims do not wait for one another
     transactional_ddl: bool  # a failed migration leaves nothing behind
+    advisory_keys: bool = False  # ordered delivery can choose keys by advisory locks
+    locked_keys: bool = False  # ordered delivery can choose keys by locks on their head rows
+
+    @property
+    def order_strategies(self) -> tuple[str, ...]:
+        """What `Settings.order_strategy` may be; shards need nothing special."""
+        can = {"shards": True, "advisory": self.advisory_keys, "rows": self.locked_keys}
+        return tuple(name for name, yes in can.items() if yes)
 
 
 class Claim(NamedTuple):
@@ -52,10 +60,11 @@ class Claim(NamedTuple):
 
 
 class Claimed(NamedTuple):
-    """A row as claimed: the event's columns, and the attempts including this one."""
+    """A row as claimed: the event's columns, the attempts including this one, and its key where that is leased."""
 
     row: tuple[Any, ...]
     attempts: int
+    key_hash: int | None = None
 
 
 class Held(NamedTuple):
@@ -65,11 +74,39 @@ class Held(NamedTuple):
     token: int
 
 
+class KeyLease(NamedTuple):
+    """A key that is ours while the claim with this token lives."""
+
+    key_hash: int
+    token: int
+
+
+@dataclass(slots=True)
+class Turn:
+    """Where a claimer stands in its round over all keys (a claim moves it on), and what its last claim met."""
+
+    after: int = -1  # the hash of a key; -1 is before the first
+    tried: int = 0  # keys it wanted
+    taken: int = 0  # and got
+    busy: bool = False  # rows wait whose key somebody has
+    smooth: bool = False  # every key it looked at was to be had
+
+
+class KeyChoice(NamedTuple):
+    """How `claim_keys` chooses: by which locks, from how many keys at a time, at most how many of them."""
+
+    by: Literal["advisory", "rows"] = "rows"
+    candidates: int = 200
+    keys: int = 50
+    namespace: int = 1
+
+
 class Retry(NamedTuple):
     seq: int
     token: int
     delay: timedelta
     error: str
+    counted: bool = True  # False: this attempt was nobody's fault
 
 
 class Death(NamedTuple):
@@ -80,7 +117,8 @@ class Death(NamedTuple):
 
 class Settlement(NamedTuple):
     """A batch of outcomes. In ordered delivery `hold` names the heads whose keys must wait, `park` those
-    whose keys wait for an operator, and everything settled for good frees its key."""
+    whose keys wait for an operator, and everything settled for good frees its key. `free` are leases of keys
+    of which nothing is left in their claim."""
 
     done: Sequence[Held] = ()
     retry: Sequence[Retry] = ()
@@ -88,6 +126,7 @@ class Settlement(NamedTuple):
     hold: Sequence[Held] = ()
     park: Sequence[Held] = ()
     ordered: bool = False
+    free: Sequence[KeyLease] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +210,15 @@ class OutboxStore(Protocol):
 
     # claim
     def claim(self, claim: Claim, limit: int, now: datetime | None) -> Op[list[Claimed]]: ...
-    def claim_ordered(self, claim: Claim, limit: int, shards: int, now: datetime | None) -> Op[list[Claimed]]: ...
+    def claim_ordered(
+        self, claim: Claim, limit: int, shards: int, now: datetime | None, turn: Turn | None = None
+    ) -> Op[list[Claimed]]: ...
+    def claim_keys(
+        self, claim: Claim, limit: int, choice: KeyChoice, turn: Turn, now: datetime | None
+    ) -> Op[list[Claimed]]: ...
     def verify(self, held: Sequence[Held]) -> Op[set[int]]: ...
     def renew(self, held: Sequence[Held], lease: timedelta, now: datetime | None) -> Op[set[int]]: ...
-    def release(self, held: Sequence[Held], now: datetime | None) -> Op[int]: ...
+    def release(self, held: Sequence[Held], now: datetime | None, free: Sequence[KeyLease] = ()) -> Op[int]: ...
     def abandon(self, claims: Sequence[Claim], now: datetime | None) -> Op[int]: ...
     def oldest(self, now: datetime | None) -> Op[timedelta]: ...
     def next_due(self, now: datetime | None) -> Op[timedelta | None]: ...
@@ -191,7 +235,13 @@ class OutboxStore(Protocol):
     def take_over(self, survivor: int | None, now: datetime | None) -> Op[tuple[int, int]]: ...
     def instances(self, now: datetime | None) -> Op[list[Instance]]: ...
     def acquire_shards(
-        self, owner: int, want: int, shards: int, ttl: timedelta, now: datetime | None
+        self,
+        owner: int,
+        want: int,
+        shards: int,
+        ttl: timedelta,
+        now: datetime | None,
+        among: Sequence[int] | None = None,
     ) -> Op[dict[int, int]]: ...
     def renew_shards(self, owner: int, ttl: timedelta, now: datetime | None) -> Op[dict[int, int]]: ...
     def release_shards(self, owner: int, shards: Sequence[int]) -> Op[None]: ...
@@ -208,6 +258,7 @@ class OutboxStore(Protocol):
 
     # seeing
     def status(self, now: datetime | None) -> Op[Status]: ...
+    def waiting(self, limit: int, now: datetime | None) -> Op[list[tuple[Any, ...]]]: ...
     def notify(self, now: datetime | None) -> Op[bool]: ...
 
     # schema

@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import Any, ClassVar
 
 from ..codec import JSON, JSON_CODEC, Codec
-from ..errors import ConfigError
+from ..errors import ConfigError, UnsupportedByEngine
 from ..event import GLOBAL, Event
 from ..ids import key_hash
 from ..op import Op, Query
@@ -28,10 +28,12 @@ from .spi import (
     Death,
     Held,
     Instance,
+    KeyChoice,
     Purge,
     Retry,
     Settlement,
     Status,
+    Turn,
 )
 
 ERROR_LIMIT = 4_000
@@ -80,14 +82,15 @@ class SqlOutboxStore(MigrationOps):
 
     # -- write ------------------------------------------------------------------------------------
 
-    def columns(self, event: Event, now: datetime | None) -> dict[str, Any]:
+    def columns(self, event: Event, now: datetime | None, *, spelled: bool = False) -> dict[str, Any]:
+        """`spelled`: no NULL for the usual values, as other readers than relaybox do not know what it stands for."""
         return {
             "event_id": event.id,
             "event_type": event.type,
-            "aggregate_type": None if event.aggregate_type == GLOBAL else event.aggregate_type,
+            "aggregate_type": event.aggregate_type if spelled or event.aggregate_type != GLOBAL else None,
             "aggregate_id": event.key,
             "tenant_id": event.tenant,
-            "content_type": None if event.content_type == JSON else event.content_type,
+            "content_type": event.content_type if spelled or event.content_type != JSON else None,
             "payload": event.body,
             "headers": event.headers_text,
             "occurred_at": self.to_time(event.occurred_at),
@@ -111,20 +114,19 @@ class SqlOutboxStore(MigrationOps):
         )
         return self.claimed(result.rows)
 
-    def claim_ordered(self, claim: Claim, limit: int, shards: int, now: datetime | None) -> Op[list[Claimed]]:
-        result = yield self.sql["outbox.claim.ordered"].bind(
-            now=self.to_time(now),
-            limit=limit,
-            shards=shards,
-            lease=claim.lease.total_seconds(),
-            token=claim.token,
-            owner=claim.owner,
-        )
-        return self.claimed(result.rows)
+    def claim_keys(
+        self, claim: Claim, limit: int, choice: KeyChoice, turn: Turn, now: datetime | None
+    ) -> Op[list[Claimed]]:
+        """For dialects that declare neither `advisory_keys` nor `locked_keys`."""
+        yield from ()
+        raise UnsupportedByEngine(f"{self.dialect} cannot lease keys: use order_strategy shards, or PostgreSQL")
 
     def claimed(self, rows: Sequence[tuple[Any, ...]]) -> list[Claimed]:
         """Sorted by seq: no dialect promises an order for rows an UPDATE returns."""
-        return [Claimed(self.event_row(row), row[12]) for row in sorted(rows, key=itemgetter(0))]
+        ordered = sorted(rows, key=itemgetter(0))
+        if ordered and len(ordered[0]) > 13:
+            return [Claimed(self.event_row(row), row[12], row[13]) for row in ordered]
+        return [Claimed(self.event_row(row), row[12]) for row in ordered]
 
     def oldest(self, now: datetime | None) -> Op[timedelta]:
         result = yield self.sql["outbox.claim.oldest"].bind(now=self.to_time(now))
@@ -151,6 +153,7 @@ class SqlOutboxStore(MigrationOps):
             tokens=[r.token for r in rows],
             delays=[r.delay.total_seconds() for r in rows],
             errors=[cut(r.error) for r in rows],
+            uncounted=[int(not r.counted) for r in rows],
             now=at,
         )
         return result.count
@@ -257,6 +260,10 @@ class SqlOutboxStore(MigrationOps):
         return int(result.rows[0][0])
 
     # -- seeing -----------------------------------------------------------------------------------
+
+    def waiting(self, limit: int, now: datetime | None) -> Op[list[tuple[Any, ...]]]:
+        result = yield self.sql["outbox.status.waiting"].bind(limit=limit, now=self.to_time(now))
+        return [self.event_row(row) for row in result.rows]
 
     def status(self, now: datetime | None) -> Op[Status]:
         counts = yield self.sql["outbox.status"].bind(now=self.to_time(now))

@@ -17,12 +17,14 @@ from ..errors import ConfigError
 from ..event import Event
 from ..ids import key_hash
 from ..op import Op, Result
-from .spi import Claim, Claimed, Death, Held, Purge, Retry, Settlement
+from .keys import START, WaitingKey, Walk
+from .spi import Claim, Claimed, Death, Held, KeyLease, Purge, Retry, Settlement, Turn
 from .sql_store import SqlOutboxStore, cut, lane_key
 
 # One statement carries at most this much; servers limit a packet (16 MB by default on MariaDB).
 CHUNK_ROWS = 1_000
 CHUNK_BYTES = 4_000_000
+STEPS = 900  # keys per walk: MySQL ends a recursion after 1000 steps
 
 
 def as_json(value: object) -> str:
@@ -57,13 +59,13 @@ class SteppedOutboxStore(SqlOutboxStore):
 
     # -- write ------------------------------------------------------------------------------------
 
-    def insert_events(self, events: Sequence[Event], now: datetime | None) -> Op[list[int]]:
+    def insert_events(self, events: Sequence[Event], now: datetime | None, *, spelled: bool = False) -> Op[list[int]]:
         """Insert one chunk, numbered in list order."""
         raise NotImplementedError
 
-    def event_fields(self, event: Event) -> dict[str, Any]:
+    def event_fields(self, event: Event, *, spelled: bool = False) -> dict[str, Any]:
         """The event's columns for a JSON batch, without the payload and without what is NULL."""
-        fields = self.columns(event, None)
+        fields = self.columns(event, None, spelled=spelled)
         del fields["payload"]
         return {name: value for name, value in fields.items() if value is not None}
 
@@ -98,7 +100,7 @@ class SteppedOutboxStore(SqlOutboxStore):
     def write_plain(self, events: Sequence[Event], now: datetime | None) -> Op[list[int]]:
         written: list[int] = []
         for chunk in chunks(events):
-            written += yield from self.insert_events(chunk, now)
+            written += yield from self.insert_events(chunk, now, spelled=True)
         return written
 
     def stored(self, event_ids: Sequence[str]) -> Op[set[str]]:
@@ -111,25 +113,55 @@ class SteppedOutboxStore(SqlOutboxStore):
         if limit < 1:
             return []
         picked = yield self.sql["outbox.claim.pick"].bind(now=self.to_time(now), limit=limit)
-        return (yield from self._take(claim, picked, now))
+        return (yield from self.take(claim, picked.rows, now))
 
-    def claim_ordered(self, claim: Claim, limit: int, shards: int, now: datetime | None) -> Op[list[Claimed]]:
+    def claim_ordered(
+        self, claim: Claim, limit: int, shards: int, now: datetime | None, turn: Turn | None = None
+    ) -> Op[list[Claimed]]:
         if limit < 1:
             return []
         at = self.to_time(now)
-        mine = yield self.sql["outbox.claim.shards"].bind(owner=claim.owner, now=at)
-        if not mine.rows:
+        owned = yield self.sql["outbox.claim.shards"].bind(owner=claim.owner, now=at)
+        if not owned.rows:
             return []
-        picked = yield self.sql["outbox.claim.ordered"].bind(
-            mine=self.numbers([row[0] for row in mine.rows]), shards=shards, limit=limit, now=at
-        )
-        return (yield from self._take(claim, picked, now))
+        mine = [row[0] for row in owned.rows]
+        if owned.rows[0][1]:
+            picked = yield from self._pick_by_key(mine, limit, shards, turn or Turn(), now)
+        else:
+            picked = yield self.sql["outbox.claim.ordered"].bind(
+                mine=self.numbers(mine), shards=shards, limit=limit, now=at
+            )
+        return (yield from self.take(claim, picked.rows, now))
 
-    def _take(self, claim: Claim, picked: Result, now: datetime | None) -> Op[list[Claimed]]:
+    def _pick_by_key(
+        self, mine: Sequence[int], limit: int, shards: int, turn: Turn, now: datetime | None
+    ) -> Op[Result]:
+        """While keys are held: from key to key, or a long queue behind a held head would be read by every claim."""
+        last_lap = turn.after == START
+        while True:
+            walk = yield from self.walk(turn.after, max(limit * shards // len(mine), 1), now)
+            keys = [k.key_hash for k in walk.keys if k.head is not None and (k.key_hash >> 32) % shards in mine]
+            turn.after = START if walk.ended else walk.keys[-1].key_hash
+            picked = yield from self.pick(keys, limit, now)
+            if len(picked.rows) >= limit:
+                turn.after = picked.rows[-1][1]
+            if picked.rows or (walk.ended and last_lap):
+                return picked
+            last_lap |= walk.ended
+
+    def walk(self, after: int, limit: int, now: datetime | None) -> Op[Walk]:
+        result = yield self.sql["outbox.keys.walk"].bind(after=after, limit=min(limit, STEPS), now=self.to_time(now))
+        keys = [WaitingKey(row[0], bool(row[1]), row[2]) for row in result.rows if row[0] is not None]
+        return Walk(keys, ended=len(keys) < len(result.rows), sharded=bool(result.rows[0][3]))
+
+    def pick(self, keys: Sequence[int], limit: int, now: datetime | None) -> Op[Result]:
+        return (yield self.sql["outbox.keys.pick"].bind(keys=self.numbers(keys), limit=limit, now=self.to_time(now)))
+
+    def take(self, claim: Claim, picked: Sequence[Any], now: datetime | None) -> Op[list[Claimed]]:
         """Read back by the token: the owner may hold other rows already."""
-        if not picked.rows:
+        if not picked:
             return []
-        seqs = self.numbers([row[0] for row in picked.rows])
+        seqs = self.numbers([row[0] for row in picked])
         yield self.sql["outbox.claim.take"].bind(
             seqs=seqs,
             token=claim.token,
@@ -152,9 +184,14 @@ class SteppedOutboxStore(SqlOutboxStore):
 
     # -- settle -----------------------------------------------------------------------------------
 
-    def release(self, held: Sequence[Held], now: datetime | None) -> Op[int]:
+    def release(self, held: Sequence[Held], now: datetime | None, free: Sequence[KeyLease] = ()) -> Op[int]:
         result = yield self.sql["outbox.claim.release"].bind(**self.pairs(held), now=self.to_time(now))
+        yield from self.free(free)
         return result.count
+
+    def free(self, leases: Sequence[KeyLease]) -> Op[None]:
+        """Only where keys are leased."""
+        yield from ()
 
     def abandon(self, claims: Sequence[Claim], now: datetime | None) -> Op[int]:
         tokens = self.numbers([claim.token for claim in claims])
@@ -177,10 +214,14 @@ class SteppedOutboxStore(SqlOutboxStore):
             lost += len(settlement.retry) - (yield from self.settle_retry(settlement, at))
         if settlement.dead:
             lost += len(settlement.dead) - (yield from self.settle_dead(settlement, at))
+        yield from self.free(settlement.free)
         return lost
 
     def settle_retry(self, settlement: Settlement, at: Any) -> Op[int]:
-        rows = [(r.seq, r.token, r.delay.total_seconds(), cut(r.error)) for r in sorted(settlement.retry)]
+        rows = [
+            (r.seq, r.token, r.delay.total_seconds(), cut(r.error), int(not r.counted))
+            for r in sorted(settlement.retry)
+        ]
         result = yield self.sql["outbox.settle.retry"].bind(rows=as_json(rows), now=at)
         return result.count
 
@@ -220,13 +261,20 @@ class SteppedOutboxStore(SqlOutboxStore):
         return len(gone.rows), freed.count
 
     def acquire_shards(
-        self, owner: int, want: int, shards: int, ttl: timedelta, now: datetime | None
+        self,
+        owner: int,
+        want: int,
+        shards: int,
+        ttl: timedelta,
+        now: datetime | None,
+        among: Sequence[int] | None = None,
     ) -> Op[dict[int, int]]:
         at = self.to_time(now)
         there = yield self.sql["outbox.shard.count"].bind(shards=shards)
         if there.rows[0][0] < shards:
             yield self.sql["outbox.shard.seed"].bind(all=self.numbers(range(shards)))
-        free = yield self.sql["outbox.shard.pick"].bind(shards=shards, want=max(want, 0), now=at)
+        wanted = None if among is None else self.numbers(among)
+        free = yield self.sql["outbox.shard.pick"].bind(shards=shards, want=max(want, 0), among=wanted, now=at)
         taken = {int(row[0]): int(row[1]) + 1 for row in free.rows}
         if taken:
             which = self.numbers(list(taken))

@@ -16,19 +16,20 @@ from typing import Any, ClassVar
 from ...errors import StoreBusy, StoreError
 from ...event import Event
 from ...op import Op
-from ..spi import Capabilities, Migration
+from ..keys import KeyedOutboxStore, WaitingKey
+from ..spi import Capabilities, Claim, Claimed, KeyChoice, KeyLease, Migration
 from ..steps import SteppedOutboxStore, as_json
 
 _TEXT = "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
 
 
-class MysqlStore(SteppedOutboxStore):
+class MysqlStore(SteppedOutboxStore, KeyedOutboxStore):
     """JSON_TABLE comes first in every join (STRAIGHT_JOIN): the rows are then found, and locked, by their key."""
 
     dialect = "mysql"
     quote = "`"
     capabilities = Capabilities(
-        single_statement=False, listen=False, copy=False, skip_locked=True, transactional_ddl=False
+        single_statement=False, listen=False, copy=False, skip_locked=True, transactional_ddl=False, locked_keys=True
     )
     words: ClassVar[Mapping[str, str]] = {
         "clock": "coalesce(CAST(:now AS datetime(6)), utc_timestamp(6))",
@@ -38,6 +39,7 @@ class MysqlStore(SteppedOutboxStore):
         "rows": "CONVERT(:rows USING utf8mb4)",
         "seqs": "JSON_TABLE(:seqs, '$[*]' COLUMNS (seq bigint PATH '$')) s",
         "held": "JSON_TABLE(:held, '$[*]' COLUMNS (seq bigint PATH '$[0]', token bigint PATH '$[1]')) s",
+        "keys": "JSON_TABLE(:keys, '$[*]' COLUMNS (key_hash bigint PATH '$')) k",
         "ids": "JSON_TABLE(CONVERT(:event_ids USING utf8mb4), '$[*]' COLUMNS ("
         f"event_id varchar(36) {_TEXT} PATH '$')) s",
         # GET_LOCK takes 64 characters, and a lock belongs to the server, not to a database.
@@ -54,18 +56,55 @@ class MysqlStore(SteppedOutboxStore):
     def from_time(self, value: Any) -> datetime:
         return value.replace(tzinfo=UTC)  # type: ignore[no-any-return]
 
-    def insert_events(self, events: Sequence[Event], now: datetime | None) -> Op[list[int]]:
+    def insert_events(self, events: Sequence[Event], now: datetime | None, *, spelled: bool = False) -> Op[list[int]]:
         """Payloads travel as base64: byte-exact whatever the connection's character set and quoting.
 
         The numbers are read back by id: there is no RETURNING, and LAST_INSERT_ID() + n is wrong where
         auto-increment steps are interleaved.
         """
-        rows = [{**self.event_fields(e), "payload": b64encode(e.body).decode()} for e in events]
+        rows = [{**self.event_fields(e, spelled=spelled), "payload": b64encode(e.body).decode()} for e in events]
         yield self.sql["outbox.write.many"].bind(rows=as_json(rows), now=self.to_time(now))
         ids = [event.id for event in events]
         result = yield self.sql["outbox.write.numbers"].bind(event_ids=as_json(ids))
         number: dict[str, int] = dict(result.rows)
         return [number[event_id] for event_id in ids]
+
+    # -- keys -------------------------------------------------------------------------------------
+
+    def lease(
+        self, claim: Claim, keys: Sequence[WaitingKey], limit: int, choice: KeyChoice, now: datetime | None
+    ) -> Op[Sequence[int]]:
+        at = self.to_time(now)
+        heads = as_json([key.head for key in keys])
+        locked = yield self.sql["outbox.keys.rows"].bind(seqs=heads, limit=limit, now=at)
+        if not locked.rows:
+            return []
+        chosen = self.numbers([row[0] for row in locked.rows])
+        expired = yield self.sql["outbox.lease.expired"].bind(keys=chosen, now=at)
+        if expired.rows:
+            yield self.sql["outbox.lease.expire"].bind(held=as_json(sorted(expired.rows)), now=at)
+        stale = yield self.sql["outbox.lease.stale"].bind(keys=chosen)
+        yield from self.free([KeyLease(*row) for row in stale.rows])
+        yield self.sql["outbox.lease.take"].bind(keys=chosen, token=claim.token)
+        mine = yield self.sql["outbox.lease.mine"].bind(keys=chosen, token=claim.token)
+        return sorted(row[0] for row in mine.rows)
+
+    def claim_leased(self, claim: Claim, keys: Sequence[int], limit: int, now: datetime | None) -> Op[list[Claimed]]:
+        picked = yield from self.pick(keys, limit, now)
+        claimed = yield from self.take(claim, picked.rows, now)
+        used = {row.key_hash for row in claimed}
+        yield from self.free([KeyLease(key, claim.token) for key in keys if key not in used])
+        return claimed
+
+    def free(self, leases: Sequence[KeyLease]) -> Op[None]:
+        if leases:
+            yield self.sql["outbox.lease.free"].bind(free=as_json(sorted(leases)))
+
+    def take_over(self, survivor: int | None, now: datetime | None) -> Op[tuple[int, int]]:
+        freed = yield from super().take_over(survivor, now)
+        stale = yield self.sql["outbox.lease.sweep"].bind()
+        yield from self.free([KeyLease(*row) for row in stale.rows])
+        return freed
 
     # -- schema -----------------------------------------------------------------------------------
 

@@ -12,11 +12,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ...codec import JSON
+from ...errors import ConfigError
 from ...event import GLOBAL, Event
 from ...ids import key_hash, new_token
 from ...op import Copy, Op, Result, Statement
-from ..spi import Capabilities, Claim, Claimed, Death, Held, Retry, Settlement
-from ..sql_store import SqlOutboxStore, lane_key
+from ..keys import KeyedOutboxStore, WaitingKey, Walk
+from ..spi import Capabilities, Claim, Claimed, Death, Held, KeyChoice, KeyLease, Retry, Settlement, Turn
+from ..sql_store import lane_key
 
 # Below this a single statement with arrays is faster than two COPYs and the numbers for them.
 COPY_FROM = 200
@@ -43,9 +45,17 @@ _PENDING = ("seq", "due", "key_hash", "attempts")
 _PENDING_TYPES = ("int8", "timestamptz", "int8", "int4")
 
 
-class PostgresStore(SqlOutboxStore):
+class PostgresStore(KeyedOutboxStore):
     dialect = "postgres"
-    capabilities = Capabilities(single_statement=True, listen=True, copy=True, skip_locked=True, transactional_ddl=True)
+    capabilities = Capabilities(
+        single_statement=True,
+        listen=True,
+        copy=True,
+        skip_locked=True,
+        transactional_ddl=True,
+        advisory_keys=True,
+        locked_keys=True,
+    )
 
     def from_time(self, value: datetime) -> datetime:
         """psycopg answers in the session's time zone; asyncpg in UTC."""
@@ -145,10 +155,11 @@ class PostgresStore(SqlOutboxStore):
         result = yield self.sql["outbox.claim.renew"].bind(tokens=_tokens(held), lease=lease.total_seconds(), now=now)
         return _ours(held, result)
 
-    def release(self, held: Sequence[Held], now: datetime | None) -> Op[int]:
+    def release(self, held: Sequence[Held], now: datetime | None, free: Sequence[KeyLease] = ()) -> Op[int]:
         yield self.sql["outbox.claim.lock"].bind(tokens=_tokens(held))
         result = yield self.sql["outbox.claim.release"].bind(**self.pairs(held), now=now)
         yield self.sql["outbox.settle.done"].bind(**self.pairs(held))
+        yield from self._free(free)
         return result.count
 
     def abandon(self, claims: Sequence[Claim], now: datetime | None) -> Op[int]:
@@ -157,12 +168,70 @@ class PostgresStore(SqlOutboxStore):
         result = yield self.sql["outbox.claim.abandon"].bind(tokens=[claim.token for claim in claims], now=now)
         return result.count
 
-    def claim_ordered(self, claim: Claim, limit: int, shards: int, now: datetime | None) -> Op[list[Claimed]]:
+    def claim_ordered(
+        self, claim: Claim, limit: int, shards: int, now: datetime | None, turn: Turn | None = None
+    ) -> Op[list[Claimed]]:
         """Batches and expired claims become single rows first, and without jitter: order decides here."""
-        claimed = yield from super().claim_ordered(claim, limit, shards, now)
+        turn = turn or Turn()
+        claimed = yield from self._shard_rows(claim, limit, shards, turn, now)
         if not claimed and (yield from self._expire((), now, ordered=True)):
-            claimed = yield from super().claim_ordered(claim, limit, shards, now)
+            claimed = yield from self._shard_rows(claim, limit, shards, turn, now)
         return claimed
+
+    def _shard_rows(self, claim: Claim, limit: int, shards: int, turn: Turn, now: datetime | None) -> Op[list[Claimed]]:
+        values = {**self._claim(claim, limit, now), "shards": shards}
+        result = yield self.sql["outbox.claim.ordered"].bind(**values)
+        rows = result.rows
+        if not rows or rows[-1][0] is not None:
+            return self.claimed(rows)
+        for after in dict.fromkeys(
+            (turn.after, -1)
+        ):  # keys are held: go on where the last claim ended, then begin anew
+            result = yield self.sql["outbox.keys.turn"].bind(**values, after=after)
+            if result.rows:
+                turn.after = max(row[13] for row in result.rows) if len(result.rows) == limit else -1
+                break
+        return self.claimed(result.rows)
+
+    def _claim(self, claim: Claim, limit: int, now: datetime | None) -> dict[str, Any]:
+        seconds = claim.lease.total_seconds()
+        return {"token": claim.token, "owner": claim.owner, "lease": seconds, "limit": limit, "now": now}
+
+    def walk(self, after: int, limit: int, now: datetime | None) -> Op[Walk]:
+        """Waiting batches and expired claims become single rows first, here too."""
+        look = self.sql["outbox.keys.walk"].bind(after=after, limit=limit, now=now)
+        rows = (yield look).rows
+        *_, sharded, overdue, isolation = rows[0]
+        if isolation != "read committed":
+            raise ConfigError(
+                f"expected transactions to be read committed for order_strategy advisory or rows, got {isolation}: "
+                "change default_transaction_isolation of the role, or the isolation level of the engine you gave"
+            )
+        if overdue:
+            if not (yield from self._expire((), now, ordered=True)):
+                return Walk([], ended=True)  # somebody is at it
+            rows = (yield look).rows
+        keys = [WaitingKey(*row[:3]) for row in rows if row[0] is not None]
+        return Walk(keys, ended=len(keys) < len(rows), sharded=sharded)
+
+    def lease(
+        self, claim: Claim, keys: Sequence[WaitingKey], limit: int, choice: KeyChoice, now: datetime | None
+    ) -> Op[Sequence[int]]:
+        values: dict[str, Any] = {"keys": [key.key_hash for key in keys], "token": claim.token, "limit": limit}
+        if choice.by == "advisory":
+            result = yield self.sql["outbox.keys.advisory"].bind(**values, namespace=choice.namespace)
+        else:
+            result = yield self.sql["outbox.keys.rows"].bind(**values, heads=[key.head for key in keys])
+        return sorted(row[0] for row in result.rows)
+
+    def claim_leased(self, claim: Claim, keys: Sequence[int], limit: int, now: datetime | None) -> Op[list[Claimed]]:
+        result = yield self.sql["outbox.keys.claim"].bind(**self._claim(claim, limit, now), keys=keys)
+        return self.claimed(result.rows)
+
+    def _free(self, leases: Sequence[KeyLease]) -> Op[None]:
+        if leases:
+            keys, tokens = zip(*sorted(leases), strict=True)
+            yield self.sql["outbox.lease.free"].bind(keys=list(keys), tokens=list(tokens))
 
     def _expire(
         self, owners: Sequence[int], now: datetime | None, *, ordered: bool = False, orphans: bool = False
@@ -192,6 +261,7 @@ class PostgresStore(SqlOutboxStore):
         if settlement.ordered:
             yield from self._unhold(settlement)
         result = yield self.sql["outbox.settle.done"].bind(**self.pairs(everything))
+        yield from self._free(settlement.free)
         return len(everything) - int(result.rows[0][0])
 
     # -- instances and shards -----------------------------------------------------------------------
@@ -199,14 +269,22 @@ class PostgresStore(SqlOutboxStore):
     def take_over(self, survivor: int | None, now: datetime | None) -> Op[tuple[int, int]]:
         gone = yield self.sql["outbox.instance.expired"].bind(survivor=survivor, now=now)
         owners = [row[0] for row in gone.rows]
-        return len(owners), (yield from self._expire(owners, now, orphans=True))
+        freed = yield from self._expire(owners, now, orphans=True)
+        yield self.sql["outbox.lease.sweep"].bind()
+        return len(owners), freed
 
     def retire(self, instance: int, now: datetime | None) -> Op[int]:
         yield self.sql["outbox.instance.leave"].bind(id=instance)
         return (yield from self._expire((instance,), now))
 
     def acquire_shards(
-        self, owner: int, want: int, shards: int, ttl: timedelta, now: datetime | None
+        self,
+        owner: int,
+        want: int,
+        shards: int,
+        ttl: timedelta,
+        now: datetime | None,
+        among: Sequence[int] | None = None,
     ) -> Op[dict[int, int]]:
         """All shards of an owner expire together, so what he had claimed is freed before the first one moves."""
         yield self.sql["outbox.shard.seed"].bind(shards=shards)
@@ -214,7 +292,12 @@ class PostgresStore(SqlOutboxStore):
         if lapsed.rows:
             yield from self._expire(sorted({row[0] for row in lapsed.rows}), now, ordered=True)
         result = yield self.sql["outbox.shard.acquire"].bind(
-            owner=owner, want=want, shards=shards, ttl=ttl.total_seconds(), now=now
+            owner=owner,
+            want=want,
+            shards=shards,
+            among=None if among is None else list(among),
+            ttl=ttl.total_seconds(),
+            now=now,
         )
         return {row[0]: row[1] for row in result.rows}
 

@@ -51,16 +51,16 @@ class SqliteStore(SteppedOutboxStore):
     def from_time(self, value: Any) -> datetime:
         return _EPOCH + timedelta(microseconds=value)
 
-    def insert_events(self, events: Sequence[Event], now: datetime | None) -> Op[list[int]]:
+    def insert_events(self, events: Sequence[Event], now: datetime | None, *, spelled: bool = False) -> Op[list[int]]:
         """A batch carries its payloads as one BLOB from which each row cuts its part: nothing is encoded."""
         if len(events) == 1:
-            result = yield Statement(self.sql["outbox.write.one"], self.columns(events[0], now))
+            result = yield Statement(self.sql["outbox.write.one"], self.columns(events[0], now, spelled=spelled))
             return [result.rows[0][0]]
         rows = []
         start = 1
         for event in events:
             size = len(event.body)
-            rows.append({**self.event_fields(event), "start": start, "size": size})
+            rows.append({**self.event_fields(event, spelled=spelled), "start": start, "size": size})
             start += size
         result = yield self.sql["outbox.write.many"].bind(
             rows=as_json(rows), payloads=b"".join(event.body for event in events), now=self.to_time(now)

@@ -12,19 +12,25 @@ from __future__ import annotations
 import pytest
 
 pytest.register_assert_rewrite(
-    *(f"{__name__}.{part}" for part in ("write", "claim", "settle", "instances", "ordered", "schema"))
+    *(
+        f"{__name__}.{part}"
+        for part in ("write", "claim", "settle", "instances", "ordered", "shards", "keyed", "schema")
+    )
 )
 
 from .claim import ClaimContract  # noqa: E402
 from .harness import ContractStore, Harness, Runner  # noqa: E402
 from .instances import InstanceContract  # noqa: E402
-from .ordered import OrderedContract  # noqa: E402
+from .keyed import KeyedContract  # noqa: E402
 from .schema import SchemaContract  # noqa: E402
 from .settle import SettleContract  # noqa: E402
+from .shards import ShardContract  # noqa: E402
 from .write import WriteContract  # noqa: E402
 
 __all__ = ["ContractStore", "Harness", "Runner", "StoreContract"]
 
 
-class StoreContract(WriteContract, ClaimContract, SettleContract, InstanceContract, OrderedContract, SchemaContract):
+class StoreContract(
+    WriteContract, ClaimContract, SettleContract, InstanceContract, ShardContract, KeyedContract, SchemaContract
+):
     pass

@@ -1,183 +1,298 @@
-"""Ordered delivery: only the owner of a shard claims its keys, and a failed head holds its own key only."""
+"""Ordered delivery, whichever way keys are shared out: one holder per key, and a failed head holds its own key only."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
+from typing import Literal, cast
+
+import pytest
+import pytest_asyncio
+
 from ...event import Event
-from ...ids import shard_of
-from ...store.spi import Settlement
-from .harness import LEASE, SECOND, T0, Harness, Taken, some_events
+from ...ids import new_token
+from ...op import Op
+from ...store.spi import Claim, Claimed, Held, KeyChoice, KeyLease, Settlement, Turn
+from .harness import LEASE, SECOND, T0, Harness, Runner, Taken
 
 SHARDS = 4
 DAY = LEASE * 2_880
+CHOICE = KeyChoice()
+
+
+class Line:
+    """One strategy as the tests see it. Like a source it settles a key's lease together with the last of the key."""
+
+    def __init__(self, contract: Harness, strategy: str) -> None:
+        self.contract = contract
+        self.store = contract.store
+        self.strategy = strategy
+        self.turn = Turn()
+        self._rest: dict[KeyLease, set[int]] = defaultdict(set)
+
+    async def next(
+        self,
+        limit: int = 100,
+        *,
+        seconds: float = 0,
+        owner: int = 1,
+        lease: timedelta = LEASE,
+        choice: KeyChoice = CHOICE,
+        turn: Turn | None = None,
+        db: Runner | None = None,
+    ) -> Taken:
+        claim, now = Claim(owner, new_token(), lease), T0 + SECOND * seconds
+
+        def attempt() -> Op[list[Claimed]]:
+            if self.strategy == "shards":
+                return self.store.claim_ordered(claim, limit, SHARDS, now, turn or self.turn)
+            by = cast(Literal["advisory", "rows"], self.strategy)
+            return self.store.claim_keys(claim, limit, choice._replace(by=by), turn or self.turn, now)
+
+        tx = self.strategy != "shards" or not self.store.capabilities.single_statement
+        taken = Taken(claim, await (db or self.contract.db).persist(attempt, tx=tx))
+        for row in taken.rows:
+            if row.key_hash is not None:
+                self._rest[KeyLease(row.key_hash, claim.token)].add(row.row[0])
+        return taken
+
+    async def settle(self, settlement: Settlement, *, seconds: float = 0) -> int:
+        gone = [Held(*outcome[:2]) for part in (settlement.done, settlement.retry, settlement.dead) for outcome in part]
+        settlement = settlement._replace(ordered=True, free=self._leaving(gone))
+        return await self.contract.run(self.store.settle(settlement, T0 + SECOND * seconds))
+
+    async def release(self, held: Sequence[Held], *, seconds: float = 0) -> int:
+        return await self.contract.run(self.store.release(held, T0 + SECOND * seconds, self._leaving(held)))
+
+    def _leaving(self, gone: Sequence[Held]) -> list[KeyLease]:
+        ended = []
+        for lease, rest in list(self._rest.items()):
+            rest -= {held.seq for held in gone if held.token == lease.token}
+            if not rest:
+                ended.append(lease)
+                del self._rest[lease]
+        return ended
 
 
 class OrderedContract(Harness):
-    async def own(self, owner: int = 1, want: int = SHARDS) -> set[int]:
-        return set(await self.run(self.store.acquire_shards(owner, want, SHARDS, DAY, T0)))
-
-    async def next(self, limit: int = 100, *, seconds: float = 0, owner: int = 1) -> Taken:
-        return await self.take(limit, owner=owner, shards=SHARDS, now=T0 + SECOND * seconds)
-
-    async def settle(self, settlement: Settlement) -> int:
-        return await self.run(self.store.settle(settlement._replace(ordered=True), T0))
+    @pytest_asyncio.fixture(params=["shards", "advisory", "rows"])
+    async def line(self, request: pytest.FixtureRequest) -> AsyncIterator[Line]:
+        strategy = request.param
+        if strategy not in self.store.capabilities.order_strategies:
+            pytest.skip(f"{self.store.dialect} has no order by {strategy}")
+        if strategy == "shards":
+            await self.run(self.store.acquire_shards(1, SHARDS, SHARDS, DAY, T0))
+        yield Line(self, strategy)
 
     async def three(self) -> tuple[int, int, int]:
         """Two events of key a around one of key b."""
         [a1, b1, a2] = await self.write(*[Event("E", None, key=key) for key in ("a", "b", "a")])
         return a1, b1, a2
 
-    async def failed_head(self) -> tuple[int, int, int]:
+    async def failed_head(self, line: Line) -> tuple[int, int, int]:
         """The same, with b done and the first of a held back for a retry in ten seconds."""
         a1, b1, a2 = await self.three()
-        taken = await self.next()
+        taken = await line.next()
         assert taken.seqs == [a1, b1, a2]
         [ha1, hb1, ha2] = taken.held
-        await self.settle(Settlement(retry=taken.retries(SECOND * 10)[:1], hold=[ha1], done=[hb1]))
-        await self.run(self.store.release([ha2], T0))
+        await line.settle(Settlement(retry=taken.retries(SECOND * 10)[:1], hold=[ha1], done=[hb1]))
+        await line.release([ha2])
         return a1, b1, a2
 
-    async def test_only_the_owner_of_a_shard_claims_its_keys(self) -> None:
-        events = some_events(24)
-        seqs = await self.write(*events)
-        assert (await self.next()).rows == [], "owns nothing yet"
-        mine, rest = await self.own(1, 2), await self.own(2)
-        assert mine | rest == set(range(SHARDS))
-        for owner, shards in ((1, mine), (2, rest)):
-            want = [s for s, e in zip(seqs, events, strict=True) if shard_of(e.key or "", SHARDS) in shards]
-            assert (await self.next(owner=owner)).seqs == want
+    async def test_all_keys_at_once_and_each_in_its_order(self, line: Line) -> None:
+        seqs = await self.write(*[Event("E", None, key=f"k{n % 7}") for n in range(60)])
+        taken = await line.next()
+        assert (taken.seqs, taken.attempts) == (seqs, [1] * 60)
+        assert (await line.next(owner=2)).rows == []
+        assert await line.settle(Settlement(done=taken.held)) == 0
 
-    async def test_an_expired_shard_gives_no_claims(self) -> None:
-        await self.own()
-        await self.three()
-        assert (await self.take(owner=1, shards=SHARDS, now=T0 + DAY + SECOND)).rows == []
+    async def test_what_a_bulk_write_left_goes_before_later_events(self, line: Line) -> None:
+        """A waiting batch on PostgreSQL, rows elsewhere."""
+        early = await self.write(*[Event("E", None, key=f"k{n % 50}") for n in range(300)], copy=await self.db.copies())
+        late = await self.write(*[Event("E", None, key=f"k{n}") for n in range(50)])
+        got: dict[str, list[int]] = defaultdict(list)
+        while taken := await line.next(70):
+            if not taken.rows:
+                break
+            for event in taken.events:
+                got[event.key or ""].append(event.seq or 0)
+            await line.settle(Settlement(done=taken.held))
+        assert sorted(seq for seqs in got.values() for seq in seqs) == [*early, *late]
+        assert [key for key, seqs in got.items() if seqs != sorted(seqs)] == []
 
-    async def test_the_limit_and_the_lease_hold_here_too(self) -> None:
-        await self.own()
-        a1, b1, a2 = await self.three()
-        assert (await self.next(2)).seqs == [a1, b1]
-        assert (await self.next()).seqs == [a2]
-        assert (await self.next()).rows == []
-        again = await self.next(seconds=LEASE.total_seconds())
-        assert (again.seqs, again.attempts) == ([a1, b1, a2], [2, 2, 2])
+    async def test_a_delayed_event_does_not_hold_its_key(self, line: Line) -> None:
+        [late, now] = await self.write(Event("E", None, key="a", deliver_at=T0 + SECOND), Event("E", None, key="a"))
+        taken = await line.next()
+        assert taken.seqs == [now]
+        await line.settle(Settlement(done=taken.held))
+        assert (await line.next(seconds=1)).seqs == [late]
 
-    async def test_a_failed_head_holds_its_key_and_no_other(self) -> None:
-        await self.own()
-        a1, _, a2 = await self.failed_head()
+    async def test_a_failed_head_holds_its_key_and_no_other(self, line: Line) -> None:
+        a1, _, a2 = await self.failed_head(line)
         [b2] = await self.write(Event("E", None, key="b"))
-        assert (await self.next()).seqs == [b2]
-        head = await self.next(seconds=10)
+        assert (await line.next()).seqs == [b2]
+        head = await line.next(seconds=10)
         assert head.seqs == [a1], "the rest of the key waits although it is due"
-        await self.settle(Settlement(done=head.held))
-        assert (await self.next(seconds=10)).seqs == [a2]
+        await line.settle(Settlement(done=head.held))
+        assert (await line.next(seconds=10)).seqs == [a2]
         assert await self.run(self.store.blocked(10)) == []
 
-    async def test_events_written_later_wait_too(self) -> None:
-        await self.own()
-        await self.failed_head()
+    async def test_events_written_later_wait_too(self, line: Line) -> None:
+        await self.failed_head(line)
         await self.write(Event("E", None, key="a"))
-        assert (await self.next()).rows == []
+        assert (await line.next()).rows == []
 
-    async def test_blocked_lists_what_waits_and_why(self) -> None:
-        await self.own()
-        a1, _, _ = await self.failed_head()
+    async def test_an_attempt_that_was_nobodys_fault_is_not_counted(self, line: Line) -> None:
+        await self.write(Event("E", None, key="a"))
+        for _ in range(3):
+            taken = await line.next()
+            assert taken.attempts == [1]
+            retry = [retry._replace(delay=SECOND * 0, counted=False) for retry in taken.retries()]
+            assert await line.settle(Settlement(retry=retry, hold=taken.held)) == 0
+
+    async def test_blocked_lists_what_waits_and_why(self, line: Line) -> None:
+        a1, _, _ = await self.failed_head(line)
         [blocked] = await self.run(self.store.blocked(10))
         assert (blocked.key, blocked.parked, blocked.since) == ("a", False, T0)
         assert (blocked.attempts, blocked.error) == (1, "bad")
-        head = await self.next(seconds=10)
+        head = await line.next(seconds=10)
         assert head.seqs == [a1]
         assert blocked.event_id == head.ids[0]
 
-    async def test_the_lowest_head_is_the_one_that_holds(self) -> None:
-        await self.own()
+    async def test_the_lowest_head_is_the_one_that_holds(self, line: Line) -> None:
         a1, b1, a2 = await self.three()
-        taken = await self.next()
-        await self.settle(Settlement(retry=taken.retries(SECOND), hold=taken.held))
-        assert (await self.next(seconds=1)).seqs == [a1, b1]
+        taken = await line.next()
+        await line.settle(Settlement(retry=taken.retries(SECOND), hold=taken.held))
+        assert (await line.next(seconds=1)).seqs == [a1, b1]
         blocked = await self.run(self.store.blocked(10))
         assert sorted((b.key or "", b.event_id) for b in blocked) == [("a", taken.ids[0]), ("b", taken.ids[1])]
-        assert a2 not in (await self.next(seconds=2)).seqs
+        assert a2 not in (await line.next(seconds=2)).seqs
 
-    async def test_a_claim_that_never_arrived_is_given_back_untried(self) -> None:
-        await self.own()
-        await self.three()
-        [lost, kept] = [await self.next(2), await self.next()]
-        assert await self.run(self.store.abandon([lost.claim], T0)) == 2
-        again = await self.next()
-        assert (again.seqs, again.attempts) == (lost.seqs, [1, 1])
-        assert await self.settle(Settlement(done=lost.held)) == 2
-        assert await self.settle(Settlement(done=[*again.held, *kept.held])) == 0
+    async def test_a_claim_that_never_arrived_is_given_back_untried(self, line: Line) -> None:
+        a1, b1, a2 = await self.three()
+        lost = await line.next()
+        assert await self.run(self.store.abandon([lost.claim], T0)) == 3
+        again = await line.next()
+        assert (again.seqs, again.attempts) == ([a1, b1, a2], [1, 1, 1])
+        assert await line.settle(Settlement(done=lost.held)) == 3
+        assert await line.settle(Settlement(done=again.held)) == 0
 
-    async def test_a_zombie_does_not_free_a_key_that_waits(self) -> None:
-        """Its claim ended, the next owner's attempt failed, and only then it comes with a success."""
-        await self.own()
-        _, b1, a2 = await self.three()
-        zombie = await self.next()
+    async def test_a_claim_ends_with_its_lease(self, line: Line) -> None:
+        a1, b1, a2 = await self.three()
+        zombie = await line.next()
         later = LEASE.total_seconds()
-        heir = await self.next(seconds=later)
+        assert (await line.next(seconds=later - 0.001)).rows == []
+        heir = await line.next(seconds=later)
+        assert (heir.seqs, heir.attempts) == ([a1, b1, a2], [2, 2, 2])
+        assert await self.run(self.store.renew(zombie.held, LEASE, T0)) == set()
+        assert await line.settle(Settlement(done=zombie.held)) == 3
+        assert await line.release(zombie.held) == 0
+        assert (await line.next(seconds=later)).rows == [], "what the zombie said freed nothing"
+        assert await line.settle(Settlement(done=heir.held)) == 0
+
+    async def test_a_zombie_does_not_free_a_key_that_waits(self, line: Line) -> None:
+        """Its claim ended, the next owner's attempt failed, and only then it comes with a success."""
+        _, b1, a2 = await self.three()
+        zombie = await line.next()
+        later = LEASE.total_seconds()
+        heir = await line.next(seconds=later)
         assert heir.seqs == zombie.seqs
-        await self.settle(Settlement(retry=heir.retries(LEASE * 9)[:1], hold=heir.held[:1]))
-        await self.run(self.store.release(heir.held[1:], T0))
-        assert await self.settle(Settlement(done=zombie.held[:1])) == 1
-        assert await self.settle(Settlement(dead=zombie.deaths()[:1])) == 1
-        again = await self.next(seconds=later)
+        await line.settle(Settlement(retry=heir.retries(LEASE * 9)[:1], hold=heir.held[:1]))
+        await line.release(heir.held[1:])
+        assert await line.settle(Settlement(done=zombie.held[:1])) == 1
+        assert await line.settle(Settlement(dead=zombie.deaths()[:1])) == 1
+        again = await line.next(seconds=later)
         assert (again.seqs, a2 in again.seqs) == ([b1], False)
 
-    async def test_a_settle_repeated_later_does_not_hold_again(self) -> None:
+    async def test_a_settle_repeated_later_does_not_hold_again(self, line: Line) -> None:
         """Its reply was lost; before it came again, an operator let the key go on."""
-        await self.own()
         await self.three()
-        taken = await self.next()
+        taken = await line.next()
         settlement = Settlement(retry=taken.retries(SECOND * 10)[:1], hold=taken.held[:1])
-        assert await self.settle(settlement) == 0
+        assert await line.settle(settlement) == 0
         assert await self.run(self.store.unblock("a"))
-        assert await self.settle(settlement) == 1
+        assert await line.settle(settlement) == 1
         assert await self.run(self.store.blocked(10)) == []
 
-    async def park(self) -> tuple[int, int]:
-        await self.own()
+    async def park(self, line: Line) -> tuple[int, int]:
         a1, _, a2 = await self.three()
-        taken = await self.next()
+        taken = await line.next()
         settlement = Settlement(dead=taken.deaths()[:1], park=taken.held[:1], done=taken.held[1:2])
-        assert await self.settle(settlement) == 0
-        await self.run(self.store.release(taken.held[2:], T0))
+        assert await line.settle(settlement) == 0
+        await line.release(taken.held[2:])
         return a1, a2
 
-    async def test_a_parked_key_waits_for_an_operator(self) -> None:
-        _, a2 = await self.park()
-        assert (await self.next(seconds=3_600)).rows == []
+    async def test_a_parked_key_waits_for_an_operator(self, line: Line) -> None:
+        _, a2 = await self.park(line)
+        assert (await line.next(seconds=3_600)).rows == []
         [blocked] = await self.run(self.store.blocked(10))
         assert (blocked.key, blocked.parked, blocked.error) == ("a", True, "hopeless")
         assert await self.run(self.store.unblock("a"))
         assert not await self.run(self.store.unblock("a"))
-        assert (await self.next()).seqs == [a2]
+        assert (await line.next()).seqs == [a2]
 
-    async def test_a_replayed_head_goes_before_the_rest_of_its_key(self) -> None:
-        a1, a2 = await self.park()
+    async def test_a_replayed_head_goes_before_the_rest_of_its_key(self, line: Line) -> None:
+        a1, a2 = await self.park(line)
         assert await self.run(self.store.replay([a1], T0, T0)) == [a1]
-        head = await self.next()
+        head = await line.next()
         assert head.seqs == [a1]
-        await self.settle(Settlement(done=head.held))
-        assert (await self.next()).seqs == [a2]
+        await line.settle(Settlement(done=head.held))
+        assert (await line.next()).seqs == [a2]
 
-    async def test_a_skipped_head_frees_its_key(self) -> None:
-        await self.own()
-        a1, _, a2 = await self.failed_head()
-        head = await self.next(seconds=10)
+    async def test_a_replayed_head_that_fails_again_holds_again(self, line: Line) -> None:
+        a1, a2 = await self.park(line)
+        await self.run(self.store.replay([a1], T0, T0))
+        head = await line.next()
+        await line.settle(Settlement(dead=head.deaths(), park=head.held))
+        assert (await line.next(seconds=3_600)).rows == []
+        await self.run(self.store.unblock("a"))
+        assert (await line.next()).seqs == [a2]
+
+    async def test_a_skipped_head_frees_its_key(self, line: Line) -> None:
+        a1, _, a2 = await self.failed_head(line)
+        head = await line.next(seconds=10)
         assert head.seqs == [a1]
-        await self.settle(Settlement(dead=head.deaths()))
-        assert (await self.next(seconds=10)).seqs == [a2]
+        await line.settle(Settlement(dead=head.deaths()))
+        assert (await line.next(seconds=10)).seqs == [a2]
 
-    async def test_purging_the_dead_head_frees_its_key(self) -> None:
-        _, a2 = await self.park()
+    async def test_purging_the_dead_head_frees_its_key(self, line: Line) -> None:
+        _, a2 = await self.park(line)
         assert await self.run(self.store.purge_dead(T0 + SECOND, 10)) == 1
-        assert (await self.next()).seqs == [a2]
+        assert (await line.next()).seqs == [a2]
         assert await self.run(self.store.blocked(10)) == []
 
-    async def test_an_event_without_a_key_holds_nobody(self) -> None:
-        await self.own()
+    async def test_an_event_without_a_key_holds_nobody(self, line: Line) -> None:
         seqs = await self.write(Event("E", None), Event("E", None), Event("E", None))
-        taken = await self.next()
+        taken = await line.next()
         assert taken.seqs == seqs
-        await self.settle(Settlement(retry=taken.retries(SECOND * 9)[:1], hold=taken.held[:1]))
-        await self.run(self.store.release(taken.held[1:], T0))
-        assert (await self.next()).seqs == seqs[1:]
+        await line.settle(Settlement(retry=taken.retries(SECOND * 9)[:1], hold=taken.held[:1]))
+        await line.release(taken.held[1:])
+        assert (await line.next()).seqs == seqs[1:]
+
+    async def test_an_event_that_was_deleted_by_hand_can_still_be_settled(self, line: Line) -> None:
+        await self.three()
+        await self.run(self.raw(f"DELETE FROM {self.named('event')}"))
+        taken = await line.next()
+        assert taken.ids == [None, None, None]
+        assert await line.settle(Settlement(done=taken.held)) == 0
+        assert (await line.next(seconds=LEASE.total_seconds())).rows == []
+
+    async def test_every_key_has_its_turn_although_others_are_held(self, line: Line) -> None:
+        """However long the queue behind a held head is, and wherever in the round the others are."""
+        await self.write(*[Event("E", None, key="held") for _ in range(40)])
+        taken = await line.next()
+        await line.settle(Settlement(dead=taken.deaths()[:1], park=taken.held[:1]))
+        await line.release(taken.held[1:])
+        events = [Event("E", None, key=f"k{n % 30}") for n in range(90)]
+        waiting = set(await self.write(*events))
+        claims = 0
+        while waiting:
+            taken = await line.next(6)
+            claims += 1
+            assert taken.seqs
+            assert waiting.issuperset(taken.seqs)
+            waiting -= set(taken.seqs)
+            await line.settle(Settlement(done=taken.held))
+        assert claims <= 32
+        assert (await line.next()).rows == []

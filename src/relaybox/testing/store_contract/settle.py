@@ -195,6 +195,17 @@ class SettleContract(Harness):
         assert status.oldest_due == SECOND / 2
         assert status.events >= 0
 
+    async def test_a_look_at_what_waits_claims_nothing(self) -> None:
+        first = await self.write(*some_events(300), copy=await self.db.copies())
+        await self.write(Event("Later", None, deliver_at=T0 + timedelta(days=1)))
+        last = await self.write(*some_events(2))
+        for limit, expected in ((5, first[:5]), (999, [*first, *last])):
+            rows = await self.run(self.store.waiting(limit, T0), tx=False)
+            assert [Event.stored(row).seq for row in rows] == expected
+        while (await self.take()).rows:
+            pass
+        assert await self.run(self.store.waiting(9, T0), tx=False) == []
+
     async def test_the_view_shows_the_classic_status(self) -> None:
         """0 NEW, 1 DONE, 2 RETRY, 3 DEAD, for people and tools."""
         await self.write(*some_events(4))

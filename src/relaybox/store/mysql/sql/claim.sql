@@ -4,9 +4,10 @@ SELECT seq FROM {pending} FORCE INDEX ({pending_name}_due)
 WHERE due <= {clock} ORDER BY due, seq LIMIT :limit FOR UPDATE SKIP LOCKED
 
 -- name: outbox.claim.shards -> rows
--- The shards this instance owns now. The shared lock makes a take-over wait for this claim, so it will see
--- and free the rows.
-SELECT shard FROM {shard} WHERE owner = :owner AND until > {clock} LOCK IN SHARE MODE
+-- The shards this instance owns now, and whether any key is held; none while somebody has leased keys (another strategy).
+-- The shared lock makes a take-over wait for this claim, so it will see and free the rows.
+SELECT shard, EXISTS (SELECT 1 FROM {hold}) FROM {shard}
+WHERE owner = :owner AND until > {clock} AND NOT EXISTS (SELECT 1 FROM {lease}) LOCK IN SHARE MODE
 
 -- name: outbox.claim.ordered -> rows
 -- For ordered delivery: only shards of `:mine`, and no row behind a held head. Without row locks: a locking
@@ -22,8 +23,9 @@ ORDER BY p.seq
 LIMIT :limit
 
 -- name: outbox.claim.take -> count
--- `due` is asked again: an ordered pick has not locked its rows.
-UPDATE {seqs} STRAIGHT_JOIN {pending} p ON p.seq = s.seq
+-- `due` is asked again: an ordered pick has not locked its rows. FORCE INDEX, or a small table might be read by that,
+-- and the rows that others have locked with it.
+UPDATE {seqs} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq
 SET p.due = {clock} + INTERVAL :lease SECOND, p.token = :token, p.owner = :owner, p.claimed_at = {clock},
     p.attempts = p.attempts + 1
 WHERE p.due <= {clock}
@@ -32,21 +34,21 @@ WHERE p.due <= {clock}
 -- By the token of this claim, never by owner: an owner holds rows of earlier claims too. An event row that
 -- somebody deleted still comes back (LEFT JOIN), so that its pending row can be settled.
 SELECT p.seq, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,
-       e.payload, e.headers, e.occurred_at, e.deliver_at, e.created_at, p.attempts
-FROM {seqs} STRAIGHT_JOIN {pending} p ON p.seq = s.seq AND p.token = :token
+       e.payload, e.headers, e.occurred_at, e.deliver_at, e.created_at, p.attempts, p.key_hash
+FROM {seqs} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq AND p.token = :token
 LEFT JOIN {event} e ON e.seq = p.seq
 
 -- name: outbox.claim.verify -> rows
 -- Which rows of a hand-over exist: one whose savepoint was rolled back does not.
-SELECT p.seq FROM {held} STRAIGHT_JOIN {pending} p ON p.seq = s.seq AND p.token = s.token
+SELECT p.seq FROM {held} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq AND p.token = s.token
 
 -- name: outbox.claim.renew -> count
-UPDATE {held} STRAIGHT_JOIN {pending} p ON p.seq = s.seq AND p.token = s.token
+UPDATE {held} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq AND p.token = s.token
 SET p.due = {clock} + INTERVAL :lease SECOND
 
 -- name: outbox.claim.release -> count
 -- Given back untried: due at once, and the attempt that claiming counted is taken back.
-UPDATE {held} STRAIGHT_JOIN {pending} p ON p.seq = s.seq AND p.token = s.token
+UPDATE {held} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq AND p.token = s.token
 SET p.due = {clock}, p.token = NULL, p.owner = NULL, p.claimed_at = NULL,
     p.attempts = greatest(p.attempts - 1, 0)
 

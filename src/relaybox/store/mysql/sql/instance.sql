@@ -40,9 +40,11 @@ SELECT count(*) FROM {shard} WHERE shard < :shards
 INSERT IGNORE INTO {shard} (shard) SELECT s.shard FROM JSON_TABLE(:all, '$[*]' COLUMNS (shard integer PATH '$')) s
 
 -- name: outbox.shard.pick -> rows
--- Up to :want free or expired shards.
+-- Up to :want free or expired shards, of :among if given; none while somebody has leased keys (another strategy).
 SELECT shard, term FROM {shard}
-WHERE shard < :shards AND (owner IS NULL OR until < {clock}) ORDER BY shard LIMIT :want FOR UPDATE SKIP LOCKED
+WHERE shard < :shards AND (:among IS NULL OR JSON_CONTAINS(:among, CAST(shard AS char)))
+  AND (owner IS NULL OR until < {clock}) AND NOT EXISTS (SELECT 1 FROM {lease})
+ORDER BY shard LIMIT :want FOR UPDATE SKIP LOCKED
 
 -- name: outbox.shard.acquire -> count
 -- Each under a new term.

@@ -19,7 +19,7 @@ SELECT seq FROM {dead} WHERE dead_at < :before ORDER BY seq LIMIT :limit FOR UPD
 SELECT seq FROM {event} WHERE created_at < :before ORDER BY seq LIMIT :limit
 
 -- name: outbox.purge.pending -> count
-DELETE p FROM {seqs} STRAIGHT_JOIN {pending} p ON p.seq = s.seq
+DELETE p FROM {seqs} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq
 
 -- name: outbox.purge.letter -> count
 DELETE d FROM {seqs} STRAIGHT_JOIN {dead} d ON d.seq = s.seq

@@ -1,13 +1,14 @@
 -- name: outbox.settle.done -> count
 -- Done means gone. The token is the fence: a claim that was taken over changes nothing.
-DELETE p FROM {held} STRAIGHT_JOIN {pending} p ON p.seq = s.seq AND p.token = s.token
+DELETE p FROM {held} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq AND p.token = s.token
 
 -- name: outbox.settle.retry -> count
+-- With the attempts the claim counted, unless this one was nobody's fault.
 UPDATE JSON_TABLE({rows}, '$[*]' COLUMNS (
          seq bigint PATH '$[0]', token bigint PATH '$[1]', delay double PATH '$[2]',
-         reason text {text} PATH '$[3]')) s
-STRAIGHT_JOIN {pending} p ON p.seq = s.seq AND p.token = s.token
-SET p.due = {clock} + INTERVAL s.delay SECOND, p.last_error = s.reason,
+         reason text {text} PATH '$[3]', uncounted integer PATH '$[4]')) s
+STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq AND p.token = s.token
+SET p.due = {clock} + INTERVAL s.delay SECOND, p.last_error = s.reason, p.attempts = p.attempts - s.uncounted,
     p.token = NULL, p.owner = NULL, p.claimed_at = NULL
 
 -- name: outbox.settle.dead -> count
@@ -16,7 +17,7 @@ INSERT INTO {dead} (seq, key_hash, attempts, last_error, dead_at)
 SELECT p.seq, p.key_hash, p.attempts, s.reason, {clock}
 FROM JSON_TABLE({rows}, '$[*]' COLUMNS (
        seq bigint PATH '$[0]', token bigint PATH '$[1]', reason text {text} PATH '$[2]')) s
-STRAIGHT_JOIN {pending} p ON p.seq = s.seq AND p.token = s.token
+STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq AND p.token = s.token
 FOR UPDATE
 
 -- name: outbox.settle.hold -> count
@@ -24,7 +25,7 @@ FOR UPDATE
 -- `parked` is set before `seq`, whose old value it looks at.
 INSERT INTO {hold} (key_hash, seq, parked, since)
 SELECT p.key_hash, p.seq, :parked, {clock}
-FROM {held} STRAIGHT_JOIN {pending} p ON p.seq = s.seq AND p.token = s.token
+FROM {held} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq AND p.token = s.token
 ON DUPLICATE KEY UPDATE
   parked = CASE WHEN {hold}.seq >= VALUES(seq) THEN VALUES(parked) ELSE {hold}.parked END,
   seq = least({hold}.seq, VALUES(seq))
@@ -32,7 +33,7 @@ ON DUPLICATE KEY UPDATE
 -- name: outbox.settle.unhold -> count
 -- A head that is about to be settled for good frees its key. Fenced too: a zombie's late success must not free a key
 -- whose head somebody else is trying again.
-DELETE h FROM {held} STRAIGHT_JOIN {pending} p ON p.seq = s.seq AND p.token = s.token
+DELETE h FROM {held} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq AND p.token = s.token
 STRAIGHT_JOIN {hold} h ON h.seq = p.seq
 
 -- name: outbox.settle.held -> rows

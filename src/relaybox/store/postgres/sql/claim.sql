@@ -43,11 +43,12 @@ SELECT t.item / 65536, e.event_id, e.event_type, e.aggregate_type, e.aggregate_i
 FROM taken t LEFT JOIN {event} e ON e.seq = t.item / 65536
 
 -- name: outbox.claim.ordered -> rows
--- The same for ordered delivery, from single rows only: shards this instance owns now, and nothing behind a
--- held head. By seq, not by due: a row that was given back is due later than its successors and must still go
--- before them. While a batch waits or a claim has expired, nothing is claimed: it may hold earlier events of the
--- same keys and must become single rows first (outbox.claim.expired). FOR SHARE on the shard rows makes a
--- take-over wait for this claim, so it will see and free it.
+-- The same for ordered delivery, from single rows only and from the shards this instance owns now. By seq, not by due: a
+-- row that was given back is due later than its successors and must still go before them. While a batch waits or a claim
+-- has expired, nothing is claimed: it may hold earlier events of the same keys and must become single rows first
+-- (outbox.claim.expired). Nor while somebody has leased keys (another strategy), or keys are held: a last row without
+-- a number says so, and outbox.keys.turn claims then. FOR SHARE on the shard rows makes a take-over wait for this
+-- claim, so it will see and free it.
 WITH clock AS MATERIALIZED (
   SELECT coalesce(:now, clock_timestamp()) AS now, set_config('synchronous_commit', 'off', true)),
 mine AS MATERIALIZED (
@@ -55,8 +56,9 @@ mine AS MATERIALIZED (
 picked AS MATERIALIZED (
   SELECT p.ctid FROM {pending} p
   WHERE p.due <= (SELECT now FROM clock)
-    AND (p.key_hash >> 32) % :shards IN (SELECT shard FROM mine)
-    AND NOT EXISTS (SELECT 1 FROM {hold} h WHERE h.key_hash = p.key_hash AND (h.seq < p.seq OR h.parked))
+    AND (p.key_hash >> 32) % :shards = ANY(ARRAY(SELECT shard FROM mine))
+    AND NOT EXISTS (SELECT 1 FROM {hold})
+    AND NOT EXISTS (SELECT 1 FROM {lease})
     AND NOT EXISTS (SELECT 1 FROM {claim} WHERE until <= (SELECT now FROM clock))
   ORDER BY p.seq
   LIMIT :limit
@@ -72,6 +74,9 @@ held AS (
 SELECT t.item / 65536, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,
        e.payload, e.headers, e.occurred_at, e.deliver_at, e.created_at, (t.item % 65536)::integer
 FROM gone t LEFT JOIN {event} e ON e.seq = t.item / 65536
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+WHERE EXISTS (SELECT 1 FROM {hold})
 
 -- name: outbox.claim.verify -> rows
 -- What these claims hold: one whose savepoint was rolled back does not exist.
@@ -116,7 +121,7 @@ FROM gone, unnest(gone.items) AS item JOIN {event} e ON e.seq = item / 65536
 -- with :waiting batches nobody claimed yet, become single
 -- rows. One remover each (SKIP LOCKED), and with the claim goes the token, so a zombie can settle nothing.
 -- :spread seconds of jitter keep what was claimed before apart from its neighbours: should one of them kill its
--- worker, the others get away. Not where delivery is ordered (there are shards): later events would overtake.
+-- worker, the others get away. Not where delivery is ordered (there are shards or leases): later events would overtake.
 WITH gone AS (
   DELETE FROM {claim} WHERE token IN (
     SELECT token FROM {claim}
@@ -129,6 +134,7 @@ INSERT INTO {pending} (seq, due, key_hash, attempts)
 SELECT e.seq,
        coalesce(:now, clock_timestamp())
          + make_interval(secs => CASE WHEN item % 65536 > 1 AND NOT EXISTS (SELECT 1 FROM {shard})
+                                       AND NOT EXISTS (SELECT 1 FROM {lease})
                                       THEN random() * :spread::float8 ELSE 0 END),
        {hash}(coalesce(e.aggregate_id, e.event_id)), item % 65536
 FROM gone, unnest(gone.items) AS item JOIN {event} e ON e.seq = item / 65536

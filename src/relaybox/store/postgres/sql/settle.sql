@@ -19,12 +19,13 @@ part AS (
 SELECT coalesce(sum(had - cardinality(items)), 0) FROM kept
 
 -- name: outbox.settle.retry -> count
--- Waits again, with the attempts the claim counted. The claims are locked before (outbox.claim.lock).
+-- Waits again, with the attempts the claim counted, unless this one was nobody's fault. The claims are locked before
+-- (outbox.claim.lock).
 INSERT INTO {pending} (seq, due, key_hash, attempts, last_error)
 SELECT e.seq, coalesce(:now, clock_timestamp()) + make_interval(secs => s.delay),
-       {hash}(coalesce(e.aggregate_id, e.event_id)), item % 65536, s.error
-FROM unnest(:seqs::bigint[], :tokens::bigint[], :delays::float8[], :errors::text[])
-  AS s(seq, token, delay, error)
+       {hash}(coalesce(e.aggregate_id, e.event_id)), item % 65536 - s.uncounted, s.error
+FROM unnest(:seqs::bigint[], :tokens::bigint[], :delays::float8[], :errors::text[], :uncounted::integer[])
+  AS s(seq, token, delay, error, uncounted)
 JOIN {claim} c ON c.token = s.token
 JOIN LATERAL unnest(c.items) AS item ON item / 65536 = s.seq
 JOIN {event} e ON e.seq = s.seq

@@ -23,3 +23,17 @@ WHERE oid = to_regclass('{event}')
 -- Only when somebody is there to hear it; no row means nobody is.
 SELECT pg_notify('{channel}', '')
 FROM (SELECT 1 FROM {instance} WHERE expires_at >= coalesce(:now, clock_timestamp()) LIMIT 1) AS listener
+
+-- name: outbox.status.waiting -> rows
+-- What is due, in the order it was written, for people to look at: nothing is claimed or locked.
+WITH clock AS MATERIALIZED (SELECT coalesce(:now, clock_timestamp()) AS now)
+SELECT e.seq, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,
+       e.payload, e.headers, e.occurred_at, e.deliver_at, e.created_at
+FROM (
+  (SELECT seq FROM {pending} WHERE due <= (SELECT now FROM clock) ORDER BY seq LIMIT :limit)
+  UNION ALL
+  (SELECT item / 65536 FROM {claim} c, unnest(c.items) AS item
+   WHERE c.owner IS NULL AND c.until <= (SELECT now FROM clock) ORDER BY 1 LIMIT :limit)
+  ORDER BY 1 LIMIT :limit) w
+JOIN {event} e ON e.seq = w.seq
+ORDER BY e.seq

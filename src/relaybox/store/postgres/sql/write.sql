@@ -57,11 +57,13 @@ SELECT seq FROM d
 SELECT array_agg(nextval('{seq}')), coalesce(:now, clock_timestamp()) FROM generate_series(1, :count)
 
 -- name: outbox.write.plain -> rows
--- Writer-only tables (change data capture): the event alone, append-only, no pending row.
+-- Writer-only tables (change data capture): the event alone, append-only, no pending row. No NULL for the usual
+-- values: other readers do not know what it stands for, and an outbox router cannot route by it.
 INSERT INTO {event} (event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
                      payload, headers, occurred_at, deliver_at, created_at)
-SELECT event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
-       payload, headers, occurred_at, deliver_at, coalesce(:now, clock_timestamp())
+SELECT event_id, event_type, coalesce(aggregate_type, '__GLOBAL__'), aggregate_id, tenant_id,
+       coalesce(content_type, 'application/json'), payload, headers, occurred_at, deliver_at,
+       coalesce(:now, clock_timestamp())
 FROM unnest(
   :event_ids::text[], :event_types::text[], :aggregate_types::text[], :aggregate_ids::text[],
   :tenant_ids::text[], :content_types::text[], :payloads::bytea[], :headers::text[],

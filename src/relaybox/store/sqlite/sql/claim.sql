@@ -3,8 +3,8 @@
 SELECT seq FROM {pending} WHERE due <= {clock} ORDER BY due, seq LIMIT :limit
 
 -- name: outbox.claim.shards -> rows
--- The shards this instance owns now.
-SELECT shard FROM {shard} WHERE owner = :owner AND until > {clock}
+-- The shards this instance owns now, and whether any key is held.
+SELECT shard, EXISTS (SELECT 1 FROM {hold}) FROM {shard} WHERE owner = :owner AND until > {clock}
 
 -- name: outbox.claim.ordered -> rows
 -- For ordered delivery: only shards of `:mine`, and no row behind a held head. By seq, not by due: a row

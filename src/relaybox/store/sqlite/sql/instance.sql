@@ -34,9 +34,10 @@ SELECT count(*) FROM {shard} WHERE shard < :shards
 INSERT OR IGNORE INTO {shard} (shard) SELECT value FROM json_each(:all)
 
 -- name: outbox.shard.pick -> rows
--- Up to :want free or expired shards.
+-- Up to :want free or expired shards, of :among if given.
 SELECT shard, term FROM {shard}
-WHERE shard < :shards AND (owner IS NULL OR until < {clock}) ORDER BY shard LIMIT :want
+WHERE shard < :shards AND (:among IS NULL OR shard IN (SELECT value FROM json_each(:among)))
+  AND (owner IS NULL OR until < {clock}) ORDER BY shard LIMIT :want
 
 -- name: outbox.shard.acquire -> count
 -- Each under a new term.

@@ -12,3 +12,10 @@ FROM {pending} CROSS JOIN (SELECT {clock} AS now) c
 -- Exact while it is cheap, then an estimate from the ends of the key.
 SELECT CASE WHEN n <= 10000 THEN n ELSE (SELECT max(seq) FROM {event}) - (SELECT min(seq) FROM {event}) + 1 END
 FROM (SELECT count(*) AS n FROM (SELECT 1 FROM {event} LIMIT 10001))
+
+-- name: outbox.status.waiting -> rows
+-- What is due, in the order it was written, for people to look at: nothing is claimed or locked.
+SELECT e.seq, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,
+       e.payload, e.headers, e.occurred_at, e.deliver_at, e.created_at
+FROM {pending} p JOIN {event} e ON e.seq = p.seq
+WHERE p.owner IS NULL AND p.due <= {clock} ORDER BY p.seq LIMIT :limit

@@ -1,0 +1,72 @@
+-- Ordered delivery key by key: walk from key to key, lease what nobody has, then take its rows.
+
+-- name: outbox.keys.walk -> rows
+-- The next :limit keys that have waiting rows, in the order of their hash from :after on; a last row without a key says
+-- that there are no more. Each step is the smallest hash above the last: one probe per key, however many rows it has.
+-- A key is leased while a row with the token of its lease is claimed and not expired. The head is the first row of the
+-- key that may be claimed, if any: none behind a held head, nor a parked one. The last column: somebody delivers by shards.
+WITH RECURSIVE walk AS (
+  SELECT (SELECT min(key_hash) FROM {pending} WHERE key_hash > :after) AS key_hash, 1 AS n
+  UNION ALL
+  SELECT (SELECT min(p.key_hash) FROM {pending} p WHERE p.key_hash > w.key_hash), w.n + 1 FROM walk w
+  WHERE w.key_hash IS NOT NULL AND w.n < :limit)
+SELECT w.key_hash,
+       EXISTS (SELECT 1 FROM {lease} l JOIN {pending} c ON c.key_hash = l.key_hash AND c.token = l.token
+               WHERE l.key_hash = w.key_hash AND c.due > {clock}),
+       (SELECT p.seq FROM {pending} p
+        WHERE p.key_hash = w.key_hash AND p.due <= {clock}
+          AND p.seq <= coalesce((SELECT h.seq - h.parked FROM {hold} h WHERE h.key_hash = w.key_hash),
+                                9223372036854775807)
+        ORDER BY p.seq LIMIT 1),
+       EXISTS (SELECT 1 FROM {shard} WHERE owner IS NOT NULL AND until > {clock})
+FROM walk w
+
+-- name: outbox.keys.rows -> rows
+-- Up to :limit keys whose head nobody has locked. One whose head is locked or gone is passed over as a whole: its head
+-- was looked up before, so its next row is not taken in its place. The lock only keeps claimers apart, the lease holds.
+SELECT p.key_hash FROM {seqs} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq
+WHERE p.due <= {clock} LIMIT :limit FOR UPDATE SKIP LOCKED
+
+-- name: outbox.keys.pick -> rows
+-- The due rows of these keys, key by key. No more of one key than can be used, or a long one would be sorted as a whole.
+SELECT p.seq, p.key_hash FROM {keys} STRAIGHT_JOIN {pending} p FORCE INDEX ({pending_name}_key) ON p.key_hash = k.key_hash
+WHERE p.due <= {clock}
+  AND p.seq <= coalesce((SELECT h.seq - h.parked FROM {hold} h WHERE h.key_hash = k.key_hash), 9223372036854775807)
+  AND p.seq <= coalesce((SELECT q.seq FROM {pending} q FORCE INDEX ({pending_name}_key)
+                         WHERE q.key_hash = k.key_hash AND q.due <= {clock}
+                         ORDER BY q.seq LIMIT 1 OFFSET :limit), 9223372036854775807)
+ORDER BY p.key_hash, p.seq LIMIT :limit
+
+-- name: outbox.lease.expired -> rows
+-- What the former holders of these keys had claimed and let expire. Read without locks: a writer may be about to commit
+-- more rows of the same key, and a claim must not wait for him.
+SELECT p.seq, p.token FROM {keys} STRAIGHT_JOIN {pending} p FORCE INDEX ({pending_name}_key) ON p.key_hash = k.key_hash
+WHERE p.token IS NOT NULL AND p.due <= {clock}
+
+-- name: outbox.lease.expire -> count
+-- It is free, and its tokens are gone. A renewal that comes first wins (this waits for its locks): then rows with its
+-- token are left, and the key stays where it is.
+UPDATE {held} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq AND p.token = s.token
+SET p.token = NULL, p.owner = NULL, p.claimed_at = NULL
+WHERE p.due <= {clock}
+
+-- name: outbox.lease.stale -> rows
+-- Leases of these keys with no claimed row. A lease and its rows are committed together, so one that is seen without
+-- stays without; it is freed under the token that was seen, for it may be another's by then.
+SELECT l.key_hash, l.token FROM {keys} STRAIGHT_JOIN {lease} l ON l.key_hash = k.key_hash
+WHERE NOT EXISTS (SELECT 1 FROM {pending} p WHERE p.key_hash = l.key_hash AND p.token = l.token)
+
+-- name: outbox.lease.sweep -> rows
+-- The same of all keys, to keep the number of leases small.
+SELECT l.key_hash, l.token FROM {lease} l
+WHERE NOT EXISTS (SELECT 1 FROM {pending} p WHERE p.key_hash = l.key_hash AND p.token = l.token) LIMIT 1000
+
+-- name: outbox.lease.free -> count
+DELETE l FROM JSON_TABLE(:free, '$[*]' COLUMNS (key_hash bigint PATH '$[0]', token bigint PATH '$[1]')) s
+STRAIGHT_JOIN {lease} l ON l.key_hash = s.key_hash AND l.token = s.token
+
+-- name: outbox.lease.take -> count
+INSERT IGNORE INTO {lease} (key_hash, token) SELECT k.key_hash, :token FROM {keys}
+
+-- name: outbox.lease.mine -> rows
+SELECT l.key_hash FROM {keys} STRAIGHT_JOIN {lease} l ON l.key_hash = k.key_hash WHERE l.token = :token

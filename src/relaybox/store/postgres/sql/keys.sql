@@ -1,0 +1,138 @@
+-- Ordered delivery key by key: walk from key to key, lease what nobody has, then read its rows.
+
+-- name: outbox.keys.walk -> rows
+-- The next :limit keys that have waiting rows, in the order of their hash from :after on; a last row without a key says
+-- that there are no more. One index probe per key, however many rows wait behind it: a recursion is read only as far as
+-- LIMIT asks, and each step is the smallest hash above the last. `head` is the first row of the key that may be claimed,
+-- if any: none behind a held head, nor a parked one. The other columns say why nothing may be claimed at all: somebody
+-- delivers by shards; a waiting batch or an expired claim may hold earlier events of any key; one snapshot for all.
+WITH RECURSIVE clock AS MATERIALIZED (SELECT coalesce(:now, clock_timestamp()) AS now),
+walk AS (
+  SELECT (SELECT min(key_hash) FROM {pending} WHERE key_hash > :after::bigint) AS key_hash
+  UNION ALL
+  SELECT (SELECT min(p.key_hash) FROM {pending} p WHERE p.key_hash > w.key_hash) FROM walk w
+  WHERE w.key_hash IS NOT NULL)
+SELECT w.key_hash,
+       EXISTS (SELECT 1 FROM {lease} l JOIN {claim} c ON c.token = l.token WHERE l.key_hash = w.key_hash),
+       (SELECT p.seq FROM {pending} p
+        WHERE p.key_hash = w.key_hash AND p.due <= (SELECT now FROM clock)
+          AND p.seq <= coalesce((SELECT h.seq - h.parked::integer FROM {hold} h WHERE h.key_hash = w.key_hash),
+                                9223372036854775807)
+        ORDER BY p.seq LIMIT 1),
+       EXISTS (SELECT 1 FROM {shard} WHERE owner IS NOT NULL AND until > (SELECT now FROM clock)),
+       EXISTS (SELECT 1 FROM {claim} WHERE until <= (SELECT now FROM clock)),
+       current_setting('transaction_isolation')
+FROM (SELECT key_hash FROM walk LIMIT :limit) w
+
+-- name: outbox.keys.advisory -> rows
+-- Leases of up to :limit of :keys, tried in their order by advisory locks that end with the claim: who loses does not
+-- wait. The lock only keeps claimers apart; the lease holds, by its primary key. One whose claim is gone is overwritten,
+-- but only if its token is one that this snapshot saw stale: the row may be another's by now, and his claim unseen.
+WITH locked AS MATERIALIZED (
+  SELECT k.key_hash FROM unnest(:keys::bigint[]) AS k(key_hash)
+  WHERE pg_try_advisory_xact_lock(:namespace::integer, (k.key_hash & 2147483647)::integer)
+  LIMIT :limit),
+stale AS MATERIALIZED (
+  SELECT l.token FROM locked k JOIN {lease} l ON l.key_hash = k.key_hash
+  WHERE NOT EXISTS (SELECT 1 FROM {claim} c WHERE c.token = l.token))
+INSERT INTO {lease} AS l (key_hash, token) SELECT key_hash, :token::bigint FROM locked
+ON CONFLICT (key_hash) DO UPDATE SET token = excluded.token WHERE l.token IN (SELECT token FROM stale)
+RETURNING key_hash
+
+-- name: outbox.keys.rows -> rows
+-- The same by locks on the head rows. A key whose head is locked or gone is passed over as a whole: its head was looked
+-- up before, so its next row is not taken in its place.
+WITH locked AS MATERIALIZED (
+  SELECT k.key_hash FROM unnest(:keys::bigint[], :heads::bigint[]) WITH ORDINALITY AS k(key_hash, head, ord)
+  JOIN {pending} p ON p.seq = k.head
+  ORDER BY k.ord LIMIT :limit
+  FOR UPDATE OF p SKIP LOCKED),
+stale AS MATERIALIZED (
+  SELECT l.token FROM locked k JOIN {lease} l ON l.key_hash = k.key_hash
+  WHERE NOT EXISTS (SELECT 1 FROM {claim} c WHERE c.token = l.token))
+INSERT INTO {lease} AS l (key_hash, token) SELECT key_hash, :token::bigint FROM locked
+ON CONFLICT (key_hash) DO UPDATE SET token = excluded.token WHERE l.token IN (SELECT token FROM stale)
+RETURNING key_hash
+
+-- name: outbox.keys.claim -> rows
+-- The due rows of keys we have leased, key by key in their order, into one claim. A later statement than the lease, so
+-- that it sees what the former holder of a key left. Whole keys, but for the one that :limit cuts: its lease keeps the
+-- tail. Keys that give nothing are free again. Unlike other claims this one waits for the disk: a lease that a crash of
+-- the server undid would give the key to somebody else while we deliver.
+WITH clock AS MATERIALIZED (SELECT coalesce(:now, clock_timestamp()) AS now),
+picked AS MATERIALIZED (
+  SELECT r.ctid FROM unnest(:keys::bigint[]) AS k(key_hash)
+  CROSS JOIN LATERAL (
+    SELECT p.ctid FROM {pending} p
+    WHERE p.key_hash = k.key_hash AND p.due <= (SELECT now FROM clock)
+      AND p.seq <= coalesce((SELECT h.seq - h.parked::integer FROM {hold} h WHERE h.key_hash = k.key_hash),
+                            9223372036854775807)
+    ORDER BY p.seq LIMIT :limit) r
+  WHERE NOT EXISTS (SELECT 1 FROM {claim} WHERE until <= (SELECT now FROM clock))
+  LIMIT :limit),
+gone AS (
+  DELETE FROM {pending} WHERE ctid = ANY(ARRAY(SELECT ctid FROM picked))
+  RETURNING key_hash, seq * 65536 + least(attempts + 1, 65535) AS item),
+unused AS (
+  DELETE FROM {lease} WHERE key_hash = ANY(:keys::bigint[]) AND token = :token
+    AND key_hash NOT IN (SELECT key_hash FROM gone)),
+held AS (
+  INSERT INTO {claim} (token, owner, until, claimed_at, items)
+  SELECT :token, :owner, c.now + make_interval(secs => :lease::float8), c.now, t.items
+  FROM clock c, (SELECT array_agg(item ORDER BY item) AS items FROM gone) t
+  WHERE t.items IS NOT NULL)
+SELECT t.item / 65536, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,
+       e.payload, e.headers, e.occurred_at, e.deliver_at, e.created_at, (t.item % 65536)::integer, t.key_hash
+FROM gone t LEFT JOIN {event} e ON e.seq = t.item / 65536
+
+-- name: outbox.keys.turn -> rows
+-- The claim of outbox.claim.ordered while keys are held: from key to key instead of by seq, so that whatever waits behind
+-- a held head costs one probe and not a scan past all of it. ANY(ARRAY(…)) and not IN: as a join it could begin with the
+-- shards, and the keys would not come in their order.
+WITH RECURSIVE clock AS MATERIALIZED (
+  SELECT coalesce(:now, clock_timestamp()) AS now, set_config('synchronous_commit', 'off', true)),
+mine AS MATERIALIZED (
+  SELECT shard FROM {shard} WHERE owner = :owner AND until > (SELECT now FROM clock) FOR SHARE),
+walk AS (
+  SELECT (SELECT min(key_hash) FROM {pending} WHERE key_hash > :after::bigint) AS key_hash
+  UNION ALL
+  SELECT (SELECT min(p.key_hash) FROM {pending} p WHERE p.key_hash > w.key_hash) FROM walk w
+  WHERE w.key_hash IS NOT NULL),
+picked AS MATERIALIZED (
+  SELECT r.ctid FROM walk w
+  CROSS JOIN LATERAL (
+    SELECT p.ctid FROM {pending} p
+    WHERE p.key_hash = w.key_hash AND p.due <= (SELECT now FROM clock)
+      AND p.seq <= coalesce((SELECT h.seq - h.parked::integer FROM {hold} h WHERE h.key_hash = w.key_hash),
+                            9223372036854775807)
+    ORDER BY p.seq LIMIT :limit) r
+  WHERE (w.key_hash >> 32) % :shards = ANY(ARRAY(SELECT shard FROM mine))
+    AND NOT EXISTS (SELECT 1 FROM {claim} WHERE until <= (SELECT now FROM clock))
+    AND NOT EXISTS (SELECT 1 FROM {lease})
+  LIMIT :limit),
+gone AS (
+  DELETE FROM {pending} WHERE ctid = ANY(ARRAY(SELECT ctid FROM picked))
+  RETURNING key_hash, seq * 65536 + least(attempts + 1, 65535) AS item),
+held AS (
+  INSERT INTO {claim} (token, owner, until, claimed_at, items)
+  SELECT :token, :owner, c.now + make_interval(secs => :lease::float8), c.now, t.items
+  FROM clock c, (SELECT array_agg(item ORDER BY item) AS items FROM gone) t
+  WHERE t.items IS NOT NULL)
+SELECT t.item / 65536, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,
+       e.payload, e.headers, e.occurred_at, e.deliver_at, e.created_at, (t.item % 65536)::integer, t.key_hash
+FROM gone t LEFT JOIN {event} e ON e.seq = t.item / 65536
+
+-- name: outbox.lease.free -> count
+-- Keys of which nothing is left in our claim. Only under our token: it may be another's lease by now.
+DELETE FROM {lease} l USING unnest(:keys::bigint[], :tokens::bigint[]) AS s(key_hash, token)
+WHERE l.key_hash = s.key_hash AND l.token = s.token
+
+-- name: outbox.lease.sweep -> count
+-- Leases whose claim is gone hold nothing; this keeps their number small. A lease and its claim are committed together, so
+-- one seen without a claim stays without: deleted under the token that was seen, for it may be another's by now.
+WITH stale AS MATERIALIZED (
+  SELECT l.key_hash, l.token FROM {lease} l WHERE NOT EXISTS (SELECT 1 FROM {claim} c WHERE c.token = l.token)),
+locked AS MATERIALIZED (
+  SELECT l.key_hash FROM stale s JOIN {lease} l ON l.key_hash = s.key_hash AND l.token = s.token
+  FOR UPDATE OF l SKIP LOCKED)
+DELETE FROM {lease} WHERE key_hash IN (SELECT key_hash FROM locked)

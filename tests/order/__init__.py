@@ -1,0 +1,1 @@
+"""Order per key, whichever way keys are shared out."""

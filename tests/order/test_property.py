@@ -1,0 +1,275 @@
+"""F-03: whatever workers do, crash, sleep or rebalance, a key has one holder at a time and is delivered in order.
+
+Each example is a script of such steps against a real database, in a time that only the script moves. ORDER_EXAMPLES
+makes it longer and random.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+import relaybox.store.postgres as postgres
+from relaybox import Settings
+from relaybox.drivers import open_sync
+from relaybox.store import open_store
+from relaybox.testing.servers import require
+
+from .world import LEASE, SHARDS, TTL, Outcome, Taken, Worker, World
+
+KEYS = "abcde"
+WORKERS = 3
+LAWS = [
+    ("postgres", "shards"),
+    ("postgres", "advisory"),
+    ("postgres", "rows"),
+    ("mariadb", "rows"),
+    ("mariadb", "shards"),
+    ("sqlite", "shards"),
+]
+
+keys = st.sampled_from(KEYS)
+anybody = st.integers(0, WORKERS - 1)
+outcomes = st.tuples(
+    st.integers(0, 4), st.sampled_from(["done", "done", "done", "retry", "park", "skip"]), st.sampled_from([0, 2, 60])
+)
+
+
+class Workers(RuleBasedStateMachine):
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self.world = world
+        self.written: dict[int, str] = {}  # committed
+        self.final: set[int] = set()  # done, or dead and given up
+        self.parked: dict[str, int] = {}
+        self.open: list[tuple[ExitStack, dict[int, str], Any]] = []
+        self.workers: list[Worker] = []
+        self.born = 0
+
+    @initialize(assignment=st.sampled_from(["leases", "rendezvous", "static"]))
+    def begin(self, assignment: str) -> None:
+        self.world.wipe()
+        self.assignment = assignment
+        self.workers = [self.new_worker() for _ in range(WORKERS)]
+        self.write([*KEYS, *KEYS], batch=False)
+        self.tick(0)
+
+    def new_worker(self) -> Worker:
+        self.born += 1
+        static = f"0-{self.born % SHARDS}" if self.assignment == "static" else None  # they overlap
+        config = Settings(shards=SHARDS, shard_assignment=self.assignment, static_shards=static)  # type: ignore[arg-type]
+        worker = Worker(f"w{self.born}", config)
+        self.world.register(worker)
+        return worker
+
+    # -- writers ------------------------------------------------------------------------------------
+
+    def unlocked(self, wanted: list[str]) -> list[str]:
+        """Writers of one key wait for each other, as they do where they update its aggregate."""
+        locked = {key for _, written, _ in self.open for key in written.values()}
+        return [key for key in wanted if key not in locked]
+
+    @rule(wanted=st.lists(keys, min_size=1, max_size=6), batch=st.booleans())
+    def write(self, wanted: list[str], batch: bool) -> None:
+        free = self.unlocked(wanted)
+        if free:
+            self.written |= dict(zip(self.world.write(free, batch=batch), free, strict=True))
+
+    @precondition(lambda self: self.world.store.dialect != "sqlite" and len(self.open) < 2)
+    @rule(wanted=st.lists(keys, min_size=1, max_size=3))
+    def open_transaction(self, wanted: list[str]) -> None:
+        free = self.unlocked(wanted)
+        if free:
+            stack = ExitStack()
+            seqs, connection = stack.enter_context(self.world.transaction(free))
+            self.open.append((stack, dict(zip(seqs, free, strict=True)), connection))
+
+    @precondition(lambda self: self.open)
+    @rule(which=st.integers(0, 1), commit=st.booleans())
+    def end_transaction(self, which: int, commit: bool) -> None:
+        stack, written, connection = self.open.pop(which % len(self.open))
+        with stack:
+            if commit:
+                connection.commit()
+                self.written |= written
+            else:
+                connection.rollback()
+
+    # -- workers ------------------------------------------------------------------------------------
+
+    @rule(who=anybody, limit=st.integers(1, 8), outcomes=st.lists(outcomes, max_size=6))
+    def work(self, who: int, limit: int, outcomes: list[tuple[int, Outcome, int]]) -> None:
+        """Claim, and settle some of what is here."""
+        worker = self.workers[who]
+        if worker.awake:
+            self.claimed(worker, limit)
+            for outcome in outcomes:
+                self.settle_one(worker, *outcome)
+
+    @rule(who=anybody, outcome=outcomes)
+    def settle(self, who: int, outcome: tuple[int, Outcome, int]) -> None:
+        """Also by one that slept too long and has not noticed yet."""
+        if self.workers[who].awake:
+            self.settle_one(self.workers[who], *outcome)
+
+    def settle_one(self, worker: Worker, which: int, outcome: Outcome, delay: int) -> None:
+        if worker.keys:
+            self.settled(worker, worker.keys[which % len(worker.keys)], outcome, delay)
+
+    def claimed(self, worker: Worker, limit: int) -> list[Taken]:
+        before = self.world.holders()
+        taken = self.world.claim(worker, limit)
+        after = self.world.holders()
+        assert len(taken) <= limit
+        assert [t.seq for t in taken] == sorted(t.seq for t in taken)
+        for seq, _, key in taken:
+            same_key = [other for other, its in self.written.items() if its == key]
+            for other in same_key:
+                holder = before.get(other)
+                if holder is not None and holder.until > self.world.now:
+                    assert self.world.strategy == "shards", f"{key} was leased to {holder}"
+                    assert holder.owner == worker.owner, f"{key} was with {holder}, and {worker.name} got it too"
+            skipped = [
+                other
+                for other in same_key
+                if other < seq and other not in self.final and getattr(after.get(other), "owner", None) != worker.owner
+            ]
+            assert not skipped, f"{worker.name} got {seq} of {key} before {skipped}"
+        return taken
+
+    def settled(self, worker: Worker, key: str, outcome: Outcome, delay: int = 0) -> None:
+        before, holders = self.world.everything(), self.world.holders()
+        head = worker.lanes[key][0]
+        entitled = head.seq in holders and holders[head.seq].token == head.token
+        followed = any(holders.get(f.seq) and holders[f.seq].token == f.token for f in worker.lanes[key][1:])
+        _, lost = self.world.settle(worker, key, outcome, timedelta(seconds=delay))
+        assert lost == (not entitled)
+        if not entitled and not followed:
+            assert self.world.everything() == before, "a zombie changed something"
+        if entitled and outcome in ("done", "skip"):
+            self.final.add(head.seq)
+        if entitled and outcome == "park":
+            self.parked[key] = head.seq
+
+    @rule(seconds=st.sampled_from([0, 1, 4]))
+    def tick(self, seconds: int) -> None:
+        """Time passes, and whoever is awake beats, rebalances and renews."""
+        self.world.now += timedelta(seconds=seconds)
+        for worker in self.workers:
+            if worker.awake:
+                self.world.beat(worker)
+                entitled = {held.seq for held in worker.held if self.has(held.seq, held.token)}
+                assert self.world.renew(worker) == entitled
+
+    def has(self, seq: int, token: int) -> bool:
+        holder = self.world.holders().get(seq)
+        return holder is not None and holder.token == token
+
+    @rule(long=st.booleans())
+    def stall(self, long: bool) -> None:
+        """Nobody gets to beat: an outage, longer than a process may be silent or than any lease."""
+        self.world.now += (LEASE if long else TTL) + timedelta(seconds=1)
+
+    @rule(who=anybody)
+    def pause_or_wake(self, who: int) -> None:
+        """While it sleeps its leases end. Awake again it is a zombie, and does not know before its next beat."""
+        self.workers[who].awake = not self.workers[who].awake
+
+    @rule(who=anybody, politely=st.booleans())
+    def leave(self, who: int, politely: bool) -> None:
+        """Stopped or killed; another comes in its place."""
+        if politely and self.workers[who].awake:
+            self.world.release(self.workers[who])
+            self.world.retire(self.workers[who])
+        self.workers[who] = self.new_worker()
+
+    # -- the rest of the world ----------------------------------------------------------------------
+
+    @precondition(lambda self: self.parked)
+    @rule(replay=st.booleans())
+    def operator_decides(self, replay: bool) -> None:
+        key, seq = self.parked.popitem()
+        if replay:
+            assert self.world.run(self.world.store.replay([seq], self.world.now, self.world.now)) == [seq]
+        else:
+            assert self.world.run(self.world.store.unblock(key))
+            self.final.add(seq)
+
+    @invariant()
+    def one_holder_per_key(self) -> None:
+        if not self.workers:
+            return
+        live: dict[str, set[int]] = {}
+        for seq, holder in self.world.holders().items():
+            if holder.until > self.world.now:
+                title = holder.owner if self.world.strategy == "shards" else holder.token
+                live.setdefault(self.written[seq], set()).add(title)
+        assert [key for key, titles in live.items() if len(titles) > 1] == []
+
+    def teardown(self) -> None:
+        """Nothing is lost: after every lease has ended, one worker alone delivers all that is left, in order."""
+        while self.open:
+            self.end_transaction(0, commit=True)
+        if not self.workers:
+            return
+        while self.parked:
+            self.operator_decides(replay=len(self.parked) % 2 == 0)
+        self.assignment = "leases"
+        self.world.now += LEASE + TTL
+        last = self.new_worker()
+        for _ in range(len(self.written) + 20):
+            self.world.now += timedelta(seconds=1)
+            self.world.beat(last)
+            if not self.claimed(last, 8):
+                self.world.now += timedelta(seconds=60)
+                self.world.beat(last)
+            while last.keys:
+                self.settled(last, last.keys[0], "done")
+            if self.final == set(self.written):
+                break
+        assert self.final == set(self.written)
+
+
+@pytest.mark.parametrize(("engine", "strategy"), LAWS)
+def test_one_holder_per_key_and_each_in_order(
+    engine: str, strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "COPY_FROM", 2)  # so that batches wait as claims without an owner
+    monkeypatch.setattr(postgres, "BATCH", 3)
+    kind = {"postgres": "postgres-wheel", "mariadb": "mariadb"}
+    url = f"sqlite:///{tmp_path / 'order.db'}"
+    if engine in kind:
+        url = require(kind[engine], durable=False).create_database()
+    db, store = open_sync(url), open_store({"mariadb": "mysql"}.get(engine, engine))
+    db.run(store.migrate())
+    world = World(db, store, strategy)  # type: ignore[arg-type]
+    examples = int(os.environ.get("ORDER_EXAMPLES", "0"))
+    try:
+        run_state_machine_as_test(
+            lambda: Workers(world),
+            settings=settings(
+                max_examples=examples or 25,
+                stateful_step_count=40,
+                derandomize=not examples,
+                deadline=None,
+                database=None,
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
+    finally:
+        db.close()
