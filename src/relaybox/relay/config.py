@@ -1,0 +1,145 @@
+"""What a standalone relay is told: by arguments, environment and file, in that order of precedence.
+
+    [relaybox]         RELAYBOX_MAX_ATTEMPTS           settings of every node: max_attempts, lease, order_strategy …
+    [relaybox.relay]   RELAYBOX_RELAY_TO               to, format, source, ordered, contracts, listen
+    [relaybox.sink]    RELAYBOX_SINK, RELAYBOX_SINK_…  url, and the options of that sink
+
+The variables of the publisher this replaces are accepted as well (`ALIASES`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .. import settings
+from ..errors import ConfigError
+from .relay import DEFAULTS
+
+PREFIX = "RELAYBOX_"
+OLD_PREFIX = "PACKFINDERZ_"
+
+# Old name (under either prefix): ours, and how the value is read.
+ALIASES: dict[str, tuple[str, str]] = {
+    "OUTBOX_PUBLISH_BATCH_SIZE": ("BATCH_SIZE", "{}"),
+    "OUTBOX_PUBLISH_POLL_MS": ("POLL_INTERVAL", "{}ms"),
+    "OUTBOX_MAX_ATTEMPTS": ("MAX_ATTEMPTS", "{}"),
+    "PUBSUB_DOMAIN_TOPIC": ("RELAY_TO", "{}"),
+    "PUBSUB_DOMAIN_SUBSCRIPTION": ("RELAY_SUBSCRIPTION", "{}"),
+    "EVENTING_IDEMPOTENCY_TTL": ("RELAY_IDEMPOTENCY_TTL", "{}"),
+}
+DOMAIN_TOPIC = "pf-domain-events"  # where Pub/Sub gets events that no other setting sends elsewhere
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayConfig:
+    sink: str = field(default="", repr=False)  # may hold a password
+    sink_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    to: str | None = None
+    format: str = "plain"
+    source: str = "relaybox"
+    ordered: bool = True
+    contracts: str | None = None  # MODULE:OBJECT or FILE.toml
+    listen: str | None = None  # address for /live, /ready and /metrics
+    idempotency_ttl: str | None = None  # what consumers remember; warned about when shorter than what is kept here
+    subscription: str | None = None  # of consumers; only shown
+    settings: settings.Settings = field(default_factory=lambda: settings.Settings(**DEFAULTS))
+
+
+_NAMES = {f.name for f in dataclasses.fields(RelayConfig)} - {"sink", "sink_options", "settings"}
+
+
+def load(
+    arguments: Mapping[str, Any],
+    *,
+    environment: Mapping[str, str],
+    file: Path | None = None,
+) -> RelayConfig:
+    """`arguments`: fields of RelayConfig that were given on the command line, `settings` as a mapping."""
+    known = translated(environment)
+    loaded = settings.load(arguments.get("settings"), environment=known, file=file, defaults=DEFAULTS)
+    values: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+    content = settings.read_file(file) if file is not None else {}
+    for origin, relay, sink in (
+        (f"[relay] of {file.name if file else ''}", _table(content, "relay"), _table(content, "sink")),
+        (
+            "the environment",
+            _prefixed(known, "RELAY_"),
+            {"url": known.get(PREFIX + "SINK") or None, **_prefixed(known, "SINK_")},
+        ),
+        ("the arguments", {n: v for n, v in arguments.items() if n in _NAMES}, _given_sink(arguments)),
+    ):
+        if unknown := sorted(relay.keys() - _NAMES):
+            raise ConfigError(f"unknown name {unknown[0]!r} in {origin}; a relay knows {', '.join(sorted(_NAMES))}")
+        values |= {name: value for name, value in relay.items() if value is not None}
+        sink = {name: value for name, value in sink.items() if value is not None}
+        if "url" in sink:
+            if "sink" in values:
+                options = {}  # another sink: the options of the former one are not for it
+            values["sink"] = sink.pop("url")
+        options |= sink
+    if "ordered" in values:
+        values["ordered"] = _boolean(values["ordered"])
+    for name, value in values.items():
+        if not isinstance(value, bool if name == "ordered" else str):
+            raise ConfigError(f"expected {name} to be text, got {type(value).__name__}")
+    if not values.get("sink"):
+        raise ConfigError("no sink given; set RELAYBOX_SINK, or use --sink or url under [relaybox.sink]")
+    _check_account(values["sink"])
+    if values.get("to") is None and values.get("contracts") is None and values["sink"].startswith("pubsub:"):
+        values["to"] = DOMAIN_TOPIC
+    if values.get("to") is None and values.get("contracts") is None and values["sink"].startswith(("http:", "https:")):
+        values["to"] = "default"  # the endpoint that a plain URL stands for
+    return RelayConfig(**values, sink_options=options, settings=loaded.settings)
+
+
+def translated(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment with old names replaced by ours; where both are set, ours counts."""
+    known = dict(environment)
+    for old, (new, form) in ALIASES.items():
+        for prefix in (OLD_PREFIX, PREFIX):
+            value = known.pop(prefix + old, None)
+            if value is not None:
+                known.setdefault(PREFIX + new, form.format(value))
+    return known
+
+
+def _given_sink(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {"url": arguments.get("sink"), **(arguments.get("sink_options") or {})}
+
+
+def _prefixed(environment: Mapping[str, str], kind: str) -> dict[str, Any]:
+    start = PREFIX + kind
+    given = {name: value for name, value in environment.items() if name.startswith(start) and value}
+    return {name.removeprefix(start).lower(): value for name, value in given.items()}
+
+
+def _table(content: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found = content.get(name, {})
+    if not isinstance(found, dict):
+        raise ConfigError(f"expected [relaybox.{name}] to be a table, got {type(found).__name__}")
+    return dict(found)
+
+
+def _check_account(url: str) -> None:
+    """A slash in a password ends the host: what stands before it would be shown as a port."""
+    rest = url.partition("://")[2]
+    host = re.split("[/?#]", rest, maxsplit=1)[0]
+    port = host.rpartition(":")[2]
+    if "@" in rest and "@" not in host and ":" in host and not (port.isdecimal() or port.endswith("]")):
+        raise ConfigError("the sink's URL has an @ behind its host; in a password write / ? # @ as %2F %3F %23 %40")
+
+
+def _boolean(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if str(value).lower() in ("true", "1", "yes", "on"):
+        return True
+    if str(value).lower() in ("false", "0", "no", "off"):
+        return False
+    raise ConfigError(f"expected ordered to be true or false, got {value!r}")

@@ -1,0 +1,73 @@
+"""Outages of single destinations: an endpoint that is down must neither stop nor be hammered by the others.
+
+A destination that failed rests for a growing pause, or for the time it asked for; then one message tries it again,
+while the rest wait a little longer. What rests is given back to the database with a due time and without counting.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from datetime import timedelta
+
+from ..clock import Clock
+from ..errors import SinkUnavailable
+
+FIRST = 1.0
+LONGEST = 60.0
+TRIAL = 15.0  # seconds that the one message sent after a pause may take
+LONGEST_RETRY_AFTER = timedelta(hours=1)
+MOST = 10_000  # destinations remembered; beyond it the oldest is tried without a pause
+
+
+@dataclass(slots=True)
+class _Rest:
+    failures: int
+    until: float
+    reason: str
+    trying: bool = False  # one message has been sent to see
+
+
+class Pauses:
+    def __init__(self, clock: Clock, rng: random.Random | None = None) -> None:
+        self._clock = clock
+        self._rng = rng or random.Random()
+        self._resting: dict[str, _Rest] = {}
+
+    def __len__(self) -> int:
+        return len(self._resting)
+
+    def admit(self, destination: str) -> SinkUnavailable | None:
+        """None: send it. Otherwise why not, and when to come back."""
+        rest = self._resting.get(destination)
+        if rest is None:
+            return None
+        now = self._clock.monotonic()
+        if now >= rest.until:
+            rest.until, rest.trying = now + TRIAL, True
+            return None
+        return self._unavailable(destination, rest, FIRST if rest.trying else rest.until - now)
+
+    def failed(self, destination: str, error: SinkUnavailable) -> SinkUnavailable:
+        """The first of many that fail together begins the pause; the others join it."""
+        now = self._clock.monotonic()
+        rest = self._resting.pop(destination, None)
+        if rest is None or rest.trying or now >= rest.until:
+            failures = 1 if rest is None else rest.failures + 1
+            rest = _Rest(failures, now + self._pause(failures, error), str(error))
+        while len(self._resting) >= MOST:
+            del self._resting[next(iter(self._resting))]
+        self._resting[destination] = rest
+        return self._unavailable(destination, rest, rest.until - now)
+
+    def succeeded(self, destination: str) -> None:
+        self._resting.pop(destination, None)
+
+    def _pause(self, failures: int, error: SinkUnavailable) -> float:
+        if error.retry_after is not None:
+            return min(error.retry_after, LONGEST_RETRY_AFTER).total_seconds()
+        return min(FIRST * 2.0 ** min(failures - 1, 10), LONGEST) * self._rng.uniform(0.5, 1.0)
+
+    def _unavailable(self, destination: str, rest: _Rest, pause: float) -> SinkUnavailable:
+        later = timedelta(seconds=pause + self._rng.uniform(0.0, 0.25))
+        return SinkUnavailable(rest.reason, retry_after=later, destination=destination)

@@ -1,0 +1,176 @@
+"""The relay's handler: check the contract, find the destination, render, publish, conclude.
+
+A message that may never go out (contract, size, no destination) is rejected alone. While the broker is away the batch
+stays here and is tried again when it is back: no attempt is counted, no order changes, and what was acknowledged is
+settled meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+from ..clock import Clock
+from ..contracts import Contracts
+from ..errors import DeliveryError, Reject, SinkUnavailable
+from ..event import Event
+from ..lifecycle import Observers, Published
+from ..runtime.work import Batch, Delivery
+from ..sinks.formats import Render
+from ..sinks.spi import Answer, Message, Sink
+from .circuit import Circuit
+from .pauses import Pauses
+
+Prepare = Callable[[Event], Message]
+Due = tuple[Delivery, Message]
+
+
+def preparation(
+    sink: Sink, render: Render, route: Callable[[Event], str] | None, contracts: Contracts | None
+) -> Prepare:
+    """Everything between a stored event and the message that leaves. Raises Reject for what never can."""
+    limit = sink.features.max_bytes
+
+    def prepare(event: Event) -> Message:
+        destination = None
+        if contracts is not None:
+            event, contract = contracts.outgoing(event)
+            destination = contract.to
+        if destination is None:
+            if route is None:
+                raise Reject(f"neither the contract of {event.type!r} nor the relay names a destination")
+            destination = route(event)
+            if not isinstance(destination, str) or not destination:
+                raise Reject(f"expected the route of {event.type!r} to be the name of a destination")
+        message = render(event, destination)
+        if limit is not None and len(message.body) > limit:
+            raise Reject(f"the message is {len(message.body):,} bytes, {sink.name} takes {limit:,}")
+        return message
+
+    return prepare
+
+
+class Publisher:
+    def __init__(
+        self,
+        sink: Sink,
+        prepare: Prepare,
+        circuit: Circuit,
+        *,
+        size: int,
+        timeout: timedelta,
+        observers: Observers,
+        clock: Clock,
+    ) -> None:
+        self.size = min(size, sink.features.batch)
+        # Destinations are published to at the same time: two of them must not share a key.
+        self.sequences = sink.features.sequences and not sink.features.by_destination
+        self._sink = sink
+        self._prepare = prepare
+        self._circuit = circuit
+        self._pauses = Pauses(clock)
+        # A sink with many destinations bounds each of them itself: one slow endpoint must not fail the rest.
+        self._timeout = None if sink.features.by_destination else timeout.total_seconds()
+        self._observers = observers
+        self._clock = clock
+
+    async def handle(self, batch: Batch) -> None:
+        messages = await self._messages(batch)
+        while True:
+            await self._circuit.passage()
+            due = await self._admitted(batch, messages)
+            if not due:
+                return
+            if self._timeout is not None:
+                await self._publish(batch, due)
+                continue
+            async with asyncio.TaskGroup() as group:  # each destination by itself: none waits for a slow one
+                for some in _by_destination(due):
+                    group.create_task(self._publish(batch, some))
+
+    async def _publish(self, batch: Batch, due: Sequence[Due]) -> None:
+        started = self._clock.monotonic()
+        answers = await self._answers([message for _, message in due])
+        sent = self._conclude(batch, due, answers)
+        if sent and self._observers:
+            self._observers(Published(self._sink.name, sent, self._clock.monotonic() - started))
+
+    async def _answers(self, messages: Sequence[Message]) -> Sequence[Answer]:
+        """One for each message, whatever the sink does: what it raises stands for all of them."""
+        error: Answer
+        try:
+            async with asyncio.timeout(self._timeout):
+                answers = await self._sink.publish(messages)
+            if len(answers) == len(messages):
+                return answers
+            error = DeliveryError(f"{self._sink.name} gave {len(answers)} answers to {len(messages)} messages")
+        except asyncio.CancelledError as raised:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            error = raised  # nobody cancelled us: a client gave up what we awaited
+        except Exception as raised:
+            error = raised
+            if isinstance(raised, TimeoutError) and self._timeout is not None:
+                error = SinkUnavailable(f"no answer within {self._timeout:g} s")
+        return [error] * len(messages)
+
+    async def _messages(self, batch: Batch) -> dict[int, Message]:
+        messages = {}
+        for delivery in await batch.waiting():
+            try:
+                messages[delivery.seq] = self._prepare(delivery.event)
+            except Exception as error:
+                batch.failed(delivery, error)
+        return messages
+
+    async def _admitted(self, batch: Batch, messages: dict[int, Message]) -> list[Due]:
+        """What may go out now: still ours, and its destination is not resting."""
+        waiting = [(d, messages[d.seq]) for d in await batch.waiting() if d.seq in messages]
+        if not len(self._pauses):
+            return waiting
+        admitted = []
+        behind: set[str | None] = set()  # keys that wait for one whose destination rests
+        for delivery, message in waiting:
+            if delivery.lane is not None and delivery.lane in behind:
+                continue
+            resting = self._pauses.admit(message.destination)
+            if resting is None:
+                admitted.append((delivery, message))
+            else:
+                behind.add(delivery.lane)
+                batch.failed(delivery, resting)
+        return admitted
+
+    def _conclude(self, batch: Batch, due: Sequence[Due], answers: Sequence[Answer]) -> int:
+        sent = 0
+        outage: SinkUnavailable | None = None
+        behind: set[str | None] = set()  # keys whose head stays here until the broker is back
+        for (delivery, message), answer in zip(due, answers, strict=True):
+            if delivery.lane is not None and delivery.lane in behind:
+                continue
+            if answer is None:
+                batch.done(delivery)
+                sent += 1
+                if len(self._pauses):
+                    self._pauses.succeeded(message.destination)
+            elif isinstance(answer, SinkUnavailable) and answer.destination is None:
+                outage = answer
+                behind.add(delivery.lane)
+            elif isinstance(answer, SinkUnavailable):
+                batch.failed(delivery, self._pauses.failed(message.destination, answer))
+            else:
+                batch.failed(delivery, answer)
+        if outage is not None:
+            self._circuit.trip(outage)
+        elif sent:
+            self._circuit.succeeded()
+        return sent
+
+
+def _by_destination(due: Sequence[Due]) -> list[list[Due]]:
+    grouped: dict[str, list[Due]] = {}
+    for delivery, message in due:
+        grouped.setdefault(message.destination, []).append((delivery, message))
+    return list(grouped.values())

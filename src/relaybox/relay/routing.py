@@ -1,0 +1,51 @@
+"""From an event to its destination: one name for all, a template, a function, or the contracts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from string import Formatter
+from typing import TypeAlias
+
+from ..errors import ConfigError, Reject
+from ..event import Event
+
+To: TypeAlias = str | Callable[[Event], str]
+
+_FIELDS = {
+    "type": lambda event: event.type,
+    "aggregate_type": lambda event: event.aggregate_type,
+    "tenant": lambda event: event.tenant,
+    "key": lambda event: event.key,
+}
+
+
+def router(to: To) -> Callable[[Event], str]:
+    """`to` as a function. A template names fields of the event: "{aggregate_type}-events"."""
+    if callable(to):
+        return to
+    if not isinstance(to, str) or not to:
+        raise ConfigError(f"expected `to` to be a destination, a template or a function, got {to!r}")
+    try:
+        fields = [_written(name, form, how) for _, name, form, how in Formatter().parse(to) if name is not None]
+    except ValueError as error:
+        raise ConfigError(f"the destination {to!r} is not a template: {error}") from None
+    unknown = [name for name in fields if name not in _FIELDS]
+    if unknown:
+        raise ConfigError(f"unknown field {unknown[0]!r} in the destination {to!r}; expected {', '.join(_FIELDS)}")
+    if not fields:
+        name = to.format()
+        return lambda event: name
+
+    def fill(event: Event) -> str:
+        values = {name: _FIELDS[name](event) for name in fields}
+        missing = [name for name, value in values.items() if not value]
+        if missing:
+            raise Reject(f"the destination {to!r} needs the event's {missing[0]}, and it has none")
+        return to.format_map(values)
+
+    return fill
+
+
+def _written(name: str, form: str | None, conversion: str | None) -> str:
+    """A field as it stands in the template: `type!r` and `type:>9` are more than a name."""
+    return name + (f"!{conversion}" if conversion else "") + (f":{form}" if form else "")

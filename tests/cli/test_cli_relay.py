@@ -1,0 +1,229 @@
+"""`relaybox relay`: configuration from everywhere, once, in thought, as a process that is stopped and killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tomllib
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relaybox import Event, Outbox
+from relaybox.errors import ConfigError
+from relaybox.relay.config import ALIASES, load
+from relaybox.settings import Settings
+from relaybox.testing.servers.process import free_port
+
+from .conftest import Command
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "relay"
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    made = f"sqlite:///{tmp_path}/shop.db"
+    with Outbox(made, migrate=True) as box, box.transaction() as tx:
+        box.write_all(tx, [Event("Placed", {"n": n}, key=f"k{n % 3}", aggregate_type="order") for n in range(9)])
+    return made
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_once_sends_what_is_due_and_ends(relaybox: Command, url: str, tmp_path: Path) -> None:
+    result = relaybox(
+        "relay", "--url", url, "--sink", f"file://{tmp_path}/out.jsonl", "--to", "{aggregate_type}s", "--once", "--json"
+    )
+    assert json.loads(result.stdout) == {"sent": 9, "died": 0, "failed_attempts": 0, "left": 0}
+    sent = lines(tmp_path / "out.jsonl")
+    assert {line["destination"] for line in sent} == {"orders"}
+    for key in ("k0", "k1", "k2"):
+        numbers = [line["data"]["n"] for line in sent if line["key"] == key]
+        assert numbers == sorted(numbers)
+
+
+def test_a_dry_run_shows_and_touches_nothing(relaybox: Command, url: str, tmp_path: Path) -> None:
+    arguments = ("relay", "--url", url, "--sink", f"file://{tmp_path}/out.jsonl", "--dry-run")
+    shown = json.loads(relaybox(*arguments, "--to", "x", "--limit", "4", "--json").stdout)
+    assert [row["to"] for row in shown["messages"]] == ["x"] * 4
+    relaybox(*arguments, "--to", "{tenant}", exit_code=1)
+    assert not (tmp_path / "out.jsonl").exists()
+    with Outbox(url) as box:
+        assert (box.status().due, box.status().claimed) == (9, 0)
+
+
+def test_once_tells_of_what_died(relaybox: Command, url: str, tmp_path: Path) -> None:
+    (tmp_path / "contracts.toml").write_text('[contracts.Placed]\nto = "x"\naggregate_type = "customer"\n')
+    result = relaybox(
+        "relay",
+        "--url",
+        url,
+        "--sink",
+        f"file://{tmp_path}/o",
+        "--contracts",
+        f"{tmp_path}/contracts.toml",
+        "--once",
+        "--json",
+        exit_code=1,
+    )
+    assert json.loads(result.stdout)["died"] == 9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--to", "x"), "no sink given"),
+        (("--sink", "carrier-pigeon://x", "--to", "x"), "unknown kind of sink 'carrier-pigeon'"),
+        (
+            (
+                "--sink",
+                "stdout:",
+            ),
+            "needs `to`",
+        ),
+        (("--sink", "stdout:", "--to", "x", "--set", "colour=red"), "unknown setting 'colour'"),
+        (("--sink", "stdout:", "--to", "x", "--sink-option", "colour=red"), "unknown option 'colour'"),
+        (("--sink", "stdout:", "--to", "x", "--format", "xml"), "expected format to be one of"),
+        (("--sink", "stdout:", "--to", "x", "--contracts", "nowhere:contracts"), "no module 'nowhere'"),
+    ],
+)
+def test_wrong_settings_get_one_line(relaybox: Command, url: str, arguments: tuple[str, ...], text: str) -> None:
+    result = relaybox("relay", "--url", url, *arguments, exit_code=1)
+    assert text in result.output
+    assert "Traceback" not in result.output
+
+
+def test_precedence(tmp_path: Path) -> None:
+    file = tmp_path / "relay.toml"
+    file.write_text(
+        '[relaybox]\nmax_attempts = 3\nlease = "40s"\n[relaybox.relay]\nto = "file"\nsource = "file"\n'
+        '[relaybox.sink]\nurl = "stdout:"\nflush = "always"\n'
+    )
+    environment = {"RELAYBOX_MAX_ATTEMPTS": "4", "RELAYBOX_RELAY_TO": "environment", "RELAYBOX_SINK_FLUSH": "never"}
+    config = load({"to": "argument"}, environment=environment, file=file)
+    assert (config.to, config.source, config.settings.max_attempts) == ("argument", "file", 4)
+    assert config.settings.lease.total_seconds() == 40
+    assert (config.sink, config.sink_options) == ("stdout:", {"flush": "never"})
+    other = load({"sink": "kafka://x"}, environment=environment, file=file)
+    assert (other.sink, other.sink_options) == ("kafka://x", {})
+
+
+def test_the_defaults_of_a_publisher() -> None:
+    config = load({"sink": "pubsub://shop"}, environment={})
+    assert (config.settings.max_attempts, Settings().max_attempts) == (25, 10)
+    assert config.settings.purge_retention is not None
+    assert config.settings.purge_retention.days == 30
+    assert config.to == "pf-domain-events"
+
+
+@pytest.mark.parametrize("prefix", ["PACKFINDERZ_", "RELAYBOX_"])
+def test_the_old_names_work_under_both_prefixes(prefix: str) -> None:
+    values = {
+        "OUTBOX_PUBLISH_BATCH_SIZE": "51",
+        "OUTBOX_PUBLISH_POLL_MS": "750",
+        "OUTBOX_MAX_ATTEMPTS": "7",
+        "PUBSUB_DOMAIN_TOPIC": "domain",
+        "PUBSUB_DOMAIN_SUBSCRIPTION": "sub",
+        "EVENTING_IDEMPOTENCY_TTL": "720h",
+    }
+    assert values.keys() == ALIASES.keys()
+    environment = {prefix + name: value for name, value in values.items()} | {"RELAYBOX_SINK": "pubsub://p"}
+    config = load({}, environment=environment)
+    chosen = config.settings
+    assert (chosen.batch_size, chosen.max_attempts, config.to) == (51, 7, "domain")
+    assert chosen.poll_interval is not None
+    assert chosen.poll_interval.total_seconds() == 0.75
+    assert (config.subscription, config.idempotency_ttl) == ("sub", "720h")
+    ours = load({}, environment=environment | {"RELAYBOX_MAX_ATTEMPTS": "9"})
+    assert ours.settings.max_attempts == 9
+
+
+def test_unknown_names_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="unknown name 'colour'"):
+        load({}, environment={"RELAYBOX_RELAY_COLOUR": "red", "RELAYBOX_SINK": "stdout:"})
+    with pytest.raises(ConfigError, match="expected ordered to be true or false"):
+        load({}, environment={"RELAYBOX_RELAY_ORDERED": "perhaps", "RELAYBOX_SINK": "stdout:"})
+
+
+def test_a_config_with_a_secret_does_not_show_it() -> None:
+    config = load({"sink": "amqp://u:canary@h"}, environment={"RELAYBOX_SINK_PASSWORD": "canary"})
+    assert "canary" not in repr(config)
+
+
+class Process:
+    """A relay as users run it."""
+
+    def __init__(self, *arguments: str, folder: Path) -> None:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("RELAYBOX_")}
+        self.child = subprocess.Popen(
+            [sys.executable, "-m", "relaybox.cli", "relay", *arguments],
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def ready(self) -> str:
+        assert self.child.stdout is not None
+        return self.child.stdout.readline()
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[Any]:
+    running: list[Process] = []
+
+    def start(*arguments: str) -> Process:
+        running.append(Process(*arguments, folder=tmp_path))
+        return running[-1]
+
+    yield start
+    for process in running:
+        process.child.kill()
+        process.child.communicate()
+
+
+def test_a_process_serves_its_health_and_stops_gracefully(url: str, tmp_path: Path, started: Any) -> None:
+    port = free_port()
+    process = started(
+        "--url", url, "--sink", f"file://{tmp_path}/out.jsonl", "--to", "x", "--listen", f"127.0.0.1:{port}"
+    )
+    assert "relaybox relays outbox_event (sqlite)" in process.ready()
+    here = f"http://127.0.0.1:{port}"
+    for page in ("/live", "/ready"):
+        with urllib.request.urlopen(here + page, timeout=5) as answer:
+            assert json.load(answer)["ok"] is True
+    with urllib.request.urlopen(here + "/metrics", timeout=5) as answer:
+        text = answer.read().decode()
+    assert "outbox_backlog" in text
+    assert "outbox_published_total" in text
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        urllib.request.urlopen(here + "/other", timeout=5)
+    process.child.send_signal(signal.SIGTERM)
+    output, _ = process.child.communicate(timeout=20)
+    assert process.child.returncode == 0
+    assert "relaybox stops" in output
+    with Outbox(url) as box:
+        assert box.instances() == []
+
+
+def test_the_example_files_are_what_the_command_takes() -> None:
+    content = tomllib.loads((EXAMPLES / "relay.toml").read_text())
+    assert set(content) == {"relaybox"}
+    config = load({}, environment={}, file=EXAMPLES / "relay.toml")
+    assert config.format == "cloudevents"
+    unit = (EXAMPLES / "relaybox-relay.service").read_text()
+    assert "relaybox relay --config /etc/relaybox/relay.toml" in unit
+    assert (
+        'ENTRYPOINT ["relaybox", "relay", "--config", "/etc/relaybox/relay.toml"]'
+        in (EXAMPLES / "Dockerfile").read_text()
+    )

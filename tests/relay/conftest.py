@@ -1,0 +1,48 @@
+"""Outboxes with events in them, on every engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from relaybox import Event, Outbox
+from relaybox.testing import Probe
+from relaybox.testing.servers import require
+
+Write = Callable[[Sequence[Event]], None]
+
+
+@pytest.fixture
+def probe() -> Probe:
+    return Probe()
+
+
+@pytest.fixture(params=["postgres", "sqlite", "mariadb"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "sqlite":
+        made = f"sqlite:///{tmp_path}/outbox.db"
+    else:
+        kind = {"postgres": "postgres-wheel", "mariadb": "mariadb"}[request.param]
+        made = require(kind, durable=False).create_database()  # type: ignore[attr-defined]
+    with Outbox(made, migrate=True):
+        pass
+    return made
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> str:
+    made = f"sqlite:///{tmp_path}/outbox.db"
+    with Outbox(made, migrate=True):
+        pass
+    return made
+
+
+def write(url: str, events: Sequence[Event]) -> None:
+    with Outbox(url) as box, box.transaction() as tx:
+        box.write_all(tx, list(events))
+
+
+def numbered(count: int, keys: int) -> list[Event]:
+    return [Event("T", n, key=f"k{n % keys}") for n in range(count)]
