@@ -87,8 +87,9 @@ def run(
     lines: list[dict[str, Any]] = []
     for workload in workloads:
         given_up: set[str] = set()
+        able = [system for system in systems if workload in system.workloads]
         for repeat in range(repeats):
-            for system in systems if repeat % 2 == 0 else systems[::-1]:
+            for system in able if repeat % 2 == 0 else able[::-1]:
                 if system.name in given_up:
                     continue
                 line = done.get((workload, system.name, repeat))
@@ -110,11 +111,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = arguments(argv)
     known = all_systems()
     workloads = chosen(options.only, WORKLOADS, "workload")
-    names = chosen(options.systems, [system.name for system in known], "system")
+    names = chosen(options.systems, list(dict.fromkeys(system.name for system in known)), "system")
     sizes = Sizes.quick() if options.quick else Sizes()
     repeats = options.repeat or (1 if options.quick else 3)
     journal = Journal(options.out.with_suffix(".jsonl"))
-    done = journal.load(asdict(sizes)) if options.resume else {}
+    done = journal.load(sizes) if options.resume else {}
     if not options.resume:
         journal.clear()
     with postgres.server(options.url) as server:

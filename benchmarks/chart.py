@@ -59,6 +59,6 @@ def draw(path: Path, rows: Sequence[Row], reference: str, title: str) -> None:
 
 
 def _colour(system: str, reference: str) -> str:
-    if system == reference:
+    if system.startswith(reference):
         return OURS
-    return BASELINE if system.startswith("bare") else PEER
+    return BASELINE if "bare" in system else PEER

@@ -49,6 +49,10 @@ class PeerProcess:
     ) -> None:
         self.close()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def call(self, command: str, timeout: float = 300.0, **arguments: Any) -> dict[str, Any]:
         """Send one command and wait for its reply."""
         self.send(command, **arguments)

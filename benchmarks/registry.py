@@ -8,6 +8,8 @@ from pathlib import Path
 
 from benchmarks import install
 from benchmarks.driven import DrivenSystem
+from benchmarks.ordered import OrderedSystem, shards_shared
+from benchmarks.relayed import BareProducers, RelayboxRelays, RelayedSystem
 from benchmarks.spi import System
 from benchmarks.systems import relaybox_system
 
@@ -60,6 +62,38 @@ def systems() -> list[System]:
         _python("django-outbox-pattern", "django_outbox_pattern_peer", full_drain=20_000),
         _node("graphile-worker", "graphile_worker.mjs"),
         _node("pg-boss", "pg_boss.mjs"),
+        *_ordered(),
+        *_relayed(),
+    ]
+
+
+def _ordered() -> list[System]:
+    here = "benchmarks.systems.relaybox_ordered"
+    return [
+        OrderedSystem(relaybox_system.NAME, "Python", _own(here, "shards"), ROOT, LOGS, ready=shards_shared),
+        OrderedSystem("relaybox advisory", "Python", _own(here, "advisory"), ROOT, LOGS),
+        OrderedSystem("relaybox rows", "Python", _own(here, "rows"), ROOT, LOGS),
+        OrderedSystem("per_key_worker", "Python", _own("benchmarks.systems.per_key_worker"), ROOT, LOGS),
+    ]
+
+
+def _relayed() -> list[System]:
+    writer = _own("benchmarks.systems.relaybox_ordered", "shards")
+    naive = _own("benchmarks.systems.naive_publisher")
+    faststream = [str(install.PEERS_PYTHON), "-m", "benchmarks.peers.python.faststream_outbox_relay"]
+    return [
+        RelayboxRelays(relaybox_system.NAME, "Python", writer, ROOT, LOGS),
+        BareProducers("kafka_bare", "Python", _own("benchmarks.systems.kafka_bare"), ROOT, LOGS),
+        RelayedSystem("naive_publisher", "Python", naive, ROOT, LOGS, full_backlog=50_000),
+        RelayedSystem(
+            "faststream-outbox",
+            "Python",
+            lambda: faststream,
+            ROOT,
+            LOGS,
+            install.python_peers,
+            full_backlog=20_000,
+        ),
     ]
 
 

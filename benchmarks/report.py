@@ -80,13 +80,27 @@ def _line(row: Row, base: Row | None) -> str:
     ratio = ratio_to(row, base)
     shown = "—" if ratio is None else f"{ratio:.2f}"
     line = head + "".join(f"{_number(row[key]):>12}" for key in ("median", "min", "max")) + f"{shown:>12}"
+    return "   ".join([line, *_remarks(row)])
+
+
+def _remarks(row: Row) -> list[str]:
+    """What else belongs to the figure: medians over its repeats."""
+    extras = row["extra"]
+    remarks = []
     if "p99_median" in row:
-        line += f"   p99 {row['p99_median']:.2f} ms"
-    if row["extra"] and "of_bare" in row["extra"][0]:
-        line += f"   {median(extra['of_bare'] for extra in row['extra']):.2f} of bare, same driver"
+        remarks.append(f"p99 {row['p99_median']:.2f} ms")
+    if "p50_ms" in extras[0]:
+        remarks.append(f"p50 {median(extra['p50_ms'] for extra in extras):.2f} ms")
+    if "of_bare" in extras[0]:
+        remarks.append(f"{median(extra['of_bare'] for extra in extras):.2f} of bare, same driver")
+    if "cpu_us" in extras[0]:
+        sides = [f"{side} {median(extra['cpu_us'][side] for extra in extras):.0f}" for side in extras[0]["cpu_us"]]
+        remarks.append(f"CPU µs/event: {', '.join(sides)}")
+    if wrong := max(extra.get("out_of_order", 0) for extra in extras):
+        remarks.append(f"up to {wrong} out of order")
     if "error" in row:
-        line += f"   ({len(row['samples'])} good; {row['error'][:60]})"
-    return line
+        remarks.append(f"({len(row['samples'])} good; {row['error'][:60]})")
+    return remarks
 
 
 def _is_baseline(row: Row) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
@@ -15,6 +15,11 @@ WORKLOADS = (
     "latency_1",
     "latency_2",
     "wal",
+    "ordered_drain_1",
+    "ordered_drain_4",
+    "ordered_claim_p95",
+    "relay_kafka_1",
+    "relay_kafka_2",
 )
 UNITS: Mapping[str, str] = {
     "write_tx": "transactions/s",
@@ -25,8 +30,13 @@ UNITS: Mapping[str, str] = {
     "latency_1": "ms p50",
     "latency_2": "ms p50",
     "wal": "bytes/event",
+    "ordered_drain_1": "events/s",
+    "ordered_drain_4": "events/s",
+    "ordered_claim_p95": "ms p95",
+    "relay_kafka_1": "events/s",
+    "relay_kafka_2": "events/s",
 }
-LOWER_IS_BETTER = frozenset({"write_overhead", "latency_1", "latency_2", "wal"})
+LOWER_IS_BETTER = frozenset({"write_overhead", "latency_1", "latency_2", "wal", "ordered_claim_p95"})
 
 
 class Unsupported(Exception):
@@ -49,11 +59,24 @@ class Sizes:
     rate: int = 200
     latency_seconds: float = 10.0
     wal: int = 20_000
+    backlog: int = 100_000
+    backlog_keys: int = 10_000
+    claim_rows: int = 10_000
+    claim_keys: int = 3_000
 
     @classmethod
     def quick(cls) -> Sizes:
         """A tenth of the work: shows that everything runs, not what is fast."""
-        return cls(tx=400, tx_block=50, batches=5, drain=5_000, latency_seconds=5.0, wal=2_000)
+        return cls(
+            tx=400,
+            tx_block=50,
+            batches=5,
+            drain=5_000,
+            latency_seconds=5.0,
+            wal=2_000,
+            backlog=10_000,
+            backlog_keys=1_000,
+        )
 
     def limited(self, full_drain: int) -> Sizes:
         """The same sizes for a system whose full drain is `full_drain` messages."""
@@ -87,7 +110,8 @@ class Database(Protocol):
 
 
 class System(Protocol):
-    """One measured system. A workload it cannot do raises Unsupported."""
+    """One measured system: a method `(database, sizes) -> Sample` for each of its workloads. Several systems may share
+    a name, with different workloads. What it cannot do after all raises Unsupported."""
 
     @property
     def name(self) -> str: ...
@@ -98,21 +122,8 @@ class System(Protocol):
     @property
     def language(self) -> str: ...
 
+    @property
+    def workloads(self) -> Sequence[str]: ...
+
     def install(self) -> None:
         """Get what is needed to run; called once before the first measurement."""
-
-    def write_tx(self, database: Database, sizes: Sizes) -> Sample: ...
-
-    def write_overhead(self, database: Database, sizes: Sizes) -> Sample: ...
-
-    def write_batch(self, database: Database, sizes: Sizes) -> Sample: ...
-
-    def drain_1(self, database: Database, sizes: Sizes) -> Sample: ...
-
-    def drain_2(self, database: Database, sizes: Sizes) -> Sample: ...
-
-    def latency_1(self, database: Database, sizes: Sizes) -> Sample: ...
-
-    def latency_2(self, database: Database, sizes: Sizes) -> Sample: ...
-
-    def wal(self, database: Database, sizes: Sizes) -> Sample: ...

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.spi import Sizes
+
 Key = tuple[str, str, int]
 
 
@@ -16,15 +18,16 @@ class Journal:
 
     path: Path
 
-    def load(self, sizes: dict[str, Any]) -> dict[Key, dict[str, Any]]:
-        """What earlier runs of the same sizes finished, failures excluded."""
+    def load(self, sizes: Sizes) -> dict[Key, dict[str, Any]]:
+        """What earlier runs of the same sizes finished, failures excluded. A size that was not recorded had its
+        default: the workload it belongs to is younger."""
         if not self.path.exists():
             return {}
         lines = [json.loads(line) for line in self.path.read_text().splitlines() if line.strip()]
         return {
             (line["workload"], line["system"], line["repeat"]): line
             for line in lines
-            if line["sizes"] == sizes and line.get("error") is None
+            if Sizes(**line["sizes"]) == sizes and line.get("error") is None
         }
 
     def clear(self) -> None:

@@ -37,6 +37,11 @@ def payload_bytes(seq: int) -> bytes:
     return (TEMPLATE % (seq, PAD[len(str(seq)) :])).encode()
 
 
+def key(seq: int, keys: int) -> str:
+    """The ordering key of an event: neighbours have different ones."""
+    return f"order-{seq % keys}"
+
+
 class Meter:
     """Counts handled events; in latency mode also notes when each one came."""
 
@@ -84,6 +89,7 @@ class Peer:
         self.meter = Meter()
         self.url = ""
         self.workload = ""
+        self.options: Mapping[str, Any] = {}
         self._next = 0
 
     async def setup(self, fresh: bool) -> None:
@@ -97,6 +103,19 @@ class Peer:
     async def write_batch(self, first: int, count: int) -> None:
         """One transaction with `count` events."""
         raise Unsupported("no batched write")
+
+    async def hold(self, total: int, keys: int) -> None:
+        """Write `total` events over `keys` keys and ANALYZE, in a transaction that stays open: they come to light
+        together, under workers that are ready."""
+        raise Unsupported("no transactional enqueue")
+
+    async def commit(self) -> float:
+        """Let them go; returns when (`time.time()`) work could begin."""
+        raise Unsupported("no transactional enqueue")
+
+    async def claims(self) -> list[float]:
+        """Claim batch after batch until nothing waits; milliseconds of each claim."""
+        raise Unsupported("no claims apart from delivery")
 
     async def start(self) -> None:
         """Start the worker; every handled event goes to `self.meter`."""
@@ -116,12 +135,20 @@ class Peer:
     async def _command(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         if name == "setup":
             self.url, self.workload = arguments["url"], arguments["workload"]
+            self.options = arguments.get("options", {})
             await self.setup(arguments["fresh"])
             return {"version": self.version, "settings": dict(self.settings)}
         if name == "write_tx":
             return await self._write_tx(arguments["total"], arguments["block"])
         if name == "write_batches":
             return await self._write_batches(arguments["batches"], arguments["size"])
+        if name == "hold":
+            await self.hold(arguments["total"], arguments["keys"])
+            return {}
+        if name == "commit":
+            return {"at": await self.commit()}
+        if name == "claims":
+            return {"ms": await self.claims()}
         if name == "start":
             self.meter.latency = arguments["mode"] == "latency"
             await self.start()
