@@ -8,7 +8,7 @@ export PYTHON VENV
 BIN = $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check bench chaos scale clean
+.PHONY: help venv demo test check bench chaos storm scale clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -35,6 +35,9 @@ bench: venv ## Run the benchmarks
 
 chaos: venv ## Run the crash and failure trials
 	@$(BIN)/python -m chaos
+
+storm: venv ## Relays and brokers killed at random, one trial for every broker (about a quarter of an hour)
+	@$(BIN)/python -m chaos.relay --broker all
 
 scale: venv ## Ten million finished rows, a million waiting ones: plan of the poll, memory of the drain
 	@$(BIN)/python scripts/plan_10m.py

@@ -7,12 +7,14 @@ import dataclasses
 import sys
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from relaybox.durations import format_duration
-from relaybox.settings import NOT_SETTINGS, Settings
+from relaybox.settings import NOT_SETTINGS, OnExhausted, OrderStrategy, Settings, ShardAssignment
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "settings.md"
+
+CHOICES = {"OnExhausted": OnExhausted, "OrderStrategy": OrderStrategy, "ShardAssignment": ShardAssignment}
 
 HEAD = """# Settings
 
@@ -43,7 +45,8 @@ def shown(value: Any) -> str:
 
 
 def kind(annotation: Any) -> str:
-    words = {"timedelta": "duration", "OnExhausted": "block, park, skip", "str": "text", "None": "none"}
+    words = {"timedelta": "duration", "str": "text", "None": "none"}
+    words |= {name: ", ".join(get_args(choice)) for name, choice in CHOICES.items()}
     return " or ".join(words.get(part.strip(), part.strip()) for part in str(annotation).split("|"))
 
 

@@ -9,6 +9,7 @@
     ├── MissingExtra           an optional package is not installed       (also an ImportError)
     ├── UnsupportedByEngine    this database cannot do that; the message names one that can
     ├── ServiceClosed          used after close()
+    ├── InvalidSignature       a webhook is not genuine                   (also a ValueError)
     ├── StoreError             the database refused
     │   ├── ConnectionLost     retry on a new connection
     │   ├── StoreBusy          lock wait, deadlock, serialization failure: retry the transaction
@@ -17,11 +18,17 @@
     │   ├── SchemaMissing      run migrate()
     │   ├── SchemaTooNew       this package is older than the tables
     │   └── SchemaDrift        a table is not what the migrations made
+    ├── GuardError             a message must not be acknowledged yet
+    │   ├── InProgress         another delivery of it is being handled
+    │   ├── LeaseLost          it was handled, perhaps twice: the lease ended before the mark was written
+    │   └── GuardUnavailable   Redis did not answer
     └── DeliveryError          why an event was not delivered
         ├── Unroutable         nobody listens: dead at once
         ├── Undecodable        the stored event cannot be read: dead at once
         ├── Reject             raised by a listener: do not retry, dead letter now
-        └── RetryLater         raised by a listener: try again after a delay it names
+        │   └── ContractViolation  an event does not keep its contract    (also an InvalidEvent)
+        ├── RetryLater         raised by a listener: try again after a delay it names
+        └── SinkUnavailable    the broker is away: try again when it is back, no attempt is counted
 
 Messages say what happened, with which value, and what to do. They never contain a payload or a password.
 """
@@ -82,6 +89,10 @@ class ServiceClosed(RelayboxError):
     pass
 
 
+class InvalidSignature(RelayboxError, ValueError):
+    """A received webhook's signature, timestamp or id is not acceptable: answer 401 and do nothing."""
+
+
 class StoreError(RelayboxError):
     pass
 
@@ -114,6 +125,34 @@ class SchemaDrift(StoreError):
     pass
 
 
+class GuardError(RelayboxError):
+    pass
+
+
+class InProgress(GuardError):
+    def __init__(self, consumer: str, key: str) -> None:
+        super().__init__(
+            f"{key!r} is being handled by another delivery to consumer {consumer!r}; "
+            "do not acknowledge it, so that it comes back if that one fails"
+        )
+        self.consumer = consumer
+        self.key = key
+
+
+class LeaseLost(GuardError):
+    def __init__(self, consumer: str, key: str) -> None:
+        super().__init__(
+            f"{key!r} was handled for consumer {consumer!r}, but its lease had ended and another delivery may have "
+            "handled it too; do not acknowledge it, and choose a longer lease if this process was only slow"
+        )
+        self.consumer = consumer
+        self.key = key
+
+
+class GuardUnavailable(GuardError):
+    pass
+
+
 class DeliveryError(RelayboxError):
     pass
 
@@ -130,9 +169,34 @@ class Reject(DeliveryError):
     """Raise from a listener when trying again cannot help: the event becomes a dead letter now."""
 
 
+class ContractViolation(Reject, InvalidEvent):
+    """An event does not keep its contract: refused by `write`, or a dead letter at once. `reason` is one of
+
+    unknown_type, unknown_version, aggregate_type, no_key, content_type, null_payload, undecodable, invalid_payload,
+    upcast
+    """
+
+    def __init__(self, message: str, reason: str = "invalid_payload") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
 class RetryLater(DeliveryError):
     """Raise from a listener to choose the delay of the next attempt (a Retry-After, say)."""
 
     def __init__(self, delay: timedelta, reason: str = "the listener asked for a later attempt") -> None:
         super().__init__(reason)
         self.delay = delay
+
+
+class SinkUnavailable(DeliveryError):
+    """The broker cannot be reached, refuses everybody or asks for a pause: not the event's fault.
+
+    `destination` None: nothing goes out until the sink answers a probe. A destination: only what is meant for it
+    waits, for `retry_after` or a growing pause.
+    """
+
+    def __init__(self, reason: str, *, retry_after: timedelta | None = None, destination: str | None = None) -> None:
+        super().__init__(reason)
+        self.retry_after = retry_after
+        self.destination = destination

@@ -74,6 +74,11 @@ def shard_of(key: str, shards: int) -> int:
     return (key_hash(key) >> 32) % shards
 
 
+def rendezvous(shard: int, name: str) -> int:
+    """The weight of a process for a shard; the heaviest has it. When one leaves, only its shards move."""
+    return key_hash(f"{shard}/{name}")
+
+
 def new_token() -> int:
     """A fencing token: 63 random bits, unique per claim without asking the database."""
     return secrets.randbits(63)

@@ -57,6 +57,15 @@ class Claimed(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class KeysChosen(Fact):
+    """A claim by advisory or row locks wanted `tried` keys and got `taken`; others were faster with the rest."""
+
+    stage: ClassVar[str] = "claim"
+    tried: int
+    taken: int
+
+
+@dataclass(frozen=True, slots=True)
 class Delivered(Fact):
     """Listeners finished these and the database agreed."""
 
@@ -146,6 +155,26 @@ class WakeUps(Fact):
 
     stage: ClassVar[str] = "runtime"
     mode: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Published(Fact):
+    """A sink acknowledged these in one publish; `took` is its duration in seconds."""
+
+    stage: ClassVar[str] = "deliver"
+    sink: str
+    count: int
+    took: float
+
+
+@dataclass(frozen=True, slots=True)
+class CircuitChanged(Fact):
+    """The broker went away (open: nothing is sent, no attempt is counted) or is back, with the reason."""
+
+    stage: ClassVar[str] = "deliver"
+    sink: str
+    open: bool
     reason: str
 
 

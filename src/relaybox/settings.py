@@ -18,6 +18,8 @@ from .durations import parse_duration
 from .errors import ConfigError
 
 OnExhausted = Literal["block", "park", "skip"]
+OrderStrategy = Literal["shards", "advisory", "rows"]
+ShardAssignment = Literal["leases", "rendezvous", "static"]
 _ENVIRONMENT = "RELAYBOX_"
 
 
@@ -44,10 +46,28 @@ class Settings:
     instance_ttl: timedelta = _knob(timedelta(seconds=5), "silence after which a process counts as dead")
     owner: str | None = _knob(None, "name of this process in locked_by; none: host, pid and a random part")
     notify: bool = _knob(True, "wake other processes with NOTIFY after commits (PostgreSQL)")
+    order_strategy: OrderStrategy = _knob(
+        "shards",
+        "ordered delivery: a key is won by its shard, an advisory lock or a row lock; the same in every process",
+    )
     shards: int = _knob(16, "parts of the key space in ordered delivery; the same in every process")
+    shard_rows: int = _knob(500, "most events per claim from shards")
+    shard_assignment: ShardAssignment = _knob(
+        "leases",
+        "which shards a process wants: its fair share of any, those its name wins by rendezvous hashing, static_shards",
+    )
+    static_shards: str | None = _knob(None, "numbers and ranges, 0-7,12; with shard_assignment static")
+    key_candidates: int = _knob(200, "keys looked at per claim with advisory or row locks")
+    keys_per_claim: int = _knob(50, "most keys per claim with advisory or row locks")
+    lock_namespace: int = _knob(1, "first number of our advisory locks; change it if your program uses the same")
     on_exhausted: OnExhausted = _knob(
         "block",
         "ordered delivery, after max_attempts: block keeps retrying, park holds the key, skip goes on",
+    )
+    publish_batch: int = _knob(500, "most messages a relay sends in one call; a sink may take fewer")
+    publish_timeout: timedelta = _knob(
+        timedelta(seconds=10),
+        "how long a relay waits for a broker's answer before it counts as away",
     )
     purge_retention: timedelta | None = _knob(None, "delete finished events older than this; none: never")
     purge_dead_retention: timedelta | None = _knob(None, "delete dead letters this long after death; none: never")
@@ -62,6 +82,10 @@ class Settings:
             "max_attempts",
             "batch_size",
             "shards",
+            "shard_rows",
+            "key_candidates",
+            "keys_per_claim",
+            "publish_batch",
             "purge_batch_size",
         ):
             value = getattr(self, name)
@@ -82,12 +106,44 @@ class Settings:
                 f"expected lease to be at least twice instance_ttl ({self.instance_ttl}), got {self.lease}: "
                 "a claim must outlive two missed heartbeats"
             )
-        if self.on_exhausted not in get_args(OnExhausted):
-            raise ConfigError(f"expected on_exhausted to be block, park or skip, got {self.on_exhausted!r}")
+        for name, kind in (
+            ("on_exhausted", OnExhausted),
+            ("order_strategy", OrderStrategy),
+            ("shard_assignment", ShardAssignment),
+        ):
+            value, words = getattr(self, name), get_args(kind)
+            if value not in words:
+                raise ConfigError(f"expected {name} to be {', '.join(words[:-1])} or {words[-1]}, got {value!r}")
         if self.owner is not None and not (isinstance(self.owner, str) and 0 < len(self.owner) <= 128):
             raise ConfigError("expected owner to be a name of 1 to 128 characters")
         if self.shards > 1024:
             raise ConfigError(f"expected shards to be at most 1024, got {self.shards}")
+        if self.keys_per_claim > self.key_candidates:
+            raise ConfigError(
+                f"expected keys_per_claim to be at most key_candidates {self.key_candidates}, got {self.keys_per_claim}"
+            )
+        if type(self.lock_namespace) is not int or not -(2**31) <= self.lock_namespace < 2**31:
+            raise ConfigError(f"expected lock_namespace to be a 32-bit number, got {self.lock_namespace!r}")
+        if (self.static_shards is not None) != (self.shard_assignment == "static"):
+            raise ConfigError(
+                "expected static_shards together with shard_assignment static, got "
+                f"static_shards {self.static_shards!r} and shard_assignment {self.shard_assignment!r}"
+            )
+        if self.static_shards is not None:
+            shard_numbers(self.static_shards, self.shards)
+
+
+def shard_numbers(text: str, shards: int) -> frozenset[int]:
+    """`0-7,12` as numbers."""
+    numbers: set[int] = set()
+    for part in text.split(",") if isinstance(text, str) else [""]:
+        first, _, last = part.strip().partition("-")
+        if not first.isdecimal() or (last and not last.isdecimal()) or not int(first) <= int(last or first) < shards:
+            raise ConfigError(
+                f"expected static_shards to be numbers and ranges below {shards}, such as 0-7,12, got {text!r}"
+            )
+        numbers.update(range(int(first), int(last or first) + 1))
+    return frozenset(numbers)
 
 
 _FIELDS = {entry.name: entry for entry in dataclasses.fields(Settings)}
@@ -112,9 +168,11 @@ def load(
     *,
     environment: Mapping[str, str] | None = None,
     file: str | Path | None = None,
+    defaults: Mapping[str, Any] | None = None,
 ) -> Loaded:
-    """Merge the four layers. Unknown names and bad values are errors here, before anything starts."""
-    layers: list[tuple[str, Mapping[str, Any]]] = []
+    """Merge the layers; `defaults` are those of a process that differ from the general ones. Unknown names and bad
+    values are errors here, before anything starts."""
+    layers: list[tuple[str, Mapping[str, Any]]] = [("default", defaults or {})]
     if file is not None:
         layers.append((f"file {Path(file).name}", _from_file(Path(file))))
     if environment is not None:
@@ -137,12 +195,27 @@ def load(
 
 
 # Names under RELAYBOX_ that belong to the command line or the test kit, not to Settings.
-NOT_SETTINGS = frozenset({"URL", "TABLE", "SCHEMA", "CONFIG", "LOG_LEVEL", "CRASH"})
+NOT_SETTINGS = frozenset(
+    {
+        "URL",
+        "TABLE",
+        "SCHEMA",
+        "CONFIG",
+        "LOG_LEVEL",
+        "CRASH",
+        "RELAY",
+        "SINK",
+        "KAFKA_JARS",
+        "EVENTING_IDEMPOTENCY_TTL",
+    }
+)
+_NOT_SETTINGS_EITHER = ("RELAY_", "SINK_")  # of the relay: relaybox.relay.config reads them
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     names = (name.removeprefix(_ENVIRONMENT) for name in environment if name.startswith(_ENVIRONMENT))
-    return {n.lower(): environment[_ENVIRONMENT + n] for n in names if n not in NOT_SETTINGS}
+    ours = (n for n in names if n not in NOT_SETTINGS and not n.startswith(_NOT_SETTINGS_EITHER))
+    return {n.lower(): environment[_ENVIRONMENT + n] for n in ours}
 
 
 def _from_file(path: Path) -> dict[str, Any]:

@@ -133,10 +133,11 @@ def test_metric_names_are_unique() -> None:
     assert len(made) == len(set(made))
 
 
-def test_the_settings_page_is_up_to_date() -> None:
-    """Written by scripts/settings_page.py from the dataclass itself."""
+@pytest.mark.parametrize("script", ["settings_page.py", "sinks_page.py"])
+def test_generated_pages_are_up_to_date(script: str) -> None:
+    """Written from the dataclass of the settings, and from what the sinks declare."""
     result = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "settings_page.py"), "--check"],
+        [sys.executable, str(ROOT / "scripts" / script), "--check"],
         env={"PYTHONPATH": str(ROOT / "src"), "PATH": ""},
         capture_output=True,
         text=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relaybox.outbox.instance import fair_share
+from relaybox.outbox.shards import fair_share
 
 
 @given(st.integers(1, 1024), st.sets(st.integers(1, 10**6), min_size=1, max_size=40))

@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 
 from .. import __version__
 from ..errors import RelayboxError
-from . import blocked, dead, demo, doctor, migrate, purge, run, status
+from . import blocked, cdc, contracts, dead, demo, doctor, migrate, purge, relay, run, status
 from . import config as effective
 from .connect import Target, resolve, scrub
 from .output import fail
@@ -92,9 +92,12 @@ def root(
 app.command("demo")(demo.demo)
 app.command("migrate")(migrate.migrate)
 app.command("run")(run.run)
+app.command("relay")(relay.relay)
 app.command("status")(status.status)
 app.add_typer(dead.app, name="dead")
 app.add_typer(blocked.app, name="blocked")
+app.add_typer(contracts.app, name="contracts")
+app.add_typer(cdc.app, name="cdc")
 app.command("purge")(purge.purge)
 app.command("doctor")(doctor.doctor)
 app.command("config")(effective.config)

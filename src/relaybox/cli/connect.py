@@ -17,6 +17,7 @@ from ..drivers import Database, open_sync, parse
 from ..drivers.urls import redact
 from ..errors import ConfigError
 from ..outbox import Outbox
+from ..relay.config import translated
 
 DEFAULT_TABLE = "outbox_event"
 
@@ -46,7 +47,7 @@ class Target:
         return self.url.value
 
     def settings(self) -> settings.Loaded:
-        return settings.load(environment=os.environ, file=self.config)
+        return settings.load(environment=translated(os.environ), file=self.config)
 
     def database(self, *, may_create: bool = False) -> Database:
         url = self.needed_url

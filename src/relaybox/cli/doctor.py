@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import closing
 from typing import Annotated
 
@@ -26,6 +27,11 @@ def doctor(
     url = target.needed_url
     with target.outbox() as box, closing(target.database()) as database:
         found = [Finding(f.level, f.check, scrub(f.text, url), f.fix) for f in examine(database, box.store)]
+    show_findings(url, found, json)
+
+
+def show_findings(url: str, found: Sequence[Finding], json: bool) -> None:
+    """The worst first. Ends with exit code 1 when something critical is among them."""
     counts = Counter(finding.level for finding in found)
     if json:
         emit({"ok": not counts["critical"], "url": shown(url), "findings": found})

@@ -31,16 +31,20 @@ def run(
     log_level: Annotated[str, typer.Option(envvar="RELAYBOX_LOG_LEVEL", help="debug, info, warning or error")] = "info",
 ) -> None:
     """Deliver until Ctrl-C or SIGTERM, finish what runs, sign off. A second signal exits at once."""
-    if log_level.lower() not in _LEVELS:
-        raise typer.BadParameter(f"expected --log-level to be one of {', '.join(_LEVELS)}, got {log_level!r}")
-    logging.basicConfig(
-        level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
-    found = load(reference)
+    log_to_stderr(log_level)
+    found = load_object(reference)
     asyncio.run(_serve(reference, found))
 
 
-def load(reference: str) -> Any:
+def log_to_stderr(level: str) -> None:
+    if level.lower() not in _LEVELS:
+        raise typer.BadParameter(f"expected --log-level to be one of {', '.join(_LEVELS)}, got {level!r}")
+    logging.basicConfig(
+        level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
+
+
+def load_object(reference: str) -> Any:
     """The object a reference names, with the current folder importable as `python -m` would have it."""
     module_name, _, path = reference.partition(":")
     if not module_name or not path:
@@ -94,7 +98,7 @@ async def _serve(reference: str, found: Any) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
-        loop.add_signal_handler(number, _first_signal, loop, stop)
+        loop.add_signal_handler(number, first_signal, loop, stop, _SIGNALS)
     if isinstance(box, Outbox):
         await asyncio.to_thread(box.__enter__)
     else:
@@ -111,9 +115,9 @@ async def _serve(reference: str, found: Any) -> None:
     _line("relaybox stopped")
 
 
-def _first_signal(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+def first_signal(loop: asyncio.AbstractEventLoop, stop: asyncio.Event, numbers: tuple[signal.Signals, ...]) -> None:
     """From here on a signal ends the process even if a listener blocks the loop; leases give the work to others."""
-    for number in _SIGNALS:
+    for number in numbers:
         loop.remove_signal_handler(number)
         signal.signal(number, lambda received, _: os._exit(128 + received))
     stop.set()

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from ..lifecycle import (
+    CircuitChanged,
     ClaimLost,
     Died,
     Fact,
@@ -37,6 +38,7 @@ _LEVELS: dict[type[Fact], int] = {
     Purged: logging.INFO,
     Replayed: logging.INFO,
     WakeUps: logging.INFO,
+    CircuitChanged: logging.WARNING,
 }
 _TEXTS = ("error", "reason")
 

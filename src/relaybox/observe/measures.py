@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..lifecycle import (
+    CircuitChanged,
     Claimed,
     ClaimLost,
     Delivered,
@@ -21,7 +22,9 @@ from ..lifecycle import (
     Fact,
     HotDropped,
     HotEnqueued,
+    KeysChosen,
     LoopFailed,
+    Published,
     Purged,
     Released,
     Replayed,
@@ -65,6 +68,17 @@ MEASURES: Final = (
     ),
     Measure(Claimed, "counter", "enqueue.cold", "events claimed from the table into the cold queue", _count),
     Measure(Claimed, "histogram", "claim.seconds", "duration of one claim", lambda fact: float(fact.took)),
+    Measure(
+        KeysChosen, "counter", "claim.keys.tried", "keys that claims by locks wanted", lambda fact: float(fact.tried)
+    ),
+    Measure(KeysChosen, "counter", "claim.keys.taken", "keys that they got", lambda fact: float(fact.taken)),
+    Measure(
+        KeysChosen,
+        "counter",
+        "claim.keys.lost",
+        "keys that another process was faster with: contention",
+        lambda fact: float(fact.tried - fact.taken),
+    ),
     Measure(Delivered, "counter", "dispatch.success", "events delivered and settled", _count),
     Measure(Retried, "counter", "dispatch.failure", "failed attempts that will be repeated", _one, "event_type"),
     Measure(Died, "counter", "dispatch.dead", "events that became dead letters", _one, "event_type"),
@@ -74,6 +88,12 @@ MEASURES: Final = (
     Measure(TakenOver, "counter", "taken_over.instances", "dead processes found", lambda fact: float(fact.instances)),
     Measure(Purged, "counter", "purged", "events deleted by purges", _count),
     Measure(Replayed, "counter", "replayed", "dead letters put back into the queue", _count),
+    Measure(Published, "counter", "published", "messages a broker acknowledged", _count, "sink"),
+    Measure(Published, "histogram", "publish.seconds", "duration of one publish", lambda fact: float(fact.took)),
+    Measure(CircuitChanged, "gauge", "circuit.open", "1 while the broker is away", lambda fact: float(fact.open)),
+    Measure(
+        CircuitChanged, "counter", "circuit.opened", "outages of the broker", lambda fact: float(fact.open), "sink"
+    ),
     Measure(
         LoopFailed, "counter", "loop.failures", "errors in background loops, each followed by another try", _one, "loop"
     ),
@@ -117,7 +137,7 @@ class Labels:
 class Latest:
     """The last value of a gauge, None once it is older than `stale_after` seconds or was never measured.
 
-    How a process learns of new events (WakeUps) is told once, when it changes; that never grows stale.
+    What is told only when it changes (WakeUps, CircuitChanged) never grows stale.
     """
 
     def __init__(self, measure: Measure, stale_after: float, clock: Clock = SYSTEM_CLOCK) -> None:

@@ -12,22 +12,20 @@ from ..drivers.spi import AsyncRunner
 from ..errors import StoreError
 from ..lifecycle import Observers
 from ..retry import ExponentialBackoff, RetryPolicy
-from ..runtime.delivery import Delivery, DeliveryEngine
+from ..runtime.delivery import DeliveryEngine
 from ..runtime.service import FIRST_PAUSE, LONGEST_PAUSE
-from ..runtime.threads import ListenerThreads
 from ..runtime.wakeups import Ears, Notifier
+from ..runtime.work import BatchHandler, Delivery, Handler
 from ..settings import Settings
 from ..store.spi import Claim, OutboxStore
-from .deliver import Dispatch, Interceptor
 from .instance import InstanceService
-from .listeners import Registry
 from .purge import PurgeService
-from .source import OrderedSource, OutboxSource
+from .source import make_source
 from .write import HandOver
 
 log = logging.getLogger("relaybox")
 
-Role = Literal["single", "multi", "ordered"]
+Role = Literal["single", "multi", "ordered", "relay"]  # a relay that keeps order; one that does not is "multi"
 
 
 class Node:
@@ -36,25 +34,22 @@ class Node:
         role: Role,
         db: AsyncRunner,
         store: OutboxStore,
-        listeners: Registry,
+        handler: Handler | BatchHandler,
         settings: Settings,
         *,
         observers: Observers,
         clock: Clock,
         retry: RetryPolicy | None = None,
-        interceptors: Sequence[Interceptor] = (),
     ) -> None:
         self.role = role
         self._db = db
         self._store = store
         self._settings = settings
         self._clock = clock
-        self._threads = ListenerThreads(settings.worker_count)
-        make_source = OrderedSource if role == "ordered" else OutboxSource
-        self._source = make_source(db, store, settings, clock)
+        self._source = make_source(role in ("ordered", "relay"), db, store, settings, clock, observers)
         self.engine = DeliveryEngine(
             self._source,
-            Dispatch(listeners, interceptors, self._threads),
+            handler,
             settings,
             retry or ExponentialBackoff(settings.retry_base, settings.retry_max),
             observers,
@@ -99,13 +94,17 @@ class Node:
         if self._notifier is not None:
             await self._notifier.stop()
         await self._instance.stop()
-        self._threads.close()
+
+    @property
+    def silent(self) -> bool:
+        """Too long without a heartbeat: others may hold us for dead."""
+        return self._source.silent
 
     # -- what writers in this process use; callable from any thread ---------------------------------
 
     def claim(self) -> Claim | None:
         """Rows written here belong to this instance from their insert, except in ordered mode (no short cut)."""
-        if not self._running or self.role == "ordered" or self._source.silent:
+        if not self._running or self._source.ordered or self._source.silent:
             return None
         return self._source.new_claim()
 

@@ -19,6 +19,7 @@ from typing import Any, Self, TypedDict, Unpack
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..codec import JSON_CODEC, Codec
+from ..contracts import Contracts
 from ..drivers import open_async, open_sync, parse, wrap
 from ..drivers.spi import AsyncRunner, Runner
 from ..errors import ConfigError, ServiceClosed
@@ -27,12 +28,13 @@ from ..lifecycle import Observer, Observers, Purged
 from ..op import arun, run
 from ..retry import RetryPolicy
 from ..runtime.service import LoopThread
+from ..runtime.threads import ListenerThreads
 from ..runtime.wakeups import Notifier, ThreadNotifier
 from ..settings import Settings
 from ..store import Tables, open_store
 from ..store.spi import BlockedKey, Instance, Migration, OutboxStore, Status
 from .dead import AsyncDeadLetters, DeadLetters, Progress
-from .deliver import Interceptor
+from .deliver import Dispatch, Interceptor
 from .listeners import Registry
 from .node import Node, Role
 from .purge import PurgePlan, PurgeService
@@ -49,6 +51,7 @@ class Options(TypedDict, total=False):
     migrate: bool  # create or upgrade the tables when the `with` block is entered
     clock: Clock
     codec: Codec
+    contracts: Contracts | None  # write() refuses events that do not keep theirs
 
 
 class NodeOptions(Options, total=False):
@@ -65,6 +68,9 @@ class _Shared:
             raise ConfigError(
                 f"unknown option {sorted(unknown)[0]!r}; expected {', '.join(NodeOptions.__annotations__)}"
             )
+        contracts = options.get("contracts")
+        if contracts is not None and not isinstance(contracts, Contracts):
+            raise ConfigError(f"expected contracts to be a Contracts registry, got {type(contracts).__name__}")
         self._target = target
         self._options = options
         self.settings = options.get("settings") or Settings()
@@ -76,6 +82,7 @@ class _Shared:
         self._node: Node | None = None
         self._role: Role | None = None
         self._listeners: Registry | None = None
+        self._threads = ListenerThreads(self.settings.worker_count)
         self._plain = False
         self._closed = False
 
@@ -137,16 +144,16 @@ class _Shared:
             self._role,
             db,
             store,
-            self._listeners,
+            Dispatch(self._listeners, self._options.get("interceptors") or (), self._threads),
             self.settings,
             observers=self._observers,
             clock=self._clock,
             retry=self._options.get("retry"),
-            interceptors=self._options.get("interceptors") or (),
         )
 
     def _make_writer(self, store: OutboxStore, notifier: Notifier | ThreadNotifier | None) -> Writer:
         hook = self._options.get("hook")
+        contracts = self._options.get("contracts")
         node = self._node
         if node is not None:
             return Writer(
@@ -154,6 +161,7 @@ class _Shared:
                 clock=self._clock,
                 observers=self._observers,
                 hook=hook,
+                contracts=contracts,
                 claim=node.claim,
                 committed=node.committed,
                 unseen=node.unseen,
@@ -168,6 +176,7 @@ class _Shared:
             clock=self._clock,
             observers=self._observers,
             hook=hook,
+            contracts=contracts,
             committed=committed if notifier is not None else None,
             unseen=notifier.later if notifier is not None else None,
             plain=self._plain,
@@ -239,6 +248,7 @@ class Outbox(_Shared):
             await self._purger.stop()
         if self._node is not None:
             await self._node.stop()
+            self._threads.close()
         if self._background is not None:
             await self._background.close()
 
@@ -404,6 +414,7 @@ class AsyncOutbox(_Shared):
             await self._purger.stop()
         if self._node is not None:
             await self._node.stop()
+            self._threads.close()
         if self._notifier is not None:
             await self._notifier.stop()
         if self._background is not None:

@@ -3,6 +3,7 @@
 Order of things, and what a crash between them means:
 
     before_write(events)     may change or suppress them; its error reaches the caller, nothing is written
+    contracts                what is left must keep them, if the outbox was given any; likewise
     INSERT                   event and pending row, one round trip; in the caller's transaction
     after_write(events)      still inside the transaction; errors are logged, not raised
     the caller's COMMIT      nothing of ours runs in it
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 
 from .. import faults
 from ..clock import Clock
+from ..contracts import Contracts
 from ..drivers import wrap
 from ..drivers.spi import AsyncConnection, Connection
 from ..errors import ConfigError, InvalidEvent, NoTransaction
@@ -69,6 +71,7 @@ class Writer:
         clock: Clock,
         observers: Observers,
         hook: WriterHook | None = None,
+        contracts: Contracts | None = None,
         claim: Callable[[], Claim | None] = lambda: None,
         committed: Callable[[HandOver], None] | None = None,
         unseen: Callable[[], None] | None = None,
@@ -78,6 +81,7 @@ class Writer:
         self._clock = clock
         self._observers = observers
         self._hook = hook
+        self._contracts = contracts
         self._claim = claim
         self._committed = committed
         self._unseen = unseen
@@ -105,6 +109,9 @@ class Writer:
             _check(events)
         if not events:
             return None
+        if self._contracts is not None:
+            for event in events:
+                self._contracts.check(event)
         # Only a handle that tells of its commit may claim: nobody else would hand the rows over.
         claim = self._claim() if _tells(connection) else None
         lease_end = self._clock.monotonic() + claim.lease.total_seconds() if claim is not None else 0.0
