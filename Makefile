@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
+# Most tests wait for a server or a process rather than compute.
+JOBS ?= 3
 
 export PYTHON VENV
 BIN = $(VENV)/bin
@@ -22,7 +24,7 @@ demo: ## Show relaybox at work; needs Python, make and git only
 
 test: venv ## Run the tests against real servers; fetches missing ones where it may
 	@scripts/bootstrap servers
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
 
 check: venv ## Lint, formatting, types, import contracts
 	$(BIN)/ruff check .

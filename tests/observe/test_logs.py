@@ -10,6 +10,7 @@ import pytest
 
 from relaybox import lifecycle
 from relaybox.lifecycle import (
+    CircuitChanged,
     Claimed,
     ClaimLost,
     Delivered,
@@ -18,8 +19,10 @@ from relaybox.lifecycle import (
     Fact,
     HotDropped,
     HotEnqueued,
+    KeysChosen,
     LoopFailed,
     Observers,
+    Published,
     Purged,
     Released,
     Replayed,
@@ -48,7 +51,10 @@ LEVELS: list[tuple[Fact, int]] = [
     (Depths(1, 2, None), logging.DEBUG),
     (Purged(1), logging.INFO),
     (Replayed(1), logging.INFO),
+    (KeysChosen(5, 3), logging.DEBUG),
+    (Published("kafka", 5, 0.1), logging.DEBUG),
     (LoopFailed("claim", "ConnectionLost: host db-7"), logging.ERROR),
+    (CircuitChanged("kafka", True, "Kafka: host db-7"), logging.WARNING),
     (WakeUps("poll", "the listening connection failed: host db-7"), logging.INFO),
 ]
 
@@ -104,7 +110,7 @@ def test_fields_are_structured(records: list[logging.LogRecord]) -> None:
     )
 
 
-@pytest.mark.parametrize("fact", [RETRIED, DIED, *(fact for fact, _ in LEVELS[-2:])])
+@pytest.mark.parametrize("fact", [RETRIED, DIED, *(fact for fact, _ in LEVELS[-3:])])
 def test_exception_text_only_on_request(fact: Fact, records: list[logging.LogRecord]) -> None:
     LogObserver()(fact)
     LogObserver(error_text=True)(fact)

@@ -13,16 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
 
 import relaybox.store.postgres as postgres
 from relaybox import Settings
@@ -34,37 +26,39 @@ from .world import LEASE, SHARDS, TTL, Outcome, Taken, Worker, World
 
 KEYS = "abcde"
 WORKERS = 3
-LAWS = [
-    ("postgres", "shards"),
-    ("postgres", "advisory"),
-    ("postgres", "rows"),
-    ("mariadb", "rows"),
-    ("mariadb", "shards"),
-    ("sqlite", "shards"),
-]
+STRATEGIES = {"postgres": ("shards", "advisory", "rows"), "mariadb": ("shards", "rows"), "sqlite": ("shards",)}
+LAWS = [(engine, strategy) for engine, strategies in STRATEGIES.items() for strategy in strategies]
 
-keys = st.sampled_from(KEYS)
-anybody = st.integers(0, WORKERS - 1)
-outcomes = st.tuples(
+# -- scripts: (what a Script can do, with what) -------------------------------------------------------
+
+keys = st.lists(st.sampled_from(KEYS), min_size=1, max_size=6)
+who = st.integers(0, WORKERS - 1)
+outcome = st.tuples(
     st.integers(0, 4), st.sampled_from(["done", "done", "done", "retry", "park", "skip"]), st.sampled_from([0, 2, 60])
+)
+step = st.one_of(
+    *[st.tuples(st.just("work"), who, st.integers(1, 8), st.lists(outcome, max_size=3))] * 4,
+    *[st.tuples(st.just("write"), keys, st.booleans())] * 2,
+    *[st.tuples(st.just("tick"), st.sampled_from([0, 1, 4]))] * 2,
+    st.tuples(st.just("settle"), who, outcome),
+    st.tuples(st.just("begin"), keys),
+    st.tuples(st.just("end"), st.integers(0, 1), st.booleans()),
+    st.tuples(st.just("pause_or_wake"), who),
+    st.tuples(st.just("leave"), who, st.booleans()),
+    st.tuples(st.just("stall"), st.booleans()),
+    st.tuples(st.just("decide"), st.booleans()),
 )
 
 
-class Workers(RuleBasedStateMachine):
-    def __init__(self, world: World) -> None:
-        super().__init__()
+class Script:
+    def __init__(self, world: World, assignment: str) -> None:
         self.world = world
+        self.assignment = assignment
         self.written: dict[int, str] = {}  # committed
         self.final: set[int] = set()  # done, or dead and given up
         self.parked: dict[str, int] = {}
         self.open: list[tuple[ExitStack, dict[int, str], Any]] = []
-        self.workers: list[Worker] = []
         self.born = 0
-
-    @initialize(assignment=st.sampled_from(["leases", "rendezvous", "static"]))
-    def begin(self, assignment: str) -> None:
-        self.world.wipe()
-        self.assignment = assignment
         self.workers = [self.new_worker() for _ in range(WORKERS)]
         self.write([*KEYS, *KEYS], batch=False)
         self.tick(0)
@@ -84,24 +78,22 @@ class Workers(RuleBasedStateMachine):
         locked = {key for _, written, _ in self.open for key in written.values()}
         return [key for key in wanted if key not in locked]
 
-    @rule(wanted=st.lists(keys, min_size=1, max_size=6), batch=st.booleans())
     def write(self, wanted: list[str], batch: bool) -> None:
         free = self.unlocked(wanted)
         if free:
             self.written |= dict(zip(self.world.write(free, batch=batch), free, strict=True))
 
-    @precondition(lambda self: self.world.store.dialect != "sqlite" and len(self.open) < 2)
-    @rule(wanted=st.lists(keys, min_size=1, max_size=3))
-    def open_transaction(self, wanted: list[str]) -> None:
+    def begin(self, wanted: list[str]) -> None:
+        """A transaction that commits later than others that began after it, or never."""
         free = self.unlocked(wanted)
-        if free:
+        if free and len(self.open) < 2 and self.world.store.capabilities.skip_locked:
             stack = ExitStack()
             seqs, connection = stack.enter_context(self.world.transaction(free))
             self.open.append((stack, dict(zip(seqs, free, strict=True)), connection))
 
-    @precondition(lambda self: self.open)
-    @rule(which=st.integers(0, 1), commit=st.booleans())
-    def end_transaction(self, which: int, commit: bool) -> None:
+    def end(self, which: int, commit: bool) -> None:
+        if not self.open:
+            return
         stack, written, connection = self.open.pop(which % len(self.open))
         with stack:
             if commit:
@@ -112,7 +104,6 @@ class Workers(RuleBasedStateMachine):
 
     # -- workers ------------------------------------------------------------------------------------
 
-    @rule(who=anybody, limit=st.integers(1, 8), outcomes=st.lists(outcomes, max_size=6))
     def work(self, who: int, limit: int, outcomes: list[tuple[int, Outcome, int]]) -> None:
         """Claim, and settle some of what is here."""
         worker = self.workers[who]
@@ -121,7 +112,6 @@ class Workers(RuleBasedStateMachine):
             for outcome in outcomes:
                 self.settle_one(worker, *outcome)
 
-    @rule(who=anybody, outcome=outcomes)
     def settle(self, who: int, outcome: tuple[int, Outcome, int]) -> None:
         """Also by one that slept too long and has not noticed yet."""
         if self.workers[who].awake:
@@ -166,7 +156,6 @@ class Workers(RuleBasedStateMachine):
         if entitled and outcome == "park":
             self.parked[key] = head.seq
 
-    @rule(seconds=st.sampled_from([0, 1, 4]))
     def tick(self, seconds: int) -> None:
         """Time passes, and whoever is awake beats, rebalances and renews."""
         self.world.now += timedelta(seconds=seconds)
@@ -180,17 +169,14 @@ class Workers(RuleBasedStateMachine):
         holder = self.world.holders().get(seq)
         return holder is not None and holder.token == token
 
-    @rule(long=st.booleans())
     def stall(self, long: bool) -> None:
         """Nobody gets to beat: an outage, longer than a process may be silent or than any lease."""
         self.world.now += (LEASE if long else TTL) + timedelta(seconds=1)
 
-    @rule(who=anybody)
     def pause_or_wake(self, who: int) -> None:
         """While it sleeps its leases end. Awake again it is a zombie, and does not know before its next beat."""
         self.workers[who].awake = not self.workers[who].awake
 
-    @rule(who=anybody, politely=st.booleans())
     def leave(self, who: int, politely: bool) -> None:
         """Stopped or killed; another comes in its place."""
         if politely and self.workers[who].awake:
@@ -200,9 +186,10 @@ class Workers(RuleBasedStateMachine):
 
     # -- the rest of the world ----------------------------------------------------------------------
 
-    @precondition(lambda self: self.parked)
-    @rule(replay=st.booleans())
-    def operator_decides(self, replay: bool) -> None:
+    def decide(self, replay: bool) -> None:
+        """An operator looks at a parked key: once more, or without its head."""
+        if not self.parked:
+            return
         key, seq = self.parked.popitem()
         if replay:
             assert self.world.run(self.world.store.replay([seq], self.world.now, self.world.now)) == [seq]
@@ -210,10 +197,10 @@ class Workers(RuleBasedStateMachine):
             assert self.world.run(self.world.store.unblock(key))
             self.final.add(seq)
 
-    @invariant()
-    def one_holder_per_key(self) -> None:
-        if not self.workers:
-            return
+    # -- laws ---------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """No key has two holders, by the database."""
         live: dict[str, set[int]] = {}
         for seq, holder in self.world.holders().items():
             if holder.until > self.world.now:
@@ -221,14 +208,10 @@ class Workers(RuleBasedStateMachine):
                 live.setdefault(self.written[seq], set()).add(title)
         assert [key for key, titles in live.items() if len(titles) > 1] == []
 
-    def teardown(self) -> None:
+    def drain(self) -> None:
         """Nothing is lost: after every lease has ended, one worker alone delivers all that is left, in order."""
-        while self.open:
-            self.end_transaction(0, commit=True)
-        if not self.workers:
-            return
         while self.parked:
-            self.operator_decides(replay=len(self.parked) % 2 == 0)
+            self.decide(replay=len(self.parked) % 2 == 0)
         self.assignment = "leases"
         self.world.now += LEASE + TTL
         last = self.new_worker()
@@ -259,17 +242,28 @@ def test_one_holder_per_key_and_each_in_order(
     db.run(store.migrate())
     world = World(db, store, strategy)  # type: ignore[arg-type]
     examples = int(os.environ.get("ORDER_EXAMPLES", "0"))
+
+    @settings(
+        max_examples=examples or 50,
+        derandomize=not examples,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(st.sampled_from(["leases", "rendezvous", "static"]), st.lists(step, min_size=40, max_size=80))
+    def law(assignment: str, steps: list[tuple[Any, ...]]) -> None:
+        world.wipe()
+        script = Script(world, assignment)
+        try:
+            for name, *values in steps:
+                getattr(script, name)(*values)
+                script.check()
+        finally:
+            while script.open:
+                script.end(0, commit=True)
+        script.drain()
+
     try:
-        run_state_machine_as_test(
-            lambda: Workers(world),
-            settings=settings(
-                max_examples=examples or 25,
-                stateful_step_count=40,
-                derandomize=not examples,
-                deadline=None,
-                database=None,
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
+        law()
     finally:
         db.close()

@@ -16,7 +16,7 @@ from relaybox import Event
 from relaybox.errors import ConfigError, Reject, SinkUnavailable, Undecodable
 from relaybox.lifecycle import CircuitChanged, Observers
 from relaybox.relay.circuit import LONGEST_PAUSE, Circuit
-from relaybox.relay.pauses import LONGEST, TRIAL, Pauses
+from relaybox.relay.pauses import LASTS, LONGEST, SOON, TRIAL, Pauses
 from relaybox.relay.routing import router
 from relaybox.sinks import Features
 from relaybox.sinks.formats import CLOUDEVENTS_JSON, renderer
@@ -99,10 +99,21 @@ def test_pauses_grow_to_a_minute_and_absurd_wishes_are_clamped() -> None:
         waits.append(max(filter(None, together)))
         clock.advance(waits[-1])
     assert waits[0] <= timedelta(seconds=1.25), "fifty that fail together are one failure"
-    assert timedelta(seconds=30) < waits[-1] <= timedelta(seconds=LONGEST + 0.25)
+    assert max(waits) <= timedelta(seconds=SOON + 0.25), "an outage that ends soon is noticed soon"
+    clock.advance(LASTS)
+    wait = pauses.failed("a", SinkUnavailable("x", destination="a")).retry_after
+    assert wait is not None
+    assert timedelta(seconds=29) < wait <= timedelta(seconds=LONGEST + 0.25), "one that lasts is asked about rarely"
+    clock.advance(wait)
     wait = pauses.failed("a", SinkUnavailable("x", destination="a", retry_after=timedelta(days=9999))).retry_after
     assert wait is not None
     assert wait <= timedelta(hours=1, seconds=0.25)
+
+
+def test_many_that_rest_come_back_spread_out() -> None:
+    pauses = Pauses(ManualClock(), random.Random(1))
+    waits = [pauses.failed("a", SinkUnavailable("x", destination="a")).retry_after for _ in range(4000)]
+    assert max(filter(None, waits)) > timedelta(seconds=5)
 
 
 def test_routes() -> None:

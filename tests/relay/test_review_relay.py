@@ -142,11 +142,10 @@ async def test_one_destination_in_trouble_costs_the_others_nothing(
     async with Relay(sqlite, sink, to="{tenant}", observers=[probe], settings=settings()):
         await probe.wait(Delivered, 10)
     assert len(sink.sent) == 10
-    retried = probe.of(Retried)
-    assert len(retried) <= 5
-    assert all("Group" not in fact.error for fact in retried)
+    assert {fact.event_id for fact in probe.of(Retried)} <= {m.id for m in sink.sent if m.destination == "bad"}
+    assert all("Group" not in fact.error for fact in probe.of(Retried))
     assert [len(call) for call in sink.calls if call[0].destination == "good"] == [5]
-    assert probe.of(CircuitChanged) == [] or isinstance(mood, TimeoutError)
+    assert probe.of(CircuitChanged) == []
 
 
 @pytest.mark.parametrize("mood", [RuntimeError("a bug"), TimeoutError(), asyncio.CancelledError()])
@@ -228,20 +227,20 @@ async def test_a_probe_that_is_told_when_to_come_back_waits_so_long() -> None:
 
 async def test_a_broker_that_hangs_at_the_start_is_an_outage(sqlite: str, probe: Probe) -> None:
     class Hanging(ScriptedSink):
-        hangs = True
+        tried = 0
 
         async def open(self) -> None:
-            if self.hangs:
+            self.tried += 1
+            if self.tried == 1:
                 await asyncio.Event().wait()
             await super().open()
 
     write(sqlite, *of_key("a", 2))
     sink = Hanging()
-    short = settings(publish_timeout=timedelta(milliseconds=50))
-    async with asyncio.timeout(5), Relay(sqlite, sink, to="x", observers=[probe], settings=short) as relay:
-        assert relay.health().reasons == ["scripted is unavailable"]
-        sink.hangs = False
-        await probe.wait(Delivered, 2)
+    short = settings(publish_timeout=timedelta(milliseconds=200))
+    async with Relay(sqlite, sink, to="x", observers=[probe], settings=short):
+        await probe.wait(Delivered, 2, timeout=20)
+    assert probe.of(CircuitChanged)[0].reason == "no connection within 0.2 s"
 
 
 async def test_wrong_settings_that_show_only_later_say_so(
@@ -328,7 +327,7 @@ async def test_a_stop_ends_although_the_database_is_a_black_hole() -> None:
         gate.blackhole()
         closing_down = asyncio.create_task(relay.close())
         ended, _ = await asyncio.wait([closing_down], timeout=15)
-        gate.open()
+        gate.refuse()  # all that hangs fails now
         await closing_down
     assert ended
 

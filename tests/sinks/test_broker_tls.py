@@ -190,7 +190,7 @@ def tls_nats(pair: Pair, **settings: Any) -> NatsServer:
 def _readable(*files: Path) -> None:
     """By the account that the server runs under."""
     for file in files:
-        for folder in file.parents[:3]:
+        for folder in file.parents[:-2]:  # not /tmp and not /
             folder.chmod(0o755)
         file.chmod(0o644)
 

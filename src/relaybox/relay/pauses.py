@@ -13,8 +13,11 @@ from datetime import timedelta
 from ..clock import Clock
 from ..errors import SinkUnavailable
 
-FIRST = 1.0
-LONGEST = 60.0
+FIRST = 0.5
+SOON = 2.0  # the longest pause at first: an outage that ends is noticed at once
+LONGEST = 60.0  # … and of one that lasts
+LASTS = 300.0  # seconds after which an outage does
+CHURN = 500  # events per second that may be given back and claimed again for one destination that rests
 TRIAL = 15.0  # seconds that the one message sent after a pause may take
 LONGEST_RETRY_AFTER = timedelta(hours=1)
 MOST = 10_000  # destinations remembered; beyond it the oldest is tried without a pause
@@ -23,9 +26,11 @@ MOST = 10_000  # destinations remembered; beyond it the oldest is tried without 
 @dataclass(slots=True)
 class _Rest:
     failures: int
+    since: float
     until: float
     reason: str
     trying: bool = False  # one message has been sent to see
+    waiting: int = 0  # events sent back to the database in this pause
 
 
 class Pauses:
@@ -53,8 +58,9 @@ class Pauses:
         now = self._clock.monotonic()
         rest = self._resting.pop(destination, None)
         if rest is None or rest.trying or now >= rest.until:
-            failures = 1 if rest is None else rest.failures + 1
-            rest = _Rest(failures, now + self._pause(failures, error), str(error))
+            failures, since = (1, now) if rest is None else (rest.failures + 1, rest.since)
+            longest = SOON if now - since < LASTS else LONGEST
+            rest = _Rest(failures, since, now + self._pause(failures, longest, error), str(error))
         while len(self._resting) >= MOST:
             del self._resting[next(iter(self._resting))]
         self._resting[destination] = rest
@@ -63,11 +69,13 @@ class Pauses:
     def succeeded(self, destination: str) -> None:
         self._resting.pop(destination, None)
 
-    def _pause(self, failures: int, error: SinkUnavailable) -> float:
+    def _pause(self, failures: int, longest: float, error: SinkUnavailable) -> float:
         if error.retry_after is not None:
             return min(error.retry_after, LONGEST_RETRY_AFTER).total_seconds()
-        return min(FIRST * 2.0 ** min(failures - 1, 10), LONGEST) * self._rng.uniform(0.5, 1.0)
+        return min(FIRST * 2.0 ** min(failures - 1, 10), longest) * self._rng.uniform(0.5, 1.0)
 
     def _unavailable(self, destination: str, rest: _Rest, pause: float) -> SinkUnavailable:
-        later = timedelta(seconds=pause + self._rng.uniform(0.0, 0.25))
+        rest.waiting += 1
+        spread = min(0.1 + rest.waiting / CHURN, 10.0)
+        later = timedelta(seconds=pause + self._rng.uniform(0.0, spread))
         return SinkUnavailable(rest.reason, retry_after=later, destination=destination)

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, Protocol
 
@@ -15,7 +16,7 @@ from ...drivers.pool import AsyncDatabase, Database
 from ...errors import StoreBusy
 from ...event import Event
 from ...ids import new_token
-from ...op import Op, Query, T
+from ...op import Op, Query, T, arun, run
 from ...store.names import Tables
 from ...store.spi import Claim, Claimed, Death, Held, Migration, OutboxStore, Retry
 
@@ -57,6 +58,20 @@ class Runner:
             except StoreBusy:
                 continue
         return await self.run(make(), tx=tx)
+
+    @asynccontextmanager
+    async def begun(self, op: Op[T]) -> AsyncIterator[T]:
+        """An op whose transaction stays open until the block ends, and is then rolled back."""
+        if isinstance(self.database, AsyncDatabase):
+            async with self.database.connection() as theirs:
+                await theirs.begin()
+                yield await arun(op, theirs)
+                await theirs.rollback()
+        else:
+            with self.database.connection() as ours:
+                ours.begin()
+                yield run(op, ours)
+                ours.rollback()
 
     async def copies(self) -> bool:
         if isinstance(self.database, AsyncDatabase):

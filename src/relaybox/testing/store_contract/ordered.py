@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
@@ -277,6 +278,32 @@ class OrderedContract(Harness):
         assert taken.ids == [None, None, None]
         assert await line.settle(Settlement(done=taken.held)) == 0
         assert (await line.next(seconds=LEASE.total_seconds())).rows == []
+
+    async def test_nobody_waits_for_a_writer_who_has_not_committed(self, line: Line) -> None:
+        """Business transactions may be long; what they wrote, of the same keys too, is not there yet."""
+        if not self.store.capabilities.skip_locked:
+            pytest.skip("one writer at a time: everybody waits")
+        events = [Event("E", None, key=key) for key in "abcd"]
+        await self.write(*events)
+        stale = await line.next()
+        later = LEASE.total_seconds()
+        async with (
+            self.another().begun(self.store.write([Event("E", None, key=key) for key in "aabcd"], None, T0)),
+            asyncio.timeout(10),
+        ):
+            taken = await line.next(seconds=later)
+            assert taken.seqs == stale.seqs
+            assert await self.run(self.store.renew(taken.held, LEASE, T0 + LEASE)) == set(taken.seqs)
+            settlement = Settlement(
+                done=taken.held[:1],
+                retry=taken.retries()[1:2],
+                hold=taken.held[1:2],
+                dead=taken.deaths()[2:3],
+                park=taken.held[2:3],
+            )
+            assert await line.settle(settlement, seconds=later) == 0
+            assert await line.release(taken.held[3:], seconds=later) == 1
+            assert (await line.next(seconds=later)).seqs == taken.seqs[3:]
 
     async def test_every_key_has_its_turn_although_others_are_held(self, line: Line) -> None:
         """However long the queue behind a held head is, and wherever in the round the others are."""
