@@ -216,6 +216,43 @@ def test_a_process_serves_its_health_and_stops_gracefully(url: str, tmp_path: Pa
         assert box.instances() == []
 
 
+SINKS = ["amqp://u:canary@127.0.0.1:{port}", "nats://u:canary@127.0.0.1:{port}", "redis://u:canary@127.0.0.1:{port}"]
+
+
+@pytest.mark.parametrize("sink", [*SINKS, "kafka://u:canary@127.0.0.1:{port}?sasl=PLAIN&insecure_no_tls=true"])
+def test_no_canary_in_any_log_page_or_metric(tmp_path: Path, started: Any, sink: str) -> None:
+    url = f"sqlite:///{tmp_path}/shop.db"
+    with Outbox(url, migrate=True) as box, box.transaction() as tx:
+        box.write(tx, Event("Placed", {"card": "canary"}, key="k", headers={"authorization": "canary"}))
+    port, nobody = free_port(), free_port()
+    process = started(
+        "--url",
+        url,
+        "--sink",
+        sink.format(port=nobody),
+        "--to",
+        "x",
+        "--listen",
+        f"127.0.0.1:{port}",
+        "--log-level",
+        "debug",
+    )
+    process.ready()
+    pages = ""
+    for page in ("/live", "/ready", "/metrics", "/nothing"):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{page}", timeout=5) as answer:
+                pages += answer.read().decode()
+        except urllib.error.HTTPError as refused:
+            pages += refused.read().decode()
+    assert '"ready": false' in pages
+    process.child.send_signal(signal.SIGTERM)
+    output, errors = process.child.communicate(timeout=30)
+    assert process.child.returncode == 0
+    assert "is unavailable" in errors
+    assert "canary" not in pages + output + errors
+
+
 def test_the_example_files_are_what_the_command_takes() -> None:
     content = tomllib.loads((EXAMPLES / "relay.toml").read_text())
     assert set(content) == {"relaybox"}
