@@ -44,7 +44,7 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "chaos" / "results" / "relay.jsonl"
 DRAIN = 600.0  # seconds until everything must have gone out
 TTL = 2.0  # instance_ttl of the relays
-IN_FLIGHT = 4 * 500  # workers times messages of one publish
+IN_FLIGHT = 4 * 100  # workers times messages of one publish
 
 
 @dataclass(frozen=True)
@@ -145,6 +145,7 @@ class Trial:
             "max_attempts": options.max_attempts,
             "on_exhausted": "skip",
             "retry_max": "1s",
+            "publish_batch": IN_FLIGHT // 4,
             "order_strategy": options.strategy,
         }
         tables = {

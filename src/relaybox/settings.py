@@ -7,6 +7,7 @@ import; `load()` says where each value came from.
 from __future__ import annotations
 
 import dataclasses
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ OnExhausted = Literal["block", "park", "skip"]
 OrderStrategy = Literal["shards", "advisory", "rows"]
 ShardAssignment = Literal["leases", "rendezvous", "static"]
 _ENVIRONMENT = "RELAYBOX_"
+_SERVICE = re.compile(r"SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(ADDR|PORT|PROTO))?)?")
+_RANGE = re.compile(r"\s*([0-9]+)(?:-([0-9]+))?\s*")
 
 
 def _knob(default: Any, about: str) -> Any:
@@ -137,12 +140,13 @@ def shard_numbers(text: str, shards: int) -> frozenset[int]:
     """`0-7,12` as numbers."""
     numbers: set[int] = set()
     for part in text.split(",") if isinstance(text, str) else [""]:
-        first, _, last = part.strip().partition("-")
-        if not first.isdecimal() or (last and not last.isdecimal()) or not int(first) <= int(last or first) < shards:
+        found = _RANGE.fullmatch(part)
+        chosen = range(int(found[1]), int(found[2] or found[1]) + 1) if found else range(0)
+        if not chosen or chosen[-1] >= shards:
             raise ConfigError(
                 f"expected static_shards to be numbers and ranges below {shards}, such as 0-7,12, got {text!r}"
             )
-        numbers.update(range(int(first), int(last or first) + 1))
+        numbers.update(chosen)
     return frozenset(numbers)
 
 
@@ -212,9 +216,16 @@ NOT_SETTINGS = frozenset(
 _NOT_SETTINGS_EITHER = ("RELAY_", "SINK_")  # of the relay: relaybox.relay.config reads them
 
 
+def of_a_service(name: str) -> bool:
+    """Kubernetes sets such variables in every pod for a service that is named as we are."""
+    return _SERVICE.fullmatch(name) is not None
+
+
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     names = (name.removeprefix(_ENVIRONMENT) for name in environment if name.startswith(_ENVIRONMENT))
-    ours = (n for n in names if n not in NOT_SETTINGS and not n.startswith(_NOT_SETTINGS_EITHER))
+    ours = (
+        n for n in names if n not in NOT_SETTINGS and not n.startswith(_NOT_SETTINGS_EITHER) and not of_a_service(n)
+    )
     return {n.lower(): environment[_ENVIRONMENT + n] for n in ours}
 
 

@@ -38,12 +38,13 @@ outcome = st.tuples(
 )
 step = st.one_of(
     *[st.tuples(st.just("work"), who, st.integers(1, 8), st.lists(outcome, max_size=3))] * 4,
-    *[st.tuples(st.just("write"), keys, st.booleans())] * 2,
+    *[st.tuples(st.just("write"), keys, st.booleans())] * 3,
     *[st.tuples(st.just("tick"), st.sampled_from([0, 1, 4]))] * 2,
     st.tuples(st.just("settle"), who, outcome),
     st.tuples(st.just("begin"), keys),
     st.tuples(st.just("end"), st.integers(0, 1), st.booleans()),
     st.tuples(st.just("pause_or_wake"), who),
+    st.tuples(st.just("oversleep"), who, st.lists(outcome, max_size=6), st.lists(outcome, min_size=1, max_size=3)),
     st.tuples(st.just("leave"), who, st.booleans()),
     st.tuples(st.just("stall"), st.booleans()),
     st.tuples(st.just("decide"), st.booleans()),
@@ -149,6 +150,9 @@ class Script:
         followed = any(holders.get(f.seq) and holders[f.seq].token == f.token for f in worker.lanes[key][1:])
         _, lost = self.world.settle(worker, key, outcome, timedelta(seconds=delay))
         assert lost == (not entitled)
+        if entitled:
+            earlier = [seq for seq, its in self.written.items() if its == key and seq < head.seq]
+            assert self.final.issuperset(earlier), f"{head.seq} of {key} was settled before its turn"
         if not entitled and not followed:
             assert self.world.everything() == before, "a zombie changed something"
         if entitled and outcome in ("done", "skip"):
@@ -176,6 +180,19 @@ class Script:
     def pause_or_wake(self, who: int) -> None:
         """While it sleeps its leases end. Awake again it is a zombie, and does not know before its next beat."""
         self.workers[who].awake = not self.workers[who].awake
+
+    def oversleep(self, who: int, meanwhile: list[Any], then: list[Any]) -> None:
+        """Its leases end, the others go on with what it had, and only then it comes with what it has to say."""
+        sleeper = self.workers[who]
+        sleeper.awake = False
+        for _ in range(4):
+            self.tick(4)
+        others = [other for other in range(WORKERS) if other != who]
+        for other in others:
+            self.work(other, 8, meanwhile)
+        sleeper.awake = True
+        for outcome in then:
+            self.settle(who, outcome)
 
     def leave(self, who: int, politely: bool) -> None:
         """Stopped or killed; another comes in its place."""

@@ -112,9 +112,6 @@ def test_an_empty_variable_is_not_set(tmp_path: Path) -> None:
     assert (config.sink, config.to, config.sink_options) == ("stdout:", "file", {})
 
 
-@pytest.mark.xfail(
-    reason="sinks/options.py: typed() reads only text; a number for a duration reaches the sink as it is"
-)
 def test_a_number_in_a_file_is_seconds(tmp_path: Path) -> None:
     """As it is for every duration of [relaybox]."""
     file = tmp_path / "relay.toml"
@@ -124,7 +121,6 @@ def test_a_number_in_a_file_is_seconds(tmp_path: Path) -> None:
     sink_from_url(config.sink, config.sink_options)
 
 
-@pytest.mark.xfail(reason="settings.py and relay/config.py: variables that Kubernetes sets for services are refused")
 @pytest.mark.parametrize("service", ["RELAYBOX", "RELAYBOX_RELAY"])
 def test_a_kubernetes_service_of_our_name_stops_nobody(service: str) -> None:
     """Every pod of its namespace gets these."""
@@ -167,9 +163,6 @@ def test_an_at_sign_elsewhere_is_fine(url: str) -> None:
     assert load({"sink": url, "to": "x"}, environment={}).sink == url
 
 
-@pytest.mark.xfail(
-    reason="drivers/urls.py: parse() repeats urlsplit's complaint, which quotes the start of the password"
-)
 @pytest.mark.parametrize("sign", "/?#")
 def test_a_password_that_breaks_the_database_url_is_not_shown(sign: str) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -177,7 +170,6 @@ def test_a_password_that_breaks_the_database_url_is_not_shown(sign: str) -> None
     assert CANARY not in str(caught.value)
 
 
-@pytest.mark.xfail(reason="drivers/urls.py: parse() takes :// for granted", raises=IndexError)
 def test_a_sqlite_url_without_slashes_is_one_clear_error() -> None:
     with pytest.raises(ConfigError):
         parse("sqlite:shop.db")

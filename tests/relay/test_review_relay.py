@@ -309,7 +309,7 @@ async def test_a_relay_is_alive_while_it_starts(sqlite: str) -> None:
     assert not relay.health().ready
 
 
-@pytest.mark.xfail(reason="node, instance and drivers: sign-off, connects and cancelled statements have no limit")
+@pytest.mark.xfail(reason="wakeups.py swallows the stop; instance.py and drivers set no limit to sign-off and connect")
 async def test_a_stop_ends_although_the_database_is_a_black_hole() -> None:
     """No reset, no answer: as when a machine is gone or a firewall forgot the connection."""
     server = require("postgres-wheel", durable=False)
@@ -327,8 +327,7 @@ async def test_a_stop_ends_although_the_database_is_a_black_hole() -> None:
         gate.blackhole()
         closing_down = asyncio.create_task(relay.close())
         ended, _ = await asyncio.wait([closing_down], timeout=15)
-        gate.refuse()  # all that hangs fails now
-        await closing_down
+        await cancelled(closing_down)
     assert ended
 
 

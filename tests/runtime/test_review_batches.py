@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 import pytest
 from scripted_source import MakeEngine, ScriptedSource, make_engine
 
-from relaybox.lifecycle import Claimed, ClaimLost, Delivered, Died, Retried
+from relaybox.errors import ConnectionLost
+from relaybox.lifecycle import Claimed, ClaimLost, Delivered, Died, Observers, Retried
+from relaybox.runtime.service import cancelled
+from relaybox.runtime.wakeups import Ears
 from relaybox.runtime.work import Batch, Delivery
 from relaybox.testing import ManualClock, Probe
 
@@ -172,3 +175,24 @@ async def test_a_silent_engine_is_not_idle(probe: Probe) -> None:
     await engine.stop()
     assert handler.done == [1, 2, 3]
     assert probe.count(Claimed) == 3
+
+
+async def test_ears_stop_although_their_connection_cannot_be_closed(start: MakeEngine, probe: Probe) -> None:
+    """As asyncpg's does when the database is a black hole: the time-out of close() hides the cancellation."""
+    listening = asyncio.Event()
+
+    async def listen(ready: Callable[[], None], wake: Callable[[], None]) -> None:
+        try:
+            listening.set()
+            await asyncio.Event().wait()
+        finally:
+            raise ConnectionLost("no answer to the end of the connection")
+
+    engine = start(ScriptedSource(), Handler())
+    ears = Ears(engine, listen, None, Observers([probe]), ManualClock())
+    ears.start()
+    await listening.wait()
+    stopping = asyncio.create_task(ears.stop())
+    ended, _ = await asyncio.wait([stopping], timeout=2)
+    await cancelled(ears._task, stopping)
+    assert ended

@@ -41,8 +41,12 @@ def test_text_is_read_by_the_annotation() -> None:
     }
 
 
+def test_a_number_of_seconds_is_a_duration() -> None:
+    assert typed(Sink, {"wait": 3}) == {"wait": timedelta(seconds=3)}
+
+
 def test_other_values_are_left_to_the_sink() -> None:
-    given = {"size": 7, "durable": True, "wait": 3, "more": {"a": 1}}
+    given = {"size": 7, "durable": True, "more": {"a": 1}}
     assert typed(Sink, given) == given
 
 

@@ -39,8 +39,11 @@ def parse(url: str) -> Url:
         parts = urlsplit(url)
         if not parts.scheme.startswith("sqlite"):
             _ = parts.port  # read lazily, and it may be no number
-    except ValueError as error:
-        raise ConfigError(f"cannot read the database URL: {error}") from None
+    except ValueError:
+        raise ConfigError(
+            "cannot read the database URL: expected scheme://user:password@host:port/name, with the port a number and "
+            "/ ? # @ in a password written as %2F %3F %23 %40"
+        ) from None
     name, _, driver = parts.scheme.partition("+")
     dialect = _SCHEMES.get(name)
     if dialect is None:
@@ -49,9 +52,9 @@ def parse(url: str) -> Url:
             "postgresql://, sqlite:///, mysql://"
         )
     if dialect == "sqlite":
-        path = url.split("://", 1)[1]
+        slashes, path = url.partition("://")[1:]
         file = path.removeprefix("/") or ":memory:"
-        if path and path != ":memory:" and not path.startswith("/"):
+        if not slashes or (path and path != ":memory:" and not path.startswith("/")):
             raise ConfigError(
                 f"expected sqlite:///relative.db, sqlite:////absolute.db or sqlite://:memory:, got {redact(url)!r}"
             )

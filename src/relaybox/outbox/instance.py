@@ -27,6 +27,8 @@ from .source import OrderedSource, OutboxSource
 
 log = logging.getLogger("relaybox")
 
+SIGN_OFF = 5.0  # seconds a stop gives the database to take note of it
+
 ORDERED = ("ordered", "relay")  # roles that share the shards
 
 
@@ -72,7 +74,8 @@ class InstanceService:
         """Leave: whatever is still claimed under our name is free at once, and so are our shards."""
         await cancelled(self._task)
         try:
-            await self._db.run(self._sign_off())
+            async with asyncio.timeout(SIGN_OFF):
+                await self._db.run(self._sign_off())
         except Exception as error:
             log.error("could not sign off; the instance will expire by itself: %s", error)
 

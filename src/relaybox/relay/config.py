@@ -115,8 +115,8 @@ def _given_sink(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def _prefixed(environment: Mapping[str, str], kind: str) -> dict[str, Any]:
     start = PREFIX + kind
-    given = {name: value for name, value in environment.items() if name.startswith(start) and value}
-    return {name.removeprefix(start).lower(): value for name, value in given.items()}
+    given = {n.removeprefix(start): value for n, value in environment.items() if n.startswith(start) and value}
+    return {name.lower(): value for name, value in given.items() if not settings.of_a_service(name)}
 
 
 def _table(content: Mapping[str, Any], name: str) -> dict[str, Any]:

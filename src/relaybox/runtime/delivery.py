@@ -235,7 +235,7 @@ class DeliveryEngine:
         """What was given up while this claim was under way goes before what it brings of the same key."""
         if not (self._strays and self._source.ordered):
             return claimed
-        given_up = {stray.lane for stray in self._strays}
+        given_up = {stray.lane for stray in self._strays} - {None}
         self._strays += [delivery for delivery in claimed if delivery.lane in given_up]
         return [delivery for delivery in claimed if delivery.lane not in given_up]
 

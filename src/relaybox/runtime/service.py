@@ -27,11 +27,19 @@ async def forever(name: str, step: Callable[[], Awaitable[None]], observers: Obs
             await step()
             pause = FIRST_PAUSE
         except Exception as error:
+            if is_cancelled():
+                raise asyncio.CancelledError from None
             log.error("%s failed and will be tried again in %.2f s: %s", name, pause, error)
             log.debug("%s failed", name, exc_info=True)
             observers(LoopFailed(name, f"{type(error).__name__}: {error}"))
             await clock.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
+
+
+def is_cancelled() -> bool:
+    """Whether this task is to end: an error while it gives up (a connection that cannot be closed) hides that."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def cancelled(*tasks: asyncio.Task[Any] | None) -> None:

@@ -19,7 +19,7 @@ from datetime import timedelta
 from ..clock import Clock
 from ..lifecycle import Observers, WakeUps
 from .delivery import DeliveryEngine
-from .service import FIRST_PAUSE, LONGEST_PAUSE, cancelled
+from .service import FIRST_PAUSE, LONGEST_PAUSE, cancelled, is_cancelled
 
 log = logging.getLogger("relaybox")
 
@@ -75,6 +75,8 @@ class Ears:
             except asyncio.CancelledError:
                 raise
             except Exception as error:
+                if is_cancelled():
+                    return
                 if self._mode == "listen":
                     pause = FIRST_PAUSE
                 self._set("poll", f"the listening connection failed: {error}")

@@ -38,7 +38,13 @@ def typed(sink: type, options: Mapping[str, Any], *, taken: Set[str] = frozenset
     known = sorted(readers.keys() - taken)
     if unknown := sorted(options.keys() - set(known)):
         raise ConfigError(f"unknown option {unknown[0]!r} of {sink.__name__}; known: {', '.join(known)}")
-    return {name: readers[name](name, value) if isinstance(value, str) else value for name, value in options.items()}
+    return {name: _read(readers[name], name, value) for name, value in options.items()}
+
+
+def _read(reader: Callable[[str, str], Any], name: str, value: Any) -> Any:
+    """Text is read; a number from a file too where it stands for seconds."""
+    seconds = reader is _READERS[timedelta] and isinstance(value, (int, float)) and not isinstance(value, bool)
+    return reader(name, str(value)) if isinstance(value, str) or seconds else value
 
 
 def _readers(sink: type) -> dict[str, Callable[[str, str], Any]]:

@@ -56,6 +56,18 @@ class KeyedContract(OrderedContract):
         heir = await keyed.next(owner=2, seconds=LEASE.total_seconds() * 1.5)
         assert heir.seqs == [*first.seqs, a3]
 
+    async def test_a_zombie_keeps_no_part_of_a_key(self, keyed: Line) -> None:
+        """The heir claimed only the first of what had expired: the rest is not the zombie's any more all the same."""
+        seqs = await self.write(*some_events(3, key="a"))
+        zombie = await keyed.next()
+        later = LEASE.total_seconds()
+        heir = await keyed.next(1, owner=2, seconds=later)
+        assert (zombie.seqs, heir.seqs) == (seqs, seqs[:1])
+        assert await keyed.settle(Settlement(done=zombie.held[1:]), seconds=later) == 2
+        assert await self.run(self.store.renew(zombie.held, LEASE, T0 + LEASE)) == set()
+        assert await keyed.settle(Settlement(done=heir.held), seconds=later) == 0
+        assert (await keyed.next(owner=2, seconds=later)).seqs == seqs[1:]
+
     async def test_the_tail_of_a_key_that_was_cut_stays_with_its_holder(self, keyed: Line) -> None:
         seqs = await self.write(*some_events(10, key="a"))
         first = await keyed.next(4)
