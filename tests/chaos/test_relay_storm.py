@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from tempfile import mkdtemp
 
 import pytest
 
@@ -29,7 +30,8 @@ def test_relays_and_broker_are_killed_and_nothing_is_lost(broker: str, strategy:
 
 
 def judged(tmp_path: Path, *received: str, dead: int = 0, dedup: bool = False, kills: int = 1) -> str:
-    trial = Trial(Options(kills=kills, pauses=0, outages=0), tmp_path)
+    folder = Path(mkdtemp(dir=tmp_path))  # the guard of one trial remembers
+    trial = Trial(Options(kills=kills, pauses=0, outages=0), folder)
     trial._committed = {"a1": (1, 1), "a2": (1, 2), "b1": (2, 1)}
     messages = [Received(name, name[0], b"", "", {}) for name in received]
     return str(trial._judge(messages, dead, 0.0, dedup)["verdict"])

@@ -57,4 +57,7 @@ class MotoServer(RestartableServer):
         if b"Running on" not in self._said_since_start():
             raise ConnectionError("not listening yet")
         with urllib.request.urlopen(f"{self.url}/moto-api/data.json", timeout=5):
-            return str(self.folder)
+            pass
+        self.client("sqs").list_queues()  # the first call of each loads it, which takes a while
+        self.client("sns").list_topics()
+        return str(self.folder)
