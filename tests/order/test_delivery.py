@@ -1,4 +1,4 @@
-"""Whole processes that lease keys: order, policies, replay and hand-over as with shards (tests/flow/test_ordered.py)."""
+"""Whole processes that lease keys: order, policies, replay and hand-over, as with shards (flow/test_ordered.py)."""
 
 from __future__ import annotations
 
