@@ -27,7 +27,7 @@ from .source import OrderedSource, OutboxSource
 
 log = logging.getLogger("relaybox")
 
-SIGN_OFF = 5.0  # seconds a stop gives the database to take note of it
+SIGN_OFF = 2.0  # seconds a stop gives the database to take note of it
 
 ORDERED = ("ordered", "relay")  # roles that share the shards
 
