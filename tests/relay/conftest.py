@@ -37,12 +37,3 @@ def sqlite(tmp_path: Path) -> str:
     with Outbox(made, migrate=True):
         pass
     return made
-
-
-def write(url: str, events: Sequence[Event]) -> None:
-    with Outbox(url) as box, box.transaction() as tx:
-        box.write_all(tx, list(events))
-
-
-def numbered(count: int, keys: int) -> list[Event]:
-    return [Event("T", n, key=f"k{n % keys}") for n in range(count)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from conftest import write
+from relay_kit import write
 from scripted_sink import ScriptedSink
 from test_relay import settings
 

@@ -7,7 +7,7 @@ import logging
 from datetime import timedelta
 
 import pytest
-from conftest import numbered, write
+from relay_kit import numbered, write
 from scripted_sink import ScriptedSink
 
 from relaybox import Event, Outbox
