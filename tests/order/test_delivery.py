@@ -13,6 +13,8 @@ from flow.conftest import make_database
 from flow.kit import Probe, make_box, one, waiting
 from flow.test_ordered import Log, firsts, write
 from flow.test_ordered import quick as quick_shards
+from relaybox.drivers.pool import AsyncDatabase
+from relaybox.errors import StoreBusy
 from relaybox.lifecycle import Died, KeysChosen, LoopFailed
 
 LEASES = "SELECT count(*) FROM outbox_event_lease"
@@ -78,6 +80,28 @@ async def test_instances_share_the_keys_and_one_leaves(url: str, probe: Probe, q
     assert not log.overlaps
     assert len(probe.ids) == 660, "leaving is no fault: nothing is delivered twice"
     assert (waiting(url), one(url, LEASES)) == (0, 0)
+
+
+async def test_a_release_that_fails_stalls_nobody(
+    url: str, probe: Probe, quick: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The followers of a failed head could not be given back (a deadlock): later, and meanwhile the rest goes on."""
+    run, failures = AsyncDatabase.run, iter(range(3))
+
+    async def busy(db: AsyncDatabase, op: Any, *, tx: bool = True) -> Any:
+        if op.__name__ == "release" and next(failures, None) is not None:
+            op.close()
+            raise StoreBusy("deadlock")
+        return await run(db, op, tx=tx)
+
+    monkeypatch.setattr(AsyncDatabase, "run", busy)
+    log = Log(probe, fail=lambda event, attempts: event.payload["n"] == 0 and attempts < 2)
+    settings = quick(batch_size=4, cold_queue_capacity=4)
+    async with make_box("ordered", url, probe, listeners=log.listeners(), settings=settings) as box:
+        await write(box, 40, keys=2)
+        await probe.until(probe.wrote(40))
+    assert len(probe.of(LoopFailed)) == 3
+    assert (log.done["k0"], log.done["k1"]) == (list(range(0, 40, 2)), list(range(1, 40, 2)))
 
 
 async def test_block_keeps_retrying_and_only_its_key_waits(url: str, probe: Probe, quick: Any) -> None:

@@ -392,11 +392,11 @@ class DeliveryEngine:
                 batch = [settled for settled, title in zip(batch, titles, strict=True) if settled[0].token == title]
                 lost = max(0, lost - self._claimed_meanwhile(renamed))
             self._strays += self._settled(batch)
-            if blocks:
+            self._room.set()
+            if self._observers or lost or any(type(outcome) is Dead for _, outcome in batch):
+                self._report(batch, lost)
+            if blocks:  # if it fails the next claim tries again
                 await self._return_strays()
-        self._room.set()
-        if self._observers or lost or any(type(outcome) is Dead for _, outcome in batch):
-            self._report(batch, lost)
 
     def _claimed_meanwhile(self, renamed: Sequence[Settled]) -> int:
         """Our lease had run out and we claimed these anew while they were being settled. What is final is settled again
