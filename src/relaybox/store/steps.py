@@ -24,7 +24,7 @@ from .sql_store import SqlOutboxStore, cut, lane_key
 # One statement carries at most this much; servers limit a packet (16 MB by default on MariaDB).
 CHUNK_ROWS = 1_000
 CHUNK_BYTES = 4_000_000
-STEPS = 900  # keys per walk: MySQL ends a recursion after 1000 steps
+STEPS = 1_000  # most keys per walk
 
 
 def as_json(value: object) -> str:
@@ -150,9 +150,10 @@ class SteppedOutboxStore(SqlOutboxStore):
             last_lap |= walk.ended
 
     def walk(self, after: int, limit: int, now: datetime | None) -> Op[Walk]:
-        result = yield self.sql["outbox.keys.walk"].bind(after=after, limit=min(limit, STEPS), now=self.to_time(now))
-        keys = [WaitingKey(row[0], bool(row[1]), row[2]) for row in result.rows if row[0] is not None]
-        return Walk(keys, ended=len(keys) < len(result.rows), sharded=bool(result.rows[0][3]))
+        limit = min(limit, STEPS)
+        result = yield self.sql["outbox.keys.walk"].bind(after=after, limit=limit, now=self.to_time(now))
+        keys = [WaitingKey(row[0], bool(row[1]), row[2]) for row in result.rows]
+        return Walk(keys, ended=len(keys) < limit, sharded=any(row[3] for row in result.rows))
 
     def pick(self, keys: Sequence[int], limit: int, now: datetime | None) -> Op[Result]:
         return (yield self.sql["outbox.keys.pick"].bind(keys=self.numbers(keys), limit=limit, now=self.to_time(now)))

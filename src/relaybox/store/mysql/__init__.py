@@ -24,7 +24,8 @@ _TEXT = "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
 
 
 class MysqlStore(SteppedOutboxStore, KeyedOutboxStore):
-    """JSON_TABLE comes first in every join (STRAIGHT_JOIN): the rows are then found, and locked, by their key."""
+    """JSON_TABLE comes first in every join, and rows are found by an index that is named (STRAIGHT_JOIN, FORCE INDEX):
+    else a small table may be read, and locked, as a whole, and a settle waits for a writer who has not committed."""
 
     dialect = "mysql"
     quote = "`"

@@ -4,8 +4,8 @@ SELECT seq FROM {pending} FORCE INDEX ({pending_name}_due)
 WHERE due <= {clock} ORDER BY due, seq LIMIT :limit FOR UPDATE SKIP LOCKED
 
 -- name: outbox.claim.shards -> rows
--- The shards this instance owns now, and whether any key is held; none while somebody has leased keys (another strategy).
--- The shared lock makes a take-over wait for this claim, so it will see and free the rows.
+-- The shards this instance owns now, and whether any key is held; none while somebody has leased keys (another
+-- strategy). The shared lock makes a take-over wait for this claim, so it will see and free the rows.
 SELECT shard, EXISTS (SELECT 1 FROM {hold}) FROM {shard}
 WHERE owner = :owner AND until > {clock} AND NOT EXISTS (SELECT 1 FROM {lease}) LOCK IN SHARE MODE
 

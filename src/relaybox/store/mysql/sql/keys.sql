@@ -1,25 +1,22 @@
 -- Ordered delivery key by key: walk from key to key, lease what nobody has, then take its rows.
 
 -- name: outbox.keys.walk -> rows
--- The next :limit keys that have waiting rows, in the order of their hash from :after on; a last row without a key says
--- that there are no more. Each step is the smallest hash above the last: one probe per key, however many rows it has.
--- A key is leased while a row with the token of its lease is claimed and not expired. The head is the first row of the
--- key that may be claimed, if any: none behind a held head, nor a parked one. The last column: somebody delivers by shards.
-WITH RECURSIVE walk AS (
-  SELECT (SELECT min(key_hash) FROM {pending} WHERE key_hash > :after) AS key_hash, 1 AS n
-  UNION ALL
-  SELECT (SELECT min(p.key_hash) FROM {pending} p WHERE p.key_hash > w.key_hash), w.n + 1 FROM walk w
-  WHERE w.key_hash IS NOT NULL AND w.n < :limit)
+-- The next :limit keys that have waiting rows, in the order of their hash from :after on. A key is leased while a row
+-- with the token of its lease is claimed and not expired. The head is the row that may be claimed first, if any: of a
+-- held key only the one that holds it, found by its number and not among all that wait behind it. The last column says
+-- that somebody delivers by shards.
 SELECT w.key_hash,
        EXISTS (SELECT 1 FROM {lease} l JOIN {pending} c ON c.key_hash = l.key_hash AND c.token = l.token
                WHERE l.key_hash = w.key_hash AND c.due > {clock}),
-       (SELECT p.seq FROM {pending} p
-        WHERE p.key_hash = w.key_hash AND p.due <= {clock}
-          AND p.seq <= coalesce((SELECT h.seq - h.parked FROM {hold} h WHERE h.key_hash = w.key_hash),
-                                9223372036854775807)
-        ORDER BY p.seq LIMIT 1),
+       CASE WHEN h.key_hash IS NULL
+            THEN (SELECT p.seq FROM {pending} p FORCE INDEX ({pending_name}_key)
+                  WHERE p.key_hash = w.key_hash AND p.due <= {clock} ORDER BY p.seq LIMIT 1)
+            ELSE (SELECT q.seq FROM {pending} q WHERE q.seq = h.seq AND NOT h.parked AND q.due <= {clock}) END,
        EXISTS (SELECT 1 FROM {shard} WHERE owner IS NOT NULL AND until > {clock})
-FROM walk w
+FROM (SELECT key_hash FROM {pending} FORCE INDEX ({pending_name}_key)
+      WHERE key_hash > :after GROUP BY key_hash ORDER BY key_hash LIMIT :limit) w
+LEFT JOIN {hold} h ON h.key_hash = w.key_hash
+ORDER BY w.key_hash
 
 -- name: outbox.keys.rows -> rows
 -- Up to :limit keys whose head nobody has locked. One whose head is locked or gone is passed over as a whole: its head
@@ -28,14 +25,21 @@ SELECT p.key_hash FROM {seqs} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON
 WHERE p.due <= {clock} LIMIT :limit FOR UPDATE SKIP LOCKED
 
 -- name: outbox.keys.pick -> rows
--- The due rows of these keys, key by key. No more of one key than can be used, or a long one would be sorted as a whole.
-SELECT p.seq, p.key_hash FROM {keys} STRAIGHT_JOIN {pending} p FORCE INDEX ({pending_name}_key) ON p.key_hash = k.key_hash
-WHERE p.due <= {clock}
-  AND p.seq <= coalesce((SELECT h.seq - h.parked FROM {hold} h WHERE h.key_hash = k.key_hash), 9223372036854775807)
-  AND p.seq <= coalesce((SELECT q.seq FROM {pending} q FORCE INDEX ({pending_name}_key)
-                         WHERE q.key_hash = k.key_hash AND q.due <= {clock}
-                         ORDER BY q.seq LIMIT 1 OFFSET :limit), 9223372036854775807)
-ORDER BY p.key_hash, p.seq LIMIT :limit
+-- The due rows of these keys, key by key; of a held one its head. No more of one key than can be used, or a long one
+-- would be sorted as a whole.
+SELECT f.seq, f.key_hash FROM (
+  SELECT p.seq, p.key_hash
+  FROM (SELECT k.key_hash, coalesce((SELECT q.seq FROM {pending} q FORCE INDEX ({pending_name}_key)
+                                     WHERE q.key_hash = k.key_hash AND q.due <= {clock}
+                                     ORDER BY q.seq LIMIT 1 OFFSET :limit), 9223372036854775807) AS last
+        FROM {keys} LEFT JOIN {hold} h ON h.key_hash = k.key_hash WHERE h.key_hash IS NULL) b
+  STRAIGHT_JOIN {pending} p FORCE INDEX ({pending_name}_key) ON p.key_hash = b.key_hash AND p.seq <= b.last
+  WHERE p.due <= {clock}
+  UNION ALL
+  SELECT q.seq, q.key_hash FROM {keys} STRAIGHT_JOIN {hold} h ON h.key_hash = k.key_hash
+  STRAIGHT_JOIN {pending} q FORCE INDEX (PRIMARY) ON q.seq = h.seq
+  WHERE NOT h.parked AND q.due <= {clock}) f
+ORDER BY f.key_hash, f.seq LIMIT :limit
 
 -- name: outbox.lease.expired -> rows
 -- What the former holders of these keys had claimed and let expire. Read without locks: a writer may be about to commit

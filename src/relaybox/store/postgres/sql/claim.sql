@@ -43,12 +43,12 @@ SELECT t.item / 65536, e.event_id, e.event_type, e.aggregate_type, e.aggregate_i
 FROM taken t LEFT JOIN {event} e ON e.seq = t.item / 65536
 
 -- name: outbox.claim.ordered -> rows
--- The same for ordered delivery, from single rows only and from the shards this instance owns now. By seq, not by due: a
--- row that was given back is due later than its successors and must still go before them. While a batch waits or a claim
--- has expired, nothing is claimed: it may hold earlier events of the same keys and must become single rows first
--- (outbox.claim.expired). Nor while somebody has leased keys (another strategy), or keys are held: a last row without
--- a number says so, and outbox.keys.turn claims then. FOR SHARE on the shard rows makes a take-over wait for this
--- claim, so it will see and free it.
+-- The same for ordered delivery, from single rows only and from the shards this instance owns now. By seq, not by
+-- due: a row that was given back is due later than its successors and must still go before them. While a batch
+-- waits or a claim has expired, nothing is claimed: it may hold earlier events of the same keys and must become
+-- single rows first (outbox.claim.expired). Nor while somebody has leased keys (another strategy), or keys are
+-- held: a last row without a number says so, and outbox.keys.turn claims then. FOR SHARE on the shard rows makes a
+-- take-over wait for this claim, so it will see and free it.
 WITH clock AS MATERIALIZED (
   SELECT coalesce(:now, clock_timestamp()) AS now, set_config('synchronous_commit', 'off', true)),
 mine AS MATERIALIZED (
@@ -117,11 +117,11 @@ SELECT e.seq, coalesce(:now, clock_timestamp()), {hash}(coalesce(e.aggregate_id,
 FROM gone, unnest(gone.items) AS item JOIN {event} e ON e.seq = item / 65536
 
 -- name: outbox.claim.expired -> count
--- Claims whose lease ended or whose owner is gone (with :orphans also one who claimed after he was declared dead), and
--- with :waiting batches nobody claimed yet, become single
--- rows. One remover each (SKIP LOCKED), and with the claim goes the token, so a zombie can settle nothing.
--- :spread seconds of jitter keep what was claimed before apart from its neighbours: should one of them kill its
--- worker, the others get away. Not where delivery is ordered (there are shards or leases): later events would overtake.
+-- Claims whose lease ended or whose owner is gone (with :orphans also one who claimed after he was declared dead),
+-- and with :waiting batches nobody claimed yet, become single rows. One remover each (SKIP LOCKED), and with the
+-- claim goes the token, so a zombie can settle nothing. :spread seconds of jitter keep what was claimed before
+-- apart from its neighbours: should one of them kill its worker, the others get away. Not where delivery is ordered
+-- (there are shards or leases): later events would overtake.
 WITH gone AS (
   DELETE FROM {claim} WHERE token IN (
     SELECT token FROM {claim}

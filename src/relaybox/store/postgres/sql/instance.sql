@@ -36,9 +36,9 @@ INSERT INTO {shard} (shard) SELECT generate_series(0, :shards - 1) ON CONFLICT D
 SELECT owner FROM {shard} WHERE owner IS NOT NULL AND until < coalesce(:now, clock_timestamp())
 
 -- name: outbox.shard.acquire -> rows
--- Up to :want free or expired shards, of :among if given, under a new term each. One whose owner still has a claim stays
--- where it is: the claim is locked (its owner was paused inside a settle) and holds events that come before what we would
--- claim. None while somebody has leased keys (another strategy).
+-- Up to :want free or expired shards, of :among if given, under a new term each. One whose owner still has a claim
+-- stays where it is: the claim is locked (its owner was paused inside a settle) and holds events that come before
+-- what we would claim. None while somebody has leased keys (another strategy).
 WITH free AS MATERIALIZED (
   SELECT s.shard FROM {shard} s
   WHERE s.shard < :shards

@@ -1,11 +1,12 @@
 -- Ordered delivery key by key: walk from key to key, lease what nobody has, then read its rows.
 
 -- name: outbox.keys.walk -> rows
--- The next :limit keys that have waiting rows, in the order of their hash from :after on; a last row without a key says
--- that there are no more. One index probe per key, however many rows wait behind it: a recursion is read only as far as
--- LIMIT asks, and each step is the smallest hash above the last. `head` is the first row of the key that may be claimed,
--- if any: none behind a held head, nor a parked one. The other columns say why nothing may be claimed at all: somebody
--- delivers by shards; a waiting batch or an expired claim may hold earlier events of any key; one snapshot for all.
+-- The next :limit keys that have waiting rows, in the order of their hash from :after on; a last row without a key
+-- says that there are no more. One index probe per key, however many rows wait behind it: a recursion is read only
+-- as far as LIMIT asks, and each step is the smallest hash above the last. `head` is the first row of the key that
+-- may be claimed, if any: none behind a held head, nor a parked one. The other columns say why nothing may be
+-- claimed at all: somebody delivers by shards; a waiting batch or an expired claim may hold earlier events of any
+-- key; one snapshot for all.
 WITH RECURSIVE clock AS MATERIALIZED (SELECT coalesce(:now, clock_timestamp()) AS now),
 walk AS (
   SELECT (SELECT min(key_hash) FROM {pending} WHERE key_hash > :after::bigint) AS key_hash
@@ -25,9 +26,10 @@ SELECT w.key_hash,
 FROM (SELECT key_hash FROM walk LIMIT :limit) w
 
 -- name: outbox.keys.advisory -> rows
--- Leases of up to :limit of :keys, tried in their order by advisory locks that end with the claim: who loses does not
--- wait. The lock only keeps claimers apart; the lease holds, by its primary key. One whose claim is gone is overwritten,
--- but only if its token is one that this snapshot saw stale: the row may be another's by now, and his claim unseen.
+-- Leases of up to :limit of :keys, tried in their order by advisory locks that end with the claim: who loses does
+-- not wait. The lock only keeps claimers apart; the lease holds, by its primary key. One whose claim is gone is
+-- overwritten, but only if its token is one that this snapshot saw stale: the row may be another's by now, and his
+-- claim unseen.
 WITH locked AS MATERIALIZED (
   SELECT k.key_hash FROM unnest(:keys::bigint[]) AS k(key_hash)
   WHERE pg_try_advisory_xact_lock(:namespace::integer, (k.key_hash & 2147483647)::integer)
@@ -40,8 +42,8 @@ ON CONFLICT (key_hash) DO UPDATE SET token = excluded.token WHERE l.token IN (SE
 RETURNING key_hash
 
 -- name: outbox.keys.rows -> rows
--- The same by locks on the head rows. A key whose head is locked or gone is passed over as a whole: its head was looked
--- up before, so its next row is not taken in its place.
+-- The same by locks on the head rows. A key whose head is locked or gone is passed over as a whole: its head was
+-- looked up before, so its next row is not taken in its place.
 WITH locked AS MATERIALIZED (
   SELECT k.key_hash FROM unnest(:keys::bigint[], :heads::bigint[]) WITH ORDINALITY AS k(key_hash, head, ord)
   JOIN {pending} p ON p.seq = k.head
@@ -55,10 +57,10 @@ ON CONFLICT (key_hash) DO UPDATE SET token = excluded.token WHERE l.token IN (SE
 RETURNING key_hash
 
 -- name: outbox.keys.claim -> rows
--- The due rows of keys we have leased, key by key in their order, into one claim. A later statement than the lease, so
--- that it sees what the former holder of a key left. Whole keys, but for the one that :limit cuts: its lease keeps the
--- tail. Keys that give nothing are free again. Unlike other claims this one waits for the disk: a lease that a crash of
--- the server undid would give the key to somebody else while we deliver.
+-- The due rows of keys we have leased, key by key in their order, into one claim. A later statement than the lease,
+-- so that it sees what the former holder of a key left. Whole keys, but for the one that :limit cuts: its lease
+-- keeps the tail. Keys that give nothing are free again. Unlike other claims this one waits for the disk: a lease
+-- that a crash of the server undid would give the key to somebody else while we deliver.
 WITH clock AS MATERIALIZED (SELECT coalesce(:now, clock_timestamp()) AS now),
 picked AS MATERIALIZED (
   SELECT r.ctid FROM unnest(:keys::bigint[]) AS k(key_hash)
@@ -86,9 +88,9 @@ SELECT t.item / 65536, e.event_id, e.event_type, e.aggregate_type, e.aggregate_i
 FROM gone t LEFT JOIN {event} e ON e.seq = t.item / 65536
 
 -- name: outbox.keys.turn -> rows
--- The claim of outbox.claim.ordered while keys are held: from key to key instead of by seq, so that whatever waits behind
--- a held head costs one probe and not a scan past all of it. ANY(ARRAY(…)) and not IN: as a join it could begin with the
--- shards, and the keys would not come in their order.
+-- The claim of outbox.claim.ordered while keys are held: from key to key instead of by seq, so that whatever waits
+-- behind a held head costs one probe and not a scan past all of it. ANY(ARRAY(…)) and not IN: as a join it could
+-- begin with the shards, and the keys would not come in their order.
 WITH RECURSIVE clock AS MATERIALIZED (
   SELECT coalesce(:now, clock_timestamp()) AS now, set_config('synchronous_commit', 'off', true)),
 mine AS MATERIALIZED (
@@ -128,8 +130,9 @@ DELETE FROM {lease} l USING unnest(:keys::bigint[], :tokens::bigint[]) AS s(key_
 WHERE l.key_hash = s.key_hash AND l.token = s.token
 
 -- name: outbox.lease.sweep -> count
--- Leases whose claim is gone hold nothing; this keeps their number small. A lease and its claim are committed together, so
--- one seen without a claim stays without: deleted under the token that was seen, for it may be another's by now.
+-- Leases whose claim is gone hold nothing; this keeps their number small. A lease and its claim are committed
+-- together, so one seen without a claim stays without: deleted under the token that was seen, for it may be
+-- another's by now.
 WITH stale AS MATERIALIZED (
   SELECT l.key_hash, l.token FROM {lease} l WHERE NOT EXISTS (SELECT 1 FROM {claim} c WHERE c.token = l.token)),
 locked AS MATERIALIZED (
