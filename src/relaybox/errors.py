@@ -2,9 +2,11 @@
 
     RelayboxError
     ├── ConfigError            a setting, URL or name is wrong            (also a ValueError)
+    │   └── InboxOrderingPriorityConflict  an inbox cannot have order and priorities at once
     ├── InvalidEvent           an event cannot be stored as given         (also a ValueError)
     │   └── PayloadTooLarge
     ├── NoTransaction          write() outside a transaction
+    ├── NoSubscriptions        a topic that blocks writes has no active group
     ├── CommitUnknown          the commit's reply was lost: neither success nor failure
     ├── MissingExtra           an optional package is not installed       (also an ImportError)
     ├── UnsupportedByEngine    this database cannot do that; the message names one that can
@@ -14,6 +16,7 @@
     │   ├── ConnectionLost     retry on a new connection
     │   ├── StoreBusy          lock wait, deadlock, serialization failure: retry the transaction
     │   ├── StoreFull          disk or quota exhausted
+    │   ├── TermLost           another process does this job now
     │   ├── DuplicateEvent     an event with this id is stored already
     │   ├── SchemaMissing      run migrate()
     │   ├── SchemaTooNew       this package is older than the tables
@@ -22,12 +25,19 @@
     │   ├── InProgress         another delivery of it is being handled
     │   ├── LeaseLost          it was handled, perhaps twice: the lease ended before the mark was written
     │   └── GuardUnavailable   Redis did not answer
+    ├── GroupError             a consumer group of a topic
+    │   ├── ConsumerGroupAlreadyExists
+    │   ├── ConsumerGroupNotFound
+    │   ├── TooManyGroups      a topic tracked by bitmap has 64
+    │   ├── IllegalMove        a group cannot go from this state to that
+    │   └── BatchLost          a pulled batch is no longer this consumer's: its time was over, or the group was moved
     └── DeliveryError          why an event was not delivered
         ├── Unroutable         nobody listens: dead at once
         ├── Undecodable        the stored event cannot be read: dead at once
         ├── Reject             raised by a listener: do not retry, dead letter now
         │   └── ContractViolation  an event does not keep its contract    (also an InvalidEvent)
         ├── RetryLater         raised by a listener: try again after a delay it names
+        ├── BatchFailed        raised by a batch handler: these failed, the others are done
         └── SinkUnavailable    the broker is away: try again when it is back, no attempt is counted
 
 Messages say what happened, with which value, and what to do. They never contain a payload or a password.
@@ -35,7 +45,7 @@ Messages say what happened, with which value, and what to do. They never contain
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 
 
@@ -44,6 +54,10 @@ class RelayboxError(Exception):
 
 
 class ConfigError(RelayboxError, ValueError):
+    pass
+
+
+class InboxOrderingPriorityConflict(ConfigError):
     pass
 
 
@@ -62,6 +76,17 @@ class PayloadTooLarge(InvalidEvent):
 
 class NoTransaction(RelayboxError):
     pass
+
+
+class NoSubscriptions(RelayboxError):
+    """Nothing of the topic was written and the transaction is still good: write again when a group has subscribed."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(
+            f"topic {topic!r} has no active group and blocks writes until it has one; subscribe a group, "
+            "or configure the topic with block_writes=False"
+        )
+        self.topic = topic
 
 
 class CommitUnknown(RelayboxError):
@@ -109,6 +134,12 @@ class StoreFull(StoreError):
     pass
 
 
+class TermLost(StoreError):
+    def __init__(self, job: str) -> None:
+        super().__init__(f"the term for {job!r} has ended: another process does this job now; nothing to do here")
+        self.job = job
+
+
 class DuplicateEvent(StoreError):
     pass
 
@@ -153,6 +184,43 @@ class GuardUnavailable(GuardError):
     pass
 
 
+class GroupError(RelayboxError):
+    pass
+
+
+class ConsumerGroupAlreadyExists(GroupError):
+    def __init__(self, topic: str, group: str) -> None:
+        super().__init__(f"topic {topic!r} has a group {group!r} already; pass if_not_exists=True to use it as it is")
+        self.topic = topic
+        self.group = group
+
+
+class ConsumerGroupNotFound(GroupError):
+    pass
+
+
+class TooManyGroups(GroupError):
+    pass
+
+
+class IllegalMove(GroupError):
+    def __init__(self, topic: str, group: str, state: str, wanted: str, legal: Sequence[str]) -> None:
+        possible = " or ".join(legal) or "nothing else; subscribe again to begin a new generation"
+        super().__init__(f"group {group!r} of topic {topic!r} is {state} and cannot become {wanted}, only {possible}")
+        self.state = state
+        self.wanted = wanted
+
+
+class BatchLost(GroupError):
+    def __init__(self, group: str, lost: int, total: int) -> None:
+        super().__init__(
+            f"{lost} of {total} parts of this batch are no longer held by this consumer of group {group!r}: the "
+            "visibility time ended before commit or extend, or the group was moved. They will be delivered again; "
+            "poll with a longer visibility, or extend while working"
+        )
+        self.lost = lost
+
+
 class DeliveryError(RelayboxError):
     pass
 
@@ -187,6 +255,17 @@ class RetryLater(DeliveryError):
     def __init__(self, delay: timedelta, reason: str = "the listener asked for a later attempt") -> None:
         super().__init__(reason)
         self.delay = delay
+
+
+class BatchFailed(DeliveryError):
+    """Raise from a batch handler to say which events of the batch failed, by id. Any other error is about all of them:
+    the batch is then tried in smaller parts. `skipped` were not handled, for want of an earlier one: they follow it, or
+    are given to the handler again."""
+
+    def __init__(self, errors: Mapping[str, BaseException], skipped: Collection[str] = ()) -> None:
+        super().__init__(f"{len(errors)} events of a batch failed, {len(skipped)} were skipped")
+        self.errors = errors
+        self.skipped = skipped
 
 
 class SinkUnavailable(DeliveryError):

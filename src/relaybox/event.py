@@ -9,7 +9,7 @@ event never poisons the caller's transaction.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from types import MappingProxyType
@@ -24,9 +24,11 @@ MAX_PAYLOAD: Final = 1_048_576
 MAX_HEADERS: Final = 64
 MAX_HEADER_BYTES: Final = 8_192
 LIMITS: Final = MappingProxyType(
-    {"id": 36, "type": 128, "aggregate_type": 64, "key": 128, "tenant": 64, "content_type": 128}
+    {"id": 36, "type": 128, "aggregate_type": 64, "key": 128, "tenant": 64, "content_type": 128, "topic": 255}
 )
 GLOBAL: Final = "__GLOBAL__"
+TOPIC_HEADER: Final = "relaybox-topic"  # where an event says its topic in an outbox, which has no column for it
+CORRELATION_HEADER: Final = "correlation-id"
 
 
 @runtime_checkable
@@ -95,6 +97,13 @@ def _text(field: str, value: object) -> str:
     return value
 
 
+def check_topic(name: object) -> str:
+    topic = _text("topic", name)
+    if not topic.isprintable() or topic != topic.strip():
+        raise InvalidEvent(f"topic {topic[:40]!r} has characters that cannot be printed, or blanks around it")
+    return topic
+
+
 def _check_text(field: str, value: str) -> None:
     if "\x00" in value:
         raise InvalidEvent(f"{field} contains a NUL character, which no database stores as text")
@@ -147,6 +156,7 @@ class _Fields:
         "_codec",
         "_headers",
         "_headers_text",
+        "_topic",
         "aggregate_type",
         "body",
         "content_type",
@@ -173,6 +183,7 @@ class _Fields:
     _codec: Codec
     _headers: Mapping[str, str] | None
     _headers_text: str | None
+    _topic: str | None
 
 
 class Event(_Fields):
@@ -181,6 +192,7 @@ class Event(_Fields):
     payload        a JSON value, dataclass or model (encoded now), or bytes (kept as they are)
     payload_json   ready JSON text, stored byte for byte
     payload_bytes  the same for bytes of any content type
+    topic          where it goes; an outbox takes what has none, and what has one that is not configured
     """
 
     __slots__ = ()
@@ -200,6 +212,7 @@ class Event(_Fields):
         content_type: str | None = None,
         payload_json: str | None = None,
         payload_bytes: bytes | bytearray | memoryview | None = None,
+        topic: str | None = None,
         codec: Codec = JSON_CODEC,
     ) -> None:
         body, default_type = _body(payload, payload_json, payload_bytes, codec)
@@ -223,6 +236,7 @@ class Event(_Fields):
             fields.deliver_at = None if deliver_at is None else _moment("deliver_at", deliver_at)
             fields._headers = MappingProxyType(_headers(headers)) if headers else _EMPTY
             fields._headers_text = headers_to_text(fields._headers) if headers else None
+            fields._topic = None if topic is None else check_topic(topic)
             fields._codec = codec
             fields.seq = fields.created_at = None
         finally:
@@ -233,22 +247,27 @@ class Event(_Fields):
         return cls(type, payload_json=text)
 
     @classmethod
-    def stored(cls, row: tuple[Any, ...], codec: Codec = JSON_CODEC) -> Event:
+    def stored(cls, row: tuple[Any, ...], codec: Codec = JSON_CODEC, topic: str | None = None) -> Event:
         """An event read back, in the column order of `store.spi.EVENT_COLUMNS`; trusted, unchecked."""
         fields = _Fields()
-        fields.seq = row[0]
-        fields.id = row[1]
-        fields.type = row[2]
-        fields.aggregate_type = row[3] or GLOBAL
-        fields.key = row[4]
-        fields.tenant = row[5]
-        fields.content_type = row[6] or JSON
-        fields.body = row[7]
-        fields._headers_text = row[8]
-        fields.occurred_at = row[9]
-        fields.deliver_at = row[10]
-        fields.created_at = row[11]
+        (
+            fields.seq,
+            fields.id,
+            fields.type,
+            aggregate_type,
+            fields.key,
+            fields.tenant,
+            content_type,
+            fields.body,
+            fields._headers_text,
+            fields.occurred_at,
+            fields.deliver_at,
+            fields.created_at,
+        ) = row[:12]
+        fields.aggregate_type = aggregate_type or GLOBAL
+        fields.content_type = content_type or JSON
         fields._headers = None
+        fields._topic = topic
         fields._codec = codec
         fields.__class__ = cls
         return fields  # type: ignore[return-value]
@@ -273,6 +292,19 @@ class Event(_Fields):
             object.__setattr__(self, "_headers", parsed)
             return parsed
         return self._headers
+
+    @property
+    def topic(self) -> str | None:
+        return self._topic or self.headers.get(TOPIC_HEADER)
+
+    @property
+    def correlation_id(self) -> str | None:
+        return self.headers.get(CORRELATION_HEADER)
+
+    @property
+    def message_group(self) -> str | None:
+        """What a topic's events are ordered by: the key, under the name that producers know."""
+        return self.key
 
     @property
     def headers_text(self) -> str | None:
@@ -329,6 +361,11 @@ class Event(_Fields):
     def __reduce__(self) -> tuple[Any, ...]:
         slots = {slot: getattr(self, slot) for slot in _Fields.__slots__ if slot not in ("_codec", "_headers")}
         return _rebuild, (slots,)
+
+
+def topics_of(events: Sequence[Event]) -> list[str | None]:
+    """Where their makers want them to go. A header does not count: it may come from another system."""
+    return [event._topic for event in events]
 
 
 def _rebuild(slots: dict[str, Any]) -> Event:

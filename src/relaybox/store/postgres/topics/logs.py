@@ -1,0 +1,97 @@
+"""What every mixin stands on: the queries, and those of one topic's log compiled when first used."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from ....op import Query
+from ...migrate import MigrationOps, inline, migration_files
+from ...queries import blocks, fill
+from ...spi import Migration
+from ...topics import Row, TopicTables
+from .. import PostgresStore
+
+FOLDER = "postgres/topics"
+_LOG_SLOTS = ("{log", "{mark", "{ack", "{queue_", "{writable}")
+
+# What the statements of sql/write.sql have in common.
+_WORDS = {
+    "writable": """x AS MATERIALIZED (SELECT pg_current_xact_id() AS xid),
+t AS MATERIALIZED (
+  SELECT x.xid, t.required, t.audience FROM x, {topic} t
+  WHERE t.id = :topic AND t.version = :version
+    AND NOT (t.block_writes AND t.semantics = 'pub_sub' AND t.active = 0))""",
+    "batch": """d AS MATERIALIZED (
+  SELECT nextval('{log_seq}') AS seq, coalesce(:now, clock_timestamp()) AS created_at, o.*
+  FROM (SELECT t.xid, u.* FROM t, unnest(
+          :shards::smallint[], :event_ids::text[], :event_types::text[], :aggregate_types::text[],
+          :aggregate_ids::text[], :tenant_ids::text[], :content_types::text[], :payloads::bytea[], :headers::text[],
+          :occurred_ats::timestamptz[])
+        WITH ORDINALITY AS u(shard, event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
+                             payload, headers, occurred_at, ord)
+        ORDER BY ord) o)""",
+    "inserted": """e AS (
+  INSERT INTO {log} (seq, xid, shard, event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
+                     payload, headers, occurred_at, created_at)
+  SELECT seq, xid, shard, event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
+         payload, headers, occurred_at, created_at FROM d)""",
+}
+
+
+class LogQueries(MigrationOps):
+    dialect = "postgres"
+    quote = '"'
+    capabilities = PostgresStore.capabilities
+    tables: TopicTables
+
+    def __init__(self, tables: TopicTables) -> None:
+        self.tables = tables
+        schema = {name: block for name, block in blocks("postgres").items() if name.startswith("schema.")}
+        shared = {name: block for name, block in blocks(FOLDER).items() if not _of_a_log(block[0])}
+        names = tables.substitutions(self.quote)
+        self.sql = {name: Query(name, fill(text, names), answer) for name, (text, answer) in (schema | shared).items()}
+        self._logs: dict[int, dict[str, Query]] = {}
+        self._queues: dict[int, PostgresStore] = {}
+
+    def log(self, topic_id: int) -> dict[str, Query]:
+        """The queries that name a topic's own tables."""
+        found = self._logs.get(topic_id)
+        if found is None:
+            names = self.tables.substitutions(self.quote) | self.tables.log(topic_id, self.quote)
+            names |= {word: fill(text, names) for word, text in _WORDS.items()}
+            found = self._logs[topic_id] = {
+                name: Query(name, fill(text, names), answer)
+                for name, (text, answer) in blocks(FOLDER).items()
+                if _of_a_log(text)
+            }
+        return found
+
+    def queue(self, topic_id: int) -> PostgresStore:
+        """The outbox of its own that a queue tracked by rows is."""
+        found = self._queues.get(topic_id)
+        if found is None:
+            found = self._queues[topic_id] = PostgresStore(self.tables.queue(topic_id))
+        return found
+
+    def from_time(self, value: datetime) -> datetime:
+        return value if value.tzinfo is UTC else value.astimezone(UTC)
+
+    def event_rows(self, rows: Sequence[Any]) -> Sequence[Row]:
+        """Times in UTC: our own sessions answer so; those behind a pooler, or of a caller's engine, may not."""
+        if not rows or rows[0][9].tzinfo is UTC:
+            return rows
+        return [(*row[:9], self.from_time(row[9]), None, self.from_time(row[11]), *row[12:]) for row in rows]
+
+    def migrations(self) -> list[Migration]:
+        names = self.tables.substitutions(self.quote)
+        return [
+            Migration(version, name, fill(inline(text), names), hashlib.sha256(text.encode()).hexdigest())
+            for version, name, text in migration_files(FOLDER)
+        ]
+
+
+def _of_a_log(text: str) -> bool:
+    return any(slot in text for slot in _LOG_SLOTS)

@@ -1,0 +1,64 @@
+-- name: topic.catalog.add -> rows
+-- No row: it is there.
+INSERT INTO {topic} (name, semantics, tracking, shards, block_writes, retention, zero_retention, max_retention,
+                     zombie_ttl, partitions, options, created_at, updated_at)
+SELECT :name::varchar, :semantics::varchar, :tracking::varchar, :shards::smallint, :block_writes::boolean,
+       :retention::interval, :zero_retention::interval, :max_retention::interval, :zombie_ttl::interval,
+       :partitions::varchar, :options::text, c.now, c.now
+FROM (SELECT coalesce(:now, clock_timestamp()) AS now) c
+ON CONFLICT (name) DO NOTHING
+RETURNING id
+
+-- name: topic.catalog.named -> count
+-- What its table is called: nobody has to make up the name again.
+UPDATE {topic} SET relation = :relation WHERE id = :topic
+
+-- name: topic.catalog.begin -> count
+-- The head of its log, and tick 0, which has seen nothing.
+WITH h AS (INSERT INTO {head} (topic_id, tick) VALUES (:topic::integer, 0))
+INSERT INTO {tick} (topic_id, tick, snapshot, since, late, floor, ceil, at)
+VALUES (:topic::integer, 0, '1:1:', '1', '{}', 0, 0, '-infinity')
+
+-- name: topic.catalog.lock -> rows
+SELECT id FROM {topic} WHERE name = :name FOR UPDATE
+
+-- name: topic.catalog.change -> count
+UPDATE {topic}
+SET block_writes = :block_writes::boolean, retention = :retention::interval, zero_retention = :zero_retention::interval,
+    max_retention = :max_retention::interval, zombie_ttl = :zombie_ttl::interval, partitions = :partitions::varchar,
+    options = :options::text, updated_at = coalesce(:now, clock_timestamp())
+WHERE id = :topic
+
+-- name: topic.catalog.find -> rows
+SELECT id, version, active, required, audience, moving, created_at, updated_at, name, semantics, tracking, shards,
+       block_writes, retention, zero_retention, max_retention, zombie_ttl, partitions, options
+FROM {topic} WHERE name = ANY(:names::text[])
+ORDER BY name
+
+-- name: topic.catalog.all -> rows
+SELECT id, version, active, required, audience, moving, created_at, updated_at, name, semantics, tracking, shards,
+       block_writes, retention, zero_retention, max_retention, zombie_ttl, partitions, options
+FROM {topic}
+ORDER BY name
+
+-- name: topic.catalog.readers -> rows
+SELECT name, state FROM {group} WHERE topic_id = :topic AND state <> 'cancelled' ORDER BY name
+
+-- name: topic.catalog.forget_groups -> count
+-- Only cancelled ones are left.
+DELETE FROM {group} WHERE topic_id = :topic
+
+-- name: topic.catalog.forget -> count
+WITH h AS (DELETE FROM {head} WHERE topic_id = :topic), k AS (DELETE FROM {tick} WHERE topic_id = :topic)
+DELETE FROM {topic} WHERE id = :topic
+
+-- name: topic.catalog.columns -> rows
+-- What is really there, to compare with what the migrations make.
+SELECT c.table_name, c.column_name FROM information_schema.columns c
+WHERE c.table_schema = coalesce(nullif('{namespace}', ''), current_schema()) AND c.table_name = ANY(:tables::text[])
+ORDER BY 1, 2
+
+-- name: topic.catalog.indexes -> rows
+SELECT tablename, indexname FROM pg_indexes
+WHERE schemaname = coalesce(nullif('{namespace}', ''), current_schema()) AND tablename = ANY(:tables::text[])
+ORDER BY 1, 2

@@ -1,0 +1,107 @@
+-- Events outside the log's order. In ordered groups those of a key are a queue: its head is `retry` (or `dead`, if the
+-- group parks dead keys), the others are `held`. Who adds to a queue or takes from it holds `topic.parked.lock`, so that
+-- the head is never held behind nobody.
+
+-- name: topic.parked.lock -> count
+SELECT pg_advisory_xact_lock('{parked}'::regclass::oid::integer, :group)
+
+-- name: topic.parked.park -> count
+INSERT INTO {parked} (group_id, seq, shard, key_hash, state, attempts, due, last_error, parked_at, dead_at,
+                      event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type, payload, headers,
+                      occurred_at, created_at)
+SELECT :group, u.seq, u.shard, u.key_hash, u.state, u.attempts, n.at + make_interval(secs => u.delay), u.error, n.at,
+       CASE WHEN u.state = 'dead' THEN n.at END, u.event_id, u.event_type, u.aggregate_type, u.aggregate_id,
+       u.tenant_id, u.content_type, u.payload, u.headers, u.occurred_at, u.created_at
+FROM (SELECT coalesce(:now, clock_timestamp()) AS at) n,
+     unnest(:seqs::bigint[], :shards::smallint[], :key_hashes::bigint[], :states::text[], :attempts::integer[],
+            :delays::float8[], :errors::text[], :event_ids::text[], :event_types::text[], :aggregate_types::text[],
+            :aggregate_ids::text[], :tenant_ids::text[], :content_types::text[], :payloads::bytea[], :headers::text[],
+            :occurred_ats::timestamptz[], :created_ats::timestamptz[])
+     AS u(seq, shard, key_hash, state, attempts, delay, error, event_id, event_type, aggregate_type, aggregate_id,
+          tenant_id, content_type, payload, headers, occurred_at, created_at)
+ON CONFLICT (group_id, seq) DO UPDATE
+SET state = EXCLUDED.state, attempts = EXCLUDED.attempts, due = EXCLUDED.due, last_error = EXCLUDED.last_error,
+    parked_at = EXCLUDED.parked_at, dead_at = EXCLUDED.dead_at, token = NULL, owner = NULL, until = NULL
+
+-- name: topic.parked.promote -> count
+-- The head of each of these queues may be tried.
+UPDATE {parked} p SET state = 'retry', due = coalesce(:now, clock_timestamp())
+FROM unnest(:keys::bigint[]) AS k(key_hash)
+CROSS JOIN LATERAL (
+  SELECT h.seq, h.state FROM {parked} h
+  WHERE h.group_id = :group AND h.key_hash = k.key_hash AND (h.state <> 'dead' OR :blocking)
+  ORDER BY h.seq LIMIT 1) h
+WHERE p.group_id = :group AND p.seq = h.seq AND h.state = 'held'
+
+-- name: topic.parked.claim -> rows
+-- Due ones, and those of members that are gone. Of an ordered group only the heads. A claimed one is due when its lease
+-- ends. Many groups have nothing parked: that is one look at an index.
+WITH n AS MATERIALIZED (SELECT coalesce(:now, clock_timestamp()) AS at),
+f AS MATERIALIZED (
+  SELECT p.group_id, p.seq FROM n
+  CROSS JOIN LATERAL (
+    (SELECT d.seq, d.token, d.due FROM {parked} d
+     WHERE d.group_id = :group AND d.state = 'retry' AND d.due <= n.at ORDER BY d.due LIMIT 10 * :limit + 100)
+    UNION ALL
+    (SELECT d.seq, d.token, d.due FROM {parked} d
+     WHERE d.group_id = :group AND d.token IS NOT NULL AND d.due > n.at
+       AND NOT EXISTS (SELECT 1 FROM {member} m WHERE m.id = d.owner AND m.expires_at > n.at))) d
+  JOIN {parked} p ON p.group_id = :group AND p.seq = d.seq
+  WHERE p.state = 'retry' AND (p.due <= n.at OR p.token = d.token)
+    AND NOT (:ordered AND EXISTS (
+      SELECT 1 FROM {parked} e WHERE e.group_id = p.group_id AND e.key_hash = p.key_hash AND e.seq < p.seq
+        AND (e.state <> 'dead' OR :blocking)))
+    AND EXISTS (SELECT 1 FROM {group} g WHERE g.id = :group AND g.state = 'active')
+    AND EXISTS (SELECT 1 FROM {member} m WHERE m.id = :member AND m.group_id = :group AND m.expires_at > n.at)
+  ORDER BY d.due LIMIT :limit
+  FOR UPDATE OF p SKIP LOCKED)
+UPDATE {parked} p SET token = :token, owner = :member, attempts = p.attempts + 1,
+       until = n.at + make_interval(secs => :lease::float8), due = n.at + make_interval(secs => :lease::float8)
+FROM f, n WHERE p.group_id = f.group_id AND p.seq = f.seq
+RETURNING p.seq, p.event_id, p.event_type, p.aggregate_type, p.aggregate_id, p.tenant_id, p.content_type, p.payload,
+          p.headers, p.occurred_at, NULL::timestamptz, p.created_at, p.attempts, p.key_hash
+
+-- name: topic.parked.next -> rows
+-- When the next one is due. One that has a lease counts until then: its member may be gone.
+SELECT p.due - coalesce(:now, clock_timestamp()) FROM {parked} p
+WHERE p.group_id = :group AND p.state = 'retry' ORDER BY p.due LIMIT 1
+
+-- name: topic.parked.done -> rows
+DELETE FROM {parked} p USING unnest(:seqs::bigint[], :tokens::bigint[]) AS u(seq, token)
+WHERE p.group_id = :group AND p.seq = u.seq AND p.token = u.token
+RETURNING p.seq, p.key_hash
+
+-- name: topic.parked.retry -> rows
+UPDATE {parked} p SET due = coalesce(:now, clock_timestamp()) + make_interval(secs => u.delay), last_error = u.error,
+       attempts = p.attempts - CASE WHEN u.counted THEN 0 ELSE 1 END, token = NULL, owner = NULL, until = NULL
+FROM unnest(:seqs::bigint[], :tokens::bigint[], :delays::float8[], :errors::text[], :counted::boolean[])
+     AS u(seq, token, delay, error, counted)
+WHERE p.group_id = :group AND p.seq = u.seq AND p.token = u.token
+RETURNING p.seq
+
+-- name: topic.parked.die -> rows
+UPDATE {parked} p SET state = 'dead', dead_at = coalesce(:now, clock_timestamp()), last_error = u.error,
+       token = NULL, owner = NULL, until = NULL
+FROM unnest(:seqs::bigint[], :tokens::bigint[], :errors::text[]) AS u(seq, token, error)
+WHERE p.group_id = :group AND p.seq = u.seq AND p.token = u.token
+RETURNING p.seq, p.key_hash
+
+-- name: topic.parked.list -> rows
+-- For people, by keyset.
+SELECT p.seq, p.event_id, p.event_type, p.aggregate_type, p.aggregate_id, p.tenant_id, p.content_type, p.payload,
+       p.headers, p.occurred_at, NULL::timestamptz, p.created_at, p.state, p.attempts, p.due, p.last_error, p.dead_at
+FROM {parked} p
+WHERE p.group_id = :group AND p.seq > :after AND (:state::text IS NULL OR p.state = :state)
+  AND (:seqs::bigint[] IS NULL OR p.seq = ANY(:seqs::bigint[]))
+ORDER BY p.seq LIMIT :limit
+
+-- name: topic.parked.replay -> rows
+-- Dead ones are tried again, with fresh attempts; the old error stays readable until the next outcome.
+UPDATE {parked} p SET state = 'retry', attempts = 0, due = coalesce(:now, clock_timestamp()), dead_at = NULL
+WHERE p.group_id = :group AND p.seq = ANY(:seqs::bigint[]) AND p.state = 'dead'
+RETURNING p.seq
+
+-- name: topic.parked.skip -> rows
+-- Given up for good, whatever its state. A member that has it will be told that its claim is lost.
+DELETE FROM {parked} p WHERE p.group_id = :group AND p.seq = ANY(:seqs::bigint[])
+RETURNING p.seq, p.key_hash

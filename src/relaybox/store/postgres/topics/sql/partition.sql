@@ -1,0 +1,65 @@
+-- A log's partitions by day or month. Compiled for one topic; {log_part} is one partition, {log_from} and {log_to} its
+-- bounds.
+
+-- name: topic.partition.list -> rows
+SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+WHERE i.inhparent = to_regclass('{log}') AND c.relname LIKE '{log_name}\_p%' ORDER BY c.relname
+
+-- name: topic.partition.patience -> rows
+-- How long this transaction may wait for a lock, and a statement of it run: inserts queue behind it.
+SELECT set_config('lock_timeout', :patience, true), set_config('statement_timeout', :patience, true)
+
+-- name: topic.partition.create -> count
+CREATE TABLE {log_part} (LIKE {log} INCLUDING DEFAULTS)
+
+-- name: topic.partition.attach -> count
+-- Not CREATE TABLE … PARTITION OF: that locks the log against its writers, this only the partition for the rest.
+ALTER TABLE {log} ATTACH PARTITION {log_part} FOR VALUES FROM ('{log_from}') TO ('{log_to}')
+
+-- name: topic.partition.taken -> rows
+-- Whether the rest has events of that time: then the partition would be refused.
+SELECT EXISTS (SELECT 1 FROM {log_rest} WHERE created_at >= '{log_from}' AND created_at < '{log_to}')
+
+-- name: topic.partition.freeze -> count
+-- No late writer can add to it from here on; readers go on.
+LOCK TABLE ONLY {log_part} IN SHARE MODE
+
+-- name: topic.partition.verdict -> rows
+-- Whether a partition may go: `aged`, past the retention; `forced`, past the longest one; `unread`, some group that keeps
+-- its claim has not passed all of it.
+{log_low}
+SELECT '{log_to}'::timestamptz <= n.at - CASE
+         WHEN NOT EXISTS (SELECT 1 FROM kept) AND t.tracking = 'offset' THEN t.zero_retention
+         WHEN '{log_from}'::timestamptz >= (SELECT min(created_at) FROM kept) AND t.tracking = 'offset' THEN t.retention
+         ELSE greatest(t.retention, t.zero_retention) END AS aged,
+       '{log_to}'::timestamptz <= n.at - t.max_retention AS forced,
+       EXISTS (
+         SELECT 1 FROM low LEFT JOIN {tick} b ON b.topic_id = :topic AND b.tick = low.base
+         WHERE b.tick IS NULL OR EXISTS (
+           SELECT 1 FROM {log_part} p
+           WHERE p.xid >= pg_snapshot_xmin(b.snapshot) AND p.shard = low.shard
+             AND NOT pg_visible_in_snapshot(p.xid, b.snapshot))) AS unread
+FROM t, n
+
+-- name: topic.partition.incomplete -> rows
+SELECT EXISTS (
+  SELECT 1 FROM {mark} m
+  WHERE m.completed_at IS NULL AND m.required <> {log_nobody}
+    AND m.created_at >= '{log_from}'::timestamptz - interval '1 second' AND m.created_at < '{log_to}')
+
+-- name: topic.partition.drop -> count
+DROP TABLE {log_part}
+
+-- name: topic.partition.unmark -> rows
+-- The marks of a partition's events go before it, a page at a time.
+WITH page AS MATERIALIZED (
+  SELECT seq FROM {log_part} WHERE shard = :shard AND seq > :after ORDER BY seq LIMIT :limit),
+m AS (DELETE FROM {mark} WHERE seq = ANY(ARRAY(SELECT seq FROM page)))
+SELECT coalesce(max(seq), 0), count(*) FROM page
+
+-- name: topic.partition.unack -> rows
+WITH page AS MATERIALIZED (
+  SELECT seq FROM {log_part} WHERE shard = :shard AND seq > :after ORDER BY seq LIMIT :limit),
+a AS (DELETE FROM {ack} WHERE seq = ANY(ARRAY(SELECT seq FROM page))),
+m AS (DELETE FROM {mark} WHERE seq = ANY(ARRAY(SELECT seq FROM page)))
+SELECT coalesce(max(seq), 0), count(*) FROM page
