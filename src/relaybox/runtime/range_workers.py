@@ -1,0 +1,360 @@
+"""The deliver stage of groups: workers take events or batches of ranges, call the handler, and conclude."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from itertools import chain
+from typing import Any, Protocol, TypeAlias
+
+from .. import faults
+from ..clock import Clock
+from ..errors import BatchFailed, RetryLater, SinkUnavailable
+from ..event import Event
+from ..outcome import Dead, Outcome, RetryAt
+from ..retry import RetryPolicy
+from ..settings import Settings
+from .decide import decide
+from .service import cancelled
+from .stock import Handed, Portion, Stock, Taken
+
+HEARING = 0.02  # seconds between two looks whether a silence has ended
+YIELD_EVERY = 64  # events a worker runs before it lets the loop breathe
+
+RangeHandler: TypeAlias = Callable[[Event], Awaitable[Any]]
+
+
+class RangeBatch:
+    """What one call of a batch handler is about."""
+
+    __slots__ = ("_portions", "_workers", "events")
+
+    def __init__(self, workers: RangeWorkers, portions: Sequence[Portion]) -> None:
+        self._workers = workers
+        self._portions = portions
+        self.events: list[Event] = list(chain.from_iterable([events for _, events in portions]))
+
+    async def ours(self) -> set[str]:
+        """The ids of the events that are still ours: for a handler that waits, to ask before every try."""
+        await self._workers.heard()
+        now = self._workers.clock.monotonic()
+        return {event.id for taken, events in self._portions if taken.lease_end > now for event in events}
+
+
+class RangeBatchHandler(Protocol):
+    """Handles many events in one call. BatchFailed says which of them failed; any other error is about all."""
+
+    size: int  # most events in one call
+
+    async def handle(self, batch: RangeBatch) -> None: ...
+
+
+class Floor(Protocol):
+    """What the engine is to its workers."""
+
+    @property
+    def alive_until(self) -> float: ...
+
+    def forget(self, taken: Taken) -> None: ...
+
+    def suspects(self, taken: Taken) -> bool: ...
+
+    def run_failed(self, taken: Taken) -> None: ...
+
+
+class Worker:
+    __slots__ = ("calls", "current", "handed", "resting", "task", "timed_out")
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.handed: Handed | None = None  # what it has, or what it has next; set whenever others may run
+        self.current: Sequence[Portion] = ()  # the same in batches
+        self.timed_out = False
+        self.resting = False  # between two calls of the same batch
+        self.task: asyncio.Task[None] | None = None
+
+
+class RangeWorkers:
+    """`worker_count` calls of the handler at the same time."""
+
+    def __init__(
+        self,
+        floor: Floor,
+        stock: Stock,
+        handler: RangeHandler | RangeBatchHandler,
+        settings: Settings,
+        retry: RetryPolicy,
+        clock: Clock,
+    ) -> None:
+        self._floor = floor
+        self._stock = stock
+        self._settings = settings
+        self._retry = retry
+        self.clock = clock
+        self.calm = min(settings.max_attempts, max(2, settings.max_attempts // 2))  # nothing to look into up to here
+        self._idle: list[asyncio.Future[None]] = []
+        self._stop = asyncio.Event()
+        self._all = [Worker() for _ in range(settings.worker_count)]
+        self._watcher: asyncio.Task[None] | None = None
+        stock.handed = self._handed
+        if callable(handler):
+            self._handler = handler
+        else:
+            self._batches = handler
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        batched = hasattr(self, "_batches")
+        for worker in self._all:
+            work = self._work_batches(worker) if batched else self._work(worker)
+            worker.task = asyncio.create_task(work, name="relaybox-worker")
+        if self._settings.handler_timeout is not None:
+            self._watcher = asyncio.create_task(self._watch(self._settings.handler_timeout.total_seconds()))
+
+    async def stop(self, timeout: float) -> None:
+        """Finish what runs; whoever takes longer is cancelled."""
+        self._stop.set()
+        self.wake(len(self._all))
+        tasks = [worker.task for worker in self._all if worker.task is not None]
+        _, slow = await asyncio.wait(tasks, timeout=timeout)
+        await cancelled(*slow)
+        await cancelled(self._watcher)
+
+    def wake(self, count: int) -> None:
+        idle = self._idle
+        for _ in range(min(count, len(idle))):
+            waiter = idle.pop()
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def heard(self) -> None:
+        """Nothing starts while we may have been declared dead (a pause, an outage of the database)."""
+        while self.clock.monotonic() >= self._floor.alive_until and not self._stop.is_set():  # noqa: ASYNC110
+            await asyncio.sleep(HEARING)
+
+    async def _woken(self) -> None:
+        waiter = self._loop.create_future()
+        self._idle.append(waiter)
+        await waiter
+
+    def _handed(self) -> Iterable[Handed]:
+        batches = [(taken, event) for worker in self._all for taken, events in worker.current for event in events]
+        return batches + [worker.handed for worker in self._all if worker.handed is not None]
+
+    # -- one by one ---------------------------------------------------------------------------------
+
+    async def _work(self, worker: Worker) -> None:
+        stock, floor, handler, monotonic = self._stock, self._floor, self._handler, self.clock.monotonic
+        take, done, stopped = stock.take, stock.done, self._stop.is_set
+        while not stopped():
+            if worker.handed is None:
+                worker.handed = take()
+                if worker.handed is None:
+                    await self._woken()
+                    continue
+            taken, event = worker.handed
+            now = monotonic()
+            if now >= floor.alive_until:
+                await self.heard()
+                now = monotonic()
+                if stopped():
+                    return
+            if now >= taken.lease_end or taken.gone or (taken.parked and floor.suspects(taken)):
+                floor.forget(taken)
+                worker.handed = stock.abandon(event)
+                continue
+            if taken.parked and (outcome := self._hopeless(taken)) is not None:
+                worker.handed = self._conclude(taken, event, outcome)
+                continue
+            worker.calls += 1
+            try:
+                if faults.armed is not None:
+                    faults.hit("deliver.before")
+                await handler(event)
+                if faults.armed is not None:
+                    faults.hit("deliver.after")
+                worker.handed = done(taken, event)
+            except BaseException as error:
+                worker.handed = self._failed(taken, event, self._meant(worker, error))
+            if worker.timed_out:  # and the handler swallowed it
+                self._forgive(worker)
+            if not worker.calls % YIELD_EVERY:
+                await asyncio.sleep(0)
+
+    def _hopeless(self, taken: Taken) -> Outcome | None:
+        """What is decided before any handler sees it."""
+        if taken.attempts > self._settings.max_attempts and not self._retries_for_ever():
+            return Dead(f"claimed {taken.attempts} times without an outcome: does it kill its process?")
+        return None
+
+    def _meant(self, worker: Worker, error: BaseException) -> BaseException:
+        """The error of a handler; those that are about us go on."""
+        if worker.timed_out:
+            self._forgive(worker)
+            if isinstance(error, asyncio.CancelledError):
+                return TimeoutError(f"the handler ran longer than {self._settings.handler_timeout}")
+        if isinstance(error, asyncio.CancelledError) and (worker.task is None or worker.task.cancelling()):
+            raise error
+        if isinstance(error, (KeyboardInterrupt, GeneratorExit)):
+            raise error
+        return error
+
+    def _forgive(self, worker: Worker) -> None:
+        worker.timed_out = False
+        if worker.task is not None:
+            worker.task.uncancel()
+
+    def _failed(self, taken: Taken, event: Event, error: BaseException) -> Handed | None:
+        outcome = decide(
+            error,
+            taken.attempts,
+            max_attempts=self._settings.max_attempts,
+            retry=self._retry,
+            retry_for_ever=self._retries_for_ever(),
+        )
+        return self._conclude(taken, event, outcome)
+
+    def _conclude(self, taken: Taken, event: Event, outcome: Outcome) -> Handed | None:
+        handed = self._stock.failed(taken, event, outcome, taken.attempts)
+        if taken.parked and self._stock.holds(outcome):
+            self._floor.run_failed(taken)
+        return handed
+
+    def _retries_for_ever(self) -> bool:
+        return self._stock.ordered and self._settings.on_exhausted == "block"
+
+    async def _watch(self, limit: float) -> None:
+        """Cancel handlers that run too long. One timer for all workers instead of one per event."""
+        seen: dict[Worker, tuple[int, float]] = {}
+        while True:
+            await asyncio.sleep(min(limit / 4, 0.25))
+            now = self._loop.time()
+            for worker in self._all:
+                calls, since = seen.get(worker, (-1, now))
+                if not (worker.handed or worker.current) or worker.resting or calls != worker.calls:
+                    seen[worker] = (worker.calls, now)
+                elif now - since > limit and not worker.timed_out and worker.task is not None:
+                    worker.timed_out = True
+                    worker.task.cancel()
+
+    # -- in batches ---------------------------------------------------------------------------------
+
+    async def _work_batches(self, worker: Worker) -> None:
+        stock = self._stock
+        while not self._stop.is_set():
+            portions = stock.gather(self._batches.size, self.calm)
+            if not portions:
+                await self._woken()
+                continue
+            worker.current = portions
+            await self._deliver(worker, portions)
+            if self._stop.is_set():
+                return  # what is not concluded is given back
+            worker.current = ()
+            stock.part(portions)
+            self.wake(len(self._all))  # its shards are free
+            await asyncio.sleep(0)
+
+    async def _deliver(self, worker: Worker, portions: Sequence[Portion]) -> None:
+        """All in one call. If it fails, halves, and halves of halves: whoever spoils it for the others is found in a
+        few calls, and he alone is parked."""
+        await self.heard()
+        todo: list[Sequence[Portion]] = [[portion for portion in portions if self._may_run(*portion)]]
+        fresh = True  # those that must follow a failed one are gone already
+        while todo and not self._stop.is_set():
+            part = todo.pop() if fresh else self._runnable(todo.pop())
+            fresh = False
+            if not part:
+                continue
+            worker.current = [*chain.from_iterable(todo), *part]
+            error = await self._call(worker, part)
+            if isinstance(error, _Interrupted):
+                return
+            if error is None:
+                for taken, events in part:
+                    self._stock.done_all(taken, len(events))
+            elif isinstance(error, BatchFailed):
+                todo.append(self._some_failed(part, error))
+            elif len(pairs := [(taken, event) for taken, events in part for event in events]) == 1:
+                self._failed(*pairs[0], error)
+            else:
+                middle = len(pairs) // 2
+                todo += [[(taken, (event,)) for taken, event in half] for half in (pairs[middle:], pairs[:middle])]
+            worker.current = list(chain.from_iterable(todo))
+
+    def _runnable(self, part: Sequence[Portion]) -> list[Portion]:
+        """What is still ours, without those that must follow a failed one."""
+        follows, now = self._stock.follows, self.clock.monotonic()
+        for taken, _ in part:
+            if taken.lease_end <= now:
+                self._floor.forget(taken)
+        still = [(taken, [e for e in events if not follows(taken, e)]) for taken, events in part if not taken.gone]
+        return [(taken, events) for taken, events in still if events]
+
+    def _may_run(self, taken: Taken, events: Sequence[Event]) -> bool:
+        if taken.gone:  # with one before it in this batch, which it must not overtake
+            return False
+        if taken.lease_end <= self.clock.monotonic():
+            self._floor.forget(taken)
+        elif not (taken.parked and taken.attempts > self.calm):
+            return True
+        elif not self._floor.suspects(taken):
+            if (outcome := self._hopeless(taken)) is None:
+                return True
+            self._conclude(taken, events[0], outcome)
+        return False
+
+    async def _call(self, worker: Worker, portions: Sequence[Portion]) -> BaseException | None:
+        """The error, if there was one that is not over by waiting."""
+        batch, tries = RangeBatch(self, portions), 0
+        while True:
+            worker.calls += 1
+            try:
+                if faults.armed is not None:
+                    faults.hit("deliver.before")
+                await self._batches.handle(batch)
+                if faults.armed is not None:
+                    faults.hit("deliver.after")
+                if worker.timed_out:
+                    self._forgive(worker)
+                return None
+            except BaseException as raised:
+                error = self._meant(worker, raised)
+            tries += 1
+            pause = self._worth_waiting(error, tries)
+            if pause is None:
+                return error
+            worker.resting = True
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._stop.wait()
+            await self.heard()
+            worker.resting = False
+            if self._stop.is_set() or len(await batch.ours()) < len(batch.events):
+                return _Interrupted()
+
+    def _worth_waiting(self, error: BaseException, tries: int) -> float | None:
+        """Seconds after which the same call is made again: the destination is away, or the handler asked for it."""
+        if not isinstance(error, (RetryLater, SinkUnavailable)):
+            return None
+        most = self._settings.max_attempts
+        outcome = decide(error, tries, max_attempts=most, retry=self._retry, retry_for_ever=self._retries_for_ever())
+        return outcome.delay.total_seconds() if isinstance(outcome, RetryAt) else None
+
+    def _some_failed(self, part: Sequence[Portion], error: BatchFailed) -> list[Portion]:
+        """Those that are to be handled again."""
+        again: list[Portion] = []
+        for taken, events in part:
+            for event in events:
+                if event.id in error.errors:
+                    self._failed(taken, event, error.errors[event.id])
+                elif event.id in error.skipped:
+                    again.append((taken, (event,)))
+                else:
+                    self._stock.done_all(taken, 1)
+        return again
+
+
+class _Interrupted(Exception):
+    """We stop, or it is not ours any more: what is left will be given back, or is another's."""

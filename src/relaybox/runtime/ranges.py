@@ -1,0 +1,491 @@
+"""The engine of groups: it takes ranges of a log, delivers their events and settles each range as a whole.
+
+    source.claim(events, ranges)   bounded by free room, in events and in bytes: back-pressure ends in the database
+    stock.py                       one at a time per key, and what must follow a failed event
+    range_workers.py               call the handler, per event or per batch; an error becomes an outcome (decide.py)
+    source.settle(done, returned)  a finished range is one row less, however many events it had
+    source.settle(…, returned)     on shutdown, with what is finished, so that nothing is delivered twice
+
+Beside DeliveryEngine because a range has one lease for all its events, and nothing here is done per event but the
+call (docs/decisions/011). The same promises: nothing starts after its lease ended by our own monotonic clock, nor while
+we may have been declared dead; memory is bounded whatever the backlog.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from heapq import heappop, heappush
+from typing import NamedTuple, Protocol
+
+from .. import faults
+from ..clock import Clock
+from ..errors import Undecodable
+from ..lifecycle import Claimed, ClaimLost, Delivered, Died, Observers, Released, Retried
+from ..outcome import Dead, RetryAt
+from ..retry import RetryPolicy
+from ..settings import Settings
+from .range_workers import RangeBatchHandler, RangeHandler, RangeWorkers
+from .service import cancelled, forever
+from .stock import Stock, Taken
+
+log = logging.getLogger("relaybox")
+
+SETTLE_LINGER = 0.003  # seconds the first finished range waits for company while there is more work
+QUIET = 0.05  # seconds without a wake-up after which a poller counts as idle
+RAMP = 0.25  # full claims that follow one another faster than this (seconds) earn larger ones
+RELEASE = 1.0  # seconds a stop gives the database at least, to take back what is left
+PARKED = 500  # parked events per claim
+LOOK = 1.0  # seconds between two looks at the parked ones while the log keeps us busy
+REMEMBERED = 1000  # retries of ours whose time we know
+BYTES = 64 * 2**20  # of payloads in this process, about
+
+
+class Claims(NamedTuple):
+    taken: list[Taken]
+    split: bool = False  # a range that nobody could finish was taken apart: its events are among the parked
+
+
+class RangeSource(Protocol):
+    """Where ranges come from. Every method is one round trip or a few; errors are raised, the engine retries."""
+
+    ordered: bool
+    shards: int
+    known: Callable[[], Sequence[int]]  # tokens that are here; set by the engine
+
+    @property
+    def alive_until(self) -> float:
+        """On the clock's monotonic time: later we may have been declared dead."""
+        ...
+
+    async def claim(self, events: int, ranges: int) -> Claims:
+        """At most `ranges` of at most `events` each, with their events."""
+        ...
+
+    async def claim_parked(self, limit: int) -> Claims: ...
+
+    async def settle(self, finished: Sequence[Taken], returned: Sequence[Taken]) -> int:
+        """How many were another's already. What is returned carries the numbers that are `finished`."""
+        ...
+
+    async def renew(self, taken: Sequence[Taken]) -> set[int]:
+        """The tokens that are still ours."""
+        ...
+
+    async def next_parked(self) -> timedelta | None: ...
+
+
+class RangeEngine:
+    def __init__(
+        self,
+        source: RangeSource,
+        handler: RangeHandler | RangeBatchHandler,
+        settings: Settings,
+        retry: RetryPolicy,
+        observers: Observers,
+        clock: Clock,
+        *,
+        range_events: int = 1000,
+        capacity: int = 16_000,
+        eager: bool = False,
+    ) -> None:
+        """`eager`: whole ranges from the first claim on, which groups that read the same can share."""
+        self._source = source
+        self._settings = settings
+        self._observers = observers
+        self._clock = clock
+        self._range_events = min(range_events, capacity)
+        self._least = capacity if eager else min(settings.batch_size, capacity)
+        self._allowance = self._least  # events in this process: grows while handlers keep up
+        self._capacity = capacity
+        self._roof = capacity  # the same, or less where payloads are large
+        self._last_full = 0.0
+        self._finished: list[Taken] = []
+        self._strays: list[Taken] = []  # to be given back
+        parks = settings.on_exhausted == "park"
+        self._stock = Stock(ordered=source.ordered, parks=parks, finished=self._range_finished)
+        source.known = self._known
+        self._idle = asyncio.Event()
+        self._woken = asyncio.Event()
+        self._room = asyncio.Event()
+        self._settle_now = asyncio.Event()
+        self._may_claim = asyncio.Event()
+        self._may_claim.set()
+        self._poll_interval = timedelta(seconds=0.5)
+        self._parked_due = 0.0
+        self._retries: list[float] = []
+        self._alone: Taken | None = None
+        self._wary = False  # among the parked is one that may kill its process: it runs alone
+        self._fruitless = 0
+        self._writing = asyncio.Lock()  # settling and renewing lock the same rows
+        self._settling = False
+        self._stopping = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self.processed = 0
+        self.failed = 0
+        self._workers = RangeWorkers(self, self._stock, handler, settings, retry, clock)
+
+    # -- life cycle -------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        steps: dict[str, Callable[[], Awaitable[None]]] = {
+            "claim": self._claim_step,
+            "settle": self._settle_step,
+            "renew": self._renew_step,
+        }
+        self._tasks = [
+            asyncio.create_task(forever(name, step, self._observers, self._clock), name=f"relaybox-{name}")
+            for name, step in steps.items()
+        ]
+        self._workers.start()
+
+    async def stop(self) -> None:
+        """Start nothing more, let running handlers finish within drain_timeout, settle, give the rest back."""
+        if self._stopping or not self._tasks:
+            return
+        self._stopping = self._stock.closed = True
+        claim, settle, renew = self._tasks
+        drain = self._settings.drain_timeout.total_seconds()
+        deadline = self._loop.time() + drain
+        await self._workers.stop(drain)
+        await cancelled(claim)
+        await self._flush(max(deadline, self._loop.time() + RELEASE))
+        await cancelled(settle, renew)
+        rest = self._stock.all()
+        self._stock.give_up(rest)
+        self._strays += rest
+        if self._strays:
+            events = sum(taken.left for taken in self._strays)
+            try:
+                faults.hit("release.before")
+                async with asyncio.timeout(max(drain, RELEASE)):
+                    await self._return_strays()
+                self._observers(Released(events))
+            except Exception as error:
+                log.error("could not give back %d events; their leases will run out: %s", events, error)
+
+    async def _flush(self, deadline: float) -> None:
+        """Give the settle loop until `deadline` to write what is finished."""
+        while (self._finished or self._settling) and self._loop.time() < deadline:
+            self._settle_now.set()
+            await asyncio.sleep(0.005)
+
+    # -- entrances ----------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """There may be something to claim."""
+        self._woken.set()
+
+    def poll_every(self, interval: timedelta) -> None:
+        self._poll_interval = interval
+        self._woken.set()
+
+    def pause(self) -> None:
+        """Claim nothing more; what has not begun is given back."""
+        if self._may_claim.is_set():
+            self._may_claim.clear()
+            untouched = self._stock.untouched()
+            self._stock.give_up(untouched)
+            self._strays += untouched
+            self._woken.set()
+            self._room.set()
+
+    def resume(self) -> None:
+        self._may_claim.set()
+        self._woken.set()
+
+    def lost(self) -> None:
+        """This process was declared dead: what is here may be another's."""
+        events = 0
+        for taken in self._stock.all():
+            taken.lease_end = 0.0  # not started yet: never will be; running: its settle may be refused
+            events += taken.left
+        if events:
+            self._observers(ClaimLost(events))
+        self._woken.set()
+
+    async def until_idle(self) -> None:
+        """Until a claim finds nothing and nothing is under way. Asks more often than an idle poller would."""
+        self._idle.clear()
+        while not self._idle.is_set():
+            self._woken.set()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(QUIET):
+                    await self._idle.wait()
+
+    @property
+    def silent(self) -> bool:
+        return self._clock.monotonic() >= self._source.alive_until
+
+    @property
+    def alive_until(self) -> float:
+        return self._source.alive_until
+
+    @property
+    def in_flight(self) -> int:
+        return self._stock.size
+
+    def _known(self) -> list[int]:
+        return [*self._stock.tokens(), *(taken.token for taken in self._strays)]
+
+    # -- claim --------------------------------------------------------------------------------------
+
+    async def _claim_step(self) -> None:
+        await self._return_strays()  # first: they may come before what a claim brings
+        if not self._may_claim.is_set():
+            await self._may_claim.wait()
+        room = self._allowance - self._stock.size
+        if room < max(1, self._allowance // 4):
+            self._room.clear()
+            await self._room.wait()
+            return
+        self._woken.clear()
+        if self.silent:
+            await self._woken_within(QUIET)
+            return
+        parked = await self._claim_parked()
+        if self._alone is not None:
+            await self._until_empty()
+            self._alone = None
+            return
+        shards = self._source.shards
+        events = min(self._range_events, max(1, room // shards))
+        claimed = await self._claim(lambda: self._source.claim(events, min(shards, room)))
+        if claimed or parked:
+            self._fruitless = 0
+            self._idle.clear()
+        elif not len(self._stock) and not self._strays and not self.silent:
+            self._idle.set()
+        if claimed:
+            self._adapt(claimed, full=any(len(taken.events) >= events for taken in claimed))
+        elif not parked:
+            await self._rest()
+
+    async def _until_empty(self) -> None:
+        while len(self._stock):
+            self._room.clear()
+            await self._room.wait()
+
+    async def _claim(self, claim: Callable[[], Awaitable[Claims]]) -> list[Taken]:
+        faults.hit("claim.before")
+        started = self._loop.time()
+        self._stock.begin_claim()
+        claims = Claims([])
+        try:
+            claims = await claim()
+        finally:
+            self._stock.end_claim(claims.taken)
+        faults.hit("claim.after")
+        self._not_behind_strays(claims.taken)
+        if claims.split:
+            self._parked_due = 0.0
+            self._woken.set()
+        events = sum([len(taken.events) for taken in claims.taken])
+        if events:
+            self._workers.wake(events)
+            if self._observers:
+                self._observers(Claimed(events, self._loop.time() - started))
+        return claims.taken
+
+    def _not_behind_strays(self, claimed: Sequence[Taken]) -> None:
+        """What was given up while this claim was under way goes before what it brings of the same shard."""
+        if self._strays and self._source.ordered:
+            shards = {stray.shard for stray in self._strays if not stray.parked}
+            self._give_back([taken for taken in claimed if taken.shard in shards and not taken.parked])
+
+    async def _claim_parked(self) -> list[Taken]:
+        if self._loop.time() < self._parked_due:
+            return []
+        if self._wary and len(self._stock):
+            return []
+        limit = 1 if self._wary else PARKED
+        claimed = await self._claim(lambda: self._source.claim_parked(limit))
+        self._alone = claimed[0] if self._wary and claimed else None
+        if len(claimed) < limit:
+            self._look_again(LOOK)
+        return claimed
+
+    def _look_again(self, seconds: float) -> None:
+        """At the parked ones: after so long, or when one of ours is due."""
+        now = self._loop.time()
+        while self._retries and self._retries[0] <= now:
+            heappop(self._retries)
+        self._parked_due = min([now + seconds, *self._retries[:1]])
+
+    def _adapt(self, claimed: Sequence[Taken], *, full: bool) -> None:
+        """Claim more while full claims follow one another quickly, less when handlers are slow or payloads large."""
+        now = self._loop.time()
+        if full:
+            if now - self._last_full < RAMP:
+                self._allowance *= 2
+            elif now - self._last_full > 4 * RAMP:
+                self._allowance = max(self._allowance // 2, self._least)
+            self._last_full = now
+        sizes = [len(event.body) for taken in claimed for event in taken.events[::16]]
+        self._roof = max(1, min(self._capacity, BYTES * len(sizes) // (sum(sizes) or 1)))
+        self._allowance = min(self._allowance, self._roof)
+
+    async def _rest(self) -> None:
+        """Nothing to claim: sleep until woken, until a parked event is due, or for the poll interval."""
+        interval = self._poll_interval.total_seconds()
+        if await self._woken_within(min(interval, QUIET, self._parked_due - self._loop.time())):
+            return
+        if self._parked_due > self._loop.time():
+            due = await self._source.next_parked()
+            if not self._woken.is_set():  # else what we have just heard may be news no more
+                wait = self._until(due)
+                self._look_again(min(wait, LOOK))
+                mine = self._retries[0] - self._loop.time() if self._retries else math.inf
+                await self._woken_within(min(interval, wait, mine))
+
+    def _until(self, due: timedelta | None) -> float:
+        """Seconds to the next parked event. One that is due and yet not to be had gets ever fewer looks."""
+        if due is None or due > timedelta(0):
+            self._fruitless = 0
+            return math.inf if due is None else due.total_seconds()
+        self._fruitless += 1
+        return 0.0 if self._fruitless == 1 else QUIET * 2.0 ** min(self._fruitless, 20)
+
+    async def _woken_within(self, seconds: float) -> bool:
+        if self._woken.is_set() or seconds <= 0:
+            return self._woken.is_set()
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._woken.wait()
+        except TimeoutError:
+            return False
+
+    # -- what workers call --------------------------------------------------------------------------
+
+    def forget(self, taken: Taken) -> None:
+        """Its lease ended before it was through (a pause, a long outage). By the database's clock it may still be ours:
+        it is given back, and whoever claims it next delivers the rest."""
+        if taken.gone:
+            return
+        gone = self._stock.forget(taken)
+        self._strays += gone
+        self._woken.set()
+        self._room.set()
+        self._observers(ClaimLost(sum(each.left for each in gone)))
+
+    def suspects(self, taken: Taken) -> bool:
+        """A parked event that has been claimed often runs alone, or is given back uncounted until it can."""
+        if taken.attempts <= self._workers.calm or taken is self._alone:
+            return False
+        self._wary = True
+        self._give_back([taken])
+        return True
+
+    def run_failed(self, taken: Taken) -> None:
+        """What was claimed along with a parked event of the same key waits behind it again."""
+        self._give_back(self._stock.run_of(taken))
+
+    def _give_back(self, gone: Sequence[Taken]) -> None:
+        if gone:
+            self._stock.give_up(gone)
+            self._strays += gone
+            self._parked_due = 0.0
+            self._woken.set()
+            self._room.set()
+
+    # -- settle -------------------------------------------------------------------------------------
+
+    def _range_finished(self, taken: Taken) -> None:
+        self._finished.append(taken)
+        if len(self._finished) == 1:
+            self._loop.call_later(SETTLE_LINGER, self._settle_now.set)
+        if self._stock.drained:
+            self._settle_now.set()
+
+    async def _settle_step(self) -> None:
+        await self._settle_now.wait()
+        self._settle_now.clear()
+        self._settling = True
+        try:
+            while self._finished:
+                await self._settle_batch(list(self._finished))
+        except BaseException:
+            self._settle_now.set()  # what is left is tried again
+            raise
+        finally:
+            self._settling = False
+
+    async def _settle_batch(self, batch: Sequence[Taken]) -> None:
+        faults.hit("settle.before")
+        async with self._writing:
+            lost = await self._source.settle(batch, ())
+        faults.hit("settle.after")
+        del self._finished[: len(batch)]
+        self._stock.settled(batch)
+        self._room.set()
+        self._after(batch, lost)
+
+    def _after(self, settled: Sequence[Taken], lost: int) -> None:
+        done = sum(len(taken.events) - len(taken.verdicts) - (taken.left if taken.gone else 0) for taken in settled)
+        if lost == len(settled):
+            done = 0  # where only some were lost we do not know which, and count them
+        self.processed += done
+        if lost:
+            self._observers(ClaimLost(lost))
+        if done and self._observers:
+            self._observers(Delivered(done))
+        for taken in settled:
+            if taken.parked:
+                self._parked_due = 0.0  # the next of its key may be free now
+                self._woken.set()
+                self._wary = self._wary and taken.attempts > self._workers.calm
+            for event, outcome, attempts in taken.verdicts:
+                if isinstance(outcome, RetryAt):
+                    self.failed += 1
+                    self._retry_at(self._loop.time() + outcome.delay.total_seconds() + 0.001)
+                    self._observers(Retried(event.id, event.type, attempts, outcome.delay, outcome.error))
+                elif isinstance(outcome, Dead):
+                    self.failed += 1
+                    undecodable = outcome.error.startswith(Undecodable.__name__)
+                    self._observers(Died(event.id, event.type, attempts, outcome.error, undecodable))
+
+    def _retry_at(self, when: float) -> None:
+        """We parked it, so we know when it is due."""
+        if len(self._retries) < REMEMBERED:
+            heappush(self._retries, when)
+        self._parked_due = min(self._parked_due, when)
+        self._woken.set()
+
+    async def _return_strays(self) -> None:
+        """Until this succeeds it is tried again: while our lease lives, nobody else gets them."""
+        strays = list(self._strays)
+        if strays:
+            async with self._writing:
+                lost = await self._source.settle((), strays)
+            del self._strays[: len(strays)]
+            self._stock.settled(strays)
+            self._after(strays, lost)
+
+    # -- renew --------------------------------------------------------------------------------------
+
+    async def _renew_step(self) -> None:
+        """Whatever is still here after a third of its lease is renewed, queued and running alike."""
+        lease = self._settings.lease.total_seconds()
+        await self._clock.sleep(lease / 3)
+        began = self._clock.monotonic()
+        aging = [taken for taken in self._stock.all() if began - (taken.lease_end - lease) > lease / 4]
+        if not aging:
+            return
+        faults.hit("renew.before")
+        async with self._writing:
+            aging = [taken for taken in aging if not taken.gone]
+            ours = await self._source.renew(aging)
+        lost = 0
+        for taken in aging:
+            if taken.token in ours:
+                taken.lease_end = began + lease
+            elif not taken.gone and taken.left:
+                taken.lease_end = 0.0
+                lost += taken.left
+        if lost:
+            self._observers(ClaimLost(lost))

@@ -1,0 +1,343 @@
+"""Ranges in this process: what may run now, what waits behind an earlier event of its key, what must follow it.
+
+An ordered group runs one event of a key at a time. Once one fails, the later ones of its key leave for the parked table
+behind it, and so do those of ranges that were claimed before that was settled; a later claim learns of it from the
+database (`held`). Pure: no clock, no I/O.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from ..event import Event
+from ..ids import key_hash
+from ..outcome import Dead, Outcome, RetryAt
+
+
+class Verdict(NamedTuple):
+    """An event that was not simply done. Without an outcome it waits behind an earlier one of its key."""
+
+    event: Event
+    outcome: Outcome | None
+    attempts: int
+
+
+class Taken:
+    """Events in this process under one token: a range of a log, or one event that was parked."""
+
+    __slots__ = (
+        "attempts",
+        "events",
+        "finished",
+        "gone",
+        "held",
+        "lease_end",
+        "left",
+        "next",
+        "parked",
+        "serial",
+        "shard",
+        "title",
+        "token",
+        "verdicts",
+    )
+
+    def __init__(
+        self,
+        token: int,
+        shard: int,
+        events: Sequence[Event],
+        attempts: int,
+        lease_end: float,
+        *,
+        held: frozenset[int] = frozenset(),
+        finished: frozenset[int] = frozenset(),
+        parked: bool = False,
+        title: Any = None,
+    ) -> None:
+        self.token = token
+        self.shard = shard
+        self.events = [event for event in events if event.seq not in finished] if finished else events
+        self.attempts = attempts
+        self.lease_end = lease_end  # on the clock's monotonic time
+        self.held = held  # hashes of the keys that had parked events when this was claimed
+        self.finished = finished  # numbers of those that were done before the rest was given back
+        self.parked = parked
+        self.title = title  # what its source knows it by
+        self.serial = 0  # of the claim that brought it
+        self.next = 0  # events before this one have been handed out
+        self.left = len(self.events)  # not concluded
+        self.gone = False  # no longer ours, or given back
+        self.verdicts: list[Verdict] = []
+
+    def __repr__(self) -> str:
+        kind = "parked event" if self.parked else "range"
+        return f"Taken({kind} of shard {self.shard}, {self.left} of {len(self.events)} left, attempt {self.attempts})"
+
+
+Handed: TypeAlias = tuple[Taken, Event]
+Portion: TypeAlias = tuple[Taken, Sequence[Event]]
+
+
+class _Block:
+    """A key whose later events must follow an earlier one."""
+
+    __slots__ = ("open", "serial")
+
+    def __init__(self) -> None:
+        self.open = 0  # verdicts that are not in the database yet
+        self.serial = 0  # claims up to this one may not have seen them
+
+
+class Stock:
+    def __init__(self, *, ordered: bool, parks: bool, finished: Callable[[Taken], None]) -> None:
+        self.ordered = ordered
+        self._parks = parks  # whether the dead hold their keys
+        self._finished = finished
+        self._all: dict[Taken, None] = {}  # in order of arrival; parked ones may share a token
+        self._queue: deque[Taken] = deque()
+        self._running: set[str] = set()
+        self._waiting: dict[str, deque[Handed]] = {}
+        self._blocked: dict[str, _Block] = {}
+        self._busy: set[int] = set()  # shards that a batch is made of
+        self._serial = 0
+        self._claiming = math.inf
+        self.size = 0  # events, until they are settled
+        self.closed = False  # hand out nothing more
+        self.handed: Callable[[], Iterable[Handed]] = lambda: ()  # what is with the workers
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @property
+    def drained(self) -> bool:
+        """Nothing waits to be handed out."""
+        return not self._waiting and all(taken.next == len(taken.events) for taken in self._queue)
+
+    def tokens(self) -> list[int]:
+        return [taken.token for taken in self._all]
+
+    def all(self) -> list[Taken]:
+        return list(self._all)
+
+    # -- arrivals -----------------------------------------------------------------------------------
+
+    def begin_claim(self) -> None:
+        self._serial += 1
+        self._claiming = self._serial
+
+    def end_claim(self, arrived: Sequence[Taken]) -> None:
+        for taken in arrived:
+            taken.serial = self._serial
+            self._all[taken] = None
+            self.size += len(taken.events)
+            if not taken.left:
+                self._finished(taken)
+        self._claiming = math.inf
+        parked = [taken for taken in arrived if taken.parked]
+        self._queue.extendleft(reversed(parked))
+        self._queue.extend([taken for taken in arrived if taken.left and not taken.parked])
+
+    # -- one by one ---------------------------------------------------------------------------------
+
+    def take(self) -> Handed | None:
+        queue, ordered = self._queue, self.ordered
+        while queue and not self.closed:
+            taken = queue[0]
+            index = taken.next
+            if index == len(taken.events):
+                queue.popleft()
+                continue
+            taken.next = index + 1
+            event = taken.events[index]
+            key = event.key
+            if not ordered or key is None:
+                return taken, event
+            if (self._blocked or taken.held) and self._follows(taken, key):
+                self._conclude(taken, event, None, 0)
+            elif key in self._running:
+                self._waiting.setdefault(key, deque()).append((taken, event))
+            else:
+                self._running.add(key)
+                return taken, event
+        return None
+
+    def done(self, taken: Taken, event: Event) -> Handed | None:
+        """The next of its key, if one waits."""
+        taken.left -= 1
+        if not taken.left:
+            self._finish(taken)
+        key = event.key
+        return None if key is None or not self.ordered else self._next(key)
+
+    def failed(self, taken: Taken, event: Event, outcome: Outcome, attempts: int) -> Handed | None:
+        """The same for one that is to be parked: if it holds its key, those that wait follow it."""
+        self._conclude(taken, event, outcome, attempts)
+        key = event.key
+        if key is None or not self.ordered:
+            return None
+        if taken.gone or not self.holds(outcome):
+            return self._next(key)
+        self._running.discard(key)
+        for behind, follower in self._waiting.pop(key, ()):
+            if not behind.parked:
+                self._conclude(behind, follower, None, 0)
+        return None
+
+    def _next(self, key: str) -> Handed | None:
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            self._running.discard(key)
+            return None
+        handed = waiting.popleft()
+        if not waiting:
+            del self._waiting[key]
+        return handed
+
+    def abandon(self, event: Event) -> Handed | None:
+        """It was handed out and is not ours any more. The next of its key, if one came meanwhile."""
+        return None if event.key is None or not self.ordered else self._next(event.key)
+
+    # -- in batches ---------------------------------------------------------------------------------
+
+    def gather(self, limit: int, suspicious: int) -> list[Portion]:
+        """Up to `limit` events for one call. In an ordered group its shards wait until `part`. What has been claimed
+        more often than `suspicious` goes alone: should it kill its process, it takes no neighbours along."""
+        portions: list[Portion] = []
+        for taken in () if self.closed else tuple(self._queue):
+            if limit <= 0 or (self.ordered and taken.shard in self._busy):
+                continue
+            alone = taken.parked and taken.attempts > suspicious
+            if alone and portions:
+                break
+            portion = taken.events[taken.next : taken.next + limit]
+            taken.next += len(portion)
+            limit = 0 if alone else limit - len(portion)
+            if self.ordered and (self._blocked or taken.held):
+                portion = [event for event in portion if not self.follows(taken, event)]
+            if portion:
+                portions.append((taken, portion))
+        self._queue = deque([taken for taken in self._queue if taken.next < len(taken.events)])
+        if self.ordered:
+            self._busy.update([taken.shard for taken, _ in portions])
+        return portions
+
+    def follows(self, taken: Taken, event: Event) -> bool:
+        """Whether it must not run, and leaves for the parked table."""
+        if not self.ordered or event.key is None or not self._follows(taken, event.key):
+            return False
+        self._conclude(taken, event, None, 0)
+        return True
+
+    def done_all(self, taken: Taken, count: int) -> None:
+        taken.left -= count
+        if not taken.left:
+            self._finish(taken)
+
+    def part(self, portions: Sequence[Portion]) -> None:
+        if self.ordered:
+            self._busy.difference_update([taken.shard for taken, _ in portions])
+
+    # -- departures ---------------------------------------------------------------------------------
+
+    def forget(self, taken: Taken) -> list[Taken]:
+        """It is not ours any more, and in an ordered group nothing behind it may overtake it."""
+        gone = [taken]
+        if self.ordered:
+            arrived = self.all()
+            later = arrived[arrived.index(taken) + 1 :] if taken in arrived else ()
+            gone += [each for each in later if each.left and _behind(each, taken)]
+        self._remove(gone)
+        return gone
+
+    def run_of(self, taken: Taken) -> list[Taken]:
+        """Parked events of the same key that were claimed along with it."""
+        key = taken.events[0].key
+        if not (self.ordered and taken.parked) or key is None:
+            return []
+        return [each for each in self.all() if each.parked and each is not taken and each.events[0].key == key]
+
+    def untouched(self) -> list[Taken]:
+        """Nothing of them has begun."""
+        return [taken for taken in self._all if taken.left and taken.next == 0]
+
+    def give_up(self, gone: Sequence[Taken]) -> None:
+        self._remove(gone)
+
+    def _remove(self, gone: Sequence[Taken]) -> None:
+        for taken in gone:
+            taken.gone = True
+            if taken in self._all:
+                del self._all[taken]
+                self.size -= len(taken.events)
+            taken.finished |= self._numbers_done(taken)
+        self._queue = deque([taken for taken in self._queue if not taken.gone])
+        for key, waiting in list(self._waiting.items()):
+            kept = deque([handed for handed in waiting if not handed[0].gone])
+            if kept:
+                self._waiting[key] = kept
+            else:
+                del self._waiting[key]
+
+    def _numbers_done(self, taken: Taken) -> set[int]:
+        undone = {event.seq for event in taken.events[taken.next :]}
+        for waiting in (*self._waiting.values(), self.handed()):
+            undone |= {event.seq for of, event in waiting if of is taken}
+        return {event.seq for event in taken.events if event.seq is not None and event.seq not in undone}
+
+    def settled(self, settled: Sequence[Taken]) -> None:
+        """They are in the database now, with their verdicts."""
+        for taken in settled:
+            if taken in self._all:
+                del self._all[taken]
+                self.size -= len(taken.events)
+            for verdict in taken.verdicts:
+                block = self._blocked.get(verdict.event.key or "")
+                if block is not None and self._blocks(taken, verdict.outcome):
+                    block.open -= 1
+                    block.serial = self._serial
+        if self._blocked:
+            oldest = min((taken.serial for taken in self._all), default=math.inf)
+            oldest = min(oldest, self._claiming)
+            self._blocked = {k: block for k, block in self._blocked.items() if block.open or block.serial >= oldest}
+
+    # -- which keys must wait -----------------------------------------------------------------------
+
+    def holds(self, outcome: Outcome | None) -> bool:
+        """Whether the rest of the key must follow."""
+        return outcome is None or isinstance(outcome, RetryAt) or (self._parks and isinstance(outcome, Dead))
+
+    def _blocks(self, taken: Taken, outcome: Outcome | None) -> bool:
+        return self.ordered and not taken.parked and self.holds(outcome)
+
+    def _follows(self, taken: Taken, key: str) -> bool:
+        if taken.parked:
+            return False
+        block = self._blocked.get(key)
+        if block is not None and (block.open or taken.serial <= block.serial):
+            return True
+        return bool(taken.held) and key_hash(key) in taken.held
+
+    def _conclude(self, taken: Taken, event: Event, outcome: Outcome | None, attempts: int) -> None:
+        if taken.gone:  # whoever has it now will see for himself
+            return
+        taken.verdicts.append(Verdict(event, outcome, attempts))
+        if event.key is not None and self._blocks(taken, outcome):
+            self._blocked.setdefault(event.key, _Block()).open += 1
+        taken.left -= 1
+        if not taken.left:
+            self._finish(taken)
+
+    def _finish(self, taken: Taken) -> None:
+        if not taken.gone:
+            self._finished(taken)
+
+
+def _behind(each: Taken, taken: Taken) -> bool:
+    """Of the same shard; or, if it was parked, of the same run."""
+    if taken.parked or each.parked:
+        return each.parked and taken.parked and each.events[0].key == taken.events[0].key is not None
+    return each.shard == taken.shard
