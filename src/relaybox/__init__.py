@@ -2,12 +2,14 @@
 
 from .contracts import Contract, Contracts
 from .errors import (
+    BatchFailed,
     CommitUnknown,
     ConfigError,
     ContractViolation,
     GuardError,
     InProgress,
     InvalidEvent,
+    NoSubscriptions,
     NoTransaction,
     Reject,
     RelayboxError,
@@ -21,6 +23,8 @@ from .retry import ExponentialBackoff
 from .runtime.delivery import Delivery
 from .settings import Settings
 from .store.spi import BlockedKey, DeadFilter, DeadLetter, Status
+from .topic import Topic
+from .topics import Backfill, StartFrom
 
 __version__ = "0.1.0"
 
@@ -28,6 +32,8 @@ __all__ = [
     "AggregateType",
     "AsyncGuard",
     "AsyncOutbox",
+    "Backfill",
+    "BatchFailed",
     "BlockedKey",
     "CommitUnknown",
     "ConfigError",
@@ -46,13 +52,16 @@ __all__ = [
     "Interceptor",
     "InvalidEvent",
     "Listeners",
+    "NoSubscriptions",
     "NoTransaction",
     "Outbox",
     "Reject",
     "RelayboxError",
     "RetryLater",
     "Settings",
+    "StartFrom",
     "Status",
     "StoreError",
+    "Topic",
     "WriterHook",
 ]

@@ -178,6 +178,47 @@ class CircuitChanged(Fact):
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Alert(Fact):
+    """Somebody should look: a group died or was moved, a consumer is silent, storage runs full … `name` says which."""
+
+    stage: ClassVar[str] = "operate"
+    name: str
+    topic: str = ""
+    group: str = ""
+    text: str = ""
+    over: bool = False  # it was so, and is no more
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned(Fact):
+    """One run of the cleanup over all topics, and the partitions dropped since the last one."""
+
+    stage: ClassVar[str] = "purge"
+    events: int
+    partitions: int
+    took: float
+
+
+@dataclass(frozen=True, slots=True)
+class Detected(Fact):
+    """One look for dead groups: how many were found, and from how many open events dead ones were taken off."""
+
+    stage: ClassVar[str] = "operate"
+    groups: int
+    events: int
+
+
+@dataclass(frozen=True, slots=True)
+class Standing(Fact):
+    """Every minute: age of the oldest open transaction that may have written events (only its own are held back), and
+    events that could be deleted and are not. None: not known."""
+
+    stage: ClassVar[str] = "operate"
+    oldest: timedelta | None
+    backlog: int | None
+
+
 Observer = Callable[[Fact], None]
 
 
@@ -214,3 +255,6 @@ def _alarm(fact: Fact) -> None:
         log.log(level, "event %s (%s) died at attempt %d: %s", fact.event_id, fact.event_type, fact.attempts, error)
     elif isinstance(fact, HotDropped):
         log.warning("the hot queue is full: %d events are left to the poller", fact.count)
+    elif isinstance(fact, Alert):
+        word = f"{fact.name} is over" if fact.over else fact.name
+        log.warning("%s (topic %s, group %s): %s", word, fact.topic or "-", fact.group or "-", fact.text)

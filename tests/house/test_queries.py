@@ -12,6 +12,7 @@ from source_tree import modules
 from relaybox.store.queries import blocks
 
 DIALECTS = ("postgres", "sqlite", "mysql")
+TOPICS = "postgres/topics"  # a set of its own: only PostgreSQL keeps topics
 
 # Queries that not every dialect has: (who has them, why, which).
 STEPPED = ("sqlite", "mysql")
@@ -60,6 +61,7 @@ EXCUSED: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
             "outbox.write.plain",
         ),
     ),
+    (("postgres",), "Capabilities.whole_claims: a claim is a row of its own", ("outbox.settle.whole",)),
     (("postgres",), "Capabilities.advisory_keys: only PostgreSQL has such locks", ("outbox.keys.advisory",)),
     (
         ("postgres", "mysql"),
@@ -117,10 +119,11 @@ def test_no_excuse_is_stale_or_given_twice() -> None:
     assert all(reason for _, reason, _ in EXCUSED)
 
 
-def texts() -> set[str]:
+def texts(folder: str = "") -> set[str]:
     return {
         node.value
-        for tree in modules().values()
+        for name, tree in modules().items()
+        if name.startswith(folder)
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
@@ -147,9 +150,17 @@ def test_every_query_is_used(dialect: str) -> None:
     assert names(dialect) - texts() - computed - looped == set()
 
 
+def test_every_query_of_topics_is_used() -> None:
+    assert set(blocks(TOPICS)) - texts() == set()
+    assert set(blocks(TOPICS)) & set.union(*map(names, DIALECTS)) == set()
+
+
 def test_every_used_query_exists() -> None:
     assert len(asked()) > 30  # the check sees something
-    assert asked() - set.union(*map(names, DIALECTS)) == set()
+    assert asked() - set.union(*map(names, DIALECTS)) - set(blocks(TOPICS)) == set()
+    ours = {text for text in texts(f"store/{TOPICS}/") if re.fullmatch(r"topic\.[a-z_]+\.[a-z_.]+", text)}
+    assert len(ours) > 30
+    assert ours - set(blocks(TOPICS)) == set()
 
 
 # -- SQL is SQL -------------------------------------------------------------------------------------

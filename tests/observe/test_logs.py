@@ -10,11 +10,14 @@ import pytest
 
 from relaybox import lifecycle
 from relaybox.lifecycle import (
+    Alert,
     CircuitChanged,
     Claimed,
     ClaimLost,
+    Cleaned,
     Delivered,
     Depths,
+    Detected,
     Died,
     Fact,
     HotDropped,
@@ -27,6 +30,7 @@ from relaybox.lifecycle import (
     Released,
     Replayed,
     Retried,
+    Standing,
     TakenOver,
     WakeUps,
     Written,
@@ -49,10 +53,14 @@ LEVELS: list[tuple[Fact, int]] = [
     (Released(1), logging.INFO),
     (TakenOver(1, 5), logging.WARNING),
     (Depths(1, 2, None), logging.DEBUG),
+    (Alert("group_dead", "orders", "mail", "no heartbeat for 301 s"), logging.WARNING),
     (Purged(1), logging.INFO),
     (Replayed(1), logging.INFO),
     (KeysChosen(5, 3), logging.DEBUG),
     (Published("kafka", 5, 0.1), logging.DEBUG),
+    (Cleaned(100, 1, 0.2), logging.INFO),
+    (Detected(1, 100), logging.DEBUG),
+    (Standing(timedelta(seconds=3), None), logging.DEBUG),
     (LoopFailed("claim", "ConnectionLost: host db-7"), logging.ERROR),
     (CircuitChanged("kafka", True, "Kafka: host db-7"), logging.WARNING),
     (WakeUps("poll", "the listening connection failed: host db-7"), logging.INFO),
@@ -146,6 +154,7 @@ def test_deaths_and_drops_are_logged_even_when_nobody_watches(watched: bool, rec
         ("relaybox", logging.WARNING),
         ("relaybox", logging.ERROR),
         ("relaybox", logging.CRITICAL),
+        ("relaybox", logging.WARNING),
     ]
     assert not any("4111" in record.getMessage() for record in records)
 

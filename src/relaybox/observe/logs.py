@@ -12,8 +12,10 @@ from datetime import timedelta
 from typing import Any
 
 from ..lifecycle import (
+    Alert,
     CircuitChanged,
     ClaimLost,
+    Cleaned,
     Died,
     Fact,
     HotDropped,
@@ -39,6 +41,8 @@ _LEVELS: dict[type[Fact], int] = {
     Replayed: logging.INFO,
     WakeUps: logging.INFO,
     CircuitChanged: logging.WARNING,
+    Alert: logging.WARNING,
+    Cleaned: logging.INFO,
 }
 _TEXTS = ("error", "reason")
 

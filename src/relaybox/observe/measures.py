@@ -13,11 +13,14 @@ from typing import Any, Final, Literal, NamedTuple
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..lifecycle import (
+    Alert,
     CircuitChanged,
     Claimed,
     ClaimLost,
+    Cleaned,
     Delivered,
     Depths,
+    Detected,
     Died,
     Fact,
     HotDropped,
@@ -29,6 +32,7 @@ from ..lifecycle import (
     Released,
     Replayed,
     Retried,
+    Standing,
     TakenOver,
     WakeUps,
     Written,
@@ -58,6 +62,14 @@ def _one(fact: Any) -> float:
 
 def _lag(fact: Depths) -> float | None:
     return None if fact.oldest is None else fact.oldest.total_seconds() * 1000
+
+
+def _backlog(fact: Standing) -> float | None:
+    return None if fact.backlog is None else float(fact.backlog)
+
+
+def _horizon(fact: Standing) -> float | None:
+    return None if fact.oldest is None else fact.oldest.total_seconds()
 
 
 MEASURES: Final = (
@@ -94,6 +106,24 @@ MEASURES: Final = (
     Measure(
         CircuitChanged, "counter", "circuit.opened", "outages of the broker", lambda fact: float(fact.open), "sink"
     ),
+    Measure(Alert, "counter", "alerts", "things somebody should look at", lambda fact: float(not fact.over), "name"),
+    Measure(
+        Cleaned, "counter", "cleanup.deleted", "events of topics deleted one by one", lambda fact: float(fact.events)
+    ),
+    Measure(
+        Cleaned, "counter", "cleanup.partitions", "partitions of topics dropped", lambda fact: float(fact.partitions)
+    ),
+    Measure(Cleaned, "histogram", "cleanup.seconds", "duration of one cleanup", lambda fact: float(fact.took)),
+    Measure(Standing, "gauge", "cleanup.backlog", "events of topics that could be deleted and are not", _backlog),
+    Measure(Detected, "counter", "groups.died", "groups found dead", lambda fact: float(fact.groups)),
+    Measure(
+        Detected,
+        "counter",
+        "groups.released",
+        "open events that wait no more for dead groups",
+        lambda f: float(f.events),
+    ),
+    Measure(Standing, "gauge", "horizon.seconds", "age of the oldest open transaction; 0: none is open", _horizon),
     Measure(
         LoopFailed, "counter", "loop.failures", "errors in background loops, each followed by another try", _one, "loop"
     ),

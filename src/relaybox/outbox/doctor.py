@@ -21,6 +21,7 @@ from ..op import Op, arun, run
 from ..store.doctor import Circumstances, Finding, Vitals, judge_clock, vitals
 from ..store.spi import Instance, OutboxStore, Status
 from ..store.sql_store import SqlOutboxStore
+from ..store.topics import TopicStore, open_topic_store
 
 __all__ = ["Finding", "aexamine", "checkup", "examine"]
 
@@ -76,7 +77,51 @@ def checkup(store: OutboxStore, clock: Clock = SYSTEM_CLOCK, announced_pid: int 
     if state is not None:
         findings += [*_claims(seen), *_delivery(state, alive)]
         findings += _unread(seen)
+    if store.dialect == "postgres":
+        findings += yield from _topics(open_topic_store(store.dialect, store.tables), clock)
     return findings
+
+
+def _topics(store: TopicStore, clock: Clock) -> Op[list[Finding]]:
+    """Only where there are any."""
+    try:
+        todo = yield from store.plan()
+        if todo:
+            return []
+        topics = yield from store.topics()
+        incarnation = yield from store.incarnation()
+        alerts = yield from store.alerts()
+        kept = yield from store.maintained(clock.database_now())
+    except StoreError as error:
+        return [Finding("critical", "topics", f"the tables of topics could not be read: {error}", "see above")]
+    if not topics:
+        return []
+    found = [
+        Finding(
+            "critical",
+            "incarnation",
+            f"these topics come from cluster {incarnation.noted}, this is {incarnation.here}: their transaction "
+            "numbers mean nothing here, readers would pass over events",
+            "stop all consumers and run `relaybox doctor --repair`",
+        )
+        if incarnation.foreign
+        else Finding("ok", "incarnation", "the topics belong to this cluster"),
+        Finding("ok", "maintenance", f"{len(topics)} topic(s) are maintained")
+        if kept
+        else Finding(
+            "warning",
+            "maintenance",
+            f"nobody maintains {len(topics)} topic(s): nothing is cleaned up, dead groups hold their events",
+            "start `relaybox maintain`, or a Maintainer in one of your processes",
+        ),
+    ]
+    found += [
+        Finding(
+            "warning", f"alert {alert.name}", " ".join(filter(None, (alert.topic, alert.group, alert.text))), "look"
+        )
+        for alert in alerts
+    ]
+    return found
 
 
 def _server(store: OutboxStore, seen: Vitals, announced_pid: int | None, processes: int) -> list[Finding]:

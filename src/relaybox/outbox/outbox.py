@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
-from typing import Any, Self, TypedDict, Unpack
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..codec import JSON_CODEC, Codec
@@ -25,7 +26,7 @@ from ..drivers.spi import AsyncRunner, Runner
 from ..errors import ConfigError, ServiceClosed
 from ..event import Event
 from ..lifecycle import Observer, Observers, Purged
-from ..op import arun, run
+from ..op import Op, arun, run
 from ..retry import RetryPolicy
 from ..runtime.service import LoopThread
 from ..runtime.threads import ListenerThreads
@@ -33,13 +34,21 @@ from ..runtime.wakeups import Notifier, ThreadNotifier
 from ..settings import Settings
 from ..store import Tables, open_store
 from ..store.spi import BlockedKey, Instance, Migration, OutboxStore, Status
+from ..store.topics import TopicStore, open_topic_store
 from .dead import AsyncDeadLetters, DeadLetters, Progress
 from .deliver import Dispatch, Interceptor
 from .listeners import Registry
 from .node import Node, Role
 from .purge import PurgePlan, PurgeService
+from .route import Routes, migrate, plan, verify
 from .transaction import AsyncManualTransaction, ManualTransaction, async_transaction, transaction
 from .write import HandOver, Writer, WriterHook
+
+if TYPE_CHECKING:  # topics stand on the outbox; here is only the door to them
+    from ..topics.home import Home
+    from ..topics.topics import AsyncTopics, Topics
+
+R = TypeVar("R", Runner, AsyncRunner)
 
 
 class Options(TypedDict, total=False):
@@ -85,6 +94,8 @@ class _Shared:
         self._threads = ListenerThreads(self.settings.worker_count)
         self._plain = False
         self._closed = False
+        self._codec = options.get("codec") or JSON_CODEC
+        self._routing: Routes | None = None
 
     # -- composites ---------------------------------------------------------------------------------
 
@@ -125,7 +136,7 @@ class _Shared:
         return {"single": "single_node", "multi": "multi_node", "ordered": "ordered"}.get(self._role or "")
 
     def _make_store(self, dialect: str) -> OutboxStore:
-        return open_store(dialect, self._tables, self._options.get("codec") or JSON_CODEC)
+        return open_store(dialect, self._tables, self._codec)
 
     def _run_as(self, role: Role, listeners: Registry) -> None:
         if not hasattr(listeners, "find"):
@@ -154,6 +165,7 @@ class _Shared:
     def _make_writer(self, store: OutboxStore, notifier: Notifier | ThreadNotifier | None) -> Writer:
         hook = self._options.get("hook")
         contracts = self._options.get("contracts")
+        routes = self._routes if store.dialect == "postgres" else None
         node = self._node
         if node is not None:
             return Writer(
@@ -165,6 +177,8 @@ class _Shared:
                 claim=node.claim,
                 committed=node.committed,
                 unseen=node.unseen,
+                routes=routes,
+                notifier=notifier,
             )
 
         def committed(_: HandOver) -> None:
@@ -180,7 +194,40 @@ class _Shared:
             committed=committed if notifier is not None else None,
             unseen=notifier.later if notifier is not None else None,
             plain=self._plain,
+            routes=routes,
+            notifier=notifier,
         )
+
+    @cached_property
+    def topic_store(self) -> TopicStore | None:
+        """None: this database keeps no topics."""
+        return open_topic_store("postgres", self._tables) if self.store.dialect == "postgres" else None
+
+    def _routes(self) -> Routes:
+        if self._routing is None:
+            assert self.topic_store is not None
+            self._routing = Routes(self.topic_store)
+        return self._routing
+
+    def _home(self, db: R) -> Home[R]:
+        from ..topics.home import Home
+
+        store = self.topic_store or open_topic_store(self.store.dialect, self._tables)  # which says what is needed
+        return Home(self._target, db, store, self.settings, self._clock, self._observers, self._codec, self._wake)
+
+    def _wake(self) -> None:
+        raise NotImplementedError
+
+    def _notification(self) -> Op[bool]:
+        now = self._clock.database_now()
+        return self.store.notify(now) if self._routing is None else self._routing.notify(self.store, now)
+
+    def _stored(self, event_ids: Sequence[str]) -> Op[dict[str, bool]]:
+        found = yield from self.store.stored(event_ids)
+        missing = [event_id for event_id in event_ids if event_id not in found]
+        if missing and self.topic_store is not None:
+            found |= yield from self._routes().stored(missing)
+        return {event_id: event_id in found for event_id in event_ids}
 
     def _purge_plan(
         self, store: OutboxStore, older_than: timedelta | None, dead_older_than: timedelta | None
@@ -241,7 +288,7 @@ class Outbox(_Shared):
         node = self._make_node(self._background, self.store)
         await node.start()
         self._node = node
-        self._writer = self._make_writer(self.store, None)
+        self._writer = self._make_writer(self.store, self._notifier)
 
     async def _stop(self) -> None:
         if self._purger is not None:
@@ -271,15 +318,15 @@ class Outbox(_Shared):
 
     def migrate(self) -> list[Migration]:
         """Create or upgrade the tables. Safe to call from many processes at once, and again."""
-        return self._db.run(self.store.migrate())
+        return self._db.run(migrate(self.store, self.topic_store))
 
     def plan(self) -> list[Migration]:
         """What migrate() would apply."""
-        return self._db.run(self.store.plan(), tx=False)
+        return self._db.run(plan(self.store, self.topic_store), tx=False)
 
     def verify(self) -> None:
         """Raise SchemaMissing, SchemaTooNew or SchemaDrift unless the tables fit this release."""
-        self._db.run(self.store.verify_schema(), tx=False)
+        self._db.run(verify(self.store, self.topic_store), tx=False)
 
     # -- write ----------------------------------------------------------------------------------------
 
@@ -289,7 +336,10 @@ class Outbox(_Shared):
         return ids[0] if ids else None
 
     def write_all(self, handle: Any, events: Sequence[Event]) -> list[str]:
-        """The same for many, in list order and one round trip."""
+        """The same for many, in list order and one round trip; with topics one for each of them."""
+        return self._write(handle, events)[0]
+
+    def _write(self, handle: Any, events: Sequence[Event]) -> tuple[list[str], Sequence[int]]:
         self._check_open()
         writer = self._writer
         connection = writer.connection(handle)
@@ -297,11 +347,12 @@ class Outbox(_Shared):
             raise ConfigError(f"{type(handle).__qualname__} is an async handle; use AsyncOutbox")
         ticket = writer.prepare(events, connection)
         if ticket is None:
-            return []
-        ids = writer.finish(ticket, run(writer.op(ticket, connection), connection), connection)
+            return [], ()
+        seqs = run(writer.op(ticket, connection), connection)
+        ids = writer.finish(ticket, seqs, connection)
         if isinstance(connection, ManualTransaction):
             connection.event_ids += ids
-        return ids
+        return ids, seqs
 
     @contextmanager
     def transaction(self, handle: Any = None) -> Iterator[ManualTransaction]:
@@ -319,8 +370,14 @@ class Outbox(_Shared):
 
     def resolve(self, event_ids: Sequence[str]) -> dict[str, bool]:
         """After CommitUnknown: which of these events are stored."""
-        found = self._db.run(self.store.stored(event_ids), tx=False)
-        return {event_id: event_id in found for event_id in event_ids}
+        return self._db.run(self._stored(event_ids), tx=False)
+
+    @cached_property
+    def topics(self) -> Topics:
+        """Topics, their groups and consumers. PostgreSQL only."""
+        from ..topics.topics import Topics
+
+        return Topics(self._home(self._db), self._write)
 
     # -- operate --------------------------------------------------------------------------------------
 
@@ -364,7 +421,7 @@ class Outbox(_Shared):
             self._notifier.soon()
 
     def _notify(self) -> bool:
-        return self._db.run(self.store.notify(self._clock.database_now()), tx=False)
+        return self._db.run(self._notification(), tx=False)
 
 
 class AsyncOutbox(_Shared):
@@ -397,7 +454,7 @@ class AsyncOutbox(_Shared):
                 node = self._make_node(self._background, self.store)
                 await node.start()
                 self._node = node
-                self._writer = self._make_writer(self.store, None)
+                self._writer = self._make_writer(self.store, self._notifier)
         except BaseException:
             await self.close()
             raise
@@ -410,6 +467,8 @@ class AsyncOutbox(_Shared):
         if self._closed:
             return
         self._closed = True
+        if "topics" in self.__dict__:  # somebody asked for them
+            await self.topics.close()
         if self._purger is not None:
             await self._purger.stop()
         if self._node is not None:
@@ -422,31 +481,34 @@ class AsyncOutbox(_Shared):
         await self._db.close()
 
     async def migrate(self) -> list[Migration]:
-        return await self._db.run(self.store.migrate())
+        return await self._db.run(migrate(self.store, self.topic_store))
 
     async def plan(self) -> list[Migration]:
-        return await self._db.run(self.store.plan(), tx=False)
+        return await self._db.run(plan(self.store, self.topic_store), tx=False)
 
     async def verify(self) -> None:
-        await self._db.run(self.store.verify_schema(), tx=False)
+        await self._db.run(verify(self.store, self.topic_store), tx=False)
 
     async def write(self, handle: Any, event: Event) -> str | None:
         ids = await self.write_all(handle, (event,))
         return ids[0] if ids else None
 
     async def write_all(self, handle: Any, events: Sequence[Event]) -> list[str]:
+        return (await self._write(handle, events))[0]
+
+    async def _write(self, handle: Any, events: Sequence[Event]) -> tuple[list[str], Sequence[int]]:
         self._check_open()
         writer = self._writer
         connection = writer.connection(handle)
         ticket = writer.prepare(events, connection)
         if ticket is None:
-            return []
+            return [], ()
         op = writer.op(ticket, connection)
         seqs = await arun(op, connection) if connection.is_async else run(op, connection)
         ids = writer.finish(ticket, seqs, connection)
         if isinstance(connection, (ManualTransaction, AsyncManualTransaction)):
             connection.event_ids += ids
-        return ids
+        return ids, seqs
 
     @asynccontextmanager
     async def transaction(self, handle: Any = None) -> AsyncIterator[AsyncManualTransaction]:
@@ -462,8 +524,13 @@ class AsyncOutbox(_Shared):
                 yield tx
 
     async def resolve(self, event_ids: Sequence[str]) -> dict[str, bool]:
-        found = await self._db.run(self.store.stored(event_ids), tx=False)
-        return {event_id: event_id in found for event_id in event_ids}
+        return await self._db.run(self._stored(event_ids), tx=False)
+
+    @cached_property
+    def topics(self) -> AsyncTopics:
+        from ..topics.topics import AsyncTopics
+
+        return AsyncTopics(self._home(self._db), self._write)
 
     async def status(self) -> Status:
         return await self._db.run(self.store.status(self._clock.database_now()), tx=False)
@@ -503,7 +570,7 @@ class AsyncOutbox(_Shared):
             self._notifier.soon()
 
     async def _notify(self) -> bool:
-        return await self._db.run(self.store.notify(self._clock.database_now()), tx=False)
+        return await self._db.run(self._notification(), tx=False)
 
 
 __all__ = ["AsyncOutbox", "NodeOptions", "Options", "Outbox"]

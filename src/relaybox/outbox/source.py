@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Literal, assert_never
@@ -17,7 +17,7 @@ from ..event import Event
 from ..ids import new_token, shard_of
 from ..lifecycle import KeysChosen, Observers
 from ..op import Op
-from ..outcome import Dead, Done, RetryAt, Skip
+from ..outcome import DONE, Dead, Done, RetryAt, Skip
 from ..runtime.delivery import Delivery, Settled
 from ..settings import Settings
 from ..store.spi import (
@@ -34,6 +34,8 @@ from ..store.spi import (
 )
 
 NOBODY = Observers()
+REMEMBERED = 1000  # claims
+NEVER = {-1}  # no event has this number
 
 
 class OutboxSource:
@@ -56,6 +58,8 @@ class OutboxSource:
         self._observers = observers
         self._free: Sequence[KeyLease] = ()  # leases that end with what is settled or released now
         self._tx = not store.capabilities.single_statement
+        # Of each claim, what is not known to have left it: whatever settles all of that settles the claim.
+        self._left: dict[int, set[int]] = {}
         self._claim_tx = self._tx
         self._codec: Codec = getattr(store, "codec", JSON_CODEC)  # not every store keeps one
         self.owner = 0
@@ -81,6 +85,7 @@ class OutboxSource:
         rows = await self._db.run(self._pick(claim, limit), tx=self._claim_tx)
         self.doubtful.clear()
         self._claimed(claim, rows)
+        self._remember(claim, rows)
         ordered = self.ordered
         return [
             Delivery(Event.stored(row, self._codec), row[0], claim.token, attempts, ends, hot=False, ordered=ordered)
@@ -99,19 +104,39 @@ class OutboxSource:
     def _claimed(self, claim: Claim, rows: Sequence[Claimed]) -> None:
         """For sources that remember what they have."""
 
+    def _remember(self, claim: Claim, rows: Sequence[Claimed]) -> None:
+        if rows and self._store.capabilities.whole_claims:
+            self._left[claim.token] = {row[0] for row, _, _ in rows}
+            if len(self._left) > REMEMBERED:  # those that others took over would stay for ever
+                del self._left[next(iter(self._left))]
+
+    def _out(self, parts: Mapping[int, set[int]]) -> None:
+        for token, seqs in parts.items():
+            if token in self._left:
+                self._left[token] -= seqs
+                if not self._left[token]:
+                    del self._left[token]
+
     async def verify(self, deliveries: Sequence[Delivery]) -> set[int]:
         return await self._db.run(self._store.verify(_held(deliveries)), tx=False)
 
     async def settle(self, outcomes: Sequence[Settled]) -> int:
+        parts = _by_claim(delivery for delivery, _ in outcomes)
         settlement = self._settlement(outcomes)
-        several = bool(settlement.retry or settlement.dead or settlement.ordered)
-        return await self._db.run(self._store.settle(settlement, self._clock.database_now()), tx=self._tx or several)
+        settle = self._store.settle(settlement, self._clock.database_now())
+        lost = await self._db.run(settle, tx=self._tx or _several(settlement))
+        self._out(parts)
+        return lost
 
     def _settlement(self, outcomes: Sequence[Settled]) -> Settlement:
         done: list[Held] = []
         retry: list[Retry] = []
         dead: list[Death] = []
+        fine = _by_claim(delivery for delivery, outcome in outcomes if outcome is DONE)
+        whole = {token: len(seqs) for token, seqs in fine.items() if self._left.get(token, NEVER) <= seqs}
         for delivery, outcome in outcomes:
+            if outcome is DONE and delivery.token in whole:
+                continue
             match outcome:
                 case Done() | Skip():
                     done.append(Held(delivery.seq, delivery.token))
@@ -122,13 +147,15 @@ class OutboxSource:
                 case _:
                     assert_never(outcome)
         if not self.ordered:
-            return Settlement(done, retry, dead)
+            return Settlement(done, retry, dead, whole=whole)
         hold = [Held(r.seq, r.token) for r in retry]
         park = [Held(d.seq, d.token) for d in dead] if self._settings.on_exhausted == "park" else []
-        return Settlement(done, retry, dead, hold, park, ordered=True, free=self._free)
+        return Settlement(done, retry, dead, hold, park, ordered=True, free=self._free, whole=whole)
 
     async def release(self, deliveries: Sequence[Delivery]) -> None:
+        parts = _by_claim(deliveries)
         await self._db.run(self._store.release(_held(deliveries), self._clock.database_now(), self._free))
+        self._out(parts)
 
     async def renew(self, deliveries: Sequence[Delivery]) -> set[int]:
         renewal = self._store.renew(_held(deliveries), self._settings.lease, self._clock.database_now())
@@ -264,6 +291,23 @@ def make_source(
         )
     kind = OrderedSource if strategy == "shards" else KeyedSource
     return kind(db, store, settings, clock, observers)
+
+
+def _several(settlement: Settlement) -> bool:
+    """Whether a store that can needs more than one statement for it."""
+    if settlement.retry or settlement.dead or settlement.free:
+        return True
+    return bool(settlement.done) if settlement.whole else settlement.ordered
+
+
+def _by_claim(deliveries: Iterable[Delivery]) -> dict[int, set[int]]:
+    parts: dict[int, set[int]] = {}
+    for delivery in deliveries:
+        if delivery.token in parts:
+            parts[delivery.token].add(delivery.seq)
+        else:
+            parts[delivery.token] = {delivery.seq}
+    return parts
 
 
 def _held(deliveries: Sequence[Delivery]) -> list[Held]:

@@ -4,7 +4,8 @@ Order of things, and what a crash between them means:
 
     before_write(events)     may change or suppress them; its error reaches the caller, nothing is written
     contracts                what is left must keep them, if the outbox was given any; likewise
-    INSERT                   event and pending row, one round trip; in the caller's transaction
+    INSERT                   event and pending row, one round trip; in the caller's transaction. Events with a topic go
+                             where the topic is (see route.py), one round trip for each
     after_write(events)      still inside the transaction; errors are logged, not raised
     the caller's COMMIT      nothing of ours runs in it
     after_commit(events)     once per write, after a successful commit, where the handle can tell; a crash
@@ -17,6 +18,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from .. import faults
@@ -24,11 +27,13 @@ from ..clock import Clock
 from ..contracts import Contracts
 from ..drivers import wrap
 from ..drivers.spi import AsyncConnection, Connection
-from ..errors import ConfigError, InvalidEvent, NoTransaction
-from ..event import Event
+from ..errors import ConfigError, InvalidEvent, NoTransaction, UnsupportedByEngine
+from ..event import Event, topics_of
 from ..lifecycle import Observers, Written
 from ..op import Op
+from ..runtime.wakeups import Notifier, ThreadNotifier
 from ..store.spi import Claim, OutboxStore
+from .route import Routes
 
 log = logging.getLogger("relaybox")
 
@@ -46,12 +51,21 @@ class WriterHook:
     def after_rollback(self, events: Sequence[Event]) -> None: ...
 
 
+@dataclass(slots=True)
+class Routing:
+    """The events' topics and, once they are written, the places in the list of those that went into the outbox."""
+
+    topics: Sequence[str | None]
+    here: Sequence[int] = ()
+
+
 class Ticket(NamedTuple):
     """A write on its way: what will be inserted, who claims it, and when that lease ends by our clock."""
 
     events: Sequence[Event]
     claim: Claim | None
     lease_end: float
+    routing: Routing | None = None  # None: all are for the outbox
 
 
 class HandOver(NamedTuple):
@@ -76,6 +90,8 @@ class Writer:
         committed: Callable[[HandOver], None] | None = None,
         unseen: Callable[[], None] | None = None,
         plain: bool = False,
+        routes: Callable[[], Routes] | None = None,
+        notifier: Notifier | ThreadNotifier | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -86,6 +102,8 @@ class Writer:
         self._committed = committed
         self._unseen = unseen
         self._plain = plain
+        self._routes = routes
+        self._notifier = notifier
 
     def connection(self, handle: Any) -> Connection | AsyncConnection:
         connection = wrap(handle)
@@ -112,10 +130,16 @@ class Writer:
         if self._contracts is not None:
             for event in events:
                 self._contracts.check(event)
+        topics = topics_of(events)
+        routing = Routing(topics) if any(topics) else None
+        if routing is not None and self._routes is None:
+            raise UnsupportedByEngine(
+                f"topics are kept by PostgreSQL; on {self._store.dialect} write the event without a topic"
+            )
         # Only a handle that tells of its commit may claim: nobody else would hand the rows over.
         claim = self._claim() if _tells(connection) else None
         lease_end = self._clock.monotonic() + claim.lease.total_seconds() if claim is not None else 0.0
-        return Ticket(events, claim, lease_end)
+        return Ticket(events, claim, lease_end, routing)
 
     def op(self, ticket: Ticket, connection: Connection | AsyncConnection) -> Op[list[int]]:
         if faults.armed is not None:
@@ -124,9 +148,25 @@ class Writer:
 
     def _insert(self, ticket: Ticket, connection: Connection | AsyncConnection) -> Op[list[int]]:
         now = self._clock.database_now()
+        if ticket.routing is not None:
+            return self._routed(ticket, ticket.routing, now, copy=connection.copy)
+        return self._into_outbox(ticket.events, ticket.claim, now, copy=connection.copy)
+
+    def _into_outbox(
+        self, events: Sequence[Event], claim: Claim | None, now: datetime | None, *, copy: bool
+    ) -> Op[list[int]]:
         if self._plain:
-            return self._store.write_plain(ticket.events, now)
-        return self._store.write(ticket.events, ticket.claim, now, copy=connection.copy)
+            return self._store.write_plain(events, now)
+        return self._store.write(events, claim, now, copy=copy)
+
+    def _routed(self, ticket: Ticket, routing: Routing, now: datetime | None, *, copy: bool) -> Op[list[int]]:
+        assert self._routes is not None
+
+        def outbox(events: Sequence[Event]) -> Op[list[int]]:
+            return self._into_outbox(events, ticket.claim, now, copy=copy)
+
+        seqs, routing.here = yield from self._routes().write(ticket.events, routing.topics, outbox, now, copy=copy)
+        return seqs
 
     def _watched(self, ticket: Ticket, connection: Connection | AsyncConnection) -> Op[list[int]]:
         faults.hit("write.before")
@@ -140,24 +180,36 @@ class Writer:
             self._call("after_write", events)
         if self._observers:
             self._observers(Written(len(events)))
-        hand_over = HandOver(events, seqs, ticket.claim, ticket.lease_end)
-        seen = (self._hook is not None or self._committed is not None) and connection.after_commit(
-            lambda: self._after_commit(hand_over)
-        )
+        routing = ticket.routing
+        if routing is None:
+            hand_over = HandOver(events, seqs, ticket.claim, ticket.lease_end)
+        else:
+            mine, numbers = [events[place] for place in routing.here], [seqs[place] for place in routing.here]
+            hand_over = HandOver(mine, numbers, ticket.claim, ticket.lease_end)
+        notifier = self._notifier if routing is not None and len(routing.here) < len(events) else None
+        seen = (
+            self._hook is not None or self._committed is not None or notifier is not None
+        ) and connection.after_commit(lambda: self._after_commit(events, hand_over, notifier))
         if self._hook is not None:
             connection.after_rollback(lambda: self._call("after_rollback", events))
         if not seen and self._unseen is not None:
             self._unseen()
+        if not seen and notifier is not None:
+            notifier.later()
         return [event.id for event in events]
 
-    def _after_commit(self, hand_over: HandOver) -> None:
+    def _after_commit(
+        self, events: Sequence[Event], hand_over: HandOver, notifier: Notifier | ThreadNotifier | None
+    ) -> None:
         faults.hit("write.committed")
         try:
-            if self._committed is not None:
+            if self._committed is not None and hand_over.events:
                 self._committed(hand_over)
+            if notifier is not None:
+                notifier.soon()
         except Exception:
             log.exception("the hand-over after commit failed; the poller will deliver")
-        self._call("after_commit", hand_over.events)
+        self._call("after_commit", events)
 
     def _call(self, name: str, events: Sequence[Event]) -> None:
         if self._hook is None:

@@ -1,0 +1,134 @@
+"""Where an event with a topic goes: into the topic's log, into its queue, or, if it is not configured, into the outbox.
+
+What is configured is remembered for ever and checked by its version in the statement that writes; when that has changed
+the topic is asked for again, in the caller's transaction, and the write is repeated. What is not configured is not
+remembered: the moment it is, events must go where its groups look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from ..errors import InvalidEvent, SchemaMissing, StoreBusy, StoreError
+from ..event import TOPIC_HEADER, Event
+from ..op import Op
+from ..store.spi import Migration, OutboxStore
+from ..store.topics import TopicRow, TopicStore
+
+_TRIES = 3
+
+
+class Routes:
+    def __init__(self, store: TopicStore) -> None:
+        self.store = store
+        self._known: dict[str, TopicRow] = {}
+
+    def write(
+        self,
+        events: Sequence[Event],
+        topics: Sequence[str | None],
+        outbox: Callable[[Sequence[Event]], Op[list[int]]],
+        now: datetime | None,
+        *,
+        copy: bool,
+    ) -> Op[tuple[list[int], list[int]]]:
+        """The events' numbers, and which of them (by their place in the list) went into the outbox."""
+        places: dict[str, list[int]] = {}
+        for place, topic in enumerate(topics):
+            if topic is not None:
+                places.setdefault(topic, []).append(place)
+        yield from self._learn([topic for topic in places if topic not in self._known])
+        self._refuse_delays(events, topics)
+        seqs = [0] * len(events)
+        elsewhere: set[int] = set()
+        for topic in sorted(places, key=self._blocks, reverse=True):  # what may refuse comes first
+            written = yield from self._into(topic, [events[place] for place in places[topic]], now, copy=copy)
+            if written is not None:
+                elsewhere.update(places[topic])
+                for place, seq in zip(places[topic], written, strict=True):
+                    seqs[place] = seq
+        here = [place for place in range(len(events)) if place not in elsewhere]
+        if here:
+            written = yield from outbox([_labelled(events[place], topics[place]) for place in here])
+            for place, seq in zip(here, written, strict=True):
+                seqs[place] = seq
+        return seqs, here
+
+    def _into(self, topic: str, events: Sequence[Event], now: datetime | None, *, copy: bool) -> Op[list[int] | None]:
+        """None: it is not configured."""
+        for _ in range(_TRIES):
+            row = self._known.get(topic)
+            if row is None:
+                return None
+            try:
+                seqs = yield from self.store.write(row, events, now, copy=copy)
+            except SchemaMissing as error:
+                self._known.pop(topic, None)
+                raise StoreBusy(f"topic {topic!r} was dropped or moved; repeat the transaction") from error
+            except StoreError:
+                self._known.pop(topic, None)  # it may be why: whoever repeats the transaction asks again
+                raise
+            if seqs is not None:
+                return seqs
+            yield from self._learn([topic])
+        raise StoreBusy(f"topic {topic!r} changed {_TRIES} times while it was written to; repeat the transaction")
+
+    def _learn(self, topics: Sequence[str]) -> Op[None]:
+        if topics:
+            found = {row.topic.name: row for row in (yield from self.store.topics(topics))}
+            for topic in topics:
+                self._known.pop(topic, None)
+            self._known |= found
+
+    def _blocks(self, topic: str) -> bool:
+        row = self._known.get(topic)
+        return row is not None and row.topic.block_writes
+
+    def _refuse_delays(self, events: Sequence[Event], topics: Sequence[str | None]) -> None:
+        for event, topic in zip(events, topics, strict=True):
+            if event.deliver_at is None or topic is None:
+                continue
+            row = self._known.get(topic)
+            if row is not None and row.topic.tracking != "rows":
+                raise InvalidEvent(
+                    f"event {event.id} has deliver_at, but topic {topic!r} is a log (tracking {row.topic.tracking!r}), "
+                    "which is read in the order it was written; a queue with tracking 'rows' can wait"
+                )
+
+    def stored(self, event_ids: Sequence[str]) -> Op[set[str]]:
+        """Which of these are in any topic."""
+        found: set[str] = set()
+        if not (yield from self.store.applied()):
+            return found
+        for row in (yield from self.store.topics()):
+            missing = [event_id for event_id in event_ids if event_id not in found]
+            if missing:
+                found |= yield from self.store.stored(row, missing)
+        return found
+
+    def notify(self, outbox: OutboxStore, now: datetime | None) -> Op[bool]:
+        """Wake whoever reads the outbox and the topics; once where they listen to the same."""
+        heard = (yield from self.store.notify(now)) or (yield from outbox.notify(now))
+        return (yield from self.store.notify_queues(now)) or heard
+
+
+def _labelled(event: Event, topic: str | None) -> Event:
+    return event if topic is None else event.with_headers({TOPIC_HEADER: topic})
+
+
+def migrate(outbox: OutboxStore, topics: TopicStore | None) -> Op[list[Migration]]:
+    """The tables of an outbox and, where the database can have them, of its topics."""
+    done = yield from outbox.migrate()
+    return done + (yield from topics.migrate()) if topics else done
+
+
+def plan(outbox: OutboxStore, topics: TopicStore | None) -> Op[list[Migration]]:
+    todo = yield from outbox.plan()
+    return todo + (yield from topics.plan()) if topics else todo
+
+
+def verify(outbox: OutboxStore, topics: TopicStore | None) -> Op[None]:
+    yield from outbox.verify_schema()
+    if topics:
+        yield from topics.verify_schema()

@@ -1,0 +1,365 @@
+"""Pull consumers: ask for events, work, commit. Any number of consumers share a group.
+
+    with outbox.topics.consumer("orders", group="billing", name="c1") as consumer:
+        batch = consumer.poll(max_events=100)
+        failed = {event: error for event in batch if (error := handle(event))}
+        consumer.commit(batch, failed=failed)
+
+The place belongs to the group and is fixed when the group is made. What a poll returns is leased for `visibility`; what
+is not committed by then is given to whoever polls next, before anything newer. A commit of what was lost is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from ..drivers.spi import AsyncRunner, Runner
+from ..errors import BatchLost, ConfigError, ConsumerGroupNotFound, ServiceClosed, StoreError
+from ..event import Event
+from ..lifecycle import Alert, Claimed, ClaimLost, Delivered, Died, Retried
+from ..op import Op
+from ..retry import ExponentialBackoff
+from ..store.topics import Beat, GroupRow, Lag, RangeSettlement, TopicRow
+from .admin import waited_for
+from .batch import Batch, Failures, Page
+from .home import Home
+from .script import Plain, Script, aplay, play
+from .start import StartFrom
+
+VISIBILITY: Final = timedelta(seconds=30)
+HEALTHY: Final = timedelta(seconds=60)
+BEAT: Final = 1.0  # seconds between two signs of life that polls and commits give
+SLACK: Final = timedelta(seconds=5)
+ENOUGH: Final = 0.75  # a batch is not asked for again if no more than this part of it is missing
+
+
+class _Found(NamedTuple):
+    batch: Batch
+    tick: int  # what was read to
+    at_the_end: bool
+
+
+class _Pull:
+    """What both twins do, as scripts."""
+
+    def __init__(self, home: Home[Any], topic: str, group: str, name: str) -> None:
+        self.home = home
+        self.store = home.store
+        self._topic_name = topic
+        self._group_name = group
+        self.name = name
+        self._topic: TopicRow | None = None
+        self._group: GroupRow | None = None
+        self._member: int | None = None
+        self._beaten = self._lives_until = float("-inf")
+        self._open: list[Batch] = []
+        self._processed = self._failed = 0
+        self._retry = ExponentialBackoff(home.settings.retry_base, home.settings.retry_max)
+        self._doubtful = False
+        self._ranges = 1  # to ask for: few where shards have much, many where each has little
+        self._closed = False
+
+    @property
+    def now(self) -> datetime | None:
+        return self.home.clock.database_now()
+
+    @property
+    def member(self) -> int:
+        assert self._member is not None
+        return self._member
+
+    def seats(self) -> Script[tuple[TopicRow, GroupRow]]:
+        """The topic and the group, which must be there."""
+        if self._closed:
+            raise ServiceClosed(f"consumer {self.name!r} is closed; make a new one")
+        if self._topic is None or self._group is None:
+            self._topic = yield Plain(self.home.known(self._topic_name))
+            self._group = yield Plain(self.store.group(self._topic_name, self._group_name))
+            if self._group is None or self._group.state == "cancelled":
+                self._group = None
+                raise self._not_found()
+        return self._topic, self._group
+
+    def _not_found(self) -> ConsumerGroupNotFound:
+        return ConsumerGroupNotFound(
+            f"topic {self._topic_name!r} has no group {self._group_name!r} (any more); make it with "
+            f"topics.groups.create({self._topic_name!r}, {self._group_name!r})"
+        )
+
+    # -- signs of life ----------------------------------------------------------------------------
+
+    def alive(self, visibility: timedelta, *, at_once: bool = False) -> Script[GroupRow]:
+        """Join or beat: the row must outlive the lease. A dead group is alive again by it, unless it stalled."""
+        _, group = yield from self.seats()
+        started = self.home.clock.monotonic()
+        held = [timedelta(seconds=batch.until - started) for batch in self._open if batch.open]
+        ttl = max(visibility, HEALTHY, *held) + SLACK
+        if self._member is None:
+            self._member = yield self.store.join(group, self.name, ttl, self.now)
+        elif (
+            started - self._beaten < BEAT and self._lives_until >= started + visibility.total_seconds() and not at_once
+        ):
+            return group
+        beat = Beat(self.member, self._processed, self._failed)
+        states = yield Plain(self.store.beat([beat], ttl, self.now))
+        self._processed, self._failed = self._processed - beat.processed, self._failed - beat.failed
+        state = states.get(self.member)
+        if state is None:  # removed after a long silence, or with its group
+            self._member = self._topic = self._group = None
+            return (yield from self.alive(visibility))
+        self._beaten, self._lives_until = started, started + ttl.total_seconds()
+        if state == "cancelled":
+            self._group = None
+            raise self._not_found()
+        if state == "dead":
+            self._group = group = yield self.store.resurrect(group, f"consumer {self.name} polls", self.now)
+            if group.state == "active":
+                yield from waited_for(self.home, self._known(), group)
+        return group
+
+    def heartbeat(self) -> Script[None]:
+        yield from self.alive(timedelta(0), at_once=True)
+
+    # -- poll -------------------------------------------------------------------------------------
+
+    def poll(self, max_events: int, visibility: timedelta) -> Script[Batch]:
+        if max_events < 1 or visibility <= timedelta(0):
+            raise ConfigError(f"expected positive max_events and visibility, got {max_events} and {visibility}")
+        _, group = yield from self.seats()
+        started = self.home.clock.monotonic()
+        self._open = [batch for batch in self._open if batch.open and batch.until > started]
+        if group.ordered and self._open:
+            raise ConfigError(
+                f"consumer {self.name!r} of the ordered group {group.name!r} has a batch that is not committed; commit "
+                "or release it first, or use more consumers"
+            )
+        group = yield from self.alive(visibility)
+        found = yield from self._ask(group, max_events, visibility)
+        if not found.batch.open and found.at_the_end:
+            newest = yield self.store.tick(self._known(), self.now)
+            if newest is not None and newest > found.tick:
+                found = yield from self._ask(group, max_events, visibility)
+        while found.batch.open and not found.batch:  # all of it waits behind parked events: nothing to show
+            yield from self.commit(found.batch, None, None)
+            found = yield from self._ask(group, max_events, visibility)
+        if found.batch:
+            self._open.append(found.batch)
+            self.home.observers(Claimed(len(found.batch), self.home.clock.monotonic() - started))
+        return found.batch
+
+    def _ask(self, group: GroupRow, most: int, visibility: timedelta) -> Script[_Found]:
+        """After a claim whose reply was lost we may hold what we do not know of: it is given back before we take what
+        comes behind it."""
+        if self._doubtful:
+            known = [token for batch in self._open for token in batch.tokens]
+            yield self.store.abandon(group, self.member, known, self.now)
+        self._doubtful = True
+        found: _Found = yield self._take(group, most, visibility)
+        self._doubtful = False
+        found.batch.until = self.home.clock.monotonic() + visibility.total_seconds()  # not before the database's
+        return found
+
+    def _known(self) -> TopicRow:
+        assert self._topic is not None
+        return self._topic
+
+    def _take(self, group: GroupRow, most: int, visibility: timedelta) -> Op[_Found]:
+        """Due parked events, then ranges, until there are enough."""
+        topic, codec, now = self._known(), self.home.codec, self.now
+        claimed = yield from self.store.claim_parked(topic, group, self.member, most, visibility, now)
+        parked = [(one, Event.stored(one.row, codec, topic.topic.name)) for one in claimed]
+        pages: list[Page] = []
+        held: frozenset[int] = frozenset()
+        room, ranges, tick, at_the_end = most - len(parked), self._ranges, 0, False
+        while room > most * ENOUGH:
+            ranges = min(ranges, room)
+            taken = yield from self.store.claim(
+                topic, group, self.member, events=room // ranges, ranges=ranges, most=room, lease=visibility, now=now
+            )
+            tick, at_the_end = taken.tick, not taken.behind
+            held |= taken.held  # also what another consumer has finished since: ours of that key wait in this batch
+            for held_range, rows in taken.pages:
+                events = (Event.stored(row, codec, topic.topic.name) for row in rows)
+                pages.append(Page(held_range, events, held))
+                room -= len(rows)
+            if not taken.alive:
+                self._member = None  # the next poll joins again
+            if not taken.pages:
+                break
+            ranges *= 2
+        self._ranges = max(1, min(len(pages), ranges) // (1 if room > 0 else 2))
+        return _Found(Batch(pages, parked), tick, at_the_end)
+
+    # -- commit -----------------------------------------------------------------------------------
+
+    def commit(self, batch: Batch, failed: Failures | None, done: Iterable[Event] | None) -> Script[None]:
+        if not batch.open:
+            return
+        topic, group = yield from self.seats()
+        settlement = batch.settlement(group, done, failed or {}, self._retry)
+        was_doubtful, batch.doubtful = batch.doubtful, True
+        try:
+            lost = yield self.store.settle(topic, group, settlement, self.now)
+        except StoreError:
+            raise
+        except BaseException:
+            batch.doubtful = was_doubtful
+            raise
+        batch.open = False
+        if lost and not was_doubtful:
+            self.home.observers(ClaimLost(lost))
+            raise BatchLost(group.name, lost, len(batch.tokens))
+        self._tell(batch, settlement)
+        yield from self.alive(timedelta(0))
+
+    def _tell(self, batch: Batch, settlement: RangeSettlement) -> None:
+        observers = self.home.observers
+        left = [(parking.event, parking) for _, parking in settlement.parkings if parking.state != "held"]
+        again = [(event, one) for (_, event), one in zip(batch.parked, settlement.parked, strict=True) if one.error]
+        done = len(batch.done(settlement))
+        self._processed += done
+        self._failed += len(left) + len(again)
+        if done:
+            observers(Delivered(done))
+        for event, parking in left:
+            observers(_fact(event, batch.attempts(event), parking.delay, parking.error, parking.state == "dead"))
+        for event, outcome in again:
+            observers(_fact(event, batch.attempts(event), outcome.delay, outcome.error, outcome.dead))
+
+    def extend(self, batch: Batch | None, visibility: timedelta) -> Script[datetime]:
+        _, group = yield from self.seats()
+        batches = [batch] if batch is not None else [one for one in self._open if one.open]
+        yield from self.alive(visibility)
+        tokens = {token for one in batches for token in one.tokens}
+        ours = yield self.store.renew(group, sorted(tokens), visibility, self.now)
+        if tokens - ours:
+            raise BatchLost(group.name, len(tokens - ours), len(tokens))
+        for one in batches:
+            one.until = self.home.clock.monotonic() + visibility.total_seconds()
+        return self.home.clock.now() + visibility
+
+    # -- the group --------------------------------------------------------------------------------
+
+    def seek(self, to: StartFrom) -> Script[None]:
+        topic, group = yield from self.seats()
+        yield self.store.seek(topic, group, to.start, self.now)
+        self._open.clear()
+        self._group = None
+        self.home.observers(Alert("consumer_seeked", topic.topic.name, group.name, f"by {self.name}: {to.start}"))
+
+    def lag(self) -> Script[Lag]:
+        topic, group = yield from self.seats()
+        lag: Lag = yield Plain(self.store.lag(topic, group, self.now))
+        return lag
+
+    def close(self) -> Script[None]:
+        member, self._member, self._closed = self._member, None, True
+        if member is not None:
+            yield self._sign_off(Beat(member, self._processed, self._failed))
+
+    def _sign_off(self, beat: Beat) -> Op[None]:
+        yield from self.store.beat([beat], timedelta(0), self.now)
+        yield from self.store.leave(beat.member, self.now)
+
+
+def _fact(event: Event, attempts: int, delay: timedelta | None, error: str | None, dead: bool) -> Retried | Died:
+    if dead:
+        return Died(event.id, event.type, attempts, error or "")
+    return Retried(event.id, event.type, attempts, delay or timedelta(0), error or "")
+
+
+class Consumer:
+    """`outbox.topics.consumer(topic, group=…)`. One thread at a time; use one consumer per thread."""
+
+    def __init__(self, home: Home[Runner], topic: str, group: str, name: str) -> None:
+        self._db, self._pull = home.db, _Pull(home, topic, group, name)
+
+    @property
+    def name(self) -> str:
+        return self._pull.name
+
+    def poll(self, max_events: int = 100, visibility: timedelta = VISIBILITY) -> Batch:
+        """The next events, at most so many (what another consumer left behind comes whole), for so long. Empty: there
+        is nothing for this consumer now."""
+        return play(self._pull.poll(max_events, visibility), self._db)
+
+    def commit(self, batch: Batch, *, failed: Failures | None = None, done: Iterable[Event] | None = None) -> None:
+        """All that did not fail is done; with `done` only those are, and the rest is given back. What failed is tried
+        again later or dies, as the group says. Where order matters stop with a key when one of its events fails, and
+        say what is done: the rest then waits behind it. Raises BatchLost if parts are no longer ours; the others are
+        committed."""
+        play(self._pull.commit(batch, failed, done), self._db)
+
+    def release(self, batch: Batch) -> None:
+        """Give it back: it is delivered again at once, and no attempt is counted."""
+        play(self._pull.commit(batch, None, ()), self._db)
+
+    def extend(self, batch: Batch | None = None, visibility: timedelta = VISIBILITY) -> datetime:
+        """Hold it (None: all open batches) for so long from now. Raises BatchLost."""
+        return play(self._pull.extend(batch, visibility), self._db)
+
+    def heartbeat(self) -> None:
+        """A sign of life; leases are not touched."""
+        play(self._pull.heartbeat(), self._db)
+
+    def seek(self, to: StartFrom) -> None:
+        """Move the whole group. What its consumers hold is lost to them."""
+        play(self._pull.seek(to), self._db)
+
+    def lag(self) -> Lag:
+        return play(self._pull.lag(), self._db)
+
+    def close(self) -> None:
+        """Leave: what is not committed goes to others at once. The group stays."""
+        play(self._pull.close(), self._db)
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class AsyncConsumer:
+    """The same in an event loop."""
+
+    def __init__(self, home: Home[AsyncRunner], topic: str, group: str, name: str) -> None:
+        self._db, self._pull = home.db, _Pull(home, topic, group, name)
+
+    @property
+    def name(self) -> str:
+        return self._pull.name
+
+    async def poll(self, max_events: int = 100, visibility: timedelta = VISIBILITY) -> Batch:
+        return await aplay(self._pull.poll(max_events, visibility), self._db, self._pull.home.clock)
+
+    async def commit(
+        self, batch: Batch, *, failed: Failures | None = None, done: Iterable[Event] | None = None
+    ) -> None:
+        await aplay(self._pull.commit(batch, failed, done), self._db, self._pull.home.clock)
+
+    async def release(self, batch: Batch) -> None:
+        await aplay(self._pull.commit(batch, None, ()), self._db, self._pull.home.clock)
+
+    async def extend(self, batch: Batch | None = None, visibility: timedelta = VISIBILITY) -> datetime:
+        return await aplay(self._pull.extend(batch, visibility), self._db, self._pull.home.clock)
+
+    async def heartbeat(self) -> None:
+        await aplay(self._pull.heartbeat(), self._db, self._pull.home.clock)
+
+    async def seek(self, to: StartFrom) -> None:
+        await aplay(self._pull.seek(to), self._db, self._pull.home.clock)
+
+    async def lag(self) -> Lag:
+        return await aplay(self._pull.lag(), self._db, self._pull.home.clock)
+
+    async def close(self) -> None:
+        await aplay(self._pull.close(), self._db, self._pull.home.clock)
+
+    async def __aenter__(self) -> AsyncConsumer:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()

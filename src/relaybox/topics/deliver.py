@@ -1,0 +1,217 @@
+"""How a started group delivers in this process: from a log with the range engine, or from rows as an outbox does."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TypedDict
+
+from ..drivers.spi import AsyncRunner
+from ..errors import ConfigError
+from ..outbox.instance import default_name
+from ..outbox.node import Node
+from ..retry import RetryPolicy
+from ..runtime.range_workers import RangeBatchHandler, RangeHandler
+from ..runtime.ranges import RangeEngine
+from ..runtime.wakeups import Ears
+from ..runtime.work import Delivery
+from ..settings import OnExhausted, Settings
+from ..store import open_store
+from ..store.topics import GroupRow, GroupState, TopicRow
+from .dispatch import Filter, Members, PayloadType
+from .home import Home
+from .liveness import Membership
+from .source import TopicSource
+
+log = logging.getLogger("relaybox")
+
+
+class GroupOption(TypedDict, total=False):
+    payload_type: PayloadType  # handlers get the decoded payload; a model, or event type -> model
+    filter: Filter | None  # events for which it is False are none of this group's business
+    batch: int | None  # handlers take lists of at most so many events
+    ordered: bool | None  # one at a time per key, over all processes; default: yes, for queues no
+    max_attempts: int | None
+    on_exhausted: OnExhausted | None
+    heartbeat_interval: timedelta | None
+    heartbeat_timeout: timedelta | None
+    instance: str | None  # the name of this process among the members
+    in_flight: int  # events in this process at most
+    retry: RetryPolicy | None
+    settings: Settings | None
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Since the start in this process. What was filtered counts as processed too."""
+
+    processed: int = 0
+    failed: int = 0
+    filtered: int = 0
+
+
+class LogDelivery:
+    """Membership, engine and ears."""
+
+    def __init__(
+        self,
+        home: Home[AsyncRunner],
+        topic: TopicRow,
+        row: GroupRow,
+        handler: RangeHandler | RangeBatchHandler,
+        options: GroupOption,
+        retry: RetryPolicy,
+        *,
+        cancelled: Callable[[], None],
+        filtered: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self._home = home
+        self._topic = topic
+        self._row = row
+        self._handler = handler
+        self._options = options
+        self._retry = retry
+        self._cancelled = cancelled
+        self._filtered = filtered
+        self._counted = Counts()
+        settings = options.get("settings") or home.settings
+        exhausted: OnExhausted = row.on_exhausted  # type: ignore[assignment]  # the table checks it
+        self._settings = replace(settings, max_attempts=row.max_attempts, on_exhausted=exhausted)
+
+    async def start(self) -> None:
+        home, settings = self._home, self._settings
+        name = self._options.get("instance") or settings.owner or default_name()
+        self._membership = await home.heartbeats.join(
+            self._row, name, told=self._heard, lost=self._lost, alive=self._beat
+        )
+        self._source, self.engine = self._make(self._membership)
+        listen = home.db.listen if settings.notify else None
+        self._ears = Ears(
+            self.engine,
+            None if listen is None else lambda ready, wake: listen(home.store.tables.channel, ready, wake),
+            settings.poll_interval,
+            home.observers,
+            home.clock,
+        )
+        self.engine.start()
+        self.told(self._membership.state)
+        self._ears.start()
+
+    def _make(self, membership: Membership) -> tuple[TopicSource, RangeEngine]:
+        home, settings, config = self._home, self._settings, self._topic.topic
+        source = TopicSource(home.db, home.store, home.reads, self._topic, membership, settings, home.clock, home.codec)
+        engine = RangeEngine(
+            source,
+            self._handler,
+            settings,
+            self._retry,
+            home.observers,
+            home.clock,
+            range_events=config.fetch_batch,
+            capacity=self._options.get("in_flight") or config.fetch_batch * config.shards,
+            eager=not callable(self._handler),
+        )
+        return source, engine
+
+    async def stop(self) -> None:
+        """Ears, engine (drains and gives back), then sign off: each may still need the next."""
+        await self._ears.stop()
+        await self.engine.stop()
+        self._source.close()
+        self._count()
+        try:
+            await self._membership.leave()
+        except Exception as error:
+            log.error("could not sign off from group %s; this member will expire: %s", self._row.name, error)
+
+    def told(self, state: GroupState) -> None:
+        """How the group is. A paused or stalled one keeps its heartbeat and takes nothing."""
+        if state == "active":
+            self.engine.resume()
+        else:
+            self.engine.pause()
+
+    def _heard(self, state: GroupState) -> None:
+        self.told(state)
+        if state == "cancelled":
+            self._cancelled()
+
+    def _lost(self) -> None:
+        self.engine.lost()
+
+    def _beat(self) -> bool:
+        """Before every heartbeat: also a moment to look for what others left behind."""
+        self._count()
+        self.engine.wake()
+        return True
+
+    def _count(self) -> None:
+        now, last = self.counts, self._counted
+        self._membership.count(
+            processed=now.processed - last.processed,
+            failed=now.failed - last.failed,
+            filtered=now.filtered - last.filtered,
+        )
+        self._counted = now
+
+    @property
+    def counts(self) -> Counts:
+        return Counts(self.engine.processed, self.engine.failed, self._filtered())
+
+    @property
+    def silent(self) -> bool:
+        """Too long without a heartbeat: others may hold us for dead."""
+        return self.engine.silent
+
+    async def until_idle(self) -> None:
+        await self.engine.until_idle()
+
+
+class RowDelivery:
+    """A queue tracked by rows is an outbox of its own."""
+
+    def __init__(
+        self, home: Home[AsyncRunner], topic: TopicRow, members: Members, options: GroupOption, retry: RetryPolicy
+    ) -> None:
+        if options.get("batch") is not None:
+            raise ConfigError(f"queue {topic.topic.name!r} is tracked by rows: handlers take one event; omit batch")
+        settings = options.get("settings") or home.settings
+        self._members = members
+        self._processed = self._failed = 0
+        self._node = Node(
+            "ordered" if options.get("ordered") else "multi",
+            home.db,
+            open_store("postgres", home.store.tables.queue(topic.id), home.codec),
+            self._handle,
+            replace(
+                settings,
+                max_attempts=options.get("max_attempts") or settings.max_attempts,
+                on_exhausted=options.get("on_exhausted") or settings.on_exhausted,
+            ),
+            observers=home.observers,
+            clock=home.clock,
+            retry=retry,
+        )
+
+    async def _handle(self, delivery: Delivery) -> None:
+        try:
+            await self._members(delivery.event)
+        except BaseException:
+            self._failed += 1
+            raise
+        self._processed += 1
+
+    async def start(self) -> None:
+        await self._node.start()
+
+    async def stop(self) -> None:
+        await self._node.stop()
+
+    @property
+    def counts(self) -> Counts:
+        return Counts(self._processed, self._failed, self._members.filtered)
+
+    async def until_idle(self) -> None:
+        await self._node.engine.until_idle()

@@ -1,0 +1,61 @@
+"""What groups, consumers and admin ops of one outbox share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from ..clock import Clock
+from ..codec import Codec
+from ..drivers.spi import AsyncRunner, Runner
+from ..errors import ConfigError, ConsumerGroupNotFound
+from ..lifecycle import Observers
+from ..op import Op
+from ..settings import Settings
+from ..store.topics import GroupRow, TopicRow, TopicStore
+from .liveness import Heartbeats
+from .reads import SharedReads
+
+R = TypeVar("R", Runner, AsyncRunner)
+
+
+@dataclass(frozen=True, slots=True)
+class Home(Generic[R]):
+    target: Any  # what `open_async` takes: heartbeats and listeners have connections of their own
+    db: R
+    store: TopicStore
+    settings: Settings
+    clock: Clock
+    observers: Observers
+    codec: Codec
+    wake: Callable[[], None]  # tell listeners that there is something new
+    reads: SharedReads = field(default_factory=SharedReads, compare=False)
+    _beats: list[Heartbeats] = field(default_factory=list, compare=False)  # one, once somebody needs it
+
+    def known(self, topic: str) -> Op[TopicRow]:
+        """The topic, which must have been configured."""
+        row = yield from self.store.topic(topic)
+        if row is None:
+            raise ConfigError(f"topic {topic!r} is not configured; call topics.configure(Topic.pub_sub({topic!r}))")
+        return row
+
+    def reader(self, topic: str, group: str) -> Op[tuple[TopicRow, GroupRow]]:
+        """A group and its topic, which must be there."""
+        row = yield from self.known(topic)
+        found = yield from self.store.group(topic, group)
+        if found is None:
+            raise ConsumerGroupNotFound(f"topic {topic!r} has no group {group!r}; groups.list() shows those there are")
+        return row, found
+
+    @property
+    def heartbeats(self) -> Heartbeats:
+        """One for all members of this process; needs a running loop."""
+        if not self._beats:
+            self._beats.append(Heartbeats(self.target, self.store, self.settings, self.clock, self.observers))
+        return self._beats[0]
+
+    async def close(self) -> None:
+        """Leave with every member that is still here."""
+        while self._beats:
+            await self._beats.pop().close()

@@ -1,0 +1,231 @@
+"""Heartbeats of this process's members, on connections of their own: busy handlers and an exhausted pool cannot
+silence them. One statement speaks for all members, but only for those that are really alive.
+
+A member that cannot reach the database stops taking work when its time is over, by its own monotonic clock: before
+others may take what it has. It goes on when a beat gets through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from ..clock import Clock
+from ..drivers import open_async
+from ..errors import StoreBusy
+from ..lifecycle import LoopFailed, Observers
+from ..op import Op
+from ..runtime.service import cancelled, is_cancelled
+from ..settings import Settings
+from ..store.topics import Beat, GroupRow, GroupState, TopicStore
+
+log = logging.getLogger("relaybox")
+
+CONNECTIONS = 2
+TIMEOUT = 5.0  # seconds for one beat
+BEATS = 5  # per time to live
+FIRST_PAUSE = 0.05
+
+Told = Callable[[GroupState], None]
+Alive = Callable[[], bool]
+
+
+def _ignore(*_: Any) -> None:
+    pass
+
+
+def _yes() -> bool:
+    return True
+
+
+class Membership:
+    """One member of one group, as the database knows it."""
+
+    def __init__(
+        self, heartbeats: Heartbeats, group: GroupRow, name: str, told: Told, lost: Callable[[], None], alive: Alive
+    ) -> None:
+        self.group = group
+        self.name = name
+        self.member = 0
+        self.state: GroupState = group.state
+        self.alive_until = 0.0
+        self._heartbeats = heartbeats
+        self._told = told
+        self._lost = lost
+        self.alive = alive
+        self._counts = [0, 0, 0, 0.0]
+
+    @property
+    def silent(self) -> bool:
+        """Others may have taken what this member holds: it must not begin anything."""
+        return self._heartbeats.clock.monotonic() >= self.alive_until
+
+    def count(self, *, processed: int = 0, failed: int = 0, filtered: int = 0, busy: float = 0.0) -> None:
+        """What was done; told with the next beat."""
+        counts = self._counts
+        counts[0] += processed
+        counts[1] += failed
+        counts[2] += filtered
+        counts[3] += busy
+
+    async def leave(self) -> None:
+        """The group stays; what this member had taken is free."""
+        await self._heartbeats.leave(self)
+
+    def beat(self) -> Beat:
+        processed, failed, filtered, busy = self._counts
+        return Beat(self.member, int(processed), int(failed), int(filtered), int(busy * 1000))
+
+    def answered(self, beat: Beat, state: GroupState, alive_until: float) -> None:
+        _, processed, failed, filtered, busy_ms = beat
+        self.count(processed=-processed, failed=-failed, filtered=-filtered, busy=-busy_ms / 1000)
+        self.alive_until = alive_until
+        self.tell(state)
+
+    def tell(self, state: GroupState) -> None:
+        if state != self.state:
+            self.state = state
+            self._told(state)
+
+    def rejoined(self, member: int, alive_until: float) -> None:
+        self.member, self.alive_until = member, alive_until
+        self._lost()
+
+
+class Heartbeats:
+    """One per process. Any number of groups."""
+
+    def __init__(self, target: Any, store: TopicStore, settings: Settings, clock: Clock, observers: Observers) -> None:
+        self._db = open_async(target, size=CONNECTIONS)
+        self._store = store
+        self._ttl = settings.instance_ttl
+        self.clock = clock
+        self._observers = observers
+        self._members: dict[int, Membership] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._pause = FIRST_PAUSE
+        self.held = False  # for tests of crashes: members stay and work, but nobody hears of them
+
+    async def join(
+        self,
+        group: GroupRow,
+        name: str,
+        *,
+        told: Told = _ignore,
+        lost: Callable[[], None] = _ignore,
+        alive: Alive = _yes,
+    ) -> Membership:
+        """`told` of every change of the group's state; `lost` when this member had been removed and joined anew;
+        `alive`: whether this process should vouch for the member."""
+        membership = Membership(self, group, name, told, lost, alive)
+        membership.member, membership.alive_until = await self._enter(membership)
+        self._members[membership.member] = membership
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._forever(), name="relaybox-heartbeats")
+        return membership
+
+    async def leave(self, membership: Membership) -> None:
+        if self._members.pop(membership.member, None) is None:
+            return
+        membership.alive_until = 0.0
+        await self._run(self._sign_off(membership.beat()))
+
+    async def close(self) -> None:
+        """Leaves with every member that is still here; no group is cancelled by that."""
+        await cancelled(self._task)
+        for membership in list(self._members.values()):
+            try:
+                await self.leave(membership)
+            except Exception as error:
+                log.error("could not sign off from group %s; it will expire: %s", membership.group.name, error)
+        await self._db.close()
+
+    # -- the loop ---------------------------------------------------------------------------------
+
+    async def _forever(self) -> None:
+        interval = self._ttl.total_seconds() / BEATS
+        await self.clock.sleep(random.random() * interval)  # processes that start together
+        while True:
+            try:
+                if self._members and not self.held:
+                    await self.beat()
+                self._pause = FIRST_PAUSE
+                await self.clock.sleep(interval)
+            except Exception as error:
+                if is_cancelled():
+                    raise asyncio.CancelledError from None
+                log.error("heartbeat failed and will be tried again in %.2f s: %s", self._pause, error or type(error))
+                self._observers(LoopFailed("heartbeat", f"{type(error).__name__}: {error}"))
+                await self.clock.sleep(self._pause)
+                self._pause = min(self._pause * 2, self._ttl.total_seconds() / 3)
+
+    async def beat(self) -> None:
+        """Speak for everybody who is alive, and hear how their groups are."""
+        beats = [entry.beat() for _, entry in sorted(self._members.items()) if entry.alive()]
+        if not beats:
+            return
+        started = self.clock.monotonic()
+        states = await self._run(self._store.beat(beats, self._ttl, self.clock.database_now()), tx=False)
+        until = started + self._ttl.total_seconds()
+        for beat in beats:
+            membership = self._members.get(beat.member)
+            if membership is None:
+                continue  # left meanwhile
+            state = states.get(beat.member)
+            if state is None:
+                await self._removed(membership)
+                continue
+            membership.answered(beat, state, until)
+            if state == "dead":
+                await self._resurrect(membership)
+            elif state == "cancelled":
+                self._ended(membership)
+
+    async def _resurrect(self, membership: Membership) -> None:
+        """A sign of life brings a silent group back, where it stood. One that stalled waits for an operator."""
+        group = await self._run(
+            self._store.resurrect(membership.group, "a member's heartbeat", self.clock.database_now())
+        )
+        if group.state == "active":
+            log.warning("group %s of topic %s was dead and is active again", group.name, group.topic)
+        membership.group = group
+        membership.tell(group.state)
+
+    async def _removed(self, membership: Membership) -> None:
+        """Our row is gone: we were silent for very long, or the group is no more. It is never made anew from here."""
+        group = await self._run(self._store.group(membership.group.topic, membership.group.name), tx=False)
+        if group is None or group.id != membership.group.id or group.state == "cancelled":
+            self._ended(membership)
+            return
+        del self._members[membership.member]
+        log.warning("this member of group %s was removed after a silence; it joins again", group.name)
+        membership.rejoined(*await self._enter(membership))
+        self._members[membership.member] = membership
+
+    def _ended(self, membership: Membership) -> None:
+        group = membership.group
+        log.error("group %s of topic %s was cancelled: its members here stop", group.name, group.topic)
+        self._members.pop(membership.member, None)
+        membership.alive_until = 0.0
+        membership.tell("cancelled")
+
+    async def _enter(self, membership: Membership) -> tuple[int, float]:
+        started, now = self.clock.monotonic(), self.clock.database_now()
+        member = await self._run(self._store.join(membership.group, membership.name, self._ttl, now))
+        return member, started + self._ttl.total_seconds()
+
+    def _sign_off(self, beat: Beat) -> Op[None]:
+        now = self.clock.database_now()
+        yield from self._store.beat([beat], timedelta(0), now)
+        yield from self._store.leave(beat.member, now)
+
+    async def _run(self, op: Op[Any], *, tx: bool = True) -> Any:
+        try:
+            async with asyncio.timeout(TIMEOUT):
+                return await self._db.run(op, tx=tx)
+        except TimeoutError:
+            raise StoreBusy(f"the database did not answer a heartbeat within {TIMEOUT:.0f} s") from None

@@ -1,0 +1,100 @@
+"""Groups of one process that stand at the same place of a log share one read, and the events made of it.
+
+A place's content never changes, so a page may be kept. It goes when every group has had it, or when newer ones need the
+room. Groups of a topic claim one after the other: the second finds what the first has read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, defaultdict
+from collections.abc import Sequence
+
+from ..codec import Codec
+from ..event import Event
+from ..store.topics import Place, Row
+
+LIMIT = 64 * 2**20  # bytes kept, about
+ROW = 500  # bytes of an event besides its payload, about
+
+
+class Page(list[Row]):
+    """Rows, and the events made of them once somebody asked."""
+
+    __slots__ = ("events", "readers", "weight")
+
+    def __init__(self, rows: list[Row], readers: int) -> None:
+        super().__init__(rows)
+        self.events: list[Event] | None = None
+        self.readers = readers  # who have not had it yet
+        self.weight = sum([len(row[7]) for row in rows]) + ROW * len(rows)
+
+
+class Turn:
+    """Whose turn it is to claim from a topic, and what the last one found out."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.readers = 0
+        self.goal: int | None = None  # a tick that all go to, so that they meet there
+        self.looked_at = 0.0  # when a tick was last asked for, on the clock's monotonic time
+        self.tick: int | None = None
+
+
+class SharedReads:
+    """One per process and outbox. Keeps nothing of topics that one group alone reads."""
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self._limit = limit
+        self._pages: OrderedDict[tuple[int, Place, int], Page] = OrderedDict()
+        self._turns: defaultdict[int, Turn] = defaultdict(Turn)
+        self.weight = 0
+
+    def join(self, topic_id: int) -> Turn:
+        turn = self._turns[topic_id]
+        turn.readers += 1
+        return turn
+
+    def leave(self, topic_id: int) -> None:
+        turn = self._turns[topic_id]
+        turn.readers -= 1
+        if turn.readers < 2:
+            for key in [key for key in self._pages if key[0] == topic_id]:
+                self._drop(key)
+        if not turn.readers:
+            del self._turns[topic_id]
+
+    def get(self, topic_id: int, place: Place, limit: int) -> list[Row] | None:
+        key = (topic_id, place, limit)
+        page = self._pages.get(key)
+        if page is None:
+            return None
+        page.readers -= 1
+        if page.readers <= 0:
+            self._drop(key)
+        return page
+
+    def put(self, topic_id: int, place: Place, limit: int, rows: list[Row]) -> list[Row]:
+        others = self._turns[topic_id].readers - 1
+        if others < 1 or not rows:
+            return rows
+        key = (topic_id, place, limit)
+        self._drop(key)
+        page = self._pages[key] = Page(rows, others)
+        self.weight += page.weight
+        while self.weight > self._limit and len(self._pages) > 1:
+            self._drop(next(iter(self._pages)))
+        return page
+
+    def events(self, rows: Sequence[Row], codec: Codec, topic: str) -> list[Event]:
+        """The same list for the same page. Nobody may change it."""
+        if not isinstance(rows, Page):
+            return [Event.stored(row, codec, topic) for row in rows]
+        if rows.events is None:
+            rows.events = [Event.stored(row, codec, topic) for row in rows]
+        return rows.events
+
+    def _drop(self, key: tuple[int, Place, int]) -> None:
+        page = self._pages.pop(key, None)
+        if page is not None:
+            self.weight -= page.weight

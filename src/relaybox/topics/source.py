@@ -1,0 +1,229 @@
+"""A group's part of a log as a source for the range engine.
+
+Whoever comes to the end makes the next tick. A claim whose reply was lost is taken back before the next one: what
+follows it in its shard would overtake it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+from ..clock import Clock
+from ..codec import Codec
+from ..drivers.spi import AsyncRunner
+from ..ids import key_hash
+from ..outcome import Dead, RetryAt
+from ..runtime.ranges import Claims
+from ..runtime.stock import Taken, Verdict
+from ..settings import Settings
+from ..store.topics import ParkedOutcome, Parking, RangeSettlement, TopicRow, TopicStore
+from ..store.topics import Taken as Given
+from .liveness import Membership
+from .reads import SharedReads
+
+NOW = timedelta(0)
+REFRESH = 2.0  # seconds after which the topic is looked up again: its tracking may have been moved
+
+
+class TopicSource:
+    def __init__(
+        self,
+        db: AsyncRunner,
+        store: TopicStore,
+        reads: SharedReads,
+        topic: TopicRow,
+        membership: Membership,
+        settings: Settings,
+        clock: Clock,
+        codec: Codec,
+    ) -> None:
+        self._db = db
+        self._store = store
+        self._reads = reads
+        self._topic = topic
+        self._membership = membership
+        self._settings = settings
+        self._clock = clock
+        self._codec = codec
+        self.ordered = membership.group.ordered
+        self.shards = topic.topic.shards
+        self.known: Callable[[], Sequence[int]] = lambda: ()
+        self._turn = reads.join(topic.id)
+        self._doubtful = False  # a claim was asked for and not answered
+        self._end: int | None = None  # the tick at whose end we stood
+        self._claimed_at = 0.0
+        self._refreshed_at = clock.monotonic()
+
+    def close(self) -> None:
+        self._reads.leave(self._topic.id)
+
+    @property
+    def alive_until(self) -> float:
+        return self._membership.alive_until
+
+    # -- claim --------------------------------------------------------------------------------------
+
+    async def claim(self, events: int, ranges: int) -> Claims:
+        asked_at = self._clock.monotonic()
+        async with self._turn.lock:
+            await self._refresh()
+            waiting = self._end is not None and asked_at - self._claimed_at < self._patience
+            if waiting and await self._tick(asked_at) in (None, self._end):
+                return Claims([])
+            given = await self._claim(events, ranges)
+            if not given.pages and not given.behind and given.state == "active":
+                newest = await self._tick(asked_at)
+                if newest is not None and newest > given.tick:
+                    given = await self._claim(events, ranges)
+        self._end = None if given.pages or given.behind else given.tick
+        return Claims(self._taken(given), given.split > 0)
+
+    @property
+    def _patience(self) -> float:
+        """Seconds after which we also look for what others left behind."""
+        return self._settings.instance_ttl.total_seconds() / 2
+
+    async def _claim(self, events: int, ranges: int) -> Given:
+        await self._clear_doubts()
+        self._lease_end = self._clock.monotonic() + self._settings.lease.total_seconds()
+        self._doubtful = True
+        given = await self._db.run(
+            self._store.claim(
+                self._topic,
+                self._membership.group,
+                self._membership.member,
+                events=events,
+                ranges=ranges,
+                lease=self._settings.lease,
+                now=self._clock.database_now(),
+                pages=self._reads,
+                target=self._turn.goal,
+            )
+        )
+        self._doubtful = False
+        self._claimed_at = self._clock.monotonic()
+        if given.pages:
+            self._turn.goal = max([self._turn.goal or 0, *(taken.place.target for taken, _ in given.pages)])
+        return given
+
+    def _taken(self, given: Given) -> list[Taken]:
+        name = self._topic.topic.name
+        return [
+            Taken(
+                claimed.token,
+                claimed.place.shard,
+                self._reads.events(rows, self._codec, name),
+                claimed.attempts,
+                self._lease_end,
+                held=given.held,
+                title=claimed,
+            )
+            for claimed, rows in given.pages
+        ]
+
+    async def _tick(self, since: float) -> int | None:
+        """The newest one, made if there is news. Those who asked meanwhile have the same answer."""
+        turn = self._turn
+        if turn.looked_at < since:
+            looked_at = self._clock.monotonic()
+            turn.tick = await self._db.run(self._store.tick(self._topic, self._clock.database_now()))
+            turn.looked_at = looked_at
+        return turn.tick
+
+    async def _clear_doubts(self) -> None:
+        if self._doubtful:
+            group, member, now = self._membership.group, self._membership.member, self._clock.database_now()
+            await self._db.run(self._store.abandon(group, member, self.known(), now))
+            self._doubtful = False
+
+    async def _refresh(self) -> None:
+        if self._clock.monotonic() - self._refreshed_at > REFRESH:
+            found = await self._db.run(self._store.topic(self._topic.topic.name), tx=False)
+            self._topic = found or self._topic
+            self._refreshed_at = self._clock.monotonic()
+
+    async def claim_parked(self, limit: int) -> Claims:
+        await self._clear_doubts()
+        lease_end = self._clock.monotonic() + self._settings.lease.total_seconds()
+        group, now = self._membership.group, self._clock.database_now()
+        self._doubtful = True
+        claimed = await self._db.run(
+            self._store.claim_parked(self._topic, group, self._membership.member, limit, self._settings.lease, now)
+        )
+        self._doubtful = False
+        taken = [
+            Taken(
+                parked.token,
+                (parked.key_hash >> 32) % self.shards,
+                self._reads.events([parked.row], self._codec, self._topic.topic.name),
+                parked.attempts,
+                lease_end,
+                parked=True,
+            )
+            for parked in claimed
+        ]
+        return Claims(taken)
+
+    async def next_parked(self) -> timedelta | None:
+        return await self._db.run(self._store.next_parked(self._membership.group, self._clock.database_now()), tx=False)
+
+    # -- settle -------------------------------------------------------------------------------------
+
+    async def settle(self, finished: Sequence[Taken], returned: Sequence[Taken]) -> int:
+        marked = self._topic.topic.tracking in ("bitmap", "acks")
+        settlement = RangeSettlement(
+            finished=[(taken.title, _numbers(taken) if marked else ()) for taken in finished if not taken.parked],
+            returned=[(taken.title, sorted(taken.finished)) for taken in returned if not taken.parked],
+            parkings=[
+                (taken.token, _parking(taken, verdict))
+                for taken in (*finished, *returned)
+                if not taken.parked
+                for verdict in taken.verdicts
+            ],
+            parked=[
+                *(_parked_outcome(taken) for taken in finished if taken.parked),
+                *(_given_back(taken) for taken in returned if taken.parked),
+            ],
+        )
+        group, now = self._membership.group, self._clock.database_now()
+        return await self._db.run(self._store.settle(self._topic, group, settlement, now))
+
+    async def renew(self, taken: Sequence[Taken]) -> set[int]:
+        tokens = [each.token for each in taken]
+        group, now = self._membership.group, self._clock.database_now()
+        return await self._db.run(self._store.renew(group, tokens, self._settings.lease, now))
+
+
+def _numbers(taken: Taken) -> list[int]:
+    return [event.seq for event in taken.events if event.seq is not None]
+
+
+def _parking(taken: Taken, verdict: Verdict) -> Parking:
+    event, outcome, attempts = verdict
+    hashed = key_hash(event.id if event.key is None else event.key)
+    match outcome:
+        case RetryAt(delay, error, counted):
+            return Parking(event, taken.shard, hashed, "retry", attempts if counted else attempts - 1, delay, error)
+        case Dead(error):
+            return Parking(event, taken.shard, hashed, "dead", attempts, NOW, error)
+        case _:
+            return Parking(event, taken.shard, hashed, "held", 0, NOW, None)
+
+
+def _parked_outcome(taken: Taken) -> ParkedOutcome:
+    seq: Any = taken.events[0].seq
+    outcome = taken.verdicts[0].outcome if taken.verdicts else None
+    match outcome:
+        case RetryAt(delay, error, counted):
+            return ParkedOutcome(seq, taken.token, delay, error, counted=counted)
+        case Dead(error):
+            return ParkedOutcome(seq, taken.token, None, error, dead=True)
+        case _:
+            return ParkedOutcome(seq, taken.token, None, None)
+
+
+def _given_back(taken: Taken) -> ParkedOutcome:
+    seq: Any = taken.events[0].seq
+    return ParkedOutcome(seq, taken.token, NOW, None, counted=False)

@@ -1,0 +1,70 @@
+"""A member in a process of its own:  python -m topics.group_child URL FILE HOW
+
+Notes every payload in FILE. HOW: `poison` ends the process without a word at the payload "poison"; `fork` forks while
+the group runs, and the child writes an event with what it inherited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+from relaybox import AsyncOutbox, Event, Settings
+from relaybox.topics.group import Group
+from relaybox.topics.start import StartFrom
+
+SETTINGS = Settings(
+    instance_ttl=timedelta(milliseconds=300),
+    lease=timedelta(milliseconds=600),
+    retry_base=timedelta(milliseconds=5),
+    retry_max=timedelta(milliseconds=20),
+)
+
+
+async def main(url: str, file: Path, how: str) -> None:
+    log = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    async def handle(event: Event) -> None:
+        if event.payload == "poison":
+            os._exit(9)
+        os.write(log, f"{event.payload}\n".encode())
+
+    async def handle_all(events: list[Event]) -> None:
+        for event in events:
+            await handle(event)
+
+    box = AsyncOutbox(url, settings=SETTINGS)
+    batch = {"batch": 100} if how == "poison-batch" else {}
+    async with Group(box.topics._home, "orders", "g", max_attempts=4, **batch) as group:  # type: ignore[typeddict-item]
+        group.add_consumer("c", handle_all if batch else handle)
+        await group.start(StartFrom.earliest())
+        os.write(log, b"started\n")
+        if how == "fork":
+            await group.until_idle()
+            if os.fork() == 0:
+                write_from_child(box)
+        while not file.with_suffix(".stop").exists():
+            await asyncio.sleep(0.02)
+    await box.topics._home.close()
+    await box.close()
+
+
+def write_from_child(box: AsyncOutbox) -> None:
+    """In a loop of its own: the parent's is not ours to run."""
+
+    async def write() -> None:
+        async with box.transaction() as tx:
+            await box.write(tx, Event("Placed", "from the child", topic="orders"))
+
+    asyncio._set_running_loop(None)
+    try:
+        asyncio.new_event_loop().run_until_complete(write())
+    finally:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], Path(sys.argv[2]), sys.argv[3]))

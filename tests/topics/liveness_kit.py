@@ -1,0 +1,93 @@
+"""Members of groups with real heartbeats, in time that the test moves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from relaybox import Settings
+from relaybox.clock import SYSTEM_CLOCK, Clock
+from relaybox.codec import JSON_CODEC
+from relaybox.lifecycle import Fact, Observers
+from relaybox.store.topics import GroupRow, GroupState
+from relaybox.topics.home import Home
+from relaybox.topics.liveness import Heartbeats, Membership
+
+from .kit import World
+
+PATIENCE = 20.0
+QUICK = Settings(instance_ttl=timedelta(milliseconds=500), retry_base=timedelta(milliseconds=5))
+
+
+@dataclass
+class Told:
+    """What a member was told, for tests to wait on."""
+
+    states: list[GroupState] = field(default_factory=list)
+    losses: int = 0
+
+    def told(self, state: GroupState) -> None:
+        self.states.append(state)
+
+    def lost(self) -> None:
+        self.losses += 1
+
+
+async def until(condition: Callable[[], Any], patience: float = PATIENCE) -> None:
+    """Looks often; the events waited for happen in another task or process."""
+    async with asyncio.timeout(patience):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def beating(
+    world: World, *, url: str | None = None, settings: Settings = QUICK, clock: Clock = SYSTEM_CLOCK
+) -> AsyncIterator[Heartbeats]:
+    heartbeats = Heartbeats(url or world.url, world.store, settings, clock, Observers([]))
+    try:
+        yield heartbeats
+    finally:
+        await heartbeats.close()
+
+
+async def joined(heartbeats: Heartbeats, group: GroupRow, name: str = "m", **options: Any) -> tuple[Membership, Told]:
+    told = Told()
+    membership = await heartbeats.join(group, name, told=told.told, lost=told.lost, **options)
+    return membership, told
+
+
+def state_of(world: World, name: str = "g") -> GroupState:
+    group = world.run(world.store.group("t", name))
+    assert group is not None
+    state: GroupState = group.state
+    return state
+
+
+def check(world: World) -> list[Any]:
+    """What the maintenance leader does every minute."""
+    verdicts: list[Any] = []
+    for topic in world.run(world.store.to_check(world.now), tx=False):
+        verdicts += world.run(world.store.check_groups(topic, world.now))
+    return verdicts
+
+
+def home(world: World, facts: list[Fact] | None = None, clock: Clock = SYSTEM_CLOCK, db: Any = None) -> Home[Any]:
+    def seen(fact: Fact) -> None:
+        if facts is not None:
+            facts.append(fact)
+
+    return Home(
+        target=world.url,
+        db=db or world.db,
+        store=world.store,
+        settings=QUICK,
+        clock=clock,
+        observers=Observers([seen]),
+        codec=JSON_CODEC,
+        wake=lambda: None,
+    )

@@ -1,0 +1,382 @@
+"""Backfill: what is open waits for a late joiner too, whatever happens to the job."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from relaybox.drivers import open_async
+from relaybox.errors import ConfigError
+from relaybox.ids import new_token
+from relaybox.topics.backfill import (
+    Backfill,
+    BackfillProgress,
+    Job,
+    Pace,
+    abackfill,
+    astart_backfill,
+    backfill,
+    start_backfill,
+)
+from relaybox.topics.script import play
+
+from .world import World
+
+LEASE = timedelta(seconds=30)
+QUICK = Backfill(batch=10, target_latency=timedelta(seconds=5), max_rate=1e9)
+
+
+@pytest.fixture(params=["bitmap", "acks"])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    world = World(request.param)
+    yield world
+    world.close()
+
+
+def fill(world: World, config: Backfill = QUICK) -> tuple[str, int, int]:
+    result = backfill(world.home, world.topic, world.group("late"), config)
+    return result.outcome, result.processed, result.total
+
+
+def test_open_events_wait_for_the_late_joiner(world: World) -> None:
+    """K-12, K-16, FL-02: it may read while it is added, and nobody else's completion is disturbed."""
+    world.join("a")
+    seqs = world.write(40)
+    world.drain("a", most=0)
+    world.join("late", "earliest")
+    world.tick()
+    early = world.claim("late", events=3)
+    world.settle("late", early)
+    assert fill(world)[0] == "completed"
+    acked = {row[0] for _, found in early.pages for row in found}
+    for seq in seqs:
+        assert world.required(seq) == ({"a"} if seq in acked else {"a", "late"})
+    world.drain("a")
+    assert set(world.complete()) == acked
+    world.drain("late")
+    assert world.complete() == seqs
+
+
+def test_complete_events_are_delivered_and_stay_as_they_are(world: World) -> None:
+    """K-17, CF-04: replay without reopening."""
+    world.join("a")
+    done = world.write(10)
+    world.drain("a")
+    before = world.sql("SELECT * FROM outbox_event_mark_1 ORDER BY seq")
+    world.join("late", "earliest")
+    assert fill(world) == ("completed", 0, 0)
+    assert sorted(world.drain("late")) == done
+    assert world.sql("SELECT * FROM outbox_event_mark_1 ORDER BY seq") == before
+
+
+def test_the_newest_so_many(world: World) -> None:
+    """K-13, CF-17: the newest N, delivered in order; and the result says that there were more."""
+    world.join("a")
+    seqs = world.write(50)
+    world.join("late", "earliest", limit=20)
+    assert fill(world, replace(QUICK, max_messages=20)) == ("completed", 20, 20)
+    world.join("other", "earliest")
+    result = backfill(world.home, world.topic, world.group("other"), replace(QUICK, max_messages=5))
+    assert (result.outcome, result.processed) == ("limit_reached", 5)
+    assert [seq for seq in seqs if "other" in world.required(seq)] == seqs[-5:]
+    assert [seq for seq in seqs if "late" in world.required(seq)] == seqs[-20:]
+    assert sorted(world.drain("late")) == seqs[-20:]
+
+
+def test_the_oldest_so_many(world: World) -> None:
+    world.join("a")
+    seqs = world.write(30)
+    world.join("late", "earliest")
+    assert fill(world, replace(QUICK, max_messages=4, oldest_first=True)) == ("limit_reached", 4, 4)
+    assert [seq for seq in seqs if "late" in world.required(seq)] == seqs[:4]
+
+
+def test_a_group_that_began_now_is_not_asked_of_the_past(world: World) -> None:
+    """FL-80: never what lies before its start, or it would be waited for for ever."""
+    world.join("a")
+    past = world.write(10)
+    world.join("late")
+    world.write(5)
+    assert fill(world)[:2] == ("completed", 0)
+    assert all(world.required(seq) == {"a"} for seq in past)
+
+
+def test_again_is_already_completed(world: World) -> None:
+    """K-06."""
+    world.join("a")
+    world.write(10)
+    world.join("late", "earliest")
+    assert fill(world) == ("completed", 10, 10)
+    assert fill(world) == ("already_completed", 10, 10)
+
+
+def test_cancelled_from_another_process_and_resumed(world: World) -> None:
+    """K-07, FL-22: at the border of a batch; what ends later does not overwrite it; a later start goes on."""
+    world.join("a")
+    seqs = world.write(40)
+    group = world.join("late", "earliest")
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            assert world.run(world.store.cancel_backfill(group, None))
+
+    result = play(Job(world.home, world.topic, group, replace(QUICK, max_rate=10)).run(), world.db, pause)
+    assert (result.outcome, result.processed) == ("cancelled", 30)
+    assert progress(world).state == "cancelled"
+    assert fill(world) == ("completed", 40, 40)
+    assert all("late" in world.required(seq) for seq in seqs)
+
+
+def progress(world: World) -> BackfillProgress:
+    row = world.run(world.store.backfill(world.group("late"), None))
+    assert row is not None
+    return BackfillProgress.of(row)
+
+
+def test_progress_has_a_total_from_the_start(world: World) -> None:
+    """K-11, T-10, FL-22."""
+    world.join("a")
+    world.write(40)
+    group = world.join("late", "earliest")
+    token = new_token()
+    assert progress(world).state == "not_started"
+    world.run(world.store.begin_backfill(world.topic, group, token, LEASE, None))
+    assert (progress(world).total, progress(world).percent, progress(world).eta) == (40, 0.0, None)
+    world.run(world.store.backfill_step(world.topic, group, token, 10, LEASE, 20.0, None))
+    now = progress(world)
+    assert (now.processed, now.percent, now.rate, now.eta) == (10, 25.0, 20.0, timedelta(seconds=1.5))
+    assert now.elapsed is not None
+    assert now.started_at is not None
+
+
+def test_one_job_per_group(world: World) -> None:
+    """K-14, FL-21: ten start together; every event is added once."""
+    world.join("a")
+    seqs = world.write(100)
+    group = world.join("late", "earliest")
+    outcomes: list[str] = []
+
+    def start() -> None:
+        outcomes.append(backfill(world.home, world.topic, group, QUICK).outcome)
+
+    threads = [threading.Thread(target=start) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcomes.count("completed") == 1
+    assert set(outcomes) <= {"completed", "in_progress", "already_completed"}
+    assert progress(world).processed == 100
+    assert all(world.required(seq) == {"a", "late"} for seq in seqs)
+
+
+def test_a_failure_is_kept_and_can_be_resumed(world: World) -> None:
+    """K-09."""
+    world.join("a")
+    world.write(30)
+    group = world.join("late", "earliest")
+    world.sql("ALTER TABLE outbox_event_mark_1 ADD CONSTRAINT broken CHECK (seq <= 15) NOT VALID")
+    result = backfill(world.home, world.topic, group, QUICK)
+    assert (result.outcome, result.processed) == ("failed", 10)
+    assert result.cause is not None
+    assert "broken" in result.cause
+    assert progress(world).state == "failed"
+    assert progress(world).error == result.cause
+    world.sql("ALTER TABLE outbox_event_mark_1 DROP CONSTRAINT broken")
+    assert fill(world) == ("completed", 30, 30)
+
+
+@pytest.mark.parametrize("state", ["dead", "cancelled"])
+def test_the_group_ends_in_the_middle(world: World, state: str) -> None:
+    """K-18: the job stops, and the sweep takes off what it had added."""
+    world.join("a")
+    seqs = world.write(40)
+    group = world.join("late", "earliest")
+    token = new_token()
+    world.run(world.store.begin_backfill(world.topic, group, token, LEASE, None))
+    world.run(world.store.backfill_step(world.topic, group, token, 10, LEASE, 0.0, None))
+    world.state("late", state)
+    assert world.run(world.store.backfill_step(world.topic, group, token, 10, LEASE, 0.0, None)) is None
+    assert backfill(world.home, world.topic, group, QUICK).outcome == "failed"
+    world.release()
+    assert all(world.required(seq) == {"a"} for seq in seqs)
+    world.drain("a")
+    assert world.complete() == seqs
+
+
+def test_paused_in_the_middle_goes_on(world: World) -> None:
+    world.join("a")
+    world.write(40)
+    world.join("late", "earliest")
+    world.state("late", "paused")
+    assert fill(world) == ("completed", 40, 40)
+
+
+def test_a_resurrected_group_is_added_again(world: World) -> None:
+    """K-15, L-06, FL-80: what was taken off at its death and is still open, once; and what it had acked stays acked."""
+    world.join("a")
+    world.join("late")
+    seqs = world.write(20)
+    world.tick()
+    first = world.claim("late", events=2, ranges=1)
+    world.settle("late", first)
+    world.state("late", "dead")
+    world.release()
+    world.run(world.store.resurrect(world.group("late"), "back", None, stalled=True))
+    world.run(world.store.reset_backfill(world.group("late")))
+    done = {row[0] for _, found in first.pages for row in found}
+    assert fill(world)[:2] == ("completed", 20 - len(done))
+    world.drain("a")
+    assert set(world.complete()) == done
+    world.drain("late")
+    assert world.complete() == seqs
+
+
+KILLED = """
+import sys
+from datetime import timedelta
+sys.path[:0] = sys.argv[2:]
+from topics.world import World
+from relaybox.topics.backfill import Job, Backfill
+from relaybox.topics.script import play
+import relaybox.topics.backfill as b
+b.LEASE = timedelta(milliseconds=1)
+world = World("bitmap", url=sys.argv[1])
+config = Backfill(batch=7, target_latency=timedelta(seconds=9), max_rate=1e9)
+print("ready", flush=True)
+play(Job(world.home, world.topic, world.group("late"), config).run(), world.db)
+"""
+
+
+@pytest.mark.parametrize("tracking", ["bitmap", "acks"])
+def test_killed_at_random_points(tracking: str) -> None:
+    """K-05, FL-21: each new job goes on where the last committed batch ended, and nothing is counted twice."""
+    world = World(tracking)  # type: ignore[arg-type]
+    try:
+        world.join("a")
+        seqs = world.write(2000)
+        world.join("late", "earliest")
+        chance, kills, reached = random.Random(7), 0, [0]
+        while reached[-1] < 1500 and kills < 12:
+            command = [sys.executable, "-c", KILLED, world.url, *sys.path]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as job:
+                assert job.stdout is not None
+                job.stdout.readline()
+                threshold = reached[-1] + chance.randint(1, 250)
+                while progress(world).processed < threshold and job.poll() is None:
+                    pass
+                os.kill(job.pid, signal.SIGKILL)
+            kills += 1
+            reached.append(progress(world).processed)
+        assert kills >= 3
+        assert reached == sorted(reached)
+        world.sql("UPDATE outbox_event_group SET backfill_lease = now() - interval '1 second'")
+        assert fill(world) == ("completed", 2000, 2000)
+        assert all(world.required(seq) == {"a", "late"} for seq in random.Random(1).sample(seqs, 20))
+        world.drain("a", "late")
+        assert world.complete() == seqs
+    finally:
+        world.close()
+
+
+def test_an_offset_topic_has_nothing_to_add() -> None:
+    world = World("offset")
+    try:
+        seqs = world.write(10)
+        world.join("late", "earliest")
+        assert fill(world) == ("completed", 0, 0)
+        assert sorted(world.drain("late")) == seqs
+    finally:
+        world.close()
+
+
+def test_many_go_to_the_background(world: World) -> None:
+    """K-03."""
+    world.join("a")
+    world.write(30)
+    world.join("late", "earliest")
+    small = start_backfill(world.home, world.topic, world.group("late"), QUICK, in_place=30)
+    assert small.done()
+    assert small.result().outcome == "completed"
+    world.join("more", "earliest")
+    large = start_backfill(world.home, world.topic, world.group("more"), QUICK, in_place=29)
+    assert large.result(timeout=20).outcome == "completed"
+
+
+async def test_async_twins(world: World) -> None:
+    world.join("a")
+    world.write(30)
+    db = open_async(world.url)
+    try:
+        home = replace(world.home, db=db)
+        result = await abackfill(home, world.topic, world.join("late", "earliest"), QUICK)
+        assert (result.outcome, result.processed) == ("completed", 30)
+        task = await astart_backfill(home, world.topic, world.join("more", "earliest"), QUICK, in_place=1)
+        assert (await asyncio.wait_for(task, 20)).outcome == "completed"
+    finally:
+        await db.close()
+
+
+# -- the pace ------------------------------------------------------------------------------------------
+
+
+def test_presets() -> None:
+    """K-01, K-02, K-04, U-08."""
+    default, gentle, bold = Backfill(), Backfill.conservative(), Backfill.aggressive()
+    assert (default.batch, default.max_messages, default.max_rate) == (10_000, 1_000_000, 50_000)
+    assert default.target_latency == timedelta(milliseconds=10)
+    assert (gentle.batch, gentle.target_latency, gentle.max_rate) == (5_000, timedelta(milliseconds=5), 10_000)
+    assert (bold.batch, bold.target_latency, bold.max_rate) == (50_000, timedelta(milliseconds=50), 200_000)
+    assert Backfill.unlimited().max_messages is None
+    with pytest.raises(ConfigError, match="max_messages"):
+        Backfill(max_messages=0)
+
+
+def test_the_batch_shrinks_while_others_wait_and_grows_again() -> None:
+    """K-10, FL-22."""
+    pace = Pace(Backfill(batch=10_000, max_rate=1e9))
+    for _ in range(30):
+        assert pace.probed(0.001) == 0
+    assert pace.batch == 10_000
+    assert pace.probed(0.5) == 0  # one of 31 is not the 95th percentile
+    assert pace.batch == 5_000
+    for _ in range(200):
+        pause = pace.probed(0.5)
+    assert pace.batch == 100
+    assert pause == pytest.approx(0.49)
+    assert pace.probed(100.0) <= 5.0
+    for _ in range(300):
+        pause = pace.probed(0.001)
+    assert (pause, pace.batch) == (0.0, 10_000)
+
+
+def test_the_rate_is_obeyed_and_no_pause_outlasts_the_lease() -> None:
+    pace = Pace(Backfill(batch=10_000, max_rate=100))
+    for _ in range(20):
+        pace.probed(0.0)
+    assert pace.batch == 100
+    assert pace.spent(100, 0.25) == 0.75
+    assert pace.spent(100, 2.0) == 0.0
+
+
+def test_the_rate_in_a_run(world: World) -> None:
+    world.join("a")
+    world.write(60)
+    group = world.join("late", "earliest")
+    waits: list[float] = []
+    config = Backfill(batch=20, target_latency=timedelta(seconds=5), max_rate=20)
+    assert play(Job(world.home, world.topic, group, config).run(), world.db, waits.append).outcome == "completed"
+    assert len(waits) == 3
+    assert all(0 < wait <= 1 for wait in waits)

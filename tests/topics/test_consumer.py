@@ -1,0 +1,384 @@
+"""Pull consumers: a group's place, leases, fencing and partial commits (N-01 to N-18, X-22)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from flow.proxy import Proxy
+from relaybox.drivers import open_sync
+from relaybox.errors import (
+    BatchLost,
+    ConfigError,
+    ConsumerGroupAlreadyExists,
+    ConsumerGroupNotFound,
+    Reject,
+    ServiceClosed,
+    StoreError,
+)
+from relaybox.lifecycle import Alert, ClaimLost, Delivered, Died, Retried
+from relaybox.topics.consumer import Consumer
+
+from .kit import happened
+from .liveness_kit import home
+from .pull_kit import Pulled, drained, seqs
+
+
+@pytest.fixture
+def pulled() -> Iterator[Pulled]:
+    made = Pulled()
+    yield made
+    made.world.db.close()
+
+
+# -- groups --------------------------------------------------------------------------------------------
+
+
+def test_a_group_is_made_once_unless_asked_otherwise(pulled: Pulled) -> None:
+    pulled.group()
+    with pytest.raises(ConsumerGroupAlreadyExists, match="if_not_exists=True"):
+        pulled.admin.create("t", "g")
+    assert pulled.admin.create("t", "g", if_not_exists=True).name == "g"
+
+
+def test_there_must_be_a_group_and_a_topic(pulled: Pulled) -> None:
+    with pytest.raises(ConsumerGroupNotFound, match=r"groups\.create"):
+        pulled.consumer(group="nobody").poll()
+    with pytest.raises(ConfigError, match="not configured"):
+        Consumer(pulled.home, "no such topic", "g", "c").poll()
+    with pytest.raises(ConsumerGroupNotFound, match="no group 'nobody'"):
+        pulled.admin.pause("t", "nobody")
+
+
+def test_the_place_is_fixed_when_the_group_is_made_not_by_the_first_poll(pulled: Pulled) -> None:
+    """FL-83."""
+    pulled.world.write_many(3)
+    pulled.admin.create("t", "latest")
+    later = pulled.world.write_many(2)
+    assert seqs(pulled.consumer(group="latest").poll()) == later
+
+
+def test_a_new_consumer_does_not_skip_the_groups_backlog(pulled: Pulled) -> None:
+    """FL-49: the place is the group's."""
+    pulled.admin.create("t", "g")
+    written = pulled.world.write_many(5)
+    with pulled.consumer("first") as first:
+        assert sorted(drained(first)) == written
+    more = pulled.world.write_many(5)
+    assert sorted(drained(pulled.consumer("new"))) == more
+
+
+def test_groups_are_independent(pulled: Pulled) -> None:
+    pulled.group("a")
+    pulled.group("b")
+    written = pulled.world.write_many(10)
+    assert sorted(drained(pulled.consumer(group="a"))) == written
+    assert sorted(drained(pulled.consumer(group="b"))) == written
+
+
+def test_dropping_a_group_refuses_its_consumers(pulled: Pulled) -> None:
+    pulled.group()
+    consumer = pulled.consumer()
+    pulled.world.write_many(3)
+    batch = consumer.poll()
+    pulled.admin.remove("t", "g", timeout=timedelta(0))
+    with pytest.raises((BatchLost, ConsumerGroupNotFound)):
+        consumer.commit(batch)
+    pulled.later(2)
+    with pytest.raises(ConsumerGroupNotFound):
+        consumer.poll()
+
+
+# -- poll ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_polls_never_overlap_and_what_expires_comes_again_first(pulled: Pulled, ordered: bool) -> None:
+    """N-03, N-15."""
+    pulled.group(ordered=ordered)
+    written = pulled.world.write_many(200)
+    a, b = pulled.consumer("a"), pulled.consumer("b")
+    first = a.poll(20)
+    assert 0 < len(first) <= 20
+    other = drained(b)
+    assert not set(seqs(first)) & set(other)
+    newer = pulled.world.write_many(50)
+    pulled.later(31)
+    again = b.poll(1000)
+    assert set(seqs(first)) <= set(seqs(again))
+    assert [again.attempts(event) for event in again if event in set(first)] == [2] * len(first)
+    b.commit(again)
+    assert sorted(other + seqs(again) + drained(b)) == sorted(written + newer)
+
+
+def test_no_more_than_asked_for(pulled: Pulled) -> None:
+    pulled.group()
+    pulled.world.write_many(100)
+    consumer = pulled.consumer()
+    for most in (1, 2, 3, 7, 50):
+        batch = consumer.poll(most)
+        assert 0 < len(batch) <= most
+        consumer.commit(batch)
+
+
+def test_nothing_there_is_an_empty_batch(pulled: Pulled) -> None:
+    pulled.group()
+    consumer = pulled.consumer()
+    batch = consumer.poll()
+    assert len(batch) == 0
+    consumer.commit(batch)
+    pulled.admin.pause("t", "g")
+    pulled.world.write_many(3)
+    assert not consumer.poll(), "paused"
+    pulled.admin.resume("t", "g")
+    assert len(consumer.poll()) == 3
+
+
+@pytest.mark.parametrize(("most", "visibility"), [(0, timedelta(seconds=1)), (5, timedelta(0))])
+def test_impossible_polls(pulled: Pulled, most: int, visibility: timedelta) -> None:
+    pulled.group()
+    with pytest.raises(ConfigError, match="positive"):
+        pulled.consumer().poll(most, visibility)
+
+
+def test_an_ordered_consumer_has_one_batch_at_a_time(pulled: Pulled) -> None:
+    pulled.group()
+    pulled.world.write_many(50)
+    consumer = pulled.consumer()
+    batch = consumer.poll(5)
+    with pytest.raises(ConfigError, match="commit or release it first"):
+        consumer.poll(5)
+    consumer.release(batch)
+    assert set(consumer.poll(50)) >= set(batch), "at once"
+
+
+def test_an_unordered_consumer_may_have_many(pulled: Pulled) -> None:
+    pulled.group(ordered=False)
+    written = pulled.world.write_many(60)
+    consumer = pulled.consumer()
+    batches = []
+    while batch := consumer.poll(10):
+        batches.append(batch)
+    assert sorted(seq for batch in batches for seq in seqs(batch)) == written
+    for batch in reversed(batches):
+        consumer.commit(batch)
+    assert consumer.lag().events == 0
+
+
+# -- commit --------------------------------------------------------------------------------------------
+
+
+def test_a_commit_twice_is_one(pulled: Pulled) -> None:
+    pulled.group()
+    pulled.world.write_many(5)
+    consumer = pulled.consumer()
+    batch = consumer.poll()
+    consumer.commit(batch)
+    consumer.commit(batch)
+    consumer.release(batch)
+    assert [fact.count for fact in pulled.of(Delivered)] == [5]
+    assert consumer.lag().events == 0
+
+
+def test_a_commit_of_what_was_lost_is_refused(pulled: Pulled) -> None:
+    """N-16."""
+    pulled.group(ordered=False)
+    written = pulled.world.write_many(5)
+    slow, other = pulled.consumer("slow"), pulled.consumer("other")
+    batch = slow.poll()
+    pulled.later(31)
+    taken = other.poll()
+    assert seqs(taken) == seqs(batch) == written
+    with pytest.raises(BatchLost, match="visibility"):
+        slow.commit(batch)
+    assert pulled.of(ClaimLost)
+    other.commit(taken)
+    assert other.lag().events == 0
+
+
+def test_a_commit_after_the_time_is_good_while_nobody_else_has_it(pulled: Pulled) -> None:
+    pulled.group()
+    pulled.world.write_many(5)
+    consumer = pulled.consumer()
+    batch = consumer.poll()
+    pulled.later(45)
+    consumer.commit(batch)
+    assert consumer.lag().events == 0
+
+
+def test_a_commit_whose_reply_was_lost_may_be_repeated(pulled: Pulled) -> None:
+    pulled.group()
+    pulled.world.write_many(5)
+    proxy = Proxy(pulled.world.url)
+    db = open_sync(proxy.url)
+    consumer = Consumer(home(pulled.world, pulled.facts, pulled.clock, db), "t", "g", "c")
+    batch = consumer.poll()
+    proxy.cut = "after"
+    with pytest.raises(StoreError):
+        consumer.commit(batch)
+    consumer.commit(batch)
+    assert consumer.lag().events == 0
+    db.close()
+    proxy.close()
+
+
+def test_part_of_a_batch(pulled: Pulled) -> None:
+    """What is done stays done, the rest comes again at once and no attempt is counted."""
+    pulled.group()
+    written = pulled.world.write_many(20)
+    consumer = pulled.consumer()
+    batch = consumer.poll(20)
+    done = list(batch)[::2]
+    consumer.commit(batch, done=done)
+    rest = consumer.poll(20)
+    assert set(batch) - set(done) <= set(rest)
+    assert not set(done) & set(rest)
+    assert {rest.attempts(event) for event in rest} == {1}
+    consumer.commit(rest)
+    assert sorted({event.seq or 0 for event in done} | set(seqs(rest)) | set(drained(consumer))) == written
+
+
+def test_an_event_of_another_batch_is_refused(pulled: Pulled) -> None:
+    pulled.group(ordered=False)
+    pulled.world.write_many(10)
+    consumer = pulled.consumer()
+    one, other = consumer.poll(3), consumer.poll(3)
+    with pytest.raises(ConfigError, match="is not in this batch"):
+        consumer.commit(one, failed={other[0]: "no"})
+    consumer.commit(one)
+    consumer.commit(other)
+
+
+def test_what_fails_is_tried_again_later_and_holds_nobody_up(pulled: Pulled) -> None:
+    pulled.group(ordered=False)
+    written = pulled.world.write_many(10)
+    consumer = pulled.consumer()
+    batch = consumer.poll(10)
+    bad = batch[0]
+    consumer.commit(batch, failed={bad: ValueError("4111 is no card")})
+    rest = drained(consumer)
+    assert bad.seq not in rest
+    assert sorted([*seqs(batch), *rest]) == written
+    pulled.later(60)
+    again = consumer.poll()
+    assert seqs(again) == [bad.seq]
+    assert again.attempts(again[0]) == 2
+    consumer.commit(again)
+    assert (consumer.lag().events, consumer.lag().parked) == (0, 0)
+    (fact,) = pulled.of(Retried)
+    assert (fact.event_id, fact.attempts) == (bad.id, 1)
+
+
+@pytest.mark.parametrize("error", [Reject("bad"), "worn out"])
+def test_what_fails_for_good_is_a_dead_letter(pulled: Pulled, error: Any) -> None:
+    """S-06."""
+    pulled.group(max_attempts=2)
+    pulled.world.write(happened(1))
+    consumer = pulled.consumer()
+    for _ in range(1 if isinstance(error, Reject) else 2):
+        batch = consumer.poll()
+        consumer.commit(batch, failed={batch[0]: error})
+        pulled.later(120)
+    assert not consumer.poll()
+    (letter,) = pulled.admin.parked("t", "g", state="dead")
+    assert str(error) in (letter.error or "")
+    assert len(pulled.of(Died)) == 1
+    assert consumer.lag().dead == 1
+    assert pulled.admin.replay("t", "g") == 1
+    assert pulled.admin.replay("t", "g") == 0, "safe to repeat"
+    assert drained(consumer) == [letter.event.seq]
+
+
+def test_a_dead_letter_that_is_skipped_is_gone(pulled: Pulled) -> None:
+    pulled.group(on_exhausted="park")
+    pulled.world.write(happened(1, "k"), happened(2, "k"))
+    consumer = pulled.consumer()
+    batch = consumer.poll(1)
+    consumer.commit(batch, failed={batch[0]: Reject("bad")})
+    assert drained(consumer) == [], "its key waits for an operator"
+    assert pulled.admin.skip("t", "g", seqs(batch)) == 1
+    assert pulled.admin.skip("t", "g", seqs(batch)) == 0
+    assert drained(consumer) == [2]
+
+
+# -- leases --------------------------------------------------------------------------------------------
+
+
+def test_extending_holds_a_batch_and_an_expired_one_is_refused(pulled: Pulled) -> None:
+    """N-04."""
+    pulled.group(ordered=False)
+    pulled.world.write_many(5)
+    consumer, other = pulled.consumer(), pulled.consumer("other")
+    batch = consumer.poll()
+    pulled.later(20)
+    assert consumer.extend(batch) == pulled.clock.now() + timedelta(seconds=30)
+    pulled.later(20)
+    assert not other.poll(), "50 s are not over"
+    pulled.later(15)
+    with pytest.raises(BatchLost):
+        consumer.extend()
+    assert len(other.poll()) == 5
+
+
+def test_a_heartbeat_does_not_touch_leases(pulled: Pulled) -> None:
+    """N-07, CF-36."""
+    pulled.group(ordered=False)
+    pulled.world.write_many(5)
+    consumer, other = pulled.consumer(), pulled.consumer("other")
+    consumer.poll()
+    for _ in range(4):
+        pulled.later(10)
+        consumer.heartbeat()
+    assert len(other.poll()) == 5
+    (member, _) = pulled.admin.members("t", "g")
+    assert (member.name, member.alive, member.silent) == ("c", True, timedelta(0))
+
+
+def test_a_long_lease_outlives_the_healthy_window(pulled: Pulled) -> None:
+    pulled.group()
+    pulled.world.write_many(5)
+    consumer, other = pulled.consumer(), pulled.consumer("other")
+    batch = consumer.poll(visibility=timedelta(minutes=10))
+    pulled.later(300)
+    consumer.heartbeat()
+    pulled.later(290)
+    assert not other.poll()
+    consumer.commit(batch)
+
+
+def test_leaving_frees_what_is_not_committed_at_once(pulled: Pulled) -> None:
+    pulled.group()
+    pulled.world.write_many(5)
+    with pulled.consumer() as consumer:
+        consumer.poll()
+    with pytest.raises(ServiceClosed):
+        consumer.poll()
+    assert len(pulled.consumer("other").poll()) == 5
+
+
+def test_a_reaped_consumer_comes_back_to_the_groups_place(pulled: Pulled) -> None:
+    """N-10, FL-49: nothing is lost by it."""
+    pulled.group()
+    pulled.world.write_many(5)
+    consumer = pulled.consumer()
+    consumer.poll()
+    pulled.later(25 * 3600)
+    assert [member.name for member in pulled.admin.reap()] == ["c"]
+    assert [fact.name for fact in pulled.of(Alert)] == ["consumer_reaped"]
+    assert len(consumer.poll()) == 5
+
+
+def test_a_poll_brings_a_silent_group_back(pulled: Pulled) -> None:
+    pulled.group()
+    pulled.world.write_many(5)
+    consumer = pulled.consumer()
+    consumer.commit(consumer.poll())
+    pulled.later(400)
+    for topic in pulled.world.run(pulled.world.store.to_check(pulled.world.now)):
+        assert pulled.world.run(pulled.world.store.check_groups(topic, pulled.world.now))[0].died
+    pulled.world.write_many(7)
+    assert len(consumer.poll()) == 7
+    assert pulled.admin.health("t", "g").state == "active"

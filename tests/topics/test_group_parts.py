@@ -1,0 +1,187 @@
+"""What groups are made of: the choice of a member, shared pages, and a claim whose reply is lost."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from relaybox import Event
+from relaybox.codec import JSON_CODEC
+from relaybox.errors import BatchFailed, ConfigError, ConnectionLost
+from relaybox.runtime.threads import ListenerThreads
+from relaybox.store.topics import Place, Row
+from relaybox.topic import Topic
+from relaybox.topics.dispatch import Member, Members
+from relaybox.topics.reads import ROW, SharedReads
+
+from .liveness_kit import until
+from .test_group import EARLIEST, Seen, process
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+CHOICES = """
+from relaybox import Event
+from relaybox.runtime.threads import ListenerThreads
+from relaybox.topics.dispatch import Member, Members
+async def handle(event): ...
+members = Members("g", None)
+for name in %r:
+    members.add(Member(name, handle, None, None, ListenerThreads(1)))
+print([members._choose(Event("T", n, key=f"k{n}")).id for n in range(50)])
+"""
+
+
+async def _nothing(event: Event) -> None: ...
+
+
+def members(*names: str, **filters: Any) -> Members:
+    made = Members("g", None)
+    for name in names:
+        made.add(Member(name, _nothing, filters.get(name), None, ListenerThreads(1)))
+    return made
+
+
+# -- the choice of a member -------------------------------------------------------------------------------------------
+
+
+def test_every_process_chooses_the_same_member_whatever_the_order_they_came_in() -> None:
+    """FL-33: neither `hash()` of a text nor the order of a dictionary decides."""
+    answers = {
+        subprocess.run(
+            [sys.executable, "-c", CHOICES % names],
+            env={"PYTHONHASHSEED": seed},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for names, seed in ((["a", "b", "c"], "1"), (["c", "a", "b"], "2"), (["b", "c", "a"], "3"))
+    }
+    assert len(answers) == 1
+
+
+def test_the_key_decides_and_without_one_the_id() -> None:
+    group = members("a", "b", "c")
+    assert len({group._choose(Event("T", n, key="same")).id for n in range(100)}) == 1  # type: ignore[union-attr]
+    spread = Counter(group._choose(Event("T", n)).id for n in range(3000))  # type: ignore[union-attr]
+    assert set(spread) == {"a", "b", "c"}
+    assert min(spread.values()) > 800
+
+
+@pytest.mark.parametrize("smallest", [-(2**63), -(2**31), 0, 2**63 - 1])
+def test_no_hash_chooses_a_member_that_is_not_there(monkeypatch: pytest.MonkeyPatch, smallest: int) -> None:
+    """I-08: the smallest number has no positive counterpart where numbers have a size."""
+    monkeypatch.setattr("relaybox.topics.dispatch.key_hash", lambda key: smallest)
+    assert members("a", "b", "c")._choose(Event("T", 1)) is not None
+
+
+def test_only_the_willing_are_asked() -> None:
+    group = members("a", "b", b=lambda event: False)
+    assert {group._choose(Event("T", n)).id for n in range(50)} == {"a"}  # type: ignore[union-attr]
+    assert members("a", a=lambda event: False)._choose(Event("T", 1)) is None
+
+
+async def test_one_members_failure_in_a_batch_is_not_the_others() -> None:
+    done: list[int] = []
+
+    async def fine(events: list[Event]) -> None:
+        done.extend(event.payload for event in events)
+
+    async def broken(events: list[Event]) -> None:
+        raise OSError("away")
+
+    group = Members("g", None)
+    group.add(Member("fine", fine, lambda event: event.payload < 5, None, ListenerThreads(1)))
+    group.add(Member("broken", broken, lambda event: event.payload >= 5, None, ListenerThreads(1)))
+    events = [Event("T", n) for n in range(10)]
+    with pytest.raises(BatchFailed) as failed:
+        await group.call_all(events)
+    assert sorted(done) == [0, 1, 2, 3, 4]
+    assert set(failed.value.errors) == {event.id for event in events[5:]}
+
+
+def test_what_cannot_be_a_handler_or_a_filter_is_refused() -> None:
+    async def asynchronous(event: Event) -> bool:
+        return True
+
+    with pytest.raises(ConfigError, match="callable"):
+        Member("a", 7, None, None, ListenerThreads(1))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="plain function"):
+        Member("a", _nothing, asynchronous, None, ListenerThreads(1))  # type: ignore[arg-type]
+
+
+# -- shared pages -----------------------------------------------------------------------------------------------------
+
+
+def page(count: int, size: int = 10) -> list[Row]:
+    return [(n, f"id{n}", "T", None, None, None, None, b"x" * size, None, NOW, None, NOW) for n in range(count)]
+
+
+def place(after: int) -> Place:
+    return Place(0, 1, 2, after, 2**63 - 1)
+
+
+def test_a_page_is_kept_until_everybody_has_had_it_and_its_events_are_made_once() -> None:
+    reads = SharedReads()
+    for _ in range(3):
+        reads.join(1)
+    rows = reads.put(1, place(0), 100, page(5))
+    made = reads.events(rows, JSON_CODEC, "t")
+    for _ in range(2):
+        found = reads.get(1, place(0), 100)
+        assert found is rows
+        assert reads.events(found, JSON_CODEC, "t") is made
+    assert reads.get(1, place(0), 100) is None
+    assert reads.weight == 0
+    assert not reads._pages
+
+
+def test_nothing_is_kept_for_one_reader_alone() -> None:
+    reads = SharedReads()
+    reads.join(1)
+    reads.put(1, place(0), 100, page(5))
+    assert reads.get(1, place(0), 100) is None
+    assert reads.weight == 0
+
+
+def test_what_is_kept_is_bounded_by_bytes() -> None:
+    reads = SharedReads(limit=10 * (ROW + 100))
+    reads.join(1)
+    reads.join(1)
+    for after in range(50):
+        reads.put(1, place(after), 100, page(3, 100))
+        assert reads.weight <= 10 * (ROW + 100)
+    assert reads.get(1, place(49), 100) is not None
+    assert reads.get(1, place(0), 100) is None
+    reads.leave(1)
+    assert reads.weight == 0
+    assert not reads._pages
+
+
+# -- a lost reply -----------------------------------------------------------------------------------------------------
+
+
+async def test_what_a_lost_reply_claimed_comes_before_what_follows_it() -> None:
+    """The database made the claim and the connection broke: the places behind it must not overtake it."""
+    async with process(None, Topic.pub_sub("orders", shards=1)) as here, here.group() as group:
+        seen = Seen()
+        group.add_consumer("a", seen.note)
+        db, lost = here.box.topics._home.db, []
+        run = db.run
+
+        async def losing(op: Any, *, tx: bool = True) -> Any:
+            answer = await run(op, tx=tx)
+            if getattr(answer, "pages", None) and len(lost) < 3:
+                lost.append(answer)
+                raise ConnectionLost("the reply was lost")
+            return answer
+
+        db.run = losing  # type: ignore[method-assign]
+        await group.start(EARLIEST)
+        await here.write(*range(200), key="k")
+        await until(lambda: len(seen) >= 200)
+        assert len(lost) == 3
+        assert seen == list(range(200))
