@@ -10,9 +10,12 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from ..maintenance import repair as repaired
 from ..outbox.doctor import Finding, examine
-from .connect import scrub, shown, target_of
-from .output import console, emit, say, table
+from ..store import Tables
+from ..store.topics import open_topic_store
+from .connect import DEFAULT_TABLE, Target, scrub, shown, target_of
+from .output import console, emit, progress, say, table
 
 _STYLE = {"ok": "green", "warning": "yellow", "critical": "bold red"}
 _ORDER = ("critical", "warning", "ok")
@@ -20,14 +23,29 @@ _ORDER = ("critical", "warning", "ok")
 
 def doctor(
     context: typer.Context,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="after a restore into another cluster: make the logs of topics readable")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Look at server, schema and outbox. Exit 1 when something critical is found, 0 with warnings."""
     target = target_of(context)
     url = target.needed_url
+    if repair:
+        _repair(target)
     with target.outbox() as box, closing(target.database()) as database:
         found = [Finding(f.level, f.check, scrub(f.text, url), f.fix) for f in examine(database, box.store)]
     show_findings(url, found, json)
+
+
+def _repair(target: Target) -> None:
+    tables = Tables(target.table.value or DEFAULT_TABLE, target.schema.value)
+    with closing(target.database()) as database, progress(total=False) as bar:
+        task = bar.add_task("stamping", total=None)
+        store = open_topic_store(database.dialect, tables)
+        stamped = repaired(database, store, progress=lambda n: bar.update(task, completed=n))
+    text = f"stamped {stamped:,} event(s); groups go on where they were, some events come twice"
+    console(stderr=True).print(text if stamped else "nothing to repair")  # stdout is for the findings
 
 
 def show_findings(url: str, found: Sequence[Finding], json: bool) -> None:

@@ -1,0 +1,218 @@
+"""What is old and done with goes: rows in batches, partitions as a whole, ticks that nobody needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+from .. import faults
+from ..errors import StoreBusy
+from ..lifecycle import Cleaned
+from ..op import Op, T
+from ..outbox.purge import PurgePlan
+from ..store import open_store
+from ..store.topics import TopicRow
+from ..store.upkeep import Condition, Part
+from .report import Report
+from .work import Work
+
+BACKLOG_LIMIT = 1_000_000
+SLOW = 10.0  # seconds of one run
+THIN_PAGE = 10_000
+TRIES = 5  # times a change of partitions asks for its locks in one run
+
+
+class Cleanup:
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._written: dict[int, int] = {}
+        self._cleaned_at: float | None = None
+        self._dropped = 0
+
+    # -- rows -------------------------------------------------------------------------------------
+
+    async def clean(self) -> Report:
+        """Every topic in turn; what does not fit into the budget waits for the next run."""
+        work, report = self._work, Report()
+        start = work.clock.monotonic()
+        deadline = start + work.upkeep.cleanup_budget.total_seconds()
+        unfinished: list[TopicRow] = []
+        for topic in await work.topics():
+            sweep = self._queue if topic.topic.tracking == "rows" else self._log
+            if not await sweep(topic, deadline, report):
+                unfinished.append(topic)
+        report.letters_purged = await self._letters()
+        took = work.clock.monotonic() - start
+        await self._judge(report, unfinished, took)
+        return report
+
+    async def _log(self, topic: TopicRow, deadline: float, report: Report) -> bool:
+        work = self._work
+        batch = min(work.upkeep.cleanup_batch, topic.topic.cleanup_batch)
+        places = dict.fromkeys(range(topic.topic.shards), 0)
+        while places:
+            if work.stopping or work.clock.monotonic() > deadline:
+                return False
+            faults.hit("purge.before")
+            sweep = await work.fenced(work.store.sweep_log(topic, places, batch, work.now))
+            faults.hit("purge.after")
+            if sweep is None:
+                return False
+            report.deleted += sweep.deleted
+            report.lost += sweep.lost
+            if sweep.lost:
+                await work.alerts.happened(
+                    "events_lost",
+                    topic.topic.name,
+                    text=f"{sweep.lost} event(s) past max_retention were deleted before every group had read them",
+                )
+            places = sweep.places
+            if places and work.upkeep.cleanup_pause:
+                await work.clock.sleep(work.upkeep.cleanup_pause.total_seconds())
+        return True
+
+    async def _queue(self, topic: TopicRow, deadline: float, report: Report) -> bool:
+        """A queue tracked by rows is an outbox; its dead letters stay."""
+        work = self._work
+        tables = work.store.tables.queue(topic.id)
+        plan = PurgePlan(
+            open_store("postgres", tables),
+            work.clock.now(),
+            retention=topic.topic.retention,
+            dead_retention=None,
+            batch_size=min(work.upkeep.cleanup_batch, topic.topic.cleanup_batch),
+        )
+        while (batch := plan.next_batch()) is not None:
+            if work.stopping or work.clock.monotonic() > deadline:
+                return False
+            report.deleted += plan.ran(await work.fenced(batch))
+        return True
+
+    async def _letters(self) -> int:
+        work, total = self._work, 0
+        if work.upkeep.dead_retention is None:
+            return 0
+        while not work.stopping:
+            op = work.store.purge_letters(work.upkeep.dead_retention, work.upkeep.cleanup_batch, work.now)
+            gone = await work.fenced(op)
+            total += gone
+            if gone < work.upkeep.cleanup_batch:
+                break
+        return total
+
+    async def _judge(self, report: Report, unfinished: list[TopicRow], took: float) -> None:
+        """Whether the cleanup keeps pace with what is written."""
+        work = self._work
+        found: list[Condition] = []
+        backlog: dict[int, tuple[str, int]] = {}
+        for topic in unfinished:
+            if topic.topic.tracking != "rows":
+                count = await work.read(work.store.backlog(topic, BACKLOG_LIMIT + 1, work.now))
+                backlog[topic.id] = topic.topic.name, count
+        report.backlog = sum(count for _, count in backlog.values())
+        logs = [topic for topic in await work.topics() if topic.topic.tracking != "rows"]
+        written = {topic.id: await work.read(work.store.written(topic)) for topic in logs}
+        produced = sum(count - self._written[key] for key, count in written.items() if key in self._written)
+        if report.backlog and self._cleaned_at is not None and report.deleted < produced:
+            text = f"{report.deleted} events deleted while {produced} were written"
+            found.append(Condition("cleanup_behind", "", "", text))
+        self._written, self._cleaned_at = written, work.clock.monotonic()
+        for name, count in backlog.values():
+            if count > BACKLOG_LIMIT:
+                text = f"more than {BACKLOG_LIMIT:,} events could be deleted and are not"
+                found.append(Condition("cleanup_backlog", name, "", text))
+        if took > SLOW:
+            found.append(Condition("cleanup_slow", "", "", f"a cleanup took {took:.0f} s"))
+        await work.alerts.found(("cleanup_behind", "cleanup_backlog", "cleanup_slow"), found)
+        dropped, self._dropped = self._dropped, 0
+        work.backlog = report.backlog
+        work.observers(Cleaned(report.deleted, dropped, took))
+
+    # -- partitions -------------------------------------------------------------------------------
+
+    async def partition(self) -> Report:
+        work, report = self._work, Report()
+        found: list[Condition] = []
+        for topic in await work.topics():
+            if topic.topic.tracking == "rows":
+                continue
+            made = await self._make(topic, found)
+            dropped = await self._drop(topic, found)
+            report.partitions_made += made
+            report.partitions_dropped += dropped
+            self._dropped += dropped
+        await work.alerts.found(("partition_late", "partition_blocked"), found)
+        return report
+
+    async def _make(self, topic: TopicRow, found: list[Condition]) -> int:
+        work, made = self._work, 0
+        patience = work.upkeep.lock_timeout
+        for part in await work.read(work.store.missing(topic, work.now)):
+            new = await self._patiently(partial(work.store.make_part, topic, part, patience))
+            made += bool(new)
+            if new is None and part.start - work.clock.now() < part.end - part.start:
+                text = f"partition {part.name} could not be made: something holds a lock on the log for long"
+                found.append(Condition("partition_late", topic.topic.name, "", text))
+        return made
+
+    async def _drop(self, topic: TopicRow, found: list[Condition]) -> int:
+        work, dropped = self._work, 0
+        for part in await work.read(work.store.partitions(topic)):
+            verdict = await work.read(work.store.verdict(topic, part, work.now))
+            if work.stopping or not (verdict.aged or verdict.forced):
+                break
+            if not verdict.droppable:
+                continue
+            await self._unmark(topic, part)
+            faults.hit("purge.before")
+            gone = await self._patiently(partial(work.store.drop_part, topic, part, work.upkeep.lock_timeout, work.now))
+            faults.hit("purge.after")
+            if gone is None:
+                text = f"partition {part.name} could not be dropped: something holds a lock on the log for long"
+                found.append(Condition("partition_blocked", topic.topic.name, "", text))
+                break
+            dropped += gone.droppable
+            if gone.droppable and gone.unread:
+                text = f"partition {part.name}, past max_retention, was dropped before every group had read it"
+                await work.alerts.happened("events_lost", topic.topic.name, text=text)
+        return dropped
+
+    async def _unmark(self, topic: TopicRow, part: Part) -> None:
+        work, batch = self._work, self._work.upkeep.cleanup_batch
+        if topic.topic.tracking == "offset":
+            return
+        for shard in range(topic.topic.shards):
+            after, seen = 0, batch
+            while seen == batch:
+                after, seen = await work.fenced(work.store.unmark(topic, part, shard, after, batch))
+
+    async def _patiently(self, change: Callable[[], Op[T | None]]) -> T | None:
+        """None: somebody held a lock every time."""
+        for number in range(TRIES):
+            with suppress(StoreBusy):
+                done = await self._work.fenced(change())
+                if done is not None:
+                    return done
+            await self._work.clock.sleep(0.05 * 2**number)
+        return None
+
+    # -- ticks ------------------------------------------------------------------------------------
+
+    async def tick(self) -> Report:
+        """Not fenced: a tick is always true, whoever makes it."""
+        work, report = self._work, Report()
+        for topic in await work.topics():
+            if topic.topic.tracking != "rows":
+                made = await work.db.run(work.store.tick(topic, work.now))
+                report.ticks += made is not None
+        return report
+
+    async def thin(self) -> Report:
+        work, report = self._work, Report()
+        for topic in await work.topics():
+            after: int | None = 0
+            while after is not None and not work.stopping:
+                gone, after = await work.fenced(work.store.thin_ticks(topic, after, THIN_PAGE, work.now))
+                report.thinned += gone
+        return report

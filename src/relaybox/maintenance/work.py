@@ -1,0 +1,51 @@
+"""What every job works with."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from ..clock import Clock
+from ..drivers.spi import AsyncRunner
+from ..errors import TermLost
+from ..lifecycle import Observers
+from ..op import Op, T
+from ..store.topics import TopicRow, TopicStore
+from ..store.upkeep import Term
+from .alerts import Alerts
+from .upkeep import Upkeep
+
+JOB = "maintenance"
+
+
+class Work:
+    def __init__(self, db: AsyncRunner, store: TopicStore, upkeep: Upkeep, observers: Observers, clock: Clock) -> None:
+        self.db = db
+        self.store = store
+        self.upkeep = upkeep
+        self.observers = observers
+        self.clock = clock
+        self.alerts = Alerts(db, store, observers, clock)
+        self.term: Term | None = None
+        self.stopping = False
+        self.backlog: int | None = None  # what the last cleanup left over
+
+    @property
+    def now(self) -> datetime | None:
+        return self.clock.database_now()
+
+    async def topics(self) -> list[TopicRow]:
+        return await self.read(self.store.topics())
+
+    async def read(self, op: Op[T]) -> T:
+        return await self.db.run(op, tx=False)
+
+    async def fenced(self, op: Op[T]) -> T:
+        """In a transaction that only whoever leads can commit: a new leader waits for it, or it finds the term gone."""
+        return await self.db.run(self._held(op))
+
+    def _held(self, op: Op[T]) -> Op[T]:
+        if self.term is None:
+            op.close()
+            raise TermLost(JOB)
+        yield from self.store.hold_term(self.term, self.now)
+        return (yield from op)

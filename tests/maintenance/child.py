@@ -1,0 +1,24 @@
+"""A cleanup in a process of its own:  python -m maintenance.child URL NOW;  RELAYBOX_CRASH arms a fault point."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from datetime import datetime, timedelta
+
+from relaybox.maintenance import Maintainer, Upkeep
+from relaybox.testing.crash import arm_from_environment
+
+from .kit import ShiftedClock
+
+
+async def main(url: str, now: str) -> None:
+    arm_from_environment()
+    upkeep = Upkeep(cleanup_batch=20, lock_timeout=timedelta(seconds=1))
+    maintainer = Maintainer(url, upkeep=upkeep, clock=ShiftedClock(datetime.fromisoformat(now)))
+    await maintainer.run_once("partitions", "cleanup")
+    await maintainer.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

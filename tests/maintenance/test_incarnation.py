@@ -1,0 +1,135 @@
+"""A dump restored into another cluster: found out, refused, and repaired without losing an unread event."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from flow.kit import one, rows
+from relaybox.drivers import open_sync
+from relaybox.errors import StoreBusy
+from relaybox.maintenance import Maintainer, repair
+from relaybox.outbox.doctor import examine
+from relaybox.store import Tables, open_store
+from relaybox.store.topics import open_topic_store
+from relaybox.testing.servers import PostgresServer, require
+from topics.kit import World, happened, numbers
+
+STOPPED = "UPDATE outbox_event_member SET expires_at = clock_timestamp()"
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[PostgresServer]:
+    with PostgresServer.from_system(durable=False) as server:
+        yield server
+
+
+def restored(url: str, server: PostgresServer) -> str:
+    """Through pg_dump and psql, as one would."""
+    dump, psql = shutil.which("pg_dump"), shutil.which("psql")
+    if dump is None or psql is None:
+        pytest.skip("pg_dump and psql are not installed")
+    text = subprocess.run([dump, "--no-owner", url], capture_output=True, check=True).stdout
+    target = server.create_database()
+    subprocess.run([psql, "-q", "-v", "ON_ERROR_STOP=1", target], input=text, capture_output=True, check=True)
+    return target
+
+
+@pytest.mark.parametrize("tracking", ["offset", "bitmap"])
+@pytest.mark.parametrize("younger", [True, False], ids=["higher numbers there", "lower numbers there"])
+def test_nothing_unread_is_lost(elsewhere: PostgresServer, tracking: str, younger: bool) -> None:
+    here = require("postgres-system", durable=False)
+    if younger:
+        with psycopg.connect(elsewhere.url(), autocommit=True) as other:
+            for _ in range(3000):
+                other.execute("SELECT pg_current_xact_id()")
+    with World(here.create_database(), options={"tracking": tracking}) as old:
+        done, half, idle = old.group("done"), old.group("half"), old.group("idle")
+        with psycopg.connect(old.url) as late:  # commits after the first ticks
+            (late_seq,) = old.write(happened(0), on=late)
+            first = old.write_many(300, keys=20)
+            members = {group.name: old.member(group) for group in (done, half)}
+            assert len(old.drain(done, members["done"])) == 300
+            taken = old.take(half, members["half"], events=20, ranges=6)
+            old.finish(half, taken)
+            had = set(numbers(taken.pages))
+            old.take(half, members["half"], events=20, ranges=3)  # taken, and lost with the process
+            late.commit()
+        second = old.write_many(50, keys=20)
+        rows(old.url, STOPPED)
+        everything = {late_seq, *first, *second}
+        url = restored(old.url, elsewhere)
+    assert tell(url) == ["critical"]
+
+    with World.__new__(World) as new:
+        new.url, new.now, new.options = url, None, {}
+        new.db, new.store = open_sync(url), open_topic_store("postgres", Tables())
+        topic = new.run(new.store.topic("t"))
+        assert topic is not None
+        new.topic = topic
+        third = new.write_many(30, keys=20)  # written before anybody noticed
+        assert repair(new.db, new.store) == 381
+        assert repair(new.db, new.store) == 0
+        assert tell(url) == ["ok"]
+        groups = {group.name: group for group in new.run(new.store.groups("t"))}
+        got = {name: new.drain(group, new.member(group, "new")) for name, group in groups.items()}
+        assert set(got["idle"]) == everything | set(third)
+        assert set(got["half"]) >= (everything | set(third)) - had
+        assert set(got["done"]) >= {late_seq, *second, *third}
+        assert all(len(seqs) == len(set(seqs)) for seqs in got.values())
+        fourth = new.write_many(10, keys=20)
+        assert all(set(new.drain(group, new.member(group, "newer"))) == set(fourth) for group in groups.values())
+    assert idle.name in got
+
+
+def tell(url: str) -> list[str]:
+    database = open_sync(url)
+    try:
+        found = examine(database, open_store("postgres", Tables()))
+    finally:
+        database.close()
+    return [finding.level for finding in found if finding.check == "incarnation"]
+
+
+async def test_a_maintainer_touches_nothing_until_it_is_repaired() -> None:
+    with World() as world:
+        world.write_many(10)
+        rows(world.url, "UPDATE outbox_event_incarnation SET system_identifier = 1")
+        maintainer = Maintainer(world.url)
+        report = await maintainer.run_once()
+        await maintainer.close()
+        assert not report.leading
+        assert one(world.url, "SELECT name FROM outbox_event_alert") == "foreign_cluster"
+        assert one(world.url, "SELECT max(tick) FROM outbox_event_tick") == 0
+        group = world.group()
+        member = world.member(group)
+        with pytest.raises(StoreBusy, match="1 consumer"):
+            repair(world.db, world.store)
+        world.run(world.store.leave(member, None))
+        assert repair(world.db, world.store) == 10
+        maintainer = Maintainer(world.url)
+        assert (await maintainer.run_once()).leading
+        await maintainer.close()
+        assert one(world.url, "SELECT count(*) FROM outbox_event_alert WHERE name = 'foreign_cluster'") == 0
+
+
+def test_what_broke_off_is_finished_by_the_next_repair() -> None:
+    """Places are remembered before anything is stamped, and found again."""
+    with World() as world:
+        group = world.group()
+        first = world.write_many(100, keys=10)
+        world.drain(group, world.member(group))
+        rows(world.url, STOPPED)
+        second = world.write_many(100, keys=10)
+        rows(world.url, "UPDATE outbox_event_incarnation SET system_identifier = 1")
+        for shard in range(4):
+            world.run(world.store.place_again(world.topic, shard))
+        world.run(world.store.stamp(world.topic, 0, 0, 5))
+        repair(world.db, world.store)
+        got = world.drain(group, world.member(group, "again"))
+        assert set(got) >= set(second)
+        assert not set(got) & set(first), "it had these, and no transaction was open in between"
