@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import threading
 import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +47,13 @@ def test_once_sends_what_is_due_and_ends(relaybox: Command, url: str, tmp_path: 
     result = relaybox(
         "relay", "--url", url, "--sink", f"file://{tmp_path}/out.jsonl", "--to", "{aggregate_type}s", "--once", "--json"
     )
-    assert json.loads(result.stdout) == {"sent": 9, "died": 0, "failed_attempts": 0, "left": 0}
+    assert json.loads(result.stdout) == {
+        "sent": 9,
+        "died": 0,
+        "failed_attempts": 0,
+        "left": 0,
+        "waiting_for_retry": 0,
+    }
     sent = lines(tmp_path / "out.jsonl")
     assert {line["destination"] for line in sent} == {"orders"}
     for key in ("k0", "k1", "k2"):
@@ -76,6 +86,56 @@ def test_once_tells_of_what_died(relaybox: Command, url: str, tmp_path: Path) ->
         exit_code=1,
     )
     assert json.loads(result.stdout)["died"] == 9
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """Takes no order of the key k0."""
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(self.server.status if json.loads(body)["n"] % 3 == 0 else 204)  # type: ignore[attr-defined]
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None: ...
+
+
+@pytest.fixture
+def refusing() -> Iterator[ThreadingHTTPServer]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("more", [("--set", "instance_ttl=500ms"), ("--unordered",)])
+@pytest.mark.parametrize("status", [500, 503])
+def test_once_tells_of_what_waits_for_a_retry(
+    relaybox: Command, url: str, refusing: ThreadingHTTPServer, status: int, more: tuple[str, ...]
+) -> None:
+    """Whether its attempt counts (500) or not (503, after which others wait too): in order also what is behind it."""
+    refusing.status = status  # type: ignore[attr-defined]
+    port = f"ports={refusing.server_port}"
+    options = ("insecure_http=true", "insecure_unsigned=true", "allow_networks=127.0.0.1/32", port)
+    arguments = (
+        *("relay", "--url", url, "--sink", f"http://127.0.0.1:{refusing.server_port}/"),
+        *(word for option in options for word in ("--sink-option", option)),
+        *("--set", "retry_base=1h", "--set", "retry_max=1h", "--once", *more),
+    )
+    document = json.loads(relaybox(*arguments, "--json", exit_code=3).stdout)
+    assert (document["died"], document["sent"] + document["left"]) == (0, 9)
+    assert document["left"] >= 3
+    assert 1 <= document["waiting_for_retry"] <= min(document["failed_attempts"], document["left"])
+    again = relaybox(*arguments, exit_code=3).stdout
+    assert re.fullmatch(r"sent \d, died 0, left [3-9], [1-9] of them wait for a retry\n", again)
+
+
+def test_once_is_done_when_the_rest_is_meant_for_later(relaybox: Command, url: str, tmp_path: Path) -> None:
+    with Outbox(url) as box, box.transaction() as tx:
+        box.write(tx, Event("Placed", {"n": 9}, deliver_at=datetime.now(UTC) + timedelta(hours=1)))
+    result = relaybox("relay", "--url", url, "--sink", f"file://{tmp_path}/out.jsonl", "--to", "x", "--once")
+    assert result.stdout == "sent 9, died 0, left 1\n"
 
 
 @pytest.mark.parametrize(

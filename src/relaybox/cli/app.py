@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 
 from .. import __version__
 from ..errors import RelayboxError
-from . import blocked, cdc, contracts, dead, demo, doctor, migrate, purge, relay, run, status
+from . import blocked, cdc, contracts, dead, demo, doctor, groups, maintain, migrate, purge, relay, run, status, topics
 from . import config as effective
 from .connect import Target, resolve, scrub
 from .output import fail
@@ -96,8 +96,11 @@ app.command("relay")(relay.relay)
 app.command("status")(status.status)
 app.add_typer(dead.app, name="dead")
 app.add_typer(blocked.app, name="blocked")
+app.add_typer(topics.app, name="topics")
+app.add_typer(groups.app, name="groups")
 app.add_typer(contracts.app, name="contracts")
 app.add_typer(cdc.app, name="cdc")
 app.command("purge")(purge.purge)
+app.command("maintain")(maintain.maintain)
 app.command("doctor")(doctor.doctor)
 app.command("config")(effective.config)

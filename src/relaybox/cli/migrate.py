@@ -11,6 +11,7 @@ import typer
 from ..drivers.spi import Connection
 from ..op import Copy, Result, Statement, run
 from ..outbox import Outbox
+from ..outbox.route import migrate as migrate_tables
 from .connect import Target, missing_file, target_of
 from .output import emit, say
 
@@ -84,7 +85,7 @@ class Rehearsal:
 
 
 def _rehearse(box: Outbox, rehearsal: Rehearsal) -> list[str]:
-    run(box.store.migrate(), rehearsal)
+    run(migrate_tables(box.store, box.topic_store), rehearsal)
     return rehearsal.texts
 
 

@@ -1,0 +1,204 @@
+"""`relaybox topics`: which topics there are, how they are kept, and moving them to another tracking."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Annotated, Any, Literal, cast
+
+import typer
+
+from ..durations import parse_duration
+from ..errors import ConfigError
+from ..store.topics import TopicRow
+from ..topic import Semantics, Topic, TopicOptions, Tracking
+from .connect import target_of
+from .output import age, confirm, console, emit, emit_list, progress, say, table
+
+app = typer.Typer(help="Queue and pub/sub topics: list, show, configure, advise, move, drop.", no_args_is_help=True)
+
+Json = Annotated[bool, typer.Option("--json", help="print JSON")]
+Name = Annotated[str, typer.Argument(metavar="TOPIC", help="the topic's name")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="do not ask")]
+Preset = Literal["high_throughput", "low_rate", "critical", "audit", "standard", "ephemeral"]
+
+
+@app.command("list")
+def list_(context: typer.Context, json: Json = False) -> None:
+    """Every topic with its semantics, tracking, groups and retention."""
+    with target_of(context).outbox() as box:
+        rows = box.topics.list()
+    if json:
+        emit_list("topics", map(document, rows))
+    elif not rows:
+        say("no topics; `relaybox topics configure NAME` makes one")
+    else:
+        lines = [
+            (r.topic.name, r.topic.semantics, r.topic.tracking, r.active, len(r.audience), age(r.topic.retention))
+            for r in rows
+        ]
+        console().print(table(None, ("topic", "semantics", "tracking", "active", "groups", "retention"), lines))
+
+
+def document(row: TopicRow) -> dict[str, Any]:
+    return {
+        **asdict(row.topic),
+        "id": row.id,
+        "version": row.version,
+        "active_groups": row.active,
+        "groups": len(row.audience),
+        "moving": row.moving,
+        "created_at": row.created_at,
+        "updated_at": row.updated_at,
+    }
+
+
+@app.command("show")
+def show(context: typer.Context, name: Name, json: Json = False) -> None:
+    """One topic with every option, and its groups."""
+    with target_of(context).outbox() as box:
+        row = box.topics.get(name)
+        if row is None:
+            raise ConfigError(f"there is no topic {name!r}; see `relaybox topics list`")
+        groups = box.topics.groups.list(name)
+    if json:
+        emit({**document(row), "groups": [asdict(group) for group in groups]})
+        return
+    shown = {key: value for key, value in document(row).items() if value is not None}
+    lines = [(key.replace("_", " "), age(v) if isinstance(v, timedelta) else _text(v)) for key, v in shown.items()]
+    options = table(None, ("", ""), lines)
+    options.show_header = False
+    console().print(options)
+    for group in groups:
+        say(f"group {group.group}: {group.state}, {group.members} members, {group.pending:,} events behind")
+
+
+def _text(value: object) -> object:
+    return jsonlib.dumps(value) if isinstance(value, (dict, list)) else value
+
+
+@app.command("configure")
+def configure(
+    context: typer.Context,
+    name: Name,
+    semantics: Annotated[Semantics | None, typer.Option(help="to one consumer, or to every group")] = None,
+    tracking: Annotated[Tracking | None, typer.Option(help="how completion is tracked; see `advise`")] = None,
+    preset: Annotated[Preset | None, typer.Option(help="options that go together; others given here win")] = None,
+    retention: Annotated[str | None, typer.Option(help="kept this long after every group has it: 24h, 7d")] = None,
+    zero_retention: Annotated[str | None, typer.Option(help="kept this long if there was no group")] = None,
+    max_retention: Annotated[str | None, typer.Option(help="the cap: no group holds events for longer")] = None,
+    block_writes: Annotated[
+        bool | None, typer.Option("--block-writes/--allow-writes", help="refuse events while no group is active")
+    ] = None,
+    partitions: Annotated[Literal["none", "day", "month"] | None, typer.Option(help="drop old events by table")] = None,
+    shards: Annotated[int | None, typer.Option(help="parts of the key space; fixed when the topic is made")] = None,
+    fetch_batch: Annotated[int | None, typer.Option(help="events per fetch")] = None,
+    cleanup_batch: Annotated[int | None, typer.Option(help="rows per cleanup step")] = None,
+    heartbeat_interval: Annotated[str | None, typer.Option(help="of new groups")] = None,
+    heartbeat_timeout: Annotated[str | None, typer.Option(help="silence after which a group is dead")] = None,
+    zombie_ttl: Annotated[str | None, typer.Option(help="a place that has not moved for so long is given up")] = None,
+    completion_interval: Annotated[str | None, typer.Option(help="longest wait before acks are written")] = None,
+    json: Json = False,
+) -> None:
+    """Make a topic, or change options of one. Tracking and shards of one that exists: see `move`."""
+    durations = {
+        "retention": retention,
+        "zero_retention": zero_retention,
+        "max_retention": max_retention,
+        "heartbeat_interval": heartbeat_interval,
+        "heartbeat_timeout": heartbeat_timeout,
+        "zombie_ttl": zombie_ttl,
+        "completion_interval": completion_interval,
+    }
+    given: dict[str, Any] = {key: parse_duration(text) for key, text in durations.items() if text is not None}
+    plain = {
+        "block_writes": block_writes,
+        "partitions": partitions,
+        "shards": shards,
+        "fetch_batch": fetch_batch,
+        "cleanup_batch": cleanup_batch,
+    }
+    given |= {key: value for key, value in plain.items() if value is not None}
+    with target_of(context).outbox() as box:
+        row = box.topics.get(name)
+        topic = _changed(row.topic, semantics, tracking) if row else _new(name, semantics, tracking)
+        if preset is not None:
+            topic = getattr(topic, preset)()
+        row = box.topics.configure(topic.with_options(**cast(TopicOptions, given)))
+    if json:
+        emit(document(row))
+    else:
+        say(f"topic {name}: {row.topic.semantics}, tracked by {row.topic.tracking}, version {row.version}")
+
+
+def _new(name: str, semantics: Semantics | None, tracking: Tracking | None) -> Topic:
+    semantics = semantics or "queue"
+    return Topic(name=name, semantics=semantics, tracking=tracking or ("rows" if semantics == "queue" else "offset"))
+
+
+def _changed(topic: Topic, semantics: Semantics | None, tracking: Tracking | None) -> Topic:
+    if semantics not in (None, topic.semantics):
+        raise ConfigError(f"topic {topic.name!r} is a {topic.semantics} topic and stays one; make another topic")
+    if tracking not in (None, topic.tracking):
+        raise ConfigError(
+            f"topic {topic.name!r} is tracked by {topic.tracking}; "
+            f"`relaybox topics move {topic.name} {tracking}` moves it"
+        )
+    return topic
+
+
+@app.command("advise")
+def advise(
+    context: typer.Context,
+    name: Name,
+    audit: Annotated[bool, typer.Option("--audit", help="completion must be known of each event")] = False,
+    json: Json = False,
+) -> None:
+    """Which tracking fits, from what was measured."""
+    with target_of(context).outbox() as box:
+        advice = box.topics.advise(name, audit=audit)
+    emit(asdict(advice)) if json else say(str(advice))
+
+
+@app.command("move")
+def move(
+    context: typer.Context,
+    name: Name,
+    tracking: Annotated[Tracking, typer.Argument(metavar="TRACKING", help="offset, bitmap, acks or rows")],
+    plan: Annotated[bool, typer.Option("--plan", help="say what it would do")] = False,
+    rollback: Annotated[bool, typer.Option("--rollback", help="give up a move that has not switched yet")] = False,
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """Change how a topic tracks completion, while it is in use. One that was interrupted goes on where it was."""
+    with target_of(context).outbox() as box:
+        if rollback:
+            undone = box.topics.cancel_move(name)
+            emit({"rolled_back": undone}) if json else say("rolled back" if undone else "there was no move under way")
+            return
+        planned = box.topics.plan_move(name, tracking)
+        if plan:
+            emit(asdict(planned)) if json else say("\n".join(planned.steps))
+            return
+        if not yes:
+            confirm(f"Move topic {name} to {tracking}? {' '.join(planned.steps)}")
+        with progress(total=False) as bar:
+            task = bar.add_task("moving", total=None)
+            box.topics.move(name, tracking, progress=lambda state: bar.update(task, completed=state.get("made", 0)))
+        row = box.topics.get(name)
+    assert row is not None
+    emit(document(row)) if json else say(f"topic {name} is tracked by {row.topic.tracking}")
+
+
+@app.command("drop")
+def drop(context: typer.Context, name: Name, yes: Yes = False, json: Json = False) -> None:
+    """Delete a topic with its events. Refused while a group reads it that is not cancelled."""
+    with target_of(context).outbox() as box:
+        if not yes:
+            confirm(f"Delete topic {name} and all its events?")
+        gone = box.topics.drop(name)
+    if json:
+        emit({"dropped": gone})
+    else:
+        say(f"dropped {name}" if gone else f"there is no topic {name}")

@@ -1,0 +1,135 @@
+"""`relaybox topics` and `relaybox groups` on a real server."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+from relaybox import Event, Outbox
+from relaybox.testing.servers import require
+
+from .conftest import Command
+
+
+@pytest.fixture
+def env() -> dict[str, str]:
+    url = require("postgres-wheel", durable=False).create_database()
+    with closing(Outbox(url)) as box:
+        box.migrate()
+    return {"RELAYBOX_URL": url}
+
+
+def write(env: dict[str, str], topic: str, count: int) -> None:
+    with closing(Outbox(env["RELAYBOX_URL"])) as box, box.transaction() as tx:
+        box.write_all(tx, [Event("Placed", n, key=f"k{n % 3}", topic=topic) for n in range(count)])
+
+
+def fail(env: dict[str, str], topic: str, group: str) -> None:
+    """Every event that waits becomes a dead letter of the group."""
+    with (
+        closing(Outbox(env["RELAYBOX_URL"])) as box,
+        box.topics.consumer(topic, group=group, name="worker") as consumer,
+    ):
+        while batch := consumer.poll(max_events=100):
+            consumer.commit(batch, failed={event: ValueError("no such customer") for event in batch})
+
+
+def test_a_topic_is_made_shown_changed_and_dropped(relaybox: Command, env: dict[str, str]) -> None:
+    assert "no topics" in relaybox("topics", "list", **env).stdout
+    made = relaybox.json("topics", "configure", "orders", "--semantics", "pub_sub", "--retention", "7d", **env)
+    assert (made["tracking"], made["retention"]) == ("offset", 7 * 86400)
+    changed = relaybox.json("topics", "configure", "orders", "--preset", "critical", "--fetch-batch", "50", **env)
+    assert (changed["block_writes"], changed["fetch_batch"], changed["semantics"]) == (True, 50, "pub_sub")
+    assert [topic["name"] for topic in relaybox.json("topics", "list", **env)["topics"]] == ["orders"]
+    assert relaybox.json("topics", "show", "orders", **env)["groups"] == []
+    assert "pub_sub" in relaybox("topics", "show", "orders", **env).stdout
+    relaybox("topics", "drop", "orders", exit_code=1, answer="n\n", **env)
+    assert relaybox.json("topics", "drop", "orders", "--yes", **env) == {"dropped": True}
+    assert relaybox.json("topics", "drop", "orders", "--yes", **env) == {"dropped": False}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--tracking", "bitmap"), "topics move orders bitmap"),
+        (("--semantics", "queue"), "stays one"),
+        (("--retention", "soon"), "soon"),
+        (("--shards", "4"), "shards"),
+    ],
+)
+def test_what_cannot_be_changed_is_refused(
+    relaybox: Command, env: dict[str, str], options: tuple[str, ...], words: str
+) -> None:
+    relaybox("topics", "configure", "orders", "--semantics", "pub_sub", **env)
+    assert words in relaybox("topics", "configure", "orders", *options, exit_code=1, **env).output
+
+
+def test_a_group_is_watched_stopped_and_moved(relaybox: Command, env: dict[str, str]) -> None:
+    relaybox("topics", "configure", "orders", "--semantics", "pub_sub", **env)
+    assert relaybox.json("groups", "create", "orders", "mail", "--from", "earliest", **env)["state"] == "active"
+    assert "mail" in relaybox("groups", "create", "orders", "mail", exit_code=1, **env).output
+    relaybox("groups", "create", "orders", "mail", "--if-not-exists", **env)
+    write(env, "orders", 30)
+    assert relaybox.json("groups", "lag", "orders", "mail", **env)["events"] == 30
+    assert "30 events behind" in relaybox("groups", "lag", "orders", "mail", **env).stdout
+    relaybox("groups", "lag", "orders", "mail", "--max", "29", exit_code=1, **env)
+    relaybox("groups", "pause", "orders", "mail", "--reason", "mailer is being moved", **env)
+    assert relaybox.json("groups", "show", "orders", "mail", **env)["state"] == "paused"
+    relaybox("groups", "resume", "orders", "mail", **env)
+    assert relaybox.json("groups", "seek", "orders", "mail", "--to", "latest", "--yes", **env)["events"] == 0
+    assert relaybox.json("groups", "seek", "orders", "mail", "--to", "21", "--yes", **env)["events"] == 10
+    assert "2026" in relaybox("groups", "seek", "orders", "mail", "--to", "soon", "--yes", exit_code=1, **env).output
+    [group] = relaybox.json("groups", "list", "--topic", "orders", **env)["groups"]
+    assert (group["group"], group["state"], group["pending"]) == ("mail", "active", 10)
+    assert "mail" in relaybox("groups", "list", **env).stdout
+    assert "members" in relaybox("groups", "show", "orders", "mail", **env).stdout
+    assert relaybox.json("groups", "cancel", "orders", "mail", "--yes", **env)["state"] == "cancelled"
+    relaybox("groups", "resume", "orders", "mail", exit_code=1, **env)
+    assert relaybox.json("groups", "remove", "orders", "other", "--yes", **env) == {"removed": False}
+
+
+def test_dead_events_of_a_group_are_listed_replayed_and_skipped(relaybox: Command, env: dict[str, str]) -> None:
+    relaybox("topics", "configure", "orders", "--semantics", "pub_sub", **env)
+    relaybox("groups", "create", "orders", "mail", "--max-attempts", "1", **env)
+    write(env, "orders", 6)
+    fail(env, "orders", "mail")
+    dead = relaybox.json("groups", "parked", "orders", "mail", "--state", "dead", **env)["parked"]
+    assert len(dead) == 6
+    assert all("no such customer" in one["error"] for one in dead)
+    assert "no such customer" in relaybox("groups", "parked", "orders", "mail", **env).stdout
+    first = str(dead[0]["seq"])
+    assert relaybox.json("groups", "skip", "orders", "mail", first, **env) == {"skipped": 1}
+    second = str(dead[1]["seq"])
+    assert relaybox.json("groups", "replay", "orders", "mail", second, **env) == {"replayed": 1}
+    assert relaybox.json("groups", "replay", "orders", "mail", "--yes", **env) == {"replayed": 4}
+    assert relaybox.json("groups", "parked", "orders", "mail", "--state", "dead", **env) == {"parked": []}
+
+
+def test_a_late_group_is_backfilled(relaybox: Command, env: dict[str, str]) -> None:
+    relaybox("topics", "configure", "orders", "--semantics", "pub_sub", "--tracking", "bitmap", **env)
+    relaybox("groups", "create", "orders", "early", **env)
+    write(env, "orders", 12)
+    relaybox("groups", "create", "orders", "late", "--from", "earliest", **env)
+    result = relaybox.json("groups", "backfill", "orders", "late", "--fast", "--unlimited", **env)
+    assert (result["outcome"], result["processed"]) == ("already_completed", 12)
+    status = relaybox.json("groups", "backfill", "orders", "late", "--status", **env)
+    assert (status["state"], status["percent"]) == ("completed", 100.0)
+    assert relaybox.json("groups", "backfill", "orders", "late", "--cancel", **env) == {"cancelled": False}
+
+
+def test_a_topic_is_advised_and_moved(relaybox: Command, env: dict[str, str]) -> None:
+    relaybox("topics", "configure", "orders", "--semantics", "pub_sub", **env)
+    relaybox("groups", "create", "orders", "mail", **env)
+    write(env, "orders", 5)
+    assert relaybox.json("topics", "advise", "orders", **env)["tracking"] == "offset"
+    assert "bitmap" in relaybox("topics", "advise", "orders", "--audit", **env).stdout
+    assert relaybox("topics", "move", "orders", "bitmap", "--plan", **env).stdout
+    assert relaybox.json("topics", "move", "orders", "bitmap", "--rollback", **env) == {"rolled_back": False}
+    relaybox("topics", "move", "orders", "bitmap", "--yes", **env)
+    assert relaybox.json("topics", "show", "orders", **env)["tracking"] == "bitmap"
+    assert relaybox.json("groups", "lag", "orders", "mail", **env)["events"] == 5
+
+
+def test_an_engine_without_topics_says_so(relaybox: Command, url: str) -> None:
+    assert "PostgreSQL" in relaybox("topics", "list", exit_code=1, RELAYBOX_URL=url).output
