@@ -82,7 +82,7 @@ async def test_everything_is_stored_as_it_came(url: str, is_async: bool) -> None
     assert (alone[2], bytes(alone[7])) == (None, b"")
     store = open_inbox_store(open_sync(url).dialect, InboxTables())
     occurred = one(url, "SELECT occurred_at FROM inbox ORDER BY seq LIMIT 1")
-    assert store.from_time(occurred) == at  # type: ignore[attr-defined]
+    assert store.from_time(occurred) == at
 
 
 async def test_received_when_the_clock_says_so(url: str, is_async: bool) -> None:
@@ -163,13 +163,12 @@ async def test_a_forgotten_id_is_new_beside_its_old_message(url: str) -> None:
 
 
 async def test_status_of_many(url: str) -> None:
-    """Beyond ten thousand the ledger is estimated, and never below what was counted."""
+    """Beyond ten thousand counts are estimated, and never below what was counted."""
     with Inbox(url) as inbox:
         for _ in range(3):
             inbox.accept_all(None, [arrived(n) for n in range(4_000)])
         status = inbox.status()
-    assert status.pending == 12_000
-    assert status.seen > 10_000
+    assert min(status.pending, status.seen) > 10_000
 
 
 # -- in the caller's transaction -------------------------------------------------------------------------

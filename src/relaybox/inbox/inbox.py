@@ -1,9 +1,15 @@
-"""Inbox and AsyncInbox, twins over the same ops: accept messages of other services, each of them once.
+"""Inbox and AsyncInbox, twins over the same ops: accept messages of other services once, and process each once.
 
     inbox = Inbox("postgresql://localhost/billing", "orders_inbox")
     inbox.migrate()
     inbox.accept(None, event)           # in a transaction of its own
     inbox.accept(session, event)        # or in yours: stored if and when you commit
+
+    def handle(event, connection):      # its writes and the mark "processed" are one transaction
+        connection.execute("INSERT INTO invoice …")
+
+    inbox.process(handle)               # what is due now
+    with inbox.processor(handle): ...   # or in the background
 
 An id is a duplicate from the commit on that brought it, however long ago that was. Two transactions that accept the
 same id at once are never both told that it is new: the second waits for the first to end.
@@ -11,25 +17,49 @@ same id at once are never both told that it is new: the second waits for the fir
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Self
+from collections.abc import Callable, Sequence
+from typing import Any, Self, Unpack
 
 from ..clock import SYSTEM_CLOCK, Clock
-from ..drivers import open_async, open_sync, wrap
+from ..drivers import open_async, open_sync, parse, wrap
 from ..drivers.spi import AsyncConnection, AsyncRunner, Connection, Runner
 from ..errors import ConfigError, InvalidEvent, NoTransaction
 from ..event import Event
 from ..op import Op, arun, run
 from ..store.inbox import InboxStatus, InboxStore, InboxTables, check_source, open_inbox_store
+from ..store.inbox_gaps import Gap
+from ..store.inbox_meta import Plan
+from ..store.inbox_operate import DeadMessage, InboxHealth, MessageFilter, Thresholds, TypeStats
+from ..store.inbox_order import Order, Priority
 from ..store.spi import Migration
+from .drain import Drained, Retention, drain, drain_op
+from .operations import Operations
+from .process import MessageHandler
+from .processor import AsyncProcessor, Options, Processed, Processor
+
+PAGE = 500  # messages per transaction of a replay by filter
 
 
 class _Shared:
     """What the twins have in common: the checks before anything reaches the database."""
 
-    def __init__(self, store: InboxStore, clock: Clock) -> None:
+    def __init__(self, target: Any, store: InboxStore, plan: Plan, clock: Clock) -> None:
         self.store = store
+        self._target = target
+        self._plan = plan
         self._clock = clock
+        self._processors: set[Callable[[], None]] = set()
+        self._operations = Operations(store, plan, clock)
+
+    def _processor(self, handler: MessageHandler, options: Options) -> AsyncProcessor:
+        if isinstance(self._target, str) and parse(self._target).in_memory:
+            raise ConfigError("an in-memory SQLite database belongs to one connection; use a file")
+        return AsyncProcessor(self._target, self.store, handler, options, self._plan, self._clock, self._processors)
+
+    def _wake(self) -> None:
+        """Processors of this process need not wait for their next poll."""
+        for wake in tuple(self._processors):
+            wake()
 
     def _op(self, events: Sequence[Event], source: str | None) -> Op[list[bool]]:
         if isinstance(events, Event) or not all(isinstance(event, Event) for event in events):
@@ -50,6 +80,8 @@ class _Shared:
                 "accept() needs an open transaction, or None for one of its own; this "
                 f"{type(handle).__module__}.{type(handle).__qualname__} is in autocommit mode. Begin one first"
             )
+        if self._processors:
+            connection.after_commit(self._wake)
         return connection
 
 
@@ -57,11 +89,19 @@ class Inbox(_Shared):
     """For synchronous programs. Safe to use from many threads."""
 
     def __init__(
-        self, target: Any, name: str = "inbox", *, schema: str | None = None, clock: Clock = SYSTEM_CLOCK
+        self,
+        target: Any,
+        name: str = "inbox",
+        *,
+        schema: str | None = None,
+        order: Order | None = None,
+        priority: Priority | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        plan = Plan(order, priority)
         tables = InboxTables(name, schema)
         self._db: Runner = open_sync(target)
-        super().__init__(open_inbox_store(self._db.dialect, tables), clock)
+        super().__init__(target, open_inbox_store(self._db.dialect, tables), plan, clock)
 
     def migrate(self) -> list[Migration]:
         """Create or upgrade the tables. Safe to call from many processes at once, and again."""
@@ -82,14 +122,103 @@ class Inbox(_Shared):
         """The same for many, all or none, in list order."""
         op = self._op(events, source)
         if handle is None:
-            return self._db.run(op)
+            answers = self._db.run(op)
+            self._wake()
+            return answers
         connection = self._connection(handle)
         if connection.is_async:
             raise ConfigError(f"{type(handle).__qualname__} is an async handle; use AsyncInbox")
         return run(op, connection)
 
+    def processor(self, handler: MessageHandler, **options: Unpack[Options]) -> Processor:
+        """Processes in the background while its `with` block runs."""
+        return Processor(self._processor(handler, options))
+
+    def process(self, handler: MessageHandler, **options: Unpack[Options]) -> Processed:
+        """Processes what is due now (at most `limit` messages), and says what became of it."""
+        with self.processor(handler, **options) as processor:
+            return processor.drained()
+
     def status(self) -> InboxStatus:
         return self._db.run(self.store.counts(), tx=False)
+
+    # -- order and priority -------------------------------------------------------------------------
+
+    def enable_ordering(self, order: Order | None = None) -> None:
+        """For all processes that use this inbox, from their next start on. Raises InboxOrderingPriorityConflict."""
+        self._db.run(self._operations.enable(order=order or Order()))
+
+    def disable_ordering(self) -> bool:
+        return self._db.run(self._operations.disable_ordering())
+
+    def enable_priority(self, priority: Priority | None = None) -> None:
+        self._db.run(self._operations.enable(priority=priority or Priority()))
+
+    def disable_priority(self) -> bool:
+        return self._db.run(self._operations.disable_priority())
+
+    def gaps(self, limit: int = 100) -> list[Gap]:
+        """Numbers that are missing, the longest missed first."""
+        return self._db.run(self._operations.gaps(limit), tx=False)
+
+    def expected(self, key: str) -> int | None:
+        """The next number of a key; None: nothing of it was processed yet."""
+        return self._db.run(self.store.expected(key), tx=False)
+
+    def skip(self, key: str, to: int | None = None) -> int | None:
+        """Let a key go on with this number, or with the lowest that is held back. It never goes back."""
+        number = self._db.run(self._operations.skip(key, to))
+        self._wake()
+        return number
+
+    # -- operate ------------------------------------------------------------------------------------
+
+    def health(self, thresholds: Thresholds | None = None) -> InboxHealth:
+        return self._db.run(self._operations.health(thresholds), tx=False)
+
+    def stats(self) -> list[TypeStats]:
+        """By type of event. Reads every message that is kept."""
+        return self._db.run(self.store.types(), tx=False)
+
+    def dead(self, where: MessageFilter | None = None, *, after: int = 0, limit: int = 100) -> list[DeadMessage]:
+        """Dead letters, oldest first; `after` is the `event.seq` of the last one you have."""
+        return self._db.run(self._operations.dead(where, after, limit), tx=False)
+
+    def count_dead(self, where: MessageFilter | None = None) -> int:
+        return self._db.run(self.store.count_dead_messages(where or MessageFilter()), tx=False)
+
+    def replay(self, event_ids: Sequence[str]) -> list[str]:
+        """Process these again, whether dead or processed. Returns the ids of which that was so."""
+        replayed = self._db.run(self._operations.replay(event_ids))
+        self._wake()
+        return replayed
+
+    def replay_all(self, where: MessageFilter | None = None, *, processed: bool = False) -> int:
+        """The same for all dead letters that the filter finds, or for all processed messages. Returns how many."""
+        total, after, before = 0, 0, -1
+        while after != before:
+            before = after
+            page = self._operations.replay_page(where or MessageFilter(), after, PAGE, processed=processed)
+            after, count = self._db.run(page)
+            total += count
+        self._wake()
+        return total
+
+    def discard(self, event_ids: Sequence[str]) -> list[str]:
+        """Dead letters go for good. An ordered key goes on past them. Returns the ids that were dead."""
+        discarded = self._db.run(self._operations.discard(event_ids))
+        self._wake()
+        return discarded
+
+    def drain(self, retention: Retention | None = None) -> Drained:
+        """Delete what is older than it shall be kept."""
+        retention, drained = retention or Retention(), Drained()
+        for kind, before in retention.due(self._clock.now()):
+            gone = retention.batch
+            while gone >= retention.batch:
+                gone = self._db.run(drain_op(self.store, kind, before, retention.batch))
+                drained.add(kind, gone)
+        return drained
 
     def close(self) -> None:
         self._db.close()
@@ -105,11 +234,19 @@ class AsyncInbox(_Shared):
     """For asyncio programs."""
 
     def __init__(
-        self, target: Any, name: str = "inbox", *, schema: str | None = None, clock: Clock = SYSTEM_CLOCK
+        self,
+        target: Any,
+        name: str = "inbox",
+        *,
+        schema: str | None = None,
+        order: Order | None = None,
+        priority: Priority | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        plan = Plan(order, priority)
         tables = InboxTables(name, schema)
         self._db: AsyncRunner = open_async(target)
-        super().__init__(open_inbox_store(self._db.dialect, tables), clock)
+        super().__init__(target, open_inbox_store(self._db.dialect, tables), plan, clock)
 
     async def migrate(self) -> list[Migration]:
         return await self._db.run(self.store.migrate())
@@ -123,12 +260,83 @@ class AsyncInbox(_Shared):
     async def accept_all(self, handle: Any, events: Sequence[Event], *, source: str | None = None) -> list[bool]:
         op = self._op(events, source)
         if handle is None:
-            return await self._db.run(op)
+            answers = await self._db.run(op)
+            self._wake()
+            return answers
         connection = self._connection(handle)
         return await arun(op, connection) if connection.is_async else run(op, connection)
 
+    def processor(self, handler: MessageHandler, **options: Unpack[Options]) -> AsyncProcessor:
+        return self._processor(handler, options)
+
+    async def process(self, handler: MessageHandler, **options: Unpack[Options]) -> Processed:
+        async with self.processor(handler, **options) as processor:
+            return await processor.drained()
+
     async def status(self) -> InboxStatus:
         return await self._db.run(self.store.counts(), tx=False)
+
+    # -- order and priority -------------------------------------------------------------------------
+
+    async def enable_ordering(self, order: Order | None = None) -> None:
+        await self._db.run(self._operations.enable(order=order or Order()))
+
+    async def disable_ordering(self) -> bool:
+        return await self._db.run(self._operations.disable_ordering())
+
+    async def enable_priority(self, priority: Priority | None = None) -> None:
+        await self._db.run(self._operations.enable(priority=priority or Priority()))
+
+    async def disable_priority(self) -> bool:
+        return await self._db.run(self._operations.disable_priority())
+
+    async def gaps(self, limit: int = 100) -> list[Gap]:
+        return await self._db.run(self._operations.gaps(limit), tx=False)
+
+    async def expected(self, key: str) -> int | None:
+        return await self._db.run(self.store.expected(key), tx=False)
+
+    async def skip(self, key: str, to: int | None = None) -> int | None:
+        number = await self._db.run(self._operations.skip(key, to))
+        self._wake()
+        return number
+
+    # -- operate ------------------------------------------------------------------------------------
+
+    async def health(self, thresholds: Thresholds | None = None) -> InboxHealth:
+        return await self._db.run(self._operations.health(thresholds), tx=False)
+
+    async def stats(self) -> list[TypeStats]:
+        return await self._db.run(self.store.types(), tx=False)
+
+    async def dead(self, where: MessageFilter | None = None, *, after: int = 0, limit: int = 100) -> list[DeadMessage]:
+        return await self._db.run(self._operations.dead(where, after, limit), tx=False)
+
+    async def count_dead(self, where: MessageFilter | None = None) -> int:
+        return await self._db.run(self.store.count_dead_messages(where or MessageFilter()), tx=False)
+
+    async def replay(self, event_ids: Sequence[str]) -> list[str]:
+        replayed = await self._db.run(self._operations.replay(event_ids))
+        self._wake()
+        return replayed
+
+    async def replay_all(self, where: MessageFilter | None = None, *, processed: bool = False) -> int:
+        total, after, before = 0, 0, -1
+        while after != before:
+            before = after
+            page = self._operations.replay_page(where or MessageFilter(), after, PAGE, processed=processed)
+            after, count = await self._db.run(page)
+            total += count
+        self._wake()
+        return total
+
+    async def discard(self, event_ids: Sequence[str]) -> list[str]:
+        discarded = await self._db.run(self._operations.discard(event_ids))
+        self._wake()
+        return discarded
+
+    async def drain(self, retention: Retention | None = None) -> Drained:
+        return await drain(self._db, self.store, retention or Retention(), self._clock)
 
     async def close(self) -> None:
         await self._db.close()

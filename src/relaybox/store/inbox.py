@@ -2,6 +2,8 @@
 
     message   wide and never updated
     pending   narrow, one row per message that waits to be processed
+    done      when a message was processed; dead: why it never will be
+    state     the next number of every ordered key
     seen      the ids of all that was ever accepted; it outlives the messages, so a late duplicate is still one
 
 Migrations and queries are a set of their own in `store/<dialect>/inbox`, laid out like a dialect's folder: a receiving
@@ -15,18 +17,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from importlib import import_module
-from typing import Protocol
+from typing import Any, ClassVar
 
 from ..errors import ConfigError
 from ..event import Event
 from ..op import Op
+from .inbox_gaps import InboxGaps
+from .inbox_meta import InboxMeta
+from .inbox_operate import InboxOperate, InboxStatus
 from .migrate import migration_files
 from .names import Tables
 from .queries import fill, load
 from .spi import Migration
-from .sql_store import SqlOutboxStore
-from .steps import chunks
+from .steps import as_json, chunks
 
+__all__ = ["InboxStatus", "InboxStore", "InboxTables", "check_source", "open_inbox_store"]
+
+PARTS = ("seen", "done", "state", "meta", "mine", "waiting", "letters", "stats")
 _STORES = {"postgres": "PostgresInboxStore", "sqlite": "SqliteInboxStore", "mysql": "MysqlInboxStore"}
 
 
@@ -39,42 +46,25 @@ class InboxTables(Tables):
     def substitutions(self, quote: str) -> dict[str, str]:
         names = Tables.substitutions(self, quote)
         prefix = f"{quote}{self.schema}{quote}." if self.schema else ""
-        seen = self.part("seen")
         names |= {"message": names["event"], "message_name": self.event}
-        return names | {"seen": f"{prefix}{quote}{seen}{quote}", "seen_name": seen}
+        for part in PARTS:
+            names |= {part: f"{prefix}{quote}{self.part(part)}{quote}", f"{part}_name": self.part(part)}
+        return names
 
 
-@dataclass(frozen=True, slots=True)
-class InboxStatus:
-    """One look at an inbox. `seen` is an estimate where counting would be slow."""
+class InboxStore(InboxMeta, InboxGaps, InboxOperate):
+    never: ClassVar[str]  # a time that does not come
 
-    pending: int
-    seen: int
-
-
-class InboxStore(Protocol):
-    dialect: str
-    tables: Tables
-
-    def accept(self, events: Sequence[Event], source: str | None, now: datetime | None) -> Op[list[bool]]:
-        """Store what was not seen before, in list order; of each event whether that was so. Needs a transaction.
-
-        Another transaction that has accepted the same id and not ended is waited for.
-        """
-        ...
-
-    def counts(self) -> Op[InboxStatus]: ...
-    def read_only(self) -> Op[bool]: ...
-
-    def plan(self) -> Op[list[Migration]]: ...
-    def migrate(self) -> Op[list[Migration]]: ...
-    def verify_schema(self) -> Op[None]: ...
-
-
-class SqlInboxStore(SqlOutboxStore):
     def __init__(self, tables: InboxTables | None = None) -> None:
         super().__init__(tables or InboxTables())
-        self.sql |= load(f"{self.dialect}/inbox", self.tables, self.quote, self.words)
+        words = {**self.words, "never": self.never}
+        self.sql |= load(f"{self.dialect}/inbox", self.tables, self.quote, words)
+
+    def table(self, rows: Sequence[Sequence[Any]], *names: str) -> dict[str, Any]:
+        return {"rows": as_json(rows)}
+
+    def event_ids(self, ids: Sequence[str]) -> Any:
+        return as_json(list(ids))
 
     def migrations(self) -> list[Migration]:
         names = self.tables.substitutions(self.quote)
@@ -84,6 +74,10 @@ class SqlInboxStore(SqlOutboxStore):
         ]
 
     def accept(self, events: Sequence[Event], source: str | None, now: datetime | None) -> Op[list[bool]]:
+        """Store what was not seen before, in list order; of each event whether that was so. Needs a transaction.
+
+        Another transaction that has accepted the same id and not ended is waited for.
+        """
         answers: list[bool] = []
         for chunk in chunks(events):
             distinct: dict[str, Event] = {}
@@ -98,10 +92,6 @@ class SqlInboxStore(SqlOutboxStore):
     def insert_new(self, events: Sequence[Event], source: str | None, now: datetime | None) -> Op[set[str]]:
         """One chunk of distinct events. Returns the ids that were new."""
         raise NotImplementedError
-
-    def counts(self) -> Op[InboxStatus]:
-        result = yield self.sql["inbox.status"].bind()
-        return InboxStatus(*map(int, result.rows[0]))
 
     def read_only(self) -> Op[bool]:
         """Whether nothing can be accepted here, as on a standby."""

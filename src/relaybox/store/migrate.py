@@ -34,10 +34,10 @@ def migration_files(dialect: str) -> tuple[tuple[int, str, str], ...]:
 
 def statements(sql: str) -> list[str]:
     """One statement per element. Our files have no `;` inside literals or bodies."""
-    return [part.strip() for part in without_comments(_inline(sql)).split(";") if part.strip()]
+    return [part.strip() for part in without_comments(inline(sql)).split(";") if part.strip()]
 
 
-def _inline(sql: str) -> str:
+def inline(sql: str) -> str:
     return re.sub(r"--[^\n]*", "", sql)
 
 
@@ -56,7 +56,7 @@ class MigrationOps:
     def migrations(self) -> list[Migration]:
         names = self.tables.substitutions(self.quote)
         return [
-            Migration(version, name, fill(_inline(text), names), hashlib.sha256(text.encode()).hexdigest())
+            Migration(version, name, fill(inline(text), names), hashlib.sha256(text.encode()).hexdigest())
             for version, name, text in migration_files(self.dialect)
         ]
 

@@ -6,9 +6,10 @@ clock decides; tests pass a time. Times go in and come out as aware UTC datetime
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
 from ..event import Event
@@ -43,6 +44,7 @@ class Capabilities:
     transactional_ddl: bool  # a failed migration leaves nothing behind
     advisory_keys: bool = False  # ordered delivery can choose keys by advisory locks
     locked_keys: bool = False  # ordered delivery can choose keys by locks on their head rows
+    whole_claims: bool = False  # understands Settlement.whole: a claim is one row, not one per event
 
     @property
     def order_strategies(self) -> tuple[str, ...]:
@@ -118,7 +120,8 @@ class Death(NamedTuple):
 class Settlement(NamedTuple):
     """A batch of outcomes. In ordered delivery `hold` names the heads whose keys must wait, `park` those
     whose keys wait for an operator, and everything settled for good frees its key. `free` are leases of keys
-    of which nothing is left in their claim."""
+    of which nothing is left in their claim. `whole` are claims of which everything that is left is done, with how
+    many events that is: they are not in `done`."""
 
     done: Sequence[Held] = ()
     retry: Sequence[Retry] = ()
@@ -127,6 +130,7 @@ class Settlement(NamedTuple):
     park: Sequence[Held] = ()
     ordered: bool = False
     free: Sequence[KeyLease] = ()
+    whole: Mapping[int, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +262,7 @@ class OutboxStore(Protocol):
 
     # seeing
     def status(self, now: datetime | None) -> Op[Status]: ...
+    def failing(self) -> Op[int]: ...
     def waiting(self, limit: int, now: datetime | None) -> Op[list[tuple[Any, ...]]]: ...
     def notify(self, now: datetime | None) -> Op[bool]: ...
 

@@ -265,6 +265,10 @@ class SqlOutboxStore(MigrationOps):
         result = yield self.sql["outbox.status.waiting"].bind(limit=limit, now=self.to_time(now))
         return [self.event_row(row) for row in result.rows]
 
+    def failing(self) -> Op[int]:
+        result = yield self.sql["outbox.status.failing"].bind()
+        return int(result.rows[0][0])
+
     def status(self, now: datetime | None) -> Op[Status]:
         counts = yield self.sql["outbox.status"].bind(now=self.to_time(now))
         events = yield self.sql["outbox.status.events"].bind()

@@ -25,8 +25,9 @@ COPY_FROM = 200
 BATCH = 500  # events per waiting batch
 SPREAD = 2.0  # seconds over which the events of an expired claim come back
 
-_TYPES = {
+COLUMN_TYPES = {
     "seq": "int8",
+    "shard": "int2",
     "event_id": "varchar",
     "event_type": "varchar",
     "aggregate_type": "varchar",
@@ -55,6 +56,7 @@ class PostgresStore(KeyedOutboxStore):
         transactional_ddl=True,
         advisory_keys=True,
         locked_keys=True,
+        whole_claims=True,
     )
 
     def from_time(self, value: datetime) -> datetime:
@@ -76,7 +78,7 @@ class PostgresStore(KeyedOutboxStore):
             return [int(result.rows[0][0])]
         if copy and len(events) >= COPY_FROM:
             return (yield from self._write_copy(events, claim, now))
-        result = yield self.sql["outbox.write.many"].bind(**self._arrays(events), **self._title(claim), now=now)
+        result = yield self.sql["outbox.write.many"].bind(**event_arrays(events), **self._title(claim), now=now)
         return sorted(row[0] for row in result.rows)
 
     def _one(self, event: Event, claim: Claim | None, now: datetime | None) -> Statement:
@@ -93,38 +95,19 @@ class PostgresStore(KeyedOutboxStore):
         return {"token": claim.token, "owner": claim.owner, "lease": claim.lease.total_seconds()}
 
     def write_plain(self, events: Sequence[Event], now: datetime | None) -> Op[list[int]]:
-        result = yield self.sql["outbox.write.plain"].bind(**self._arrays(events), now=now)
+        result = yield self.sql["outbox.write.plain"].bind(**event_arrays(events), now=now)
         return sorted(row[0] for row in result.rows)
-
-    def _arrays(self, events: Sequence[Event]) -> dict[str, list[Any]]:
-        columns = self._columns(events)
-        plural = {"payload": "payloads", "headers": "headers"}
-        return {plural.get(name, f"{name}s"): values for name, values in columns.items()}
-
-    def _columns(self, events: Sequence[Event]) -> dict[str, list[Any]]:
-        return {
-            "event_id": [e.id for e in events],
-            "event_type": [e.type for e in events],
-            "aggregate_type": [None if e.aggregate_type == GLOBAL else e.aggregate_type for e in events],
-            "aggregate_id": [e.key for e in events],
-            "tenant_id": [e.tenant for e in events],
-            "content_type": [None if e.content_type == JSON else e.content_type for e in events],
-            "payload": [e.body for e in events],
-            "headers": [e.headers_text for e in events],
-            "occurred_at": [e.occurred_at for e in events],
-            "deliver_at": [e.deliver_at for e in events],
-        }
 
     def _write_copy(self, events: Sequence[Event], claim: Claim | None, now: datetime | None) -> Op[list[int]]:
         """Two COPYs instead of one statement, of the columns that are used at all: several times the rate."""
         drawn = yield self.sql["outbox.write.numbers"].bind(count=len(events), now=now)
         seqs = sorted(drawn.rows[0][0])
         at: datetime = drawn.rows[0][1]
-        columns = {"seq": seqs, **self._columns(events)}
+        columns = {"seq": seqs, **event_columns(events)}
         if now is not None:  # otherwise the column's default, the database's clock
             columns["created_at"] = [now] * len(events)
         used = {name: values for name, values in columns.items() if values.count(None) < len(values)}
-        types = [_TYPES[name] for name in used]
+        types = [COLUMN_TYPES[name] for name in used]
         rows = list(zip(*used.values(), strict=True))
         yield Copy(self.tables.event, self.tables.schema, list(used), types, rows)
         now_due = [seq for seq, e in zip(seqs, events, strict=True) if e.deliver_at is None]
@@ -249,8 +232,13 @@ class PostgresStore(KeyedOutboxStore):
 
     def settle(self, settlement: Settlement, now: datetime | None) -> Op[int]:
         everything: list[Held | Retry | Death] = [*settlement.done, *settlement.retry, *settlement.dead]
-        if settlement.retry or settlement.dead:
-            yield self.sql["outbox.claim.lock"].bind(tokens=_tokens(everything))
+        whole = sorted(settlement.whole)
+        if settlement.retry or settlement.dead or (whole and everything):
+            yield self.sql["outbox.claim.lock"].bind(tokens=sorted({*whole, *_tokens(everything)}))
+        lost = 0
+        if whole:
+            result = yield self.sql["outbox.settle.whole"].bind(tokens=whole, ordered=settlement.ordered)
+            lost = sum(settlement.whole.values()) - int(result.rows[0][0])
         for held, parked in ((settlement.hold, False), (settlement.park, True)):
             if held:
                 yield self.sql["outbox.settle.hold"].bind(**self.pairs(held), parked=parked, now=now)
@@ -260,9 +248,11 @@ class PostgresStore(KeyedOutboxStore):
             yield from self.settle_dead(settlement, now)
         if settlement.ordered:
             yield from self._unhold(settlement)
-        result = yield self.sql["outbox.settle.done"].bind(**self.pairs(everything))
+        if everything:
+            result = yield self.sql["outbox.settle.done"].bind(**self.pairs(everything))
+            lost += len(everything) - int(result.rows[0][0])
         yield from self._free(settlement.free)
-        return len(everything) - int(result.rows[0][0])
+        return lost
 
     # -- instances and shards -----------------------------------------------------------------------
 
@@ -306,6 +296,26 @@ class PostgresStore(KeyedOutboxStore):
     def notify(self, now: datetime | None) -> Op[bool]:
         result = yield self.sql["outbox.status.notify"].bind(now=now)
         return bool(result.rows)
+
+
+def event_columns(events: Sequence[Event]) -> dict[str, list[Any]]:
+    return {
+        "event_id": [e.id for e in events],
+        "event_type": [e.type for e in events],
+        "aggregate_type": [None if e.aggregate_type == GLOBAL else e.aggregate_type for e in events],
+        "aggregate_id": [e.key for e in events],
+        "tenant_id": [e.tenant for e in events],
+        "content_type": [None if e.content_type == JSON else e.content_type for e in events],
+        "payload": [e.body for e in events],
+        "headers": [e.headers_text for e in events],
+        "occurred_at": [e.occurred_at for e in events],
+        "deliver_at": [e.deliver_at for e in events],
+    }
+
+
+def event_arrays(events: Sequence[Event]) -> dict[str, list[Any]]:
+    plural = {"payload": "payloads", "headers": "headers"}
+    return {plural.get(name, f"{name}s"): values for name, values in event_columns(events).items()}
 
 
 def _batches(seqs: Sequence[int], claim: Claim | None, at: datetime) -> list[tuple[Any, ...]]:

@@ -5,18 +5,21 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from ....event import Event
 from ....ids import key_hash, new_token
 from ....op import Op
-from ...inbox import SqlInboxStore
+from ...inbox import InboxStore
+from ...inbox_order import position_of, priority_of
 from ...sql_store import lane_key
 from ...steps import as_json
 from .. import MysqlStore
 
 
-class MysqlInboxStore(SqlInboxStore, MysqlStore):
+class MysqlInboxStore(InboxStore, MysqlStore):
+    never: ClassVar[str] = "CAST('9999-12-31' AS datetime(6))"
+
     def insert_new(self, events: Sequence[Event], source: str | None, now: datetime | None) -> Op[set[str]]:
         at = self.to_time(now)
         new = yield from self._see({event.id for event in events}, at)
@@ -25,7 +28,10 @@ class MysqlInboxStore(SqlInboxStore, MysqlStore):
             yield self.sql["inbox.accept.message"].bind(rows=as_json(rows), source=source, now=at)
             ids = as_json([event.id for event in fresh])
             numbers: dict[str, int] = dict((yield self.sql["inbox.accept.numbers"].bind(event_ids=ids)).rows)
-            pending = [(numbers[event.id], key_hash(lane_key(event))) for event in fresh]
+            pending = [
+                (numbers[event.id], key_hash(lane_key(event)), position_of(event), priority_of(event))
+                for event in fresh
+            ]
             yield self.sql["inbox.accept.pending"].bind(rows=as_json(pending), now=at)
         return new
 

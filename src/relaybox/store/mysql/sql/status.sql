@@ -15,6 +15,10 @@ SELECT CASE WHEN c.n <= 10000 THEN c.n ELSE greatest(c.n, coalesce(
           WHERE t.table_schema = {database} AND t.table_name = '{event_name}'), 0)) END
 FROM (SELECT count(*) AS n FROM (SELECT 1 FROM {event} LIMIT 10001) f) c
 
+-- name: outbox.status.failing -> rows
+-- Waiting events whose last try failed, be it nobody's fault.
+SELECT count(last_error) FROM {pending}
+
 -- name: outbox.status.waiting -> rows
 -- What is due, in the order it was written, for people to look at: nothing is claimed or locked.
 SELECT e.seq, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,

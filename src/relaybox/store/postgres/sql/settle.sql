@@ -18,6 +18,17 @@ part AS (
   WHERE c.token = k.token AND cardinality(k.items) BETWEEN 1 AND k.had - 1)
 SELECT coalesce(sum(had - cardinality(items)), 0) FROM kept
 
+-- name: outbox.settle.whole -> rows
+-- The same for claims of which everything that is left is done: nothing is said event by event, and nothing looked
+-- at, unless keys are held. IS TRUE keeps IN a hashed lookup.
+WITH locked AS MATERIALIZED (
+  SELECT token, items FROM {claim} WHERE token = ANY(:tokens::bigint[]) ORDER BY token FOR UPDATE),
+unheld AS (
+  DELETE FROM {hold}
+  WHERE :ordered AND (seq IN (SELECT item / 65536 FROM locked, unnest(locked.items) AS item)) IS TRUE),
+gone AS (DELETE FROM {claim} c USING locked l WHERE c.token = l.token)
+SELECT coalesce(sum(cardinality(items)), 0) FROM locked
+
 -- name: outbox.settle.retry -> count
 -- Waits again, with the attempts the claim counted, unless this one was nobody's fault. The claims are locked before
 -- (outbox.claim.lock).

@@ -24,6 +24,10 @@ WHERE oid = to_regclass('{event}')
 SELECT pg_notify('{channel}', '')
 FROM (SELECT 1 FROM {instance} WHERE expires_at >= coalesce(:now, clock_timestamp()) LIMIT 1) AS listener
 
+-- name: outbox.status.failing -> rows
+-- Waiting events whose last try failed, be it nobody's fault.
+SELECT count(last_error) FROM {pending}
+
 -- name: outbox.status.waiting -> rows
 -- What is due, in the order it was written, for people to look at: nothing is claimed or locked.
 WITH clock AS MATERIALIZED (SELECT coalesce(:now, clock_timestamp()) AS now)

@@ -13,6 +13,10 @@ FROM {pending} CROSS JOIN (SELECT {clock} AS now) c
 SELECT CASE WHEN n <= 10000 THEN n ELSE (SELECT max(seq) FROM {event}) - (SELECT min(seq) FROM {event}) + 1 END
 FROM (SELECT count(*) AS n FROM (SELECT 1 FROM {event} LIMIT 10001))
 
+-- name: outbox.status.failing -> rows
+-- Waiting events whose last try failed, be it nobody's fault.
+SELECT count(last_error) FROM {pending}
+
 -- name: outbox.status.waiting -> rows
 -- What is due, in the order it was written, for people to look at: nothing is claimed or locked.
 SELECT e.seq, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,

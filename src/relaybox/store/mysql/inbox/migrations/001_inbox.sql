@@ -18,17 +18,24 @@ CREATE TABLE IF NOT EXISTS {message} (
 ) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- One row per message that is not processed yet. `due` is when that may be tried; of a claimed row (owner set) it is the
--- end of the lease.
+-- end of the lease; one that is held back until its predecessor is processed is never due.
 CREATE TABLE IF NOT EXISTS {pending} (
   seq        bigint      NOT NULL PRIMARY KEY,
   due        datetime(6) NOT NULL,
   key_hash   bigint      NOT NULL,            -- relaybox.ids.key_hash of the key
+  position   bigint,                          -- its number among the messages of its key, from the header `sequence`
+  priority   smallint    NOT NULL,            -- 1 to 9, from the header `priority`. 0: none
+  held       boolean     NOT NULL DEFAULT false,
+  replayed   boolean     NOT NULL DEFAULT false,
+  attempts   integer     NOT NULL,
+  strikes    integer     NOT NULL DEFAULT 0,  -- claims in a row that ended without an outcome
   token      bigint,
   owner      bigint,
-  attempts   integer     NOT NULL,
   claimed_at datetime(6),
   last_error text,
-  KEY {pending_name}_due (due, seq)
+  KEY {pending_name}_due (due, seq),
+  KEY {pending_name}_pos (key_hash, position, replayed),
+  KEY {pending_name}_prio (priority, due, seq)
 ) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- The ids of everything accepted, for longer than the messages are kept. As bytes: every text collation that both
@@ -36,5 +43,86 @@ CREATE TABLE IF NOT EXISTS {pending} (
 CREATE TABLE IF NOT EXISTS {seen} (
   event_id varbinary(1020) NOT NULL PRIMARY KEY,
   token    bigint          NOT NULL,          -- of the batch that brought it
-  seen_at  datetime(6)     NOT NULL
+  seen_at  datetime(6)     NOT NULL,
+  KEY {seen_name}_at (seen_at)
 ) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- When a message was processed. Written in the transaction of its effect.
+CREATE TABLE IF NOT EXISTS {done} (
+  seq          bigint      NOT NULL PRIMARY KEY,
+  processed_at datetime(6) NOT NULL,
+  attempts     integer     NOT NULL,
+  waited       double      NOT NULL,          -- seconds since it was received
+  KEY {done_name}_at (processed_at)
+) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+CREATE TABLE IF NOT EXISTS {dead} (
+  seq        bigint      NOT NULL PRIMARY KEY,
+  key_hash   bigint      NOT NULL,
+  position   bigint,
+  priority   smallint    NOT NULL,
+  replayed   boolean     NOT NULL,
+  attempts   integer     NOT NULL,
+  last_error text,
+  dead_at    datetime(6) NOT NULL,
+  KEY {dead_name}_pos (key_hash, position)
+) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- The next number of each key. It is never taken back: neither retention nor a replay starts a key anew. As bytes, for
+-- the reason of the ids.
+CREATE TABLE IF NOT EXISTS {state} (
+  key_hash     bigint          NOT NULL,
+  aggregate_id varbinary(1020) NOT NULL,
+  next         bigint          NOT NULL,
+  moved_at     datetime(6)     NOT NULL,
+  PRIMARY KEY (key_hash, aggregate_id)
+) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- A running processor. Its claims are free as soon as `expires_at` has passed.
+CREATE TABLE IF NOT EXISTS {instance} (
+  id         bigint       NOT NULL AUTO_INCREMENT PRIMARY KEY,
+  name       varchar(128) NOT NULL,
+  role       varchar(16)  NOT NULL,
+  started_at datetime(6)  NOT NULL,
+  expires_at datetime(6)  NOT NULL
+) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- What all processes that use this inbox must agree on.
+CREATE TABLE IF NOT EXISTS {meta} (
+  name  varchar(64) NOT NULL PRIMARY KEY,
+  value text        NOT NULL
+) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+CREATE OR REPLACE VIEW {status} AS
+SELECT m.seq, m.event_id, m.event_type, m.source, coalesce(m.aggregate_type, '__GLOBAL__') AS aggregate_type,
+       m.aggregate_id, m.tenant_id, coalesce(m.content_type, 'application/json') AS content_type,
+       m.payload, m.headers, m.occurred_at, m.received_at,
+       CASE WHEN d.seq IS NOT NULL THEN 'dead' WHEN p.seq IS NULL THEN 'processed' WHEN p.held THEN 'held'
+            WHEN p.owner IS NOT NULL THEN 'claimed' WHEN p.attempts > 0 THEN 'retry' ELSE 'pending' END AS status,
+       f.processed_at, coalesce(p.attempts, d.attempts, f.attempts) AS attempts,
+       coalesce(p.last_error, d.last_error) AS last_error, d.dead_at, p.position,
+       CASE WHEN p.owner IS NULL AND NOT p.held THEN p.due END AS due, i.name AS locked_by
+FROM {message} m
+LEFT JOIN {pending} p ON p.seq = m.seq
+LEFT JOIN {dead} d ON d.seq = m.seq
+LEFT JOIN {done} f ON f.seq = m.seq
+LEFT JOIN {instance} i ON i.id = p.owner;
+
+CREATE OR REPLACE VIEW {waiting} AS
+SELECT m.seq, m.event_id, m.event_type, m.source, m.aggregate_id, m.received_at, p.position, p.priority, p.held,
+       p.attempts, p.last_error, CASE WHEN p.owner IS NULL AND NOT p.held THEN p.due END AS due
+FROM {pending} p JOIN {message} m ON m.seq = p.seq;
+
+CREATE OR REPLACE VIEW {letters} AS
+SELECT m.seq, m.event_id, m.event_type, m.source, m.aggregate_id, m.received_at, d.position, d.attempts,
+       d.last_error, d.dead_at
+FROM {dead} d JOIN {message} m ON m.seq = d.seq;
+
+CREATE OR REPLACE VIEW {stats} AS
+SELECT m.event_type, count(p.seq) AS pending, count(f.seq) AS processed, count(d.seq) AS dead,
+       avg(f.waited) AS avg_processing_sec
+FROM {message} m
+LEFT JOIN {pending} p ON p.seq = m.seq
+LEFT JOIN {done} f ON f.seq = m.seq
+LEFT JOIN {dead} d ON d.seq = m.seq
+GROUP BY m.event_type;

@@ -45,6 +45,7 @@ STRAIGHT_JOIN {message} m ON m.event_id = s.event_id
 ORDER BY m.seq
 
 -- name: inbox.accept.pending -> count
-INSERT INTO {pending} (seq, due, key_hash, attempts)
-SELECT r.seq, {clock}, r.key_hash, 0
-FROM JSON_TABLE({rows}, '$[*]' COLUMNS (seq bigint PATH '$[0]', key_hash bigint PATH '$[1]')) r
+INSERT INTO {pending} (seq, due, key_hash, position, priority, attempts)
+SELECT r.seq, {clock}, r.key_hash, r.position, r.priority, 0
+FROM JSON_TABLE({rows}, '$[*]' COLUMNS (seq bigint PATH '$[0]', key_hash bigint PATH '$[1]',
+                                        position bigint PATH '$[2]', priority smallint PATH '$[3]')) r

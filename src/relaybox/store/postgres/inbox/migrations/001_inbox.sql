@@ -21,14 +21,24 @@ ALTER SEQUENCE {seq} OWNED BY {message}.seq;
 
 CREATE INDEX "{message_name}_event_id" ON {message} (event_id);
 
--- One row per message that is not processed yet. `due` is when that may be tried.
+-- One row per message that is not processed yet. `due` is when that may be tried; of a claimed row (owner set) it is the
+-- end of the lease; one that is held back until its predecessor is processed is never due.
 CREATE TABLE {pending} (
   seq        bigint      PRIMARY KEY,
   due        timestamptz NOT NULL,
   key_hash   bigint      NOT NULL,            -- relaybox.ids.key_hash of the key
+  position   bigint,                          -- its number among the messages of its key, from the header `sequence`
+  priority   smallint    NOT NULL,            -- 1 to 9, from the header `priority`; 0: none
+  held       boolean     NOT NULL DEFAULT false,
+  replayed   boolean     NOT NULL DEFAULT false,
   attempts   integer     NOT NULL,
+  strikes    integer     NOT NULL DEFAULT 0,  -- claims in a row that ended without an outcome
+  token      bigint,
+  owner      integer,
+  claimed_at timestamptz,
   last_error text
 ) WITH (
+  fillfactor = 70,
   autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 5000,
   autovacuum_vacuum_insert_scale_factor = 0.2, autovacuum_analyze_scale_factor = 0.2,
   autovacuum_analyze_threshold = 5000, autovacuum_vacuum_cost_delay = 0
@@ -36,8 +46,101 @@ CREATE TABLE {pending} (
 
 CREATE INDEX "{pending_name}_due" ON {pending} (due, seq);
 
+CREATE INDEX "{pending_name}_pos" ON {pending} (key_hash, position) INCLUDE (seq, replayed) WHERE position IS NOT NULL;
+
+CREATE INDEX "{pending_name}_prio" ON {pending} (priority, due, seq) WHERE priority > 0;
+
 -- The ids of everything accepted, for longer than the messages are kept.
 CREATE TABLE {seen} (
   event_id varchar(255) COLLATE "C" PRIMARY KEY,
   seen_at  timestamptz  NOT NULL
 );
+
+CREATE INDEX "{seen_name}_at" ON {seen} USING brin (seen_at);
+
+-- When a message was processed. Written in the transaction of its effect.
+CREATE TABLE {done} (
+  seq          bigint      PRIMARY KEY,
+  processed_at timestamptz NOT NULL,
+  attempts     integer     NOT NULL,
+  waited       float8      NOT NULL           -- seconds since it was received
+);
+
+CREATE INDEX "{done_name}_at" ON {done} (processed_at);
+
+CREATE TABLE {dead} (
+  seq        bigint      PRIMARY KEY,
+  key_hash   bigint      NOT NULL,
+  position   bigint,
+  priority   smallint    NOT NULL,
+  replayed   boolean     NOT NULL,
+  attempts   integer     NOT NULL,
+  last_error text,
+  dead_at    timestamptz NOT NULL
+);
+
+CREATE INDEX "{dead_name}_pos" ON {dead} (key_hash, position) WHERE position IS NOT NULL;
+
+-- The next number of each key. It is never taken back: neither retention nor a replay starts a key anew.
+CREATE TABLE {state} (
+  key_hash     bigint       NOT NULL,
+  aggregate_id varchar(255) COLLATE "C" NOT NULL,
+  next         bigint       NOT NULL,
+  moved_at     timestamptz  NOT NULL,
+  PRIMARY KEY (key_hash, aggregate_id)
+) WITH (fillfactor = 80);
+
+-- A running processor. Its claims are free as soon as `expires_at` has passed.
+CREATE TABLE {instance} (
+  id         integer      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  name       varchar(128) NOT NULL,
+  role       varchar(16)  NOT NULL,
+  started_at timestamptz  NOT NULL,
+  expires_at timestamptz  NOT NULL
+);
+
+-- What all processes that use this inbox must agree on.
+CREATE TABLE {meta} (
+  name  varchar(64) PRIMARY KEY,
+  value text        NOT NULL
+);
+
+-- Whether a key is the business of worker 0 … workers - 1: relaybox.inbox.is_mine in SQL. No key is everybody's.
+CREATE FUNCTION {mine}(aggregate_id text, worker integer, workers integer) RETURNS boolean
+  LANGUAGE sql IMMUTABLE PARALLEL SAFE
+  RETURN coalesce(((('x' || substr(md5(aggregate_id), 1, 16))::bit(64)::bigint & 9223372036854775807) >> 32)
+                  % workers = worker, true);
+
+CREATE VIEW {status} AS
+SELECT m.seq, m.event_id, m.event_type, m.source, coalesce(m.aggregate_type, '__GLOBAL__') AS aggregate_type,
+       m.aggregate_id, m.tenant_id, coalesce(m.content_type, 'application/json') AS content_type,
+       m.payload, m.headers, m.occurred_at, m.received_at,
+       CASE WHEN d.seq IS NOT NULL THEN 'dead' WHEN p.seq IS NULL THEN 'processed' WHEN p.held THEN 'held'
+            WHEN p.owner IS NOT NULL THEN 'claimed' WHEN p.attempts > 0 THEN 'retry' ELSE 'pending' END AS status,
+       f.processed_at, coalesce(p.attempts, d.attempts, f.attempts) AS attempts,
+       coalesce(p.last_error, d.last_error) AS last_error, d.dead_at, p.position,
+       CASE WHEN p.owner IS NULL AND NOT p.held THEN p.due END AS due, i.name AS locked_by
+FROM {message} m
+LEFT JOIN {pending} p ON p.seq = m.seq
+LEFT JOIN {dead} d ON d.seq = m.seq
+LEFT JOIN {done} f ON f.seq = m.seq
+LEFT JOIN {instance} i ON i.id = p.owner;
+
+CREATE VIEW {waiting} AS
+SELECT m.seq, m.event_id, m.event_type, m.source, m.aggregate_id, m.received_at, p.position, p.priority, p.held,
+       p.attempts, p.last_error, CASE WHEN p.owner IS NULL AND NOT p.held THEN p.due END AS due
+FROM {pending} p JOIN {message} m ON m.seq = p.seq;
+
+CREATE VIEW {letters} AS
+SELECT m.seq, m.event_id, m.event_type, m.source, m.aggregate_id, m.received_at, d.position, d.attempts,
+       d.last_error, d.dead_at
+FROM {dead} d JOIN {message} m ON m.seq = d.seq;
+
+CREATE VIEW {stats} AS
+SELECT m.event_type, count(p.seq) AS pending, count(f.seq) AS processed, count(d.seq) AS dead,
+       avg(f.waited) AS avg_processing_sec
+FROM {message} m
+LEFT JOIN {pending} p ON p.seq = m.seq
+LEFT JOIN {done} f ON f.seq = m.seq
+LEFT JOIN {dead} d ON d.seq = m.seq
+GROUP BY m.event_type;

@@ -8,9 +8,9 @@ WITH given AS MATERIALIZED (
   FROM (SELECT * FROM unnest(
           :event_ids::text[], :event_types::text[], :aggregate_types::text[], :aggregate_ids::text[],
           :tenant_ids::text[], :content_types::text[], :payloads::bytea[], :headers::text[],
-          :occurred_ats::timestamptz[], :key_hashes::bigint[])
+          :occurred_ats::timestamptz[], :key_hashes::bigint[], :positions::bigint[], :priorities::smallint[])
         WITH ORDINALITY AS u(event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
-                             payload, headers, occurred_at, key_hash, ord)
+                             payload, headers, occurred_at, key_hash, position, priority, ord)
         ORDER BY ord) o),
 fresh AS (
   INSERT INTO {seen} (event_id, seen_at)
@@ -25,6 +25,6 @@ m AS (
   SELECT seq, event_id, event_type, :source, aggregate_type, aggregate_id, tenant_id, content_type,
          payload, headers, occurred_at, coalesce(:now, clock_timestamp()) FROM kept),
 p AS (
-  INSERT INTO {pending} (seq, due, key_hash, attempts)
-  SELECT seq, coalesce(:now, clock_timestamp()), key_hash, 0 FROM kept)
+  INSERT INTO {pending} (seq, due, key_hash, position, priority, attempts)
+  SELECT seq, coalesce(:now, clock_timestamp()), key_hash, position, priority, 0 FROM kept)
 SELECT event_id FROM kept

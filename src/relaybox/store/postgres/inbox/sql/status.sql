@@ -1,9 +1,33 @@
 -- name: inbox.status -> rows
--- Waiting, and ever accepted: counted while that is cheap, then the planner's estimate.
-SELECT (SELECT count(*) FROM {pending}),
-       CASE WHEN n <= 10000 THEN n
-            ELSE (SELECT greatest(reltuples, n)::bigint FROM pg_class WHERE oid = to_regclass('{seen}')) END
-FROM (SELECT count(*) AS n FROM (SELECT 1 FROM {seen} LIMIT 10001) s) c
+-- Waiting, dead, ever accepted: counted while that is cheap, then the planner's estimate.
+SELECT CASE WHEN p.n <= 10000 THEN p.n
+            ELSE (SELECT greatest(reltuples, p.n)::bigint FROM pg_class WHERE oid = to_regclass('{pending}')) END,
+       CASE WHEN s.n <= 10000 THEN s.n
+            ELSE (SELECT greatest(reltuples, s.n)::bigint FROM pg_class WHERE oid = to_regclass('{seen}')) END,
+       CASE WHEN d.n <= 10000 THEN d.n
+            ELSE (SELECT greatest(reltuples, d.n)::bigint FROM pg_class WHERE oid = to_regclass('{dead}')) END
+FROM (SELECT count(*) AS n FROM (SELECT 1 FROM {pending} LIMIT 10001) x) p,
+     (SELECT count(*) AS n FROM (SELECT 1 FROM {seen} LIMIT 10001) x) s,
+     (SELECT count(*) AS n FROM (SELECT 1 FROM {dead} LIMIT 10001) x) d
+
+-- name: inbox.status.pace -> rows
+-- Seconds the oldest waiting message is here; of what was processed in the last minute (the last thousand at most) how
+-- many, within how many seconds, and how long each was here on the average; processors alive.
+WITH clock AS MATERIALIZED (SELECT coalesce(:now, clock_timestamp()) AS now),
+lately AS MATERIALIZED (
+  SELECT processed_at, waited FROM {done}
+  WHERE processed_at > (SELECT now - interval '1 minute' FROM clock) ORDER BY processed_at DESC LIMIT 1000)
+SELECT (SELECT extract(epoch FROM c.now - m.received_at)::float8
+        FROM (SELECT seq FROM {pending} ORDER BY seq LIMIT 1) p JOIN {message} m ON m.seq = p.seq),
+       (SELECT count(*) FROM lately),
+       (SELECT extract(epoch FROM c.now - min(processed_at))::float8 FROM lately),
+       (SELECT avg(waited) FROM lately),
+       (SELECT count(*) FROM {instance} i WHERE i.expires_at >= c.now)
+FROM clock c
+
+-- name: inbox.status.types -> rows
+-- By type: waiting, processed, dead, and how long processed ones were here on the average.
+SELECT event_type, pending, processed, dead, avg_processing_sec FROM {stats} ORDER BY event_type
 
 -- name: inbox.status.read_only -> rows
 SELECT current_setting('transaction_read_only')::boolean

@@ -19,5 +19,7 @@ FROM json_each(:rows) WHERE true ORDER BY key
 RETURNING seq
 
 -- name: inbox.accept.pending -> count
-INSERT INTO {pending} (seq, due, key_hash, attempts)
-SELECT json_extract(value, '$[0]'), {clock}, json_extract(value, '$[1]'), 0 FROM json_each(:rows)
+INSERT INTO {pending} (seq, due, key_hash, position, priority, attempts)
+SELECT json_extract(value, '$[0]'), {clock}, json_extract(value, '$[1]'), json_extract(value, '$[2]'),
+       json_extract(value, '$[3]'), 0
+FROM json_each(:rows)

@@ -1,0 +1,118 @@
+"""How long an inbox keeps what it is done with: messages for days, the ids it has seen for much longer.
+
+Draining ends no sequence: the next number of a key is kept in its state, not in old messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal, assert_never
+
+from .. import faults
+from ..clock import Clock
+from ..drivers.spi import AsyncRunner
+from ..errors import ConfigError
+from ..lifecycle import Observers, Purged
+from ..op import Op
+from ..runtime.service import cancelled, forever
+from ..store.inbox import InboxStore
+
+Kind = Literal["processed", "dead", "seen"]
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """None: for ever. An id must be known for longer than any sender may repeat its message."""
+
+    processed: timedelta | None = timedelta(hours=72)
+    dead: timedelta | None = None
+    seen: timedelta | None = timedelta(days=90)
+    batch: int = 1000  # rows per transaction
+    interval: timedelta = timedelta(minutes=1)  # between two drains in the background
+
+    def __post_init__(self) -> None:
+        for name in ("processed", "dead", "seen"):
+            value = getattr(self, name)
+            if value is not None and value < timedelta(0):
+                raise ConfigError(f"expected {name} to be a duration or None, got {value}")
+        if self.batch < 1 or self.interval <= timedelta(0):
+            raise ConfigError(f"expected batch and interval to be positive, got {self.batch} and {self.interval}")
+        if self.seen is not None and self.processed is not None and self.seen < self.processed:
+            raise ConfigError(
+                f"expected ids to be kept at least as long as messages ({self.processed}), got {self.seen}: "
+                "a message that comes again after its id was forgotten takes effect again"
+            )
+
+    def due(self, now: datetime) -> Iterator[tuple[Kind, datetime]]:
+        ages: tuple[tuple[Kind, timedelta | None], ...] = (
+            ("processed", self.processed),
+            ("dead", self.dead),
+            ("seen", self.seen),
+        )
+        return ((kind, now - age) for kind, age in ages if age is not None)
+
+
+@dataclass(slots=True)
+class Drained:
+    """How many messages and ids went."""
+
+    processed: int = 0
+    dead: int = 0
+    seen: int = 0
+
+    def add(self, kind: Kind, count: int) -> None:
+        setattr(self, kind, getattr(self, kind) + count)
+
+
+def drain_op(store: InboxStore, kind: Kind, before: datetime, limit: int) -> Op[int]:
+    match kind:
+        case "processed":
+            return store.drain_processed(before, limit)
+        case "dead":
+            return store.drain_dead(before, limit)
+        case "seen":
+            return store.drain_seen(before, limit)
+        case _:
+            assert_never(kind)
+
+
+class DrainService:
+    def __init__(
+        self, db: AsyncRunner, store: InboxStore, retention: Retention, observers: Observers, clock: Clock
+    ) -> None:
+        self._db = db
+        self._store = store
+        self._retention = retention
+        self._observers = observers
+        self._clock = clock
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(
+            forever("drain", self._step, self._observers, self._clock), name="relaybox-drain"
+        )
+
+    async def stop(self) -> None:
+        await cancelled(self._task)
+
+    async def _step(self) -> None:
+        drained = await drain(self._db, self._store, self._retention, self._clock)
+        if drained.processed or drained.dead:
+            self._observers(Purged(drained.processed + drained.dead))
+        await self._clock.sleep(self._retention.interval.total_seconds())
+
+
+async def drain(db: AsyncRunner, store: InboxStore, retention: Retention, clock: Clock) -> Drained:
+    """Batch by batch, a transaction each."""
+    drained = Drained()
+    for kind, before in retention.due(clock.now()):
+        gone = retention.batch
+        while gone >= retention.batch:
+            faults.hit("purge.before")
+            gone = await db.run(drain_op(store, kind, before, retention.batch))
+            faults.hit("purge.after")
+            drained.add(kind, gone)
+    return drained

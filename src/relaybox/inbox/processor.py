@@ -1,0 +1,217 @@
+"""What processes an inbox in the background: the delivery engine of the core over the inbox's pending rows.
+
+    with inbox.processor(handle) as processor:      # async with, of an AsyncInbox
+        processor.drained()                         # until nothing is due any more
+
+A plain function is run in threads, an async one in the event loop; of either kind `worker_count` at the same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any, Self, TypedDict
+
+from ..clock import Clock
+from ..drivers import open_async, open_sync
+from ..errors import ConfigError
+from ..lifecycle import Delivered, Died, Fact, Observer, Observers, Retried
+from ..retry import ExponentialBackoff, RetryPolicy
+from ..runtime.delivery import DeliveryEngine
+from ..runtime.service import LoopThread
+from ..runtime.threads import ListenerThreads
+from ..runtime.wakeups import Ears
+from ..runtime.work import BatchHandler, Handler
+from ..settings import Settings
+from ..store.inbox import InboxStore
+from ..store.inbox_claim import Share
+from ..store.inbox_meta import Plan
+from .drain import DrainService, Retention
+from .instance import Instance
+from .process import Marks, MessageHandler, check_handler, is_async, make_async, make_sync
+from .source import InboxSource
+from .transactions import async_factory, sync_factory
+
+
+class Options(TypedDict, total=False):
+    session: Any  # sessionmaker, engine, or a function that gives a transaction; none: connections of our own
+    batch: int  # messages per transaction, each in a savepoint
+    share: Share  # only the keys of one worker of several
+    limit: int | None  # claim no more than so many
+    retention: Retention | None  # what to delete in the background; none: nothing
+    retry: RetryPolicy | None
+    observers: Sequence[Observer]
+    settings: Settings
+
+
+@dataclass(slots=True)
+class Processed:
+    """What a processor has done: messages processed, attempts that failed and are due again, messages given up."""
+
+    done: int = 0
+    retried: int = 0
+    dead: int = 0
+
+    def __call__(self, fact: Fact) -> None:
+        if isinstance(fact, Delivered):
+            self.done += fact.count
+        elif isinstance(fact, Retried):
+            self.retried += 1
+        elif isinstance(fact, Died):
+            self.dead += 1
+
+
+class AsyncProcessor:
+    def __init__(
+        self,
+        target: Any,
+        store: InboxStore,
+        handler: MessageHandler,
+        options: Options,
+        plan: Plan,
+        clock: Clock,
+        running: set[Callable[[], None]],
+    ) -> None:
+        check_handler(handler)
+        unknown = set(options) - set(Options.__annotations__)
+        if unknown:
+            raise ConfigError(f"unknown option {sorted(unknown)[0]!r}; expected {', '.join(Options.__annotations__)}")
+        self.processed = Processed()
+        self._target = target
+        self._store = store
+        self._handler = handler
+        self._options = options
+        self._wanted = plan
+        self._clock = clock
+        self._running = running  # what an accept in this process wakes
+        self._batch = options.get("batch", 1)
+        if type(self._batch) is not int or self._batch < 1:
+            raise ConfigError(f"expected batch to be at least 1, got {self._batch!r}")
+        self._observers = Observers([*options.get("observers", ()), self.processed])
+        self._closing = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            await self._start(stack)
+            self._closing = stack.pop_all()
+        return self
+
+    async def _start(self, stack: AsyncExitStack) -> None:
+        """What is started is stopped the other way round, also when the next one cannot start."""
+        store, clock, observers = self._store, self._clock, self._observers
+        db = open_async(self._target)
+        stack.push_async_callback(db.close)
+        await db.run(store.verify_schema(), tx=False)
+        plan = await db.run(store.agree(self._wanted))
+        settings = self._settings(plan)
+        source = InboxSource(
+            db,
+            store,
+            settings,
+            clock,
+            order=plan.order,
+            priority=plan.priority,
+            share=self._options.get("share") or Share(),
+            limit=self._options.get("limit"),
+        )
+        handler = self._make_handler(stack, Marks(store, plan.order, clock), settings)
+        retry = self._options.get("retry") or ExponentialBackoff(settings.retry_base, settings.retry_max)
+        self.engine = DeliveryEngine(source, handler, settings, retry, observers, clock)
+        source.freed = self.engine.wake
+        instance = Instance(db, store, source, self.engine, settings, plan.order, observers, clock)
+        await instance.start()
+        stack.push_async_callback(instance.stop)
+        self.engine.start()
+        stack.push_async_callback(self.engine.stop)
+        ears = Ears(self.engine, None, settings.poll_interval, observers, clock)
+        ears.start()
+        stack.push_async_callback(ears.stop)
+        retention = self._options.get("retention")
+        if retention is not None:
+            drain = DrainService(db, store, retention, observers, clock)
+            drain.start()
+            stack.push_async_callback(drain.stop)
+        wake = _wake_from_anywhere(self.engine)
+        self._running.add(wake)
+        stack.callback(self._running.discard, wake)
+
+    def _make_handler(self, stack: AsyncExitStack, marks: Marks, settings: Settings) -> Handler | BatchHandler:
+        """Transactions have connections of their own: the engine must not wait for a handler."""
+        session, size = self._options.get("session"), settings.worker_count
+        if is_async(self._handler):
+            work = open_async(self._target, size=size)
+            stack.push_async_callback(work.close)
+            return make_async(self._handler, async_factory(session, work), marks, settings, self._batch)
+        database, threads = open_sync(self._target, size=size), ListenerThreads(size)
+        stack.callback(database.close)
+        stack.callback(threads.close)
+        begin = sync_factory(session, database)
+        return make_sync(self._handler, begin, marks, threads, settings, self._batch)
+
+    def _settings(self, plan: Plan) -> Settings:
+        """One writer at a time needs one worker. A failed head of an ordered key is settled before others of it run."""
+        settings = self._options.get("settings") or Settings()
+        if not self._store.capabilities.skip_locked:
+            settings = dataclasses.replace(settings, worker_count=1)
+        return dataclasses.replace(settings, on_exhausted="park" if plan.order is not None else "skip")
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Let running handlers finish within drain_timeout, give the rest back, sign off. Safe to repeat."""
+        await self._closing.aclose()
+
+    async def drained(self) -> Processed:
+        """Until nothing is due and nothing is under way. What failed and is due later is not waited for."""
+        await self.engine.until_idle()
+        return self.processed
+
+
+def _wake_from_anywhere(engine: DeliveryEngine) -> Callable[[], None]:
+    loop = asyncio.get_running_loop()
+
+    def wake() -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(engine.wake)
+
+    return wake
+
+
+class Processor:
+    """The same for synchronous programs: an event loop in a thread of its own."""
+
+    def __init__(self, inner: AsyncProcessor) -> None:
+        self._inner = inner
+        self._thread: LoopThread | None = None
+
+    def __enter__(self) -> Self:
+        self._thread = LoopThread("relaybox-inbox")
+        try:
+            self._thread.call(self._inner.__aenter__())
+        except BaseException:
+            self._thread.stop()
+            self._thread = None
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        if self._thread is not None:
+            self._thread.call(self._inner.stop())
+            self._thread.stop()
+            self._thread = None
+
+    @property
+    def processed(self) -> Processed:
+        return self._inner.processed
+
+    def drained(self) -> Processed:
+        if self._thread is None:
+            raise ConfigError("this processor is not running; use it in a `with` block")
+        return self._thread.call(self._inner.drained())

@@ -1,0 +1,173 @@
+"""The pending messages of an inbox as a source of deliveries for the engine.
+
+What was done is settled already, in the transaction of its effect; the engine's settling is for what failed, and for
+waking what waited for a number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import assert_never
+
+from ..clock import Clock
+from ..drivers.spi import AsyncRunner
+from ..event import Event
+from ..ids import new_token
+from ..outcome import Dead, Done, RetryAt, Skip
+from ..runtime.work import Delivery, Settled
+from ..settings import Settings
+from ..store.inbox import InboxStore
+from ..store.inbox_claim import SUSPECT, Arrived, Past, Settling, Share, Wake
+from ..store.inbox_order import Order, Priority
+from ..store.spi import Claim, Death, Held, Retry
+
+
+class Message(Delivery):
+    """A delivery with its number, if it has one."""
+
+    __slots__ = ("key_hash", "position", "replayed", "strikes")
+
+    def __init__(self, arrived: Arrived, event: Event, token: int, lease_end: float, *, ordered: bool) -> None:
+        super().__init__(
+            event,
+            arrived.row[0],
+            token,
+            arrived.attempts,
+            lease_end,
+            hot=False,
+            ordered=ordered and arrived.position is not None and arrived.row[4] is not None,
+        )
+        self.key_hash = arrived.key_hash
+        self.position = arrived.position
+        self.replayed = arrived.replayed
+        self.strikes = arrived.strikes
+
+
+class InboxSource:
+    def __init__(
+        self,
+        db: AsyncRunner,
+        store: InboxStore,
+        settings: Settings,
+        clock: Clock,
+        *,
+        order: Order | None,
+        priority: Priority | None,
+        share: Share,
+        limit: int | None = None,
+    ) -> None:
+        self._db = db
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._order = order
+        self._priority = priority
+        self._share = share
+        self._left = math.inf if limit is None else limit
+        self._suspect: Message | None = None  # while it is here nothing else is claimed
+        self._moved = 0  # how often keys have moved on
+        self._doubtful: list[Claim] = []  # asked for, no reply: the database may have made them
+        # A renewal must not have locked what is being settled: locked rows are passed over.
+        self._writing = asyncio.Lock()
+        self.ordered = order is not None
+        self.owner = 0
+        self.alive_until = math.inf
+        self.freed: Callable[[], None] = lambda: None
+
+    @property
+    def silent(self) -> bool:
+        return self._clock.monotonic() >= self.alive_until
+
+    async def claim(self, limit: int) -> list[Delivery]:
+        """Nothing means that nothing is due: not that all we looked at had to be held back, nor that a key has moved on
+        meanwhile."""
+        limit = int(min(limit, self._left))
+        while not self.silent and limit > 0 and self._suspect is None:
+            moved = self._moved
+            messages, more = await self._claim(limit)
+            if messages or not (more or moved != self._moved):
+                return messages
+        return []
+
+    async def _claim(self, limit: int) -> tuple[list[Delivery], bool]:
+        now = self._clock.database_now()
+        if self._doubtful:
+            await self._db.run(self._store.abandon_messages(self._doubtful, now))
+            self._doubtful.clear()
+        claim = Claim(self.owner, new_token(), self._settings.lease)
+        ends = self._clock.monotonic() + claim.lease.total_seconds()
+        self._doubtful.append(claim)
+        arrived, more = await self._db.run(
+            self._store.claim_messages(claim, limit, now, share=self._share, order=self._order, priority=self._priority)
+        )
+        self._doubtful.clear()
+        self._left -= len(arrived)
+        messages = [Message(one, Event.stored(one.row), claim.token, ends, ordered=self.ordered) for one in arrived]
+        if len(messages) == 1 and messages[0].strikes > SUSPECT:
+            self._suspect = messages[0]
+        return list(messages), more
+
+    async def verify(self, deliveries: Sequence[Delivery]) -> set[int]:
+        return await self._db.run(self._store.held_messages(_held(deliveries)), tx=False)
+
+    async def settle(self, outcomes: Sequence[Settled]) -> int:
+        settling = self._settling(outcomes)
+        lost = 0
+        if any(settling):
+            async with self._writing:
+                lost = await self._db.run(self._store.settle_messages(settling, self._clock.database_now()))
+        self._gone([delivery for delivery, _ in outcomes])
+        if settling.wake or settling.skip:
+            self._moved += 1
+            self.freed()
+        return lost
+
+    def _settling(self, outcomes: Sequence[Settled]) -> Settling:
+        settling = Settling([], [], [], [], [])
+        for delivery, outcome in outcomes:
+            assert isinstance(delivery, Message)
+            after = Wake(delivery.key_hash, delivery.position + 1) if delivery.position is not None else None
+            match outcome:
+                case Done():
+                    if self._order is not None and after is not None:
+                        settling.wake.append(after)
+                case Skip():
+                    settling.forget.append(Held(delivery.seq, delivery.token))
+                case RetryAt(delay, error, counted):
+                    settling.retry.append(Retry(delivery.seq, delivery.token, delay, error, counted))
+                case Dead(error):
+                    settling.dead.append(Death(delivery.seq, delivery.token, error))
+                    key = delivery.event.key
+                    if self._order is not None and self._order.dead == "skip" and after is not None and key is not None:
+                        settling.skip.append(Past(delivery.seq, key, after))
+                case _:
+                    assert_never(outcome)
+        return settling
+
+    def _gone(self, deliveries: Sequence[Delivery]) -> None:
+        if self._suspect is not None and any(delivery is self._suspect for delivery in deliveries):
+            self._suspect = None
+            self.freed()
+
+    async def release(self, deliveries: Sequence[Delivery]) -> None:
+        async with self._writing:
+            await self._db.run(self._store.release_messages(_held(deliveries), self._clock.database_now()))
+        self._gone(deliveries)
+
+    async def renew(self, deliveries: Sequence[Delivery]) -> set[int]:
+        async with self._writing:
+            renewal = self._store.renew_messages(_held(deliveries), self._settings.lease, self._clock.database_now())
+            return await self._db.run(renewal)
+
+    async def oldest(self) -> timedelta:
+        return await self._db.run(self._store.oldest_message(self._clock.database_now()), tx=False)
+
+    async def next_due(self) -> timedelta | None:
+        return await self._db.run(self._store.next_message(self._clock.database_now()), tx=False)
+
+
+def _held(deliveries: Sequence[Delivery]) -> list[Held]:
+    return [Held(delivery.seq, delivery.token) for delivery in deliveries]

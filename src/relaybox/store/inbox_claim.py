@@ -1,0 +1,301 @@
+"""Claim and settle in an inbox: leases on pending rows, and the mark that goes into the transaction of the effect.
+
+    claim     a transaction of its own: due rows get owner, token and lease; the attempt is counted
+    mark      in the handler's transaction: the row under our token becomes one of `done`, or nothing may happen
+    settle    a transaction of its own, for what failed: due again later, or a dead letter
+
+A row that a handler's transaction has locked is passed over by everybody else, whatever its lease says. So neither a
+renewal nor a take-over waits for a handler, and a slow one loses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from ..errors import ConfigError
+from ..ids import key_hash, shard_of
+from ..op import Op
+from .inbox_order import Order, Priority, Standing, admit
+from .spi import Claim, Death, Held, Retry
+from .sql_store import SqlOutboxStore, cut
+
+SUSPECT = 2  # claims in a row without an outcome, from which on a message is claimed alone
+LOOK_AT = 500  # messages that an ordered claim looks at, at least: most of them may have to be held back
+
+
+class Arrived(NamedTuple):
+    """A message as claimed."""
+
+    row: tuple[Any, ...]  # the columns of Event.stored
+    attempts: int
+    key_hash: int
+    position: int | None
+    replayed: bool
+    strikes: int
+
+
+class Wake(NamedTuple):
+    """What waits for this number of a key may go on."""
+
+    key_hash: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The keys of one of `workers` workers, and of nobody else: `worker` counts from 0."""
+
+    worker: int = 0
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        if not (type(self.worker) is type(self.workers) is int and 0 <= self.worker < self.workers):
+            raise ConfigError(f"expected worker to be 0 to workers - 1, got {self.worker!r} of {self.workers!r}")
+
+
+def is_mine(key: str | None, worker: int, workers: int) -> bool:
+    """Whether a key is in the share of a worker; the function <inbox>_mine in SQL. No key is everybody's."""
+    return key is None or shard_of(key, workers) == worker
+
+
+class Past(NamedTuple):
+    """A key that goes on past a dead letter."""
+
+    seq: int
+    key: str
+    after: Wake
+
+
+class Settling(NamedTuple):
+    """What failed, what was found to be nothing, which keys moved on, and which are to move on past a dead letter."""
+
+    retry: list[Retry]
+    dead: list[Death]
+    forget: list[Held]
+    wake: list[Wake]
+    skip: list[Past]
+
+
+class InboxClaims(SqlOutboxStore):
+    def table(self, rows: Sequence[Sequence[Any]], *names: str) -> dict[str, Any]:
+        """Rows as parameters: one JSON text, or an array per column."""
+        raise NotImplementedError
+
+    # -- claim ------------------------------------------------------------------------------------
+
+    def claim_messages(
+        self,
+        claim: Claim,
+        limit: int,
+        now: datetime | None,
+        *,
+        share: Share,
+        order: Order | None = None,
+        priority: Priority | None = None,
+    ) -> Op[tuple[list[Arrived], bool]]:
+        """Those of a key in the order of their numbers; and whether there may be more. Needs a transaction."""
+        picked = yield from self._pick(limit if order is None else max(limit, LOOK_AT), share, priority, now)
+        if not picked:
+            return [], False
+        seqs: Sequence[int] = _together(picked)
+        if picked[0][1] >= SUSPECT:
+            limit = 1
+        if order is not None:
+            seqs = yield from self._next_of_their_keys(seqs, limit, order, now)
+        if not seqs:
+            return [], True
+        return (yield from self._take(claim, seqs, now)), True
+
+    def _pick(
+        self, limit: int, share: Share, priority: Priority | None, now: datetime | None
+    ) -> Op[Sequence[tuple[int, int]]]:
+        values = {"limit": limit, "now": self.to_time(now), "worker": share.worker, "workers": share.workers}
+        if priority is None:
+            return (yield self.sql["inbox.claim.pick"].bind(**values)).rows
+        waiting = {}
+        for value in priority.values():
+            waiting[value] = (yield self.sql["inbox.claim.ranked"].bind(**values, priority=value)).rows
+        first = priority.first(waiting, limit)
+        if not first:
+            return []
+        locked = yield self.sql["inbox.claim.lock"].bind(seqs=self.numbers(first), now=self.to_time(now))
+        found = {row[0]: row for row in locked.rows}
+        return [found[seq] for seq in first if seq in found]
+
+    def _next_of_their_keys(
+        self, seqs: Sequence[int], limit: int, order: Order, now: datetime | None
+    ) -> Op[Sequence[int]]:
+        """Holds back what is not next. The rows are locked before their state is read."""
+        looked = yield self.sql["inbox.order.look"].bind(seqs=self.numbers(seqs))
+        rows = [Standing(*row) for row in looked.rows]
+        verdict = admit(rows, order.start)
+        if verdict.begin:
+            new = sorted((key_hash(key), key, first) for key, first in verdict.begin.items())
+            values = self.table(new, "hashes", "keys", "nexts")
+            yield self.sql["inbox.order.begin"].bind(**values, now=self.to_time(now))
+        if verdict.hold:
+            yield self.sql["inbox.order.hold"].bind(seqs=self.numbers(verdict.hold))
+        numbered = {row.seq for row in rows}
+        taken = [*(seq for seq in seqs if seq not in numbered), *verdict.take]
+        taken += yield from self._followers(verdict.then, limit - len(taken))
+        return taken[:limit]
+
+    def _followers(self, then: Mapping[str, int], room: int) -> Op[list[int]]:
+        """Held ones that come right after what is claimed now, key by key in turn, as many as there is room for."""
+        window = room // len(then) if then else 0
+        if window < 1:
+            return []
+        heads = sorted((key_hash(key), position) for key, position in then.items())
+        values = self.table(heads, "hashes", "positions")
+        found = yield self.sql["inbox.order.followers"].bind(**values, window=window)
+        expected, followers = dict(heads), list[int]()
+        for seq, hashed, position in sorted(found.rows, key=lambda row: (row[2], row[0])):
+            if position == expected[hashed]:
+                followers.append(seq)
+                expected[hashed] += 1
+        return followers
+
+    def _take(self, claim: Claim, seqs: Sequence[int], now: datetime | None) -> Op[list[Arrived]]:
+        yield self.sql["inbox.claim.take"].bind(
+            seqs=self.numbers(seqs),
+            token=claim.token,
+            owner=claim.owner,
+            lease=claim.lease.total_seconds(),
+            now=self.to_time(now),
+        )
+        result = yield self.sql["inbox.claim.read"].bind(seqs=self.numbers(seqs), token=claim.token)
+        found = {row[0]: row for row in result.rows}
+        return [
+            Arrived(self.event_row(row), row[12], row[13], row[14], bool(row[15]), row[16])
+            for row in (found[seq] for seq in seqs if seq in found)
+        ]
+
+    def renew_messages(self, held: Sequence[Held], lease: timedelta, now: datetime | None) -> Op[set[int]]:
+        fast = yield self.sql["inbox.claim.hold_fast"].bind(**self.pairs(held))
+        if fast.rows:
+            yield self.sql["inbox.claim.renew"].bind(
+                seqs=self.numbers([row[0] for row in fast.rows]), lease=lease.total_seconds(), now=self.to_time(now)
+            )
+        return (yield from self.held_messages(held))
+
+    def held_messages(self, held: Sequence[Held]) -> Op[set[int]]:
+        result = yield self.sql["inbox.claim.ours"].bind(**self.pairs(held))
+        return {row[0] for row in result.rows}
+
+    def release_messages(self, held: Sequence[Held], now: datetime | None) -> Op[int]:
+        fast = yield self.sql["inbox.claim.hold_fast"].bind(**self.pairs(held))
+        if not fast.rows:
+            return 0
+        seqs = self.numbers([row[0] for row in fast.rows])
+        return (yield self.sql["inbox.claim.release"].bind(seqs=seqs, now=self.to_time(now))).count
+
+    def abandon_messages(self, claims: Sequence[Claim], now: datetime | None) -> Op[None]:
+        for owner in sorted({claim.owner for claim in claims}):
+            tokens = self.numbers([claim.token for claim in claims if claim.owner == owner])
+            yield self.sql["inbox.claim.abandon"].bind(tokens=tokens, owner=owner, now=self.to_time(now))
+
+    def oldest_message(self, now: datetime | None) -> Op[timedelta]:
+        result = yield self.sql["inbox.claim.oldest"].bind(now=self.to_time(now))
+        return timedelta(seconds=float(result.rows[0][0]) if result.rows else 0.0)
+
+    def next_message(self, now: datetime | None) -> Op[timedelta | None]:
+        result = yield self.sql["inbox.claim.next"].bind(now=self.to_time(now))
+        return timedelta(seconds=float(result.rows[0][0])) if result.rows else None
+
+    # -- settle -----------------------------------------------------------------------------------
+
+    def mark(self, held: Held, received: datetime | None, now: datetime | None) -> Op[bool]:
+        """Processed. For the transaction of the effect; False: the claim was lost."""
+        marked = yield self.sql["inbox.settle.mark"].bind(
+            seq=held.seq, token=held.token, received=self.to_time(received), now=self.to_time(now)
+        )
+        if marked.count:
+            yield from self.unpend(held.seq)
+        return marked.count > 0
+
+    def unpend(self, seq: int) -> Op[None]:
+        yield self.sql["inbox.settle.forget"].bind(seqs=self.numbers([seq]))
+
+    def advance(self, key: str, position: int, now: datetime | None) -> Op[int | None]:
+        """Its key expects the number after this one from now on. Else: the number that it expects."""
+        if (yield from self.move_on(key, position, now)):
+            return None
+        return (yield from self.expected(key)) or 0
+
+    def move_on(self, key: str, position: int, now: datetime | None) -> Op[bool]:
+        moved = yield self.sql["inbox.order.advance"].bind(
+            key_hash=key_hash(key), key=key, position=position, now=self.to_time(now)
+        )
+        return moved.count > 0
+
+    def expected(self, key: str) -> Op[int | None]:
+        """The next number of a key; None: nothing of it was ever processed."""
+        found = yield self.sql["inbox.order.next"].bind(key_hash=key_hash(key), key=key)
+        return int(found.rows[0][0]) if found.rows else None
+
+    def settle_messages(self, settling: Settling, now: datetime | None) -> Op[int]:
+        """How many outcomes came too late, because the claim was no longer ours."""
+        at = self.to_time(now)
+        claimed = [Held(s.seq, s.token) for part in (settling.retry, settling.dead, settling.forget) for s in part]
+        ours: set[int] = set()
+        if claimed:
+            ours = {row[0] for row in (yield self.sql["inbox.claim.hold_fast"].bind(**self.pairs(claimed))).rows}
+        retry = [
+            (r.seq, r.delay.total_seconds(), cut(r.error), int(not r.counted))
+            for r in sorted(settling.retry)
+            if r.seq in ours
+        ]
+        if retry:
+            values = self.table(retry, "seqs", "delays", "errors", "uncounted")
+            yield self.sql["inbox.settle.retry"].bind(**values, now=at)
+        dead = [(d.seq, cut(d.error)) for d in sorted(settling.dead) if d.seq in ours]
+        if dead:
+            yield self.sql["inbox.settle.dead"].bind(**self.table(dead, "seqs", "errors"), now=at)
+        gone = [seq for seq, _ in dead] + [held.seq for held in settling.forget if held.seq in ours]
+        if gone:
+            yield self.sql["inbox.settle.forget"].bind(seqs=self.numbers(gone))
+        wake = list(settling.wake)
+        for seq, key, after in settling.skip:
+            if seq in ours:
+                yield from self.move_on(key, after.position - 1, now)
+                wake.append(after)
+        yield from self.wake(wake, now)
+        return len(claimed) - len(ours)
+
+    def wake(self, wakes: Sequence[Wake], now: datetime | None) -> Op[None]:
+        if not wakes:
+            return
+        found = yield self.sql["inbox.order.sleepers"].bind(**self.table(sorted(set(wakes)), "hashes", "positions"))
+        if found.rows:
+            seqs = self.numbers([row[0] for row in found.rows])
+            yield self.sql["inbox.order.wake"].bind(seqs=seqs, now=self.to_time(now))
+
+    # -- instances --------------------------------------------------------------------------------
+
+    def free_dead_instances(self, now: datetime | None) -> Op[tuple[int, int]]:
+        """How many processors have died, and how many messages are free for that."""
+        gone = yield self.sql["inbox.instance.expired"].bind(now=self.to_time(now))
+        owners = [row[0] for row in gone.rows]
+        freed = (yield from self._sign_off(owners, now)) if owners else 0
+        return len(owners), freed
+
+    def leave(self, instance: int, now: datetime | None) -> Op[None]:
+        yield from self._sign_off([instance], now)
+
+    def _sign_off(self, owners: Sequence[int], now: datetime | None) -> Op[int]:
+        yield self.sql["inbox.instance.remove"].bind(owners=self.numbers(owners))
+        owned = yield self.sql["inbox.instance.owned"].bind(owners=self.numbers(owners))
+        if not owned.rows:
+            return 0
+        seqs = self.numbers([row[0] for row in owned.rows])
+        return (yield self.sql["inbox.instance.free"].bind(seqs=seqs, now=self.to_time(now))).count
+
+
+def _together(picked: Sequence[tuple[int, int]]) -> list[int]:
+    """What may share a claim: a message that has perhaps killed its process goes alone, and takes no neighbours
+    along when it does so again."""
+    first, strikes = picked[0][0], picked[0][1]
+    return [first] if strikes >= SUSPECT else [row[0] for row in picked if row[1] < SUSPECT]

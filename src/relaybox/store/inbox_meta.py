@@ -1,0 +1,93 @@
+"""What all processes that use an inbox agree on, kept beside its messages: order, or priority."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from ..errors import InboxOrderingPriorityConflict
+from ..op import Op
+from .inbox_claim import InboxClaims
+from .inbox_order import Order, Priority, Tier
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How an inbox is worked off. Not both: a number that waits for a less urgent predecessor is not urgent."""
+
+    order: Order | None = None
+    priority: Priority | None = None
+
+    def __post_init__(self) -> None:
+        if self.order is not None and self.priority is not None:
+            raise conflict()
+
+
+def conflict() -> InboxOrderingPriorityConflict:
+    return InboxOrderingPriorityConflict(
+        "an inbox is ordered or has priorities, not both: disable the one first, or use relaybox.inbox.TieredInbox, "
+        "which keeps an ordered inbox per tier"
+    )
+
+
+class InboxMeta(InboxClaims):
+    def plan_of(self) -> Op[Plan]:
+        result = yield self.sql["inbox.meta.list"].bind()
+        found: dict[str, str] = dict(result.rows)
+        return Plan(
+            order_from(json.loads(found["order"])) if "order" in found else None,
+            priority_from(json.loads(found["priority"])) if "priority" in found else None,
+        )
+
+    def agree(self, wanted: Plan) -> Op[Plan]:
+        """Writes down what is wanted, unless it contradicts what is there; nothing wanted: what is there. Two that
+        come at once with different wishes meet at the lock."""
+        yield self.sql["inbox.meta.lock"].bind()
+        there = yield from self.plan_of()
+        if wanted == Plan() or wanted == there:
+            return there
+        if (wanted.order and there.priority) or (wanted.priority and there.order):
+            raise conflict()
+        if wanted.order is not None:
+            yield from self._put("order", order_to(wanted.order))
+        if wanted.priority is not None:
+            yield from self._put("priority", priority_to(wanted.priority))
+        return wanted
+
+    def disable(self, what: Literal["order", "priority"], now: datetime | None) -> Op[bool]:
+        """True: it was there. What was held back for its number is due."""
+        gone = yield self.sql["inbox.meta.remove"].bind(name=what)
+        if what == "order":
+            yield self.sql["inbox.order.free"].bind(now=self.to_time(now))
+        return gone.count > 0
+
+    def _put(self, name: str, value: Mapping[str, Any]) -> Op[None]:
+        yield self.sql["inbox.meta.remove"].bind(name=name)
+        yield self.sql["inbox.meta.put"].bind(name=name, value=json.dumps(value))
+
+
+def order_to(order: Order) -> dict[str, Any]:
+    missing = order.missing.total_seconds() if isinstance(order.missing, timedelta) else order.missing
+    return {"start": order.start, "missing": missing, "dead": order.dead}
+
+
+def order_from(value: Mapping[str, Any]) -> Order:
+    missing = value["missing"]
+    return Order(
+        start=value["start"],
+        missing=missing if isinstance(missing, str) else timedelta(seconds=missing),  # type: ignore[arg-type]
+        dead=value["dead"],
+    )
+
+
+def priority_to(priority: Priority) -> dict[str, Any]:
+    tiers = [[tier.name, tier.low, tier.high, tier.patience.total_seconds()] for tier in priority.tiers]
+    return {"tiers": tiers, "rest": priority.rest}
+
+
+def priority_from(value: Mapping[str, Any]) -> Priority:
+    tiers = tuple(Tier(name, low, high, timedelta(seconds=patience)) for name, low, high, patience in value["tiers"])
+    return Priority(tiers, value["rest"])

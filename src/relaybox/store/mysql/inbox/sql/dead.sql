@@ -1,0 +1,66 @@
+-- name: inbox.dead.list -> rows
+-- Oldest first, by keyset (:after) so that long lists page.
+SELECT m.seq, m.event_id, m.event_type, m.aggregate_type, m.aggregate_id, m.tenant_id, m.content_type,
+       m.payload, m.headers, m.occurred_at, NULL, m.received_at,
+       d.attempts, d.last_error, d.dead_at, m.source, d.position
+FROM {dead} d JOIN {message} m ON m.seq = d.seq
+WHERE d.seq > :after
+  AND (:event_type IS NULL OR m.event_type = :event_type)
+  AND (:source IS NULL OR m.source = :source)
+  AND (:aggregate_id IS NULL OR m.aggregate_id = :aggregate_id)
+  AND (:tenant_id IS NULL OR m.tenant_id = :tenant_id)
+  AND (:since IS NULL OR m.received_at >= :since)
+  AND (:before IS NULL OR m.received_at < :before)
+ORDER BY d.seq LIMIT :limit
+
+-- name: inbox.dead.count -> rows
+SELECT count(*) FROM {dead} d JOIN {message} m ON m.seq = d.seq
+WHERE true
+  AND (:event_type IS NULL OR m.event_type = :event_type)
+  AND (:source IS NULL OR m.source = :source)
+  AND (:aggregate_id IS NULL OR m.aggregate_id = :aggregate_id)
+  AND (:tenant_id IS NULL OR m.tenant_id = :tenant_id)
+  AND (:since IS NULL OR m.received_at >= :since)
+  AND (:before IS NULL OR m.received_at < :before)
+
+-- name: inbox.done.list -> rows
+-- Processed messages, oldest first, by keyset.
+SELECT m.seq, m.event_id, m.event_type, m.aggregate_type, m.aggregate_id, m.tenant_id, m.content_type,
+       m.payload, m.headers, m.occurred_at, NULL, m.received_at,
+       f.attempts, f.processed_at, m.source
+FROM {done} f JOIN {message} m ON m.seq = f.seq
+WHERE f.seq > :after
+  AND (:event_type IS NULL OR m.event_type = :event_type)
+  AND (:source IS NULL OR m.source = :source)
+  AND (:aggregate_id IS NULL OR m.aggregate_id = :aggregate_id)
+  AND (:tenant_id IS NULL OR m.tenant_id = :tenant_id)
+  AND (:since IS NULL OR m.received_at >= :since)
+  AND (:before IS NULL OR m.received_at < :before)
+ORDER BY f.seq LIMIT :limit
+
+-- name: inbox.replay.read -> rows
+-- Of these ids the messages that are dead or processed.
+SELECT m.seq, m.event_id, m.event_type, m.aggregate_type, m.aggregate_id, m.tenant_id, m.content_type,
+       m.payload, m.headers, m.occurred_at, NULL, m.received_at, d.seq IS NOT NULL
+FROM JSON_TABLE(CONVERT(:event_ids USING utf8mb4), '$[*]' COLUMNS (
+  event_id varchar(255) {text} PATH '$' ERROR ON ERROR)) s
+STRAIGHT_JOIN {message} m ON m.event_id = s.event_id
+LEFT JOIN {dead} d ON d.seq = m.seq LEFT JOIN {done} f ON f.seq = m.seq
+WHERE CAST(m.event_id AS binary) = CAST(s.event_id AS binary) AND (d.seq IS NOT NULL OR f.seq IS NOT NULL)
+ORDER BY m.seq
+
+-- name: inbox.replay.pending -> count
+-- Due at once, with fresh attempts. A number that has had its turn runs beside the sequence.
+INSERT IGNORE INTO {pending} (seq, due, key_hash, position, priority, replayed, attempts)
+SELECT r.seq, {clock}, r.key_hash, r.position, r.priority, true, 0
+FROM JSON_TABLE({rows}, '$[*]' COLUMNS (seq bigint PATH '$[0]', key_hash bigint PATH '$[1]',
+                                        position bigint PATH '$[2]', priority smallint PATH '$[3]')) r
+
+-- name: inbox.replay.undone -> count
+DELETE t FROM {seqs} STRAIGHT_JOIN {done} t FORCE INDEX (PRIMARY) ON t.seq = s.seq
+
+-- name: inbox.replay.undead -> count
+DELETE t FROM {seqs} STRAIGHT_JOIN {dead} t FORCE INDEX (PRIMARY) ON t.seq = s.seq
+
+-- name: inbox.drain.message -> count
+DELETE t FROM {seqs} STRAIGHT_JOIN {message} t FORCE INDEX (PRIMARY) ON t.seq = s.seq

@@ -1,0 +1,16 @@
+-- name: inbox.instance.expired -> rows
+SELECT id FROM {instance} WHERE expires_at < {clock} FOR UPDATE SKIP LOCKED
+
+-- name: inbox.instance.remove -> count
+DELETE i FROM JSON_TABLE(:owners, '$[*]' COLUMNS (id bigint PATH '$')) s STRAIGHT_JOIN {instance} i ON i.id = s.id
+
+-- name: inbox.instance.owned -> rows
+-- What dead instances had claimed. Rows that a transaction has locked are its own business: it commits or rolls back,
+-- and then the lease runs out.
+SELECT seq FROM {pending} WHERE owner IS NOT NULL AND JSON_CONTAINS(:owners, CAST(owner AS char))
+FOR UPDATE SKIP LOCKED
+
+-- name: inbox.instance.free -> count
+-- Due at once; the tokens go, so a zombie cannot mark anything.
+UPDATE {seqs} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq
+SET p.due = {clock}, p.token = NULL, p.owner = NULL, p.claimed_at = NULL

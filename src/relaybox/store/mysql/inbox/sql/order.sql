@@ -1,0 +1,90 @@
+-- name: inbox.order.look -> rows
+-- Of rows we have locked: where they stand, and which number their key expects. A statement of its own, after the
+-- locks: who has processed a predecessor since then will find the row held, and wake it.
+SELECT p.seq, m.aggregate_id, p.position, t.next,
+       CASE WHEN t.next IS NULL THEN (SELECT min(q.position) FROM {pending} q WHERE q.key_hash = p.key_hash) END
+FROM {seqs} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq
+JOIN {message} m ON m.seq = p.seq
+LEFT JOIN {state} t ON t.key_hash = p.key_hash AND t.aggregate_id = CAST(m.aggregate_id AS binary)
+WHERE p.position IS NOT NULL AND m.aggregate_id IS NOT NULL
+
+-- name: inbox.order.begin -> count
+INSERT IGNORE INTO {state} (key_hash, aggregate_id, next, moved_at)
+SELECT s.key_hash, CAST(s.aggregate_id AS binary), s.next, {clock}
+FROM JSON_TABLE({rows}, '$[*]' COLUMNS (
+  key_hash bigint PATH '$[0]', aggregate_id varchar(255) {text} PATH '$[1]' ERROR ON ERROR, next bigint PATH '$[2]')) s
+
+-- name: inbox.order.hold -> count
+UPDATE {seqs} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq SET p.due = {never}, p.held = true
+
+-- name: inbox.order.followers -> rows
+-- What follows a number that is claimed now: it may come along. Locked like what was picked.
+SELECT p.seq, p.key_hash, p.position
+FROM JSON_TABLE({rows}, '$[*]' COLUMNS (key_hash bigint PATH '$[0]', position bigint PATH '$[1]')) s
+STRAIGHT_JOIN {pending} p FORCE INDEX ({pending_name}_pos)
+  ON p.key_hash = s.key_hash AND p.position BETWEEN s.position AND s.position + :window - 1
+WHERE p.held
+FOR UPDATE SKIP LOCKED
+
+-- name: inbox.order.advance -> count
+-- In the transaction of the effect: of two that have the same number one gets through.
+UPDATE {state} SET next = :position + 1, moved_at = {clock}
+WHERE key_hash = :key_hash AND aggregate_id = CAST(CONVERT(:key USING utf8mb4) AS binary) AND next = :position
+
+-- name: inbox.order.next -> rows
+SELECT next FROM {state} WHERE key_hash = :key_hash AND aggregate_id = CAST(CONVERT(:key USING utf8mb4) AS binary)
+
+-- name: inbox.order.sleepers -> rows
+-- What may go on after the commit that moved its key: never asked before. Whoever holds a row back reads the number
+-- after locking it, so a row that is about to be held counts too, and its lock is waited for. Claimed ones do not.
+SELECT p.seq
+FROM JSON_TABLE({rows}, '$[*]' COLUMNS (key_hash bigint PATH '$[0]', position bigint PATH '$[1]')) s
+STRAIGHT_JOIN {pending} p FORCE INDEX ({pending_name}_pos) ON p.key_hash = s.key_hash AND p.position = s.position
+WHERE p.owner IS NULL
+
+-- name: inbox.order.wake -> count
+-- By the primary key, in the order in which everybody locks.
+UPDATE {seqs} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq
+SET p.due = CASE WHEN p.due = {never} THEN {clock} ELSE p.due END, p.held = false
+WHERE p.owner IS NULL
+
+-- name: inbox.order.move -> count
+-- An operator's word, or age: the key goes on with this number. It never goes back.
+INSERT INTO {state} (key_hash, aggregate_id, next, moved_at)
+VALUES (:key_hash, CAST(CONVERT(:key USING utf8mb4) AS binary), :next, {clock})
+ON DUPLICATE KEY UPDATE moved_at = CASE WHEN next < VALUES(next) THEN VALUES(moved_at) ELSE moved_at END,
+                        next = greatest(next, VALUES(next))
+
+-- name: inbox.order.heads -> rows
+-- Keys of which something is held back: the lowest number that is, since when it is here, and the number expected.
+SELECT m.aggregate_id, h.position, t.next, h.key_hash, timestampdiff(MICROSECOND, m.received_at, {clock}) / 1000000e0
+FROM (SELECT key_hash, min(position) AS position FROM {pending} FORCE INDEX ({pending_name}_pos)
+      WHERE position IS NOT NULL GROUP BY key_hash) k
+STRAIGHT_JOIN {pending} h FORCE INDEX ({pending_name}_pos)
+  ON h.key_hash = k.key_hash AND h.position = k.position AND h.held
+JOIN {message} m ON m.seq = h.seq
+LEFT JOIN {state} t ON t.key_hash = h.key_hash AND t.aggregate_id = CAST(m.aggregate_id AS binary)
+
+-- name: inbox.order.gaps -> rows
+-- Every run of missing numbers: before the first that waits (compared with the state) and between two that wait; with
+-- the seconds since the message behind it came, and whether a dead letter lies in it. Reads pending rows only, by their
+-- index, whatever was processed; messages and letters are looked up only for what is shown.
+SELECT m.aggregate_id, g.beginning, g.ending, timestampdiff(MICROSECOND, m.received_at, {clock}) / 1000000e0,
+       EXISTS (SELECT 1 FROM {dead} d WHERE d.key_hash = g.key_hash AND d.position BETWEEN g.beginning AND g.ending)
+FROM (
+  SELECT e.seq, e.key_hash, coalesce(e.previous + 1, t.next, :start) AS beginning, e.position - 1 AS ending
+  FROM (SELECT seq, key_hash, position, lag(position) OVER (PARTITION BY key_hash ORDER BY position) AS previous
+        FROM {pending} FORCE INDEX ({pending_name}_pos) WHERE position IS NOT NULL AND NOT replayed) e
+  LEFT JOIN {state} t ON e.previous IS NULL AND t.key_hash = e.key_hash
+  WHERE (e.previous IS NULL OR e.position > e.previous + 1) AND coalesce(e.previous + 1, t.next, :start) < e.position
+  ORDER BY e.seq LIMIT :limit) g
+JOIN {message} m ON m.seq = g.seq
+WHERE m.aggregate_id IS NOT NULL
+
+-- name: inbox.order.lowest -> rows
+-- The lowest number of a key that is held back.
+SELECT min(position) FROM {pending} WHERE key_hash = :key_hash AND position IS NOT NULL AND held
+
+-- name: inbox.order.free -> count
+-- Order is given up: whatever was held back is due.
+UPDATE {pending} SET due = {clock}, held = false WHERE held

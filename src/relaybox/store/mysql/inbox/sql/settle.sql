@@ -1,0 +1,23 @@
+-- name: inbox.settle.mark -> count
+-- Processed, in the transaction of the effect. No row: the claim was lost, and nothing may be done. FOR UPDATE: from
+-- here to the delete nobody may take the row over.
+INSERT INTO {done} (seq, processed_at, attempts, waited)
+SELECT seq, {clock}, attempts, timestampdiff(MICROSECOND, CAST(:received AS datetime(6)), {clock}) / 1000000e0
+FROM {pending} WHERE seq = :seq AND token = :token FOR UPDATE
+
+-- name: inbox.settle.retry -> count
+UPDATE JSON_TABLE({rows}, '$[*]' COLUMNS (
+         seq bigint PATH '$[0]', delay double PATH '$[1]', reason text {text} PATH '$[2]',
+         uncounted integer PATH '$[3]')) s
+STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq
+SET p.due = {clock} + INTERVAL s.delay SECOND, p.last_error = s.reason, p.attempts = p.attempts - s.uncounted,
+    p.strikes = 0, p.token = NULL, p.owner = NULL, p.claimed_at = NULL
+
+-- name: inbox.settle.dead -> count
+INSERT INTO {dead} (seq, key_hash, position, priority, replayed, attempts, last_error, dead_at)
+SELECT p.seq, p.key_hash, p.position, p.priority, p.replayed, p.attempts, s.reason, {clock}
+FROM JSON_TABLE({rows}, '$[*]' COLUMNS (seq bigint PATH '$[0]', reason text {text} PATH '$[1]')) s
+STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq
+
+-- name: inbox.settle.forget -> count
+DELETE p FROM {seqs} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq

@@ -1,0 +1,78 @@
+-- name: inbox.claim.pick -> rows
+-- The longest-due rows, locked; others pass over them. With :workers only the keys of one worker's share. The scalar
+-- subquery lets the index on (due, seq) bound the scan: clock_timestamp() alone is volatile. The commit does not wait
+-- for the disk: a claim lost in a crash leaves the messages waiting, and the commit of an effect does wait.
+WITH clock AS MATERIALIZED (
+  SELECT coalesce(:now, clock_timestamp()) AS now, set_config('synchronous_commit', 'off', true))
+SELECT seq, strikes FROM {pending}
+WHERE due <= (SELECT now FROM clock)
+  AND (:workers::integer = 1 OR (key_hash >> 32) % :workers::integer = :worker::integer)
+ORDER BY due, seq LIMIT :limit
+FOR UPDATE SKIP LOCKED
+
+-- name: inbox.claim.ranked -> rows
+-- The longest-due of one priority, with the seconds they have waited. Nothing is locked: what is chosen among several
+-- priorities is locked after.
+SELECT seq, extract(epoch FROM coalesce(:now, clock_timestamp()) - due)::float8 FROM {pending}
+WHERE priority = :priority AND due <= (SELECT coalesce(:now, clock_timestamp()))
+  AND (:workers::integer = 1 OR (key_hash >> 32) % :workers::integer = :worker::integer)
+ORDER BY due, seq LIMIT :limit
+
+-- name: inbox.claim.lock -> rows
+SELECT seq, strikes FROM {pending}
+WHERE seq = ANY(:seqs::bigint[]) AND due <= (SELECT coalesce(:now, clock_timestamp()))
+FOR UPDATE SKIP LOCKED
+
+-- name: inbox.claim.take -> count
+-- Attempts are counted here: a message that kills its process counts too.
+UPDATE {pending}
+SET due = coalesce(:now, clock_timestamp()) + make_interval(secs => :lease::float8), token = :token, owner = :owner,
+    claimed_at = coalesce(:now, clock_timestamp()), attempts = attempts + 1, strikes = strikes + 1, held = false
+WHERE seq = ANY(:seqs::bigint[])
+
+-- name: inbox.claim.read -> rows
+-- A message row that somebody deleted still comes back (LEFT JOIN), so that its pending row can go.
+SELECT p.seq, m.event_id, m.event_type, m.aggregate_type, m.aggregate_id, m.tenant_id, m.content_type,
+       m.payload, m.headers, m.occurred_at, NULL, m.received_at, p.attempts, p.key_hash, p.position, p.replayed,
+       p.strikes
+FROM {pending} p LEFT JOIN {message} m ON m.seq = p.seq
+WHERE p.seq = ANY(:seqs::bigint[]) AND p.token = :token
+
+-- name: inbox.claim.ours -> rows
+-- Rows that are being processed count: their deletion is not committed.
+SELECT p.seq FROM unnest(:seqs::bigint[], :tokens::bigint[]) AS s(seq, token)
+JOIN {pending} p ON p.seq = s.seq AND p.token = s.token
+
+-- name: inbox.claim.hold_fast -> rows
+-- Locks what is ours and nobody is processing: a transaction under way decides by itself, and is not waited for.
+SELECT p.seq FROM unnest(:seqs::bigint[], :tokens::bigint[]) AS s(seq, token)
+JOIN {pending} p ON p.seq = s.seq AND p.token = s.token
+FOR UPDATE OF p SKIP LOCKED
+
+-- name: inbox.claim.renew -> count
+UPDATE {pending} SET due = coalesce(:now, clock_timestamp()) + make_interval(secs => :lease::float8)
+WHERE seq = ANY(:seqs::bigint[])
+
+-- name: inbox.claim.release -> count
+-- Given back untried: due at once, and the attempt that claiming counted is taken back.
+UPDATE {pending}
+SET due = coalesce(:now, clock_timestamp()), token = NULL, owner = NULL, claimed_at = NULL,
+    attempts = greatest(attempts - 1, 0), strikes = greatest(strikes - 1, 0)
+WHERE seq = ANY(:seqs::bigint[])
+
+-- name: inbox.claim.abandon -> count
+-- Claims that were made, perhaps, and never arrived: given back untried.
+UPDATE {pending}
+SET due = coalesce(:now, clock_timestamp()), token = NULL, owner = NULL, claimed_at = NULL,
+    attempts = greatest(attempts - 1, 0), strikes = greatest(strikes - 1, 0)
+WHERE token = ANY(:tokens::bigint[]) AND owner = :owner
+
+-- name: inbox.claim.oldest -> rows
+-- Seconds that the oldest due row has waited; no row when nothing is due.
+SELECT extract(epoch FROM coalesce(:now, clock_timestamp()) - due)::float8 FROM {pending}
+WHERE due <= (SELECT coalesce(:now, clock_timestamp())) ORDER BY due, seq LIMIT 1
+
+-- name: inbox.claim.next -> rows
+-- Seconds until the next row is due; what is held back never is.
+SELECT extract(epoch FROM due - coalesce(:now, clock_timestamp()))::float8 FROM {pending}
+WHERE due < {never} ORDER BY due LIMIT 1

@@ -1,0 +1,99 @@
+-- name: inbox.order.look -> rows
+-- Of rows we have locked: where they stand, and which number their key expects. A statement of its own, after the
+-- locks: who has processed a predecessor since then will find the row held, and wake it.
+SELECT p.seq, m.aggregate_id, p.position, s.next,
+       CASE WHEN s.next IS NULL THEN (SELECT min(q.position) FROM {pending} q
+                                      WHERE q.key_hash = p.key_hash AND q.position IS NOT NULL) END
+FROM {pending} p JOIN {message} m ON m.seq = p.seq LEFT JOIN {state} s
+  ON s.key_hash = p.key_hash AND s.aggregate_id = m.aggregate_id
+WHERE p.seq = ANY(:seqs::bigint[]) AND p.position IS NOT NULL AND m.aggregate_id IS NOT NULL
+
+-- name: inbox.order.begin -> count
+INSERT INTO {state} (key_hash, aggregate_id, next, moved_at)
+SELECT s.key_hash, s.key, s.next, coalesce(:now, clock_timestamp())
+FROM unnest(:hashes::bigint[], :keys::text[], :nexts::bigint[]) AS s(key_hash, key, next)
+ORDER BY s.key_hash
+ON CONFLICT DO NOTHING
+
+-- name: inbox.order.hold -> count
+UPDATE {pending} SET due = {never}, held = true WHERE seq = ANY(:seqs::bigint[])
+
+-- name: inbox.order.followers -> rows
+-- What follows a number that is claimed now: it may come along. Locked like what was picked.
+SELECT p.seq, p.key_hash, p.position
+FROM unnest(:hashes::bigint[], :positions::bigint[]) AS s(key_hash, position)
+JOIN {pending} p ON p.key_hash = s.key_hash AND p.position BETWEEN s.position AND s.position + :window - 1
+WHERE p.held
+FOR UPDATE OF p SKIP LOCKED
+
+-- name: inbox.order.advance -> count
+-- In the transaction of the effect: of two that have the same number one gets through.
+UPDATE {state} SET next = :position + 1, moved_at = coalesce(:now, clock_timestamp())
+WHERE key_hash = :key_hash AND aggregate_id = :key AND next = :position
+
+-- name: inbox.order.next -> rows
+SELECT next FROM {state} WHERE key_hash = :key_hash AND aggregate_id = :key
+
+-- name: inbox.order.sleepers -> rows
+-- What may go on after the commit that moved its key: never asked before. Whoever holds a row back reads the number
+-- after locking it, so a row that is about to be held counts too, and its lock is waited for. Claimed ones do not.
+SELECT p.seq FROM unnest(:hashes::bigint[], :positions::bigint[]) AS s(key_hash, position)
+JOIN {pending} p ON p.key_hash = s.key_hash AND p.position = s.position
+WHERE p.owner IS NULL
+
+-- name: inbox.order.wake -> count
+UPDATE {pending} SET due = CASE WHEN held THEN coalesce(:now, clock_timestamp()) ELSE due END, held = false
+WHERE seq = ANY(:seqs::bigint[]) AND owner IS NULL
+
+-- name: inbox.order.move -> count
+-- An operator's word, or age: the key goes on with this number. It never goes back.
+INSERT INTO {state} AS s (key_hash, aggregate_id, next, moved_at)
+VALUES (:key_hash, :key, :next, coalesce(:now, clock_timestamp()))
+ON CONFLICT (key_hash, aggregate_id) DO UPDATE SET next = excluded.next, moved_at = excluded.moved_at
+WHERE s.next < excluded.next
+
+-- name: inbox.order.heads -> rows
+-- Keys of which something is held back: the lowest number that is, since when it is here, and the number expected. From
+-- key to key by the index: a long queue behind a gap is not read.
+WITH RECURSIVE keys AS (
+  (SELECT key_hash FROM {pending} WHERE position IS NOT NULL ORDER BY key_hash, position LIMIT 1)
+  UNION ALL
+  SELECT (SELECT p.key_hash FROM {pending} p WHERE p.position IS NOT NULL AND p.key_hash > k.key_hash
+          ORDER BY p.key_hash, p.position LIMIT 1)
+  FROM keys k WHERE k.key_hash IS NOT NULL)
+SELECT m.aggregate_id, h.position, s.next, h.key_hash,
+       extract(epoch FROM coalesce(:now, clock_timestamp()) - m.received_at)::float8
+FROM keys k
+CROSS JOIN LATERAL (SELECT p.seq, p.key_hash, p.position, p.held FROM {pending} p
+                    WHERE p.key_hash = k.key_hash AND p.position IS NOT NULL ORDER BY p.position LIMIT 1) h
+JOIN {message} m ON m.seq = h.seq
+LEFT JOIN {state} s ON s.key_hash = h.key_hash AND s.aggregate_id = m.aggregate_id
+WHERE h.held
+
+-- name: inbox.order.gaps -> rows
+-- Every run of missing numbers: before the first that waits (compared with the state) and between two that wait; with
+-- the seconds since the message behind it came, and whether a dead letter lies in it. Reads pending rows only, by their
+-- index, whatever was processed; messages and letters are looked up only for what is shown.
+WITH here AS (
+  SELECT seq, key_hash, position, lag(position) OVER (PARTITION BY key_hash ORDER BY position) AS previous
+  FROM {pending} WHERE position IS NOT NULL AND NOT replayed),
+edges AS MATERIALIZED (
+  SELECT * FROM here WHERE previous IS NULL OR position > previous + 1),
+gaps AS MATERIALIZED (
+  SELECT e.seq, e.key_hash, coalesce(e.previous + 1, s.next, :start::bigint) AS first, e.position - 1 AS last
+  FROM edges e LEFT JOIN {state} s ON e.previous IS NULL AND s.key_hash = e.key_hash
+  WHERE coalesce(e.previous + 1, s.next, :start::bigint) < e.position
+  ORDER BY e.seq LIMIT :limit)
+SELECT m.aggregate_id, g.first, g.last, extract(epoch FROM coalesce(:now, clock_timestamp()) - m.received_at)::float8,
+       EXISTS (SELECT 1 FROM {dead} d WHERE d.key_hash = g.key_hash AND d.position IS NOT NULL
+                                        AND d.position BETWEEN g.first AND g.last)
+FROM gaps g JOIN {message} m ON m.seq = g.seq
+WHERE m.aggregate_id IS NOT NULL
+
+-- name: inbox.order.lowest -> rows
+-- The lowest number of a key that is held back.
+SELECT min(position) FROM {pending} WHERE key_hash = :key_hash AND position IS NOT NULL AND held
+
+-- name: inbox.order.free -> count
+-- Order is given up: whatever was held back is due.
+UPDATE {pending} SET due = coalesce(:now, clock_timestamp()), held = false WHERE held

@@ -1,0 +1,24 @@
+-- name: inbox.settle.mark -> count
+-- Processed, in the transaction of the effect: the row under our token goes, and with it the claim; another processor
+-- passes over it from here on. No row: the claim was lost, and nothing may be done.
+WITH gone AS (DELETE FROM {pending} WHERE seq = :seq AND token = :token RETURNING seq, attempts)
+INSERT INTO {done} (seq, processed_at, attempts, waited)
+SELECT seq, coalesce(:now, clock_timestamp()), attempts,
+       extract(epoch FROM coalesce(:now, clock_timestamp()) - :received::timestamptz)
+FROM gone
+
+-- name: inbox.settle.retry -> count
+UPDATE {pending} p
+SET due = coalesce(:now, clock_timestamp()) + make_interval(secs => s.delay), last_error = s.error,
+    attempts = p.attempts - s.uncounted, strikes = 0, token = NULL, owner = NULL, claimed_at = NULL
+FROM unnest(:seqs::bigint[], :delays::float8[], :errors::text[], :uncounted::integer[])
+  AS s(seq, delay, error, uncounted)
+WHERE p.seq = s.seq
+
+-- name: inbox.settle.dead -> count
+INSERT INTO {dead} (seq, key_hash, position, priority, replayed, attempts, last_error, dead_at)
+SELECT p.seq, p.key_hash, p.position, p.priority, p.replayed, p.attempts, s.error, coalesce(:now, clock_timestamp())
+FROM unnest(:seqs::bigint[], :errors::text[]) AS s(seq, error) JOIN {pending} p ON p.seq = s.seq
+
+-- name: inbox.settle.forget -> count
+DELETE FROM {pending} WHERE seq = ANY(:seqs::bigint[])

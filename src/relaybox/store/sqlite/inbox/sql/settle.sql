@@ -1,0 +1,21 @@
+-- name: inbox.settle.mark -> count
+-- Processed, in the transaction of the effect. No row: the claim was lost, and nothing may be done.
+INSERT INTO {done} (seq, processed_at, attempts, waited)
+SELECT seq, {clock}, attempts, ({clock} - :received) / 1000000.0 FROM {pending} WHERE seq = :seq AND token = :token
+
+-- name: inbox.settle.retry -> count
+UPDATE {pending} AS p
+SET due = {clock} + CAST(round(r.delay * 1000000.0) AS integer), last_error = r.error,
+    attempts = p.attempts - r.uncounted, strikes = 0, token = NULL, owner = NULL, claimed_at = NULL
+FROM (SELECT json_extract(value, '$[0]') AS seq, json_extract(value, '$[1]') AS delay,
+             json_extract(value, '$[2]') AS error, json_extract(value, '$[3]') AS uncounted
+      FROM json_each(:rows)) AS r
+WHERE p.seq = r.seq
+
+-- name: inbox.settle.dead -> count
+INSERT INTO {dead} (seq, key_hash, position, priority, replayed, attempts, last_error, dead_at)
+SELECT p.seq, p.key_hash, p.position, p.priority, p.replayed, p.attempts, json_extract(r.value, '$[1]'), {clock}
+FROM json_each(:rows) r CROSS JOIN {pending} p ON p.seq = json_extract(r.value, '$[0]')
+
+-- name: inbox.settle.forget -> count
+DELETE FROM {pending} WHERE seq IN {seqs}

@@ -1,0 +1,220 @@
+"""Operating an inbox: dead letters, replay, health, retention, and the views for people."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from flow.kit import one, rows
+from relaybox import ConfigError, Event, Reject
+from relaybox.inbox import Inbox, InboxStatus, MessageFilter, Retention, Thresholds
+from relaybox.store.inbox_operate import Pace, judge
+from relaybox.testing.clock import ManualClock
+
+from .effects import QUICK
+from .kit import Twin, arrived, message_ids, pending_ids, seen_ids
+
+NASTY = ["'; DROP TABLE inbox; --", "a\\' OR 1=1", '"x"', "%s", ":name", "{seen}", "$1", "ü✓", "a ", "a"]
+
+
+def accept_all_but_odd(event: Event, _: Any) -> None:
+    if event.payload["n"] % 2:
+        raise Reject("odd")
+
+
+def filled(inbox: Inbox, count: int = 10, **options: Any) -> list[Event]:
+    """Even ones are processed, odd ones are dead."""
+    events = [arrived(n, **options) for n in range(count)]
+    inbox.accept_all(None, events, source="shop")
+    inbox.process(accept_all_but_odd, settings=QUICK)
+    return events
+
+
+async def test_dead_letters(url: str, is_async: bool) -> None:
+    with Inbox(url) as inbox:
+        events = filled(inbox, key="k")
+        inbox.accept(None, Event("Other", {"n": 1}, tenant="acme"), source="bank")
+        inbox.process(accept_all_but_odd, settings=QUICK)
+    async with Twin(url, is_async=is_async) as inbox_twin:
+        letters = await inbox_twin.call("dead", limit=3)
+        assert [letter.event.id for letter in letters] == [event.id for event in events[1:6:2]]
+        assert (letters[0].error, letters[0].attempts, letters[0].source) == ("Reject: odd", 1, "shop")
+        assert letters[0].dead_at.tzinfo is not None
+        more = await inbox_twin.call("dead", after=letters[-1].event.seq)
+        assert [letter.event.payload["n"] for letter in more] == [7, 9, 1]
+        assert await inbox_twin.call("count_dead") == 6
+        for where, count in (
+            (MessageFilter(source="bank"), 1),
+            (MessageFilter(key="k"), 5),
+            (MessageFilter(event_type="Other", tenant="acme"), 1),
+            (MessageFilter(tenant="acme", key="k"), 0),
+            (MessageFilter(before=datetime(2020, 1, 1, tzinfo=UTC)), 0),
+            (MessageFilter(since=datetime(2020, 1, 1, tzinfo=UTC)), 6),
+        ):
+            assert await inbox_twin.call("count_dead", where) == count
+            assert len(await inbox_twin.call("dead", where)) == count
+        gone = await inbox_twin.call("discard", [events[1].id, events[2].id, "unknown"])
+        assert gone == [events[1].id]
+        assert not await inbox_twin.call("accept", None, events[1])
+    assert events[1].id not in message_ids(url)
+    assert events[2].id in message_ids(url)
+
+
+async def test_replay_by_id(url: str, is_async: bool) -> None:
+    """P-12: exactly those ids, with fresh attempts, whether dead or processed."""
+    with Inbox(url) as inbox:
+        events = filled(inbox)
+    async with Twin(url, is_async=is_async) as twin:
+        wanted = [events[3].id, events[4].id]
+        assert sorted(await twin.call("replay", [*wanted, "unknown", *wanted])) == sorted(wanted)
+        assert sorted(pending_ids(url)) == sorted(wanted)
+        assert await twin.call("replay", wanted) == []
+        with pytest.raises(ConfigError, match="list of event ids"):
+            await twin.call("replay", "one")
+    assert one(url, "SELECT max(attempts) FROM inbox_pending") == 0
+    seen: list[int] = []
+    with Inbox(url) as inbox:
+        inbox.process(lambda event, _: seen.append(event.payload["n"]), settings=QUICK)
+        assert sorted(seen) == [3, 4]
+        assert inbox.status() == InboxStatus(0, 10, 4)
+
+
+async def test_replay_by_filter(url: str, is_async: bool) -> None:
+    with Inbox(url) as inbox:
+        filled(inbox, 20)
+        inbox.accept(None, Event("Other", {"n": 1}))
+        inbox.process(accept_all_but_odd, settings=QUICK)
+    async with Twin(url, is_async=is_async) as twin:
+        assert await twin.call("replay_all", MessageFilter(event_type="OrderPlaced")) == 10
+        assert await twin.call("replay_all", MessageFilter(source="bank"), processed=True) == 0
+        assert await twin.call("replay_all", MessageFilter(source="shop"), processed=True) == 10
+        assert (await twin.call("status")).pending == 20
+        assert await twin.call("count_dead") == 1
+
+
+async def test_strings_are_data(url: str, is_async: bool) -> None:
+    events = [Event("Odd", {"n": 1}, id=text, key=text, tenant=text) for text in NASTY]
+    async with Twin(url, is_async=is_async) as twin:
+        assert all(await twin.call("accept_all", None, events, source="x' --"))
+        with Inbox(url) as inbox:
+            inbox.process(accept_all_but_odd, settings=QUICK)
+        for text in NASTY:
+            letters = await twin.call("dead", MessageFilter(key=text, tenant=text, source="x' --"))
+            assert text in [letter.event.id for letter in letters]
+            assert await twin.call("replay", [text]) == [text]
+        assert sorted(pending_ids(url)) == sorted(NASTY)
+        assert await twin.call("skip", NASTY[0], 5) == 5
+        assert await twin.call("expected", NASTY[0]) == 5
+        assert await twin.call("expected", "a") is None
+        assert await twin.call("skip", "a ", 9) == 9
+        assert await twin.call("expected", "a") is None
+
+
+# -- health -----------------------------------------------------------------------------------------------
+
+
+async def test_health(url: str, is_async: bool) -> None:
+    clock = ManualClock()
+    async with Twin(url, is_async=is_async, clock=clock) as twin:
+        health = await twin.call("health")
+        assert (health.status, health.reasons, health.throughput) == ("healthy", (), 0)
+        await twin.call("accept_all", None, [arrived(n) for n in range(10)])
+        clock.advance(120)
+        health = await twin.call("health")
+        assert (health.pending, health.oldest, health.status) == (10, timedelta(minutes=2), "degraded")
+        assert any("no processor" in reason for reason in health.reasons)
+        strict = Thresholds(pending=(1, 10), oldest=(timedelta(1), timedelta(2)))
+        assert (await twin.call("health", strict)).status == "critical"
+        with Inbox(url, clock=clock) as inbox:
+            inbox.process(accept_all_but_odd, settings=QUICK)
+        clock.advance(10)
+        health = await twin.call("health")
+        assert (health.pending, health.dead, health.status) == (0, 5, "degraded")
+        assert health.reasons == ("5 dead letters",)
+        assert (health.throughput, health.average) == (0.5, timedelta(minutes=2))
+
+
+def test_judgement() -> None:
+    limits = Thresholds(pending=(10, 20), dead=(5, 5), oldest=(timedelta(seconds=1), timedelta(seconds=2)))
+    calm = judge(InboxStatus(9, 0, 4), Pace(0.9, 0, None, None, 1), limits)
+    assert (calm.status, calm.reasons) == ("healthy", ())
+    bad = judge(InboxStatus(10, 0, 5), Pace(1.5, 0, None, None, 0), limits)
+    assert bad.status == "critical"
+    assert bad.reasons[0] == "5 dead letters"
+    assert len(bad.reasons) == 4
+    for wrong in ({"pending": (5, 1)}, {"dead": (0, 1)}, {"oldest": (timedelta(0), timedelta(1))}):
+        with pytest.raises(ConfigError, match="rising"):
+            Thresholds(**wrong)
+
+
+# -- retention --------------------------------------------------------------------------------------------
+
+
+async def test_retention(url: str, is_async: bool) -> None:
+    clock = ManualClock()
+    keep = Retention(processed=timedelta(hours=72), dead=timedelta(days=30), seen=timedelta(days=60), batch=3)
+    async with Twin(url, is_async=is_async, clock=clock) as twin:
+        with Inbox(url, clock=clock) as inbox:
+            events = filled(inbox)
+            inbox.accept(None, arrived(99))
+        clock.advance(71 * 3600)
+        assert (await twin.call("drain", keep)).processed == 0
+        clock.advance(2 * 3600)
+        drained = await twin.call("drain", keep)
+        assert (drained.processed, drained.dead, drained.seen) == (5, 0, 0)
+        assert not await twin.call("accept", None, events[0])  # FL-67: the ledger outlives the message
+        clock.advance(30 * 86400)
+        assert (await twin.call("drain", keep)).dead == 5
+        clock.advance(30 * 86400)
+        assert (await twin.call("drain", keep)).seen == 10
+    assert len(message_ids(url)) == len(pending_ids(url)) == len(seen_ids(url)) == 1
+    for wrong in (
+        {"processed": timedelta(-1)},
+        {"batch": 0},
+        {"interval": timedelta(0)},
+        {"processed": timedelta(9), "seen": timedelta(8)},
+    ):
+        with pytest.raises(ConfigError):
+            Retention(**wrong)
+
+
+async def test_dead_letters_are_kept_for_ever_by_default(url: str) -> None:
+    clock = ManualClock()
+    with Inbox(url, clock=clock) as inbox:
+        filled(inbox)
+        clock.advance(10 * 365 * 86400)
+        drained = inbox.drain()
+        assert (drained.processed, drained.dead, drained.seen) == (5, 0, 5)
+        assert inbox.count_dead() == 5
+
+
+async def test_a_processor_drains_in_the_background(url: str) -> None:
+    from flow.kit import Probe
+    from relaybox.lifecycle import Purged
+
+    probe = Probe()
+    with Inbox(url) as inbox:
+        filled(inbox)
+        quick = Retention(processed=timedelta(0), interval=timedelta(milliseconds=20))
+        with inbox.processor(accept_all_but_odd, retention=quick, observers=[probe], settings=QUICK):
+            await probe.until(lambda: probe.of(Purged))
+    assert len(message_ids(url)) == 5
+
+
+# -- views ------------------------------------------------------------------------------------------------
+
+
+async def test_views(url: str) -> None:
+    """P-05 to P-07, live: nothing in them is older than the question."""
+    with Inbox(url) as inbox:
+        filled(inbox)
+        inbox.accept(None, arrived(100))
+        assert [tuple(row[:4]) for row in inbox.stats()] == [("OrderPlaced", 1, 5, 5)]
+        assert inbox.stats()[0].average is not None
+    assert rows(url, "SELECT event_type, pending, processed, dead FROM inbox_stats") == [("OrderPlaced", 1, 5, 5)]
+    assert [row[0] for row in rows(url, "SELECT last_error FROM inbox_letters")] == ["Reject: odd"] * 5
+    assert rows(url, "SELECT attempts, held FROM inbox_waiting") in ([(0, 0)], [(0, False)])
+    states = dict(rows(url, "SELECT status, count(*) FROM inbox_status GROUP BY status"))
+    assert states == {"dead": 5, "processed": 5, "pending": 1}

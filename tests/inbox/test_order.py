@@ -1,0 +1,441 @@
+"""Order by number: held back until it is its turn, gaps found, and nothing that is forgotten starts a key anew."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from flow.kit import Probe, one
+from relaybox import ConfigError, Event, Reject
+from relaybox.errors import InboxOrderingPriorityConflict
+from relaybox.ids import key_hash
+from relaybox.inbox import AsyncInbox, Inbox, Order, Priority, Retention
+from relaybox.store.inbox_order import Standing, admit
+from relaybox.testing.clock import ManualClock
+
+from .effects import QUICK, with_effects, writing
+from .kit import ENGINES, Twin, fresh_url, migrated, pending_ids
+
+ALL = Retention(processed=timedelta(0), dead=None, seen=None)
+
+
+def numbered(key: str, number: int, **options: Any) -> Event:
+    return Event("Moved", {"n": number}, key=key, headers={"sequence": str(number)}, **options)
+
+
+class Ran:
+    """What a handler has seen, by key."""
+
+    def __init__(self, fail: Callable[[Event], None] | None = None) -> None:
+        self.by_key: defaultdict[str, list[int]] = defaultdict(list)
+        self._fail = fail
+
+    def __call__(self, event: Event, handle: Any) -> None:
+        if self._fail is not None:
+            self._fail(event)
+        assert event.key is not None
+        self.by_key[event.key].append(event.payload["n"])
+
+
+def work(inbox: Inbox, ran: Any, **options: Any) -> None:
+    options.setdefault("settings", QUICK)
+    inbox.process(ran, **options)
+
+
+async def test_ten_per_key_in_any_order(url: str, is_async: bool) -> None:
+    """Q-03, and two processors at once."""
+    chance = random.Random(3)
+    events = [numbered(f"k{k}", n) for k in range(8) for n in range(1, 11)]
+    chance.shuffle(events)
+    ran = Ran()
+    probe = Probe()
+    async with Twin(url, is_async=is_async, order=Order()) as inbox:
+        other = AsyncInbox(url, order=Order())
+        async with other.processor(ran, settings=QUICK, observers=[probe]) as first:
+            async with other.processor(ran, settings=QUICK, observers=[probe], batch=5) as second:
+                for event in events:
+                    await inbox.call("accept", None, event)
+                await probe.until(lambda: first.processed.done + second.processed.done >= 80)
+        await other.close()
+    assert ran.by_key == {f"k{k}": list(range(1, 11)) for k in range(8)}
+
+
+async def test_many_that_come_in_rounds(url: str) -> None:
+    """Claims meet almost nothing but messages to hold back, and still one call drains all."""
+    events = [numbered(f"k{k}", n) for n in range(1, 61) for k in range(20)]
+    ran = Ran()
+    with Inbox(url, order=Order()) as inbox:
+        inbox.accept_all(None, [*events[600:], *events[:600]])
+        work(inbox, ran, settings=replace(QUICK, instance_ttl=timedelta(seconds=5), lease=timedelta(seconds=10)))
+    assert ran.by_key == {f"k{k}": list(range(1, 61)) for k in range(20)}
+
+
+async def test_a_gap_holds_back_its_own_key_only(url: str) -> None:
+    ran = Ran()
+    with Inbox(url, order=Order()) as inbox:
+        inbox.accept_all(None, [numbered("a", 1), numbered("a", 3), numbered("b", 2), numbered("c", 1)])
+        work(inbox, ran)
+        assert ran.by_key == {"a": [1], "c": [1]}
+        assert {(gap.key, gap.first, gap.last) for gap in inbox.gaps()} == {("a", 2, 2), ("b", 1, 1)}
+        assert (inbox.expected("a"), inbox.expected("b")) == (2, None)
+        inbox.accept_all(None, [numbered("a", 2), numbered("b", 1)])
+        work(inbox, ran)
+        assert ran.by_key == {"a": [1, 2, 3], "b": [1, 2], "c": [1]}
+        assert inbox.gaps() == []
+
+
+async def test_messages_without_a_number_or_a_key_do_not_wait(url: str) -> None:
+    ran: list[str] = []
+
+    def handle(event: Event, _: Any) -> None:
+        ran.append(event.id)
+
+    plain = Event("Moved", {}, key="a", id="plain")
+    odd = Event("Moved", {}, key="a", id="odd", headers={"sequence": "x7"})
+    keyless = Event("Moved", {}, id="keyless", headers={"sequence": "7"})
+    with Inbox(url, order=Order()) as inbox:
+        inbox.accept_all(None, [numbered("a", 2), plain, odd, keyless])
+        work(inbox, handle)
+    assert sorted(ran) == ["keyless", "odd", "plain"]
+
+
+async def test_gaps_are_found_before_and_between(url: str) -> None:
+    """FL-69: 5 is processed, 8 and 9 wait: 6 to 7 are missing."""
+    clock = ManualClock()
+    with Inbox(url, order=Order(), clock=clock) as inbox:
+        inbox.accept_all(None, [numbered("a", n) for n in range(1, 6)])
+        work(inbox, Ran())
+        inbox.accept_all(None, [numbered("a", n) for n in (8, 9, 12)])
+        clock.advance(90)
+        first, second = sorted(inbox.gaps(), key=lambda gap: gap.first)
+        assert (first.first, first.last, first.dead) == (6, 7, False)
+        assert (second.first, second.last) == (10, 11)
+        assert first.age == timedelta(seconds=90)
+
+
+async def test_a_drained_history_does_not_start_anew(url: str) -> None:
+    """FL-68: the next number is kept in a state, not in old messages."""
+    ran = Ran()
+    with Inbox(url, order=Order()) as inbox:
+        inbox.accept_all(None, [numbered("a", n) for n in (1, 2, 3)])
+        work(inbox, ran)
+        drained = inbox.drain(ALL)
+        assert drained.processed == 3
+        assert one(url, "SELECT count(*) FROM inbox") == 0
+        inbox.accept_all(None, [numbered("a", 5), numbered("a", 4)])
+        work(inbox, ran)
+    assert ran.by_key["a"] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("start", [0, 7, None])
+async def test_where_a_key_begins(url: str, start: int | None) -> None:
+    ran = Ran()
+    first = 100 if start is None else start
+    with Inbox(url, order=Order(start=start)) as inbox:
+        inbox.accept_all(None, [numbered("a", first + n) for n in (2, 0, 1)])
+        work(inbox, ran)
+    assert ran.by_key["a"] == [first, first + 1, first + 2]
+
+
+async def test_replays_run_beside_the_sequence(url: str) -> None:
+    ran = Ran()
+    events = [numbered("a", n) for n in (1, 2, 3)]
+    with Inbox(url, order=Order()) as inbox:
+        inbox.accept_all(None, events)
+        work(inbox, ran)
+        assert inbox.replay([events[1].id, "unknown"]) == [events[1].id]
+        work(inbox, ran)
+        assert ran.by_key["a"] == [1, 2, 3, 2]
+        inbox.accept(None, numbered("a", 4))
+        work(inbox, ran)
+    assert ran.by_key["a"] == [1, 2, 3, 2, 4]
+
+
+async def test_a_number_that_comes_twice_dies_once(url: str) -> None:
+    ran = Ran()
+    with Inbox(url, order=Order()) as inbox:
+        inbox.accept_all(None, [numbered("a", 1), numbered("a", 1, id="other"), numbered("a", 2)])
+        work(inbox, ran)
+        work(inbox, ran)
+        assert ran.by_key["a"] == [1, 2]
+        (letter,) = inbox.dead()
+        assert "came after its turn" in (letter.error or "")
+        inbox.replay([letter.event.id])
+        work(inbox, ran)
+    assert ran.by_key["a"] == [1, 2, 1]
+
+
+def deadly(*numbers: int) -> Callable[[Event], None]:
+    def fail(event: Event) -> None:
+        if event.payload["n"] in numbers:
+            raise Reject("never")
+
+    return fail
+
+
+async def test_a_dead_letter_blocks_until_somebody_decides(url: str) -> None:
+    ran = Ran(deadly(2))
+    events = [numbered("a", n) for n in (1, 2, 3)]
+    with Inbox(url, order=Order()) as inbox:
+        inbox.accept_all(None, events)
+        work(inbox, ran)
+        work(inbox, ran)
+        assert ran.by_key["a"] == [1]
+        (gap,) = inbox.gaps()
+        assert (gap.first, gap.last, gap.dead) == (2, 2, True)
+        cured = Ran()
+        inbox.replay([events[1].id])
+        work(inbox, cured)
+        work(inbox, cured)
+    assert cured.by_key["a"] == [2, 3]
+
+
+@pytest.mark.parametrize("way", ["skip", "discard", "policy"])
+async def test_past_a_dead_letter(url: str, way: str) -> None:
+    ran = Ran(deadly(2))
+    events = [numbered("a", n) for n in (1, 2, 3, 4)]
+    with Inbox(url, order=Order(dead="skip" if way == "policy" else "block")) as inbox:
+        inbox.accept_all(None, events)
+        work(inbox, ran)
+        if way == "skip":
+            assert inbox.skip("a") == 3
+        elif way == "discard":
+            assert inbox.discard([events[1].id, events[0].id]) == [events[1].id]
+            assert not inbox.accept(None, events[1])
+        work(inbox, ran)
+        assert inbox.count_dead() == (0 if way == "discard" else 1)
+    assert ran.by_key["a"] == [1, 3, 4]
+
+
+async def test_past_a_number_that_never_comes(url: str) -> None:
+    clock = ManualClock()
+    ran = Ran()
+    with Inbox(url, order=Order(missing=timedelta(minutes=5)), clock=clock) as inbox:
+        inbox.accept_all(None, [numbered("a", 1), numbered("a", 4), numbered("a", 5)])
+        work(inbox, ran)
+        work(inbox, ran)
+        assert ran.by_key["a"] == [1]
+        clock.advance(301)
+        work(inbox, ran)
+        assert ran.by_key["a"] == [1, 4, 5]
+        assert inbox.skip("a", 3) == 3  # it never goes back
+        assert inbox.expected("a") == 6
+
+
+async def test_a_wake_up_that_was_lost_is_found(url: str) -> None:
+    """Whoever processed the predecessor died between his commit and the wake-up."""
+    from .effects import rows_or_none
+
+    ran = Ran()
+    with Inbox(url, order=Order()) as inbox:
+        inbox.accept_all(None, [numbered("a", 2)])
+        work(inbox, ran)
+        assert one(url, "SELECT count(*) FROM inbox_pending WHERE held") == 1
+        rows_or_none(url, f"INSERT INTO inbox_state VALUES ({key_hash('a')}, 'a', 2, {_now(url)})")
+        work(inbox, ran)
+    assert ran.by_key["a"] == [2]
+
+
+def _now(url: str) -> str:
+    return "0" if url.startswith("sqlite") else "CURRENT_TIMESTAMP"
+
+
+async def test_a_failing_head_keeps_its_place(url: str) -> None:
+    tries: Counter[int] = Counter()
+
+    def fail_twice(event: Event) -> None:
+        tries[event.payload["n"]] += 1
+        if event.payload["n"] % 2 and tries[event.payload["n"]] < 3:
+            raise RuntimeError("not yet")
+
+    ran, probe = Ran(fail_twice), Probe()
+    with Inbox(url, order=Order()) as inbox:
+        inbox.accept_all(None, [numbered("a", n) for n in range(1, 8)])
+        with inbox.processor(ran, settings=QUICK, observers=[probe]):
+            await probe.until(lambda: len(ran.by_key["a"]) == 7)
+    assert ran.by_key["a"] == list(range(1, 8))
+
+
+async def test_many_processors_one_key_at_a_time(engine: str, url: str) -> None:
+    """Q-13: the effects of a key commit in sequence, whoever works on it."""
+    home = with_effects(url)
+    events = [numbered(f"k{k}", n, id=f"k{k}-{n:03}") for k in range(5) for n in range(1, 31)]
+    random.Random(1).shuffle(events)
+    with Inbox(home, order=Order()) as inbox:
+        inbox.accept_all(None, events)
+    ran = Ran()
+
+    def handle(event: Event, handle: Any) -> None:
+        writing(False)(event, handle)
+        ran(event, handle)
+
+    def one_worker(_: int) -> None:
+        with Inbox(home, order=Order()) as inbox:
+            while pending_ids(home):
+                inbox.process(handle, settings=replace(QUICK, batch_size=7, instance_ttl=timedelta(seconds=1.5)))
+
+    with ThreadPoolExecutor(3) as threads:
+        await asyncio.to_thread(lambda: list(threads.map(one_worker, range(3))))
+    assert ran.by_key == {f"k{k}": list(range(1, 31)) for k in range(5)}
+
+
+# -- order or priority ----------------------------------------------------------------------------------
+
+
+async def test_order_and_priority_exclude_each_other(url: str, is_async: bool) -> None:
+    with pytest.raises(InboxOrderingPriorityConflict):
+        Inbox(url, order=Order(), priority=Priority())
+    async with Twin(url, is_async=is_async) as inbox:
+        await inbox.call("enable_ordering")
+        with pytest.raises(InboxOrderingPriorityConflict):
+            await inbox.call("enable_priority")
+        assert await inbox.call("disable_ordering")
+        await inbox.call("enable_priority")
+        with pytest.raises(InboxOrderingPriorityConflict):
+            await inbox.call("enable_ordering", Order(start=0))
+        with Inbox(url, order=Order()) as other, pytest.raises(InboxOrderingPriorityConflict):
+            other.process(Ran())
+        assert await inbox.call("disable_priority")
+        assert not await inbox.call("disable_priority")
+
+
+async def test_every_process_keeps_to_what_was_enabled(url: str) -> None:
+    ran = Ran()
+    with Inbox(url) as inbox:
+        with pytest.raises(ConfigError, match="not ordered"):
+            inbox.gaps()
+        inbox.enable_ordering(Order(start=5, missing=timedelta(hours=1), dead="skip"))
+        inbox.accept_all(None, [numbered("a", 6), numbered("a", 5), numbered("b", 6)])
+        work(inbox, ran)
+        assert ran.by_key == {"a": [5, 6]}
+        inbox.disable_ordering()
+        work(inbox, ran)
+    assert ran.by_key == {"a": [5, 6], "b": [6]}
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"start": -1}, {"start": True}, {"missing": "wait"}, {"missing": timedelta(0)}, {"dead": "park"}]
+)
+def test_orders_that_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        Order(**wrong)
+
+
+# -- any history ----------------------------------------------------------------------------------------
+
+KEYS = ("a", "b")
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("accept"), st.sampled_from(KEYS), st.integers(1, 6)),
+        st.tuples(st.just("process"), st.integers(1, 4), st.sampled_from([1, 3])),
+        st.tuples(st.just("replay"), st.sampled_from(KEYS), st.integers(1, 6)),
+        st.tuples(st.just("fail"), st.sampled_from(KEYS), st.integers(1, 6)),
+        st.tuples(st.just("drain")),
+    ),
+    max_size=14,
+)
+_runs = itertools.count()
+
+
+class World:
+    """An inbox beside a model of it: numbers accepted, and how often each was replayed."""
+
+    def __init__(self, url: str) -> None:
+        self.inbox = Inbox(url, order=Order())
+
+    def play(self, steps: list[tuple[Any, ...]]) -> None:
+        run = f"r{next(_runs)}-"
+        accepted: set[tuple[str, int]] = set()
+        failing: set[tuple[str, int]] = set()
+        first: defaultdict[str, list[int]] = defaultdict(list)
+        again: Counter[tuple[str, int]] = Counter()
+        replayed: Counter[tuple[str, int]] = Counter()
+
+        def handle(event: Event, _: Any) -> None:
+            key, number = str(event.key).removeprefix(run), event.payload["n"]
+            if (key, number) in failing:
+                failing.discard((key, number))
+                raise RuntimeError("once")
+            if number in first[key]:
+                again[key, number] += 1
+            else:
+                first[key].append(number)
+
+        def one_id(key: str, number: int) -> str:
+            return f"{run}{key}-{number}"
+
+        for step in steps:
+            match step:
+                case ("accept", key, number):
+                    new = self.inbox.accept(None, numbered(run + key, number, id=one_id(key, number)))
+                    assert new == ((key, number) not in accepted)
+                    accepted.add((key, number))
+                case ("process", limit, batch):
+                    work(self.inbox, handle, limit=limit, batch=batch)
+                case ("replay", key, number):
+                    for _ in self.inbox.replay([one_id(key, number)]):
+                        replayed[key, number] += 1
+                case ("fail", key, number):
+                    failing.add((key, number))
+                case ("drain",):
+                    self.inbox.drain(ALL)
+        for _ in range(50):
+            work(self.inbox, handle)
+            if not one_due(self.inbox):
+                break
+        for key in KEYS:
+            numbers = {number for name, number in accepted if name == key}
+            reach = next(n for n in itertools.count(1) if n not in numbers)
+            assert first[key] == list(range(1, reach)), steps
+            missing = {
+                n for gap in self.inbox.gaps(1000) if gap.key == run + key for n in range(gap.first, gap.last + 1)
+            }
+            assert missing == set(range(reach, max(numbers, default=0))) - numbers
+        assert again == replayed
+
+
+def one_due(inbox: Inbox) -> bool:
+    return inbox._db.run(inbox.store.next_message(None), tx=False) is not None
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
+    folder: Path = tmp_path_factory.mktemp("order")
+    return World(migrated(fresh_url(request.param, folder)))
+
+
+@given(steps=STEPS)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_any_history(world: World, steps: list[tuple[Any, ...]]) -> None:
+    world.play(steps)
+
+
+@given(
+    rows=st.lists(st.tuples(st.sampled_from(KEYS), st.integers(1, 8)), max_size=20),
+    expected=st.dictionaries(st.sampled_from(KEYS), st.integers(1, 5)),
+)
+def test_admission(rows: list[tuple[str, int]], expected: dict[str, int]) -> None:
+    lowest = {key: min(n for k, n in rows if k == key) for key, _ in rows}
+    standing = [Standing(seq, key, number, expected.get(key), lowest[key]) for seq, (key, number) in enumerate(rows)]
+    verdict = admit(standing, 1)
+    assert sorted(verdict.take + verdict.hold) == list(range(len(rows)))
+    for key in KEYS:
+        taken = [rows[seq][1] for seq in verdict.take if rows[seq][0] == key]
+        assert taken == sorted(taken)
+        reach = max([expected.get(key, 1), *(n + 1 for n in taken)])
+        have = {n for k, n in rows if k == key} | set(range(1, expected.get(key, 1)))
+        assert set(range(1, reach)) <= have
+        assert reach not in have
+        assert all(rows[seq][1] > reach for seq in verdict.hold if rows[seq][0] == key)

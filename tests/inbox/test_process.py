@@ -1,0 +1,281 @@
+"""Processing: the effect and the mark are one transaction, failures are retried, and what cannot succeed dies."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flow.kit import Probe, one, rows
+from relaybox import ConfigError, Event, Outbox, Reject, RetryLater, Settings
+from relaybox.inbox import AsyncInbox, Inbox, Processed
+from relaybox.lifecycle import ClaimLost, Died, Retried
+
+from .effects import QUICK, asay, effects, say, text_of, with_effects, writing
+from .kit import PATIENCE, Twin, arrived, fresh_url, migrated, pending_ids
+
+ONE_TRY = replace(QUICK, max_attempts=1)
+
+
+@pytest.fixture
+def home(url: str) -> str:
+    return with_effects(url)
+
+
+@pytest.fixture(params=[False, True], ids=["function", "coroutine"])
+def coroutine(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+@pytest.fixture(params=[1, 7], ids=["single", "batch"])
+def batch(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+async def run(inbox: Twin, handler: Any, **options: Any) -> Processed:
+    options.setdefault("settings", QUICK)
+    if isinstance(inbox.raw, AsyncInbox):
+        return await inbox.raw.process(handler, **options)
+    return await asyncio.to_thread(lambda: inbox.raw.process(handler, **options))
+
+
+def dead(url: str) -> list[tuple[Any, ...]]:
+    return rows(url, "SELECT m.event_id, d.attempts, d.last_error FROM inbox_dead d JOIN inbox m ON m.seq = d.seq")
+
+
+async def test_every_message_takes_effect_once(home: str, is_async: bool, coroutine: bool, batch: int) -> None:
+    events = [arrived(n) for n in range(60)]
+    async with Twin(home, is_async=is_async) as inbox:
+        await inbox.call("accept_all", None, events)
+        done = await run(inbox, writing(coroutine), batch=batch)
+        assert (done.done, done.retried, done.dead) == (60, 0, 0)
+        assert (await run(inbox, writing(coroutine), batch=batch)).done == 0
+        assert not await inbox.call("accept", None, events[0])
+    assert effects(home) == sorted(event.id for event in events)
+    assert pending_ids(home) == []
+    assert one(home, "SELECT count(*) FROM inbox_done WHERE attempts = 1 AND waited >= 0") == 60
+
+
+async def test_no_more_than_asked_for(home: str, is_async: bool) -> None:
+    async with Twin(home, is_async=is_async) as inbox:
+        await inbox.call("accept_all", None, [arrived(n) for n in range(10)])
+        assert (await run(inbox, writing(is_async), limit=4)).done == 4
+        assert (await inbox.call("status")).pending == 6
+
+
+async def test_a_failure_undoes_its_effect_and_comes_again(
+    home: str, is_async: bool, coroutine: bool, batch: int
+) -> None:
+    probe = Probe()
+    tries: Counter[str] = Counter()
+    events = [arrived(n) for n in range(20)]
+    bad = {events[3].id, events[4].id}
+
+    def fail_twice(event: Event) -> None:
+        tries[event.id] += 1
+        if event.id in bad and tries[event.id] < 3:
+            raise RuntimeError("not yet")
+
+    async with Twin(home, is_async=is_async) as inbox:
+        await inbox.call("accept_all", None, events)
+        options: dict[str, Any] = {"settings": QUICK, "batch": batch, "observers": [probe]}
+        if isinstance(inbox.raw, AsyncInbox):
+            async with inbox.raw.processor(writing(coroutine, fail_twice), **options):
+                await probe.until(lambda: len(effects(home)) == 20)
+        else:
+            with inbox.raw.processor(writing(coroutine, fail_twice), **options):
+                await probe.until(lambda: len(effects(home)) == 20)
+    assert effects(home) == sorted(event.id for event in events)
+    assert all(tries[event_id] == 3 for event_id in bad)
+    assert all(tries[event.id] == 1 for event in events if event.id not in bad)
+    assert {fact.event_id for fact in probe.of(Retried)} == bad
+
+
+async def test_what_fails_for_good_is_a_dead_letter(home: str, is_async: bool, coroutine: bool, batch: int) -> None:
+    probe = Probe()
+    events = [arrived(n) for n in range(6)]
+
+    def refuse(event: Event) -> None:
+        if event.payload["n"] == 2:
+            raise Reject("never")
+        if event.payload["n"] == 4:
+            raise RuntimeError("this time")
+
+    async with Twin(home, is_async=is_async) as inbox:
+        await inbox.call("accept_all", None, events)
+        done = await run(inbox, writing(coroutine, refuse), batch=batch, settings=ONE_TRY, observers=[probe])
+    assert (done.done, done.dead) == (4, 2)
+    assert len(effects(home)) == 4
+    letters = {row[0]: row[1:] for row in dead(home)}
+    assert letters == {events[2].id: (1, "Reject: never"), events[4].id: (1, "RuntimeError: this time")}
+    assert len(probe.of(Died)) == 2
+    assert pending_ids(home) == []
+
+
+async def test_a_handler_chooses_its_delay(home: str, is_async: bool) -> None:
+    def later(event: Event) -> None:
+        raise RetryLater(timedelta(hours=1), "the bank is closed")
+
+    async with Twin(home, is_async=is_async) as inbox:
+        await inbox.call("accept", None, arrived(1))
+        assert (await run(inbox, writing(is_async, later))).retried == 1
+        assert (await run(inbox, writing(is_async, later))).retried == 0
+    assert one(home, "SELECT last_error FROM inbox_pending") == "RetryLater: the bank is closed"
+    assert one(home, "SELECT count(*) FROM inbox_pending WHERE owner IS NULL AND attempts = 1") == 1
+    assert effects(home) == []
+
+
+@pytest.mark.parametrize("server", ["postgres", "mariadb"])
+async def test_a_handler_that_hangs_is_given_up_and_commits_nothing(server: str, tmp_path: Path) -> None:
+    url = with_effects(migrated(fresh_url(server, tmp_path)))
+    entered, let_go, probe = threading.Event(), threading.Event(), Probe()
+
+    def hang(event: Event, handle: Any) -> None:
+        say(handle, text_of(event, "late"))
+        if not entered.is_set():
+            entered.set()
+            let_go.wait(PATIENCE)
+
+    with Inbox(url) as inbox:
+        inbox.accept(None, arrived(1))
+        settings = replace(QUICK, handler_timeout=timedelta(milliseconds=200))
+        with inbox.processor(hang, settings=settings, observers=[probe]) as processor:
+            await asyncio.to_thread(entered.wait, PATIENCE)
+            await probe.until(lambda: probe.of(ClaimLost))  # given up, and it holds its row all the same
+            assert effects(url) == []
+            let_go.set()
+            await probe.until(lambda: processor.processed.done == 1)
+    assert len(effects(url)) == 1
+
+
+# -- handles ------------------------------------------------------------------------------------------
+
+
+def sqlalchemy_url(url: str, *, is_async: bool) -> str:
+    scheme, rest = url.split("://", 1)
+    driver = {
+        "postgresql": ("psycopg", "asyncpg"),
+        "mysql": ("pymysql", "asyncmy"),
+        "sqlite": ("pysqlite", "aiosqlite"),
+    }[scheme.partition("+")[0]][is_async]
+    return f"{scheme.partition('+')[0]}+{driver}://{rest}"
+
+
+async def test_a_sessionmaker(home: str, batch: int) -> None:
+    import sqlalchemy as sa
+    from sqlalchemy.orm import Session, sessionmaker
+
+    events = [arrived(n) for n in range(12)]
+    seen: list[type] = []
+
+    def refuse(event: Event) -> None:
+        if event.payload["n"] == 5:
+            raise Reject("never")
+
+    def handle(event: Event, session: Any) -> None:
+        seen.append(type(session))
+        say(session, text_of(event))
+        refuse(event)
+
+    with Inbox(home) as inbox:
+        inbox.accept_all(None, events)
+        engine = sa.create_engine(sqlalchemy_url(home, is_async=False))
+        inbox.process(handle, session=sessionmaker(engine), settings=QUICK, batch=batch)
+        engine.dispose()
+    assert effects(home) == sorted(event.id for event in events if event.payload["n"] != 5)
+    assert len(dead(home)) == 1
+    assert all(issubclass(kind, Session) for kind in seen)
+
+
+async def test_an_async_sessionmaker_and_an_engine(home: str, batch: int) -> None:
+    from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+
+    engine = create_async_engine(sqlalchemy_url(home, is_async=True))
+    events = [arrived(n) for n in range(12)]
+    async with AsyncInbox(home) as inbox:
+        await inbox.accept_all(None, events[:6])
+        await inbox.process(writing(True), session=async_sessionmaker(engine), settings=QUICK, batch=batch)
+        await inbox.accept_all(None, events[6:])
+        await inbox.process(writing(True), session=engine, settings=QUICK, batch=batch)
+    await engine.dispose()
+    assert effects(home) == sorted(event.id for event in events)
+
+
+async def test_a_session_must_fit(home: str) -> None:
+    with Inbox(home) as inbox:
+        inbox.accept(None, arrived(1))
+        with pytest.raises(ConfigError, match="expected handler"):
+            inbox.process(lambda event: None)  # type: ignore[arg-type,misc]
+        with pytest.raises(ConfigError, match="unknown option"):
+            inbox.process(writing(False), speed=9)  # type: ignore[call-arg]
+        assert inbox.process(writing(False), session=object, settings=ONE_TRY).dead == 1
+    assert "no synchronous context manager" in dead(home)[0][2]
+
+
+# -- on to the outbox ---------------------------------------------------------------------------------
+
+
+async def test_inbox_to_outbox_in_one_transaction(home: str, coroutine: bool) -> None:
+    """P-20: what a handler writes to an outbox is there exactly when its effect is."""
+    from relaybox import AsyncOutbox
+
+    with Outbox(home) as box:
+        box.migrate()
+    events = [arrived(n) for n in range(10)]
+    tries: Counter[str] = Counter()
+
+    def once(event: Event) -> None:
+        tries[event.id] += 1
+        if event.payload["n"] % 3 == 0 and tries[event.id] == 1:
+            raise RuntimeError("after the writes")
+
+    async with AsyncInbox(home) as inbox, AsyncOutbox(home) as aoutbox:
+        outbox = Outbox(home)
+
+        def handle(event: Event, connection: Any) -> None:
+            say(connection, text_of(event))
+            outbox.write(connection, Event("Billed", event.payload))
+            once(event)
+
+        async def ahandle(event: Event, connection: Any) -> None:
+            await asay(connection, text_of(event))
+            await aoutbox.write(connection, Event("Billed", event.payload))
+            once(event)
+
+        await inbox.accept_all(None, events)
+        probe = Probe()
+        handler: Any = ahandle if coroutine else handle
+        async with inbox.processor(handler, settings=QUICK, observers=[probe]) as processor:
+            await probe.until(lambda: processor.processed.done == 10)
+        outbox.close()
+    assert effects(home) == sorted(event.id for event in events)
+    assert one(home, "SELECT count(*) FROM outbox_event") == 10
+
+
+# -- many ---------------------------------------------------------------------------------------------
+
+
+async def test_ten_workers_none_twice(engine: str, home: str) -> None:
+    """The effect has no unique key: a message that ran twice would show."""
+    events = [arrived(n) for n in range(400)]
+    with Inbox(home) as inbox:
+        inbox.accept_all(None, events)
+
+    def work(_: int) -> int:
+        with Inbox(home) as inbox:
+            return inbox.process(writing(False), settings=Settings(batch_size=5, cold_queue_capacity=10)).done
+
+    with ThreadPoolExecutor(10) as threads:
+        done = await asyncio.to_thread(lambda: list(threads.map(work, range(10))))
+    with Inbox(home) as inbox:  # what somebody gave back when he left
+        inbox.process(writing(False), settings=QUICK)
+    assert sum(count > 0 for count in done) > 1
+    assert effects(home) == sorted(event.id for event in events)
+    assert pending_ids(home) == []
