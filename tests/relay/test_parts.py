@@ -6,7 +6,7 @@ import base64
 import itertools
 import json
 import random
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 from hypothesis import given
@@ -19,7 +19,7 @@ from relaybox.relay.circuit import LONGEST_PAUSE, Circuit
 from relaybox.relay.pauses import LASTS, LONGEST, SOON, TRIAL, Pauses
 from relaybox.relay.routing import router
 from relaybox.sinks import Features
-from relaybox.sinks.formats import CLOUDEVENTS_JSON, renderer
+from relaybox.sinks.formats import CLOUDEVENTS_JSON, renderer, timestamp
 from relaybox.testing import ManualClock, Probe
 
 PLAIN = Features(keyed_order=True, dedup=False)
@@ -129,6 +129,29 @@ def test_routes() -> None:
             router(bad)
 
 
+@pytest.mark.parametrize(
+    ("template", "destination"),
+    [
+        ("x.{key}", "/x.a/b"),
+        ("{type}", "T"),
+        ("x/{key}", "x/a/b"),
+        ("/{key}", "/a/b"),
+        ("{type}/{key}", "T/a/b"),
+        ("{type}/{type}", "T/T"),
+        ("{{{type}/{key}", "{T/a/b"),
+        ("x/y", "x/y"),
+    ],
+)
+def test_an_event_does_not_choose_its_exchange(template: str, destination: str) -> None:
+    """Where a slash splits destinations, one in a field of the event must not."""
+    assert router(template, "/")(Event("T", 1, key="a/b")) == destination
+
+
+def test_a_slash_before_the_one_that_splits_is_refused() -> None:
+    with pytest.raises(Reject, match="before the one that splits"):
+        router("{key}/{type}", "/")(Event("T", 1, key="a/b"))
+
+
 def test_plain_carries_the_five_attributes_and_the_headers() -> None:
     event = Event("Placed", {"n": 1}, key="k", occurred_at=AT, headers={"traceparent": "00-aa", "event_id": "forged"})
     message = renderer("plain", "", PLAIN)(event, "orders")
@@ -141,6 +164,20 @@ def test_plain_carries_the_five_attributes_and_the_headers() -> None:
         "aggregate_id": "k",
         "created_at": "2030-01-02T03:04:05.678901Z",
     }
+
+
+@given(
+    st.lists(
+        st.datetimes(datetime(2, 1, 1), timezones=st.sampled_from([UTC, timezone(timedelta(hours=5, minutes=30))])),
+        max_size=5,
+    ),
+    st.lists(st.integers(0, 3_000_000)),
+)
+def test_times_are_written_as_isoformat_does(moments: list[datetime], apart: list[int]) -> None:
+    """Also neighbours, of the same second or not: what they share is not written anew."""
+    first = datetime(2026, 2, 28, 23, 59, 58, 500_000, tzinfo=UTC)
+    for moment in [*moments, *(first + timedelta(microseconds=later) for later in apart)]:
+        assert timestamp(moment) == moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def test_cloudevents_binary() -> None:

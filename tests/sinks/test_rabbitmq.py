@@ -11,8 +11,9 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from rabbitmq_harness import EXCHANGE, USER, RabbitMQHarness, opened, shared_server
 
-from relaybox import Event
+from relaybox import Event, Outbox
 from relaybox.errors import ConfigError, DeliveryError, Reject
+from relaybox.relay import Relay
 from relaybox.sinks.formats import renderer
 from relaybox.sinks.rabbitmq import RabbitMQSink
 from relaybox.testing.sink_contract import CANARY, SECRET, SinkContract, arrived, messages, publish
@@ -77,6 +78,21 @@ async def test_a_destination_without_a_slash_is_a_queue(harness: RabbitMQHarness
         sent = messages(sink, queue, ["a"])
         assert await publish(sink, sent) == [None]
     await arrived(harness, queue, sent)
+
+
+async def test_a_slash_in_a_key_does_not_name_an_exchange(harness: RabbitMQHarness, tmp_path: Path) -> None:
+    """A whole relay: with `to="x.{key}"` the queue of the key gets its events, whatever is in the key."""
+    key = f"{EXCHANGE}/{(await harness.destination()).rpartition('/')[2]}"
+    queue = f"x.{key}"
+    await harness.with_pika(lambda channel: channel.queue_declare(queue, durable=True))
+    url = f"sqlite:///{tmp_path}/shop.db"
+    event = Event("OrderPlaced", {"n": 1}, key=key)
+    with Outbox(url, migrate=True) as box, box.transaction() as tx:
+        box.write(tx, event)
+    async with Relay(url, harness.sink(), to="x.{key}") as relay:
+        await relay.drained()
+    properties, _ = await first(harness, queue)
+    assert properties.message_id == event.id
 
 
 async def test_with_an_exchange_the_destination_is_the_routing_key(harness: RabbitMQHarness) -> None:

@@ -30,33 +30,36 @@ class Model(RuleBasedStateMachine):
         self.blocked: set[str] = set()
         self.seq = 0
 
-    @rule(target=running, key=st.sampled_from(["a", "b", "c", None]))
-    def admit(self, key: str | None):  # type: ignore[no-untyped-def]
-        self.seq += 1
-        item = Item(self.seq, key)
-        runs = self.lanes.admit(item)
-        if key is None:
-            assert runs
-            return item
-        queue = self.waiting.setdefault(key, [])
-        queue.append(item)
-        assert runs == (len(queue) == 1)
-        return item if runs else multiple()
+    @rule(target=running, keys=st.lists(st.sampled_from(["a", "b", "c", "d", None]), max_size=4))
+    def admit(self, keys: list[str | None]):  # type: ignore[no-untyped-def]
+        items = []
+        for key in keys:
+            self.seq += 1
+            items.append(Item(self.seq, key))
+        runnable = [item for item in items if item.lane is None or self._stands_first(item)]
+        assert self.lanes.admit(items) == runnable
+        return multiple(*runnable)
 
-    @rule(target=running, item=consumes(running))
-    def finish(self, item: Item):  # type: ignore[no-untyped-def]
-        follower = self.lanes.finish(item)
-        if item.lane is None:
-            assert follower is None
-            return multiple()
-        queue = self.waiting[item.lane]
-        assert queue.pop(0) == item
-        if not queue:
-            del self.waiting[item.lane]
-            assert follower is None
-            return multiple()
-        assert follower == queue[0]
-        return follower
+    def _stands_first(self, item: Item) -> bool:
+        assert item.lane is not None
+        queue = self.waiting.setdefault(item.lane, [])
+        queue.append(item)
+        return len(queue) == 1
+
+    @rule(target=running, items=st.lists(consumes(running), max_size=3))
+    def finish(self, items: list[Item]):  # type: ignore[no-untyped-def]
+        followers = []
+        for item in items:
+            if item.lane is None:
+                continue
+            queue = self.waiting[item.lane]
+            assert queue.pop(0) == item
+            if queue:
+                followers.append(queue[0])
+            else:
+                del self.waiting[item.lane]
+        assert self.lanes.finish(items) == followers
+        return multiple(*followers)
 
     @rule(target=failed, item=consumes(running))
     def fail(self, item: Item):  # type: ignore[no-untyped-def]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, ClassVar, Literal
 from weakref import WeakKeyDictionary
 
@@ -14,6 +15,8 @@ from ..op import Copy, Result, Statement
 from .postgres_errors import connection_lost, translate_sqlstate
 from .postgres_sessions import OUR_SESSIONS
 from .spi import Callback, Dialect
+
+GOODBYE = 1.0  # seconds for the end of a connection that has nothing more to say
 
 
 class _Translated:
@@ -93,8 +96,7 @@ class AsyncpgConnection:
     async def execute(self, statement: Statement | Copy) -> Result:
         with _TRANSLATED:
             if self._pooled and not self.raw.is_in_transaction():
-                async with self.raw.transaction():
-                    return await self.execute(statement)
+                return await self._execute_bound(statement)
             if isinstance(statement, Copy):
                 await self.raw.copy_records_to_table(
                     statement.table,
@@ -110,6 +112,16 @@ class AsyncpgConnection:
             status = await self.raw.execute(text, *params)
         tail = status.rpartition(" ")[2]
         return Result((), int(tail) if tail.isdigit() else 0)
+
+    async def _execute_bound(self, statement: Statement | Copy) -> Result:
+        await self.begin()
+        try:
+            result = await self.execute(statement)
+        except Exception:
+            await self.rollback()
+            raise
+        await self.commit()
+        return result
 
     def in_transaction(self) -> bool:
         with _TRANSLATED:  # a connection that went back to its pool refuses even this question
@@ -158,34 +170,54 @@ def wrap(handle: Any) -> AsyncpgConnection | None:
     return None
 
 
+_direct: set[str] = set()  # URLs that led to a server and not to a pooler, the last time
+
+
 async def aconnect(url: str, application: str = "relaybox") -> AsyncpgConnection:
     with translated():
-        raw = await asyncpg.connect(url, statement_cache_size=0, server_settings={"application_name": application})
-        async with raw.transaction():
-            server_pid = await raw.fetchval("SELECT pg_backend_pid()")
-        if server_pid != raw.get_server_pid():
-            return AsyncpgConnection(raw, pooled=True)
-        await raw.close()
-        raw = await asyncpg.connect(
-            url,
-            server_settings={"application_name": application, **OUR_SESSIONS},
-        )
+        if url not in _direct:
+            raw, pooled = await _connected(url, application)
+            if pooled:
+                return AsyncpgConnection(raw, pooled=True)
+            await raw.close()
+        _direct.discard(url)  # a pooler may refuse our settings: then the next attempt looks again
+        raw, pooled = await _connected(url, application, OUR_SESSIONS)
+        if pooled:
+            raw.terminate()
+            raise connection_lost("there is a pooler now where a server was; the next attempt knows")
+    _direct.add(url)
     return AsyncpgConnection(raw)
+
+
+async def _connected(url: str, application: str, session: Mapping[str, str] | None = None) -> tuple[Any, bool]:
+    """A connection, and whether it leads to a pooler: one answers the start-up itself, so the pid it announced is not
+    the one that runs our statements. In one transaction, which binds prepare and execute to one server. Without
+    settings of the session, what a pooler could not bear is left out."""
+    named = {"application_name": application, **(session or {})}
+    raw = await asyncpg.connect(url, server_settings=named, statement_cache_size=100 if session else 0)
+    try:
+        await raw.execute("BEGIN")
+        server_pid = await raw.fetchval("SELECT pg_backend_pid()")
+        await raw.execute("COMMIT")
+    except BaseException:
+        raw.terminate()
+        raise
+    return raw, server_pid != raw.get_server_pid()
 
 
 async def listen(url: str, channel: str, ready: Callable[[], None], wake: Callable[[], None]) -> None:
     """LISTEN until cancelled or the connection breaks. Returns at once, without `ready`, behind a pooler."""
     with translated():
-        raw = await asyncpg.connect(url, statement_cache_size=0)
-        lost = asyncio.get_running_loop().create_future()
+        raw, pooled = await _connected(url, "relaybox-listen")
         try:
-            async with raw.transaction():
-                if await raw.fetchval("SELECT pg_backend_pid()") != raw.get_server_pid():
-                    return
+            if pooled:
+                return
+            lost = asyncio.get_running_loop().create_future()
             raw.add_termination_listener(lambda _: None if lost.done() else lost.set_result(None))
             await raw.add_listener(channel, lambda *_: wake())
             ready()
             await lost
             raise StoreError("the listening connection was closed by the server")
         finally:
-            await asyncio.shield(raw.close(timeout=2))
+            with suppress(TimeoutError):
+                await raw.close(timeout=GOODBYE)

@@ -8,6 +8,7 @@ never touches its parent's sockets: connections made under another pid are left 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -17,6 +18,9 @@ from typing import Any
 from ..errors import ServiceClosed, StoreError
 from ..op import Op, T, arun, run
 from .spi import AsyncConnection, Connection, Dialect
+
+log = logging.getLogger("relaybox")
+GOODBYE = 1.0  # seconds a database gets to take note of the end of a connection
 
 
 class Database:
@@ -102,6 +106,7 @@ class AsyncDatabase:
         self._idle: list[AsyncConnection] = []
         self._pid = os.getpid()
         self._slots = asyncio.Semaphore(size)
+        self._ending: set[asyncio.Future[None]] = set()
         self._closed = False
         # listen(channel, ready, wake): LISTENs until cancelled or the connection breaks; None: cannot
         self.listen = listen
@@ -113,7 +118,7 @@ class AsyncDatabase:
             await connection.begin()
             try:
                 value = await arun(op, connection)
-            except BaseException:
+            except Exception:  # what is cancelled loses its connection, and the transaction with it
                 with suppress(StoreError):
                     await connection.rollback()
                 raise
@@ -132,8 +137,7 @@ class AsyncDatabase:
                 await self._give_back(connection, suspect=True)
                 raise
             except BaseException:  # cancelled: the call may be under way yet, and leave a transaction open
-                with suppress(StoreError):
-                    await connection.close()
+                await asyncio.wait([self._end(connection)], timeout=GOODBYE)
                 raise
             await self._give_back(connection, suspect=False)
 
@@ -148,18 +152,31 @@ class AsyncDatabase:
 
     async def _give_back(self, connection: AsyncConnection, *, suspect: bool) -> None:
         if self._closed or connection.broken() or (suspect and connection.in_transaction()):
-            with suppress(StoreError):
-                await connection.close()
-            return
-        self._idle.append(connection)
+            await asyncio.wait([self._end(connection)], timeout=GOODBYE)
+        else:
+            self._idle.append(connection)
+
+    def _end(self, connection: AsyncConnection) -> asyncio.Future[None]:
+        """Close it. Nobody waits for that for ever: a database that swallows packets answers no good-bye either."""
+        ending = asyncio.ensure_future(connection.close())
+        self._ending.add(ending)
+        ending.add_done_callback(self._ended)
+        return ending
+
+    def _ended(self, ending: asyncio.Future[None]) -> None:
+        self._ending.discard(ending)
+        if not ending.cancelled() and not isinstance(error := ending.exception(), StoreError | None):
+            log.error("a connection did not close: %s", type(error).__name__)
 
     async def close(self) -> None:
         self._closed = True
         idle, self._idle = self._idle, []
-        if self._pid == os.getpid():
-            for connection in idle:
-                with suppress(StoreError):
-                    await connection.close()
+        if self._pid != os.getpid():
+            return
+        for connection in idle:
+            self._end(connection)
+        if self._ending:
+            await asyncio.wait(self._ending, timeout=GOODBYE)
 
 
 def _quietly(action: Callable[[], Any]) -> None:

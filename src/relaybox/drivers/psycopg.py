@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, Literal
 
 import psycopg
-from psycopg import sql
+from psycopg import sql, waiting
+from psycopg.abc import RV, PQGen
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
@@ -18,6 +20,7 @@ from .postgres_errors import connection_lost, translate_sqlstate
 from .postgres_sessions import OUR_SESSIONS
 from .spi import Dialect, Silent
 
+GOODBYE = 1.0  # seconds to tell a server that a statement is given up
 SESSION = "; ".join(f"SET {name} = '{value}'" for name, value in OUR_SESSIONS.items())
 
 
@@ -139,6 +142,34 @@ class AsyncPsycopgConnection(_Adapter):
             await self.raw.close()
 
 
+class _Own(psycopg.AsyncConnection[Any]):
+    """One that relaybox opened itself. A statement that is given up takes its connection along: psycopg would wait for
+    the server's word that it has stopped, in vain where the network swallows it."""
+
+    async def wait(self, gen: PQGen[RV], *args: Any, **named: Any) -> RV:
+        options = {**_WAIT_OPTIONS, **dict(zip(_WAIT_OPTIONS, args, strict=False)), **named}
+        try:
+            return await waiting.wait_async(gen, self.pgconn.socket, **options)
+        except asyncio.CancelledError:
+            try:
+                if _CANCELS:
+                    with suppress(psycopg.Error):
+                        await self.cancel_safe(timeout=GOODBYE)
+            finally:
+                self.pgconn.finish()
+            raise
+
+
+# What psycopg's own `wait` takes besides the generator, which differs between its releases.
+_WAIT_OPTIONS = {
+    name: option.default
+    for name, option in inspect.signature(psycopg.AsyncConnection.wait).parameters.items()
+    if option.default is not option.empty
+}
+# Whether a server can be asked to stop without blocking the loop: psycopg 3.2 with libpq 17.
+_CANCELS = hasattr(psycopg, "capabilities") and psycopg.capabilities.has_cancel_safe()
+
+
 def wrap(handle: Any) -> PsycopgConnection | AsyncPsycopgConnection | None:
     if isinstance(handle, psycopg.Connection):
         return PsycopgConnection(handle)
@@ -168,9 +199,7 @@ def connect(url: str, application: str = "relaybox") -> PsycopgConnection:
 
 async def aconnect(url: str, application: str = "relaybox") -> AsyncPsycopgConnection:
     with translated():
-        raw = await psycopg.AsyncConnection.connect(
-            url, autocommit=True, application_name=application, prepare_threshold=None
-        )
+        raw = await _Own.connect(url, autocommit=True, application_name=application, prepare_threshold=None)
         row = await (await raw.execute("SELECT pg_backend_pid()")).fetchone()
         if row and not _behind_pooler(raw, row[0]):
             raw.prepare_threshold = 3
@@ -181,7 +210,7 @@ async def aconnect(url: str, application: str = "relaybox") -> AsyncPsycopgConne
 async def listen(url: str, channel: str, ready: Callable[[], None], wake: Callable[[], None]) -> None:
     """LISTEN until cancelled or the connection breaks. Returns at once, without `ready`, behind a pooler."""
     with translated():
-        raw = await psycopg.AsyncConnection.connect(url, autocommit=True, application_name="relaybox-listen")
+        raw = await _Own.connect(url, autocommit=True, application_name="relaybox-listen")
         try:
             row = await (await raw.execute("SELECT pg_backend_pid()")).fetchone()
             if row and _behind_pooler(raw, row[0]):
@@ -191,4 +220,4 @@ async def listen(url: str, channel: str, ready: Callable[[], None], wake: Callab
             async for _ in raw.notifies():
                 wake()
         finally:
-            await asyncio.shield(raw.close())
+            await raw.close()

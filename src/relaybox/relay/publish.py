@@ -144,6 +144,10 @@ class Publisher:
         return admitted
 
     def _conclude(self, batch: Batch, due: Sequence[Due], answers: Sequence[Answer]) -> int:
+        if not len(self._pauses) and answers.count(None) == len(answers):
+            batch.done_all([delivery for delivery, _ in due])
+            self._circuit.succeeded()
+            return len(due)
         sent = 0
         outage: SinkUnavailable | None = None
         behind: set[str | None] = set()  # keys whose head stays here until the broker is back

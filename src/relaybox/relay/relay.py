@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..codec import JSON_CODEC, Codec
@@ -51,6 +51,22 @@ class Preview:
     event: Event
     message: Message | None
     problem: str | None
+
+
+class Engine(Protocol):
+    async def until_idle(self) -> None: ...
+
+
+class Delivering(Protocol):
+    """What runs while a relay is open: a node of the outbox, or a member of a topic's group."""
+
+    @property
+    def engine(self) -> Engine: ...
+
+    @property
+    def silent(self) -> bool: ...
+
+    async def stop(self) -> None: ...
 
 
 class Relay:
@@ -96,10 +112,10 @@ class Relay:
         self._prepare = preparation(
             sink,
             renderer(format, source, sink.features),
-            router(to) if to is not None else None,
+            router(to, sink.features.separator) if to is not None else None,
             contracts,
         )
-        self._node: Node | None = None
+        self._node: Delivering | None = None
         self.circuit: Circuit | None = None
         self._pulse = clock.monotonic()
         self._pulse_task: asyncio.Task[None] | None = None
@@ -137,6 +153,9 @@ class Relay:
             observers=self._observers,
             clock=self._clock,
         )
+        self._node = await self._deliver(publisher)
+
+    async def _deliver(self, publisher: Publisher) -> Delivering:
         node = Node(
             "relay" if self._ordered else "multi",
             self._db,
@@ -148,7 +167,7 @@ class Relay:
             retry=self._retry,
         )
         await node.start()
-        self._node = node
+        return node
 
     async def _reach(self) -> None:
         """Connect for the first time, or look whether the broker is back."""
@@ -198,6 +217,10 @@ class Relay:
 
     async def status(self) -> Status:
         return await self._db.run(self.store.status(self._clock.database_now()), tx=False)
+
+    async def failing(self) -> int:
+        """Events that wait for another try, also those whose attempt was not counted."""
+        return await self._db.run(self.store.failing(), tx=False)
 
     async def preview(self, limit: int = 100) -> list[Preview]:
         """What would be sent next, without claiming or sending it."""

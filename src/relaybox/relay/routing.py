@@ -19,8 +19,9 @@ _FIELDS = {
 }
 
 
-def router(to: To) -> Callable[[Event], str]:
-    """`to` as a function. A template names fields of the event: "{aggregate_type}-events"."""
+def router(to: To, separator: str | None = None) -> Callable[[Event], str]:
+    """`to` as a function. A template names fields of the event: "{aggregate_type}-events". Where a sink splits
+    destinations, only a separator of the template's own does that: an event must not choose its exchange."""
     if callable(to):
         return to
     if not isinstance(to, str) or not to:
@@ -43,7 +44,22 @@ def router(to: To) -> Callable[[Event], str]:
             raise Reject(f"the destination {to!r} needs the event's {missing[0]}, and it has none")
         return to.format_map(values)
 
-    return fill
+    return fill if separator is None else _unsplit(to, separator, fill)
+
+
+def _unsplit(to: str, separator: str, fill: Callable[[Event], str]) -> Callable[[Event], str]:
+    first, split, _ = to.partition(separator)
+    before = router(first) if split and first else None
+
+    def whole(event: Event) -> str:
+        destination = fill(event)
+        if not split:
+            return separator + destination if separator in destination else destination
+        if before is not None and separator in before(event):
+            raise Reject(f"a field of the event has {separator!r} in it, before the one that splits {to!r}")
+        return destination
+
+    return whole
 
 
 def _written(name: str, form: str | None, conversion: str | None) -> str:

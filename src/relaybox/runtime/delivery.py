@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from datetime import timedelta
+from itertools import islice
 from typing import Any
 
 from .. import faults
@@ -37,7 +38,7 @@ from ..lifecycle import (
     Released,
     Retried,
 )
-from ..outcome import Dead, Done, Outcome, RetryAt
+from ..outcome import DONE, Dead, Done, Outcome, RetryAt
 from ..retry import RetryPolicy
 from ..settings import Settings
 from .lanes import Lanes
@@ -247,18 +248,18 @@ class DeliveryEngine:
             del self._strays[: len(strays)]
 
     def _enqueue(self, claimed: Sequence[Delivery]) -> None:
-        runnable = 0
-        for delivery in claimed:
-            known = self._in_flight.get(delivery.seq)
-            if known is not None:  # our own lease ran out while it was here; the fresh claim is its new title
-                known.token, known.lease_end = delivery.token, delivery.lease_end
-                continue
-            self._in_flight[delivery.seq] = delivery
-            self._cold_in_flight += 1
-            if not delivery.ordered or self._lanes.admit(delivery):
-                self._cold.append(delivery)
-                runnable += 1
-        self._workers.wake(runnable)
+        arrived = {delivery.seq: delivery for delivery in claimed}
+        for seq in arrived.keys() & self._in_flight.keys():  # our own lease ran out while it was here …
+            known, fresh = self._in_flight[seq], arrived.pop(seq)
+            known.token, known.lease_end = fresh.token, fresh.lease_end  # … and the fresh claim is its new title
+        self._in_flight |= arrived
+        self._cold_in_flight += len(arrived)
+        self._may_run(self._lanes.admit(arrived.values()))
+
+    def _may_run(self, deliveries: Sequence[Delivery]) -> None:
+        if deliveries:
+            self._cold.extend(deliveries)
+            self._workers.wake(len(deliveries))
 
     def _adapt(self, now: float) -> None:
         """Claim more while full claims follow one another quickly, less when listeners are slow."""
@@ -323,6 +324,11 @@ class DeliveryEngine:
             return self._cold.popleft()
         return None
 
+    def take_many(self, limit: int) -> list[Delivery]:
+        if self._hot:
+            return list(islice(iter(self.take, None), limit))
+        return [self._cold.popleft() for _ in range(min(limit, len(self._cold)))]
+
     def take_followers(self, delivery: Delivery, limit: int) -> list[Delivery]:
         """The next of its key, to share a batch with it."""
         return self._lanes.join(delivery, limit)
@@ -331,18 +337,31 @@ class DeliveryEngine:
         """They were taken along with one that failed."""
         self._lanes.part(followers)
 
+    def defer(self, deliveries: Sequence[Delivery]) -> None:
+        """They were taken, and come next."""
+        self._cold.extendleft(reversed(deliveries))
+        self._workers.wake(len(deliveries))
+
     def conclude(self, delivery: Delivery, outcome: Outcome) -> None:
         self._outcomes.append((delivery, outcome))
         if delivery.ordered:
             if self._holds(outcome):
                 self._lanes.block(delivery)
-            elif (follower := self._lanes.finish(delivery)) is not None:
-                self._cold.append(follower)
-                self._workers.wake(1)
+            else:
+                self._may_run(self._lanes.finish([delivery]))
+        self._settle_soon(1)
+
+    def conclude_all(self, deliveries: Sequence[Delivery]) -> None:
+        """All of these are done."""
+        self._outcomes += [(delivery, DONE) for delivery in deliveries]
+        self._may_run(self._lanes.finish(deliveries))
+        self._settle_soon(len(deliveries))
+
+    def _settle_soon(self, added: int) -> None:
         waiting = len(self._outcomes)
         if waiting >= SETTLE_BATCH or not (self._hot or self._cold):
             self._settle_now.set()
-        elif waiting == 1:
+        elif waiting == added:
             self._loop.call_later(SETTLE_LINGER, self._settle_now.set)
 
     def _holds(self, outcome: Outcome) -> bool:
@@ -372,28 +391,36 @@ class DeliveryEngine:
         self._settling = True
         try:
             while self._outcomes:
-                await self._settle_batch(self._outcomes[:SETTLE_BATCH])
+                await self._settle_batch(self._outcomes[: self._settle_end()])
         except BaseException:
             self._settle_now.set()  # what is left is tried again
             raise
         finally:
             self._settling = False
 
+    def _settle_end(self) -> int:
+        """Not amid what was claimed together: a claim that is settled as a whole costs least."""
+        outcomes, end = self._outcomes, SETTLE_BATCH
+        while 0 < end < len(outcomes) and outcomes[end][0].token == outcomes[end - 1][0].token:
+            end += 1
+        return end
+
     async def _settle_batch(self, batch: Sequence[Settled]) -> None:
         faults.hit("settle.before")
-        blocks = self._source.ordered and any(self._holds(outcome) for _, outcome in batch)
+        unlucky = [settled for settled in batch if settled[1] is not DONE]
+        blocks = self._source.ordered and any(self._holds(outcome) for _, outcome in unlucky)
         async with self._claim_or_block if blocks else nullcontext():
             titles = [delivery.token for delivery, _ in batch]
             lost = await self._source.settle(batch)
             faults.hit("settle.after")
             del self._outcomes[: len(batch)]
-            renamed = [settled for settled, title in zip(batch, titles, strict=True) if settled[0].token != title]
-            if renamed:
+            if [delivery.token for delivery, _ in batch] != titles:
+                renamed = [settled for settled, title in zip(batch, titles, strict=True) if settled[0].token != title]
                 batch = [settled for settled, title in zip(batch, titles, strict=True) if settled[0].token == title]
                 lost = max(0, lost - self._claimed_meanwhile(renamed))
             self._strays += self._settled(batch)
             self._room.set()
-            if self._observers or lost or any(type(outcome) is Dead for _, outcome in batch):
+            if self._observers or lost or any(type(outcome) is Dead for _, outcome in unlucky):
                 self._report(batch, lost)
             if blocks:  # if it fails the next claim tries again
                 await self._return_strays()
@@ -417,6 +444,8 @@ class DeliveryEngine:
         followers: list[Delivery] = []
         for delivery, outcome in batch:
             self._remove(delivery)
+            if outcome is DONE:
+                continue
             if type(outcome) is RetryAt:
                 self._wake_at(self._loop.time() + outcome.delay.total_seconds() + 0.001)
             if delivery.ordered and self._holds(outcome):

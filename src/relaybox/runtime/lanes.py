@@ -13,7 +13,7 @@ takes the followers out, so no later claim can slip between.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 
@@ -27,29 +27,34 @@ D = TypeVar("D", bound=Keyed)
 
 class Lanes(Generic[D]):
     def __init__(self) -> None:
-        self._waiting: dict[str, deque[D]] = {}
+        self._open: set[str] = set()
+        self._waiting: dict[str, deque[D]] = {}  # followers, of the keys that have any
         self._joined: dict[str, int] = {}  # how many run together with their head
         self._blocked: set[str] = set()
 
-    def admit(self, delivery: D) -> bool:
-        """True: run it now. False: it waits behind another of its key."""
-        key = delivery.lane
-        if key is None:
-            return True
-        waiting = self._waiting.get(key)
-        if waiting is None:
-            self._waiting[key] = deque()
-            return True
-        waiting.append(delivery)
-        return False
+    def admit(self, deliveries: Iterable[D]) -> list[D]:
+        """Those that may run now. The others wait, each behind one of its key."""
+        opened, runnable = self._open, []
+        for delivery in deliveries:
+            key = delivery.lane
+            if key in opened:
+                self._waiting.setdefault(key, deque()).append(delivery)
+                continue
+            if key is not None:
+                opened.add(key)
+            runnable.append(delivery)
+        return runnable
 
     def join(self, head: D, limit: int) -> list[D]:
         """Up to `limit` followers, in order, to run in one batch with their head."""
-        waiting = self._waiting.get(head.lane) if head.lane is not None else None
-        if not waiting or limit < 1:
+        key = head.lane
+        if limit < 1 or key not in self._waiting:
             return []
+        waiting = self._waiting[key]
         joined = [waiting.popleft() for _ in range(min(limit, len(waiting)))]
-        self._joined[head.lane] = len(joined)  # type: ignore[index]  # a lane has a key
+        if not waiting:
+            del self._waiting[key]
+        self._joined[key] = len(joined)
         return joined
 
     def part(self, followers: Sequence[D]) -> None:
@@ -57,7 +62,7 @@ class Lanes(Generic[D]):
         for follower in reversed(followers):
             key = follower.lane
             assert key is not None
-            self._waiting[key].appendleft(follower)
+            self._waiting.setdefault(key, deque()).appendleft(follower)
             self._leave(key)
 
     def _leave(self, key: str) -> bool:
@@ -71,16 +76,24 @@ class Lanes(Generic[D]):
             self._joined[key] = others - 1
         return True
 
-    def finish(self, delivery: D) -> D | None:
-        """Settled for good: the next of its key may run, once all that ran together are."""
-        key = delivery.lane
+    def finish(self, deliveries: Sequence[D]) -> list[D]:
+        """Settled for good: those that may run next, each once all that ran together before it are."""
+        if not (self._waiting or self._joined):
+            self._open.difference_update([delivery.lane for delivery in deliveries])
+            return []
+        return [follower for delivery in deliveries if (follower := self._next(delivery.lane)) is not None]
+
+    def _next(self, key: str | None) -> D | None:
         if key is None or self._leave(key):
             return None
-        waiting = self._waiting[key]
-        if waiting:
-            return waiting.popleft()
-        del self._waiting[key]
-        return None
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            self._open.discard(key)
+            return None
+        follower = waiting.popleft()
+        if not waiting:
+            del self._waiting[key]
+        return follower
 
     def block(self, delivery: D) -> None:
         """The head failed: nothing of the key runs until the failure is settled."""
@@ -91,6 +104,7 @@ class Lanes(Generic[D]):
         """The failure is settled: the followers, to be released in order. The lane is gone."""
         if delivery.lane is None:
             return []
+        self._open.discard(delivery.lane)
         self._blocked.discard(delivery.lane)
         self._joined.pop(delivery.lane, None)
         return list(self._waiting.pop(delivery.lane, ()))
@@ -99,4 +113,4 @@ class Lanes(Generic[D]):
         return frozenset(self._blocked)
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._open)

@@ -15,10 +15,10 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
+from typing import Protocol
 
 from ..clock import Clock
 from ..lifecycle import Observers, WakeUps
-from .delivery import DeliveryEngine
 from .service import FIRST_PAUSE, LONGEST_PAUSE, cancelled, is_cancelled
 
 log = logging.getLogger("relaybox")
@@ -29,12 +29,20 @@ POLLING = timedelta(milliseconds=500)
 Listen = Callable[[Callable[[], None], Callable[[], None]], Awaitable[None]]
 
 
+class Sleeper(Protocol):
+    """An engine that rests between two polls."""
+
+    def wake(self) -> None: ...
+
+    def poll_every(self, interval: timedelta) -> None: ...
+
+
 class Ears:
     """Runs `listen(ready, wake)` for ever and sets the engine's poll interval to match."""
 
     def __init__(
         self,
-        engine: DeliveryEngine,
+        engine: Sleeper,
         listen: Listen | None,
         fixed: timedelta | None,
         observers: Observers,

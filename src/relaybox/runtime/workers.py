@@ -27,11 +27,17 @@ class Floor(Protocol):
 
     def take(self) -> Delivery | None: ...
 
+    def take_many(self, limit: int) -> list[Delivery]: ...
+
     def take_followers(self, delivery: Delivery, limit: int) -> list[Delivery]: ...
 
     def put_back(self, followers: Sequence[Delivery]) -> None: ...
 
+    def defer(self, deliveries: Sequence[Delivery]) -> None: ...
+
     def conclude(self, delivery: Delivery, outcome: Outcome) -> None: ...
+
+    def conclude_all(self, deliveries: Sequence[Delivery]) -> None: ...
 
     def forget(self, delivery: Delivery) -> None: ...
 
@@ -57,6 +63,7 @@ class Workers:
         self._clock = clock
         self._idle: list[asyncio.Future[None]] = []
         self._stopping = False
+        self._calm = min(settings.max_attempts, max(2, settings.max_attempts // 2))  # nothing to look into up to here
         self._all = [Worker() for _ in range(settings.worker_count)]
         self._watcher: asyncio.Task[None] | None = None
         if callable(handler):
@@ -221,22 +228,28 @@ class Workers:
     def _gather(self, first: Delivery) -> _Gathered:
         """As much as one call may take, without waiting for more. What has been claimed often without an outcome goes
         alone: should it kill its process, it takes no neighbours along."""
-        batch = _Gathered(self)
-        size = self._batches.size
-        delivery: Delivery | None = first
-        while delivery is not None:
-            if self._ours(delivery):
-                if (outcome := self._hopeless(delivery)) is not None:
-                    self._floor.conclude(delivery, outcome)
-                else:
-                    batch.add(delivery)
-                    if self._suspect(delivery):
-                        break
-                    if self._batches.sequences:
-                        for follower in self._followers(delivery, size - len(batch)):
-                            batch.add(follower)
-            delivery = self._floor.take() if len(batch) < size else None
-        return batch
+        size, calm, now = self._batches.size, self._calm, self._clock.monotonic()
+        heads = [first, *self._floor.take_many(size - 1)]
+        taken: list[Delivery] = []
+        for place, head in enumerate(heads):
+            if head.lease_end <= now:
+                self._floor.forget(head)
+            elif head.attempts <= calm and head.event.id is not None:
+                taken.append(head)
+            elif (outcome := self._hopeless(head)) is not None:
+                self._floor.conclude(head, outcome)
+            elif not self._suspect(head):
+                taken.append(head)
+            else:
+                alone = [] if taken else [head]
+                self._floor.defer(heads[place + len(alone) :])
+                return _Gathered(self, taken or alone)
+        if self._batches.sequences:
+            for head in tuple(taken):
+                if len(taken) == size:
+                    break
+                taken += self._followers(head, size - len(taken))
+        return _Gathered(self, taken)
 
     def _suspect(self, delivery: Delivery) -> bool:
         return delivery.attempts > max(2, self._settings.max_attempts // 2)
@@ -259,15 +272,12 @@ class _Gathered:
 
     __slots__ = ("_open", "_workers")
 
-    def __init__(self, workers: Workers) -> None:
+    def __init__(self, workers: Workers, deliveries: Sequence[Delivery]) -> None:
         self._workers = workers
-        self._open: dict[int, Delivery] = {}
+        self._open = {delivery.seq: delivery for delivery in deliveries}
 
     def __len__(self) -> int:
         return len(self._open)
-
-    def add(self, delivery: Delivery) -> None:
-        self._open[delivery.seq] = delivery
 
     def left(self) -> list[Delivery]:
         return list(self._open.values())
@@ -286,6 +296,9 @@ class _Gathered:
     def done(self, delivery: Delivery) -> None:
         if self._open.pop(delivery.seq, None) is not None:
             self._workers.finish(delivery, None)
+
+    def done_all(self, deliveries: Sequence[Delivery]) -> None:
+        self._workers._floor.conclude_all([d for d in deliveries if self._open.pop(d.seq, None) is not None])
 
     def failed(self, delivery: Delivery, error: BaseException) -> None:
         if delivery.seq not in self._open:

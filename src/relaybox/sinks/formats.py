@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Literal, TypeAlias, get_args
 from urllib.parse import quote
 
@@ -54,33 +55,38 @@ def renderer(form: MessageFormat, source: str, features: Features) -> Render:
     """The function that makes messages of one form for one sink."""
     if form not in get_args(MessageFormat):
         raise ConfigError(f"expected format to be one of {', '.join(get_args(MessageFormat))}, got {form!r}")
-    encode = _percent if features.percent_encoded else _as_it_is
-    if form == "plain":
-        return lambda event, destination: _plain(event, destination, encode)
-    if not source:
-        raise ConfigError("CloudEvents need a source that is not empty, such as 'https://shop.example/orders'")
-    if form == "cloudevents":
-        prefix = features.attribute_prefix
-        return lambda event, destination: _binary(event, destination, source, prefix, encode)
-    return lambda event, destination: _structured(event, destination, source, encode)
+    render = _plain
+    if form != "plain":
+        if not source:
+            raise ConfigError("CloudEvents need a source that is not empty, such as 'https://shop.example/orders'")
+        render = (
+            partial(_binary, source=source, prefix=features.attribute_prefix)
+            if form == "cloudevents"
+            else partial(_structured, source=source)
+        )
+    return partial(_percent_encoded, render) if features.percent_encoded else render
 
 
-def _plain(event: Event, destination: str, encode: Callable[[str], str]) -> Message:
+def _plain(event: Event, destination: str) -> Message:
     own = {"event_id": event.id, "event_type": event.type, "aggregate_type": event.aggregate_type}
     if event.key is not None:
         own["aggregate_id"] = event.key
     own["created_at"] = timestamp(event.created_at or event.occurred_at)
     if event.tenant is not None:
         own["tenant"] = event.tenant
-    return _message(event, destination, event.body, event.content_type, _with_headers(own, event), encode)
+    if event.headers_text:
+        own = _with_headers(own, event)
+    return Message(event, destination, event.key, event.body, event.content_type, own)
 
 
-def _binary(event: Event, destination: str, source: str, prefix: str, encode: Callable[[str], str]) -> Message:
+def _binary(event: Event, destination: str, source: str, prefix: str) -> Message:
     own = {prefix + name: value for name, value in _context(event, source).items()}
-    return _message(event, destination, event.body, event.content_type, _with_headers(own, event), encode)
+    if event.headers_text:
+        own = _with_headers(own, event)
+    return Message(event, destination, event.key, event.body, event.content_type, own)
 
 
-def _structured(event: Event, destination: str, source: str, encode: Callable[[str], str]) -> Message:
+def _structured(event: Event, destination: str, source: str) -> Message:
     envelope = {**_context(event, source), "datacontenttype": event.content_type}
     rest = {}
     for name, value in _headers(event).items():
@@ -97,7 +103,13 @@ def _structured(event: Event, destination: str, source: str, encode: Callable[[s
     else:
         data = b',"data_base64":"' + base64.b64encode(event.body) + b'"'
     head = json.dumps(envelope, ensure_ascii=False, separators=(",", ":")).encode()
-    return _message(event, destination, head[:-1] + data + b"}", CLOUDEVENTS_JSON, rest, encode)
+    return Message(event, destination, event.key, head[:-1] + data + b"}", CLOUDEVENTS_JSON, rest)
+
+
+def _percent_encoded(render: Render, event: Event, destination: str) -> Message:
+    message = render(event, destination)
+    encoded = {name: quote(value, safe=_PLAIN_HEADER) for name, value in message.attributes.items()}
+    return message._replace(attributes=encoded)
 
 
 def _context(event: Event, source: str) -> dict[str, str]:
@@ -123,8 +135,6 @@ def _context(event: Event, source: str) -> dict[str, str]:
 
 
 def _with_headers(own: dict[str, str], event: Event) -> dict[str, str]:
-    if not event.headers_text:
-        return own
     taken = {_spelled(name) for name in own}
     return own | {name: value for name, value in _headers(event).items() if _spelled(name) not in taken}
 
@@ -140,26 +150,18 @@ def _headers(event: Event) -> Mapping[str, str]:
     return event.headers
 
 
-def _message(
-    event: Event,
-    destination: str,
-    body: bytes,
-    content_type: str,
-    attributes: dict[str, str],
-    encode: Callable[[str], str],
-) -> Message:
-    if encode is not _as_it_is:
-        attributes = {name: encode(value) for name, value in attributes.items()}
-    return Message(event, destination, event.key, body, content_type, attributes)
+_second = datetime(1, 1, 1, tzinfo=UTC), "0001-01-01T00:00:00"
 
 
 def timestamp(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
-
-
-def _as_it_is(value: str) -> str:
-    return value
-
-
-def _percent(value: str) -> str:
-    return quote(value, safe=_PLAIN_HEADER)
+    """As isoformat() has it, with a Z. Neighbours share their second, whose text is kept: half the time."""
+    global _second
+    if moment.tzinfo is not UTC:
+        moment = moment.astimezone(UTC)
+    start, text = _second
+    since = moment - start
+    if since.days or since.seconds:
+        start = moment.replace(microsecond=0)
+        text = start.isoformat()[:-6]
+        _second = start, text
+    return f"{text}.{moment.microsecond:06}Z" if moment.microsecond else f"{text}Z"

@@ -3,7 +3,8 @@
     RabbitMQSink("amqps://relay:secret@rabbit.example/shop", exchange="orders")
 
 With `exchange` the destination is the routing key. Without it the destination is `exchange/routing-key`, or the name of
-a queue where there is no slash. A consistent-hash exchange gets the ordering key as routing key with `to="{key}"`.
+a queue where there is no slash (`/queue` where its name has one). A consistent-hash exchange gets the ordering key as
+routing key with `to="{key}"`.
 
 Each exchange has a channel of its own: order is a channel's, and a channel that the broker closes (no such exchange,
 no permission) takes nobody else's messages with it. Copies that the broker never answered stay on their channel in
@@ -89,7 +90,13 @@ class RabbitMQSink:
         self._link: _Link | None = None
         self._connecting = asyncio.Lock()
         self._closed = False
-        self.features = Features(keyed_order=True, dedup=False, max_bytes=max_bytes, attribute_prefix="cloudEvents_")
+        self.features = Features(
+            keyed_order=True,
+            dedup=False,
+            max_bytes=max_bytes,
+            attribute_prefix="cloudEvents_",
+            separator="/" if exchange is None else None,
+        )
 
     @classmethod
     def from_url(cls, url: str, options: Mapping[str, Any]) -> Self:

@@ -34,6 +34,7 @@ class Features:
     by_destination: bool = False  # an outage concerns one destination, not the sink
     attribute_prefix: str = "ce_"  # of CloudEvents attributes in binary mode
     percent_encoded: bool = False  # attribute values travel as HTTP headers do
+    separator: str | None = None  # the first of these in a destination splits it; with nothing before: the default
 
 
 class Message(NamedTuple):
