@@ -125,3 +125,9 @@ print([answer.status_code for answer in answers])
     assert db.execute("SELECT item, confirmed FROM shop_order ORDER BY id").fetchall() == [("tea", 1), ("milk", 1)]
     assert db.execute("SELECT status FROM outbox_event_status").fetchall() == [(1,), (1,)]
     db.close()
+
+
+async def test_topics_fan_out() -> None:
+    main = runpy.run_path(str(EXAMPLES / "topics_fan_out" / "shop.py"))["main"]
+    everything = [f"order-{number}" for number in range(1, 7)]
+    assert await main(postgres_url(), orders=6) == {"mail": everything, "search": everything, "report": everything}

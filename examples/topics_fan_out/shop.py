@@ -1,0 +1,65 @@
+"""Fan-out: `python shop.py postgresql://localhost/shop` takes orders, and three readers get them."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter
+from datetime import timedelta
+
+from relaybox import AsyncOutbox, Event, Settings, StartFrom, Topic
+
+SETTINGS = Settings(retry_base=timedelta(milliseconds=50))
+
+
+class Mail:
+    """The second order's customer is only found at the second try."""
+
+    def __init__(self) -> None:
+        self.tries: Counter[str] = Counter()
+        self.sent: list[str] = []
+
+    async def send(self, event: Event) -> None:
+        self.tries[str(event.key)] += 1
+        if event.key == "order-2" and self.tries["order-2"] == 1:
+            raise LookupError("no address yet")
+        self.sent.append(str(event.key))
+
+
+async def main(url: str, orders: int = 4) -> dict[str, list[str]]:
+    outbox = AsyncOutbox(url, settings=SETTINGS)
+    await outbox.migrate()
+    await outbox.topics.configure(Topic.pub_sub("orders", retention=timedelta(days=1)))
+    mail, index = Mail(), []
+
+    async with (
+        outbox,
+        outbox.topics.group("mail", "orders") as mailers,
+        outbox.topics.group("search", "orders") as search,
+    ):
+        mailers.add_consumer("mail-1", mail.send)
+        search.add_consumer("search-1", lambda event: index.append(event.key))
+        await mailers.start()
+        await search.start()
+        for number in range(1, orders + 1):
+            async with outbox.transaction() as tx:  # your INSERT INTO orders goes here too
+                await outbox.write(tx, Event("OrderPlaced", {"id": number}, key=f"order-{number}", topic="orders"))
+        await asyncio.gather(mailers.until_idle(), search.until_idle())
+        report = await read_all(outbox)
+    return {"mail": sorted(mail.sent), "search": sorted(index), "report": sorted(report)}
+
+
+async def read_all(outbox: AsyncOutbox) -> list[str]:
+    """A group that comes late and pulls."""
+    await outbox.topics.groups.create("orders", "report", StartFrom.earliest(), if_not_exists=True)
+    seen: list[str] = []
+    async with outbox.topics.consumer("orders", group="report") as consumer:
+        while batch := await consumer.poll(max_events=100):
+            seen += [str(event.key) for event in batch]
+            await consumer.commit(batch)
+    return seen
+
+
+if __name__ == "__main__":
+    for reader, keys in asyncio.run(main(sys.argv[1])).items():
+        print(f"{reader}: {', '.join(keys)}")
