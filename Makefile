@@ -10,7 +10,7 @@ export PYTHON VENV
 BIN = $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check bench chaos storm scale clean
+.PHONY: help venv demo test check bench chaos storm scale ga clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -40,6 +40,9 @@ chaos: venv ## Run the crash and failure trials
 
 storm: venv ## Relays and brokers killed at random, one trial for every broker (about a quarter of an hour)
 	@$(BIN)/python -m chaos.relay --broker all
+
+ga: venv ## The pre-release tests of topics, scaled to the machine (about a quarter of an hour); resumes where it stopped
+	@$(BIN)/python -m ga
 
 scale: venv ## Ten million finished rows, a million waiting ones: plan of the poll, memory of the drain
 	@$(BIN)/python scripts/plan_10m.py

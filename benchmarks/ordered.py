@@ -73,7 +73,10 @@ class OrderedSystem(DrivenSystem):
     def _ordered_drain(self, database: Database, sizes: Sizes, workload: str, processes: int) -> Sample:
         with ExitStack() as stack:
             writer, facts = self._start(stack, database, workload)
-            writer.call("hold", total=sizes.backlog, keys=sizes.backlog_keys)
+            keys = (
+                sizes.backlog * sizes.claim_keys // sizes.claim_rows
+            )  # as many rows per key as claims are measured on
+            writer.call("hold", total=sizes.backlog, keys=keys)
             workers = [self._start(stack, database, workload, fresh=False)[0] for _ in range(processes)]
             for worker in workers:
                 worker.call("start", mode="drain")

@@ -11,7 +11,8 @@ from benchmarks.driven import DrivenSystem
 from benchmarks.ordered import OrderedSystem, shards_shared
 from benchmarks.relayed import BareProducers, RelayboxRelays, RelayedSystem
 from benchmarks.spi import System
-from benchmarks.systems import relaybox_system
+from benchmarks.systems import relaybox_system, relaybox_topic
+from benchmarks.topics import FanOutSystem
 
 ROOT = Path(__file__).parent.parent
 LOGS = install.CACHE / "logs"
@@ -30,6 +31,15 @@ def systems() -> list[System]:
             ROOT,
             LOGS,
             has_hand_written=True,
+        ),
+        DrivenSystem(
+            relaybox_topic.NAME,
+            "Python",
+            _own("benchmarks.systems.relaybox_topic"),
+            ROOT,
+            LOGS,
+            full_drain=200_000,
+            cannot={"write_overhead": "see relaybox"},
         ),
         DrivenSystem(
             "bare",
@@ -64,6 +74,7 @@ def systems() -> list[System]:
         _node("pg-boss", "pg_boss.mjs"),
         *_ordered(),
         *_relayed(),
+        FanOutSystem(ROOT, LOGS),
     ]
 
 

@@ -20,6 +20,15 @@ WORKLOADS = (
     "ordered_claim_p95",
     "relay_kafka_1",
     "relay_kafka_2",
+    "fanout_1",
+    "fanout_4",
+    "fanout_16",
+    "fanout_64",
+    "fanout_100",
+    "fanout_apart_16",
+    "fanout_bitmap_16",
+    "fanout_held_16",
+    "fanout_wal",
 )
 UNITS: Mapping[str, str] = {
     "write_tx": "transactions/s",
@@ -35,8 +44,17 @@ UNITS: Mapping[str, str] = {
     "ordered_claim_p95": "ms p95",
     "relay_kafka_1": "events/s",
     "relay_kafka_2": "events/s",
+    "fanout_1": "deliveries/s",
+    "fanout_4": "deliveries/s",
+    "fanout_16": "deliveries/s",
+    "fanout_64": "deliveries/s",
+    "fanout_100": "deliveries/s",
+    "fanout_apart_16": "deliveries/s",
+    "fanout_bitmap_16": "acks/s",
+    "fanout_held_16": "deliveries/s",
+    "fanout_wal": "bytes/delivery",
 }
-LOWER_IS_BETTER = frozenset({"write_overhead", "latency_1", "latency_2", "wal", "ordered_claim_p95"})
+LOWER_IS_BETTER = frozenset({"write_overhead", "latency_1", "latency_2", "wal", "ordered_claim_p95", "fanout_wal"})
 
 
 class Unsupported(Exception):
@@ -63,6 +81,7 @@ class Sizes:
     backlog_keys: int = 10_000
     claim_rows: int = 10_000
     claim_keys: int = 3_000
+    fanout: int = 3_200_000  # deliveries
 
     @classmethod
     def quick(cls) -> Sizes:
@@ -76,6 +95,7 @@ class Sizes:
             wal=2_000,
             backlog=10_000,
             backlog_keys=1_000,
+            fanout=320_000,
         )
 
     def limited(self, full_drain: int) -> Sizes:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 import time
+from operator import itemgetter
 from types import MappingProxyType
 
 import psycopg
@@ -28,7 +29,7 @@ locked_entities AS (
   WHERE pg_try_advisory_xact_lock(1, hashtext(entity_key)) LIMIT 50)
 UPDATE outbox o SET status = 'PROCESSING', locked_at = now(), worker_id = %s
 FROM locked_entities le WHERE o.entity_key = le.entity_key AND o.status = 'NEW'
-RETURNING o.id, o.entity_key, o.payload
+RETURNING o.*
 """
 DONE = "UPDATE outbox SET status = 'DONE' WHERE id = ANY(%s)"
 
@@ -89,6 +90,7 @@ class PerKeyWorker(Peer):
             if not rows:
                 time.sleep(0.01)
                 continue
+            rows.sort(key=itemgetter(1, 0))  # the statement promises no order within a key
             self.meter.many([row[2] for row in rows])
             worker.execute(DONE, ([row[0] for row in rows],))
 

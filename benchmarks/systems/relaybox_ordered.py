@@ -12,6 +12,7 @@ import asyncpg
 import relaybox
 from benchmarks.peers.python.peer import Meter, Peer, key, payload_bytes, serve
 from relaybox import AsyncOutbox, Event, Settings
+from relaybox.cli.relay import settle_in
 from relaybox.clock import SYSTEM_CLOCK
 from relaybox.drivers import open_async
 from relaybox.outbox.source import OutboxSource, make_source
@@ -106,6 +107,7 @@ class OrderedPeer(Peer):
     async def start(self) -> None:
         self.relay = Relay(self.url, NoOpSink(self.meter), to="nowhere", settings=self._knobs)
         await self.relay.__aenter__()
+        settle_in()  # as the command does
 
     async def stop(self) -> None:
         await self.relay.close()
