@@ -273,6 +273,32 @@ async def test_what_does_not_fit_into_the_budget_waits_and_is_told(world: World)
     assert report.backlog == 1000 - report.deleted
 
 
+async def test_a_topic_with_much_to_do_does_not_keep_the_others_waiting(world: World) -> None:
+    """The budget ends in the first; the next run begins with the one that had no turn."""
+    large, small = world.topic("a-large", cleanup_batch=20), world.topic("b-small", cleanup_batch=20)
+    world.write(large, 2000)
+    world.write(small, 10)
+    world.clock.pass_time(days=2)
+    maintainer = world.maintainer(upkeep=Upkeep(cleanup_budget=timedelta(milliseconds=20)))
+    for _ in range(4):
+        await maintainer.run_once("cleanup")
+    await maintainer.close()
+    assert world.stored(small) == 0
+    assert world.stored(large) > 0
+
+
+async def test_what_a_paused_group_keeps_is_not_walked_through_in_every_run(world: World) -> None:
+    topic = world.topic(shards=1)
+    group = world.group(topic)
+    world.write(topic, 100)
+    world.tick(topic)
+    world.state(group, "paused")
+    world.clock.pass_time(days=2)
+    sweep = world.run(world.store.sweep_log(topic, {0: 0}, 10, world.now))
+    assert sweep is not None
+    assert (sweep.deleted, sweep.places) == (0, {}), "nobody is past the first page, so nobody is past the next"
+
+
 async def test_a_queue_of_rows_loses_what_is_finished_and_old(world: World) -> None:
     topic = world.topic("jobs", semantics="queue", tracking="rows")
     queue = open_store("postgres", world.store.tables.queue(topic.id))

@@ -170,6 +170,25 @@ async def test_what_follows_is_not_parked_before_what_it_follows(start: Start, b
     assert engine.failed == 1
 
 
+async def test_many_that_must_follow_do_not_hide_what_may_run(start: Start) -> None:
+    """A call's worth of followers in a row is no end of the work."""
+    log, done, failed = ScriptedLog(shards=1), [], []
+
+    def call(events: list[Event]) -> None:
+        if events[0].seq == 1 and 1 not in failed:
+            failed.append(len(events))  # until it has failed alone
+            raise OSError("once")
+        done.extend([event.seq for event in events])
+
+    log.add(1, key="a")
+    log.add(200, key="a")
+    log.add(50, key="b")
+    start(log, Batches(call, size=10), batch_size=1000, worker_count=1, pause=0.05, engine={"eager": True})
+    await until_empty(log)
+    assert [seq for seq in done if seq > 201] == list(range(202, 252))
+    assert [seq for seq in done if seq <= 201] == list(range(1, 202))
+
+
 @pytest.mark.parametrize("way", ["forget", "stop"])
 async def test_what_follows_is_given_back_with_what_it_follows(start: Start, way: str) -> None:
     """The range of the failed head's successor is given up: what was to follow in a later range goes with it."""

@@ -133,6 +133,7 @@ class World:
         seen: list[int] = []
         while True:
             taken = self.take(group, member, **options)
+            assert taken.alive, "the member's time is over"
             if not taken.pages:
                 return seen
             seen += numbers(taken.pages)

@@ -16,7 +16,8 @@ from datetime import timedelta
 from itertools import count
 from typing import Any, ClassVar
 
-from hypothesis import HealthCheck, settings
+import pytest
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -41,6 +42,7 @@ NAMES = ("a", "b", "c", "d")
 SOON = timedelta(microseconds=1)
 LEASE = timedelta(minutes=1)
 _numbers = count(1)
+pytestmark = pytest.mark.timeout(600)
 names = st.sampled_from(NAMES)
 who = st.integers(0, len(NAMES) - 1)
 
@@ -382,6 +384,7 @@ _settings = settings(
     max_examples=int(os.environ.get("MODEL_EXAMPLES", "25")),
     stateful_step_count=40,
     deadline=None,
+    phases=(Phase.explicit, Phase.generate),  # making a script of database calls smaller takes longer than reading it
     derandomize="MODEL_EXAMPLES" not in os.environ,
     suppress_health_check=list(HealthCheck),
 )

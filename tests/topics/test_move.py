@@ -215,7 +215,7 @@ def test_killed_at_any_point(make: Callable[..., World], was: Tracking, to: Trac
         command = [sys.executable, "-c", KILLED, world.url, to, *sys.path]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as mover:
             assert mover.stdout is not None
-            for _ in range(chance.randint(1, 15 if to != "offset" else 1)):
+            for _ in range(chance.randint(1, 15 if to != "offset" else 3)):
                 mover.stdout.readline()
             os.kill(mover.pid, signal.SIGKILL)
         kills += 1

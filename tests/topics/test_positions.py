@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -162,3 +163,43 @@ def test_lag_of_a_large_backlog_is_reckoned(world: World) -> None:
         lag(world, group)
         times.append(time.perf_counter() - began)
     assert min(times) < 0.2, times
+
+
+def test_seeks_while_members_claim() -> None:
+    """Nobody waits for another for ever, and after the last seek everything comes, whoever was claiming meanwhile."""
+    with World() as world:
+        group = world.group()
+        stop, mark = threading.Event(), threading.Lock()
+        settled: list[int] = []
+        failed: list[BaseException] = []
+
+        def work(name: str) -> None:
+            try:
+                member = world.member(group, name)
+                while not stop.is_set():
+                    taken = world.take(group, member, events=5, ranges=2)
+                    for held, page in taken.pages:
+                        with mark:
+                            if world.settle(group, finished=[(held, ())]) == 0:
+                                settled.extend(row[0] for row in page)
+            except BaseException as error:
+                failed.append(error)
+
+        written = world.write_many(100)
+        threads = [threading.Thread(target=work, args=(name,)) for name in "abc"]
+        for thread in threads:
+            thread.start()
+        for to in [Start("event", event=50), Start("latest"), Start("time", since=world.one("SELECT now()"))] * 4:
+            seek(world, group, to)
+            written += world.write_many(10)
+        with mark:
+            seek(world, group, Start("earliest"))
+            settled.clear()
+        until = time.monotonic() + 30
+        while set(settled) != set(written) and not failed and time.monotonic() < until:
+            time.sleep(0.05)
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert not failed
+        assert sorted(settled) == sorted(written)

@@ -182,6 +182,26 @@ def test_a_range_that_is_taken_a_third_time_becomes_single_events(world: World) 
     assert len(following) == 2
 
 
+def test_a_range_is_not_split_behind_one_that_is_still_to_be_done(world: World) -> None:
+    """Its events could be tried, alone, before those of the first."""
+    group = world.group()
+    first, second = world.write(happened(1, "k")), world.write(happened(2, "k"))
+    world.tick()
+    member = world.member(group, "a", LONG)
+    one = world.claim(group, member, events=1)
+    two = world.claim(group, member, events=1)
+    assert (numbers(one.pages), numbers(two.pages)) == (first, second)
+    assert world.settle(group, returned=[(one.pages[0][0], ())]) == 0
+    world.rows(f"UPDATE outbox_event_range SET attempts = 2 WHERE token = {two.pages[0][0].token}")
+    pass_time(world)
+    taken = world.claim(group, member)
+    assert [held.attempts for held, _ in taken.pages] == [1, 3]
+    assert (numbers(taken.pages), taken.split) == (first + second, 0)
+    assert world.settle(group, finished=[(taken.pages[0][0], ())]) == 0
+    pass_time(world)
+    assert world.claim(group, member).split == 1
+
+
 def test_what_comes_behind_a_split_range_is_held(world: World) -> None:
     """Its key has events that are tried alone now; none may overtake them."""
     group = world.group()

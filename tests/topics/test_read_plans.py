@@ -42,10 +42,10 @@ def plan(world: World, statement: Statement) -> str:
     text, params = statement.positional("dollar")
     with psycopg.connect(world.url, autocommit=True, prepare_threshold=None) as connection:
         for name, value in OUR_SESSIONS.items():
-            connection.execute(f"SET {name} = '{value}'")  # type: ignore[call-overload]
-        connection.execute(f"PREPARE q AS {text}")  # type: ignore[call-overload]
+            connection.execute(f"SET {name} = '{value}'")
+        connection.execute(f"PREPARE q AS {text}")
         run = f"EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, BUFFERS) EXECUTE q({', '.join(map(literal, params))})"
-        found = "\n".join(row[0] for row in connection.execute(run))  # type: ignore[call-overload]
+        found = "\n".join(row[0] for row in connection.execute(run))
     return re.sub(r"(rows=\d+)\.00", r"\1", found)  # from PostgreSQL 18 on with decimals
 
 
@@ -97,7 +97,7 @@ def hot(world: World, group: GroupRow, member: int) -> list[str]:
     """What every claim and every poll asks, each as its plan."""
     sql, log = world.store.sql, world.store.log(world.topic.id)  # type: ignore[attr-defined]
     common = {"group": group.id, "member": member, "count": 4, "now": None}
-    look = {"topic": world.topic.id, "shards": [0, 1, 2, 3], "ordered": "true", "blocking": "false"}
+    look = {"topic": world.topic.id, "shards": [0, 1, 2, 3], "ordered": "true", "goal": 299}
     return [
         plan(world, sql["topic.range.lock"].bind(ranges=4, **common)),
         plan(world, sql["topic.range.look"].bind(**look, **common)),

@@ -176,6 +176,12 @@ def test_a_live_group_is_not_forgotten(world: World) -> None:
     assert len(world.run(world.store.groups())) == 1
 
 
+def test_a_queue_tracked_by_rows_has_no_groups(world: World) -> None:
+    rows = world.configure("jobs", semantics="queue", tracking="rows", shards=16)
+    with pytest.raises(ConfigError, match="tracked by rows and has no groups"):
+        world.run(world.store.subscribe(rows, "g", Start(), None, None))
+
+
 # -- where a group begins ---------------------------------------------------------------------------
 
 

@@ -27,18 +27,21 @@ class Cleanup:
     def __init__(self, work: Work) -> None:
         self._work = work
         self._written: dict[int, int] = {}
+        self._begun: dict[int, float] = {}  # when each topic had its last turn
         self._cleaned_at: float | None = None
         self._dropped = 0
 
     # -- rows -------------------------------------------------------------------------------------
 
     async def clean(self) -> Report:
-        """Every topic in turn; what does not fit into the budget waits for the next run."""
+        """Every topic in turn, the one that waited longest first; what does not fit into the budget waits."""
         work, report = self._work, Report()
         start = work.clock.monotonic()
         deadline = start + work.upkeep.cleanup_budget.total_seconds()
         unfinished: list[TopicRow] = []
-        for topic in await work.topics():
+        for topic in sorted(await work.topics(), key=lambda topic: self._begun.get(topic.id, 0.0)):
+            if work.clock.monotonic() <= deadline:
+                self._begun[topic.id] = work.clock.monotonic()
             sweep = self._queue if topic.topic.tracking == "rows" else self._log
             if not await sweep(topic, deadline, report):
                 unfinished.append(topic)

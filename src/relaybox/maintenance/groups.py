@@ -12,11 +12,13 @@ from .work import Work
 
 log = logging.getLogger("relaybox")
 RELEASE = 10_000  # open events per transaction
+WINDOWS = 10  # such transactions per group and run, to look for acks that are missing
 
 
 class Groups:
     def __init__(self, work: Work) -> None:
         self._work = work
+        self._looked: dict[int, int] = {}  # by group: open events up to this one were looked at
 
     async def detect(self) -> Report:
         """Find the dead, and take everybody who is not alive off the open events: those of earlier runs too, so that
@@ -33,6 +35,7 @@ class Groups:
         for topic in await work.topics():
             report.released += await self._release(topic)
             report.put_forward += await self._put_forward(topic)
+            await self._catch_up(topic)
         report.members_reaped = await self._members()
         if died or report.released:
             took = work.clock.monotonic() - start
@@ -48,6 +51,21 @@ class Groups:
             if not changed:
                 break
         return total
+
+    async def _catch_up(self, topic: TopicRow) -> None:
+        """What a group has left behind without an ack (its member did not know yet that the topic has marks) would stay
+        open for good."""
+        work = self._work
+        if topic.topic.tracking not in ("bitmap", "acks") or topic.moving is not None:
+            return
+        for group in await work.read(work.store.groups(topic.topic.name)):
+            after: int | None = self._looked.pop(group.id, 0)
+            for _ in range(WINDOWS if group.state in ("active", "paused") else 0):
+                after = await work.fenced(work.store.catch_up(topic, group, after or 0, work.now))
+                if after is None or work.stopping:
+                    break
+            if after:
+                self._looked[group.id] = after
 
     async def _put_forward(self, topic: TopicRow) -> int:
         work = self._work

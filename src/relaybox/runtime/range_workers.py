@@ -270,7 +270,8 @@ class RangeWorkers:
             worker.current = [*chain.from_iterable(todo), *part]
             error = await self._call(worker, part)
             if isinstance(error, _Interrupted):
-                return
+                todo.append(part)  # what of it is still ours runs again, unless we stop
+                continue
             if error is None:
                 for taken, events in part:
                     self._stock.done_all(taken, len(events))

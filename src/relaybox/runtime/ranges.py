@@ -122,6 +122,7 @@ class RangeEngine:
         self._wary = False  # among the parked is one that may kill its process: it runs alone
         self._fruitless = 0
         self._writing = asyncio.Lock()  # settling and renewing lock the same rows
+        self._lingering = False  # a settle is due in a moment
         self._settling = False
         self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -157,6 +158,7 @@ class RangeEngine:
         await self._flush(max(deadline, self._loop.time() + RELEASE))
         await cancelled(settle, renew)
         rest = self._stock.all()
+        self._finished.clear()
         self._stock.give_up(rest)
         self._strays += rest
         if self._strays:
@@ -171,7 +173,7 @@ class RangeEngine:
 
     async def _flush(self, deadline: float) -> None:
         """Give the settle loop until `deadline` to write what is finished."""
-        while (self._finished or self._settling) and self._loop.time() < deadline:
+        while (self._stock.settleable(self._finished) or self._settling) and self._loop.time() < deadline:
             self._settle_now.set()
             await asyncio.sleep(0.005)
 
@@ -302,7 +304,11 @@ class RangeEngine:
         if self._loop.time() < self._parked_due:
             return []
         if self._wary and len(self._stock):
-            return []
+            due = await self._source.next_parked()
+            if due is None or due > timedelta(0):
+                self._look_again(LOOK if due is None else min(LOOK, due.total_seconds()))
+                return []
+            await self._until_empty()  # however much is to be had of the log: it must get its turn
         limit = 1 if self._wary else PARKED
         claimed = await self._claim(lambda: self._source.claim_parked(limit))
         self._alone = claimed[0] if self._wary and claimed else None
@@ -368,6 +374,7 @@ class RangeEngine:
         if taken.gone:
             return
         gone = self._stock.forget(taken)
+        self._finished = [each for each in self._finished if not each.gone]
         self._strays += gone
         self._woken.set()
         self._room.set()
@@ -397,18 +404,20 @@ class RangeEngine:
 
     def _range_finished(self, taken: Taken) -> None:
         self._finished.append(taken)
-        if len(self._finished) == 1:
-            self._loop.call_later(SETTLE_LINGER, self._settle_now.set)
         if self._stock.drained:
             self._settle_now.set()
+        elif not self._lingering:
+            self._lingering = True
+            self._loop.call_later(SETTLE_LINGER, self._settle_now.set)
 
     async def _settle_step(self) -> None:
         await self._settle_now.wait()
         self._settle_now.clear()
+        self._lingering = False
         self._settling = True
         try:
-            while self._finished:
-                await self._settle_batch(list(self._finished))
+            while batch := self._stock.settleable(self._finished):
+                await self._settle_batch(batch)
         except BaseException:
             self._settle_now.set()  # what is left is tried again
             raise
@@ -420,7 +429,8 @@ class RangeEngine:
         async with self._writing:
             lost = await self._source.settle(batch, ())
         faults.hit("settle.after")
-        del self._finished[: len(batch)]
+        settled = set(batch)
+        self._finished = [taken for taken in self._finished if taken not in settled]
         self._stock.settled(batch)
         self._room.set()
         self._after(batch, lost)

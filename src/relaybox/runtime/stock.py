@@ -2,7 +2,8 @@
 
 An ordered group runs one event of a key at a time. Once one fails, the later ones of its key leave for the parked table
 behind it, and so do those of ranges that were claimed before that was settled; a later claim learns of it from the
-database (`held`). Pure: no clock, no I/O.
+database (`held`). They may not be there before it: a range with verdicts is settled with or after all earlier ranges of
+its shard, and when an earlier one is given back undone, its verdicts count no more. Pure: no clock, no I/O.
 """
 
 from __future__ import annotations
@@ -181,11 +182,14 @@ class Stock:
             return None
         if taken.gone or not self.holds(outcome):
             return self._next(key)
-        self._running.discard(key)
-        for behind, follower in self._waiting.pop(key, ()):
+        waiting = self._waiting.pop(key, ())
+        for behind, follower in waiting:
             if not behind.parked:
                 self._conclude(behind, follower, None, 0)
-        return None
+        kept = deque([handed for handed in waiting if handed[0].parked])
+        if kept and not taken.parked:  # they were claimed for themselves; of a run the rest is given back
+            self._waiting[key] = kept
+        return self._next(key)
 
     def _next(self, key: str) -> Handed | None:
         waiting = self._waiting.get(key)
@@ -213,17 +217,28 @@ class Stock:
             alone = taken.parked and taken.attempts > suspicious
             if alone and portions:
                 break
-            portion = taken.events[taken.next : taken.next + limit]
-            taken.next += len(portion)
-            limit = 0 if alone else limit - len(portion)
-            if self.ordered and (self._blocked or taken.held):
-                portion = [event for event in portion if not self.follows(taken, event)]
+            portion = self._portion(taken, limit)
+            limit = 0 if alone and portion else limit - len(portion)
             if portion:
                 portions.append((taken, portion))
         self._queue = deque([taken for taken in self._queue if taken.next < len(taken.events)])
         if self.ordered:
             self._busy.update([taken.shard for taken, _ in portions])
         return portions
+
+    def _portion(self, taken: Taken, limit: int) -> Sequence[Event]:
+        """The next that may run; those that must follow a failed one leave on the way."""
+        if not (self.ordered and (self._blocked or taken.held)):
+            portion = taken.events[taken.next : taken.next + limit]
+            taken.next += len(portion)
+            return portion
+        runnable: list[Event] = []
+        while taken.next < len(taken.events) and len(runnable) < limit:
+            event = taken.events[taken.next]
+            taken.next += 1
+            if not self.follows(taken, event):
+                runnable.append(event)
+        return runnable
 
     def follows(self, taken: Taken, event: Event) -> bool:
         """Whether it must not run, and leaves for the parked table."""
@@ -249,7 +264,7 @@ class Stock:
         if self.ordered:
             arrived = self.all()
             later = arrived[arrived.index(taken) + 1 :] if taken in arrived else ()
-            gone += [each for each in later if each.left and _behind(each, taken)]
+            gone += [each for each in later if (each.left or each.verdicts) and _behind(each, taken)]
         self._remove(gone)
         return gone
 
@@ -268,12 +283,23 @@ class Stock:
         self._remove(gone)
 
     def _remove(self, gone: Sequence[Taken]) -> None:
-        for taken in gone:
+        leaving = set(gone)
+        undone_shards: set[int] = set()  # of which something earlier is not settled
+        for taken in self.all():
+            if taken not in leaving:
+                if not taken.parked:
+                    undone_shards.add(taken.shard)
+                continue
+            undone = self._undone(taken)
+            if self.ordered and not taken.parked:
+                if taken.shard in undone_shards:
+                    undone |= self._take_back(taken)
+                if undone:
+                    undone_shards.add(taken.shard)
+            taken.finished |= {event.seq for event in taken.events if event.seq is not None} - undone
             taken.gone = True
-            if taken in self._all:
-                del self._all[taken]
-                self.size -= len(taken.events)
-            taken.finished |= self._numbers_done(taken)
+            del self._all[taken]
+            self.size -= len(taken.events)
         self._queue = deque([taken for taken in self._queue if not taken.gone])
         for key, waiting in list(self._waiting.items()):
             kept = deque([handed for handed in waiting if not handed[0].gone])
@@ -282,11 +308,33 @@ class Stock:
             else:
                 del self._waiting[key]
 
-    def _numbers_done(self, taken: Taken) -> set[int]:
+    def _undone(self, taken: Taken) -> set[int | None]:
         undone = {event.seq for event in taken.events[taken.next :]}
         for waiting in (*self._waiting.values(), self.handed()):
             undone |= {event.seq for of, event in waiting if of is taken}
-        return {event.seq for event in taken.events if event.seq is not None and event.seq not in undone}
+        return undone
+
+    def _take_back(self, taken: Taken) -> set[int | None]:
+        """Its verdicts came too soon: those events are delivered again, in their turn."""
+        events = {verdict.event.seq for verdict in taken.verdicts}
+        self._lift(taken)
+        taken.left += len(taken.verdicts)
+        taken.verdicts.clear()
+        return events
+
+    def settleable(self, finished: Sequence[Taken]) -> list[Taken]:
+        """Those that may be settled now, in one transaction."""
+        if not self.ordered:
+            return list(finished)
+        through, waiting = set(finished), set[int]()
+        for taken in self._all:
+            if taken.parked:
+                continue
+            if taken not in through:
+                waiting.add(taken.shard)
+            elif taken.verdicts and taken.shard in waiting:
+                through.discard(taken)
+        return [taken for taken in finished if taken in through]
 
     def settled(self, settled: Sequence[Taken]) -> None:
         """They are in the database now, with their verdicts."""
@@ -294,15 +342,18 @@ class Stock:
             if taken in self._all:
                 del self._all[taken]
                 self.size -= len(taken.events)
-            for verdict in taken.verdicts:
-                block = self._blocked.get(verdict.event.key or "")
-                if block is not None and self._blocks(taken, verdict.outcome):
-                    block.open -= 1
-                    block.serial = self._serial
+            self._lift(taken)
         if self._blocked:
             oldest = min((taken.serial for taken in self._all), default=math.inf)
             oldest = min(oldest, self._claiming)
             self._blocked = {k: block for k, block in self._blocked.items() if block.open or block.serial >= oldest}
+
+    def _lift(self, taken: Taken) -> None:
+        for verdict in taken.verdicts:
+            block = self._blocked.get(verdict.event.key or "")
+            if block is not None and self._blocks(taken, verdict.outcome):
+                block.open -= 1
+                block.serial = self._serial
 
     # -- which keys must wait -----------------------------------------------------------------------
 

@@ -375,8 +375,8 @@ class TopicStore(CompletionStore, UpkeepStore, Protocol):
     def write(
         self, topic: TopicRow, events: Sequence[Event], now: datetime | None, *, copy: bool = False
     ) -> Op[list[int] | None]:
-        """Into the log or the queue, in list order. None: nothing was written because the topic has changed; ask for it again.
-        Raises NoSubscriptions."""
+        """Into the log or the queue, in list order. None: nothing was written because the topic has changed; ask for
+        it again. Raises NoSubscriptions."""
         ...
 
     def stored(self, topic: TopicRow, event_ids: Sequence[str]) -> Op[set[str]]: ...
@@ -456,9 +456,7 @@ class TopicStore(CompletionStore, UpkeepStore, Protocol):
         """Dead ones, from the start of their attempts. Needs a transaction."""
         ...
 
-    def skip_parked(
-        self, topic: TopicRow, group: GroupRow, seqs: Sequence[int], now: datetime | None
-    ) -> Op[list[int]]:
+    def skip_parked(self, topic: TopicRow, group: GroupRow, seqs: Sequence[int], now: datetime | None) -> Op[list[int]]:
         """Given up for good; what waits behind them goes on. Needs a transaction."""
         ...
 

@@ -113,6 +113,10 @@ class _Pull:
         if state == "cancelled":
             self._group = None
             raise self._not_found()
+        known = yield Plain(self.home.known(self._topic_name))
+        if known.version != self._known().version:  # moved: the group may have got another bit
+            self._topic = None
+            _, group = yield from self.seats()
         if state == "dead":
             self._group = group = yield self.store.resurrect(group, f"consumer {self.name} polls", self.now)
             if group.state == "active":
@@ -203,6 +207,7 @@ class _Pull:
         try:
             lost = yield self.store.settle(topic, group, settlement, self.now)
         except StoreError:
+            self._topic = None  # it may have been moved: ask again
             raise
         except BaseException:
             batch.doubtful = was_doubtful
@@ -247,6 +252,9 @@ class _Pull:
         yield self.store.seek(topic, group, to.start, self.now)
         self._open.clear()
         self._group = None
+        after: int | None = 0
+        while topic.topic.tracking in ("bitmap", "acks") and after is not None:
+            after = yield self.store.catch_up(topic, group, after, self.now)
         self.home.observers(Alert("consumer_seeked", topic.topic.name, group.name, f"by {self.name}: {to.start}"))
 
     def lag(self) -> Script[Lag]:

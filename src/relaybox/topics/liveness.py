@@ -201,10 +201,13 @@ class Heartbeats:
         if group is None or group.id != membership.group.id or group.state == "cancelled":
             self._ended(membership)
             return
-        del self._members[membership.member]
         log.warning("this member of group %s was removed after a silence; it joins again", group.name)
-        membership.rejoined(*await self._enter(membership))
-        self._members[membership.member] = membership
+        gone, (member, alive_until) = membership.member, await self._enter(membership)
+        if self._members.pop(gone, None) is None:  # it left meanwhile
+            await self._run(self._store.leave(member, self.clock.database_now()))
+            return
+        self._members[member] = membership
+        membership.rejoined(member, alive_until)
 
     def _ended(self, membership: Membership) -> None:
         group = membership.group

@@ -141,6 +141,11 @@ class TopicSource:
     async def _refresh(self) -> None:
         if self._clock.monotonic() - self._refreshed_at > REFRESH:
             found = await self._db.run(self._store.topic(self._topic.topic.name), tx=False)
+            if found is not None and found.version != self._topic.version:  # the group may have got another bit
+                group = self._membership.group
+                same = await self._db.run(self._store.group(group.topic, group.name), tx=False)
+                if same is not None and same.id == group.id:
+                    self._membership.group = same
             self._topic = found or self._topic
             self._refreshed_at = self._clock.monotonic()
 

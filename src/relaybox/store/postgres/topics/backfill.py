@@ -75,8 +75,8 @@ class BackfillOps(MarkOps):
         if topic.topic.tracking in ("bitmap", "acks"):
             window = yield from self.window(topic, group, seq - 1, until, limit)
             added = yield from self._require(topic, group, window.waiting)
-            ended = window.looked < limit
-            seq = seq if window.last is None else window.last + 1
+            ended = window.last is None or window.last >= until
+            seq = until + 1 if window.last is None else window.last + 1
         yield self.sql["topic.backfill.advance"].bind(group=group.id, seq=seq, added=added, ended=ended, now=now)
         return added, ended
 

@@ -98,6 +98,11 @@ class CleanupOps(LogQueries):
         locked = yield self.sql["topic.cleanup.lock"].bind(topic=topic.id)
         if not locked.rows:
             return False
+        if topic.topic.tracking == "bitmap":  # the next owner of its bit would be done with what it never had
+            found = yield self.sql["topic.group.find"].bind(topic=None, name=None, id=group)
+            bit = found.rows[0][7] if found.rows else None
+            if bit is not None and (yield self.log(topic.id)["topic.group.bit_in_use"].bind(bit=bit)).rows[0][0]:
+                return False
         gone = yield self.sql["topic.cleanup.forget"].bind(group=group, retention=retention, now=now)
         return bool(gone.rows)
 
@@ -127,6 +132,9 @@ class CleanupOps(LogQueries):
 
     def thin_ticks(self, topic: TopicRow, after: int, limit: int, now: datetime | None) -> Op[tuple[int, int | None]]:
         """How many of the page after that tick went, and where the next page begins; None: that was the last."""
+        locked = yield self.sql["topic.cleanup.lock"].bind(topic=topic.id)
+        if not locked.rows:
+            return 0, None
         found = yield self.sql["topic.cleanup.thin"].bind(
             topic=topic.id, after=after, fresh=FRESH, grain=GRAIN, coarse=COARSE, limit=limit, now=now
         )

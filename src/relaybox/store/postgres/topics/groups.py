@@ -29,6 +29,11 @@ class GroupOps(LogQueries):
     ) -> Op[tuple[GroupRow, bool]]:
         if not name or not name.isprintable() or len(name) > 255:
             raise ConfigError(f"expected a group's name to be 1 to 255 printable characters, got {name!r}")
+        if topic.topic.tracking == "rows":
+            raise ConfigError(
+                f"topic {topic.topic.name!r} is a queue tracked by rows and has no groups; consume it with "
+                f"topics.queue({topic.topic.name!r}), or configure it with tracking='offset'"
+            )
         yield from self._lock_groups(topic.id)
         group = yield from self.group(topic.topic.name, name)
         if group is None or group.state == "cancelled":
@@ -67,6 +72,9 @@ class GroupOps(LogQueries):
                 "cancel it and subscribe again"
             )
         yield self.sql["topic.group.options"].bind(id=group.id, **_bound(options))
+        if group.ordered and group.on_exhausted == "park" != options.on_exhausted:
+            yield self.sql["topic.parked.lock"].bind(group=group.id)
+            yield self.sql["topic.parked.free"].bind(group=group.id)
         return (yield from self._group_by_id(group.id))
 
     def start_of(self, topic: TopicRow, start: Start, now: datetime | None) -> Op[StartPlace]:

@@ -16,10 +16,9 @@ LAST = 2**63 - 1
 
 
 class Window(NamedTuple):
-    """Open marks, one after the other, as one group stands to them."""
+    """Open marks up to a number, as one group stands to them."""
 
-    last: int | None
-    looked: int
+    last: int | None  # None: there are no more
     passed: Sequence[int]  # it will not get these (again)
     waiting: Sequence[int]
 
@@ -85,7 +84,7 @@ class MarkOps(LogQueries):
             return None
         window = yield from self.window(topic, group, after, LAST, limit)
         yield from self.complete(topic, group, window.passed, now)
-        return window.last if window.looked == limit else None
+        return window.last
 
     def window(self, topic: TopicRow, group: GroupRow, after: int, upto: int, limit: int) -> Op[Window]:
         found = yield self.log(topic.id)["topic.mark.window"].bind(

@@ -77,9 +77,7 @@ class ParkedOps(MarkOps):
 
     def _promote(self, group: GroupRow, keys: Sequence[int], now: datetime | None) -> Op[None]:
         if group.ordered and keys:
-            yield self.sql["topic.parked.promote"].bind(
-                group=group.id, keys=sorted(set(keys)), blocking=group.on_exhausted == "park", now=now
-            )
+            yield self.sql["topic.parked.promote"].bind(group=group.id, keys=sorted(set(keys)), now=now)
 
     # -- trying again -----------------------------------------------------------------------------
 
@@ -93,7 +91,6 @@ class ParkedOps(MarkOps):
             member=member,
             token=token,
             ordered=group.ordered,
-            blocking=group.on_exhausted == "park",
             limit=limit,
             lease=lease.total_seconds(),
             now=now,
@@ -134,7 +131,11 @@ class ParkedOps(MarkOps):
         """Dead ones, from the start of their attempts. Needs a transaction."""
         yield from self._lock_parked(group)
         result = yield self.sql["topic.parked.replay"].bind(group=group.id, seqs=sorted(seqs), now=now)
-        return sorted(row[0] for row in result.rows)
+        again = sorted(row[0] for row in result.rows)
+        if group.ordered and again:
+            yield self.sql["topic.parked.queue"].bind(group=group.id, seqs=again)
+            yield from self._promote(group, [row[1] for row in result.rows], now)
+        return again
 
     def skip_parked(self, topic: TopicRow, group: GroupRow, seqs: Sequence[int], now: datetime | None) -> Op[list[int]]:
         """Given up for good; what waits behind them goes on. Needs a transaction."""

@@ -104,6 +104,7 @@ class QueueMoveOps(CatalogOps, CheckOps):
         log = self.log(topic.id)
         yield self.sql["topic.move.patience"].bind()
         yield log["topic.queue.lock_log"].bind()
+        yield log["topic.queue.close_log"].bind()
         yield log["topic.queue.numbers_to_rows"].bind()
         yield self.sql["topic.move.switch"].bind(topic=topic.id, tracking="rows")
         yield self.sql["topic.catalog.named"].bind(topic=topic.id, relation=self.tables.queue(topic.id).event)

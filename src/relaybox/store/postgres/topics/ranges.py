@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from ....errors import StoreBusy
 from ....event import Event
 from ....ids import key_hash, new_token
 from ....op import Op
@@ -32,6 +33,7 @@ class _Cursor(NamedTuple):
     seq: int
     version: int
     idle: bool  # has not moved for a while
+    neglected: bool  # for so long that whoever should read it does not
 
 
 class _Moving(NamedTuple):
@@ -119,7 +121,7 @@ class RangeOps(ParkedOps):
         if not locked.rows:
             return Taken([], 0, state="cancelled"), 0
         state, tick, behind = locked.rows[0][:3]
-        cursors = [_Cursor(*row[3:9]) for row in locked.rows if row[3] is not None]
+        cursors = [_Cursor(*row[3:10]) for row in locked.rows if row[3] is not None]
         if not cursors:
             return Taken([], tick, behind=behind > 0, state=state), 0
         looked = yield self.sql["topic.range.look"].bind(
@@ -129,7 +131,7 @@ class RangeOps(ParkedOps):
             shards=[cursor.shard for cursor in cursors],
             count=shards,
             ordered=group.ordered,
-            blocking=group.ordered and group.on_exhausted == "park",
+            goal=wish.target,
             now=now,
         )
         since, first, tick, members, alive, held = looked.rows[0][:6]
@@ -142,9 +144,10 @@ class RangeOps(ParkedOps):
         retaken = (yield from self._retake(group, left, member, lease, now)) if left else []
         if retaken is None:  # somebody woke up in a shard that must stay in order
             return Taken([], tick, behind=True, state=state), 0
-        unread = [_unread(cursor, wish.target, tick) for cursor in free]
+        unread = [_unread(cursor, looked.rows[0][19], tick) for cursor in free]
         old, new = yield from self._read_for(topic, retaken, [p for p in unread if p.base < p.target], wish, pages)
-        whole, alone = yield from self._split(group, old, now)
+        busy = {found.range.place.shard for found in known if found.alive}
+        whole, alone = yield from self._split(group, old, busy, now)
         within = _within(new, wish.most - sum(len(rows) for _, rows in whole))
         taken, ended = yield from self._take(topic, group, member, _moving(free, known), within, lease, now)
         if group.ordered:
@@ -193,9 +196,10 @@ class RangeOps(ParkedOps):
         return old, [_Found(place, read[place], len(read[place]) == size) for place in first]
 
     def _split(
-        self, group: GroupRow, retaken: Sequence[tuple[Range, list[Row]]], now: datetime | None
+        self, group: GroupRow, retaken: Sequence[tuple[Range, list[Row]]], busy: set[int], now: datetime | None
     ) -> Op[tuple[list[tuple[Range, list[Row]]], list[Parking]]]:
-        """What is left of each range, and what was parked of those that were taken too often."""
+        """What is left of each range, and what was parked of those that were taken too often. In order: not where an
+        earlier one of the shard is still to be done, as parked events may be tried at once."""
         whole: list[tuple[Range, list[Row]]] = []
         parkings: list[Parking] = []
         gone: list[int] = []
@@ -203,8 +207,9 @@ class RangeOps(ParkedOps):
             rows = self._wanted(group, page)
             if taken.finished:
                 rows = [row for row in rows if row[0] not in taken.finished]
-            if rows and taken.attempts < SPLIT:
+            if rows and (taken.attempts < SPLIT or (group.ordered and taken.place.shard in busy)):
                 whole.append((taken, rows))
+                busy.add(taken.place.shard)
                 continue
             gone.append(taken.token)
             attempts = min(taken.attempts, group.max_attempts) - 1
@@ -352,10 +357,12 @@ class RangeOps(ParkedOps):
 
     def _hold_cursors(self, group: GroupRow) -> Op[None]:
         """Wait for the claims that are under way, and let none begin."""
+        counted = yield self.sql["topic.range.cursors"].bind(group=group.id)
         for _ in range(_PATIENCE):
-            result = yield self.sql["topic.range.wait"].bind(group=group.id)
-            if result.rows and len(result.rows) == result.rows[0][1]:
+            held = yield self.sql["topic.range.wait"].bind(group=group.id)
+            if len(held.rows) >= counted.rows[0][0]:
                 return
+        raise StoreBusy(f"group {group.name!r} of topic {group.topic!r} is claimed from all the time; try again")
 
     def abandon(self, group: GroupRow, member: int, known: Sequence[int], now: datetime | None) -> Op[int]:
         """After a claim whose reply was lost. Waits for it, if the server is still at it."""
@@ -376,7 +383,7 @@ def _choose(
     for cursor in cursors:
         shard = [found for found in known if found.range.place.shard == cursor.shard]
         if ordered and cursor.shard not in ours:
-            if room <= 0 or any(found.alive for found in shard):
+            if (room <= 0 and not cursor.neglected) or any(found.alive for found in shard):
                 continue
             room -= 1
         dead = [found for found in shard if not found.alive]

@@ -13,8 +13,8 @@ SELECT id FROM {topic} WHERE id = :topic FOR UPDATE SKIP LOCKED
 
 -- name: topic.cleanup.sweep -> rows
 -- Of each shard the next events by number, deleted where they may go. The page is read before anything is filtered: old
--- events that must stay cost a look, and the young ones behind them are not walked through. `more`: the page was full and
--- its last event is old enough that the next may be. Nobody waits for another cleaner: what he has locked is skipped.
+-- events that must stay cost a look, and the young ones behind them are not walked through. `more`: the page was full,
+-- somebody is past some of it, and its last event is old enough that the next may be. Nobody waits for another cleaner: what he has locked is skipped.
 -- Rows are deleted by their place and marks by an array: a join could be turned round and walk the whole table. Only what
 -- lies in no partition is swept; partitions go as a whole.
 {log_low},
@@ -38,9 +38,11 @@ locked AS MATERIALIZED (
 gone AS (
   DELETE FROM {log_rest} l WHERE l.ctid = ANY(ARRAY(SELECT place FROM locked)) RETURNING l.seq)
 {log_unmark}
-SELECT p.shard, p.last, p.count = :limit AND p.newest < n.at - least(t.retention, t.zero_retention, t.max_retention),
+SELECT p.shard, p.last,
+       p.count = :limit AND p.passed AND p.newest < n.at - least(t.retention, t.zero_retention, t.max_retention),
        (SELECT count(*) FROM gone), (SELECT count(*) FROM locked WHERE lost)
-FROM (SELECT shard, max(seq) AS last, max(created_at) AS newest, count(*) AS count FROM page GROUP BY shard) p, t, n
+FROM (SELECT shard, max(seq) AS last, max(created_at) AS newest, count(*) AS count, bool_or(passed OR forced) AS passed
+      FROM page GROUP BY shard) p, t, n
 
 -- name: topic.cleanup.backlog -> rows
 -- How many of the oldest events could go and have not.
@@ -82,8 +84,8 @@ RETURNING id
 
 -- name: topic.cleanup.thin -> rows
 -- Old ticks, a page at a time, except those that something refers to, the first in each `grain` (seeks by time need them)
--- and tick 0. Nobody can come to refer to one of them any more: each was followed by a newer one before any transaction
--- that runs now began.
+-- and tick 0. Nobody can come to refer to one of them: who subscribes or seeks holds the topic row, and a claim goes to
+-- ticks only that are younger than `fresh`.
 WITH n AS MATERIALIZED (SELECT coalesce(:now, clock_timestamp()) AS at),
 horizon AS MATERIALIZED (
   SELECT least(n.at, CASE WHEN :now::timestamptz IS NULL THEN (

@@ -89,8 +89,10 @@ FROM p WHERE {parked}.group_id = :id AND {parked}.seq = p.seq
 DELETE FROM {group} WHERE id = :id AND state = 'cancelled'
 
 -- name: topic.group.tick_before_time -> rows
--- Whatever it has seen was created before: an event is committed after it is created.
-SELECT coalesce(max(tick), 0) FROM {tick} WHERE topic_id = :topic AND at <= :since
+-- Whatever it has seen was created before: an event is committed after it is created. The minute is for clocks that were
+-- set back; what is too early is passed over anyway.
+SELECT coalesce(max(tick), 0) FROM {tick}
+WHERE topic_id = :topic AND at < :since::timestamptz - interval '1 minute'
 
 -- name: topic.group.tick_before_event -> rows
 SELECT coalesce(max(tick), 0) FROM {tick} WHERE topic_id = :topic AND ceil < :event

@@ -139,32 +139,41 @@ UPDATE {mark} m SET completed_at = coalesce(:now, clock_timestamp()) FROM p WHER
 RETURNING m.seq
 
 -- name: topic.mark.window -> rows
--- The next open marks, and which of their events a group has left behind (or never gets, because of where it began) and
--- which it will still be given or has under way. Its cursor is past an event that it neither holds nor has parked: only
--- then is it done with it, for good.
+-- From the next open mark on, so many numbers: which of their events a group has left behind (or never gets, because of
+-- where it began) and which it will still be given or has under way. Its cursor is past an event that it neither holds nor
+-- has parked: only then is it done with it, for good. Without an open mark the first column is NULL.
 WITH w AS MATERIALIZED (
-  SELECT seq FROM {mark} WHERE completed_at IS NULL AND seq > :after AND seq <= :upto ORDER BY seq LIMIT :limit),
+  SELECT f.seq AS first, least(f.seq + :limit::bigint - 1, :upto) AS last
+  FROM (SELECT seq FROM {mark} WHERE completed_at IS NULL AND seq > :after AND seq <= :upto ORDER BY seq LIMIT 1) f),
 e AS MATERIALIZED (
   SELECT l.seq, l.xid, l.shard, l.created_at FROM {log} l
-  WHERE l.shard = ANY(:shards::smallint[]) AND l.seq >= (SELECT min(seq) FROM w) AND l.seq <= (SELECT max(seq) FROM w)),
+  CROSS JOIN LATERAL (SELECT 1 FROM {mark} m WHERE m.seq = l.seq AND m.completed_at IS NULL LIMIT 1) o
+  WHERE l.shard = ANY(:shards::smallint[]) AND l.seq >= (SELECT first FROM w) AND l.seq <= (SELECT last FROM w)),
 c AS MATERIALIZED (
   SELECT c.group_id, c.shard, c.seq, b.snapshot AS base, t.snapshot AS target, g.first_seq, g.since
   FROM {group} g JOIN {cursor} c ON c.group_id = g.id
   CROSS JOIN LATERAL (SELECT snapshot FROM {tick} WHERE topic_id = g.topic_id AND tick = c.base LIMIT 1) b
   LEFT JOIN LATERAL (SELECT snapshot FROM {tick} WHERE topic_id = g.topic_id AND tick = c.target LIMIT 1) t ON true
   WHERE g.id = :group),
+r AS MATERIALIZED (
+  SELECT r.shard, r.after, r.upto, r.finished, b.snapshot AS base, t.snapshot AS target
+  FROM {group} g JOIN {range} r ON r.group_id = g.id
+  CROSS JOIN LATERAL (SELECT snapshot FROM {tick} WHERE topic_id = g.topic_id AND tick = r.base LIMIT 1) b
+  CROSS JOIN LATERAL (SELECT snapshot FROM {tick} WHERE topic_id = g.topic_id AND tick = r.target LIMIT 1) t
+  WHERE g.id = :group),
 j AS MATERIALIZED (
   SELECT e.seq,
          (e.seq < c.first_seq OR coalesce(e.created_at < c.since, false)
           OR pg_visible_in_snapshot(e.xid, c.base)
           OR coalesce(e.seq <= c.seq AND pg_visible_in_snapshot(e.xid, c.target), false))
-         AND NOT EXISTS (SELECT 1 FROM {range} r
-                         WHERE r.group_id = c.group_id AND r.shard = e.shard AND e.seq > r.after AND e.seq <= r.upto
+         AND NOT EXISTS (SELECT 1 FROM r
+                         WHERE r.shard = e.shard AND e.seq > r.after AND e.seq <= r.upto
+                           AND pg_visible_in_snapshot(e.xid, r.target) AND NOT pg_visible_in_snapshot(e.xid, r.base)
                            AND NOT e.seq = ANY(coalesce(r.finished, '{}')))
          AND NOT EXISTS (SELECT 1 FROM {parked} p WHERE p.group_id = c.group_id AND p.seq = e.seq AND p.state <> 'dead')
          AS passed
-  FROM w JOIN e ON e.seq = w.seq JOIN c ON c.shard = e.shard)
-SELECT (SELECT max(seq) FROM w), (SELECT count(*) FROM w),
+  FROM e JOIN c ON c.shard = e.shard)
+SELECT (SELECT last FROM w),
        coalesce(array_agg(seq ORDER BY seq) FILTER (WHERE passed), '{}'),
        coalesce(array_agg(seq ORDER BY seq) FILTER (WHERE NOT passed), '{}')
 FROM j

@@ -24,14 +24,22 @@ SET state = EXCLUDED.state, attempts = EXCLUDED.attempts, due = EXCLUDED.due, la
     parked_at = EXCLUDED.parked_at, dead_at = EXCLUDED.dead_at, token = NULL, owner = NULL, until = NULL
 
 -- name: topic.parked.promote -> count
--- The head of each of these queues may be tried.
+-- The head of each of these queues may be tried. Whether the dead hold theirs is asked here: the group's options may have
+-- changed since a member read them.
 UPDATE {parked} p SET state = 'retry', due = coalesce(:now, clock_timestamp())
 FROM unnest(:keys::bigint[]) AS k(key_hash)
 CROSS JOIN LATERAL (
   SELECT h.seq, h.state FROM {parked} h
-  WHERE h.group_id = :group AND h.key_hash = k.key_hash AND (h.state <> 'dead' OR :blocking)
+  WHERE h.group_id = :group AND h.key_hash = k.key_hash AND (h.state <> 'dead' OR (SELECT g.on_exhausted = 'park' FROM {group} g WHERE g.id = :group))
   ORDER BY h.seq LIMIT 1) h
 WHERE p.group_id = :group AND p.seq = h.seq AND h.state = 'held'
+
+-- name: topic.parked.free -> count
+-- The same for all queues of a group, when its dead have ceased to hold theirs.
+UPDATE {parked} p SET state = 'retry', due = clock_timestamp()
+WHERE p.group_id = :group AND p.state = 'held' AND NOT EXISTS (
+  SELECT 1 FROM {parked} e
+  WHERE e.group_id = p.group_id AND e.key_hash = p.key_hash AND e.seq < p.seq AND e.state <> 'dead')
 
 -- name: topic.parked.claim -> rows
 -- Due ones, and those of members that are gone. Of an ordered group only the heads. A claimed one is due when its lease
@@ -50,7 +58,7 @@ f AS MATERIALIZED (
   WHERE p.state = 'retry' AND (p.due <= n.at OR p.token = d.token)
     AND NOT (:ordered AND EXISTS (
       SELECT 1 FROM {parked} e WHERE e.group_id = p.group_id AND e.key_hash = p.key_hash AND e.seq < p.seq
-        AND (e.state <> 'dead' OR :blocking)))
+        AND (e.state <> 'dead' OR (SELECT g.on_exhausted = 'park' FROM {group} g WHERE g.id = :group))))
     AND EXISTS (SELECT 1 FROM {group} g WHERE g.id = :group AND g.state = 'active')
     AND EXISTS (SELECT 1 FROM {member} m WHERE m.id = :member AND m.group_id = :group AND m.expires_at > n.at)
   ORDER BY d.due LIMIT :limit
@@ -99,7 +107,14 @@ ORDER BY p.seq LIMIT :limit
 -- Dead ones are tried again, with fresh attempts; the old error stays readable until the next outcome.
 UPDATE {parked} p SET state = 'retry', attempts = 0, due = coalesce(:now, clock_timestamp()), dead_at = NULL
 WHERE p.group_id = :group AND p.seq = ANY(:seqs::bigint[]) AND p.state = 'dead'
-RETURNING p.seq
+RETURNING p.seq, p.key_hash
+
+-- name: topic.parked.queue -> count
+-- Those of an ordered group that are not the head of their queue: claims shall not have to look past them.
+UPDATE {parked} p SET state = 'held'
+WHERE p.group_id = :group AND p.seq = ANY(:seqs::bigint[]) AND p.state = 'retry' AND p.token IS NULL AND EXISTS (
+  SELECT 1 FROM {parked} e
+  WHERE e.group_id = p.group_id AND e.key_hash = p.key_hash AND e.seq < p.seq AND e.state <> 'dead')
 
 -- name: topic.parked.skip -> rows
 -- Given up for good, whatever its state. A member that has it will be told that its claim is lost.

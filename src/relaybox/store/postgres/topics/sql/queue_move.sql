@@ -8,6 +8,10 @@ LOCK TABLE {queue_event} IN ACCESS EXCLUSIVE MODE
 -- name: topic.queue.lock_log -> count
 LOCK TABLE {log} IN ACCESS EXCLUSIVE MODE
 
+-- name: topic.queue.close_log -> count
+-- A REPEATABLE READ transaction from before sees the old version for life: it must fail, not write where nobody looks.
+ALTER TABLE {log} ADD CONSTRAINT "{log_name}_closed" CHECK (false) NOT VALID
+
 -- name: topic.queue.numbers_to_log -> rows
 SELECT setval('{log_seq}', greatest(q.last_value, l.last_value)) FROM {queue_seq} q, {log_seq} l
 

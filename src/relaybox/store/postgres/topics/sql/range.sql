@@ -24,12 +24,14 @@ v AS MATERIALIZED (
       SELECT m.id FROM {member} m WHERE m.id = r.owner AND m.expires_at > g.at AND r.until > g.at LIMIT 1) m ON true
     WHERE r.group_id = g.id AND r.shard = s.shard AND r.n >= c.low) r)
 SELECT g.state, g.tick, (SELECT count(*) FROM v WHERE v.behind),
-       c.shard, c.base, c.target, c.seq, c.version, c.moved_at < g.at - interval '1 second'
+       c.shard, c.base, c.target, c.seq, c.version, c.moved_at < g.at - interval '1 second',
+       c.moved_at < g.at - interval '15 seconds'
 FROM g LEFT JOIN LATERAL (
   SELECT c.* FROM (
     SELECT v.shard, v.version FROM v
     WHERE g.state = 'active' AND (v.behind OR v.left) AND NOT (g.ordered AND v.taken)
-    ORDER BY g.ordered AND v.ours DESC, v.moved_at, v.shard OFFSET 0) v
+    ORDER BY v.moved_at < g.at - interval '15 seconds' DESC, g.ordered AND v.ours DESC, v.moved_at, v.shard
+    OFFSET 0) v
   CROSS JOIN LATERAL (
     SELECT * FROM {cursor} c WHERE c.group_id = g.id AND c.shard = v.shard AND c.version = v.version
     FOR UPDATE SKIP LOCKED) c
@@ -37,20 +39,24 @@ FROM g LEFT JOIN LATERAL (
     SELECT count(*) FROM {member} m WHERE m.group_id = g.id AND m.expires_at > g.at)))) c ON true
 
 -- name: topic.range.look -> rows
--- What is known of the group and its ranges. `held`: keys that have parked events, each by the head of its queue.
+-- What is known of the group and its ranges. `held`: keys that have parked events, each by the head of its queue. `goal`:
+-- only as long as no cleanup of ticks can have come to it; later it may be gone before we refer to it.
 SELECT g.since, g.first_seq, h.tick, h.members, h.alive, h.held,
        r.token, r.shard, r.base, r.target, r.after, r.upto, r.attempts, r.finished,
-       r.until::text, r.owner, m.id IS NOT NULL, r.events, r.n
+       r.until::text, r.owner, m.id IS NOT NULL, r.events, r.n, h.goal
 FROM (SELECT coalesce(:now, clock_timestamp()) AS at) n CROSS JOIN {group} g
 CROSS JOIN LATERAL (
   SELECT (SELECT tick FROM {head} WHERE topic_id = :topic ORDER BY tick DESC LIMIT 1) AS tick,
+         (SELECT t.tick FROM {tick} t WHERE t.topic_id = :topic AND t.tick = :goal::bigint
+          AND t.at > n.at - interval '4 minutes') AS goal,
          (SELECT count(*) FROM {member} WHERE group_id = :group AND expires_at > n.at) AS members,
          EXISTS (SELECT 1 FROM {member} WHERE id = :member AND group_id = :group AND expires_at > n.at) AS alive,
          ARRAY(SELECT key_hash FROM {parked}
                WHERE group_id = :group AND shard = ANY(:shards::smallint[]) AND state = 'retry' AND :ordered
                UNION
                SELECT key_hash FROM {parked}
-               WHERE group_id = :group AND shard = ANY(:shards::smallint[]) AND state = 'dead' AND :blocking) AS held) h
+               WHERE group_id = :group AND shard = ANY(:shards::smallint[]) AND state = 'dead'
+                 AND :ordered AND g.on_exhausted = 'park') AS held) h
 LEFT JOIN (
   SELECT r.* FROM generate_series(0, :count - 1) AS s(shard)
   CROSS JOIN LATERAL (SELECT c.low FROM {cursor} c WHERE c.group_id = :group AND c.shard = s.shard
@@ -134,24 +140,27 @@ WHERE r.token = u.token
 RETURNING r.token
 
 -- name: topic.range.renew -> rows
--- What has expired is not renewed, although nobody may have taken it yet.
+-- What has expired is not renewed, although nobody may have taken it yet; nor what belongs to a member that is no more.
 WITH n AS MATERIALIZED (SELECT coalesce(:now, clock_timestamp()) AS at),
 r AS (
   UPDATE {range} r SET until = n.at + make_interval(secs => :lease::float8)
   FROM n WHERE r.token = ANY(:tokens::bigint[]) AND r.until > n.at
+    AND (SELECT m.id FROM {member} m WHERE m.id = r.owner LIMIT 1) IS NOT NULL
   RETURNING r.token),
 p AS (
   UPDATE {parked} p SET until = n.at + make_interval(secs => :lease::float8),
                         due = n.at + make_interval(secs => :lease::float8)
   FROM n WHERE p.group_id = :group AND p.token = ANY(:tokens::bigint[]) AND p.until > n.at
+    AND (SELECT m.id FROM {member} m WHERE m.id = p.owner LIMIT 1) IS NOT NULL
   RETURNING p.token)
 SELECT token FROM r UNION ALL SELECT token FROM p
 
+-- name: topic.range.cursors -> rows
+SELECT count(*) FROM {cursor} WHERE group_id = :group
+
 -- name: topic.range.wait -> rows
 -- Until no claim of the group is under way. Fewer rows than cursors: one was replaced meanwhile; ask again.
-SELECT c.shard, n.cursors
-FROM (SELECT count(*) AS cursors FROM {cursor} WHERE group_id = :group) n, {cursor} c
-WHERE c.group_id = :group ORDER BY c.shard FOR UPDATE OF c
+SELECT shard FROM {cursor} WHERE group_id = :group ORDER BY shard FOR UPDATE
 
 -- name: topic.range.abandon -> count
 -- What this member took and does not know of: nobody's fault.
