@@ -170,7 +170,7 @@ async def test_hot_queries_use_their_indexes(tmp_path: Path) -> None:
     with Inbox(url) as inbox:
         share = {"worker": 0, "workers": 1, "now": None}
         seqs = list(range(15001, 15051))
-        plans = {
+        plans: dict[str, tuple[dict[str, Any], str]] = {
             "inbox.claim.pick": ({**share, "limit": 50}, "inbox_pending_due"),
             "inbox.claim.ranked": ({**share, "limit": 50, "priority": 3}, "inbox_pending_"),
             "inbox.claim.read": ({"seqs": seqs, "token": 1}, "inbox_pkey"),

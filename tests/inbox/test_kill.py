@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,8 +99,9 @@ async def test_a_storm(home: str) -> None:
         for done in (20, 60, 100, 140):
             workers = [subprocess.Popen([sys.executable, str(WORKER), home, "ordered"]) for _ in range(2)]
             inbox.accept_all(None, events[: done + 100])  # some again
+            enough = min(done, reach(events[: done + 100]))
             try:
-                await until(lambda done=done: len(effects(home)) >= min(done, reach(events[: done + 100])))
+                await until(partial(has_effects, home, enough))
             finally:
                 for worker in workers:
                     worker.kill()
@@ -113,6 +115,10 @@ async def test_a_storm(home: str) -> None:
     ran = [row[0].split("-") for row in rows(home, "SELECT event_id FROM effect ORDER BY id")]
     for k in range(8):
         assert [int(n) for key, n in ran if key == f"k{k}"] == list(range(1, 31))
+
+
+def has_effects(url: str, count: int) -> bool:
+    return len(effects(url)) >= count
 
 
 def reach(events: list[Event]) -> int:

@@ -3,14 +3,15 @@
     begin ─► mark ─► handler(event, handle) ─► commit
 
 The mark comes first: it locks the pending row under our token, so nobody else runs the message meanwhile, and a lost
-claim is noticed before anything is done. A crash anywhere before the commit leaves the row as it was.
+claim is noticed before anything is done. A batch locks all its rows first and marks what was done last. A crash
+anywhere before the commit leaves the rows as they were.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from .. import faults
@@ -25,36 +26,57 @@ from ..store.inbox import InboxStore
 from ..store.inbox_order import Order
 from ..store.spi import Held
 from .source import Message
-from .transactions import AsyncFactory, Open, SyncFactory, async_savepoint, not_its_fault, savepoint
+from .transactions import AsyncFactory, SyncFactory, async_savepoint, not_its_fault, savepoint
 
 MessageHandler: TypeAlias = Callable[[Event, Any], Any]
 
 
 class Marks:
-    """What goes into the transaction before the handler."""
+    """What goes into the transaction beside the handler's writes."""
 
     def __init__(self, store: InboxStore, order: Order | None, clock: Clock) -> None:
         self._store = store
         self._ordered = order is not None
         self._clock = clock
 
-    def op(self, message: Message) -> Op[None]:
-        now = self._clock.database_now()
-        event = message.event
-        marked = yield from self._store.mark(Held(message.seq, message.token), event.created_at, now)
+    def one(self, message: Message) -> Op[None]:
+        """Before the handler of a message that has the transaction for itself."""
+        marked = yield from self._store.mark(_held(message), message.event.created_at, self._clock.database_now())
         if not marked:
-            raise SinkUnavailable(f"message {event.id} is another processor's by now")
-        if not self._ordered or message.position is None or event.key is None:
+            raise lost(message)
+        yield from self.turn(message)
+
+    def begin(self, messages: Sequence[Message]) -> Op[set[int]]:
+        """Before a batch: which of it are ours."""
+        return self._store.lock_messages([_held(message) for message in messages])
+
+    def end(self, messages: Sequence[Message]) -> Op[None]:
+        """After a batch: these are done."""
+        if messages:
+            yield from self._store.mark_all([_held(message) for message in messages], self._clock.database_now())
+
+    def turn(self, message: Message) -> Op[None]:
+        """In an ordered inbox: it is this number's turn, and then the next one's."""
+        key, position = message.event.key, message.position
+        if not self._ordered or position is None or key is None:
             return
-        expected = yield from self._store.advance(event.key, message.position, now)
-        if expected is None or (message.replayed and message.position < expected):
+        expected = yield from self._store.advance(key, position, self._clock.database_now())
+        if expected is None or (message.replayed and position < expected):
             return
-        if message.position < expected:
+        if position < expected:
             raise Reject(
-                f"number {message.position} came after its turn: its key expects {expected}. Another message had this "
-                "number, or it was skipped; replay it to have it processed all the same"
+                f"number {position} came after its turn: its key expects {expected}. Another message had this number, "
+                "or it was skipped; replay it to have it processed all the same"
             )
-        raise SinkUnavailable(f"number {message.position} is not next, its key expects {expected}")
+        raise SinkUnavailable(f"number {position} is not next, its key expects {expected}")
+
+
+def lost(message: Message) -> SinkUnavailable:
+    return SinkUnavailable(f"message {message.event.id} is another processor's by now")
+
+
+def _held(message: Message) -> Held:
+    return Held(message.seq, message.token)
 
 
 def is_async(handler: Any) -> bool:
@@ -83,7 +105,7 @@ def make_async(
     async def one(delivery: Delivery) -> None:
         async with begin() as tx:
             with not_its_fault():
-                await arun(marks.op(_message(delivery)), tx.connection)
+                await arun(marks.one(_message(delivery)), tx.connection)
             await handler(delivery.event, tx.handle)
             faults.hit("settle.before")
         faults.hit("settle.after")
@@ -97,7 +119,7 @@ def make_sync(
     def one(delivery: Delivery, call: _Call) -> None:
         with begin() as tx:
             with not_its_fault():
-                run(marks.op(_message(delivery)), tx.connection)
+                run(marks.one(_message(delivery)), tx.connection)
             handler(delivery.event, tx.handle)
             faults.hit("settle.before")
             call.check()
@@ -123,6 +145,35 @@ class _Call:
             raise TimeoutError("the handler ran too long, or this process is stopping")
 
 
+class _Fates:
+    """What became of the messages of a batch so far. Behind one that failed, its key waits."""
+
+    def __init__(self, deliveries: Sequence[Delivery]) -> None:
+        self.messages = [_message(delivery) for delivery in deliveries]
+        self.done: list[Message] = []
+        self.failed: dict[int, BaseException] = {}
+        self._waiting: set[str] = set()
+
+    def to_do(self, ours: set[int]) -> Iterator[Message]:
+        for message in self.messages:
+            if message.seq not in ours:
+                self.fail(message, lost(message))
+            elif message.lane not in self._waiting:
+                yield message
+
+    def fail(self, message: Message, error: BaseException) -> None:
+        self.failed[message.seq] = error
+        if message.lane is not None:
+            self._waiting.add(message.lane)
+
+    def tell(self, batch: Batch) -> None:
+        """After the commit."""
+        batch.done_all(self.done)
+        for message in self.messages:
+            if message.seq in self.failed:
+                batch.failed(message, self.failed[message.seq])
+
+
 class _Batches:
     """Several messages in one transaction, a savepoint for each: one that fails takes nothing else with it."""
 
@@ -134,15 +185,6 @@ class _Batches:
         self._timeout = settings.handler_timeout.total_seconds() if settings.handler_timeout else None
         self.size = size
 
-    def _conclude(
-        self, batch: Batch, deliveries: Sequence[Delivery], failed: dict[int, BaseException], held: set[int]
-    ) -> None:
-        """After the commit. What was held back behind a failed one goes with it."""
-        batch.done_all([d for d in deliveries if d.seq not in failed and d.seq not in held])
-        for delivery in deliveries:
-            if delivery.seq in failed:
-                batch.failed(delivery, failed[delivery.seq])
-
 
 class _AsyncBatches(_Batches):
     def __init__(
@@ -152,28 +194,27 @@ class _AsyncBatches(_Batches):
         self._begin = begin
 
     async def handle(self, batch: Batch) -> None:
-        deliveries = await batch.waiting()
-        failed: dict[int, BaseException] = {}
-        held, lanes = set[int](), set[str]()
+        fates, marks = _Fates(await batch.waiting()), self._marks
         async with self._begin() as tx:
-            for delivery in deliveries:
-                if delivery.lane in lanes:
-                    held.add(delivery.seq)
-                    continue
+            with not_its_fault():
+                ours = await arun(marks.begin(fates.messages), tx.connection)
+            for message in fates.to_do(ours):
                 try:
                     async with async_savepoint(tx):
                         with not_its_fault():
-                            await arun(self._marks.op(_message(delivery)), tx.connection)
+                            await arun(marks.turn(message), tx.connection)
                         async with asyncio.timeout(self._timeout):
-                            await self._handler(delivery.event, tx.handle)
+                            await self._handler(message.event, tx.handle)
+                    fates.done.append(message)
                 except Exception as error:
                     if tx.connection.broken():
                         raise
-                    failed[delivery.seq] = error
-                    lanes |= {delivery.lane} if delivery.lane is not None else set()
+                    fates.fail(message, error)
+            with not_its_fault():
+                await arun(marks.end(fates.done), tx.connection)
             faults.hit("settle.before")
         faults.hit("settle.after")
-        self._conclude(batch, deliveries, failed, held)
+        fates.tell(batch)
 
 
 class _SyncBatches(_Batches):
@@ -191,41 +232,36 @@ class _SyncBatches(_Batches):
         self._threads = threads
 
     async def handle(self, batch: Batch) -> None:
-        deliveries = await batch.waiting()
-        call = _Call()
-        limit = None if self._timeout is None else self._timeout * max(len(deliveries), 1)
+        fates, call = _Fates(await batch.waiting()), _Call()
+        limit = None if self._timeout is None else self._timeout * max(len(fates.messages), 1)
         try:
             async with asyncio.timeout(limit):
-                failed, held = await self._threads.call(self._run, deliveries, call)
+                await self._threads.call(self._run, fates, call)
         finally:
             call.over = True
-        self._conclude(batch, deliveries, failed, held)
+        fates.tell(batch)
 
-    def _run(self, deliveries: Sequence[Delivery], call: _Call) -> tuple[dict[int, BaseException], set[int]]:
-        failed: dict[int, BaseException] = {}
-        held, lanes = set[int](), set[str]()
+    def _run(self, fates: _Fates, call: _Call) -> None:
+        marks = self._marks
         with self._begin() as tx:
-            for delivery in deliveries:
-                if delivery.lane in lanes:
-                    held.add(delivery.seq)
-                    continue
+            with not_its_fault():
+                ours = run(marks.begin(fates.messages), tx.connection)
+            for message in fates.to_do(ours):
                 try:
-                    self._one(tx, delivery)
+                    with savepoint(tx):
+                        with not_its_fault():
+                            run(marks.turn(message), tx.connection)
+                        self._handler(message.event, tx.handle)
+                    fates.done.append(message)
                 except Exception as error:
                     if tx.connection.broken():
                         raise
-                    failed[delivery.seq] = error
-                    lanes |= {delivery.lane} if delivery.lane is not None else set()
+                    fates.fail(message, error)
+            with not_its_fault():
+                run(marks.end(fates.done), tx.connection)
             faults.hit("settle.before")
             call.check()
         faults.hit("settle.after")
-        return failed, held
-
-    def _one(self, tx: Open, delivery: Delivery) -> None:
-        with savepoint(tx):
-            with not_its_fault():
-                run(self._marks.op(_message(delivery)), tx.connection)
-            self._handler(delivery.event, tx.handle)
 
 
 def _message(delivery: Delivery) -> Message:

@@ -213,11 +213,21 @@ class InboxClaims(SqlOutboxStore):
             seq=held.seq, token=held.token, received=self.to_time(received), now=self.to_time(now)
         )
         if marked.count:
-            yield from self.unpend(held.seq)
+            yield from self.unpend([held])
         return marked.count > 0
 
-    def unpend(self, seq: int) -> Op[None]:
-        yield self.sql["inbox.settle.forget"].bind(seqs=self.numbers([seq]))
+    def lock_messages(self, held: Sequence[Held]) -> Op[set[int]]:
+        """Which of a batch are still ours. Until our transaction ends nobody else gets them."""
+        result = yield self.sql["inbox.settle.lock"].bind(**self.pairs(held))
+        return {row[0] for row in result.rows}
+
+    def mark_all(self, held: Sequence[Held], now: datetime | None) -> Op[None]:
+        """Processed, all of these, which are locked."""
+        yield self.sql["inbox.settle.mark_all"].bind(**self.pairs(held), now=self.to_time(now))
+        yield from self.unpend(held)
+
+    def unpend(self, held: Sequence[Held]) -> Op[None]:
+        yield self.sql["inbox.settle.forget"].bind(seqs=self.numbers([one.seq for one in held]))
 
     def advance(self, key: str, position: int, now: datetime | None) -> Op[int | None]:
         """Its key expects the number after this one from now on. Else: the number that it expects."""

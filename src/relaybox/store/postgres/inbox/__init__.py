@@ -11,6 +11,7 @@ from ....ids import key_hash
 from ....op import Op
 from ...inbox import InboxStore
 from ...inbox_order import position_of, priority_of
+from ...spi import Held
 from ...sql_store import lane_key
 from .. import PostgresStore, event_arrays
 
@@ -35,6 +36,6 @@ class PostgresInboxStore(InboxStore, PostgresStore):
         )
         return {row[0] for row in result.rows}
 
-    def unpend(self, seq: int) -> Op[None]:
+    def unpend(self, held: Sequence[Held]) -> Op[None]:
         """The mark has done it."""
         yield from ()

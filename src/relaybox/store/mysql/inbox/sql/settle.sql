@@ -5,6 +5,19 @@ INSERT INTO {done} (seq, processed_at, attempts, waited)
 SELECT seq, {clock}, attempts, timestampdiff(MICROSECOND, CAST(:received AS datetime(6)), {clock}) / 1000000e0
 FROM {pending} WHERE seq = :seq AND token = :token FOR UPDATE
 
+-- name: inbox.settle.lock -> rows
+-- Of a batch what is still ours; from here on nobody else's.
+SELECT p.seq FROM {held} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq AND p.token = s.token
+FOR UPDATE
+
+-- name: inbox.settle.mark_all -> count
+-- The same for what a batch has done.
+INSERT INTO {done} (seq, processed_at, attempts, waited)
+SELECT p.seq, {clock}, p.attempts,
+       coalesce(timestampdiff(MICROSECOND, m.received_at, {clock}) / 1000000e0, 0)
+FROM {held} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq AND p.token = s.token
+LEFT JOIN {message} m ON m.seq = p.seq
+
 -- name: inbox.settle.retry -> count
 UPDATE JSON_TABLE({rows}, '$[*]' COLUMNS (
          seq bigint PATH '$[0]', delay double PATH '$[1]', reason text {text} PATH '$[2]',

@@ -7,6 +7,23 @@ SELECT seq, coalesce(:now, clock_timestamp()), attempts,
        extract(epoch FROM coalesce(:now, clock_timestamp()) - :received::timestamptz)
 FROM gone
 
+-- name: inbox.settle.lock -> rows
+-- Of a batch what is still ours; from here on nobody else's.
+SELECT p.seq FROM unnest(:seqs::bigint[], :tokens::bigint[]) AS s(seq, token)
+JOIN {pending} p ON p.seq = s.seq AND p.token = s.token
+FOR UPDATE OF p
+
+-- name: inbox.settle.mark_all -> count
+-- The same for what a batch has done.
+WITH gone AS (
+  DELETE FROM {pending} p USING unnest(:seqs::bigint[], :tokens::bigint[]) AS s(seq, token)
+  WHERE p.seq = s.seq AND p.token = s.token
+  RETURNING p.seq, p.attempts)
+INSERT INTO {done} (seq, processed_at, attempts, waited)
+SELECT g.seq, coalesce(:now, clock_timestamp()), g.attempts,
+       coalesce(extract(epoch FROM coalesce(:now, clock_timestamp()) - m.received_at), 0)
+FROM gone g LEFT JOIN {message} m ON m.seq = g.seq
+
 -- name: inbox.settle.retry -> count
 UPDATE {pending} p
 SET due = coalesce(:now, clock_timestamp()) + make_interval(secs => s.delay), last_error = s.error,

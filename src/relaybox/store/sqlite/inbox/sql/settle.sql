@@ -3,6 +3,16 @@
 INSERT INTO {done} (seq, processed_at, attempts, waited)
 SELECT seq, {clock}, attempts, ({clock} - :received) / 1000000.0 FROM {pending} WHERE seq = :seq AND token = :token
 
+-- name: inbox.settle.lock -> rows
+-- Of a batch what is still ours.
+SELECT seq FROM {held}
+
+-- name: inbox.settle.mark_all -> count
+-- The same for what a batch has done.
+INSERT INTO {done} (seq, processed_at, attempts, waited)
+SELECT p.seq, {clock}, p.attempts, coalesce(({clock} - m.received_at) / 1000000.0, 0)
+FROM {pending} p LEFT JOIN {message} m ON m.seq = p.seq WHERE p.seq IN {held}
+
 -- name: inbox.settle.retry -> count
 UPDATE {pending} AS p
 SET due = {clock} + CAST(round(r.delay * 1000000.0) AS integer), last_error = r.error,
