@@ -28,7 +28,7 @@ class _FanOut(DrivenSystem):
     groups: int = 16
 
     def measure(self, database: Database, sizes: Sizes, workload: str, *, held: bool = False) -> Sample:
-        total = max(sizes.fanout // self.groups, 10_000)
+        total = min(max(sizes.fanout // self.groups, 10_000), sizes.fanout // 16)  # events: few groups need no more
         with ExitStack() as stack:
             peer, facts = self._start(stack, database, workload)
             before_write = database.wal_position()

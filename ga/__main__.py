@@ -44,8 +44,15 @@ def main() -> int:
     with PostgresServer.from_wheel(settings=SERVER if not given.full else {"max_connections": "300"}) as server:
         if "inserts" not in state:
             print("measuring the machine …", flush=True)
+            busy = os.getloadavg()[0]
             inserts = machine.inserts_per_second(server.create_database())
-            state |= {"inserts": inserts, "disk": machine.disk_bytes_per_second(), "full": given.full, "tests": {}}
+            state |= {
+                "busy": busy,
+                "inserts": inserts,
+                "disk": machine.disk_bytes_per_second(),
+                "full": given.full,
+                "tests": {},
+            }
             save(state)
         scale = Scale(state["inserts"], state["disk"], given.full)
         print(f"{scale.inserts:,.0f} inserts/s: rates × {scale.factor:.3f}", flush=True)
@@ -66,6 +73,7 @@ def main() -> int:
     facts = {
         "Machine": f"{os.cpu_count()} cores, {platform.machine()}, clients and server on it together",
         "Server": f"PostgreSQL {version}, fsync on, autovacuum_naptime 1 s in place of 1 min",
+        "Load before the tests": f"{state['busy']:.1f} (of others: more than the number of cores spoils latencies)",
         "Run": time.strftime("%F", time.gmtime()),
     }
     given.report.parent.mkdir(parents=True, exist_ok=True)

@@ -84,7 +84,9 @@ def run(server: PostgresServer, scale: Scale) -> Verdict:
     database = Database(server)
     topic_id = database.topic(Topic.pub_sub("orders", tracking="bitmap"))
     with Outbox(database.url) as outbox:
-        outbox.topics.groups.create("orders", "email")
+        for name in ("email", "resting"):
+            outbox.topics.groups.create("orders", name)
+        outbox.topics.groups.pause("orders", "resting")  # for it all of them stay pending
         _fill(outbox, pending)
         readers = Process("reader", database.url, "orders", "latest", "email", "analytics")
         readers.ready()
