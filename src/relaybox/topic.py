@@ -50,8 +50,8 @@ class Topic:
     name: str
     semantics: Semantics = "queue"
     tracking: Tracking = "rows"
-    retention: timedelta = timedelta(hours=24)  # an event is kept this long after everybody has it
-    zero_retention: timedelta = timedelta(hours=24)  # or, when it was meant for nobody, after it was written
+    retention: timedelta = timedelta(hours=24)  # an event is kept this long, and until every live group has it
+    zero_retention: timedelta = timedelta(hours=24)  # or, when it was meant for nobody, this long
     max_retention: timedelta = timedelta(days=30)  # the cap: no group holds events for longer
     zombie_ttl: timedelta = timedelta(days=7)  # a dead group is forgotten after this
     block_writes: bool = False  # pub/sub: refuse events while no group is active

@@ -85,7 +85,9 @@ def configure(
     semantics: Annotated[Semantics | None, typer.Option(help="to one consumer, or to every group")] = None,
     tracking: Annotated[Tracking | None, typer.Option(help="how completion is tracked; see `advise`")] = None,
     preset: Annotated[Preset | None, typer.Option(help="options that go together; others given here win")] = None,
-    retention: Annotated[str | None, typer.Option(help="kept this long after every group has it: 24h, 7d")] = None,
+    retention: Annotated[
+        str | None, typer.Option(help="kept this long, and until every live group has it: 24h, 7d")
+    ] = None,
     zero_retention: Annotated[str | None, typer.Option(help="kept this long if there was no group")] = None,
     max_retention: Annotated[str | None, typer.Option(help="the cap: no group holds events for longer")] = None,
     block_writes: Annotated[

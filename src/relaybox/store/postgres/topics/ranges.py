@@ -150,9 +150,10 @@ class RangeOps(ParkedOps):
         whole, alone = yield from self._split(group, old, busy, now)
         within = _within(new, wish.most - sum(len(rows) for _, rows in whole))
         taken, ended = yield from self._take(topic, group, member, _moving(free, known), within, lease, now)
+        reached = sum(not found.more and found.place.target >= tick for found in within)
         if group.ordered:
             held = {*held, *(parking.key_hash for parking in alone)}
-        return Taken(_in_order(whole + taken), tick, behind > ended, frozenset(held), len(alone), state), ended
+        return Taken(_in_order(whole + taken), tick, behind > reached, frozenset(held), len(alone), state), ended
 
     def _retake(
         self, group: GroupRow, left: Sequence[_Known], member: int, lease: timedelta, now: datetime | None
@@ -230,8 +231,9 @@ class RangeOps(ParkedOps):
         lease: timedelta,
         now: datetime | None,
     ) -> Op[tuple[list[tuple[Range, list[Row]]], int]]:
-        """New ranges, and how many cursors have come to the end. Where others found something, one that found nothing
-        is moved only if that was a while ago: many quiet shards shall not cost a write each for one event elsewhere."""
+        """New ranges, and how many cursors have come to the end of theirs. Where others found something, one that found
+        nothing is moved only if that was a while ago: many quiet shards shall not cost a write each for one event
+        elsewhere."""
         nothing = not any(rows for _, rows, _ in found)
         taken: list[tuple[Range, list[Row]]] = []
         moves: list[tuple[int, int, int, int | None, int, int]] = []
