@@ -15,22 +15,26 @@ SETTINGS = Settings(retry_base=timedelta(milliseconds=50))
 class Mail:
     """The second order's customer is only found at the second try."""
 
-    def __init__(self) -> None:
+    def __init__(self, expected: int) -> None:
         self.tries: Counter[str] = Counter()
         self.sent: list[str] = []
+        self.expected = expected
+        self.all_sent = asyncio.Event()
 
     async def send(self, event: Event) -> None:
         self.tries[str(event.key)] += 1
         if event.key == "order-2" and self.tries["order-2"] == 1:
             raise LookupError("no address yet")
         self.sent.append(str(event.key))
+        if len(self.sent) == self.expected:
+            self.all_sent.set()
 
 
 async def main(url: str, orders: int = 4) -> dict[str, list[str]]:
     outbox = AsyncOutbox(url, settings=SETTINGS)
     await outbox.migrate()
     await outbox.topics.configure(Topic.pub_sub("orders", retention=timedelta(days=1)))
-    mail, index = Mail(), []
+    mail, index = Mail(orders), []
 
     async with (
         outbox,
@@ -44,7 +48,7 @@ async def main(url: str, orders: int = 4) -> dict[str, list[str]]:
         for number in range(1, orders + 1):
             async with outbox.transaction() as tx:  # your INSERT INTO orders goes here too
                 await outbox.write(tx, Event("OrderPlaced", {"id": number}, key=f"order-{number}", topic="orders"))
-        await asyncio.gather(mailers.until_idle(), search.until_idle())
+        await asyncio.gather(mail.all_sent.wait(), search.until_idle())
         report = await read_all(outbox)
     return {"mail": sorted(mail.sent), "search": sorted(index), "report": sorted(report)}
 
