@@ -37,7 +37,6 @@ class _MoreOptions(TypedDict, total=False):
     heartbeat_interval: timedelta
     heartbeat_timeout: timedelta
     fetch_batch: int
-    completion_interval: timedelta
     cleanup_batch: int
 
 
@@ -60,7 +59,6 @@ class Topic:
     heartbeat_interval: timedelta = timedelta(seconds=60)
     heartbeat_timeout: timedelta = timedelta(seconds=300)
     fetch_batch: int = 1000  # events per fetch
-    completion_interval: timedelta = timedelta(seconds=5)
     cleanup_batch: int = 10_000
 
     def __post_init__(self) -> None:
@@ -133,7 +131,6 @@ class Topic:
             heartbeat_interval=timedelta(seconds=30),
             heartbeat_timeout=timedelta(minutes=2),
             fetch_batch=100,
-            completion_interval=timedelta(seconds=5),
             partitions="month",
             cleanup_batch=10_000,
         )

@@ -41,7 +41,6 @@ def test_what_was_configured_comes_back(topic: Topic) -> None:
         heartbeat_interval=timedelta(milliseconds=1500),
         heartbeat_timeout=timedelta(seconds=7),
         fetch_batch=17,
-        completion_interval=timedelta(seconds=2.5),
         cleanup_batch=99,
     )
     url = migrated(wanted)

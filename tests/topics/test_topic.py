@@ -21,7 +21,6 @@ def test_defaults() -> None:
     assert (topic.semantics, topic.tracking, topic.partitions) == ("queue", "rows", "none")
     assert (topic.retention, topic.zero_retention, topic.max_retention) == (DAY, DAY, 30 * DAY)
     assert topic.zombie_ttl == 7 * DAY
-    assert topic.completion_interval == timedelta(seconds=5)
     assert (topic.heartbeat_interval, topic.heartbeat_timeout) == (timedelta(seconds=60), timedelta(seconds=300))
     assert not topic.block_writes
     assert Topic.pub_sub("orders").tracking == "offset"
@@ -32,7 +31,6 @@ def test_presets_for_rates() -> None:
     fast = Topic.pub_sub("t").high_throughput()
     assert (fast.heartbeat_interval, fast.heartbeat_timeout) == (timedelta(seconds=30), timedelta(minutes=2))
     assert (fast.fetch_batch, fast.cleanup_batch, fast.partitions) == (100, 10_000, "month")
-    assert fast.completion_interval == timedelta(seconds=5)
     slow = fast.low_rate()
     assert (slow.heartbeat_interval, slow.heartbeat_timeout) == (timedelta(seconds=60), timedelta(minutes=5))
     assert (slow.fetch_batch, slow.partitions) == (10, "none")
@@ -87,7 +85,7 @@ def test_presets_chain_and_keep_the_rest() -> None:
         ({"zero_retention": timedelta(days=31)}, "max_retention"),
         ({"zombie_ttl": -DAY}, "zombie_ttl"),
         ({"block_writes": 1}, "block_writes"),
-        ({"completion_interval": None}, "completion_interval"),
+        ({"heartbeat_interval": None}, "heartbeat_interval"),
         ({"heartbeat_timeout": timedelta(seconds=60)}, "missed heartbeat"),
     ],
 )

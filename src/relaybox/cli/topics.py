@@ -100,7 +100,6 @@ def configure(
     heartbeat_interval: Annotated[str | None, typer.Option(help="of new groups")] = None,
     heartbeat_timeout: Annotated[str | None, typer.Option(help="silence after which a group is dead")] = None,
     zombie_ttl: Annotated[str | None, typer.Option(help="a place that has not moved for so long is given up")] = None,
-    completion_interval: Annotated[str | None, typer.Option(help="longest wait before acks are written")] = None,
     json: Json = False,
 ) -> None:
     """Make a topic, or change options of one. Tracking and shards of one that exists: see `move`."""
@@ -111,7 +110,6 @@ def configure(
         "heartbeat_interval": heartbeat_interval,
         "heartbeat_timeout": heartbeat_timeout,
         "zombie_ttl": zombie_ttl,
-        "completion_interval": completion_interval,
     }
     given: dict[str, Any] = {key: parse_duration(text) for key, text in durations.items() if text is not None}
     plain = {

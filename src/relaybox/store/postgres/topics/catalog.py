@@ -18,7 +18,7 @@ from .partitions import PartitionOps
 _FIXED = ("semantics", "tracking", "shards")
 _COLUMNS = ("name", *_FIXED, "block_writes", "retention", "zero_retention", "max_retention", "zombie_ttl", "partitions")
 _OPTIONS = ("fetch_batch", "cleanup_batch")
-_DURATIONS = ("heartbeat_interval", "heartbeat_timeout", "completion_interval")
+_DURATIONS = ("heartbeat_interval", "heartbeat_timeout")
 _INDEX = re.compile(r"CREATE (?:UNIQUE )?INDEX (\S+) ON")
 
 
