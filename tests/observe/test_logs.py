@@ -37,8 +37,8 @@ from relaybox.lifecycle import (
 )
 from relaybox.observe.logs import LogObserver
 
-RETRIED = Retried("id-1", "OrderPlaced", 2, timedelta(seconds=1.5), "ValueError: card 4111 refused")
-DIED = Died("id-1", "OrderPlaced", 10, "ValueError: card 4111 refused")
+RETRIED = Retried("id-1", "OrderPlaced", 2, timedelta(seconds=1.5), "ValueError: card 4111-1111-CARD refused")
+DIED = Died("id-1", "OrderPlaced", 10, "ValueError: card 4111-1111-CARD refused")
 
 LEVELS: list[tuple[Fact, int]] = [
     (Written(1), logging.DEBUG),
@@ -123,9 +123,9 @@ def test_exception_text_only_on_request(fact: Fact, records: list[logging.LogRec
     LogObserver()(fact)
     LogObserver(error_text=True)(fact)
     quiet, loud = (str(record.__dict__) for record in records)
-    assert "4111" not in quiet
+    assert "4111-1111-CARD" not in quiet
     assert "db-7" not in quiet
-    assert "4111" in loud or "db-7" in loud
+    assert "4111-1111-CARD" in loud or "db-7" in loud
 
 
 def test_own_logger_and_level(records: list[logging.LogRecord]) -> None:
@@ -156,7 +156,7 @@ def test_deaths_and_drops_are_logged_even_when_nobody_watches(watched: bool, rec
         ("relaybox", logging.CRITICAL),
         ("relaybox", logging.WARNING),
     ]
-    assert not any("4111" in record.getMessage() for record in records)
+    assert not any("4111-1111-CARD" in record.getMessage() for record in records)
 
 
 def test_no_line_twice_with_a_log_observer(records: list[logging.LogRecord]) -> None:
