@@ -47,7 +47,7 @@ def test_the_trial_finds_what_a_tick_forgets(forgotten: str) -> None:
         trial = Trial(url, other, events=20_000)
         queries = trial.store.log(trial.topic.id)  # type: ignore[attr-defined]
         text = queries["topic.tick.make"].text
-        start, end = text.index("ARRAY("), text.index(":floor")
+        start, end = text.index("ARRAY("), text.index("n.floor, s.last")
         queries["topic.tick.make"] = Query("topic.tick.make", f"{text[:start]}{forgotten}, {text[end:]}", "rows")
         report = trial.run()
     assert report["verdict"] == "FAIL", report

@@ -207,7 +207,7 @@ class Cleanup:
         work, report = self._work, Report()
         for topic in await work.topics():
             if topic.topic.tracking != "rows":
-                made = await work.db.run(work.store.tick(topic, work.now))
+                made = await work.db.run(work.store.tick(topic, work.now), tx=False)
                 report.ticks += made is not None
         return report
 

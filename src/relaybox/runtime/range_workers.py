@@ -15,6 +15,7 @@ from ..event import Event
 from ..outcome import Dead, Outcome, RetryAt
 from ..retry import RetryPolicy
 from ..settings import Settings
+from .crew import Crew
 from .decide import decide
 from .service import cancelled
 from .stock import Handed, Portion, Stock, Taken
@@ -93,8 +94,9 @@ class RangeWorkers:
         self._retry = retry
         self.clock = clock
         self.calm = min(settings.max_attempts, max(2, settings.max_attempts // 2))  # nothing to look into up to here
-        self._idle: list[asyncio.Future[None]] = []
-        self._stop = asyncio.Event()
+        self._crew = Crew()
+        self.wake = self._crew.wake
+        self._stop = self._crew.stopping
         self._all = [Worker() for _ in range(settings.worker_count)]
         self._watcher: asyncio.Task[None] | None = None
         stock.handed = self._handed
@@ -108,35 +110,19 @@ class RangeWorkers:
         batched = hasattr(self, "_batches")
         for worker in self._all:
             work = self._work_batches(worker) if batched else self._work(worker)
-            worker.task = asyncio.create_task(work, name="relaybox-worker")
+            worker.task = self._crew.hire(work)
         if self._settings.handler_timeout is not None:
             self._watcher = asyncio.create_task(self._watch(self._settings.handler_timeout.total_seconds()))
 
     async def stop(self, timeout: float) -> None:
         """Finish what runs; whoever takes longer is cancelled."""
-        self._stop.set()
-        self.wake(len(self._all))
-        tasks = [worker.task for worker in self._all if worker.task is not None]
-        _, slow = await asyncio.wait(tasks, timeout=timeout)
-        await cancelled(*slow)
+        await self._crew.stop(timeout)
         await cancelled(self._watcher)
-
-    def wake(self, count: int) -> None:
-        idle = self._idle
-        for _ in range(min(count, len(idle))):
-            waiter = idle.pop()
-            if not waiter.done():
-                waiter.set_result(None)
 
     async def heard(self) -> None:
         """Nothing starts while we may have been declared dead (a pause, an outage of the database)."""
         while self.clock.monotonic() >= self._floor.alive_until and not self._stop.is_set():  # noqa: ASYNC110
             await asyncio.sleep(HEARING)
-
-    async def _woken(self) -> None:
-        waiter = self._loop.create_future()
-        self._idle.append(waiter)
-        await waiter
 
     def _handed(self) -> Iterable[Handed]:
         batches = [(taken, event) for worker in self._all for taken, events in worker.current for event in events]
@@ -151,7 +137,7 @@ class RangeWorkers:
             if worker.handed is None:
                 worker.handed = take()
                 if worker.handed is None:
-                    await self._woken()
+                    await self._crew.sleep()
                     continue
             taken, event = worker.handed
             now = monotonic()
@@ -245,7 +231,7 @@ class RangeWorkers:
         while not self._stop.is_set():
             portions = stock.gather(self._batches.size, self.calm)
             if not portions:
-                await self._woken()
+                await self._crew.sleep()
                 continue
             worker.current = portions
             await self._deliver(worker, portions)

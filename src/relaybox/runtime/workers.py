@@ -11,6 +11,7 @@ from ..clock import Clock
 from ..outcome import DONE, Dead, Outcome, Skip
 from ..retry import RetryPolicy
 from ..settings import Settings
+from .crew import Crew
 from .decide import decide
 from .service import cancelled
 from .work import BatchHandler, Delivery, Handler
@@ -61,8 +62,8 @@ class Workers:
         self._settings = settings
         self._retry = retry
         self._clock = clock
-        self._idle: list[asyncio.Future[None]] = []
-        self._stopping = False
+        self._crew = Crew()
+        self.wake = self._crew.wake
         self._calm = min(settings.max_attempts, max(2, settings.max_attempts // 2))  # nothing to look into up to here
         self._all = [Worker() for _ in range(settings.worker_count)]
         self._watcher: asyncio.Task[None] | None = None
@@ -76,26 +77,15 @@ class Workers:
         batched = hasattr(self, "_batches")
         for worker in self._all:
             work = self._work_batches(worker) if batched else self._work(worker)
-            worker.task = asyncio.create_task(work, name="relaybox-worker")
+            worker.task = self._crew.hire(work)
         limit = self._settings.handler_timeout
         if limit is not None and not batched:
             self._watcher = asyncio.create_task(self._watch(limit.total_seconds()))
 
     async def stop(self, timeout: float) -> None:
         """Finish what is queued; whoever takes longer is cancelled."""
-        self._stopping = True
-        self.wake(len(self._all))
-        tasks = [worker.task for worker in self._all if worker.task is not None]
-        _, slow = await asyncio.wait(tasks, timeout=timeout)
-        await cancelled(*slow)
+        await self._crew.stop(timeout)
         await cancelled(self._watcher)
-
-    def wake(self, count: int) -> None:
-        idle = self._idle
-        for _ in range(min(count, len(idle))):
-            waiter = idle.pop()
-            if not waiter.done():
-                waiter.set_result(None)
 
     async def heard(self) -> None:
         """Nothing starts while we may have been declared dead (a pause, an outage of the database)."""
@@ -104,10 +94,8 @@ class Workers:
 
     async def _next(self) -> Delivery | None:
         """None when this worker may go home."""
-        while (delivery := self._floor.take()) is None and not self._stopping:
-            waiter = self._loop.create_future()
-            self._idle.append(waiter)
-            await waiter
+        while (delivery := self._floor.take()) is None and not self._crew.stopping.is_set():
+            await self._crew.sleep()
         return delivery
 
     def _ours(self, delivery: Delivery) -> bool:

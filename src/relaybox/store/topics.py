@@ -391,7 +391,7 @@ class TopicStore(CompletionStore, UpkeepStore, Protocol):
     # ticks.py
     def tick(self, topic: TopicRow, now: datetime | None, *, wait: bool = False, force: bool = False) -> Op[int | None]:
         """The newest tick, made now if the last one missed something (or `force`). None: somebody else is making one.
-        Needs a transaction of its own; `wait` for the lock."""
+        One statement, without a transaction; with `wait` for the lock, in one that keeps the tick."""
         ...
 
     # ranges.py

@@ -142,7 +142,7 @@ class _Pull:
         group = yield from self.alive(visibility)
         found = yield from self._ask(group, max_events, visibility)
         if not found.batch.open and found.at_the_end:
-            newest = yield self.store.tick(self._known(), self.now)
+            newest = yield Plain(self.store.tick(self._known(), self.now))
             if newest is not None and newest > found.tick:
                 found = yield from self._ask(group, max_events, visibility)
         while found.batch.open and not found.batch:  # all of it waits behind parked events: nothing to show

@@ -6,6 +6,7 @@ follows it in its shard would overtake it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -24,6 +25,7 @@ from .liveness import Membership
 from .reads import SharedReads
 
 NOW = timedelta(0)
+MOMENTS = (0.0005, 0.001, 0.002, 0.004)  # seconds in which another's tick is made; what it shows may be ours to claim
 REFRESH = 2.0  # seconds after which the topic is looked up again: its tracking may have been moved
 
 
@@ -52,7 +54,8 @@ class TopicSource:
         self.known: Callable[[], Sequence[int]] = lambda: ()
         self._turn = reads.join(topic.id)
         self._doubtful = False  # a claim was asked for and not answered
-        self._end: int | None = None  # the tick at whose end we stood
+        self._end: int | None = None  # the tick up to which nothing is unclaimed, as far as we know
+        self._reached = 0
         self._claimed_at = 0.0
         self._refreshed_at = clock.monotonic()
 
@@ -77,8 +80,15 @@ class TopicSource:
                 newest = await self._tick(asked_at)
                 if newest is not None and newest > given.tick:
                     given = await self._claim(events, ranges)
-        self._end = None if given.pages or given.behind else given.tick
+        self._end = None if given.behind else given.tick
+        self._reached = self._end or self._reached
         return Claims(self._taken(given), given.split > 0)
+
+    @property
+    def _goal(self) -> int | None:
+        """Where other groups of this process went already: one read for all. Not where we come from."""
+        goal = self._turn.goal
+        return goal if goal is not None and goal > self._reached else None
 
     @property
     def _patience(self) -> float:
@@ -99,7 +109,7 @@ class TopicSource:
                 lease=self._settings.lease,
                 now=self._clock.database_now(),
                 pages=self._reads,
-                target=self._turn.goal,
+                target=self._goal,
             )
         )
         self._doubtful = False
@@ -128,7 +138,11 @@ class TopicSource:
         turn = self._turn
         if turn.looked_at < since:
             looked_at = self._clock.monotonic()
-            turn.tick = await self._db.run(self._store.tick(self._topic, self._clock.database_now()))
+            for pause in (*MOMENTS, None):
+                turn.tick = await self._db.run(self._store.tick(self._topic, self._clock.database_now()), tx=False)
+                if turn.tick is not None or pause is None:
+                    break
+                await asyncio.sleep(pause)
             turn.looked_at = looked_at
         return turn.tick
 

@@ -10,7 +10,7 @@ from typing import Any
 from ....errors import ConfigError, ConsumerGroupNotFound, IllegalMove, TooManyGroups
 from ....op import Op
 from ...topics import GroupOptions, GroupRow, GroupState, Start, StartPlace, TopicRow
-from .logs import LogQueries
+from .ticks import TickOps
 
 BITS = 64
 MOVES: Mapping[GroupState, frozenset[GroupState]] = {
@@ -21,7 +21,7 @@ MOVES: Mapping[GroupState, frozenset[GroupState]] = {
 }
 
 
-class GroupOps(LogQueries):
+class GroupOps(TickOps):
     # -- joining ----------------------------------------------------------------------------------
 
     def subscribe(
@@ -100,12 +100,7 @@ class GroupOps(LogQueries):
                 return StartPlace(found.rows[0][0], 0, None)
 
     def _tick_now(self, topic: TopicRow, now: datetime | None) -> Op[int]:
-        """As `tick(wait=True, force=True)`: see sql/tick.sql for the order of the two."""
-        queries = self.log(topic.id)
-        locked = yield queries["topic.tick.wait"].bind(topic=topic.id)
-        tick, floor = locked.rows[0]
-        made = yield queries["topic.tick.make"].bind(topic=topic.id, tick=tick, floor=floor, now=now)
-        return int(made.rows[0][0])
+        return (yield from self.tick(topic, now, wait=True, force=True)) or 0
 
     # -- bits -------------------------------------------------------------------------------------
 

@@ -15,19 +15,11 @@ STALE = 10_000
 class TickOps(LogQueries):
     def tick(self, topic: TopicRow, now: datetime | None, *, wait: bool = False, force: bool = False) -> Op[int | None]:
         """The newest tick, made now if the last one missed something (or `force`). None: somebody else is making one.
-        Needs a transaction of its own, or with `wait` that of somebody who needs the tick to be durable with it."""
-        log = self.log(topic.id)
-        news = log["topic.tick.news"].bind(topic=topic.id, stale=STALE)
-        known, missed = (yield news).rows[0]
-        if not (missed or force):
-            return int(known)
-        locked = yield log["topic.tick.wait" if wait else "topic.tick.lock"].bind(topic=topic.id)
-        if not locked.rows:
-            return None
-        floor = locked.rows[0][1]
-        if not force:  # one may have been made meanwhile
-            tick, missed = (yield news).rows[0]
-            if not missed:
-                return int(tick)
-        made = yield log["topic.tick.make"].bind(topic=topic.id, floor=floor, now=now)
-        return int(made.rows[0][0])
+        One statement, for which nothing is begun; with `wait` two, in the transaction of somebody who needs the tick to
+        be durable with it."""
+        if wait:
+            yield self.sql["topic.tick.wait"].bind(topic=topic.id)
+        make = self.log(topic.id)["topic.tick.make"]
+        made = yield make.bind(topic=topic.id, stale=STALE, force=force, durable=wait, now=now)
+        tick = made.rows[0][0]
+        return None if tick is None else int(tick)
