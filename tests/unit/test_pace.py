@@ -62,3 +62,13 @@ def test_every_question_is_answered_soon_and_no_faster_than_quiet(steps: list[tu
         now = until
         pace.ask(now, delays)
         assert pace.next() <= now + max(delays[0], Pace.BUSY) + 1e-9
+
+
+def test_who_waits_is_told_only_of_what_comes_sooner() -> None:
+    pace = Pace()
+    assert pace.ask(10.0, Pace.LATER)
+    assert not pace.ask(10.001, Pace.LATER), "it is due already"
+    assert pace.ask(10.002, Pace.SOON)
+    pace.sent(10.002)
+    pace.unheard(10.002)
+    assert not pace.ask(10.003, Pace.SOON), "nobody listens for a while, whoever asks"

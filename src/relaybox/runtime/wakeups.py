@@ -123,10 +123,13 @@ class Pace:
         self._silent_until = -math.inf
         self._due: dict[float, float] = {}
 
-    def ask(self, now: float, delays: tuple[float, ...]) -> None:
+    def ask(self, now: float, delays: tuple[float, ...]) -> bool:
+        """Whether the next one is sooner for it: whoever waits for it need not know otherwise."""
+        before = self.next()
         for delay in delays:
             at = now + delay
             self._due.setdefault(delay, at if at - self._last >= self.QUIET else self._last + self.BUSY)
+        return self.next() < before
 
     def next(self) -> float:
         return max(min(self._due.values(), default=math.inf), self._last + self.QUIET, self._silent_until)
@@ -157,8 +160,8 @@ class Notifier:
 
     def _ask(self, delays: tuple[float, ...]) -> None:
         loop = asyncio.get_running_loop()
-        self._pace.ask(loop.time(), delays)
-        self._asked.set()
+        if self._pace.ask(loop.time(), delays):
+            self._asked.set()
         if self._task is None or self._task.done():
             self._task = loop.create_task(self._run(loop), name="relaybox-notify")
 
@@ -207,8 +210,8 @@ class ThreadNotifier:
                 self._pid = os.getpid()
                 self._thread = threading.Thread(target=self._run, name="relaybox-notify", daemon=True)
                 self._thread.start()
-            self._pace.ask(time.monotonic(), delays)
-            self._changed.notify()
+            if self._pace.ask(time.monotonic(), delays):
+                self._changed.notify()
 
     def _run(self) -> None:
         while True:

@@ -35,6 +35,7 @@ class Turn:
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
+        self.marking = asyncio.Lock()  # groups that mark the same events would wait for each other's rows
         self.readers = 0
         self.goal: int | None = None  # a tick that all go to, so that they meet there
         self.looked_at = 0.0  # when a tick was last asked for, on the clock's monotonic time

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -206,8 +207,9 @@ class TopicSource:
                 *(_given_back(taken) for taken in returned if taken.parked),
             ],
         )
-        group, now = self._membership.group, self._clock.database_now()
-        return await self._db.run(self._store.settle(self._topic, group, settlement, now))
+        async with self._turn.marking if marked else nullcontext():
+            group, now = self._membership.group, self._clock.database_now()
+            return await self._db.run(self._store.settle(self._topic, group, settlement, now))
 
     async def renew(self, taken: Sequence[Taken]) -> set[int]:
         tokens = [each.token for each in taken]
