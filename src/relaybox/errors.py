@@ -3,6 +3,13 @@
     RelayboxError
     ├── ConfigError            a setting, URL or name is wrong            (also a ValueError)
     │   └── InboxOrderingPriorityConflict  an inbox cannot have order and priorities at once
+    ├── InboxError             an inbox cannot be made, adopted, found or dropped
+    │   ├── InboxAlreadyExists
+    │   ├── InboxNotFound
+    │   ├── InboxInUse         processors run, or messages wait that would be lost
+    │   ├── InboxTableNotFound the table to adopt
+    │   ├── InboxColumnMissing of the table to adopt; all that are missing are named
+    │   └── InboxColumnUnfit   a column is of the wrong type, or its id is not unique
     ├── InvalidEvent           an event cannot be stored as given         (also a ValueError)
     │   └── PayloadTooLarge
     ├── NoTransaction          write() outside a transaction
@@ -38,6 +45,7 @@
         │   └── ContractViolation  an event does not keep its contract    (also an InvalidEvent)
         ├── RetryLater         raised by a listener: try again after a delay it names
         ├── BatchFailed        raised by a batch handler: these failed, the others are done
+        ├── SourceUnavailable  the broker that an ingest reads from is away: what was not acknowledged comes again
         └── SinkUnavailable    the broker is away: try again when it is back, no attempt is counted
 
 Messages say what happened, with which value, and what to do. They never contain a payload or a password.
@@ -58,6 +66,34 @@ class ConfigError(RelayboxError, ValueError):
 
 
 class InboxOrderingPriorityConflict(ConfigError):
+    pass
+
+
+class InboxError(RelayboxError):
+    """An inbox cannot be made, adopted, found or dropped."""
+
+
+class InboxAlreadyExists(InboxError):
+    pass
+
+
+class InboxNotFound(InboxError):
+    pass
+
+
+class InboxInUse(InboxError):
+    pass
+
+
+class InboxTableNotFound(InboxError):
+    pass
+
+
+class InboxColumnMissing(InboxError):
+    pass
+
+
+class InboxColumnUnfit(InboxError):
     pass
 
 
@@ -266,6 +302,10 @@ class BatchFailed(DeliveryError):
         super().__init__(f"{len(errors)} events of a batch failed, {len(skipped)} were skipped")
         self.errors = errors
         self.skipped = skipped
+
+
+class SourceUnavailable(DeliveryError):
+    """The broker that an ingest reads from cannot be reached. What was not acknowledged comes again."""
 
 
 class SinkUnavailable(DeliveryError):

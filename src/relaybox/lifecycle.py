@@ -179,6 +179,19 @@ class CircuitChanged(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class Ingested(Fact):
+    """A batch of a broker's messages was stored in an inbox, in `took` seconds. `malformed` ones, which are among the
+    accepted, cannot be read: they are dead letters."""
+
+    stage: ClassVar[str] = "write"
+    source: str
+    accepted: int
+    duplicates: int
+    malformed: int
+    took: float
+
+
+@dataclass(frozen=True, slots=True)
 class Alert(Fact):
     """Somebody should look: a group died or was moved, a consumer is silent, storage runs full … `name` says which."""
 

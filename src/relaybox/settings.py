@@ -76,6 +76,25 @@ class Settings:
     purge_dead_retention: timedelta | None = _knob(None, "delete dead letters this long after death; none: never")
     purge_batch_size: int = _knob(500, "events deleted per transaction")
     purge_interval: timedelta = _knob(timedelta(hours=1), "pause between two purges")
+    inbox_enabled: bool = _knob(True, "process and ingest inboxes; off: both stand still, and what is accepted waits")
+    inbox_processed_retention: timedelta | None = _knob(
+        timedelta(hours=72), "inbox: drain processed messages older than this; none: never"
+    )
+    inbox_dlq_retention: timedelta | None = _knob(None, "inbox: drain dead letters this long after death; none: never")
+    inbox_seen_retention: timedelta | None = _knob(
+        timedelta(days=90), "inbox: forget ids this long after; longer than any sender may repeat; none: never"
+    )
+    inbox_drain_batch_size: int = _knob(1000, "inbox: messages drained per transaction")
+    inbox_drain_interval: timedelta = _knob(timedelta(minutes=1), "inbox: pause between two drains")
+    inbox_dlq_alert_max_per_refresh: int = _knob(
+        10, "inbox: alerts of a kind per look; the rest is counted in one more"
+    )
+    inbox_alert_interval: timedelta = _knob(
+        timedelta(seconds=30), "inbox: pause between two looks for dead letters and gaps to tell of"
+    )
+    inbox_gap_alert_delay: timedelta = _knob(
+        timedelta(minutes=1), "inbox: how long a number may be missing before it is an alert"
+    )
 
     def __post_init__(self) -> None:
         for name in (
@@ -90,6 +109,8 @@ class Settings:
             "keys_per_claim",
             "publish_batch",
             "purge_batch_size",
+            "inbox_drain_batch_size",
+            "inbox_dlq_alert_max_per_refresh",
         ):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -204,21 +225,38 @@ NOT_SETTINGS = frozenset(
         "URL",
         "TABLE",
         "SCHEMA",
+        "INBOX",
         "CONFIG",
         "LOG_LEVEL",
         "CRASH",
         "RELAY",
         "SINK",
+        "INGEST",
+        "SOURCE",
         "KAFKA_JARS",
         "EVENTING_IDEMPOTENCY_TTL",
     }
 )
-_NOT_SETTINGS_EITHER = ("RELAY_", "SINK_")  # of the relay: relaybox.relay.config reads them
+_NOT_SETTINGS_EITHER = ("RELAY_", "SINK_", "INGEST_", "SOURCE_")  # relay.config and ingest.config read them
 
 
 def of_a_service(name: str) -> bool:
     """Kubernetes sets such variables in every pod for a service that is named as we are."""
     return _SERVICE.fullmatch(name) is not None
+
+
+def prefixed(environment: Mapping[str, str], kind: str) -> dict[str, Any]:
+    """What a process of one kind is told: of RELAYBOX_SINK_URL and `SINK_` the name `url`."""
+    start = _ENVIRONMENT + kind
+    given = {n.removeprefix(start): value for n, value in environment.items() if n.startswith(start) and value}
+    return {name.lower(): value for name, value in given.items() if not of_a_service(name)}
+
+
+def table_of(content: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found = content.get(name, {})
+    if not isinstance(found, dict):
+        raise ConfigError(f"expected [relaybox.{name}] to be a table, got {type(found).__name__}")
+    return dict(found)
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:

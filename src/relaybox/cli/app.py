@@ -15,7 +15,24 @@ from typer.core import TyperGroup
 
 from .. import __version__
 from ..errors import RelayboxError
-from . import blocked, cdc, contracts, dead, demo, doctor, groups, maintain, migrate, purge, relay, run, status, topics
+from . import (
+    blocked,
+    cdc,
+    contracts,
+    dead,
+    demo,
+    doctor,
+    groups,
+    inbox,
+    ingest,
+    maintain,
+    migrate,
+    purge,
+    relay,
+    run,
+    status,
+    topics,
+)
 from . import config as effective
 from .connect import Target, resolve, scrub
 from .output import fail
@@ -93,6 +110,7 @@ app.command("demo")(demo.demo)
 app.command("migrate")(migrate.migrate)
 app.command("run")(run.run)
 app.command("relay")(relay.relay)
+app.command("ingest")(ingest.ingest)
 app.command("status")(status.status)
 app.add_typer(dead.app, name="dead")
 app.add_typer(blocked.app, name="blocked")
@@ -100,6 +118,7 @@ app.add_typer(topics.app, name="topics")
 app.add_typer(groups.app, name="groups")
 app.add_typer(contracts.app, name="contracts")
 app.add_typer(cdc.app, name="cdc")
+app.add_typer(inbox.app, name="inbox")
 app.command("purge")(purge.purge)
 app.command("maintain")(maintain.maintain)
 app.command("doctor")(doctor.doctor)

@@ -111,7 +111,7 @@ def show(
         letter = box.dead.get(event_id)
     if letter is None:
         raise ConfigError(f"there is no dead letter {event_id!r}; see `relaybox dead list`")
-    document = {**summary(letter), **(_content(letter.event) if payload else {})}
+    document = {**summary(letter), **(content(letter.event) if payload else {})}
     if json:
         emit(document)
         return
@@ -121,7 +121,7 @@ def show(
     console().print(shown_table)
 
 
-def _content(event: Event) -> dict[str, Any]:
+def content(event: Event) -> dict[str, Any]:
     """Headers and payload as well as they can be read: why an event died may be that they cannot."""
     try:
         headers: Any = dict(event.headers)

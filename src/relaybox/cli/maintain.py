@@ -59,7 +59,7 @@ async def _maintain(
     target: Target, upkeep: Upkeep, jobs: list[str], listen: str | None, *, once: bool, json: bool
 ) -> None:
     observers: list[Observer] = []
-    metrics = _metrics(observers) if listen else None
+    metrics = metrics_page(observers) if listen else None
     maintainer = Maintainer(
         target.needed_url,
         table=target.table.value or DEFAULT_TABLE,
@@ -128,7 +128,7 @@ def _survey(target: Target, group_retention: timedelta, *, json: bool) -> None:
     console().print(table(None, ("what", "topic", "group", ""), rows))
 
 
-def _metrics(observers: list[Observer]) -> Any:
+def metrics_page(observers: list[Observer]) -> Any:
     try:
         from prometheus_client import CollectorRegistry, generate_latest
         from prometheus_client.exposition import CONTENT_TYPE_LATEST

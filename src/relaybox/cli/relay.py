@@ -90,14 +90,14 @@ def relay(
     target.database(may_create=migrate and not dry_run).close()  # checks, no connection: nobody wants a new empty file
     given = {
         "sink": sink,
-        "sink_options": _pairs(sink_option, "--sink-option"),
+        "sink_options": pairs(sink_option, "--sink-option"),
         "to": to,
         "contracts": contracts,
         "format": format,
         "source": source,
         "ordered": ordered,
         "listen": listen,
-        "settings": _pairs(set_, "--set"),
+        "settings": pairs(set_, "--set"),
     }
     config = load(given, environment=os.environ, file=target.config)
     try:
@@ -305,7 +305,7 @@ def _metrics(target: Target, observers: list[Observer]) -> Any:
     return lambda: (200, CONTENT_TYPE_LATEST, generate_latest(registry))
 
 
-def _pairs(given: list[str] | None, name: str) -> dict[str, str]:
+def pairs(given: list[str] | None, name: str) -> dict[str, str]:
     pairs = {}
     for text in given or ():
         key, equals, value = text.partition("=")

@@ -1,9 +1,21 @@
 """The inbox: every message of another service is accepted once, and takes effect once."""
 
+from ..store.inbox_adopt import Adoption, Columns
+from ..store.inbox_adopt_make import Dropped, InboxInfo
 from ..store.inbox_claim import Share, is_mine
 from ..store.inbox_gaps import Gap
-from ..store.inbox_operate import DeadMessage, InboxHealth, InboxStatus, MessageFilter, Thresholds, TypeStats
+from ..store.inbox_operate import (
+    DeadMessage,
+    InboxHealth,
+    InboxMessage,
+    InboxStatus,
+    MessageFilter,
+    Thresholds,
+)
 from ..store.inbox_order import TIERS, Order, Priority, Tier
+from ..store.inbox_stats import TypeStats
+from .adopt import async_inboxes, inboxes
+from .alerts import Alerting
 from .drain import Drained, Retention
 from .inbox import AsyncInbox, Inbox
 from .processor import AsyncProcessor, Processed, Processor
@@ -11,14 +23,20 @@ from .tiers import AsyncTieredInbox, TieredInbox
 
 __all__ = [
     "TIERS",
+    "Alerting",
+    "Adoption",
     "AsyncInbox",
     "AsyncProcessor",
     "AsyncTieredInbox",
+    "Columns",
     "DeadMessage",
     "Drained",
+    "Dropped",
     "Gap",
     "Inbox",
     "InboxHealth",
+    "InboxMessage",
+    "InboxInfo",
     "InboxStatus",
     "MessageFilter",
     "Order",
@@ -31,5 +49,7 @@ __all__ = [
     "Tier",
     "TieredInbox",
     "TypeStats",
+    "async_inboxes",
+    "inboxes",
     "is_mine",
 ]

@@ -1,5 +1,7 @@
 """How long an inbox keeps what it is done with: messages for days, the ids it has seen for much longer.
 
+Every drain also folds the journal of the numbers by type into their totals, be anything deleted or not.
+
 Draining ends no sequence: the next number of a key is kept in its state, not in old messages.
 """
 
@@ -9,7 +11,7 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal, assert_never
+from typing import Literal, Self, assert_never
 
 from .. import faults
 from ..clock import Clock
@@ -18,9 +20,11 @@ from ..errors import ConfigError
 from ..lifecycle import Observers, Purged
 from ..op import Op
 from ..runtime.service import cancelled, forever
+from ..settings import Settings
 from ..store.inbox import InboxStore
 
-Kind = Literal["processed", "dead", "seen"]
+Kind = Literal["processed", "dead", "seen", "folded"]
+FOLD = 10  # rows of the journal for one that is deleted: they are small
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +50,35 @@ class Retention:
                 "a message that comes again after its id was forgotten takes effect again"
             )
 
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """What the settings, and so the environment, say."""
+        return cls(
+            processed=settings.inbox_processed_retention,
+            dead=settings.inbox_dlq_retention,
+            seen=settings.inbox_seen_retention,
+            batch=settings.inbox_drain_batch_size,
+            interval=settings.inbox_drain_interval,
+        )
+
     def due(self, now: datetime) -> Iterator[tuple[Kind, datetime]]:
         ages: tuple[tuple[Kind, timedelta | None], ...] = (
             ("processed", self.processed),
             ("dead", self.dead),
             ("seen", self.seen),
         )
-        return ((kind, now - age) for kind, age in ages if age is not None)
+        yield from ((kind, now - age) for kind, age in ages if age is not None)
+        yield "folded", now
 
 
 @dataclass(slots=True)
 class Drained:
-    """How many messages and ids went."""
+    """How many messages and ids went, and changes of the numbers by type into the totals."""
 
     processed: int = 0
     dead: int = 0
     seen: int = 0
+    folded: int = 0
 
     def add(self, kind: Kind, count: int) -> None:
         setattr(self, kind, getattr(self, kind) + count)
@@ -75,8 +92,13 @@ def drain_op(store: InboxStore, kind: Kind, before: datetime, limit: int) -> Op[
             return store.drain_dead(before, limit)
         case "seen":
             return store.drain_seen(before, limit)
+        case "folded":
+            return store.fold(limit * FOLD)
         case _:
             assert_never(kind)
+
+
+KEEP_ALL = Retention(processed=None, dead=None, seen=None, interval=timedelta(seconds=10))
 
 
 class DrainService:
@@ -110,6 +132,8 @@ async def drain(db: AsyncRunner, store: InboxStore, retention: Retention, clock:
     drained = Drained()
     for kind, before in retention.due(clock.now()):
         gone = retention.batch
+        if kind == "folded" and not await db.run(store.unfolded(), tx=False):
+            continue
         while gone >= retention.batch:
             faults.hit("purge.before")
             gone = await db.run(drain_op(store, kind, before, retention.batch))

@@ -17,7 +17,8 @@ same id at once are never both told that it is new: the second waits for the fir
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self, Unpack
 
 from ..clock import SYSTEM_CLOCK, Clock
@@ -25,19 +26,27 @@ from ..drivers import open_async, open_sync, parse, wrap
 from ..drivers.spi import AsyncConnection, AsyncRunner, Connection, Runner
 from ..errors import ConfigError, InvalidEvent, NoTransaction
 from ..event import Event
+from ..lifecycle import Alert
 from ..op import Op, arun, run
+from ..runtime.wakeups import Notifier, ThreadNotifier
 from ..store.inbox import InboxStatus, InboxStore, InboxTables, check_source, open_inbox_store
+from ..store.inbox_adopt import Adoption, Columns
+from ..store.inbox_adopt_make import Dropped
 from ..store.inbox_gaps import Gap
 from ..store.inbox_meta import Plan
-from ..store.inbox_operate import DeadMessage, InboxHealth, MessageFilter, Thresholds, TypeStats
+from ..store.inbox_operate import DeadMessage, InboxHealth, InboxMessage, MessageFilter, State, Thresholds
 from ..store.inbox_order import Order, Priority
+from ..store.inbox_stats import TypeStats
 from ..store.spi import Migration
+from .adopt import Making
+from .alerts import Alerting, log_all
 from .drain import Drained, Retention, drain, drain_op
 from .operations import Operations
 from .process import MessageHandler
 from .processor import AsyncProcessor, Options, Processed, Processor
 
 PAGE = 500  # messages per transaction of a replay by filter
+Letters = Mapping[str, str] | None
 
 
 class _Shared:
@@ -45,11 +54,15 @@ class _Shared:
 
     def __init__(self, target: Any, store: InboxStore, plan: Plan, clock: Clock) -> None:
         self.store = store
+        self.name = store.tables.event
         self._target = target
         self._plan = plan
         self._clock = clock
         self._processors: set[Callable[[], None]] = set()
         self._operations = Operations(store, plan, clock)
+        self._notifier: Notifier | ThreadNotifier | None = None
+        self._heard = True  # False: nobody listened lately, so that nobody need be told at once
+        self._making = Making(store, clock)
 
     def _processor(self, handler: MessageHandler, options: Options) -> AsyncProcessor:
         if isinstance(self._target, str) and parse(self._target).in_memory:
@@ -57,16 +70,19 @@ class _Shared:
         return AsyncProcessor(self._target, self.store, handler, options, self._plan, self._clock, self._processors)
 
     def _wake(self) -> None:
-        """Processors of this process need not wait for their next poll."""
+        """Processors need not wait for their next poll: those of this process, and of others where the database can
+        tell them. They are told beside the transaction, a few times per burst: accepting does not wait for it."""
         for wake in tuple(self._processors):
             wake()
+        if self._notifier is not None:
+            self._notifier.soon()
 
-    def _op(self, events: Sequence[Event], source: str | None) -> Op[list[bool]]:
+    def _op(self, events: Sequence[Event], source: str | None, letters: Letters) -> Op[list[bool]]:
         if isinstance(events, Event) or not all(isinstance(event, Event) for event in events):
             raise InvalidEvent(
                 "accept_all() takes a list of events, accept() takes one; Event(type, payload) makes one"
             )
-        return self.store.accept(events, check_source(source), self._clock.database_now())
+        return self.store.accept_or_bury(events, letters or {}, check_source(source), self._clock.database_now())
 
     def _connection(self, handle: Any) -> Connection | AsyncConnection:
         connection = wrap(handle)
@@ -80,9 +96,15 @@ class _Shared:
                 "accept() needs an open transaction, or None for one of its own; this "
                 f"{type(handle).__module__}.{type(handle).__qualname__} is in autocommit mode. Begin one first"
             )
-        if self._processors:
-            connection.after_commit(self._wake)
+        listened = self._notifier is not None and self._heard
+        seen = (self._processors or listened) and connection.after_commit(self._waker())
+        if not seen and self._notifier is not None:
+            self._notifier.later()
         return connection
+
+    def _waker(self) -> Callable[[], None]:
+        """For a commit that may happen in any thread."""
+        return self._wake
 
 
 class Inbox(_Shared):
@@ -102,10 +124,38 @@ class Inbox(_Shared):
         tables = InboxTables(name, schema)
         self._db: Runner = open_sync(target)
         super().__init__(target, open_inbox_store(self._db.dialect, tables), plan, clock)
+        if self.store.capabilities.listen:
+            self._notifier = ThreadNotifier(self._notify)
+
+    def _notify(self) -> bool:
+        self._heard = self._db.run(self.store.notify(self._clock.database_now()), tx=False)
+        return self._heard
 
     def migrate(self) -> list[Migration]:
         """Create or upgrade the tables. Safe to call from many processes at once, and again."""
         return self._db.run(self.store.migrate())
+
+    def create(self, *, max_attempts: int | None = None, retention: Retention | None = None) -> None:
+        """Make the tables, and keep with them what all processors are to do. Raises InboxAlreadyExists."""
+        self._db.run(self._making.create(max_attempts, retention))
+
+    def adopt(
+        self,
+        table: str,
+        columns: Columns | None = None,
+        *,
+        table_schema: str | None = None,
+        max_attempts: int | None = None,
+        retention: Retention | None = None,
+    ) -> Adoption:
+        """Use a table that is there as this inbox, without changing it. Its rows wait until their processed_at is set.
+        Raises InboxTableNotFound, InboxColumnMissing, InboxColumnUnfit, InboxAlreadyExists before anything is made."""
+        return self._db.run(self._making.adopt(table, columns, table_schema, max_attempts, retention))
+
+    def drop(self, *, cascade: bool = False, if_exists: bool = False, force: bool = False) -> Dropped | None:
+        """Remove what relaybox made; the messages only with `cascade`, an adopted table never. None: there was nothing.
+        Raises InboxInUse while processors run or messages would be lost, unless forced."""
+        return self._db.run(self._making.drop(cascade, if_exists, force))
 
     def verify(self) -> None:
         """Raise SchemaMissing, SchemaTooNew or SchemaDrift unless the tables fit this release."""
@@ -118,11 +168,14 @@ class Inbox(_Shared):
         """
         return self.accept_all(handle, (event,), source=source)[0]
 
-    def accept_all(self, handle: Any, events: Sequence[Event], *, source: str | None = None) -> list[bool]:
-        """The same for many, all or none, in list order."""
-        op = self._op(events, source)
+    def accept_all(
+        self, handle: Any, events: Sequence[Event], *, source: str | None = None, letters: Letters = None
+    ) -> list[bool]:
+        """The same for many, all or none, in list order. Those whose ids are in `letters` become dead letters at once,
+        with the reason that is given there: what arrived and cannot be read."""
+        op = self._op(events, source, letters)
         if handle is None:
-            answers = self._db.run(op)
+            answers = self._db.run(op, tx=not self.store.accepts_at_once(events, letters))
             self._wake()
             return answers
         connection = self._connection(handle)
@@ -138,6 +191,10 @@ class Inbox(_Shared):
         """Processes what is due now (at most `limit` messages), and says what became of it."""
         with self.processor(handler, **options) as processor:
             return processor.drained()
+
+    def read_only(self) -> bool:
+        """Whether nothing can be accepted here, as on a standby."""
+        return self._db.run(self.store.read_only(), tx=False)
 
     def status(self) -> InboxStatus:
         return self._db.run(self.store.counts(), tx=False)
@@ -177,8 +234,17 @@ class Inbox(_Shared):
         return self._db.run(self._operations.health(thresholds), tx=False)
 
     def stats(self) -> list[TypeStats]:
-        """By type of event. Reads every message that is kept."""
+        """By type of event, exact; at the same price however many messages are kept."""
         return self._db.run(self.store.types(), tx=False)
+
+    def messages(
+        self, state: State = "pending", where: MessageFilter | None = None, *, after: int = 0, limit: int = 100
+    ) -> list[InboxMessage]:
+        """What waits, is dead or was processed; oldest first, `after` is the `event.seq` of the last one you have."""
+        return self._db.run(self.store.messages(state, where or MessageFilter(), after, limit), tx=False)
+
+    def message(self, event_id: str) -> InboxMessage | None:
+        return self._db.run(self.store.message(event_id), tx=False)
 
     def dead(self, where: MessageFilter | None = None, *, after: int = 0, limit: int = 100) -> list[DeadMessage]:
         """Dead letters, oldest first; `after` is the `event.seq` of the last one you have."""
@@ -204,6 +270,10 @@ class Inbox(_Shared):
         self._wake()
         return total
 
+    def alerts(self, alerting: Alerting | None = None) -> list[Alert]:
+        """Tell what is new, whoever looked last: to the log and by NOTIFY. For cron; processors do it by themselves."""
+        return log_all(self._db.run(self._operations.alerts(alerting)))
+
     def discard(self, event_ids: Sequence[str]) -> list[str]:
         """Dead letters go for good. An ordered key goes on past them. Returns the ids that were dead."""
         discarded = self._db.run(self._operations.discard(event_ids))
@@ -221,6 +291,8 @@ class Inbox(_Shared):
         return drained
 
     def close(self) -> None:
+        if isinstance(self._notifier, ThreadNotifier):
+            self._notifier.stop()
         self._db.close()
 
     def __enter__(self) -> Self:
@@ -247,9 +319,41 @@ class AsyncInbox(_Shared):
         tables = InboxTables(name, schema)
         self._db: AsyncRunner = open_async(target)
         super().__init__(target, open_inbox_store(self._db.dialect, tables), plan, clock)
+        if self.store.capabilities.listen:
+            self._notifier = Notifier(self._notify)
+
+    def _waker(self) -> Callable[[], None]:
+        loop = asyncio.get_running_loop()
+
+        def wake() -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._wake)
+
+        return wake
+
+    async def _notify(self) -> bool:
+        self._heard = await self._db.run(self.store.notify(self._clock.database_now()), tx=False)
+        return self._heard
 
     async def migrate(self) -> list[Migration]:
         return await self._db.run(self.store.migrate())
+
+    async def create(self, *, max_attempts: int | None = None, retention: Retention | None = None) -> None:
+        await self._db.run(self._making.create(max_attempts, retention))
+
+    async def adopt(
+        self,
+        table: str,
+        columns: Columns | None = None,
+        *,
+        table_schema: str | None = None,
+        max_attempts: int | None = None,
+        retention: Retention | None = None,
+    ) -> Adoption:
+        return await self._db.run(self._making.adopt(table, columns, table_schema, max_attempts, retention))
+
+    async def drop(self, *, cascade: bool = False, if_exists: bool = False, force: bool = False) -> Dropped | None:
+        return await self._db.run(self._making.drop(cascade, if_exists, force))
 
     async def verify(self) -> None:
         await self._db.run(self.store.verify_schema(), tx=False)
@@ -257,10 +361,12 @@ class AsyncInbox(_Shared):
     async def accept(self, handle: Any, event: Event, *, source: str | None = None) -> bool:
         return (await self.accept_all(handle, (event,), source=source))[0]
 
-    async def accept_all(self, handle: Any, events: Sequence[Event], *, source: str | None = None) -> list[bool]:
-        op = self._op(events, source)
+    async def accept_all(
+        self, handle: Any, events: Sequence[Event], *, source: str | None = None, letters: Letters = None
+    ) -> list[bool]:
+        op = self._op(events, source, letters)
         if handle is None:
-            answers = await self._db.run(op)
+            answers = await self._db.run(op, tx=not self.store.accepts_at_once(events, letters))
             self._wake()
             return answers
         connection = self._connection(handle)
@@ -272,6 +378,9 @@ class AsyncInbox(_Shared):
     async def process(self, handler: MessageHandler, **options: Unpack[Options]) -> Processed:
         async with self.processor(handler, **options) as processor:
             return await processor.drained()
+
+    async def read_only(self) -> bool:
+        return await self._db.run(self.store.read_only(), tx=False)
 
     async def status(self) -> InboxStatus:
         return await self._db.run(self.store.counts(), tx=False)
@@ -309,6 +418,14 @@ class AsyncInbox(_Shared):
     async def stats(self) -> list[TypeStats]:
         return await self._db.run(self.store.types(), tx=False)
 
+    async def messages(
+        self, state: State = "pending", where: MessageFilter | None = None, *, after: int = 0, limit: int = 100
+    ) -> list[InboxMessage]:
+        return await self._db.run(self.store.messages(state, where or MessageFilter(), after, limit), tx=False)
+
+    async def message(self, event_id: str) -> InboxMessage | None:
+        return await self._db.run(self.store.message(event_id), tx=False)
+
     async def dead(self, where: MessageFilter | None = None, *, after: int = 0, limit: int = 100) -> list[DeadMessage]:
         return await self._db.run(self._operations.dead(where, after, limit), tx=False)
 
@@ -330,6 +447,9 @@ class AsyncInbox(_Shared):
         self._wake()
         return total
 
+    async def alerts(self, alerting: Alerting | None = None) -> list[Alert]:
+        return log_all(await self._db.run(self._operations.alerts(alerting)))
+
     async def discard(self, event_ids: Sequence[str]) -> list[str]:
         discarded = await self._db.run(self._operations.discard(event_ids))
         self._wake()
@@ -339,6 +459,8 @@ class AsyncInbox(_Shared):
         return await drain(self._db, self.store, retention or Retention(), self._clock)
 
     async def close(self) -> None:
+        if isinstance(self._notifier, Notifier):
+            await self._notifier.stop()
         await self._db.close()
 
     async def __aenter__(self) -> Self:

@@ -7,12 +7,14 @@ from typing import Any
 
 from ..clock import Clock
 from ..errors import ConfigError
+from ..lifecycle import Alert
 from ..op import Op
 from ..store.inbox import InboxStore
 from ..store.inbox_gaps import Gap
 from ..store.inbox_meta import Plan
-from ..store.inbox_operate import DeadMessage, InboxHealth, MessageFilter, Thresholds
+from ..store.inbox_operate import DeadMessage, InboxHealth, MessageFilter, State, Thresholds
 from ..store.inbox_order import Order, Priority
+from .alerts import Alerting, look
 
 
 class Operations:
@@ -44,6 +46,10 @@ class Operations:
     def health(self, thresholds: Thresholds | None) -> Op[InboxHealth]:
         return self._store.health(thresholds or Thresholds(), self._clock.database_now())
 
+    def alerts(self, alerting: Alerting | None) -> Op[list[Alert]]:
+        order = self._plan.order or (yield from self._store.plan_of()).order
+        return (yield from look(self._store, alerting or Alerting(), order, self._clock.database_now(), at_once=True))
+
     def dead(self, where: MessageFilter | None, after: int, limit: int) -> Op[list[DeadMessage]]:
         return self._store.dead_messages(where or MessageFilter(), after, limit)
 
@@ -55,10 +61,8 @@ class Operations:
 
     def replay_page(self, where: MessageFilter, after: int, limit: int, *, processed: bool) -> Op[tuple[int, int]]:
         """One page of what a filter finds: where it got to, and how many are due again."""
-        if processed:
-            events = yield from self._store.processed_messages(where, after, limit)
-        else:
-            events = [letter.event for letter in (yield from self._store.dead_messages(where, after, limit))]
+        state: State = "processed" if processed else "dead"
+        events = [message.event for message in (yield from self._store.messages(state, where, after, limit))]
         if not events:
             return after, 0
         replayed = yield from self._store.replay_messages([event.id for event in events], self._clock.database_now())

@@ -41,7 +41,7 @@ class Marks:
 
     def one(self, message: Message) -> Op[None]:
         """Before the handler of a message that has the transaction for itself."""
-        marked = yield from self._store.mark(_held(message), message.event.created_at, self._clock.database_now())
+        marked = yield from self._store.mark(_held(message), message.event, self._clock.database_now())
         if not marked:
             raise lost(message)
         yield from self.turn(message)

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self, TypedDict
 
 from ..clock import Clock
@@ -29,11 +31,15 @@ from ..settings import Settings
 from ..store.inbox import InboxStore
 from ..store.inbox_claim import Share
 from ..store.inbox_meta import Plan
-from .drain import DrainService, Retention
+from .adopt import retention_from
+from .alerts import Alerting, AlertService
+from .drain import KEEP_ALL, DrainService, Retention
 from .instance import Instance
 from .process import Marks, MessageHandler, check_handler, is_async, make_async, make_sync
 from .source import InboxSource
 from .transactions import async_factory, sync_factory
+
+log = logging.getLogger("relaybox")
 
 
 class Options(TypedDict, total=False):
@@ -42,6 +48,7 @@ class Options(TypedDict, total=False):
     share: Share  # only the keys of one worker of several
     limit: int | None  # claim no more than so many
     retention: Retention | None  # what to delete in the background; none: nothing
+    alerts: Alerting | None  # when to tell people what; none: never; not given: as the settings say
     retry: RetryPolicy | None
     observers: Sequence[Observer]
     settings: Settings
@@ -92,6 +99,7 @@ class AsyncProcessor:
             raise ConfigError(f"expected batch to be at least 1, got {self._batch!r}")
         self._observers = Observers([*options.get("observers", ()), self.processed])
         self._closing = AsyncExitStack()
+        self.engine: DeliveryEngine | None = None  # while it runs
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
@@ -102,6 +110,9 @@ class AsyncProcessor:
     async def _start(self, stack: AsyncExitStack) -> None:
         """What is started is stopped the other way round, also when the next one cannot start."""
         store, clock, observers = self._store, self._clock, self._observers
+        if not self._options.get("settings", Settings()).inbox_enabled:
+            log.warning("inbox_enabled is off: this process leaves inbox %r alone", store.tables.event)
+            return
         db = open_async(self._target)
         stack.push_async_callback(db.close)
         await db.run(store.verify_schema(), tx=False)
@@ -119,22 +130,28 @@ class AsyncProcessor:
         )
         handler = self._make_handler(stack, Marks(store, plan.order, clock), settings)
         retry = self._options.get("retry") or ExponentialBackoff(settings.retry_base, settings.retry_max)
-        self.engine = DeliveryEngine(source, handler, settings, retry, observers, clock)
-        source.freed = self.engine.wake
-        instance = Instance(db, store, source, self.engine, settings, plan.order, observers, clock)
+        self.engine = engine = DeliveryEngine(source, handler, settings, retry, observers, clock)
+        source.freed = engine.wake
+        instance = Instance(db, store, source, engine, settings, plan.order, observers, clock)
         await instance.start()
         stack.push_async_callback(instance.stop)
-        self.engine.start()
-        stack.push_async_callback(self.engine.stop)
-        ears = Ears(self.engine, None, settings.poll_interval, observers, clock)
+        engine.start()
+        stack.push_async_callback(engine.stop)
+        told = store.capabilities.listen and store.adoption is None  # who inserts into an adopted table tells nobody
+        listen = partial(db.listen, store.tables.channel) if db.listen and told else None
+        ears = Ears(engine, listen, settings.poll_interval, observers, clock)
         ears.start()
         stack.push_async_callback(ears.stop)
-        retention = self._options.get("retention")
-        if retention is not None:
-            drain = DrainService(db, store, retention, observers, clock)
-            drain.start()
-            stack.push_async_callback(drain.stop)
-        wake = _wake_from_anywhere(self.engine)
+        retention = self._options.get("retention") or retention_from(store.limits) or KEEP_ALL
+        drain = DrainService(db, store, retention, observers, clock)
+        drain.start()
+        stack.push_async_callback(drain.stop)
+        alerting = self._options.get("alerts", Alerting.of(settings))
+        if alerting is not None:
+            alerts = AlertService(db, store, alerting, plan.order, observers, clock)
+            alerts.start()
+            stack.push_async_callback(alerts.stop)
+        wake = _wake_from_anywhere(engine)
         self._running.add(wake)
         stack.callback(self._running.discard, wake)
 
@@ -154,6 +171,8 @@ class AsyncProcessor:
     def _settings(self, plan: Plan) -> Settings:
         """One writer at a time needs one worker. A failed head of an ordered key is settled before others of it run."""
         settings = self._options.get("settings") or Settings()
+        if "max_attempts" in self._store.limits:
+            settings = dataclasses.replace(settings, max_attempts=self._store.limits["max_attempts"])
         if not self._store.capabilities.skip_locked:
             settings = dataclasses.replace(settings, worker_count=1)
         return dataclasses.replace(settings, on_exhausted="park" if plan.order is not None else "skip")
@@ -167,7 +186,8 @@ class AsyncProcessor:
 
     async def drained(self) -> Processed:
         """Until nothing is due and nothing is under way. What failed and is due later is not waited for."""
-        await self.engine.until_idle()
+        if self.engine is not None:
+            await self.engine.until_idle()
         return self.processed
 
 

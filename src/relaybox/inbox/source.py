@@ -25,6 +25,9 @@ from ..store.inbox_order import Order, Priority
 from ..store.spi import Claim, Death, Held, Retry
 
 
+LINGER = 0.002  # seconds between two claims while messages come one by one: what comes meanwhile is claimed together
+
+
 class Message(Delivery):
     """A delivery with its number, if it has one."""
 
@@ -69,6 +72,7 @@ class InboxSource:
         self._left = math.inf if limit is None else limit
         self._suspect: Message | None = None  # while it is here nothing else is claimed
         self._moved = 0  # how often keys have moved on
+        self._not_before = 0.0  # of the loop's clock: the next claim
         self._doubtful: list[Claim] = []  # asked for, no reply: the database may have made them
         # A renewal must not have locked what is being settled: locked rows are passed over.
         self._writing = asyncio.Lock()
@@ -93,6 +97,8 @@ class InboxSource:
         return []
 
     async def _claim(self, limit: int) -> tuple[list[Delivery], bool]:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(max(0.0, self._not_before - loop.time()))
         now = self._clock.database_now()
         if self._doubtful:
             await self._db.run(self._store.abandon_messages(self._doubtful, now))
@@ -100,11 +106,14 @@ class InboxSource:
         claim = Claim(self.owner, new_token(), self._settings.lease)
         ends = self._clock.monotonic() + claim.lease.total_seconds()
         self._doubtful.append(claim)
+        order, priority = self._order, self._priority
         arrived, more = await self._db.run(
-            self._store.claim_messages(claim, limit, now, share=self._share, order=self._order, priority=self._priority)
+            self._store.claim_messages(claim, limit, now, share=self._share, order=order, priority=priority),
+            tx=not self._store.claims_at_once(order, priority),
         )
         self._doubtful.clear()
         self._left -= len(arrived)
+        self._not_before = loop.time() + LINGER if 0 < len(arrived) < limit else 0.0
         messages = [Message(one, Event.stored(one.row), claim.token, ends, ordered=self.ordered) for one in arrived]
         if len(messages) == 1 and messages[0].strikes > SUSPECT:
             self._suspect = messages[0]

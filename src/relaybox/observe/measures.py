@@ -25,6 +25,7 @@ from ..lifecycle import (
     Fact,
     HotDropped,
     HotEnqueued,
+    Ingested,
     KeysChosen,
     LoopFailed,
     Published,
@@ -106,6 +107,31 @@ MEASURES: Final = (
     Measure(
         CircuitChanged, "counter", "circuit.opened", "outages of the broker", lambda fact: float(fact.open), "sink"
     ),
+    Measure(
+        Ingested,
+        "counter",
+        "ingest.accepted",
+        "messages stored in an inbox",
+        lambda fact: float(fact.accepted),
+        "source",
+    ),
+    Measure(
+        Ingested,
+        "counter",
+        "ingest.duplicates",
+        "messages that were there already",
+        lambda fact: float(fact.duplicates),
+        "source",
+    ),
+    Measure(
+        Ingested,
+        "counter",
+        "ingest.malformed",
+        "messages that cannot be read: dead letters",
+        lambda fact: float(fact.malformed),
+        "source",
+    ),
+    Measure(Ingested, "histogram", "ingest.seconds", "duration of storing a batch", lambda fact: float(fact.took)),
     Measure(Alert, "counter", "alerts", "things somebody should look at", lambda fact: float(not fact.over), "name"),
     Measure(
         Cleaned, "counter", "cleanup.deleted", "events of topics deleted one by one", lambda fact: float(fact.events)

@@ -121,3 +121,68 @@ class BacklogCollector:
             return
         for name, about, value in BACKLOG:
             yield GaugeMetricFamily(f"{self._prefix}_{name}", about, value=value(status))
+
+
+class Condition(Protocol):
+    """What `Inbox.health()` returns."""
+
+    pending: int
+    dead: int
+    oldest: timedelta
+    throughput: float
+    average: timedelta | None
+    processors: int
+    status: str
+
+
+class HasHealth(Protocol):
+    name: str
+
+    def health(self) -> Any: ...
+
+
+INBOX: Final[tuple[tuple[str, str, Callable[[Condition], float]], ...]] = (
+    ("pending", "messages that are not processed yet", lambda h: h.pending),
+    ("dead", "dead letters", lambda h: h.dead),
+    (
+        "oldest_seconds",
+        "since the oldest of the pending was received; 0: none is pending",
+        lambda h: h.oldest.total_seconds(),
+    ),
+    ("throughput", "messages processed per second, over the last minute at most", lambda h: h.throughput),
+    (
+        "processing_seconds",
+        "from received to processed on the average, of those",
+        lambda h: math.nan if h.average is None else h.average.total_seconds(),
+    ),
+    ("processors", "processors alive", lambda h: h.processors),
+    ("health", "0: healthy, 1: degraded, 2: critical", lambda h: ("healthy", "degraded", "critical").index(h.status)),
+)
+
+
+class InboxCollector:
+    """
+    REGISTRY.register(InboxCollector(orders, payments))
+
+    The same for inboxes, each with its name as the label `inbox`.
+    """
+
+    def __init__(self, *inboxes: HasHealth, prefix: str = "inbox") -> None:
+        self._inboxes = inboxes
+        self._prefix = prefix
+
+    def describe(self) -> list[Metric]:
+        return [GaugeMetricFamily(f"{self._prefix}_{name}", about, labels=["inbox"]) for name, about, _ in INBOX]
+
+    def collect(self) -> Iterator[Metric]:
+        found = dict[str, Condition]()
+        for inbox in self._inboxes:
+            try:
+                found[inbox.name] = inbox.health()
+            except StoreError as error:
+                log.warning("inbox %s could not be measured: %s", inbox.name, type(error).__name__)
+        for name, about, value in INBOX:
+            family = GaugeMetricFamily(f"{self._prefix}_{name}", about, labels=["inbox"])
+            for label, condition in found.items():
+                family.add_metric([label], value(condition))
+            yield family

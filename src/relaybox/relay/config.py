@@ -10,7 +10,6 @@ The variables of the publisher this replaces are accepted as well (`ALIASES`).
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,8 @@ from typing import Any
 
 from .. import settings
 from ..errors import ConfigError
+from ..settings import prefixed, table_of
+from ..sinks.options import check_account
 from .relay import DEFAULTS
 
 PREFIX = "RELAYBOX_"
@@ -66,11 +67,11 @@ def load(
     options: dict[str, Any] = {}
     content = settings.read_file(file) if file is not None else {}
     for origin, relay, sink in (
-        (f"[relay] of {file.name if file else ''}", _table(content, "relay"), _table(content, "sink")),
+        (f"[relay] of {file.name if file else ''}", table_of(content, "relay"), table_of(content, "sink")),
         (
             "the environment",
-            _prefixed(known, "RELAY_"),
-            {"url": known.get(PREFIX + "SINK") or None, **_prefixed(known, "SINK_")},
+            prefixed(known, "RELAY_"),
+            {"url": known.get(PREFIX + "SINK") or None, **prefixed(known, "SINK_")},
         ),
         ("the arguments", {n: v for n, v in arguments.items() if n in _NAMES}, _given_sink(arguments)),
     ):
@@ -90,7 +91,7 @@ def load(
             raise ConfigError(f"expected {name} to be text, got {type(value).__name__}")
     if not values.get("sink"):
         raise ConfigError("no sink given; set RELAYBOX_SINK, or use --sink or url under [relaybox.sink]")
-    _check_account(values["sink"])
+    check_account(values["sink"], "sink")
     if values.get("to") is None and values.get("contracts") is None and values["sink"].startswith("pubsub:"):
         values["to"] = DOMAIN_TOPIC
     if values.get("to") is None and values.get("contracts") is None and values["sink"].startswith(("http:", "https:")):
@@ -111,28 +112,6 @@ def translated(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _given_sink(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {"url": arguments.get("sink"), **(arguments.get("sink_options") or {})}
-
-
-def _prefixed(environment: Mapping[str, str], kind: str) -> dict[str, Any]:
-    start = PREFIX + kind
-    given = {n.removeprefix(start): value for n, value in environment.items() if n.startswith(start) and value}
-    return {name.lower(): value for name, value in given.items() if not settings.of_a_service(name)}
-
-
-def _table(content: Mapping[str, Any], name: str) -> dict[str, Any]:
-    found = content.get(name, {})
-    if not isinstance(found, dict):
-        raise ConfigError(f"expected [relaybox.{name}] to be a table, got {type(found).__name__}")
-    return dict(found)
-
-
-def _check_account(url: str) -> None:
-    """A slash in a password ends the host: what stands before it would be shown as a port."""
-    rest = url.partition("://")[2]
-    host = re.split("[/?#]", rest, maxsplit=1)[0]
-    port = host.rpartition(":")[2]
-    if "@" in rest and "@" not in host and ":" in host and not (port.isdecimal() or port.endswith("]")):
-        raise ConfigError("the sink's URL has an @ behind its host; in a password write / ? # @ as %2F %3F %23 %40")
 
 
 def _boolean(value: Any) -> bool:

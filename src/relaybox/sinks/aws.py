@@ -1,7 +1,6 @@
-"""What the sinks for SQS and SNS share: session, batches, and what an error means.
+"""What the sinks for SQS and SNS share: batches, and what an error means.
 
-A request takes ten messages; a publish of `features.batch` messages is one request on every connection. botocore's own
-retries are off: the relay tries again, and knows when.
+A request takes ten messages; a publish of `features.batch` messages is one request on every connection.
 """
 
 from __future__ import annotations
@@ -9,29 +8,18 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from ..errors import ConfigError, DeliveryError, MissingExtra, Reject, ServiceClosed, SinkUnavailable
+from .aws_connection import FAILURES, MISSING, AwsConnection
 from .aws_messages import encode, token
-from .hosts import client_context
 from .options import split_url, typed
 from .spi import Answer, Features, Message
 
 try:
-    from aiobotocore.config import AioConfig
-    from aiobotocore.session import AioSession
-    from botocore.exceptions import (
-        BotoCoreError,
-        ClientError,
-        InvalidRegionError,
-        NoRegionError,
-        ParamValidationError,
-        ProfileNotFound,
-    )
-    from botocore.parsers import ResponseParserError
+    from botocore.exceptions import ClientError, ParamValidationError
 except ModuleNotFoundError as error:
     raise MissingExtra("aiobotocore", "aws") from error
 
@@ -41,7 +29,6 @@ LONGEST_TEXT = 300
 DEDUP_WINDOW = timedelta(minutes=5)
 THROTTLE_PAUSE = timedelta(seconds=1)  # AWS names none
 
-MISSING = {"QueueDoesNotExist", "NonExistentQueue", "NotFound", "NotFoundException", "ResourceNotFoundException"}
 THROTTLED = {
     "KMSThrottling",
     "KmsThrottled",
@@ -82,7 +69,6 @@ THE_MESSAGE = {
     "ValidationError",
     "ValidationException",
 }
-FAILURES = (BotoCoreError, ClientError, ResponseParserError, OSError, TimeoutError)
 
 
 class AwsSink(ABC):
@@ -116,42 +102,29 @@ class AwsSink(ABC):
         connect_timeout: timedelta = timedelta(seconds=3),
         read_timeout: timedelta = timedelta(seconds=8),
     ) -> None:
-        if (access_key_id is None) != (secret_access_key is None):
-            raise ConfigError("expected access_key_id and secret_access_key together, or neither")
-        client_context(ca_file, cert_file, key_file)  # says what is wrong with the files
-        if endpoint_url is not None and (not endpoint_url.startswith(("http://", "https://")) or "@" in endpoint_url):
-            raise ConfigError("expected endpoint_url to be https://host or http://host, without an account")
         if not 1 <= connections <= 100:
             raise ConfigError(f"expected connections to be 1 to 100, got {connections}")
         if not 1024 <= max_bytes <= 1_048_576:
             raise ConfigError(f"expected max_bytes to be 1,024 to 1,048,576, got {max_bytes:,}")
-        for name, value in (("connect_timeout", connect_timeout), ("read_timeout", read_timeout)):
-            if value <= timedelta(0):
-                raise ConfigError(f"expected {name} to be a positive duration, got {value}")
-        self._profile = profile
-        self._settings: dict[str, Any] = {
-            "region_name": region,
-            "endpoint_url": endpoint_url,
-            "aws_access_key_id": access_key_id,
-            "aws_secret_access_key": secret_access_key,
-            "aws_session_token": session_token,
-            "verify": None if ca_file is None else str(ca_file),
-        }
-        certificate = None
-        if cert_file:
-            certificate = (str(cert_file), str(key_file)) if key_file else str(cert_file)
-        self._config = AioConfig(
-            connect_timeout=connect_timeout.total_seconds(),
-            read_timeout=read_timeout.total_seconds(),
-            max_pool_connections=connections + 1,  # one for the probe
-            retries={"total_max_attempts": 1},
-            client_cert=certificate,
+        self._connection = AwsConnection(
+            self.name,
+            region=region,
+            endpoint_url=endpoint_url,
+            profile=profile,
+            access_key_id=access_key_id,
+            secret_access_key=secret_access_key,
+            session_token=session_token,
+            ca_file=ca_file,
+            cert_file=cert_file,
+            key_file=key_file,
+            connections=connections,
+            connect_timeout=connect_timeout,
+            read_timeout=read_timeout,
         )
         self._account = account
         self._fifo = fifo
         self._max_bytes = max_bytes
         self._free = asyncio.Semaphore(connections)
-        self._stack = AsyncExitStack()
         self._client: Any = None
         self._addresses: dict[str, str] = {}
         self.features = Features(
@@ -172,8 +145,7 @@ class AwsSink(ABC):
         return cls(**typed(cls, options))
 
     def __repr__(self) -> str:
-        place = self._settings["endpoint_url"] or self._settings["region_name"] or "default region"
-        return f"{type(self).__name__}({place!r})"
+        return f"{type(self).__name__}({str(self._connection)!r})"
 
     # Of each service
 
@@ -192,10 +164,7 @@ class AwsSink(ABC):
 
     async def open(self) -> None:
         try:
-            context = AioSession(profile=self._profile).create_client(self.name, config=self._config, **self._settings)
-            self._client = await self._stack.enter_async_context(context)
-        except (NoRegionError, InvalidRegionError, ProfileNotFound, ValueError) as error:
-            raise ConfigError(f"{self!r}: {error}") from None
+            self._client = await self._connection.open()
         except FAILURES as error:
             raise self._answer(error, "") from None
         try:
@@ -206,7 +175,7 @@ class AwsSink(ABC):
 
     async def close(self) -> None:
         self._client = None
-        await self._stack.aclose()
+        await self._connection.close()
 
     async def probe(self) -> None:
         """Any answer will do, but one that does not know the account: a queue may be missing or not ours to see."""

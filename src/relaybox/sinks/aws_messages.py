@@ -12,6 +12,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from .spi import Message
@@ -39,6 +40,31 @@ def encode(message: Message) -> Encoded:
     values |= _fitting(message, MOST_ATTRIBUTES - len(values))
     size = len(body.encode()) + sum(len(name) + len("String") + len(value.encode()) for name, value in values.items())
     return Encoded(body, {name: {"DataType": "String", "StringValue": v} for name, v in values.items()}, size)
+
+
+class Decoded(NamedTuple):
+    body: bytes
+    content_type: str | None
+    headers: dict[str, str]
+
+
+def decode(text: str, values: Mapping[str, str]) -> Decoded:
+    """The way back. Of somebody else's attributes, those that only look like ours stay headers."""
+    headers = dict(values)
+    body = text.encode(errors="replace")
+    if headers.get("body_encoding") == "empty":
+        del headers["body_encoding"]
+        body = b""
+    elif headers.get("body_encoding") == "base64":
+        with suppress(ValueError):
+            body = base64.b64decode(text, validate=True)
+            del headers["body_encoding"]
+    with suppress(ValueError, TypeError):
+        rest = json.loads(headers.get(OVERFLOW, ""))
+        if isinstance(rest, dict) and all(isinstance(value, str) for value in rest.values()):
+            del headers[OVERFLOW]
+            headers |= rest
+    return Decoded(body, headers.pop("content_type", None), headers)
 
 
 def token(text: str) -> str:

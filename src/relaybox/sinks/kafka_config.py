@@ -62,10 +62,10 @@ GUARDED: Mapping[str, tuple[str | None, str]] = {
 _SECRET = re.compile(r"password|secret|pem$|oauthbearer.config$")
 
 
-def passed_on(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A user's own properties, without those that would break what the sink promises."""
+def passed_on(given: Mapping[str, Any], guarded: Mapping[str, tuple[str | None, str]] = GUARDED) -> dict[str, Any]:
+    """A user's own properties, without those that would break what we promise."""
     for name, value in given.items():
-        fine, reason = GUARDED.get(name, ("(?s).*", ""))
+        fine, reason = guarded.get(name, ("(?s).*", ""))
         if fine is None or not re.fullmatch(fine, str(value).lower()):
             wanted = "" if fine is None else f"; expected {fine}"
             raise ConfigError(f"config may not set {name} to {value!r}: {reason}{wanted}")

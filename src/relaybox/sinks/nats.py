@@ -6,8 +6,7 @@ The destination is the subject. With `key_token` the ordering key follows as its
 consumers that filter or partition by it. A stream keeps messages in the order of their arrival, and drops an id that it
 has seen within its `duplicate_window`.
 
-The client neither reconnects by itself nor buffers: what it kept through an outage would be sent behind the relay's
-back, after newer messages. A lost connection is replaced by a new client at the next publish or probe.
+A lost connection is replaced by a new one at the next publish or probe.
 """
 
 from __future__ import annotations
@@ -16,45 +15,32 @@ import asyncio
 import itertools
 import json
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 from urllib.parse import quote, urlunsplit
 
 from ..errors import ConfigError, DeliveryError, MissingExtra, Reject, ServiceClosed, SinkUnavailable
-from .hosts import Hosts, client_context
+from .nats_connection import NO_RESPONDERS, SUBJECT, NatsLink, NatsServers
 from .options import split_url, typed
 from .spi import Answer, Features, Message
 
 try:
-    from nats.aio.client import Client
     from nats.aio.msg import Msg
-    from nats.aio.transport import TcpTransport
-    from nats.errors import Error, NoServersError
+    from nats.errors import Error
     from nats.js.errors import NotFoundError, ServiceUnavailableError
 except ModuleNotFoundError as error:
     raise MissingExtra("nats-py", "nats") from error
-try:
-    nkeys: Any = import_module("nkeys")
-except ModuleNotFoundError:  # only credentials_file and nkey_file need it
-    nkeys = None
 
 log = logging.getLogger("relaybox")
 
-PORTS = {"nats": 4222, "tls": 4222}
 PROBE_SECONDS = 0.5  # for a connection that is there; a new one follows if it is silent
 GLANCE_SECONDS = 0.25  # between two looks at whether late acknowledgements are late because the connection is gone
-ASK_SECONDS = 1.0  # for questions about streams
 DEFAULT_WINDOW = timedelta(minutes=2)  # of a stream that names none
 LONGEST_SUBJECT = 2000  # bytes; a server ends connections whose lines are longer than 4096
-NO_RESPONDERS = "503"
-NOT_CONNECTED = (OSError, Error) if nkeys is None else (OSError, Error, nkeys.NkeysError, ValueError)
 
-SUBJECT = re.compile(r"(?!\$(JS|SYS)\.)[^\s.*>]+(\.[^\s.*>]+)*")  # those two command the server
 _NAME_CHARACTERS = "!#$%&'*+^`|"  # of a header's name, beside those that `quote` never changes
 _VALUE_CHARACTERS = "".join(chr(c) for c in range(0x21, 0x7F) if chr(c) != "%")
 
@@ -90,27 +76,22 @@ class NatsSink:
         connect_timeout: timedelta = timedelta(seconds=2),
         timeout: timedelta = timedelta(seconds=5),
     ) -> None:
-        self._hosts = hosts = Hosts.parse(url, PORTS)
-        if hosts.scheme == "nats" and (ca_file or cert_file or key_file or handshake_first):
-            raise ConfigError(f"ca_file, cert_file, key_file and handshake_first need a tls:// URL, got {hosts}")
-        if not SUBJECT.fullmatch(inbox_prefix):
-            raise ConfigError(f"expected inbox_prefix to be a subject, got {inbox_prefix!r}")
-        for name, value in (("connect_timeout", connect_timeout), ("timeout", timeout)):
-            if value <= timedelta(0):
-                raise ConfigError(f"expected {name} to be a positive duration, got {value}")
-        self._settings: dict[str, Any] = {
-            "name": "relaybox",
-            "allow_reconnect": False,
-            "max_reconnect_attempts": 1,
-            "reconnect_time_wait": 0,
-            "pending_size": 0,
-            "connect_timeout": connect_timeout.total_seconds(),
-            "inbox_prefix": inbox_prefix,
-            **_account(hosts, username, password, token, credentials_file, nkey_file),
-        }
-        if hosts.scheme == "tls":
-            self._settings["tls"] = client_context(ca_file, cert_file, key_file)
-            self._settings["tls_handshake_first"] = handshake_first
+        self._servers = NatsServers(
+            url,
+            username=username,
+            password=password,
+            token=token,
+            credentials_file=credentials_file,
+            nkey_file=nkey_file,
+            ca_file=ca_file,
+            cert_file=cert_file,
+            key_file=key_file,
+            handshake_first=handshake_first,
+            inbox_prefix=inbox_prefix,
+            connect_timeout=connect_timeout,
+        )
+        if timeout <= timedelta(0):
+            raise ConfigError(f"expected timeout to be a positive duration, got {timeout}")
         self._key_token = key_token
         self._domain = domain
         self._timeout = timeout.total_seconds()
@@ -132,7 +113,7 @@ class NatsSink:
         return cls(urlunsplit(parts), **typed(cls, options, taken={"url"}))
 
     def __repr__(self) -> str:
-        return f"NatsSink({str(self._hosts)!r})"
+        return f"NatsSink({str(self._servers)!r})"
 
     # Life
 
@@ -166,20 +147,10 @@ class NatsSink:
             return self._link
 
     async def _connect(self) -> _Link:
-        failures = []
-        seconds = self._settings["connect_timeout"]
-        for host, port in self._hosts.addresses:
-            link = _Link(self._domain)
-            server = f"{self._hosts.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-            try:
-                async with asyncio.timeout(seconds):
-                    await link.open(server, self._settings)
-                return link
-            except TimeoutError:
-                failures.append(f"no connection to {host}:{port} within {seconds:g} s")
-            except NOT_CONNECTED as error:
-                failures.append(str(link.error if isinstance(error, NoServersError) else error))
-        raise self._unavailable("; ".join(failures))
+        try:
+            return await self._servers.connect(lambda: _Link(self._domain))
+        except ConnectionError as error:
+            raise self._unavailable(str(error)) from None
 
     # Publishing
 
@@ -268,37 +239,16 @@ class NatsSink:
                 log.warning("%s: the stream %s drops repeated ids for %s only", self, stream, window)
 
     def _unavailable(self, reason: str) -> SinkUnavailable:
-        return SinkUnavailable(f"NATS at {self._hosts}: {reason}")
+        return SinkUnavailable(f"NATS at {self._servers}: {reason}")
 
 
-class _Link:
+class _Link(NatsLink):
     """One connection, and the messages that wait for their stream's answer."""
 
     def __init__(self, domain: str | None) -> None:
-        self.client = _Client()
-        self.error: Exception | None = None  # the last that nobody was waiting for
-        self._streams = self.client.jetstream(domain=domain, timeout=ASK_SECONDS)
-        self._inbox = ""
+        super().__init__(domain)
         self._numbers = itertools.count()
         self._waiting: dict[str, tuple[Reply, Message, str]] = {}
-
-    @property
-    def alive(self) -> bool:
-        return self.client.is_connected
-
-    async def open(self, server: str, settings: Mapping[str, Any]) -> None:
-        try:
-            await self.client.connect(servers=[server], error_cb=self._failed, **settings)
-            self.error = None
-            self._inbox = self.client.new_inbox()
-            await self.client.subscribe(f"{self._inbox}.*", cb=self._replied)
-            for _ in range(2):  # the first PING overtakes what is in the buffer
-                await self.client.rtt()
-            if self.error is not None:
-                raise Error(f"{self.error}; set inbox_prefix to what the account may subscribe to")
-        except BaseException:
-            await self.client.close()
-            raise
 
     async def answers(self) -> bool:
         try:
@@ -323,7 +273,7 @@ class _Link:
     async def has_stream(self, subject: str) -> bool | None:
         """None: the account may not ask."""
         try:
-            await self._streams.find_stream_name_by_subject(subject)
+            await self.streams.find_stream_name_by_subject(subject)
         except NotFoundError:
             return False
         except ServiceUnavailableError:
@@ -334,7 +284,7 @@ class _Link:
 
     async def duplicate_window(self, stream: str) -> timedelta | None:
         try:
-            seconds = (await self._streams.stream_info(stream)).config.duplicate_window
+            seconds = (await self.streams.stream_info(stream)).config.duplicate_window
         except (Error, OSError, ValueError):
             return None  # an account that may not ask
         return timedelta(seconds=seconds) if seconds else None
@@ -345,78 +295,13 @@ class _Link:
             waiting[0].set_result(message)
 
     async def _failed(self, error: Exception) -> None:
-        """Called for what the server says unasked. A publish without permission gets no other answer."""
-        self.error = error
+        """A publish without permission gets no other answer."""
+        await super()._failed(error)
         text = str(error)
         if "permissions violation for publish" in text:
             for reply, message, subject in list(self._waiting.values()):
                 if f'"{subject.lower()}"' in text and not reply.done():
                     reply.set_result(SinkUnavailable(text, destination=message.destination))
-
-
-class _Client(Client):
-    """nats-py, which would go on in plaintext with a server that offers no TLS, and sends the rest of its buffer when
-    it closes."""
-
-    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
-        if "tls" in self.options and initial_connection and not self.options["tls_handshake_first"]:
-            if not (info.get("tls_required") or info.get("tls_available")):
-                raise Error("the server offers no TLS")
-            info["tls_required"] = True
-        await super()._process_info(info, initial_connection)
-
-    async def _close(self, status: int, do_cbs: bool = True) -> None:
-        self._pending.clear()
-        self._pending_data_size = 0
-        transport, self._transport = self._transport, None  # waiting for it to close takes for ever after a failed TLS
-        if isinstance(transport, TcpTransport) and transport._io_writer is not None:
-            transport._io_writer.transport.abort()
-        if self._flush_queue is not None:  # it had begun to connect
-            await super()._close(status, do_cbs)
-
-
-def _account(
-    hosts: Hosts,
-    username: str | None,
-    password: str | None,
-    token: str | None,
-    credentials_file: Path | None,
-    nkey_file: Path | None,
-) -> dict[str, Any]:
-    """The one way to log in, as nats-py wants it. A URL with a name and no password has a token."""
-    username, password = username or hosts.username, password or hosts.password
-    if username is not None and password is None and token is None:
-        username, token = None, username
-    ways: dict[str, dict[str, Any]] = {
-        "username": {"user": username, "password": password},
-        "token": {"token": token},
-        "credentials_file": {"user_credentials": str(credentials_file)},
-        "nkey_file": {"nkeys_seed": str(nkey_file)},
-    }
-    values = (username or password, token, credentials_file, nkey_file)
-    given = [way for way, value in zip(ways, values, strict=True) if value is not None]
-    if len(given) > 1:
-        raise ConfigError(f"expected one way to log in to NATS, got {' and '.join(given)}")
-    if "username" in given and not (username and password):
-        raise ConfigError("expected username and password together")
-    if credentials_file is not None:
-        _check(credentials_file, b"BEGIN NATS USER JWT", b"BEGIN USER NKEY SEED")
-    if nkey_file is not None:
-        _check(nkey_file, b"SU")
-    return ways[given[0]] if given else {}
-
-
-def _check(file: Path, *parts: bytes) -> None:
-    """Before nats-py reads it, which would look for a missing part for ever."""
-    if nkeys is None:
-        raise MissingExtra("nkeys", "nats")
-    try:
-        text = file.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"cannot read {file}: {error.strerror}") from None
-    for part in parts:
-        if part not in text:
-            raise ConfigError(f"expected {file} to have the credentials for NATS, with {part.decode()!r} in it")
 
 
 def _headers(message: Message) -> dict[str, str]:

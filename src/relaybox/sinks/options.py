@@ -9,6 +9,7 @@ The keyword arguments of the sink's constructor are the options, and their annot
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Set
 from datetime import timedelta
 from pathlib import Path
@@ -30,6 +31,15 @@ def split_url(url: str, options: Mapping[str, Any]) -> tuple[SplitResult, dict[s
     except ValueError:
         raise ConfigError("cannot read the sink's URL; expected scheme://host:port/path?option=value") from None
     return parts._replace(query=""), {**query, **options}
+
+
+def check_account(url: str, whose: str) -> None:
+    """A slash in a password ends the host: what stands before it would be shown as a port."""
+    rest = url.partition("://")[2]
+    host = re.split("[/?#]", rest, maxsplit=1)[0]
+    port = host.rpartition(":")[2]
+    if "@" in rest and "@" not in host and ":" in host and not (port.isdecimal() or port.endswith("]")):
+        raise ConfigError(f"the {whose}'s URL has an @ behind its host; in a password write / ? # @ as %2F %3F %23 %40")
 
 
 def typed(sink: type, options: Mapping[str, Any], *, taken: Set[str] = frozenset()) -> dict[str, Any]:

@@ -14,39 +14,29 @@ front of the next try, so none can come behind its successor.
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal, Self, cast, get_args
+from typing import Any, Self, cast
 from urllib.parse import urlunsplit
 
 from ..errors import ConfigError, DeliveryError, MissingExtra, Reject, ServiceClosed, SinkUnavailable
-from .hosts import Hosts, client_context
 from .options import split_url, typed
+from .rabbitmq_connection import LOST, Auth, RabbitMQLink, RabbitMQNodes, aware, reason_of
 from .spi import Answer, Features, Message
 
 try:
     import aiormq
     from aiormq import spec
-    from aiormq.abc import ChannelFrame, DeliveredMessage
-    from pamqp.body import ContentBody
-    from yarl import URL
 except ModuleNotFoundError as error:
     raise MissingExtra("aiormq", "rabbitmq") from error
 
-PORTS = {"amqp": 5672, "amqps": 5671}
-HEARTBEAT = 10  # seconds
 PROBE_SECONDS = 0.5  # for a connection that is there; a new one follows if it is silent
 GLANCE_SECONDS = 0.25  # between two looks at whether late confirms are late because of an alarm
 LONGEST, LONGEST_NAME = 255, 128  # bytes of a short string, and of a header's name
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 BLOCKED = "blocked by a memory or disk alarm"
-LOST = (aiormq.AMQPError, OSError, RuntimeError)  # what aiormq raises once a channel or connection is gone, or refuses
-
-Auth = Literal["plain", "external"]
 
 
 class RabbitMQSink:
@@ -69,23 +59,23 @@ class RabbitMQSink:
         connect_timeout: timedelta = timedelta(seconds=2),
         timeout: timedelta = timedelta(seconds=5),
     ) -> None:
-        self._hosts = hosts = Hosts.parse(url, PORTS)
-        if auth not in get_args(Auth):
-            raise ConfigError(f"expected auth to be plain or external, got {auth!r}")
-        if hosts.scheme == "amqp" and (ca_file or cert_file or key_file or auth == "external"):
-            raise ConfigError(f"ca_file, cert_file, key_file and auth=external need an amqps:// URL, got {hosts}")
+        self._nodes = RabbitMQNodes(
+            url,
+            username=username,
+            password=password,
+            auth=auth,
+            ca_file=ca_file,
+            cert_file=cert_file,
+            key_file=key_file,
+            connect_timeout=connect_timeout,
+        )
         if exchange is not None and len(exchange.encode()) > LONGEST:
             raise ConfigError(f"expected exchange to be at most {LONGEST} bytes long, got {exchange!r}")
-        for name, value in (("connect_timeout", connect_timeout), ("timeout", timeout)):
-            if value <= timedelta(0):
-                raise ConfigError(f"expected {name} to be a positive duration, got {value}")
+        if timeout <= timedelta(0):
+            raise ConfigError(f"expected timeout to be a positive duration, got {timeout}")
         if max_bytes < 1:
             raise ConfigError(f"expected max_bytes to be positive, got {max_bytes}")
-        self._tls = client_context(ca_file, cert_file, key_file) if hosts.scheme == "amqps" else None
-        self._account = (username or hosts.username or "guest", password or hosts.password or "guest")
-        self._auth = auth
         self._exchange = exchange
-        self._connect_timeout = connect_timeout.total_seconds()
         self._timeout = timeout.total_seconds()
         self._link: _Link | None = None
         self._connecting = asyncio.Lock()
@@ -104,7 +94,7 @@ class RabbitMQSink:
         return cls(urlunsplit(parts), **typed(cls, options, taken={"url"}))
 
     def __repr__(self) -> str:
-        return f"RabbitMQSink({str(self._hosts)!r})"
+        return f"RabbitMQSink({str(self._nodes)!r})"
 
     # Life
 
@@ -140,36 +130,10 @@ class RabbitMQSink:
             return self._link
 
     async def _connect(self) -> _Link:
-        failures = []
-        for host, port in self._hosts.addresses:
-            try:
-                async with asyncio.timeout(self._connect_timeout):
-                    return await self._dial(host, port)
-            except TimeoutError:
-                failures.append(f"no connection to {host}:{port} within {self._connect_timeout:g} s")
-            except (OSError, aiormq.AMQPError) as error:
-                failures.append(_reason(error))
-        raise self._unavailable("; ".join(failures))
-
-    async def _dial(self, host: str, port: int) -> _Link:
-        reader, writer = await asyncio.open_connection(host, port, ssl=self._tls)
         try:
-            user, password = self._account
-            url = URL.build(
-                scheme=self._hosts.scheme,
-                host=host,
-                port=port,
-                user=user,
-                password=password,
-                path=self._hosts.path if len(self._hosts.path) > 1 else "/",
-                query={"name": "relaybox", "auth": self._auth, "heartbeat": str(HEARTBEAT)},
-            )
-            connection = aiormq.Connection(url, transport_factory=_Streams(reader, writer))
-            await connection.connect()
-        except BaseException:
-            writer.transport.abort()
-            raise
-        return _Link(connection, writer)
+            return _Link(await self._nodes.connect())
+        except ConnectionError as error:
+            raise self._unavailable(str(error)) from None
 
     # Publishing
 
@@ -192,7 +156,7 @@ class RabbitMQSink:
         except TimeoutError:
             late = f"no confirm within {self._timeout:g} s"
         except LOST as error:
-            late = _reason(error)
+            late = reason_of(error)
         finally:
             for task in tasks:
                 task.cancel()
@@ -270,27 +234,28 @@ class RabbitMQSink:
                 destination=message.destination,
             )
         if isinstance(error, aiormq.ChannelNotFoundEntity):
-            return DeliveryError(f"RabbitMQ knows no exchange for {where}: {_reason(error)}")
+            return DeliveryError(f"RabbitMQ knows no exchange for {where}: {reason_of(error)}")
         if isinstance(error, aiormq.ChannelAccessRefused):
-            return SinkUnavailable(f"no permission for {where}: {_reason(error)}", destination=message.destination)
+            return SinkUnavailable(f"no permission for {where}: {reason_of(error)}", destination=message.destination)
         if isinstance(error, aiormq.ChannelPreconditionFailed):
-            limit = re.search(r"max size (\d+)", _reason(error))
+            limit = re.search(r"max size (\d+)", reason_of(error))
             if limit is not None and len(message.body) > int(limit[1]):
-                return Reject(f"RabbitMQ refused {len(message.body):,} bytes: {_reason(error)}")
-        return self._unavailable(_reason(error))
+                return Reject(f"RabbitMQ refused {len(message.body):,} bytes: {reason_of(error)}")
+        return self._unavailable(reason_of(error))
 
     def _unavailable(self, reason: str) -> SinkUnavailable:
-        return SinkUnavailable(f"RabbitMQ at {self._hosts}: {reason}")
+        return SinkUnavailable(f"RabbitMQ at {self._nodes}: {reason}")
 
 
 class _Link:
     """One connection and its channels."""
 
-    def __init__(self, connection: aiormq.Connection, writer: asyncio.StreamWriter) -> None:
-        self._connection = connection
-        self._writer = writer
+    def __init__(self, link: RabbitMQLink) -> None:
+        self._connection = link.connection
         self._channels: dict[str, aiormq.Channel] = {}
         self._opening = asyncio.Lock()
+        self.close = link.close
+        self.abort = link.abort
 
     @property
     def alive(self) -> bool:
@@ -311,7 +276,7 @@ class _Link:
     async def answers(self) -> bool:
         try:
             async with asyncio.timeout(PROBE_SECONDS):
-                with _aware():
+                with aware():
                     channel = await self._connection.channel(publisher_confirms=False)
                     await channel.close()
         except (TimeoutError, *LOST):
@@ -325,61 +290,12 @@ class _Link:
         async with self._opening:
             channel = self._channels.get(exchange)
             if channel is None or channel.is_closed:
-                with _aware():
+                with aware():
                     channel = cast(aiormq.Channel, await self._connection.channel())
                     try:
                         if exchange:
                             await channel.exchange_declare(exchange, passive=True)
                     except aiormq.ChannelNotFoundEntity as error:
-                        return DeliveryError(f"RabbitMQ knows no exchange {exchange!r}: {_reason(error)}")
+                        return DeliveryError(f"RabbitMQ knows no exchange {exchange!r}: {reason_of(error)}")
                 self._channels[exchange] = channel
             return channel
-
-    async def close(self) -> None:
-        """Politely, if the broker listens: aiormq waits for its buffers, and cannot be cancelled while it does."""
-        closing = asyncio.create_task(self._connection.close(aiormq.ConnectionClosed(0, "closed by us")))
-        try:
-            await asyncio.wait([closing], timeout=PROBE_SECONDS)
-        finally:
-            self.abort()
-        await closing
-
-    def abort(self) -> None:
-        """What is still in our buffers must not be sent some day."""
-        self._writer.transport.abort()
-
-
-class _Streams(aiormq.TransportFactory):
-    """Streams that are connected already: we keep the writer, to abort it, and no TLS but ours is possible."""
-
-    def __init__(self, *streams: Any) -> None:
-        self._streams = streams
-
-    async def create(self, url: URL, **kwargs: Any) -> Any:
-        return self._streams
-
-
-@contextmanager
-def _aware() -> Iterator[None]:
-    """aiormq cancels what waits for a connection that it gave up; the caller was not cancelled."""
-    try:
-        yield
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        raise ConnectionError("connection lost") from None
-
-
-def _reason(error: BaseException) -> str:
-    return " ".join(str(part) for part in error.args) or type(error).__name__
-
-
-def _without_payload(record: logging.LogRecord) -> bool:
-    args = record.args if isinstance(record.args, tuple) else ()
-    return not any(isinstance(arg, (ChannelFrame, ContentBody, DeliveredMessage)) for arg in args)
-
-
-# aiormq logs whole frames at DEBUG and some returned messages as errors; payloads stay out of every log.
-for _name in ("aiormq.connection", "aiormq.channel"):
-    logging.getLogger(_name).addFilter(_without_payload)

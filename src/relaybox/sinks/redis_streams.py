@@ -19,21 +19,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from ssl import TLSVersion
 from typing import Any, Self
 from urllib.parse import urlunsplit
 
 from ..errors import ConfigError, DeliveryError, MissingExtra, ServiceClosed, SinkUnavailable
-from .hosts import Hosts, client_context
+from .hosts import Hosts
 from .options import split_url, typed
+from .redis_connection import PORTS, reason, settings
 from .spi import Answer, Features, Message
 
 try:
     from redis.asyncio import Redis, RedisCluster
-    from redis.asyncio.cluster import ClusterNode
     from redis.asyncio.retry import Retry
     from redis.backoff import NoBackoff
-    from redis.exceptions import ClusterCrossSlotError, MovedError, RedisClusterException, RedisError
+    from redis.exceptions import RedisClusterException, RedisError
 except ModuleNotFoundError as error:
     raise MissingExtra("redis", "redis") from error
 
@@ -113,7 +112,7 @@ class RedisStreamSink:
         connections: int = 8,
         namespace: str = "relaybox",
     ) -> None:
-        hosts = Hosts.parse(url, {"redis": 6379, "rediss": 6379})
+        hosts = Hosts.parse(url, PORTS)
         self._address = str(hosts)
         for name, number, least in (
             ("connections", connections, 1),
@@ -124,22 +123,20 @@ class RedisStreamSink:
                 raise ConfigError(f"expected {name} to be at least {least}, got {number}")
         if dedup_window < timedelta(0):
             raise ConfigError(f"expected dedup_window to be a duration, or zero for no dedup, got {dedup_window}")
-        if timeout <= timedelta(0):
-            raise ConfigError(f"expected timeout to be a positive duration, got {timeout}")
         if not namespace or set(namespace) & set("{}"):
             raise ConfigError(f"expected namespace to be a name without braces, got {namespace!r}")
         if cluster and (wait_replicas or wait_fsync):
             raise ConfigError("wait_replicas and wait_fsync do not work with cluster: leave one of them out")
-        seconds = timeout.total_seconds()
-        self._settings: dict[str, Any] = {
-            **_place(hosts, cluster),
-            **_trust(hosts, ca_file, cert_file, key_file),
-            "username": hosts.username if username is None else username,
-            "password": hosts.password if password is None else password,
-            "socket_timeout": seconds,
-            "socket_connect_timeout": min(seconds, 3.0),
-            "protocol": 2,
-        }
+        self._settings = settings(
+            hosts,
+            username=username,
+            password=password,
+            ca_file=ca_file,
+            cert_file=cert_file,
+            key_file=key_file,
+            timeout=timeout,
+            cluster=cluster,
+        )
         self._cluster = cluster
         self._free = asyncio.Semaphore(connections)
         self._namespace = namespace
@@ -147,7 +144,7 @@ class RedisStreamSink:
         self._add = [] if create_streams else ["NOMKSTREAM"]
         self._add += [] if maxlen is None else ["MAXLEN", "~", str(maxlen)]
         # The server gives up before we do, so that its answer "too few" arrives.
-        limit = int(seconds * 800)
+        limit = int(timeout.total_seconds() * 800)
         self._wait: tuple[str | int, ...] = ()
         if wait_fsync:
             self._wait = ("WAITAOF", 1, wait_replicas, limit)
@@ -293,7 +290,7 @@ class RedisStreamSink:
             reply = error
         if isinstance(reply, Exception):
             await self._drop_idle()
-            raise SinkUnavailable(f"Redis at {self._address}: {_reason(reply)}") from None
+            raise SinkUnavailable(f"Redis at {self._address}: {reason(reply)}") from None
         if (missing := self._missing(copies)) is not None:
             raise SinkUnavailable(f"Redis at {self._address}: {missing}")
         return reply
@@ -301,7 +298,7 @@ class RedisStreamSink:
     def _missing(self, copies: Any) -> str | None:
         """What a reply to WAIT (replicas) or WAITAOF (local, replicas) falls short of."""
         if isinstance(copies, Exception):
-            return _reason(copies)
+            return reason(copies)
         has = copies if isinstance(copies, list) else [copies]
         if all(got >= wanted for got, wanted in zip(has, self._wait[1:-1], strict=True)):
             return None
@@ -312,32 +309,6 @@ class RedisStreamSink:
         if isinstance(self._client, Redis):
             with suppress(RedisError, OSError):
                 await self._client.connection_pool.disconnect(inuse_connections=False)
-
-
-def _place(hosts: Hosts, cluster: bool) -> dict[str, Any]:
-    """Where redis-py connects to."""
-    database = hosts.path.strip("/") or "0"
-    if not database.isdecimal():
-        raise ConfigError(f"expected the number of a database after the slash, got {str(hosts)!r}")
-    if cluster:
-        if database != "0":
-            raise ConfigError(f"a Redis Cluster has no database but 0, got {str(hosts)!r}")
-        return {"startup_nodes": [ClusterNode(host, port) for host, port in hosts.addresses]}
-    if len(hosts.addresses) > 1:
-        raise ConfigError(f"expected one host, or several of a cluster with cluster=true, got {str(hosts)!r}")
-    [(host, port)] = hosts.addresses
-    return {"host": host, "port": port, "db": int(database)}
-
-
-def _trust(hosts: Hosts, ca_file: Path | None, cert_file: Path | None, key_file: Path | None) -> dict[str, Any]:
-    files = {"ssl_ca_certs": ca_file, "ssl_certfile": cert_file, "ssl_keyfile": key_file}
-    given = {name: str(path) for name, path in files.items() if path is not None}
-    if hosts.scheme == "rediss":
-        client_context(ca_file, cert_file, key_file)  # says what is wrong with the files
-        return {"ssl": True, "ssl_min_version": TLSVersion.TLSv1_2, "ssl_check_hostname": True, **given}
-    if given:
-        raise ConfigError(f"ca_file, cert_file and key_file need a rediss:// URL, got {str(hosts)!r}")
-    return {}
 
 
 def _fields(message: Message) -> Iterator[str | bytes]:
@@ -366,9 +337,3 @@ def _answer(text: str, stream: str) -> DeliveryError:
 
 def _held() -> DeliveryError:
     return DeliveryError("held back: an earlier message of its key failed in this batch")
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, (MovedError, ClusterCrossSlotError)):
-        return "it is a node of a Redis Cluster; set cluster=true"
-    return f"{type(error).__name__}: {error}"

@@ -19,17 +19,20 @@ class SqsSink(AwsSink):
     body_field = "MessageBody"
 
     async def _look_up(self, client: Any, destination: str) -> str:
-        if destination.startswith(("https://", "http://")):
-            return destination
-        owner, queue = self._account, destination
-        if destination.startswith("arn:"):
-            *_, owner, queue = destination.split(":")
-        owned = {} if owner is None else {"QueueOwnerAWSAccountId": owner}
-        answer = await client.get_queue_url(QueueName=queue, **owned)
-        return str(answer["QueueUrl"])
+        return await queue_url(client, destination, self._account)
 
     async def _request(self, client: Any, address: str, entries: list[dict[str, Any]]) -> Any:
         return await client.send_message_batch(QueueUrl=address, Entries=entries)
 
     async def _ask(self, client: Any) -> None:
         await client.get_queue_url(QueueName="relaybox-probe")
+
+
+async def queue_url(client: Any, queue: str, owner: str | None) -> str:
+    """Of a queue's name or ARN, asked from SQS; a URL is one already."""
+    if queue.startswith(("https://", "http://")):
+        return queue
+    if queue.startswith("arn:"):
+        *_, owner, queue = queue.split(":")
+    owned = {} if owner is None else {"QueueOwnerAWSAccountId": owner}
+    return str((await client.get_queue_url(QueueName=queue, **owned))["QueueUrl"])

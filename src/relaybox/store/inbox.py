@@ -13,7 +13,7 @@ service needs no outbox. Quoting, times and the migration lock are those of the 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from importlib import import_module
@@ -22,9 +22,9 @@ from typing import Any, ClassVar
 from ..errors import ConfigError
 from ..event import Event
 from ..op import Op
-from .inbox_gaps import InboxGaps
-from .inbox_meta import InboxMeta
-from .inbox_operate import InboxOperate, InboxStatus
+from .inbox_adopt_make import InboxMaking
+from .inbox_operate import InboxStatus
+from .inbox_order import Order, Priority
 from .migrate import migration_files
 from .names import Tables
 from .queries import fill, load
@@ -33,7 +33,24 @@ from .steps import as_json, chunks
 
 __all__ = ["InboxStatus", "InboxStore", "InboxTables", "check_source", "open_inbox_store"]
 
-PARTS = ("seen", "done", "state", "meta", "mine", "waiting", "letters", "stats")
+PARTS = (
+    "seen",
+    "done",
+    "state",
+    "meta",
+    "mine",
+    "waiting",
+    "letters",
+    "stats",
+    "journal",
+    "totals",
+    "alert",
+    "turn",
+    "health",
+    "map",
+    "theirs",
+    "open",
+)
 _STORES = {"postgres": "PostgresInboxStore", "sqlite": "SqliteInboxStore", "mysql": "MysqlInboxStore"}
 
 
@@ -43,16 +60,21 @@ class InboxTables(Tables):
 
     event: str = "inbox"
 
+    @property
+    def alert_channel(self) -> str:
+        """Where NOTIFY tells of alerts."""
+        return f"{self.channel[:57]}_alert"
+
     def substitutions(self, quote: str) -> dict[str, str]:
         names = Tables.substitutions(self, quote)
         prefix = f"{quote}{self.schema}{quote}." if self.schema else ""
-        names |= {"message": names["event"], "message_name": self.event}
+        names |= {"message": names["event"], "message_name": self.event, "alert_channel": self.alert_channel}
         for part in PARTS:
             names |= {part: f"{prefix}{quote}{self.part(part)}{quote}", f"{part}_name": self.part(part)}
         return names
 
 
-class InboxStore(InboxMeta, InboxGaps, InboxOperate):
+class InboxStore(InboxMaking):
     never: ClassVar[str]  # a time that does not come
 
     def __init__(self, tables: InboxTables | None = None) -> None:
@@ -69,7 +91,7 @@ class InboxStore(InboxMeta, InboxGaps, InboxOperate):
     def migrations(self) -> list[Migration]:
         names = self.tables.substitutions(self.quote)
         return [
-            Migration(version, name, fill(text, names), hashlib.sha256(text.encode()).hexdigest())
+            Migration(version, name, fill(self.fitting(text), names), hashlib.sha256(text.encode()).hexdigest())
             for version, name, text in migration_files(f"{self.dialect}/inbox")
         ]
 
@@ -79,19 +101,36 @@ class InboxStore(InboxMeta, InboxGaps, InboxOperate):
         Another transaction that has accepted the same id and not ended is waited for.
         """
         answers: list[bool] = []
+        insert = self.insert_new if (yield from self.know()) is None else self.insert_theirs
         for chunk in chunks(events):
             distinct: dict[str, Event] = {}
             for event in chunk:
                 distinct.setdefault(event.id, event)
-            new = yield from self.insert_new(list(distinct.values()), source, now)
+            new = yield from insert(list(distinct.values()), source, now)
             for event in chunk:
                 answers.append(event.id in new)
                 new.discard(event.id)
         return answers
 
+    def accepts_at_once(self, events: Sequence[Event], letters: Mapping[str, str] | None) -> bool:
+        """Whether accepting these is one statement, which needs no transaction around it."""
+        return self._single and len(events) == 1 and not letters
+
+    def claims_at_once(self, order: Order | None, priority: Priority | None) -> bool:
+        """The same of a claim."""
+        return self._single and order is None and priority is None
+
+    @property
+    def _single(self) -> bool:
+        return self._known and self.adoption is None and self.capabilities.single_statement
+
     def insert_new(self, events: Sequence[Event], source: str | None, now: datetime | None) -> Op[set[str]]:
         """One chunk of distinct events. Returns the ids that were new."""
         raise NotImplementedError
+
+    def notify(self, now: datetime | None) -> Op[bool]:
+        """Wake processors of other processes, where `capabilities.listen`. False: there are none."""
+        return bool((yield self.sql["outbox.status.notify"].bind(now=self.to_time(now))).rows)
 
     def read_only(self) -> Op[bool]:
         """Whether nothing can be accepted here, as on a standby."""

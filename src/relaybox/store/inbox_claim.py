@@ -16,11 +16,13 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from ..errors import ConfigError
+from ..event import Event
 from ..ids import key_hash, shard_of
 from ..op import Op
 from .inbox_order import Order, Priority, Standing, admit
+from .inbox_stats import InboxJournal
 from .spi import Claim, Death, Held, Retry
-from .sql_store import SqlOutboxStore, cut
+from .sql_store import cut
 
 SUSPECT = 2  # claims in a row without an outcome, from which on a message is claimed alone
 LOOK_AT = 500  # messages that an ordered claim looks at, at least: most of them may have to be held back
@@ -79,7 +81,7 @@ class Settling(NamedTuple):
     skip: list[Past]
 
 
-class InboxClaims(SqlOutboxStore):
+class InboxClaims(InboxJournal):
     def table(self, rows: Sequence[Sequence[Any]], *names: str) -> dict[str, Any]:
         """Rows as parameters: one JSON text, or an array per column."""
         raise NotImplementedError
@@ -168,10 +170,10 @@ class InboxClaims(SqlOutboxStore):
         )
         result = yield self.sql["inbox.claim.read"].bind(seqs=self.numbers(seqs), token=claim.token)
         found = {row[0]: row for row in result.rows}
-        return [
-            Arrived(self.event_row(row), row[12], row[13], row[14], bool(row[15]), row[16])
-            for row in (found[seq] for seq in seqs if seq in found)
-        ]
+        return self.arrived([found[seq] for seq in seqs if seq in found])
+
+    def arrived(self, rows: Sequence[Any]) -> list[Arrived]:
+        return [Arrived(self.event_row(row), row[12], row[13], row[14], bool(row[15]), row[16]) for row in rows]
 
     def renew_messages(self, held: Sequence[Held], lease: timedelta, now: datetime | None) -> Op[set[int]]:
         fast = yield self.sql["inbox.claim.hold_fast"].bind(**self.pairs(held))
@@ -207,10 +209,14 @@ class InboxClaims(SqlOutboxStore):
 
     # -- settle -----------------------------------------------------------------------------------
 
-    def mark(self, held: Held, received: datetime | None, now: datetime | None) -> Op[bool]:
+    def mark(self, held: Held, event: Event, now: datetime | None) -> Op[bool]:
         """Processed. For the transaction of the effect; False: the claim was lost."""
         marked = yield self.sql["inbox.settle.mark"].bind(
-            seq=held.seq, token=held.token, received=self.to_time(received), now=self.to_time(now)
+            seq=held.seq,
+            token=held.token,
+            event_type=event.type,
+            received=self.to_time(event.created_at),
+            now=self.to_time(now),
         )
         if marked.count:
             yield from self.unpend([held])
@@ -227,7 +233,9 @@ class InboxClaims(SqlOutboxStore):
         yield from self.unpend(held)
 
     def unpend(self, held: Sequence[Held]) -> Op[None]:
-        yield self.sql["inbox.settle.forget"].bind(seqs=self.numbers([one.seq for one in held]))
+        seqs = self.numbers([one.seq for one in held])
+        yield self.sql["inbox.journal.marked"].bind(seqs=seqs)
+        yield self.sql["inbox.settle.forget"].bind(seqs=seqs)
 
     def advance(self, key: str, position: int, now: datetime | None) -> Op[int | None]:
         """Its key expects the number after this one from now on. Else: the number that it expects."""
@@ -264,6 +272,7 @@ class InboxClaims(SqlOutboxStore):
         dead = [(d.seq, cut(d.error)) for d in sorted(settling.dead) if d.seq in ours]
         if dead:
             yield self.sql["inbox.settle.dead"].bind(**self.table(dead, "seqs", "errors"), now=at)
+            yield from self.journal_dead([seq for seq, _ in dead], pending=-1, dead=1)
         gone = [seq for seq, _ in dead] + [held.seq for held in settling.forget if held.seq in ours]
         if gone:
             yield self.sql["inbox.settle.forget"].bind(seqs=self.numbers(gone))

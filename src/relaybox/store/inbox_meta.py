@@ -34,9 +34,11 @@ def conflict() -> InboxOrderingPriorityConflict:
 
 
 class InboxMeta(InboxClaims):
+    def facts(self) -> Op[dict[str, str]]:
+        return dict((yield self.sql["inbox.meta.list"].bind()).rows)
+
     def plan_of(self) -> Op[Plan]:
-        result = yield self.sql["inbox.meta.list"].bind()
-        found: dict[str, str] = dict(result.rows)
+        found = yield from self.facts()
         return Plan(
             order_from(json.loads(found["order"])) if "order" in found else None,
             priority_from(json.loads(found["priority"])) if "priority" in found else None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 from ..errors import ConfigError
 from ..event import Event
@@ -16,6 +16,7 @@ from .inbox_order import position_of, priority_of
 from .sql_store import lane_key
 
 Health = Literal["healthy", "degraded", "critical"]
+State = Literal["pending", "dead", "processed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +44,26 @@ class DeadMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class InboxMessage:
+    """A message and what became of it so far. The repr shows no payload."""
+
+    event: Event
+    source: str | None
+    attempts: int
+    error: str | None
+    position: int | None
+    due: datetime | None  # when it may be tried; None: is held back, is being processed, or is over
+    over: datetime | None  # when it was processed, or given up
+    state: str  # pending, retry, claimed, held; dead; processed
+
+
+@dataclass(frozen=True, slots=True)
 class InboxStatus:
     """One look at an inbox. Counts above 10,000 are estimates where counting would be slow."""
 
     pending: int
     seen: int
     dead: int = 0
-
-
-class TypeStats(NamedTuple):
-    event_type: str
-    pending: int
-    processed: int
-    dead: int
-    average: timedelta | None  # from received to processed
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,27 +139,31 @@ class InboxOperate(InboxClaims):
         pace = yield self.sql["inbox.status.pace"].bind(now=self.to_time(now))
         return judge(counts, Pace(*pace.rows[0]), thresholds)
 
-    def types(self) -> Op[list[TypeStats]]:
-        result = yield self.sql["inbox.status.types"].bind()
-        return [
-            TypeStats(row[0], row[1], row[2], row[3], None if row[4] is None else timedelta(seconds=float(row[4])))
-            for row in result.rows
-        ]
+    def messages(self, state: State, where: MessageFilter, after: int, limit: int) -> Op[list[InboxMessage]]:
+        query = {
+            "pending": "inbox.message.waiting",
+            "dead": "inbox.message.dead",
+            "processed": "inbox.message.processed",
+        }[state]
+        result = yield self.sql[query].bind(**self._filter(where), after=after, limit=limit)
+        return [self._message(row) for row in result.rows]
+
+    def message(self, event_id: str) -> Op[InboxMessage | None]:
+        result = yield self.sql["inbox.message.find"].bind(event_id=event_id)
+        return self._message(result.rows[0]) if result.rows else None
+
+    def _message(self, row: Sequence[Any]) -> InboxMessage:
+        source, attempts, error, position, due, over, state = row[12:19]
+        due, over = (None if at is None else self.from_time(at) for at in (due, over))
+        return InboxMessage(Event.stored(self.event_row(row)), source, attempts, error, position, due, over, state)
 
     def dead_messages(self, where: MessageFilter, after: int, limit: int) -> Op[list[DeadMessage]]:
-        result = yield self.sql["inbox.dead.list"].bind(**self._filter(where), after=after, limit=limit)
-        return [
-            DeadMessage(Event.stored(self.event_row(row)), row[15], row[16], row[12], row[13], self.from_time(row[14]))
-            for row in result.rows
-        ]
+        found = yield from self.messages("dead", where, after, limit)
+        return [DeadMessage(m.event, m.source, m.position, m.attempts, m.error, cast(datetime, m.over)) for m in found]
 
     def count_dead_messages(self, where: MessageFilter) -> Op[int]:
         result = yield self.sql["inbox.dead.count"].bind(**self._filter(where))
         return int(result.rows[0][0])
-
-    def processed_messages(self, where: MessageFilter, after: int, limit: int) -> Op[list[Event]]:
-        result = yield self.sql["inbox.done.list"].bind(**self._filter(where), after=after, limit=limit)
-        return [Event.stored(self.event_row(row)) for row in result.rows]
 
     def _filter(self, where: MessageFilter) -> dict[str, Any]:
         return {
@@ -176,18 +187,18 @@ class InboxOperate(InboxClaims):
         if not events:
             return []
         rows = [(e.seq, key_hash(lane_key(e)), position_of(e), priority_of(e)) for e in events]
-        seqs = self.numbers([row[0] for row in found.rows])
         values = self.table(rows, "seqs", "hashes", "positions", "priorities")
         yield self.sql["inbox.replay.pending"].bind(**values, now=self.to_time(now))
-        yield self.sql["inbox.replay.undone"].bind(seqs=seqs)
-        yield self.sql["inbox.replay.undead"].bind(seqs=seqs)
+        seqs = [row[0] for row in found.rows]
+        yield from self._undone(seqs, pending=1)
+        yield from self._undead(seqs, pending=1)
         return [event.id for event in events]
 
     def discard_messages(self, ids: Sequence[str], now: datetime | None) -> Op[list[str]]:
         """Dead letters go with their messages; their ids stay known. An ordered key goes on past them."""
         found = yield self.sql["inbox.replay.read"].bind(event_ids=self.event_ids(ids))
         dead = [row for row in found.rows if row[12]]
-        yield from self._remove([row[0] for row in dead], "inbox.replay.undead")
+        yield from self._remove_dead([row[0] for row in dead])
         events = [Event.stored(self.event_row(row)) for row in dead]
         for event in events:
             position = position_of(event)
@@ -200,17 +211,29 @@ class InboxOperate(InboxClaims):
 
     def drain_processed(self, before: datetime, limit: int) -> Op[int]:
         old = yield self.sql["inbox.drain.processed"].bind(before=self.to_time(before), limit=limit)
-        return (yield from self._remove([row[0] for row in old.rows], "inbox.replay.undone"))
+        seqs = [row[0] for row in old.rows]
+        if seqs:
+            yield from self._undone(seqs, pending=0)
+            yield self.sql["inbox.drain.message"].bind(seqs=self.numbers(seqs))
+        return len(seqs)
 
     def drain_dead(self, before: datetime, limit: int) -> Op[int]:
         old = yield self.sql["inbox.drain.dead"].bind(before=self.to_time(before), limit=limit)
-        return (yield from self._remove([row[0] for row in old.rows], "inbox.replay.undead"))
+        return (yield from self._remove_dead([row[0] for row in old.rows]))
 
-    def _remove(self, seqs: Sequence[int], mark: str) -> Op[int]:
+    def _remove_dead(self, seqs: Sequence[int]) -> Op[int]:
         if seqs:
-            yield self.sql[mark].bind(seqs=self.numbers(seqs))
+            yield from self._undead(seqs, pending=0)
             yield self.sql["inbox.drain.message"].bind(seqs=self.numbers(seqs))
         return len(seqs)
+
+    def _undone(self, seqs: Sequence[int], *, pending: int) -> Op[None]:
+        yield from self.journal_done(seqs, pending=pending)
+        yield self.sql["inbox.replay.undone"].bind(seqs=self.numbers(seqs))
+
+    def _undead(self, seqs: Sequence[int], *, pending: int) -> Op[None]:
+        yield from self.journal_dead(seqs, pending=pending, dead=-1)
+        yield self.sql["inbox.replay.undead"].bind(seqs=self.numbers(seqs))
 
     def drain_seen(self, before: datetime, limit: int) -> Op[int]:
         return (yield self.sql["inbox.drain.seen"].bind(before=self.to_time(before), limit=limit)).count

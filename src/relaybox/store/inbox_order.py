@@ -175,5 +175,5 @@ def _number(event: Event, names: Sequence[str]) -> int | None:
     text = event.headers_text
     if text is None or names[0] not in text:
         return None
-    found = next((event.headers[name] for name in names if name in event.headers), "")
+    found = str(next((event.headers[name] for name in names if name in event.headers), ""))
     return int(found) if found.isascii() and found.isdigit() and len(found) <= 19 else None

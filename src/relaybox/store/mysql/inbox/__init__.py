@@ -33,6 +33,7 @@ class MysqlInboxStore(InboxStore, MysqlStore):
                 for event in fresh
             ]
             yield self.sql["inbox.accept.pending"].bind(rows=as_json(pending), now=at)
+            yield from self.journal_accepted(fresh)
         return new
 
     def _see(self, ids: set[str], at: Any) -> Op[set[str]]:
@@ -43,3 +44,19 @@ class MysqlInboxStore(InboxStore, MysqlStore):
             return ids if seen.count else set()
         mine = yield self.sql["inbox.accept.new"].bind(**values)
         return {row[0] for row in mine.rows}
+
+    # -- adopted tables ---------------------------------------------------------------------------
+
+    def enter(self, name: str, **values: Any) -> Op[Sequence[int]]:
+        found = yield self.sql[name].bind(**values)
+        if not found.rows:
+            return []
+        ids, token = as_json([row[0] for row in found.rows]), new_token()
+        yield self.sql["inbox.adopt.enter"].bind(ids=ids, token=token, now=values["now"])
+        return [row[0] for row in (yield self.sql["inbox.adopt.entered"].bind(token=token)).rows]
+
+    def see(self, ids: Sequence[str], now: datetime | None) -> Op[set[str]]:
+        return self._see(set(ids), self.to_time(now))
+
+    def unlock_schema(self) -> Op[None]:
+        yield self.sql["schema.unlock"].bind()

@@ -1,4 +1,4 @@
-"""An inbox on PostgreSQL: accepting is one statement."""
+"""An inbox on PostgreSQL: accepting is one statement, and so is a claim where nothing decides but time."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 
 from ....event import Event
 from ....ids import key_hash
-from ....op import Op
+from ....op import Op, Statement
 from ...inbox import InboxStore
-from ...inbox_order import position_of, priority_of
-from ...spi import Held
+from ...inbox_claim import SUSPECT, Arrived, Share
+from ...inbox_order import Order, Priority, position_of, priority_of
+from ...spi import Claim, Held
 from ...sql_store import lane_key
 from .. import PostgresStore, event_arrays
 
@@ -25,7 +26,12 @@ class PostgresInboxStore(InboxStore, PostgresStore):
     def event_ids(self, ids: Sequence[str]) -> Any:
         return list(ids)
 
+    def their_ids(self, ids: Sequence[Any]) -> Any:
+        return [str(one) for one in ids]
+
     def insert_new(self, events: Sequence[Event], source: str | None, now: datetime | None) -> Op[set[str]]:
+        if len(events) == 1:
+            return (yield from self._insert_one(events[0], source, now))
         result = yield self.sql["inbox.accept"].bind(
             **event_arrays(events),
             key_hashes=[key_hash(lane_key(event)) for event in events],
@@ -36,6 +42,35 @@ class PostgresInboxStore(InboxStore, PostgresStore):
         )
         return {row[0] for row in result.rows}
 
+    def _insert_one(self, event: Event, source: str | None, now: datetime | None) -> Op[set[str]]:
+        params = self.columns(event, now)
+        params["source"] = source
+        params["key_hash"] = key_hash(lane_key(event))
+        params["position"] = position_of(event)
+        params["priority"] = priority_of(event)
+        result = yield Statement(self.sql["inbox.accept.one"], params)
+        return {event.id} if result.count else set()
+
+    def claim_messages(
+        self,
+        claim: Claim,
+        limit: int,
+        now: datetime | None,
+        *,
+        share: Share,
+        order: Order | None = None,
+        priority: Priority | None = None,
+    ) -> Op[tuple[list[Arrived], bool]]:
+        if not self.claims_at_once(order, priority):
+            return (yield from super().claim_messages(claim, limit, now, share=share, order=order, priority=priority))
+        result = yield self.sql["inbox.claim"].bind(
+            **self._claim(claim, limit, now), worker=share.worker, workers=share.workers, suspect=SUSPECT
+        )
+        return self.arrived(result.rows), bool(result.rows)
+
     def unpend(self, held: Sequence[Held]) -> Op[None]:
         """The mark has done it."""
         yield from ()
+
+    def fold(self, limit: int) -> Op[int]:
+        return int((yield self.sql["inbox.journal.fold"].bind(limit=limit)).rows[0][0])

@@ -42,6 +42,8 @@ class MarkOps(LogQueries):
             return 0
         log = self.log(topic.id)
         if topic.topic.tracking == "bitmap":
+            if len(seqs) > 1:
+                yield log["topic.mark.lock_unacked"].bind(seqs=list(seqs), bit=group.bit)
             acked = yield log["topic.mark.ack"].bind(seqs=list(seqs), bit=group.bit, now=now)
             return int(acked.rows[0][0])
         open_ = yield log["topic.mark.lock"].bind(seqs=list(seqs))

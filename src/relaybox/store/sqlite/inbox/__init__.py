@@ -39,4 +39,5 @@ class SqliteInboxStore(InboxStore, SqliteStore):
             for seq, event in zip(seqs, fresh, strict=True)
         ]
         yield self.sql["inbox.accept.pending"].bind(rows=as_json(pending), now=at)
+        yield from self.journal_accepted(fresh)
         return new

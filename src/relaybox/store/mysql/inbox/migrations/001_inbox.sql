@@ -65,6 +65,8 @@ CREATE TABLE IF NOT EXISTS {dead} (
   attempts   integer     NOT NULL,
   last_error text,
   dead_at    datetime(6) NOT NULL,
+  told       boolean     NOT NULL DEFAULT false,
+  KEY {dead_name}_new (told, seq),
   KEY {dead_name}_pos (key_hash, position)
 ) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
@@ -77,6 +79,43 @@ CREATE TABLE IF NOT EXISTS {state} (
   moved_at     datetime(6)     NOT NULL,
   PRIMARY KEY (key_hash, aggregate_id)
 ) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- How the numbers by type change: written with every change, folded into the totals from time to time. Nobody waits for
+-- anybody here, and a late commit is folded late. NULL: no change.
+CREATE TABLE IF NOT EXISTS {journal} (
+  id         bigint       NOT NULL AUTO_INCREMENT PRIMARY KEY,
+  event_type varchar(255) NOT NULL,
+  pending    integer,
+  processed  integer,
+  dead       integer,
+  waited     bigint                       -- microseconds from received to processed, in sum
+) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- What was folded. The view of the stats adds what was not yet.
+CREATE TABLE IF NOT EXISTS {totals} (
+  event_type varchar(255) NOT NULL PRIMARY KEY,
+  pending    bigint       NOT NULL,
+  processed  bigint       NOT NULL,
+  dead       bigint       NOT NULL,
+  waited     bigint       NOT NULL
+) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Gaps that somebody was told of and that are open still.
+CREATE TABLE IF NOT EXISTS {alert} (
+  aggregate_id varbinary(1020) NOT NULL,
+  first        bigint          NOT NULL,
+  last         bigint          NOT NULL,
+  told_at      datetime(6)     NOT NULL,
+  PRIMARY KEY (aggregate_id, first)
+) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Work that one processor does for all, and when it is due again.
+CREATE TABLE IF NOT EXISTS {turn} (
+  job varchar(16) NOT NULL PRIMARY KEY,
+  due datetime(6) NOT NULL
+) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+INSERT IGNORE INTO {turn} (job, due) VALUES ('alerts', '1970-01-01');
 
 -- A running processor. Its claims are free as soon as `expires_at` has passed.
 CREATE TABLE IF NOT EXISTS {instance} (
@@ -119,10 +158,30 @@ SELECT m.seq, m.event_id, m.event_type, m.source, m.aggregate_id, m.received_at,
 FROM {dead} d JOIN {message} m ON m.seq = d.seq;
 
 CREATE OR REPLACE VIEW {stats} AS
-SELECT m.event_type, count(p.seq) AS pending, count(f.seq) AS processed, count(d.seq) AS dead,
-       avg(f.waited) AS avg_processing_sec
-FROM {message} m
-LEFT JOIN {pending} p ON p.seq = m.seq
-LEFT JOIN {done} f ON f.seq = m.seq
-LEFT JOIN {dead} d ON d.seq = m.seq
-GROUP BY m.event_type;
+SELECT event_type, CAST(coalesce(sum(pending), 0) AS signed) AS pending, CAST(coalesce(sum(processed), 0) AS signed) AS processed,
+       CAST(coalesce(sum(dead), 0) AS signed) AS dead, sum(waited) / 1e6 / nullif(sum(processed), 0) AS avg_processing_sec
+FROM (SELECT event_type, pending, processed, dead, waited FROM {totals}
+      UNION ALL SELECT event_type, pending, processed, dead, waited FROM {journal}) x
+GROUP BY event_type
+HAVING sum(pending) <> 0 OR sum(processed) <> 0 OR sum(dead) <> 0;
+
+-- Inbox.health() in SQL, with the thresholds that it has by itself.
+CREATE OR REPLACE VIEW {health} AS
+SELECT pending_count, dead_letter_count, avg_processing_time_sec, oldest_pending_age_sec, throughput_per_sec, processors,
+       CASE WHEN pending_count >= 100000 OR dead_letter_count >= 100 OR oldest_pending_age_sec >= 900 THEN 'critical'
+            WHEN pending_count >= 1000 OR dead_letter_count >= 1 OR oldest_pending_age_sec >= 60
+                 OR (pending_count > 0 AND processors = 0) THEN 'degraded'
+            ELSE 'healthy' END AS health_status
+FROM (
+  SELECT CAST(coalesce((SELECT sum(pending) FROM {stats}), 0) AS signed) AS pending_count,
+         CAST(coalesce((SELECT sum(dead) FROM {stats}), 0) AS signed) AS dead_letter_count,
+         l.waited AS avg_processing_time_sec,
+         coalesce((SELECT timestampdiff(MICROSECOND, m.received_at, utc_timestamp(6)) / 1000000e0
+                   FROM (SELECT min(seq) AS seq FROM {pending}) p JOIN {message} m ON m.seq = p.seq), 0)
+           AS oldest_pending_age_sec,
+         l.n / greatest(coalesce(timestampdiff(MICROSECOND, l.since, utc_timestamp(6)) / 1000000e0, 1), 1)
+           AS throughput_per_sec,
+         (SELECT count(*) FROM {instance} i WHERE i.expires_at >= utc_timestamp(6)) AS processors
+  FROM (SELECT count(*) AS n, min(processed_at) AS since, avg(waited) AS waited
+        FROM (SELECT processed_at, waited FROM {done} WHERE processed_at > utc_timestamp(6) - INTERVAL 60 SECOND
+              ORDER BY processed_at DESC LIMIT 1000) x) l) h;

@@ -72,11 +72,13 @@ LEFT JOIN {state} t ON t.key_hash = h.key_hash AND t.aggregate_id = CAST(m.aggre
 SELECT m.aggregate_id, g.beginning, g.ending, timestampdiff(MICROSECOND, m.received_at, {clock}) / 1000000e0,
        EXISTS (SELECT 1 FROM {dead} d WHERE d.key_hash = g.key_hash AND d.position BETWEEN g.beginning AND g.ending)
 FROM (
-  SELECT e.seq, e.key_hash, coalesce(e.previous + 1, t.next, :start) AS beginning, e.position - 1 AS ending
+  SELECT e.seq, e.key_hash, e.position - 1 AS ending,
+         greatest(coalesce(e.previous + 1, t.next, :start), coalesce(t.next, e.previous + 1, :start)) AS beginning
   FROM (SELECT seq, key_hash, position, lag(position) OVER (PARTITION BY key_hash ORDER BY position) AS previous
-        FROM {pending} FORCE INDEX ({pending_name}_pos) WHERE position IS NOT NULL AND NOT replayed) e
-  LEFT JOIN {state} t ON e.previous IS NULL AND t.key_hash = e.key_hash
-  WHERE (e.previous IS NULL OR e.position > e.previous + 1) AND coalesce(e.previous + 1, t.next, :start) < e.position
+        FROM {pending} FORCE INDEX ({pending_name}_pos) WHERE position IS NOT NULL) e
+  LEFT JOIN {state} t ON t.key_hash = e.key_hash
+  WHERE e.previous IS NULL OR e.position > e.previous + 1
+  HAVING beginning <= ending
   ORDER BY e.seq LIMIT :limit) g
 JOIN {message} m ON m.seq = g.seq
 WHERE m.aggregate_id IS NOT NULL

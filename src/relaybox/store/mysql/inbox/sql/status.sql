@@ -6,10 +6,12 @@ SELECT CASE WHEN p.n <= 10000 THEN p.n
        CASE WHEN s.n <= 10000 THEN s.n
             ELSE (SELECT greatest(table_rows, s.n) FROM information_schema.tables
                   WHERE table_schema = {database} AND table_name = '{seen_name}') END,
-       d.n
+       CASE WHEN d.n <= 10000 THEN d.n
+            ELSE (SELECT greatest(table_rows, d.n) FROM information_schema.tables
+                  WHERE table_schema = {database} AND table_name = '{dead_name}') END
 FROM (SELECT count(*) AS n FROM (SELECT 1 FROM {pending} LIMIT 10001) x) p,
      (SELECT count(*) AS n FROM (SELECT 1 FROM {seen} LIMIT 10001) x) s,
-     (SELECT count(*) AS n FROM {dead}) d
+     (SELECT count(*) AS n FROM (SELECT 1 FROM {dead} LIMIT 10001) x) d
 
 -- name: inbox.status.pace -> rows
 -- Seconds the oldest waiting message is here; of what was processed in the last minute (the last thousand at most) how

@@ -56,7 +56,7 @@ CREATE TABLE {seen} (
   seen_at  timestamptz  NOT NULL
 );
 
-CREATE INDEX "{seen_name}_at" ON {seen} USING brin (seen_at);
+CREATE INDEX "{seen_name}_at" ON {seen} (seen_at);
 
 -- When a message was processed. Written in the transaction of its effect.
 CREATE TABLE {done} (
@@ -76,10 +76,13 @@ CREATE TABLE {dead} (
   replayed   boolean     NOT NULL,
   attempts   integer     NOT NULL,
   last_error text,
-  dead_at    timestamptz NOT NULL
+  dead_at    timestamptz NOT NULL,
+  told       boolean     NOT NULL DEFAULT false
 );
 
 CREATE INDEX "{dead_name}_pos" ON {dead} (key_hash, position) WHERE position IS NOT NULL;
+
+CREATE INDEX "{dead_name}_new" ON {dead} (seq) WHERE NOT told;
 
 -- The next number of each key. It is never taken back: neither retention nor a replay starts a key anew.
 CREATE TABLE {state} (
@@ -89,6 +92,44 @@ CREATE TABLE {state} (
   moved_at     timestamptz  NOT NULL,
   PRIMARY KEY (key_hash, aggregate_id)
 ) WITH (fillfactor = 80);
+
+-- How the numbers by type change: written with every change, folded into the totals from time to time. Nobody waits for
+-- anybody here, and a late commit is folded late. NULL: no change.
+CREATE TABLE {journal} (
+  event_type varchar(255) NOT NULL,
+  pending    integer,
+  processed  integer,
+  dead       integer,
+  waited     bigint                       -- microseconds from received to processed, in sum
+) WITH (
+  autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0
+);
+
+-- What was folded. The view of the stats adds what was not yet.
+CREATE TABLE {totals} (
+  event_type varchar(255) PRIMARY KEY,
+  pending    bigint       NOT NULL,
+  processed  bigint       NOT NULL,
+  dead       bigint       NOT NULL,
+  waited     bigint       NOT NULL
+) WITH (fillfactor = 50);
+
+-- Gaps that somebody was told of and that are open still.
+CREATE TABLE {alert} (
+  aggregate_id varchar(255) COLLATE "C" NOT NULL,
+  first        bigint       NOT NULL,
+  last         bigint       NOT NULL,
+  told_at      timestamptz  NOT NULL,
+  PRIMARY KEY (aggregate_id, first)
+);
+
+-- Work that one processor does for all, and when it is due again.
+CREATE TABLE {turn} (
+  job varchar(16) PRIMARY KEY,
+  due timestamptz NOT NULL
+);
+
+INSERT INTO {turn} (job, due) VALUES ('alerts', '-infinity');
 
 -- A running processor. Its claims are free as soon as `expires_at` has passed.
 CREATE TABLE {instance} (
@@ -137,10 +178,29 @@ SELECT m.seq, m.event_id, m.event_type, m.source, m.aggregate_id, m.received_at,
 FROM {dead} d JOIN {message} m ON m.seq = d.seq;
 
 CREATE VIEW {stats} AS
-SELECT m.event_type, count(p.seq) AS pending, count(f.seq) AS processed, count(d.seq) AS dead,
-       avg(f.waited) AS avg_processing_sec
-FROM {message} m
-LEFT JOIN {pending} p ON p.seq = m.seq
-LEFT JOIN {done} f ON f.seq = m.seq
-LEFT JOIN {dead} d ON d.seq = m.seq
-GROUP BY m.event_type;
+SELECT event_type, coalesce(sum(pending), 0)::bigint AS pending, coalesce(sum(processed), 0)::bigint AS processed,
+       coalesce(sum(dead), 0)::bigint AS dead, (sum(waited) / 1e6 / nullif(sum(processed), 0))::float8 AS avg_processing_sec
+FROM (SELECT event_type, pending, processed, dead, waited FROM {totals}
+      UNION ALL SELECT event_type, pending, processed, dead, waited FROM {journal}) x
+GROUP BY event_type
+HAVING sum(pending) <> 0 OR sum(processed) <> 0 OR sum(dead) <> 0;
+
+-- Inbox.health() in SQL, with the thresholds that it has by itself.
+CREATE VIEW {health} AS
+SELECT pending_count, dead_letter_count, avg_processing_time_sec, oldest_pending_age_sec, throughput_per_sec, processors,
+       CASE WHEN pending_count >= 100000 OR dead_letter_count >= 100 OR oldest_pending_age_sec >= 900 THEN 'critical'
+            WHEN pending_count >= 1000 OR dead_letter_count >= 1 OR oldest_pending_age_sec >= 60
+                 OR (pending_count > 0 AND processors = 0) THEN 'degraded'
+            ELSE 'healthy' END AS health_status
+FROM (
+  SELECT coalesce((SELECT sum(pending) FROM {stats}), 0)::bigint AS pending_count,
+         coalesce((SELECT sum(dead) FROM {stats}), 0)::bigint AS dead_letter_count,
+         l.waited AS avg_processing_time_sec,
+         coalesce((SELECT extract(epoch FROM clock_timestamp() - m.received_at)::float8
+                   FROM (SELECT seq FROM {pending} ORDER BY seq LIMIT 1) p JOIN {message} m ON m.seq = p.seq), 0)
+           AS oldest_pending_age_sec,
+         l.n / greatest(extract(epoch FROM clock_timestamp() - l.since)::float8, 1) AS throughput_per_sec,
+         (SELECT count(*) FROM {instance} WHERE expires_at >= clock_timestamp()) AS processors
+  FROM (SELECT count(*) AS n, coalesce(min(processed_at), clock_timestamp()) AS since, avg(waited) AS waited
+        FROM (SELECT processed_at, waited FROM {done} WHERE processed_at > now() - interval '1 minute'
+              ORDER BY processed_at DESC LIMIT 1000) x) l) h;

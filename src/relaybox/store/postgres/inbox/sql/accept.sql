@@ -1,7 +1,23 @@
+-- name: inbox.accept.one -> count
+-- One message, in one round trip and by itself a transaction. 1: it was new. ON CONFLICT waits for a transaction that
+-- has inserted the same id and not ended: committed, the id is a duplicate; rolled back, it is ours.
+WITH fresh AS (
+  INSERT INTO {seen} (event_id, seen_at) VALUES (:event_id, coalesce(:now, clock_timestamp()))
+  ON CONFLICT DO NOTHING
+  RETURNING nextval('{seq}') AS seq, event_id, seen_at),
+m AS (
+  INSERT INTO {message} (seq, event_id, event_type, source, aggregate_type, aggregate_id, tenant_id, content_type,
+                         payload, headers, occurred_at, received_at)
+  SELECT seq, event_id, :event_type, :source, :aggregate_type, :aggregate_id, :tenant_id, :content_type,
+         :payload, :headers, :occurred_at, seen_at FROM fresh),
+j AS (
+  INSERT INTO {journal} (event_type, pending) SELECT :event_type, 1 FROM fresh)
+INSERT INTO {pending} (seq, due, key_hash, position, priority, attempts)
+SELECT seq, seen_at, :key_hash, :position, :priority, 0 FROM fresh
+
 -- name: inbox.accept -> rows
--- One round trip for one message or a thousand; answers the ids that were new. Numbers are drawn in list order.
--- ON CONFLICT waits for a transaction that has inserted the same id and not ended: committed, the id is a duplicate;
--- rolled back, it is ours. Ids are inserted in one order by all, so that no two batches wait for each other.
+-- One round trip for a thousand; answers the ids that were new. Numbers are drawn in list order. Ids are inserted in one
+-- order by all, so that no two batches wait for each other.
 -- IS TRUE keeps the planner from a join of the new ids, which our sessions would do as a nested loop.
 WITH given AS MATERIALIZED (
   SELECT nextval('{seq}') AS seq, o.*
@@ -26,5 +42,7 @@ m AS (
          payload, headers, occurred_at, coalesce(:now, clock_timestamp()) FROM kept),
 p AS (
   INSERT INTO {pending} (seq, due, key_hash, position, priority, attempts)
-  SELECT seq, coalesce(:now, clock_timestamp()), key_hash, position, priority, 0 FROM kept)
+  SELECT seq, coalesce(:now, clock_timestamp()), key_hash, position, priority, 0 FROM kept),
+j AS (
+  INSERT INTO {journal} (event_type, pending) SELECT event_type, count(*) FROM kept GROUP BY event_type)
 SELECT event_id FROM kept

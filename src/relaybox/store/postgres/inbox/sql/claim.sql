@@ -1,7 +1,36 @@
+-- name: inbox.claim -> rows
+-- Pick, take and read in one round trip, where neither numbers nor priorities decide. What :suspect claims have left
+-- without an outcome goes alone. The longest-due rows, locked; others pass over them. With :workers only the keys of one
+-- worker's share. The scalar subquery lets the index on (due, seq) bound the scan: clock_timestamp() alone is volatile.
+-- The commit does not wait for the disk: a claim lost in a crash leaves the messages waiting, and the commit of an effect
+-- does wait. Attempts are counted here: a message that kills its process counts too. A message row that somebody deleted
+-- still comes back (LEFT JOIN), so that its pending row can go.
+WITH clock AS MATERIALIZED (
+  SELECT coalesce(:now, clock_timestamp()) AS now, set_config('synchronous_commit', 'off', true)),
+picked AS MATERIALIZED (
+  SELECT seq, due, strikes FROM {pending}
+  WHERE due <= (SELECT now FROM clock)
+    AND (:workers::integer = 1 OR (key_hash >> 32) % :workers::integer = :worker::integer)
+  ORDER BY due, seq LIMIT :limit
+  FOR UPDATE SKIP LOCKED),
+head AS MATERIALIZED (
+  SELECT seq, strikes FROM picked ORDER BY due, seq LIMIT 1),
+taken AS (
+  UPDATE {pending} p
+  SET due = (SELECT now FROM clock) + make_interval(secs => :lease::float8), token = :token, owner = :owner,
+      claimed_at = (SELECT now FROM clock), attempts = p.attempts + 1, strikes = p.strikes + 1, held = false
+  FROM picked k
+  WHERE p.seq = k.seq AND CASE WHEN (SELECT strikes FROM head) < :suspect THEN k.strikes < :suspect
+                               ELSE k.seq = (SELECT seq FROM head) END
+  RETURNING k.due, p.seq, p.attempts, p.key_hash, p.position, p.replayed, p.strikes)
+SELECT t.seq, m.event_id, m.event_type, m.aggregate_type, m.aggregate_id, m.tenant_id, m.content_type,
+       m.payload, m.headers, m.occurred_at, NULL, m.received_at, t.attempts, t.key_hash, t.position, t.replayed,
+       t.strikes
+FROM taken t LEFT JOIN {message} m ON m.seq = t.seq
+ORDER BY t.due, t.seq
+
 -- name: inbox.claim.pick -> rows
--- The longest-due rows, locked; others pass over them. With :workers only the keys of one worker's share. The scalar
--- subquery lets the index on (due, seq) bound the scan: clock_timestamp() alone is volatile. The commit does not wait
--- for the disk: a claim lost in a crash leaves the messages waiting, and the commit of an effect does wait.
+-- The same in steps: numbers or priorities decide in between, or the rows are somebody else's table.
 WITH clock AS MATERIALIZED (
   SELECT coalesce(:now, clock_timestamp()) AS now, set_config('synchronous_commit', 'off', true))
 SELECT seq, strikes FROM {pending}
@@ -24,14 +53,12 @@ WHERE seq = ANY(:seqs::bigint[]) AND due <= (SELECT coalesce(:now, clock_timesta
 FOR UPDATE SKIP LOCKED
 
 -- name: inbox.claim.take -> count
--- Attempts are counted here: a message that kills its process counts too.
 UPDATE {pending}
 SET due = coalesce(:now, clock_timestamp()) + make_interval(secs => :lease::float8), token = :token, owner = :owner,
     claimed_at = coalesce(:now, clock_timestamp()), attempts = attempts + 1, strikes = strikes + 1, held = false
 WHERE seq = ANY(:seqs::bigint[])
 
 -- name: inbox.claim.read -> rows
--- A message row that somebody deleted still comes back (LEFT JOIN), so that its pending row can go.
 SELECT p.seq, m.event_id, m.event_type, m.aggregate_type, m.aggregate_id, m.tenant_id, m.content_type,
        m.payload, m.headers, m.occurred_at, NULL, m.received_at, p.attempts, p.key_hash, p.position, p.replayed,
        p.strikes

@@ -73,17 +73,27 @@ WHERE h.held
 -- name: inbox.order.gaps -> rows
 -- Every run of missing numbers: before the first that waits (compared with the state) and between two that wait; with
 -- the seconds since the message behind it came, and whether a dead letter lies in it. Reads pending rows only, by their
--- index, whatever was processed; messages and letters are looked up only for what is shown.
-WITH here AS (
-  SELECT seq, key_hash, position, lag(position) OVER (PARTITION BY key_hash ORDER BY position) AS previous
-  FROM {pending} WHERE position IS NOT NULL AND NOT replayed),
-edges AS MATERIALIZED (
-  SELECT * FROM here WHERE previous IS NULL OR position > previous + 1),
+-- index, whatever was processed: counting shows which keys are torn, and only of those neighbours are compared. What is
+-- shown of a gap is looked up for the ones that are shown.
+WITH keys AS MATERIALIZED (
+  SELECT key_hash, min(position) AS low, count(DISTINCT position) <= max(position) - min(position) AS torn
+  FROM {pending} WHERE position IS NOT NULL GROUP BY key_hash),
+edges AS (
+  SELECT key_hash, NULL::bigint AS previous, low AS position FROM keys
+  UNION ALL
+  SELECT k.key_hash, h.previous, h.position FROM keys k
+  CROSS JOIN LATERAL (SELECT p.position, lag(p.position) OVER (ORDER BY p.position) AS previous FROM {pending} p
+                      WHERE p.key_hash = k.key_hash AND p.position IS NOT NULL) h
+  WHERE k.torn AND h.position > h.previous + 1),
+missing AS MATERIALIZED (
+  SELECT e.key_hash, coalesce(greatest(e.previous + 1, s.next), :start::bigint) AS first, e.position - 1 AS last
+  FROM edges e LEFT JOIN {state} s ON s.key_hash = e.key_hash
+  WHERE coalesce(greatest(e.previous + 1, s.next), :start::bigint) < e.position),
 gaps AS MATERIALIZED (
-  SELECT e.seq, e.key_hash, coalesce(e.previous + 1, s.next, :start::bigint) AS first, e.position - 1 AS last
-  FROM edges e LEFT JOIN {state} s ON e.previous IS NULL AND s.key_hash = e.key_hash
-  WHERE coalesce(e.previous + 1, s.next, :start::bigint) < e.position
-  ORDER BY e.seq LIMIT :limit)
+  SELECT behind.seq, g.key_hash, g.first, g.last FROM missing g
+  CROSS JOIN LATERAL (SELECT p.seq FROM {pending} p WHERE p.key_hash = g.key_hash AND p.position = g.last + 1
+                        AND p.position IS NOT NULL LIMIT 1) behind
+  ORDER BY behind.seq LIMIT :limit)
 SELECT m.aggregate_id, g.first, g.last, extract(epoch FROM coalesce(:now, clock_timestamp()) - m.received_at)::float8,
        EXISTS (SELECT 1 FROM {dead} d WHERE d.key_hash = g.key_hash AND d.position IS NOT NULL
                                         AND d.position BETWEEN g.first AND g.last)

@@ -1,11 +1,15 @@
 -- name: inbox.settle.mark -> count
 -- Processed, in the transaction of the effect: the row under our token goes, and with it the claim; another processor
 -- passes over it from here on. No row: the claim was lost, and nothing may be done.
-WITH gone AS (DELETE FROM {pending} WHERE seq = :seq AND token = :token RETURNING seq, attempts)
-INSERT INTO {done} (seq, processed_at, attempts, waited)
-SELECT seq, coalesce(:now, clock_timestamp()), attempts,
-       extract(epoch FROM coalesce(:now, clock_timestamp()) - :received::timestamptz)
-FROM gone
+WITH gone AS (DELETE FROM {pending} WHERE seq = :seq AND token = :token RETURNING seq, attempts),
+marked AS (
+  INSERT INTO {done} (seq, processed_at, attempts, waited)
+  SELECT seq, coalesce(:now, clock_timestamp()), attempts,
+         extract(epoch FROM coalesce(:now, clock_timestamp()) - :received::timestamptz)
+  FROM gone
+  RETURNING waited)
+INSERT INTO {journal} (event_type, pending, processed, waited)
+SELECT :event_type::text, -1, 1, round(waited * 1000000) FROM marked
 
 -- name: inbox.settle.lock -> rows
 -- Of a batch what is still ours; from here on nobody else's.
@@ -18,11 +22,17 @@ FOR UPDATE OF p
 WITH gone AS (
   DELETE FROM {pending} p USING unnest(:seqs::bigint[], :tokens::bigint[]) AS s(seq, token)
   WHERE p.seq = s.seq AND p.token = s.token
-  RETURNING p.seq, p.attempts)
-INSERT INTO {done} (seq, processed_at, attempts, waited)
-SELECT g.seq, coalesce(:now, clock_timestamp()), g.attempts,
-       coalesce(extract(epoch FROM coalesce(:now, clock_timestamp()) - m.received_at), 0)
-FROM gone g LEFT JOIN {message} m ON m.seq = g.seq
+  RETURNING p.seq, p.attempts),
+timed AS MATERIALIZED (
+  SELECT g.seq, g.attempts, m.event_type,
+         coalesce(extract(epoch FROM coalesce(:now, clock_timestamp()) - m.received_at), 0)::float8 AS waited
+  FROM gone g LEFT JOIN {message} m ON m.seq = g.seq),
+marked AS (
+  INSERT INTO {done} (seq, processed_at, attempts, waited)
+  SELECT seq, coalesce(:now, clock_timestamp()), attempts, waited FROM timed)
+INSERT INTO {journal} (event_type, pending, processed, waited)
+SELECT event_type, -count(*), count(*), sum(round(waited * 1000000)) FROM timed
+WHERE event_type IS NOT NULL GROUP BY event_type
 
 -- name: inbox.settle.retry -> count
 UPDATE {pending} p

@@ -43,20 +43,28 @@ CREATE INDEX "{mark_name}_open" ON {mark} (seq) WHERE completed_at IS NULL
 DROP TABLE IF EXISTS {mark}, {ack}
 
 -- name: topic.mark.ack -> rows
--- One statement: the bit, and the time when it was the last. A group that is not required is noted all the same, so that
--- a backfill which adds it later knows.
-WITH p AS MATERIALIZED (
-  SELECT seq FROM {mark}
-  WHERE seq = ANY(:seqs::bigint[]) AND completed_at IS NULL AND done & (1::bigint << :bit::integer) = 0
-  ORDER BY seq FOR UPDATE),
-u AS (
+-- The bit, and the time when it was the last. A group that is not required is noted all the same, so that a backfill which
+-- adds it later knows. Several are locked before, by a statement of its own: groups that stand at the same place wait for
+-- each other there, and after a wait this one sees the rows as they are. In one statement with the lock it would see old
+-- versions, and each row would have to be looked up and tested again.
+WITH u AS (
   UPDATE {mark} m
   SET done = m.done | (1::bigint << :bit::integer),
       completed_at = CASE WHEN m.required <> 0 AND m.required & ~(m.done | (1::bigint << :bit::integer)) = 0
                           THEN coalesce(:now, clock_timestamp()) END
-  FROM p WHERE m.seq = p.seq
+  WHERE m.seq = ANY(:seqs::bigint[]) AND m.completed_at IS NULL AND m.done & (1::bigint << :bit::integer) = 0
   RETURNING m.completed_at)
 SELECT count(completed_at) FROM u
+
+-- name: topic.mark.lock_unacked -> rows
+-- By one number at a time, not by ANY: a row that changed while we waited is tested again, and a test against an array
+-- takes as long as the array is.
+SELECT count(*)
+FROM (SELECT u.seq FROM unnest(:seqs::bigint[]) AS u(seq) ORDER BY u.seq) u
+CROSS JOIN LATERAL (
+  SELECT 1 FROM {mark} m
+  WHERE m.seq = u.seq AND m.completed_at IS NULL AND m.done & (1::bigint << :bit::integer) = 0
+  FOR UPDATE) p
 
 -- name: topic.mark.lock -> rows
 SELECT seq FROM {mark} WHERE seq = ANY(:seqs::bigint[]) AND completed_at IS NULL ORDER BY seq FOR UPDATE

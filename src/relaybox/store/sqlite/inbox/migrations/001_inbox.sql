@@ -68,10 +68,13 @@ CREATE TABLE {dead} (
   replayed   integer NOT NULL,
   attempts   integer NOT NULL,
   last_error text,
-  dead_at    integer NOT NULL
+  dead_at    integer NOT NULL,
+  told       integer NOT NULL DEFAULT 0
 );
 
 CREATE INDEX {dead_name}_pos ON {dead} (key_hash, position) WHERE position IS NOT NULL;
+
+CREATE INDEX {dead_name}_new ON {dead} (seq) WHERE NOT told;
 
 -- The next number of each key. It is never taken back: neither retention nor a replay starts a key anew.
 CREATE TABLE {state} (
@@ -81,6 +84,43 @@ CREATE TABLE {state} (
   moved_at     integer      NOT NULL,
   PRIMARY KEY (key_hash, aggregate_id)
 ) WITHOUT ROWID;
+
+-- How the numbers by type change: written with every change, folded into the totals from time to time. Nobody waits for
+-- anybody here, and a late commit is folded late. NULL: no change.
+CREATE TABLE {journal} (
+  id         integer      PRIMARY KEY,
+  event_type varchar(255) NOT NULL,
+  pending    integer,
+  processed  integer,
+  dead       integer,
+  waited     integer                      -- microseconds from received to processed, in sum
+);
+
+-- What was folded. The view of the stats adds what was not yet.
+CREATE TABLE {totals} (
+  event_type varchar(255) PRIMARY KEY,
+  pending    integer      NOT NULL,
+  processed  integer      NOT NULL,
+  dead       integer      NOT NULL,
+  waited     integer      NOT NULL
+) WITHOUT ROWID;
+
+-- Gaps that somebody was told of and that are open still.
+CREATE TABLE {alert} (
+  aggregate_id varchar(255) NOT NULL,
+  first        integer      NOT NULL,
+  last         integer      NOT NULL,
+  told_at      integer      NOT NULL,
+  PRIMARY KEY (aggregate_id, first)
+) WITHOUT ROWID;
+
+-- Work that one processor does for all, and when it is due again.
+CREATE TABLE {turn} (
+  job varchar(16) PRIMARY KEY,
+  due integer     NOT NULL
+) WITHOUT ROWID;
+
+INSERT INTO {turn} (job, due) VALUES ('alerts', 0);
 
 -- A running processor. Its claims are free as soon as `expires_at` has passed.
 CREATE TABLE {instance} (
@@ -135,10 +175,33 @@ SELECT m.seq, m.event_id, m.event_type, m.source, m.aggregate_id,
 FROM {dead} d JOIN {message} m ON m.seq = d.seq;
 
 CREATE VIEW {stats} AS
-SELECT m.event_type, count(p.seq) AS pending, count(f.seq) AS processed, count(d.seq) AS dead,
-       avg(f.waited) AS avg_processing_sec
-FROM {message} m
-LEFT JOIN {pending} p ON p.seq = m.seq
-LEFT JOIN {done} f ON f.seq = m.seq
-LEFT JOIN {dead} d ON d.seq = m.seq
-GROUP BY m.event_type;
+SELECT event_type, coalesce(sum(pending), 0) AS pending, coalesce(sum(processed), 0) AS processed,
+       coalesce(sum(dead), 0) AS dead,
+       sum(waited) / 1e6 / nullif(sum(processed), 0) AS avg_processing_sec
+FROM (SELECT event_type, pending, processed, dead, waited FROM {totals}
+      UNION ALL SELECT event_type, pending, processed, dead, waited FROM {journal}) x
+GROUP BY event_type
+HAVING sum(pending) <> 0 OR sum(processed) <> 0 OR sum(dead) <> 0;
+
+-- Inbox.health() in SQL, with the thresholds that it has by itself.
+CREATE VIEW {health} AS
+WITH clock AS (SELECT CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS integer) * 1000 AS now),
+lately AS (
+  SELECT processed_at, waited FROM {done} WHERE processed_at > (SELECT now FROM clock) - 60000000
+  ORDER BY processed_at DESC LIMIT 1000)
+SELECT pending_count, dead_letter_count, avg_processing_time_sec, oldest_pending_age_sec, throughput_per_sec, processors,
+       CASE WHEN pending_count >= 100000 OR dead_letter_count >= 100 OR oldest_pending_age_sec >= 900 THEN 'critical'
+            WHEN pending_count >= 1000 OR dead_letter_count >= 1 OR oldest_pending_age_sec >= 60
+                 OR (pending_count > 0 AND processors = 0) THEN 'degraded'
+            ELSE 'healthy' END AS health_status
+FROM (
+  SELECT coalesce((SELECT sum(pending) FROM {stats}), 0) AS pending_count,
+         coalesce((SELECT sum(dead) FROM {stats}), 0) AS dead_letter_count,
+         (SELECT avg(waited) FROM lately) AS avg_processing_time_sec,
+         coalesce((SELECT (c.now - m.received_at) / 1000000.0
+                   FROM (SELECT min(seq) AS seq FROM {pending}) p JOIN {message} m ON m.seq = p.seq), 0.0)
+           AS oldest_pending_age_sec,
+         (SELECT count(*) / max(coalesce((c.now - min(processed_at)) / 1000000.0, 1.0), 1.0) FROM lately)
+           AS throughput_per_sec,
+         (SELECT count(*) FROM {instance} WHERE expires_at >= c.now) AS processors
+  FROM clock c) h;

@@ -1,18 +1,3 @@
--- name: inbox.dead.list -> rows
--- Oldest first, by keyset (:after) so that long lists page.
-SELECT m.seq, m.event_id, m.event_type, m.aggregate_type, m.aggregate_id, m.tenant_id, m.content_type,
-       m.payload, m.headers, m.occurred_at, NULL, m.received_at,
-       d.attempts, d.last_error, d.dead_at, m.source, d.position
-FROM {dead} d JOIN {message} m ON m.seq = d.seq
-WHERE d.seq > :after
-  AND (:event_type IS NULL OR m.event_type = :event_type)
-  AND (:source IS NULL OR m.source = :source)
-  AND (:aggregate_id IS NULL OR m.aggregate_id = :aggregate_id)
-  AND (:tenant_id IS NULL OR m.tenant_id = :tenant_id)
-  AND (:since IS NULL OR m.received_at >= :since)
-  AND (:before IS NULL OR m.received_at < :before)
-ORDER BY d.seq LIMIT :limit
-
 -- name: inbox.dead.count -> rows
 SELECT count(*) FROM {dead} d JOIN {message} m ON m.seq = d.seq
 WHERE true
@@ -22,21 +7,6 @@ WHERE true
   AND (:tenant_id IS NULL OR m.tenant_id = :tenant_id)
   AND (:since IS NULL OR m.received_at >= :since)
   AND (:before IS NULL OR m.received_at < :before)
-
--- name: inbox.done.list -> rows
--- Processed messages, oldest first, by keyset.
-SELECT m.seq, m.event_id, m.event_type, m.aggregate_type, m.aggregate_id, m.tenant_id, m.content_type,
-       m.payload, m.headers, m.occurred_at, NULL, m.received_at,
-       f.attempts, f.processed_at, m.source
-FROM {done} f JOIN {message} m ON m.seq = f.seq
-WHERE f.seq > :after
-  AND (:event_type IS NULL OR m.event_type = :event_type)
-  AND (:source IS NULL OR m.source = :source)
-  AND (:aggregate_id IS NULL OR m.aggregate_id = :aggregate_id)
-  AND (:tenant_id IS NULL OR m.tenant_id = :tenant_id)
-  AND (:since IS NULL OR m.received_at >= :since)
-  AND (:before IS NULL OR m.received_at < :before)
-ORDER BY f.seq LIMIT :limit
 
 -- name: inbox.replay.read -> rows
 -- Of these ids the messages that are dead or processed.

@@ -69,11 +69,12 @@ WHERE h.held
 -- index, whatever was processed; messages and letters are looked up only for what is shown.
 WITH here AS (
   SELECT seq, key_hash, position, lag(position) OVER (PARTITION BY key_hash ORDER BY position) AS previous
-  FROM {pending} WHERE position IS NOT NULL AND NOT replayed),
+  FROM {pending} WHERE position IS NOT NULL),
 gaps AS (
-  SELECT e.seq, e.key_hash, coalesce(e.previous + 1, s.next, :start) AS first, e.position - 1 AS last
-  FROM here e LEFT JOIN {state} s ON e.previous IS NULL AND s.key_hash = e.key_hash
-  WHERE (e.previous IS NULL OR e.position > e.previous + 1) AND coalesce(e.previous + 1, s.next, :start) < e.position
+  SELECT e.seq, e.key_hash, e.position - 1 AS last,
+         max(coalesce(e.previous + 1, s.next, :start), coalesce(s.next, e.previous + 1, :start)) AS first
+  FROM here e LEFT JOIN {state} s ON s.key_hash = e.key_hash
+  WHERE (e.previous IS NULL OR e.position > e.previous + 1) AND first <= last
   ORDER BY e.seq LIMIT :limit)
 SELECT m.aggregate_id, g.first, g.last, ({clock} - m.received_at) / 1000000.0,
        EXISTS (SELECT 1 FROM {dead} d WHERE d.key_hash = g.key_hash AND d.position IS NOT NULL

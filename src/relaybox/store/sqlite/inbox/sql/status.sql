@@ -1,6 +1,12 @@
 -- name: inbox.status -> rows
--- Waiting, ever accepted, dead.
-SELECT (SELECT count(*) FROM {pending}), (SELECT count(*) FROM {seen}), (SELECT count(*) FROM {dead})
+-- Waiting, ever accepted, dead: counted while that is cheap, then the totals, and the last number given.
+SELECT CASE WHEN p.n <= 10000 THEN p.n ELSE (SELECT sum(pending) FROM {stats}) END,
+       CASE WHEN s.n <= 10000 THEN s.n
+            ELSE max(s.n, coalesce((SELECT seq FROM sqlite_sequence WHERE name = '{message_name}'), 0)) END,
+       CASE WHEN d.n <= 10000 THEN d.n ELSE (SELECT sum(dead) FROM {stats}) END
+FROM (SELECT count(*) AS n FROM (SELECT 1 FROM {pending} LIMIT 10001)) p,
+     (SELECT count(*) AS n FROM (SELECT 1 FROM {seen} LIMIT 10001)) s,
+     (SELECT count(*) AS n FROM (SELECT 1 FROM {dead} LIMIT 10001)) d
 
 -- name: inbox.status.pace -> rows
 -- Seconds the oldest waiting message is here; of what was processed in the last minute (the last thousand at most) how

@@ -1,0 +1,147 @@
+"""Alerts of an inbox: to the log, to observers, and by NOTIFY where the database has it.
+
+    inbox_dlq_message     a message was given up; many at once: the first few, and one that counts the rest
+    inbox_ordering_gap    numbers of a key are missing for longer than `gap_delay`; told again when they are no more
+
+Any number of processors may look: each thing is told once, by one of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Self
+
+from ..clock import Clock
+from ..drivers.spi import AsyncRunner
+from ..errors import ConfigError
+from ..lifecycle import Alert, Observers
+from ..op import Op
+from ..runtime.service import cancelled, forever
+from ..settings import Settings
+from ..store.inbox import InboxStore
+from ..store.inbox_alerts import Letter
+from ..store.inbox_gaps import Gap
+from ..store.inbox_order import Order
+
+DEAD = "inbox_dlq_message"
+GAP = "inbox_ordering_gap"
+PATIENCE = 2.0  # seconds a stop waits for a look that is under way
+EARLY = 0.9  # of an interval: nobody waits for two because he came a moment too soon
+
+
+@dataclass(frozen=True, slots=True)
+class Alerting:
+    """When somebody is told, and of how much at once."""
+
+    interval: timedelta = timedelta(seconds=30)  # between two looks
+    most: int = 10  # alerts of a kind per look; the rest is counted in one more
+    gap_delay: timedelta = timedelta(minutes=1)  # how long a number may be missing before it is an alert
+
+    def __post_init__(self) -> None:
+        if self.interval <= timedelta(0) or self.gap_delay < timedelta(0):
+            raise ConfigError(
+                f"expected interval and gap_delay to be durations, got {self.interval} and {self.gap_delay}"
+            )
+        if type(self.most) is not int or self.most < 1:
+            raise ConfigError(f"expected the most alerts per look to be at least 1, got {self.most!r}")
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """What the settings, and so the environment, say."""
+        return cls(
+            interval=settings.inbox_alert_interval,
+            most=settings.inbox_dlq_alert_max_per_refresh,
+            gap_delay=settings.inbox_gap_alert_delay,
+        )
+
+
+def look(
+    store: InboxStore, alerting: Alerting, order: Order | None, now: datetime | None, *, at_once: bool
+) -> Op[list[Alert]]:
+    """What is to be told now; by NOTIFY it is, as soon as the transaction commits. `at_once`: whoever looked last."""
+    if not (yield from store.alert_turn(alerting.interval * EARLY, now, at_once=at_once)):
+        return []
+    name, most = store.tables.event, alerting.most
+    letters, more = yield from store.new_letters(most)
+    alerts = [Alert(DEAD, name, text=_died(letter)) for letter in letters]
+    alerts += _rest(DEAD, name, more, "messages died")
+    if order is not None:
+        gaps, over = yield from store.new_gaps(order, alerting.gap_delay, now)
+        alerts += [Alert(GAP, name, text=_missing(gap)) for gap in gaps[:most]]
+        alerts += _rest(GAP, name, len(gaps) - most, "gaps")
+        alerts += [Alert(GAP, name, text=_span(*span), over=True) for span in over[:most]]
+        alerts += _rest(GAP, name, len(over) - most, "gaps", over=True)
+    for alert in alerts:
+        payload = {"event": alert.name, "inbox": name, "text": alert.text, "over": alert.over}
+        yield from store.notify_alert(json.dumps(payload))
+    return alerts
+
+
+def _rest(kind: str, inbox: str, count: int, what: str, *, over: bool = False) -> Iterator[Alert]:
+    if count > 0:
+        yield Alert(kind, inbox, text=f"{count} more {what}", over=over)
+
+
+def _died(letter: Letter) -> str:
+    """The type of the error only: its text may quote the payload, and is kept with the dead letter."""
+    error = (letter.error or "").partition(":")[0]
+    return f"message {letter.event_id} ({letter.event_type}) died at attempt {letter.attempts}: {error}"
+
+
+def _span(key: str, first: int, last: int) -> str:
+    return f"key {key!r}, " + (f"number {first}" if first == last else f"numbers {first} to {last}")
+
+
+def _missing(gap: Gap) -> str:
+    dead = "; a dead letter is among them" if gap.dead else ""
+    return f"{_span(gap.key, gap.first, gap.last)} missing since {gap.age}{dead}"
+
+
+def log_all(alerts: list[Alert]) -> list[Alert]:
+    for alert in alerts:
+        Observers()(alert)
+    return alerts
+
+
+class AlertService:
+    def __init__(
+        self,
+        db: AsyncRunner,
+        store: InboxStore,
+        alerting: Alerting,
+        order: Order | None,
+        observers: Observers,
+        clock: Clock,
+    ) -> None:
+        self._db = db
+        self._store = store
+        self._alerting = alerting
+        self._order = order
+        self._observers = observers
+        self._clock = clock
+        self._looking = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(
+            forever("alerts", self._step, self._observers, self._clock), name="relaybox-alerts"
+        )
+
+    async def stop(self) -> None:
+        """What counts as told is told first, unless the database takes its time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE):
+                await self._looking.acquire()
+        await cancelled(self._task)
+
+    async def _step(self) -> None:
+        await self._clock.sleep(self._alerting.interval.total_seconds())
+        async with self._looking:
+            looking = look(self._store, self._alerting, self._order, self._clock.database_now(), at_once=False)
+            for alert in await self._db.run(looking):
+                self._observers(alert)

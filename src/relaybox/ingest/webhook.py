@@ -1,0 +1,198 @@
+"""Webhooks into an inbox: an ASGI app that answers after the commit.
+
+    receiver = WebhookReceiver(AsyncInbox(url, "orders_inbox"), secrets=["whsec_…"], source="shop")
+
+    uvicorn app:receiver                                            # by itself
+    app.router.routes.append(Route("/hooks/shop", receiver))        # or inside FastAPI or Starlette
+
+The signature is checked before anything of the body is looked at (Standard Webhooks). Bodies are CloudEvents, one or
+a batch, or anything else, kept byte for byte. What each request becomes is in webhook_events.py.
+
+    200   stored, now or before                     408   the body came too slowly
+    400   signed, and no event all the same         413   too large
+    401   not signed by one of the secrets, or not  415   compressed, or CloudEvents of a kind we cannot read
+          within the tolerance                      503   the database is away: send it again
+    405   no POST
+
+Only `webhook-id`, `webhook-timestamp` and the body are signed. Headers are as trustworthy as the TLS connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+from ..clock import SYSTEM_CLOCK, Clock
+from ..errors import (
+    ConfigError,
+    InvalidEvent,
+    InvalidSignature,
+    PayloadTooLarge,
+    SchemaDrift,
+    SchemaMissing,
+    SchemaTooNew,
+    ServiceClosed,
+    StoreError,
+)
+from ..inbox import AsyncInbox
+from ..lifecycle import Ingested, Observer, Observers
+from ..sinks.webhook_signature import TOLERANCE, parse_secret, verify
+from ..store.inbox import check_source
+from .parse import Reading
+from .webhook_events import CHANNEL, Requests
+from .webhook_request import Gone, Receive, Refused, Scope, Send, headers_of, read_body, respond
+
+log = logging.getLogger("relaybox")
+
+MAX_BODY = 2 * 1024 * 1024  # a payload of the largest size, in an envelope
+
+
+class WebhookReceiver:
+    """
+    secrets       `whsec_…`, newest first; a message is genuine if it fits one. Kept in memory only
+    unsigned      take messages of anybody who can reach us, where something else keeps strangers away
+    source        who sends; kept beside every message
+    reading       how to read what is neither a CloudEvent nor relaybox's, and has no `type` in its JSON
+    headers       names of headers to keep beside the usual ones (trace context, correlation-id, sequence, priority)
+    tolerance     how old a message may be, and how far in the future
+    origins       senders that may ask for permission by the CloudEvents handshake; "*" for all, none: no handshake
+    rate          requests per minute that such a sender is told it may send; none: as many as it likes
+    max_body      bytes
+    read_timeout  for the whole body
+    timeout       for the database; a sender should wait longer
+    retry_after   what a sender is told when the database is away
+    """
+
+    def __init__(
+        self,
+        inbox: AsyncInbox,
+        *,
+        secrets: Sequence[str] | str = (),
+        unsigned: bool = False,
+        source: str | None = None,
+        reading: Reading | None = None,
+        headers: Sequence[str] = (),
+        tolerance: timedelta = TOLERANCE,
+        origins: Sequence[str] | str = (),
+        rate: int | None = None,
+        max_body: int = MAX_BODY,
+        read_timeout: timedelta = timedelta(seconds=30),
+        timeout: timedelta = timedelta(seconds=10),
+        retry_after: timedelta = timedelta(seconds=5),
+        observers: Sequence[Observer] = (),
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        if not isinstance(inbox, AsyncInbox):
+            raise ConfigError(f"expected an AsyncInbox, got {inbox.__class__.__qualname__}")
+        self._secrets = [secrets] if isinstance(secrets, str) else list(secrets)
+        for secret in self._secrets:
+            parse_secret(secret)
+        if bool(self._secrets) == unsigned:
+            raise ConfigError("give secrets to check signatures with, or unsigned=True to check none; not both")
+        if max_body < 1 or (rate is not None and rate < 1):
+            raise ConfigError(f"expected max_body and rate to be at least 1, got {max_body} and {rate}")
+        for name, value in (("tolerance", tolerance), ("read_timeout", read_timeout), ("timeout", timeout)):
+            if value <= timedelta(0):
+                raise ConfigError(f"expected {name} to be positive, got {value}")
+        self._inbox = inbox
+        self._source = check_source(source)
+        self._requests = Requests(reading or Reading(), headers, signed=not unsigned)
+        self._tolerance = tolerance
+        self._origins = [origins] if isinstance(origins, str) else list(origins)
+        self._rate = "*" if rate is None else str(rate)
+        self._max_body = max_body
+        self._read_timeout = read_timeout.total_seconds()
+        self._timeout = timeout.total_seconds()
+        self._retry_after = {"retry-after": str(max(1, round(retry_after.total_seconds())))}
+        self._observers = Observers(observers)
+        self._clock = clock
+
+    def __repr__(self) -> str:
+        return f"WebhookReceiver(source={self._source!r}, {len(self._secrets)} secrets)"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        match scope["type"]:
+            case "http":
+                await self._answer(scope, receive, send)
+            case "lifespan":
+                await self._live(receive, send)
+            case "websocket":
+                await receive()
+                await send({"type": "websocket.close"})
+
+    # -- one request --------------------------------------------------------------------------------
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = headers_of(scope)
+        try:
+            if scope["method"] == "OPTIONS" and self._origins:
+                await respond(send, 200, self._permission(headers))
+                return
+            if scope["method"] != "POST":
+                raise Refused(405, f"a {scope['method'][:10]} request", {"allow": self._methods})
+            await self._store(headers, await read_body(headers, receive, self._max_body, self._read_timeout))
+            await respond(send, 200)
+        except Refused as refused:
+            level = logging.ERROR if refused.status >= 500 else logging.INFO
+            log.log(level, "webhook of %s answered with %d: %s", self._source or "?", refused.status, refused)
+            closing = {"connection": "close"} if refused.status in (408, 413) and scope["http_version"] < "2" else {}
+            await respond(send, refused.status, {**refused.headers, **closing})
+        except Gone:
+            log.info("a sender of webhooks hung up")
+
+    async def _store(self, headers: Mapping[str, str], body: bytes) -> None:
+        if self._secrets:
+            try:
+                verify(headers, body, self._secrets, tolerance=self._tolerance, clock=self._clock)
+            except InvalidSignature as error:
+                raise Refused(401, str(error)) from None
+        try:
+            events = self._requests.events(headers, body)
+        except PayloadTooLarge as error:
+            raise Refused(413, str(error)) from None
+        except InvalidEvent as error:
+            raise Refused(400, f"no event: {error}") from None
+        started = self._clock.monotonic()
+        try:
+            async with asyncio.timeout(self._timeout):
+                new = await self._inbox.accept_all(None, events, source=self._source)
+        except TimeoutError:
+            raise Refused(503, f"the database took longer than {self._timeout:g} s", self._retry_after) from None
+        except (StoreError, ServiceClosed) as error:
+            raise Refused(503, str(error), self._retry_after) from None
+        took = self._clock.monotonic() - started
+        self._observers(Ingested(CHANNEL, sum(new), len(new) - sum(new), 0, took))
+
+    @property
+    def _methods(self) -> str:
+        return "POST, OPTIONS" if self._origins else "POST"
+
+    def _permission(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """The abuse-protection handshake of CloudEvents: who is not named gets no permission, and no error either."""
+        allow, origin = {"allow": self._methods}, headers.get("webhook-request-origin", "")
+        if not origin or not ("*" in self._origins or origin in self._origins):
+            return allow
+        return allow | {"webhook-allowed-origin": origin, "webhook-allowed-rate": self._rate}
+
+    # -- the server's life --------------------------------------------------------------------------
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """Only where the receiver is the whole app; mounted in another one, that one closes the inbox."""
+        while True:
+            event = (await receive())["type"]
+            if event == "lifespan.startup":
+                try:
+                    async with asyncio.timeout(self._timeout):
+                        await self._inbox.verify()
+                except (SchemaMissing, SchemaTooNew, SchemaDrift) as error:
+                    await send({"type": "lifespan.startup.failed", "message": str(error)})
+                    return
+                except (StoreError, TimeoutError) as error:
+                    log.warning("webhooks are answered with 503 until the database is there: %s", error)
+                await send({"type": "lifespan.startup.complete"})
+            else:
+                await self._inbox.close()
+                await send({"type": "lifespan.shutdown.complete"})
+                return

@@ -1,0 +1,185 @@
+"""Making and removing inboxes: of our own tables, or around a table that was there before.
+
+Dropping takes what relaybox made. Messages of our own go only when that is asked for; a table of theirs never goes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeVar
+
+from ..errors import InboxAlreadyExists, InboxInUse, InboxNotFound, InboxTableNotFound, StoreError
+from ..op import Op
+from .inbox_adopt import Adoption, Column, Columns, agreed
+from .inbox_adopt_ops import InboxAdopted, Verbatim
+from .migrate import migration_files
+from .queries import blocks, fill
+
+T = TypeVar("T")
+
+_CREATED = re.compile(
+    r"^CREATE (?:OR REPLACE )?(TABLE|VIEW|FUNCTION|SEQUENCE) (?:IF NOT EXISTS )?(\{\w+\})", re.MULTILINE
+)
+_KINDS = ("VIEW", "TABLE", "FUNCTION", "SEQUENCE")  # in the order in which they can go
+MAKE = ("map", "number", "index", "theirs", "open", "change", "add", "message")  # where a dialect has them
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """What was removed with an inbox."""
+
+    pending: int
+    dead: int
+    kept: str | None  # the table that is still there: of ours without cascade, of theirs always
+
+
+@dataclass(frozen=True, slots=True)
+class InboxInfo:
+    """An inbox of a database."""
+
+    name: str
+    schema: str | None  # None: the connection's own
+    table: str | None  # the adopted table; None: a table of relaybox
+    pending: int
+    dead: int
+    processors: int  # alive
+
+
+class InboxMaking(InboxAdopted):
+    def locked(self, op: Op[T]) -> Op[T]:
+        yield from self.prepare_schema()
+        try:
+            result = yield from op
+        except GeneratorExit:
+            raise
+        except BaseException:
+            with suppress(StoreError):
+                yield from self.unlock_schema()
+            raise
+        yield from self.unlock_schema()
+        return result
+
+    def unlock_schema(self) -> Op[None]:
+        """Where the lock does not end with the transaction."""
+        yield from ()
+
+    def create(self, limits: Mapping[str, Any]) -> Op[None]:
+        return self.locked(self._create(limits))
+
+    def _create(self, limits: Mapping[str, Any]) -> Op[None]:
+        yield from self._vacant()
+        yield from self.migrate()
+        yield from self._put("limits", limits)
+
+    def _vacant(self) -> Op[None]:
+        name = self.tables.event
+        if (yield from self.applied()):
+            raise InboxAlreadyExists(
+                f"there is an inbox {name!r} already; migrate() brings it up to date, drop() ends it"
+            )
+        taken = yield self.sql["inbox.adopt.taken"].bind()
+        if taken.rows:
+            raise InboxAlreadyExists(
+                f"{taken.rows[0][0]!r} is there already and belongs to no inbox; choose another name for the inbox, or "
+                "rename what is there"
+            )
+
+    def adopt(
+        self, table: str, schema: str | None, columns: Columns, max_attempts: int, limits: Mapping[str, Any]
+    ) -> Op[Adoption]:
+        return self.locked(self._adopt(table, schema, columns, max_attempts, limits))
+
+    def _adopt(
+        self, table: str, schema: str | None, columns: Columns, max_attempts: int, limits: Mapping[str, Any]
+    ) -> Op[Adoption]:
+        yield from self._vacant()
+        result = yield self.sql["inbox.adopt.columns"].bind(table=table, schema=schema)
+        if not result.rows:
+            where = f" in schema {schema!r}" if schema else ""
+            raise InboxTableNotFound(
+                f"there is no table {table!r}{where} to adopt; names are taken as they are written"
+            )
+        there = [
+            Column(row[0], row[1], bool(row[2]), str(row[3] or ""), bool(row[4]), row[6] and int(row[6]))
+            for row in result.rows
+        ]
+        adoption = agreed(self.their_columns, table, result.rows[0][5], columns, there, max_attempts)
+        self.learn(adoption)
+        try:
+            names = self.their_names(adoption)
+            for name in MAKE:
+                yield from self._make(f"inbox.adopt.{name}", names)
+            yield from self.migrate()
+            yield from self._put("limits", limits)
+            yield from self._put("adopted", adoption.to_json())
+        except BaseException:
+            self.forget()
+            raise
+        return adoption
+
+    def _make(self, name: str, names: Mapping[str, str]) -> Op[None]:
+        found = blocks(f"{self.dialect}/inbox/adopted").get(name)
+        if found is not None:
+            yield Verbatim(name, fill(found[0], dict(names)), "count").bind()
+
+    # -- drop -------------------------------------------------------------------------------------
+
+    def drop(self, *, cascade: bool, if_exists: bool, force: bool, now: datetime | None) -> Op[Dropped | None]:
+        return self.locked(self._drop(cascade, if_exists, force, now))
+
+    def _drop(self, cascade: bool, if_exists: bool, force: bool, now: datetime | None) -> Op[Dropped | None]:
+        name = self.tables.event
+        if not (yield from self.applied()):
+            if if_exists:
+                return None
+            raise InboxNotFound(f"there is no inbox {name!r} here; if_exists=True takes that for done")
+        adoption = yield from self.know()
+        counts = yield from self.counts()
+        alive = int((yield self.sql["inbox.drop.alive"].bind(now=self.to_time(now))).rows[0][0])
+        lost = counts.pending if adoption is None else 0
+        if (alive or lost) and not force:
+            raise InboxInUse(
+                f"inbox {name!r} has {alive} running processors and {counts.pending} waiting messages"
+                f"{'' if adoption is None else ', which stay in their table'}; let it come to rest first, or pass "
+                "force=True"
+            )
+        keep = adoption is None and not cascade
+        for kind, relation in self._objects(adoption):
+            if not (keep and relation == "{message}"):
+                gone = fill(relation, self.tables.substitutions(self.quote))
+                yield from self._make(f"inbox.drop.{kind.lower()}", {"gone": gone})
+        self.forget()
+        return Dropped(counts.pending, counts.dead, adoption.table if adoption else name if keep else None)
+
+    def _objects(self, adoption: Adoption | None) -> list[tuple[str, str]]:
+        """Of our making, as their migrations say, in the order in which they can go."""
+        text = "\n".join(text for _, _, text in migration_files(f"{self.dialect}/inbox"))
+        found = [one for one in reversed(_CREATED.findall(text)) if one[1] != "{message}"]
+        if adoption is None:
+            found.append(("TABLE", "{message}"))
+        else:
+            found += [("VIEW", "{message}"), ("VIEW", "{theirs}"), ("VIEW", "{open}"), ("TABLE", "{map}")]
+        return sorted([*found, ("TABLE", "{migration}")], key=lambda one: _KINDS.index(one[0]))
+
+    # -- list -------------------------------------------------------------------------------------
+
+    def names(self) -> Op[list[tuple[str, str | None]]]:
+        """Every inbox of this database, with its schema."""
+        return [(row[0], row[1]) for row in (yield self.sql["inbox.list"].bind()).rows]
+
+    def info(self, now: datetime | None) -> Op[InboxInfo]:
+        adoption = yield from self.know()
+        counts = yield from self.counts()
+        alive = yield self.sql["inbox.drop.alive"].bind(now=self.to_time(now))
+        return InboxInfo(
+            self.tables.event,
+            self.tables.schema,
+            adoption.table if adoption else None,
+            counts.pending,
+            counts.dead,
+            int(alive.rows[0][0]),
+        )

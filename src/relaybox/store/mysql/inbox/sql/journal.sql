@@ -1,0 +1,47 @@
+-- name: inbox.journal.accepted -> count
+INSERT INTO {journal} (event_type, pending)
+SELECT r.event_type, r.pending
+FROM JSON_TABLE({rows}, '$[*]' COLUMNS (event_type varchar(255) {text} PATH '$[0]' ERROR ON ERROR,
+                                        pending bigint PATH '$[1]')) r
+
+-- name: inbox.journal.marked -> count
+-- How the numbers by type change with messages that were processed just now.
+INSERT INTO {journal} (event_type, pending, processed, waited)
+SELECT m.event_type, -count(*), count(*), sum(round(f.waited * 1000000))
+FROM {seqs} STRAIGHT_JOIN {done} f FORCE INDEX (PRIMARY) ON f.seq = s.seq STRAIGHT_JOIN {message} m ON m.seq = f.seq
+GROUP BY m.event_type
+
+-- name: inbox.journal.done -> count
+-- The same for processed messages that go, which are locked: for good (:pending 0) or to be processed again (1).
+INSERT INTO {journal} (event_type, pending, processed, waited)
+SELECT m.event_type, count(*) * :pending, -count(*), -sum(round(f.waited * 1000000))
+FROM {seqs} STRAIGHT_JOIN {done} f FORCE INDEX (PRIMARY) ON f.seq = s.seq STRAIGHT_JOIN {message} m ON m.seq = f.seq
+GROUP BY m.event_type
+
+-- name: inbox.journal.dead -> count
+-- The same for dead letters, which come (:dead 1) or go (-1).
+INSERT INTO {journal} (event_type, pending, dead)
+SELECT m.event_type, count(*) * :pending, count(*) * :dead
+FROM {seqs} STRAIGHT_JOIN {dead} d FORCE INDEX (PRIMARY) ON d.seq = s.seq STRAIGHT_JOIN {message} m ON m.seq = d.seq
+GROUP BY m.event_type
+
+-- name: inbox.journal.pick -> rows
+SELECT id FROM {journal} ORDER BY id LIMIT :limit
+FOR UPDATE SKIP LOCKED
+
+-- name: inbox.journal.add -> count
+-- In the order of types, so that no two wait for each other.
+INSERT INTO {totals} (event_type, pending, processed, dead, waited)
+SELECT j.event_type, coalesce(sum(j.pending), 0), coalesce(sum(j.processed), 0), coalesce(sum(j.dead), 0),
+       coalesce(sum(j.waited), 0)
+FROM {seqs} STRAIGHT_JOIN {journal} j FORCE INDEX (PRIMARY) ON j.id = s.seq
+GROUP BY j.event_type ORDER BY j.event_type
+ON DUPLICATE KEY UPDATE
+  pending = {totals}.pending + VALUES(pending), processed = {totals}.processed + VALUES(processed),
+  dead = {totals}.dead + VALUES(dead), waited = {totals}.waited + VALUES(waited)
+
+-- name: inbox.journal.remove -> count
+DELETE j FROM {seqs} STRAIGHT_JOIN {journal} j FORCE INDEX (PRIMARY) ON j.id = s.seq
+
+-- name: inbox.journal.any -> rows
+SELECT 1 FROM {journal} LIMIT 1

@@ -1,0 +1,128 @@
+-- name: inbox.adopt.turn -> rows
+-- One processor picks up at a time; who finds another at it does not wait.
+SELECT 1 FROM {meta} WHERE name = 'adopted' FOR UPDATE SKIP LOCKED
+
+-- name: inbox.adopt.pick_up -> rows
+-- An anti-join, not a cursor: a row that commits late is found whenever it comes.
+INSERT INTO {map} (id, event_id, picked_at)
+SELECT t.id, t.id::text, coalesce(:now, clock_timestamp()) FROM {theirs} t
+WHERE t.processed_at IS NULL AND NOT EXISTS (SELECT 1 FROM {map} m WHERE m.id = t.id)
+ORDER BY {arrival} LIMIT :limit
+ON CONFLICT DO NOTHING
+RETURNING seq
+
+-- name: inbox.adopt.picked -> rows
+SELECT m.seq, m.event_id, m.event_type, NULL, m.aggregate_id, NULL, NULL, ''::bytea, m.headers, m.occurred_at, NULL,
+       m.received_at, coalesce(t.retry_count, 0), t.error
+FROM {message} m JOIN {map} k ON k.seq = m.seq JOIN {theirs} t ON t.id = k.id
+WHERE m.seq = ANY(:seqs::bigint[])
+
+-- name: inbox.adopt.pending -> count
+INSERT INTO {pending} (seq, due, key_hash, position, priority, attempts, last_error)
+SELECT s.seq, coalesce(:now, clock_timestamp()), s.key_hash, s.position, s.priority, s.attempts, s.error
+FROM unnest(:seqs::bigint[], :hashes::bigint[], :positions::bigint[], :priorities::smallint[], :attempts::integer[],
+            :errors::text[]) AS s(seq, key_hash, position, priority, attempts, error)
+ON CONFLICT DO NOTHING
+
+-- name: inbox.adopt.dead -> count
+INSERT INTO {dead} (seq, key_hash, position, priority, replayed, attempts, last_error, dead_at)
+SELECT s.seq, s.key_hash, s.position, s.priority, false, s.attempts, s.error, coalesce(:now, clock_timestamp())
+FROM unnest(:seqs::bigint[], :hashes::bigint[], :positions::bigint[], :priorities::smallint[], :attempts::integer[],
+            :errors::text[]) AS s(seq, key_hash, position, priority, attempts, error)
+ON CONFLICT DO NOTHING
+
+-- name: inbox.adopt.revived -> rows
+-- Given up or processed once, and somebody has taken that back in their table: a replay.
+SELECT m.event_id FROM {theirs} t JOIN {map} m ON m.id = t.id
+WHERE t.processed_at IS NULL AND coalesce(t.retry_count, 0) < {most}
+  AND NOT EXISTS (SELECT 1 FROM {pending} p WHERE p.seq = m.seq)
+LIMIT :limit
+
+-- name: inbox.adopt.free -> rows
+-- Which nobody has locked in their table, now locked by us; and whether they still wait.
+SELECT m.seq, t.processed_at IS NULL FROM {map} m JOIN {theirs} t ON t.id = m.id
+WHERE m.seq = ANY(:seqs::bigint[]) FOR UPDATE OF t SKIP LOCKED
+
+-- name: inbox.adopt.there -> rows
+SELECT m.seq FROM {map} m JOIN {theirs} t ON t.id = m.id WHERE m.seq = ANY(:seqs::bigint[])
+
+-- name: inbox.adopt.unprocessed -> rows
+-- Which still wait. In the transaction of the effect: who is at them is waited for.
+SELECT m.seq FROM {map} m JOIN {theirs} t ON t.id = m.id
+WHERE m.seq = ANY(:seqs::bigint[]) AND t.processed_at IS NULL FOR UPDATE OF t
+
+-- name: inbox.adopt.processed -> count
+UPDATE {theirs} t SET processed_at = {now}, error = NULL
+FROM {map} m WHERE m.id = t.id AND m.seq = ANY(:seqs::bigint[]) AND t.processed_at IS NULL
+
+-- name: inbox.adopt.report -> count
+-- Their count of attempts and last error are ours. A dead letter has had all its attempts, whatever it died of.
+UPDATE {theirs} t SET retry_count = w.attempts, error = {last_error}
+FROM {map} m, (SELECT seq, attempts, last_error FROM {pending} WHERE seq = ANY(:seqs::bigint[])
+               UNION ALL SELECT seq, greatest(attempts, {most}), last_error FROM {dead} WHERE seq = ANY(:seqs::bigint[])) w
+WHERE m.seq = w.seq AND t.id = m.id AND t.processed_at IS NULL
+
+-- name: inbox.adopt.postpone -> count
+UPDATE {pending} SET due = coalesce(:now, clock_timestamp()) + interval '1 second' WHERE seq = ANY(:seqs::bigint[])
+
+-- name: inbox.adopt.done -> count
+INSERT INTO {done} (seq, processed_at, attempts, waited)
+SELECT m.seq, {finished}, coalesce(t.retry_count, 0),
+       greatest(extract(epoch FROM {finished} - v.received_at), 0)
+FROM {map} m JOIN {theirs} t ON t.id = m.id JOIN {message} v ON v.seq = m.seq
+WHERE m.seq = ANY(:seqs::bigint[]) AND t.processed_at IS NOT NULL
+ON CONFLICT DO NOTHING
+
+-- name: inbox.adopt.unknown -> count
+DELETE FROM {map} WHERE seq = ANY(:seqs::bigint[])
+
+-- name: inbox.drain.message -> count
+-- Their table is not ours to empty: we forget what waits no more. A discarded row waits, and is known to be given up.
+DELETE FROM {map} m WHERE m.seq = ANY(:seqs::bigint[])
+  AND NOT EXISTS (SELECT 1 FROM {theirs} t WHERE t.id = m.id AND t.processed_at IS NULL)
+
+-- name: inbox.adopt.recall -> rows
+-- Rows that were processed or given up before we knew them.
+INSERT INTO {map} (id, event_id, picked_at)
+SELECT t.id, t.id::text, coalesce(:now, clock_timestamp()) FROM {theirs} t
+WHERE t.id = ANY(:ids::text[]::{id_type}[]) AND (t.processed_at IS NOT NULL OR t.retry_count >= {most})
+  AND NOT EXISTS (SELECT 1 FROM {map} m WHERE m.id = t.id)
+ON CONFLICT DO NOTHING
+RETURNING seq
+
+-- name: inbox.adopt.reset -> count
+UPDATE {theirs} t SET processed_at = NULL, retry_count = 0, error = NULL
+FROM {map} m WHERE m.id = t.id AND m.event_id = ANY(:event_ids::text[])
+
+-- name: inbox.adopt.orphans -> rows
+-- Dead letters whose rows are gone from their table.
+SELECT d.seq FROM {dead} d WHERE NOT EXISTS (SELECT 1 FROM {message} m WHERE m.seq = d.seq) ORDER BY d.seq LIMIT :limit
+
+-- name: inbox.adopt.waiting -> rows
+-- Rows that wait and were not picked up yet.
+SELECT count(*) FROM (SELECT 1 FROM {theirs} t WHERE t.processed_at IS NULL
+                        AND NOT EXISTS (SELECT 1 FROM {map} m WHERE m.id = t.id) LIMIT 10001) x
+
+-- name: inbox.adopt.known -> rows
+SELECT t.id::text FROM {theirs} t WHERE t.id = ANY(:ids::text[]::{id_type}[])
+
+-- name: inbox.adopt.seen -> rows
+INSERT INTO {seen} (event_id, seen_at)
+SELECT e, coalesce(:now, clock_timestamp()) FROM unnest(:event_ids::text[]) e ORDER BY e COLLATE "C"
+ON CONFLICT DO NOTHING
+RETURNING event_id
+
+-- name: inbox.adopt.insert -> count
+INSERT INTO {theirs} ({given}) VALUES ({values})
+
+-- name: inbox.adopt.bury -> count
+UPDATE {theirs} t SET retry_count = :attempts::integer, error = {given_error}
+WHERE t.id = ANY(:ids::text[]::{id_type}[]) AND t.processed_at IS NULL
+
+-- name: inbox.replay.read -> rows
+-- Of these ids the messages that do not wait.
+SELECT m.seq, m.event_id, m.event_type, m.aggregate_type, m.aggregate_id, m.tenant_id, m.content_type,
+       m.payload, m.headers, m.occurred_at, NULL, m.received_at, d.seq IS NOT NULL
+FROM {message} m LEFT JOIN {dead} d ON d.seq = m.seq LEFT JOIN {pending} p ON p.seq = m.seq
+WHERE m.event_id = ANY(:event_ids::text[]) AND p.seq IS NULL
+ORDER BY m.seq

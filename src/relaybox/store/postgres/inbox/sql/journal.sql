@@ -1,0 +1,36 @@
+-- name: inbox.journal.done -> count
+-- How the numbers by type change with processed messages that go: for good (:pending 0) or to be processed again (1).
+-- Who comes second waits here, and finds them gone.
+INSERT INTO {journal} (event_type, pending, processed, waited)
+SELECT m.event_type, count(*) * :pending::integer, -count(*), -sum(round(f.waited * 1000000))::bigint
+FROM (SELECT seq, waited FROM {done} WHERE seq = ANY(:seqs::bigint[]) ORDER BY seq FOR UPDATE) f
+JOIN {message} m ON m.seq = f.seq
+GROUP BY m.event_type
+
+-- name: inbox.journal.dead -> count
+-- The same for dead letters, which come (:dead 1) or go (-1).
+INSERT INTO {journal} (event_type, pending, dead)
+SELECT m.event_type, count(*) * :pending::integer, count(*) * :dead::integer
+FROM (SELECT seq FROM {dead} WHERE seq = ANY(:seqs::bigint[]) ORDER BY seq FOR UPDATE) d
+JOIN {message} m ON m.seq = d.seq
+GROUP BY m.event_type
+
+-- name: inbox.journal.fold -> rows
+-- Into the totals, atomically: who reads both in one statement sees each change once. A row that is not committed yet is
+-- not seen, and folded later. In the order of types, so that no two wait for each other.
+WITH gone AS (
+  DELETE FROM {journal}
+  WHERE ctid = ANY(ARRAY(SELECT ctid FROM {journal} LIMIT :limit FOR UPDATE SKIP LOCKED))
+  RETURNING event_type, pending, processed, dead, waited),
+added AS (
+  INSERT INTO {totals} AS t (event_type, pending, processed, dead, waited)
+  SELECT event_type, coalesce(sum(pending), 0), coalesce(sum(processed), 0), coalesce(sum(dead), 0),
+         coalesce(sum(waited), 0)
+  FROM gone GROUP BY event_type ORDER BY event_type
+  ON CONFLICT (event_type) DO UPDATE
+  SET pending = t.pending + excluded.pending, processed = t.processed + excluded.processed,
+      dead = t.dead + excluded.dead, waited = t.waited + excluded.waited)
+SELECT count(*) FROM gone
+
+-- name: inbox.journal.any -> rows
+SELECT 1 FROM {journal} LIMIT 1

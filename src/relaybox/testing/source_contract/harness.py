@@ -1,0 +1,195 @@
+"""What the contract's tests stand on: a broker behind a harness, messages that can be recognised, patient readers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from typing import Any, Protocol
+from urllib.parse import unquote
+
+import pytest
+import pytest_asyncio
+
+from ...errors import SourceUnavailable
+from ...ingest.spi import Incoming, Source
+from ...sinks.spi import Message, Sink
+from ..sink_contract.harness import check_discreet, deliver, messages
+
+PATIENCE = 30.0
+LEASE = 2.0  # seconds, of sources that are made for waiting it out
+
+
+class SourceKind(Protocol):
+    def from_url(self, url: str, options: Mapping[str, Any]) -> Source: ...
+
+
+class SourceHarness:
+    """One private broker. Use SECRET of the sink contract as its password where it has passwords."""
+
+    kind: SourceKind
+    ordered = True  # the broker keeps the order of a key
+    leases = True  # it lends messages for a time, not for as long as a connection lasts
+    has_key = False  # it knows the key, which is not only an attribute
+    filler: Sink | None = None  # open while a test runs
+
+    def sink(self) -> Sink:
+        """A new sink, not opened, that sends to the channels."""
+        raise NotImplementedError
+
+    def url(self, channel: str, *, lease: float | None = None) -> str:
+        """Of a source for this channel, with every option it needs. `lease`: seconds until messages come again."""
+        raise NotImplementedError
+
+    async def channel(self) -> str:
+        """A fresh one: what is sent to it from now on is kept until it is read."""
+        raise NotImplementedError
+
+    def destination(self, channel: str) -> str:
+        """Where the sink sends for this channel."""
+        return channel
+
+    async def outage(self) -> None:
+        """Take the broker away: kill it, or cut its connections and refuse new ones."""
+        raise NotImplementedError
+
+    async def recovery(self) -> None:
+        """Bring it back with what it had; returns when it takes messages."""
+        raise NotImplementedError
+
+    def wrong_url(self, channel: str) -> str | None:
+        """With a wrong password that contains SECRET; None: there are no passwords here."""
+        return None
+
+    def source(self, channel: str, *, lease: float | None = None) -> Source:
+        return self.kind.from_url(self.url(channel, lease=lease), {})
+
+
+class Fixtures:
+    """`harness` comes from the test class; the others are made of it."""
+
+    @pytest_asyncio.fixture(autouse=True)
+    async def _filler(self, harness: SourceHarness) -> AsyncIterator[None]:
+        harness.filler = harness.sink()
+        await harness.filler.open()
+        yield
+        await harness.filler.close()
+
+    @pytest_asyncio.fixture
+    async def channel(self, harness: SourceHarness) -> str:
+        return await harness.channel()
+
+    @pytest_asyncio.fixture
+    async def source(self, harness: SourceHarness, channel: str) -> AsyncIterator[Source]:
+        async with opened(harness.source(channel)) as made:
+            yield made
+
+    @pytest.fixture(autouse=True)
+    def _discreet_logs(self, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+        """No test may leave the canaries in a log record; ours are looked at down to DEBUG."""
+        caplog.set_level(logging.INFO)
+        caplog.set_level(logging.DEBUG, logger="relaybox")
+        yield
+        formatter = logging.Formatter()
+        for record in caplog.get_records("setup") + caplog.get_records("call"):
+            check_discreet(formatter.format(record))
+
+
+@asynccontextmanager
+async def opened(source: Source) -> AsyncIterator[Source]:
+    async with asyncio.timeout(PATIENCE):
+        await source.open()
+    try:
+        yield source
+    finally:
+        await source.close()
+
+
+async def send(
+    harness: SourceHarness, channel: str, keys: Iterable[str | None], body: bytes | None = None, first: int = 0
+) -> list[Message]:
+    async with sending(harness) as sink:
+        sent = messages(sink, harness.destination(channel), keys, body, first)
+        size = 1 if harness.ordered else len(sent)  # one of a key at a time, as a relay does
+        for start in range(0, len(sent), size):
+            await deliver(sink, sent[start : start + size])
+    return sent
+
+
+@asynccontextmanager
+async def sending(harness: SourceHarness) -> AsyncIterator[Sink]:
+    """The sink of this test, or one for now."""
+    sink = harness.filler or harness.sink()
+    if harness.filler is None:
+        await sink.open()
+    try:
+        yield sink
+    finally:
+        if harness.filler is None:
+            await sink.close()
+
+
+def id_of(message: Incoming) -> str:
+    return message.headers["event_id"]
+
+
+def headers_of(source: Source, message: Incoming) -> dict[str, str]:
+    """As text: some brokers carry headers as HTTP does."""
+    encoded = getattr(source, "percent_encoded", False)
+    return {name: unquote(value) if encoded else value for name, value in message.headers.items()}
+
+
+async def collect(
+    source: Source, sent: Sequence[Message], limit: int = 100, acknowledge: bool = True
+) -> list[Incoming]:
+    """Receive until all of `sent` were there, each as often as it came. Nothing else may come."""
+    wanted = {message.id for message in sent}
+    found: list[Incoming] = []
+    async with asyncio.timeout(PATIENCE):
+        while wanted - {id_of(message) for message in found}:
+            batch = await source.receive(limit, 1.0)
+            assert len(batch) <= limit
+            found += batch
+            if batch and acknowledge:
+                await source.acknowledge(batch)
+    assert {id_of(message) for message in found} == wanted
+    return found
+
+
+def check_order(sent: Sequence[Message], found: Iterable[Incoming]) -> None:
+    """The order of every key, of what came first: whatever comes again is dropped by an inbox."""
+    numbers = {message.id: number for number, message in enumerate(sent)}
+    keys = {message.id: message.key for message in sent}
+    by_key: dict[str | None, list[int]] = {}
+    for each in dict.fromkeys(map(id_of, found)):
+        by_key.setdefault(keys[each], []).append(numbers[each])
+    for key, order in by_key.items():
+        assert key is None or all(a < b for a, b in pairwise(order)), f"order of {key}: {order}"
+
+
+async def comes_no_more(source: Source, gone: Iterable[Message], wait: float = 0.5) -> None:
+    ids = {message.id for message in gone}
+    assert not ids & {id_of(message) for message in await source.receive(100, wait)}, "it was acknowledged"
+
+
+@asynccontextmanager
+async def away(harness: SourceHarness) -> AsyncIterator[None]:
+    """The broker comes back whatever happens: later tests need it."""
+    await harness.outage()
+    try:
+        yield
+    finally:
+        await harness.recovery()
+
+
+async def open_again(source: Source) -> None:
+    """As an ingest does: until the broker is back."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                return await source.open()
+            except SourceUnavailable as error:
+                check_discreet(f"{error} {error!r}")
+                await asyncio.sleep(0.1)

@@ -1,0 +1,88 @@
+"""All the way into an inbox: each message once and every key in order, whatever the broker and the database do."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ...inbox import AsyncInbox
+from ...ingest import Ingest
+from ...sinks.spi import Message
+from .harness import LEASE, PATIENCE, Fixtures, SourceHarness, away, opened, send
+
+BATCH = 7
+
+
+class SlowInbox(AsyncInbox):
+    """Takes longer to store the first batch than a broker lends it."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.storing = asyncio.Event()
+
+    async def accept_all(self, *args: Any, **options: Any) -> list[bool]:
+        if not self.storing.is_set():
+            self.storing.set()
+            await asyncio.sleep(1.5 * LEASE)
+        return await super().accept_all(*args, **options)
+
+
+class IngestContract(Fixtures):
+    async def test_a_broker_that_restarts(self, harness: SourceHarness, channel: str, tmp_path: Path) -> None:
+        sent = await send(harness, channel, ["a", "b", "c"] * 10)
+        async with AsyncInbox(database(tmp_path)) as inbox, ingesting(harness, channel, inbox) as ingest:
+            await stored(ingest, BATCH)
+            async with away(harness):
+                while not ingest.health()[1]:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            sent += await send(harness, channel, ["a", "b", "c"] * 2, first=len(sent))
+            await stored(ingest, len(sent))
+        check_arrivals(harness, sent, tmp_path)
+
+    async def test_a_commit_that_makes_nothing_come_twice(
+        self, harness: SourceHarness, channel: str, tmp_path: Path
+    ) -> None:
+        if not harness.leases:
+            pytest.skip("messages are not lent for a time")
+        async with opened(harness.source(channel, lease=LEASE)) as other:
+            sent = await send(harness, channel, ["a", "b", "c"])
+            async with SlowInbox(database(tmp_path)) as inbox, ingesting(harness, channel, inbox) as ingest:
+                await inbox.storing.wait()
+                assert list(await other.receive(10, 1.25 * LEASE)) == [], "it came again while it was being stored"
+                await stored(ingest, len(sent))
+                await ingest.drained()
+                assert ingest.totals.duplicates == 0
+        check_arrivals(harness, sent, tmp_path)
+
+
+def database(folder: Path) -> str:
+    return f"sqlite:///{folder / 'inbox.db'}"
+
+
+@asynccontextmanager
+async def ingesting(harness: SourceHarness, channel: str, inbox: AsyncInbox) -> AsyncIterator[Ingest]:
+    await inbox.migrate()
+    async with Ingest(harness.source(channel, lease=LEASE), inbox, batch=BATCH, wait=0.5) as ingest:
+        yield ingest
+
+
+async def stored(ingest: Ingest, count: int) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while ingest.totals.accepted < count:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+def check_arrivals(harness: SourceHarness, sent: Sequence[Message], folder: Path) -> None:
+    with closing(sqlite3.connect(folder / "inbox.db")) as database:
+        found = [row[0] for row in database.execute("SELECT event_id FROM inbox ORDER BY seq")]
+    assert sorted(found) == sorted(message.id for message in sent)
+    if harness.ordered:
+        keys = {message.id: message.key for message in sent}
+        for key in set(keys.values()):
+            assert [each for each in found if keys[each] == key] == [m.id for m in sent if m.key == key]
