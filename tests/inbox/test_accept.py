@@ -327,6 +327,7 @@ async def test_five_hundred_are_one_statement_on_postgresql(tmp_path: Path) -> N
 
     with database.connection() as connection:
         connection.begin()
+        run(store.know(), connection)  # once per process
         assert all(run(store.accept([arrived(n) for n in range(500)], None, None), Counting()))
         text, params = asked[0].positional("format")
         plan = "\n".join(row[0] for row in connection.raw.execute("EXPLAIN " + text, params))

@@ -13,7 +13,7 @@ from nats_harness import NatsHarness, headers_of, opened, private_server
 
 from relaybox import Event
 from relaybox.errors import ConfigError, DeliveryError, MissingExtra, Reject, SinkUnavailable
-from relaybox.sinks import nats
+from relaybox.sinks import nats_connection
 from relaybox.sinks.formats import renderer
 from relaybox.sinks.nats import NatsSink
 from relaybox.testing.servers import NatsServer
@@ -218,10 +218,10 @@ def test_errors_do_not_tell_the_password() -> None:
 def test_credentials_that_cannot_be_used(option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     empty = tmp_path / "empty"
     empty.touch()
-    monkeypatch.setattr(nats, "nkeys", None)
+    monkeypatch.setattr(nats_connection, "nkeys", None)
     with pytest.raises(MissingExtra, match=r"relaybox\[nats\]"):
         NatsSink.from_url("nats://h", {option: str(empty)})
-    monkeypatch.setattr(nats, "nkeys", object())
+    monkeypatch.setattr(nats_connection, "nkeys", object())
     with pytest.raises(ConfigError, match="cannot read /no/such/file"):
         NatsSink.from_url("nats://h", {option: "/no/such/file"})
     with pytest.raises(ConfigError, match="to have the credentials"):

@@ -188,7 +188,7 @@ async def test_probing_a_closed_sink(harness: PubSubHarness) -> None:
     await sink.close()
     with pytest.raises(ServiceClosed):
         await sink.probe()
-    assert sink._channel is None
+    assert sink._connection.channel is None
 
 
 async def test_the_environment_names_an_emulator(harness: PubSubHarness, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from rabbitmq_harness import EXCHANGE, USER, RabbitMQHarness, opened, shared_server
 
 from relaybox.errors import Reject, SinkUnavailable
-from relaybox.sinks import rabbitmq
+from relaybox.sinks import rabbitmq_connection
 from relaybox.sinks.rabbitmq import RabbitMQSink
 from relaybox.testing.servers.gate import TcpGate
 from relaybox.testing.sink_contract import arrived, deliver, messages, publish
@@ -233,7 +233,7 @@ async def test_closing_into_silence(harness: RabbitMQHarness) -> None:
 
 async def test_a_silent_connection_is_given_up(harness: RabbitMQHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     """aiormq then cancels whatever waits for it; that must not look like a cancellation of the relay."""
-    monkeypatch.setattr(rabbitmq, "HEARTBEAT", 1)
+    monkeypatch.setattr(rabbitmq_connection, "HEARTBEAT", 1)
     known, unknown = await harness.destination(), (await harness.destination()).rpartition("/")[2]
     async with opened(harness.sink(timeout=timedelta(seconds=60))) as sink:
         assert await publish(sink, messages(sink, known, ["a"])) == [None]

@@ -350,12 +350,12 @@ async def test_the_async_admin(pulled: Pulled) -> None:
 
 @pytest.mark.parametrize("ordered", [True, False])
 def test_ten_consumers_get_each_event_once_with_crashes_few_twice(ordered: bool) -> None:
-    """W-15, X-25: 10 consumers, every tenth batch of one of them is lost in a crash; duplicates only by that."""
+    """W-15, X-25: 10 consumers, 100,000 events, one dies with a batch of 50; duplicates only by that, below 0.1 %."""
     with World(options={"shards": 16}) as world:
         GroupAdmin(home(world)).create("t", "g", StartFrom.earliest(), options=GroupOptions(ordered=ordered))
         total = 0
         for _ in range(20):
-            total += len(world.write_many(1000, keys=500))
+            total += len(world.write_many(5000, keys=500))
         seen: list[Counter[int]] = []
         doubled = [0]
         finished = threading.Event()
@@ -367,10 +367,11 @@ def test_ten_consumers_get_each_event_once_with_crashes_few_twice(ordered: bool)
             consumer = Consumer(home(world, db=db), "t", "g", f"c{n}")
             polls = 0
             while not finished.is_set():
-                batch = consumer.poll(100, timedelta(seconds=2))
                 polls += 1
+                dies = n == 0 and polls == 3
+                batch = consumer.poll(50, timedelta(seconds=2)) if dies else consumer.poll(500)
                 mine.update(seqs(batch))
-                if n == 0 and polls == 5:  # it dies with what it has; its row expires with the lease
+                if dies:  # it dies with what it has; its row expires with the lease
                     doubled[0] += len(batch)
                     world.rows("UPDATE outbox_event_member SET expires_at = '-infinity' WHERE name = 'c0'")
                     consumer = Consumer(home(world, db=db), "t", "g", "c0 again")
@@ -390,7 +391,7 @@ def test_ten_consumers_get_each_event_once_with_crashes_few_twice(ordered: bool)
         assert len(everything) == total
         twice = sum(count - 1 for count in everything.values())
         assert twice <= doubled[0], "only what was in flight in a crash"
-        assert twice / total < 0.01
+        assert twice / total < 0.001
 
 
 def test_from_an_outbox_to_a_consumer() -> None:

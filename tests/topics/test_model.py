@@ -4,7 +4,8 @@ A model keeps what each group is owed: what was committed after it came (all the
 until it has settled it. Rules act on a real database and on the model. When a script ends, everybody who lives is
 drained and must have been given all it was owed; then every event that anybody was required to have must be complete.
 
-MODEL_EXAMPLES makes it longer.
+25 scripts of 40 steps for each tracking, the same ones each time. MODEL_EXAMPLES=1000 makes as many new ones, about a
+second each, and MODEL_STEPS=100 longer ones.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ NAMES = ("a", "b", "c", "d")
 SOON = timedelta(microseconds=1)
 LEASE = timedelta(minutes=1)
 _numbers = count(1)
-pytestmark = pytest.mark.timeout(600)
+EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "25"))
+pytestmark = pytest.mark.timeout(600 + 60 * EXAMPLES)
 names = st.sampled_from(NAMES)
 who = st.integers(0, len(NAMES) - 1)
 
@@ -381,8 +383,8 @@ class AcksModel(Model):
 
 
 _settings = settings(
-    max_examples=int(os.environ.get("MODEL_EXAMPLES", "25")),
-    stateful_step_count=40,
+    max_examples=EXAMPLES,
+    stateful_step_count=int(os.environ.get("MODEL_STEPS", "40")),
     deadline=None,
     phases=(Phase.explicit, Phase.generate),  # making a script of database calls smaller takes longer than reading it
     derandomize="MODEL_EXAMPLES" not in os.environ,
