@@ -533,3 +533,14 @@ async def test_memory_is_bounded_by_events_and_by_bytes(start: Start) -> None:
     assert engine.in_flight <= 1000
     gate.set()
     await until_idle(engine)
+
+
+async def test_what_may_be_shared_is_cut_at_the_same_places(start: Start) -> None:
+    """Whatever room there is: who asks for shorter ranges reads alone from then on."""
+    log = ScriptedLog(ordered=False, shards=4)
+    log.add(3000, keys=200)
+    engine = start(log, Batches(size=70), worker_count=2, engine={"eager": True, "range_events": 100, "capacity": 400})
+    await until_idle(engine)
+    assert log.empty
+    assert {events for events, _ in log.asked} == {100}
+    assert min(ranges for _, ranges in log.asked) < 4

@@ -98,6 +98,7 @@ class RangeEngine:
         self._settings = settings
         self._observers = observers
         self._clock = clock
+        self._eager = eager
         self._range_events = min(range_events, capacity)
         self._least = capacity if eager else min(settings.batch_size, capacity)
         self._allowance = self._least  # events in this process: grows while handlers keep up
@@ -255,9 +256,8 @@ class RangeEngine:
             await self._until_empty()
             self._alone = None
             return
-        shards = self._source.shards
-        events = min(self._range_events, max(1, room // shards))
-        claimed = await self._claim(lambda: self._source.claim(events, min(shards, room)))
+        events, ranges = self._portion(room)
+        claimed = await self._claim(lambda: self._source.claim(events, ranges))
         if claimed or parked:
             self._fruitless = 0
             self._idle.clear()
@@ -267,6 +267,16 @@ class RangeEngine:
             self._adapt(claimed, full=any(len(taken.events) >= events for taken in claimed))
         elif not parked:
             await self._rest()
+
+    def _portion(self, room: int) -> tuple[int, int]:
+        """Events in a range, and ranges. Where others may read the same, little room means fewer ranges, not shorter
+        ones: only what is cut at the same places can be shared."""
+        shards = self._source.shards
+        if not self._eager:
+            return min(self._range_events, max(1, room // shards)), min(shards, room)
+        fair = max(1, self._allowance // shards)
+        events = self._range_events if fair >= self._range_events else 1 << (fair.bit_length() - 1)
+        return events, max(1, min(shards, room // events))
 
     async def _until_empty(self) -> None:
         while len(self._stock):
