@@ -154,7 +154,7 @@ class Trial:
             "relaybox.sink": {"url": made.url, **made.options},
         }
         config = self.folder / "relay.toml"
-        config.write_text("".join(_table(name, values) for name, values in tables.items()))
+        config.write_text("".join(toml_table(name, values) for name, values in tables.items()))
         return [sys.executable, "-m", "relaybox.cli", "relay", "--config", str(config)]
 
     def _guarded(self, work: Callable[[], None]) -> None:
@@ -291,7 +291,7 @@ class _RollBack(Exception):
     pass
 
 
-def _table(name: str, values: dict[str, Any]) -> str:
+def toml_table(name: str, values: dict[str, Any]) -> str:
     """As TOML: what JSON writes for text, numbers, lists and booleans is TOML too."""
     return f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
 

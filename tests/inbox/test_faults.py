@@ -174,7 +174,14 @@ async def test_hot_queries_use_their_indexes(tmp_path: Path) -> None:
             "inbox.claim.pick": ({**share, "limit": 50}, "inbox_pending_due"),
             "inbox.claim.ranked": ({**share, "limit": 50, "priority": 3}, "inbox_pending_"),
             "inbox.claim.read": ({"seqs": seqs, "token": 1}, "inbox_pkey"),
-            "inbox.settle.mark": ({"seq": 15001, "token": 1, "received": None, "now": None}, "inbox_pending_pkey"),
+            "inbox.claim": (
+                {**share, "limit": 50, "token": 1, "owner": 1, "lease": 30.0, "suspect": 2},
+                "inbox_pending_due",
+            ),
+            "inbox.settle.mark": (
+                {"seq": 15001, "token": 1, "event_type": "T", "received": None, "now": None},
+                "inbox_pending_pkey",
+            ),
             "inbox.order.look": ({"seqs": seqs}, "inbox_pending_pkey"),
             "inbox.order.next": ({"key_hash": 1, "key": "k1"}, "inbox_state_pkey"),
             "inbox.order.sleepers": ({"hashes": [1], "positions": [2]}, "inbox_pending_pos"),
