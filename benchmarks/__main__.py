@@ -9,12 +9,13 @@ import re
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from benchmarks import chart, postgres, report
+from benchmarks import chart, goals, postgres, report
 from benchmarks.registry import systems as all_systems
 from benchmarks.spi import UNITS, WORKLOADS, PeerFailed, Sample, Sizes, System, Unsupported
 from benchmarks.store import Journal, Key
@@ -27,23 +28,30 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of the work, one repeat")
-    parser.add_argument("--only", default="", metavar="W[,W]", help=f"out of {', '.join(WORKLOADS)}")
+    parser.add_argument("--only", default="", metavar="W[,W]", help=f"or patterns, out of {', '.join(WORKLOADS)}")
     parser.add_argument("--systems", default="", metavar="S[,S]", help="systems by name")
     parser.add_argument("--repeat", type=int, default=None, help="repeats (default 3, with --quick 1)")
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT)
     parser.add_argument("--resume", action="store_true", help="re-use what an earlier run finished")
     parser.add_argument("--url", default=None, help="use this PostgreSQL instead of a private one")
+    parser.add_argument("--own", action="store_true", help="a private server of the machine's own PostgreSQL version")
+    parser.add_argument(
+        "--held-seconds", type=float, default=None, help="how long held_snapshot holds it (default 180)"
+    )
+    parser.add_argument(
+        "--inbox-processed", type=int, default=None, help="messages processed before inbox_next (default 1,000,000)"
+    )
     parser.add_argument("--date", default=None, help="date recorded in the header (default: today)")
     return parser.parse_args(argv)
 
 
 def chosen(wanted: str, known: Sequence[str], what: str) -> list[str]:
-    """The named ones in their usual order, or all."""
-    names = [name.strip() for name in wanted.split(",") if name.strip()]
-    unknown = sorted(set(names) - set(known))
+    """Those that a name or pattern fits, in their usual order, or all."""
+    patterns = [pattern.strip() for pattern in wanted.split(",") if pattern.strip()]
+    unknown = [pattern for pattern in patterns if not any(fnmatchcase(name, pattern) for name in known)]
     if unknown:
         raise SystemExit(f"unknown {what}: {', '.join(unknown)}; known: {', '.join(known)}")
-    return [name for name in known if not names or name in names]
+    return [name for name in known if not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)]
 
 
 def measure(server: postgres.Server, system: System, workload: str, sizes: Sizes) -> Sample:
@@ -113,12 +121,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     workloads = chosen(options.only, WORKLOADS, "workload")
     names = chosen(options.systems, list(dict.fromkeys(system.name for system in known)), "system")
     sizes = Sizes.quick() if options.quick else Sizes()
+    if options.held_seconds is not None:
+        sizes = replace(sizes, held_seconds=options.held_seconds)
+    if options.inbox_processed is not None:
+        sizes = replace(sizes, inbox_processed=options.inbox_processed)
     repeats = options.repeat or (1 if options.quick else 3)
     journal = Journal(options.out.with_suffix(".jsonl"))
     done = journal.load(sizes) if options.resume else {}
     if not options.resume:
         journal.clear()
-    with postgres.server(options.url) as server:
+    with postgres.server(options.url, own=options.own) as server:
         header: dict[str, Any] = {
             "date": options.date or datetime.now(UTC).date().isoformat(),
             "cores": os.cpu_count(),
@@ -131,11 +143,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         wanted = [system for system in known if system.name in names]
         lines = run(server, journal, done, workloads, wanted, sizes, repeats)
     rows = report.rows_of(lines, workloads, names)
+    header["goals"] = goals.lines(rows)
     report.write_json(options.out, header, rows)
     facts = header["postgres"]
     title = f"PostgreSQL {facts['server_version']}, {header['cores']} cores, median of {repeats}"
     chart.draw(options.out.with_suffix(".png"), rows, NAME, title)
     print(report.table(rows, NAME))
+    print(goals.table(rows))
     print(f"\nwritten: {options.out} and {options.out.with_suffix('.png').name}")
     return 0
 

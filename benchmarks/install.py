@@ -17,6 +17,7 @@ REQUIREMENTS = HERE / "peers" / "requirements.txt"
 NODE_SOURCES = HERE / "peers" / "node"
 PEERS_PYTHON = CACHE / "peers-venv" / "bin" / "python"
 NODE_HOME = CACHE / "node"
+PGQ_HOME = CACHE / "pgq"
 
 
 @cache
@@ -48,6 +49,20 @@ def node_peers() -> None:
     print("installing the Node peers …", flush=True)
     _run([npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", "--silent"], NODE_HOME)
     mark.write_text(wanted)
+
+
+@cache
+def pgq() -> None:
+    """Unpack the PgQ package of this machine's Debian release; nothing of the machine is changed."""
+    python_peers()
+    if (PGQ_HOME / "usr").exists():
+        return
+    if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
+        raise PeerFailed("PgQ is a Debian package: no apt-get or dpkg on the path")
+    print("getting PgQ …", flush=True)
+    PGQ_HOME.mkdir(parents=True, exist_ok=True)
+    _run(["apt-get", "download", "postgresql-*-pgq3"], PGQ_HOME)
+    _run(["dpkg", "-x", str(max(PGQ_HOME.glob("*.deb"))), str(PGQ_HOME)])
 
 
 def _digest(path: Path) -> str:

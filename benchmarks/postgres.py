@@ -79,14 +79,14 @@ class Server:
 
 
 @contextmanager
-def server(url: str | None) -> Iterator[Server]:
-    """The server at `url`, or a private one from the wheel for the length of the run."""
+def server(url: str | None, *, own: bool = False) -> Iterator[Server]:
+    """The server at `url`, or a private one for the length of the run: from the wheel, or the machine's own version."""
     if url is not None:
         yield Server(url)
         return
     from relaybox.testing.servers import PostgresServer
 
-    private = PostgresServer.from_wheel(settings=SERVER_SETTINGS)
+    private = (PostgresServer.from_system if own else PostgresServer.from_wheel)(settings=SERVER_SETTINGS)
     private.start()
     try:
         yield Server(private.url("postgres"))

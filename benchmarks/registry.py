@@ -7,16 +7,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks import install
+from benchmarks.acks import AckSystem
 from benchmarks.driven import DrivenSystem
+from benchmarks.inbox import InboxSystem
+from benchmarks.inbox_queries import InboxQueries
 from benchmarks.ordered import OrderedSystem, shards_shared
+from benchmarks.pull import PullSystem
 from benchmarks.relayed import BareProducers, RelayboxRelays, RelayedSystem
 from benchmarks.spi import System
 from benchmarks.systems import relaybox_system, relaybox_topic
-from benchmarks.topics import FanOutSystem
+from benchmarks.topics import Case, FanOutSystem
 
 ROOT = Path(__file__).parent.parent
 LOGS = install.CACHE / "logs"
 NOT_DELIVERED = ("drain_1", "drain_2", "latency_1", "latency_2", "wal")
+PGQ = [str(install.PEERS_PYTHON), "-m", "benchmarks.peers.python.pgq_peer", str(install.PGQ_HOME)]
 ONLY_WRITES = dict.fromkeys(NOT_DELIVERED, "a write baseline: nothing is delivered")
 
 
@@ -70,11 +75,15 @@ def systems() -> list[System]:
         _python("procrastinate", "procrastinate_peer", full_drain=5_000),
         _python("pgmq", "pgmq_peer"),
         _python("django-outbox-pattern", "django_outbox_pattern_peer", full_drain=20_000),
+        _pgq(),
         _node("graphile-worker", "graphile_worker.mjs"),
         _node("pg-boss", "pg_boss.mjs"),
         *_ordered(),
         *_relayed(),
-        FanOutSystem(ROOT, LOGS),
+        *_fanned_out(),
+        AckSystem(),
+        PullSystem(),
+        *_inboxes(),
     ]
 
 
@@ -108,6 +117,21 @@ def _relayed() -> list[System]:
     ]
 
 
+def _inboxes() -> list[System]:
+    here = "benchmarks.systems.inbox_relaybox"
+    ours = ("inbox_accept", "inbox_accept_tx", "inbox_accept_100", "inbox_process")
+    node, places = ["node", "pg_transactional_outbox_inbox.mjs"], (install.NODE_HOME, LOGS, install.node_peers)
+    django = [str(install.PEERS_PYTHON), "-m", "benchmarks.peers.python.django_outbox_pattern_inbox_peer"]
+    return [
+        InboxSystem(relaybox_system.NAME, "Python", _own(here, "asyncpg"), ROOT, LOGS, workloads=ours),
+        InboxSystem("relaybox psycopg", "Python", _own(here, "psycopg"), ROOT, LOGS, workloads=ours),
+        InboxSystem("pg-transactional-outbox", "Node", lambda: [*node, "polling"], *places, full_drain=5_000),
+        InboxSystem("pg-transactional-outbox WAL", "Node", lambda: [*node, "replication"], *places, logical=True),
+        InboxSystem("django-outbox-pattern", "Python", lambda: django, ROOT, LOGS, install.python_peers),
+        InboxQueries(),
+    ]
+
+
 def _own(module: str, *arguments: str) -> Callable[[], Sequence[str]]:
     return lambda: [sys.executable, "-m", module, *arguments]
 
@@ -115,6 +139,25 @@ def _own(module: str, *arguments: str) -> Callable[[], Sequence[str]]:
 def _python(name: str, module: str, full_drain: int = 50_000) -> DrivenSystem:
     command = [str(install.PEERS_PYTHON), "-m", f"benchmarks.peers.python.{module}"]
     return DrivenSystem(name, "Python", lambda: command, ROOT, LOGS, install.python_peers, full_drain=full_drain)
+
+
+def _pgq() -> DrivenSystem:
+    one = "a batch has one reader; cooperative consumers are another package"
+    return DrivenSystem("pgq", "Python", lambda: PGQ, ROOT, LOGS, install.pgq, cannot={"drain_2": one})
+
+
+def _fanned_out() -> list[System]:
+    def ours(case: Case) -> list[str]:
+        return [sys.executable, "-m", "benchmarks.systems.relaybox_fanout", str(case.groups), case.how, case.tracking]
+
+    def pgq(case: Case) -> list[str]:
+        return [*PGQ, str(case.groups)]
+
+    few = ("fanout_1", "fanout_4", "fanout_16")
+    return [
+        FanOutSystem(relaybox_system.NAME, "Python", ours, ROOT, LOGS),
+        FanOutSystem("pgq", "Python", pgq, ROOT, LOGS, install.pgq, few, share=8),
+    ]
 
 
 def _node(name: str, script: str) -> DrivenSystem:

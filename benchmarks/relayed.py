@@ -93,6 +93,14 @@ class RelayedSystem(DrivenSystem):
 class RelayboxRelays(RelayedSystem):
     """`relaybox relay` processes with default settings."""
 
+    workloads: Sequence[str] = ("relay_kafka_1", "relay_kafka_2", "relay_twice_10")
+
+    def relay_twice_10(self, database: Database, sizes: Sizes) -> Sample:
+        """Ten of them, each with a backlog's worth of events: the share that reached the broker more than once."""
+        sample = self._relayed(database, replace(sizes, backlog=10 * sizes.backlog), "relay_twice_10", 10)
+        twice = 100 * sample.extra["repeated"] / sample.extra["messages"]
+        return replace(sample, value=twice, extra={**sample.extra, "events_per_second": round(sample.value)})
+
     def _relays(
         self, stack: ExitStack, database: Database, workload: str, processes: int, options: dict[str, Any]
     ) -> list[int]:

@@ -67,14 +67,14 @@ def table(rows: Iterable[Row], reference: str) -> str:
         lines += [
             "",
             f"{workload} — {UNITS[workload]}, {better}",
-            f"  {'system':<23}{'version':<30}{'median':>12}{'min':>12}{'max':>12}{'x relaybox':>12}",
+            f"  {'system':<29}{'version':<30}{'median':>12}{'min':>12}{'max':>12}{'x relaybox':>12}",
         ]
         lines += [_line(row, base) for row in mine if row["median"] is not None or not _is_baseline(row)]
     return "\n".join(lines)
 
 
 def _line(row: Row, base: Row | None) -> str:
-    head = f"  {row['system']:<23}{row['version'][:28]:<30}"
+    head = f"  {row['system']:<29}{row['version'][:28]:<30}"
     if row["median"] is None:
         return f"{head}{'—':>12}  {row.get('error', '')[:90]}"
     ratio = ratio_to(row, base)
@@ -93,6 +93,9 @@ def _remarks(row: Row) -> list[str]:
         remarks.append(f"p50 {median(extra['p50_ms'] for extra in extras):.2f} ms")
     if "of_bare" in extras[0]:
         remarks.append(f"{median(extra['of_bare'] for extra in extras):.2f} of bare, same driver")
+    for name, unit in (("wal_per_delivery", "bytes of WAL/delivery"), ("wal_per_ack", "bytes of WAL/ack")):
+        if name in extras[0]:
+            remarks.append(f"{median(extra[name] for extra in extras):.2f} {unit}")
     if "cpu_us" in extras[0]:
         sides = [f"{side} {median(extra['cpu_us'][side] for extra in extras):.0f}" for side in extras[0]["cpu_us"]]
         remarks.append(f"CPU µs/event: {', '.join(sides)}")

@@ -6,30 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
-WORKLOADS = (
-    "write_tx",
-    "write_overhead",
-    "write_batch",
-    "drain_1",
-    "drain_2",
-    "latency_1",
-    "latency_2",
-    "wal",
-    "ordered_drain_1",
-    "ordered_drain_4",
-    "ordered_claim_p95",
-    "relay_kafka_1",
-    "relay_kafka_2",
-    "fanout_1",
-    "fanout_4",
-    "fanout_16",
-    "fanout_64",
-    "fanout_100",
-    "fanout_apart_16",
-    "fanout_bitmap_16",
-    "fanout_held_16",
-    "fanout_wal",
-)
 UNITS: Mapping[str, str] = {
     "write_tx": "transactions/s",
     "write_overhead": "x the same INSERT by hand",
@@ -44,17 +20,29 @@ UNITS: Mapping[str, str] = {
     "ordered_claim_p95": "ms p95",
     "relay_kafka_1": "events/s",
     "relay_kafka_2": "events/s",
-    "fanout_1": "deliveries/s",
-    "fanout_4": "deliveries/s",
-    "fanout_16": "deliveries/s",
-    "fanout_64": "deliveries/s",
-    "fanout_100": "deliveries/s",
-    "fanout_apart_16": "deliveries/s",
-    "fanout_bitmap_16": "acks/s",
-    "fanout_held_16": "deliveries/s",
-    "fanout_wal": "bytes/delivery",
+    "relay_twice_10": "% twice",
+    **{f"fanout_{groups}": "deliveries/s" for groups in (1, 4, 16, 64, 100)},
+    **{f"fanout_apart_{groups}": "deliveries/s" for groups in (4, 16, 64, 100)},
+    **{f"fanout_bitmap_{groups}": "acks/s" for groups in (16, 64)},
+    **{f"acks_{groups}": "acks/s" for groups in (1, 4, 16, 64)},
+    "acks_table_100": "acks/s",
+    "poll_p95": "ms p95",
+    "commit_10_p95": "ms p95",
+    "lag_p95": "ms p95",
+    "held_snapshot": "% of without",
+    "inbox_accept": "messages/s",
+    "inbox_accept_tx": "messages/s",
+    "inbox_accept_100": "messages/s",
+    "inbox_process": "messages/s",
+    "inbox_pending": "ms p95",
+    "inbox_health": "ms p95",
+    "inbox_next": "ms p50",
+    "inbox_next_flat": "x with 100,000 processed",
+    "inbox_gaps": "ms p50",
+    "inbox_gaps_flat": "x with 100,000 processed",
 }
-LOWER_IS_BETTER = frozenset({"write_overhead", "latency_1", "latency_2", "wal", "ordered_claim_p95", "fanout_wal"})
+WORKLOADS = tuple(UNITS)
+LOWER_IS_BETTER = frozenset(name for name, unit in UNITS.items() if unit.startswith(("ms", "bytes", "x ", "% twice")))
 
 
 class Unsupported(Exception):
@@ -82,6 +70,10 @@ class Sizes:
     claim_rows: int = 10_000
     claim_keys: int = 3_000
     fanout: int = 3_200_000  # deliveries
+    acks: int = 400_000
+    held_seconds: float = 180.0
+    inbox_pending: int = 1_000_000
+    inbox_processed: int = 1_000_000
 
     @classmethod
     def quick(cls) -> Sizes:
@@ -96,6 +88,10 @@ class Sizes:
             backlog=10_000,
             backlog_keys=1_000,
             fanout=320_000,
+            acks=40_000,
+            held_seconds=6.0,
+            inbox_pending=100_000,
+            inbox_processed=200_000,
         )
 
     def limited(self, full_drain: int) -> Sizes:

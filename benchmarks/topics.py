@@ -2,112 +2,138 @@
 
 from __future__ import annotations
 
-import sys
+import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import psycopg
 
+from benchmarks.cpu import Sides, postmaster
 from benchmarks.driven import DrivenSystem, drained
+from benchmarks.postgres import Server
 from benchmarks.process import wait_handled
 from benchmarks.spi import Database, Sample, Sizes
 
-GROUPS = (1, 4, 16, 64, 100)
-WORKLOADS = (
-    *(f"fanout_{groups}" for groups in GROUPS),
-    "fanout_apart_16",
-    "fanout_bitmap_16",
-    "fanout_held_16",
-    "fanout_wal",
-)
+
+@dataclass(frozen=True)
+class Case:
+    """So many groups, and how they read."""
+
+    groups: int
+    how: str = "same"  # or apart: no group finds what another has read
+    tracking: str = "offset"
+    share: int = 1  # of the full number of deliveries, one in so many: slower ones need no more
+
+
+CASES = {
+    **{f"fanout_{groups}": Case(groups) for groups in (1, 4, 16, 64, 100)},
+    **{f"fanout_apart_{groups}": Case(groups, "apart", share=4) for groups in (4, 16, 64, 100)},
+    **{f"fanout_bitmap_{groups}": Case(groups, tracking="bitmap", share=8) for groups in (16, 64)},
+}
+HELD = Case(16)
+AHEAD = 50_000  # events that the writer may be ahead of the readers
+
+
+class Passed(NamedTuple):
+    """Deliveries per second, and what each of them took."""
+
+    rate: float
+    cpu_us: dict[str, float]
 
 
 @dataclass
 class _FanOut(DrivenSystem):
-    groups: int = 16
+    case: Case = HELD
 
-    def measure(self, database: Database, sizes: Sizes, workload: str, *, held: bool = False) -> Sample:
-        total = min(max(sizes.fanout // self.groups, 10_000), sizes.fanout // 16)  # events: few groups need no more
+    def measure(self, database: Database, sizes: Sizes, workload: str) -> Sample:
+        groups, deliveries = self.case.groups, sizes.fanout // self.case.share
+        total = min(max(deliveries // groups, 10_000), deliveries // 16)  # events: few groups need no more
         with ExitStack() as stack:
             peer, facts = self._start(stack, database, workload)
             before_write = database.wal_position()
-            if held:
-                _hold_a_snapshot(stack, database)
             self._preload(peer, total, sizes.batch_size)
             database.analyze()
             database.checkpoint()
             before = database.wal_position()
+            sides = Sides({self.name: [peer.pid], "PostgreSQL": [postmaster(database.url)]})
             peer.call("start", mode="drain")
-            wait_handled([peer], total * self.groups)
+            wait_handled([peer], total * groups)
             count = peer.call("stop")
+            used = sides.per_event(total * groups)
             spent = database.wal_position() - before
-        sample = drained(facts, [count], total * self.groups)
+        sample = drained(facts, [count], total * groups)
         extra = {
-            "groups": self.groups,
-            "wal_per_delivery": round(spent / (total * self.groups), 3),
+            "groups": groups,
+            "wal_per_delivery": round(spent / (total * groups), 3),
             "wal_in_per_event": round((before - before_write) / total, 1),
+            "cpu_us": used,
         }
         return replace(sample, extra={**sample.extra, **extra})
 
+    def held(self, database: Database, sizes: Sizes) -> Sample:
+        """A writer as fast as it can and the groups behind it; once more from the beginning, beside a snapshot."""
+        free, facts = self._flow(database, sizes.held_seconds)
+        with Server(database.url).fresh_database("bench_held") as another, psycopg.connect(another.url) as report:
+            report.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            report.execute("SELECT pg_current_xact_id()")  # older than all that comes, in a transaction with a number
+            held, _ = self._flow(another, sizes.held_seconds)
+        extra = {
+            "seconds": sizes.held_seconds,
+            "deliveries_per_second": {"without": round(free.rate), "with": round(held.rate)},
+            "cpu_us_without": free.cpu_us,
+            "cpu_us": held.cpu_us,
+        }
+        return replace(facts, value=100 * held.rate / free.rate, extra=extra)
 
-def _hold_a_snapshot(stack: ExitStack, database: Database) -> None:
-    """Somebody's report runs all the while: a snapshot older than every event, and a transaction with a number."""
-    report = stack.enter_context(psycopg.connect(database.url))
-    report.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-    report.execute("SELECT pg_current_xact_id()")
+    def _flow(self, database: Database, seconds: float) -> tuple[Passed, Sample]:
+        with ExitStack() as stack:
+            readers, facts = self._start(stack, database, "held_snapshot")
+            writer, _ = self._start(stack, database, "held_snapshot", fresh=False)
+            readers.call("start", mode="drain")
+            used = Sides({"writer": [writer.pid], "groups": [readers.pid], "PostgreSQL": [postmaster(database.url)]})
+            began, written = time.monotonic(), 0
+            while (took := time.monotonic() - began) < seconds or not readers.handled:
+                writer.call("write_batches", batches=5, size=1_000)
+                written += 5_000
+                wait_handled([readers], (written - AHEAD) * self.case.groups)
+            passed = Passed(readers.handled / took, used.per_event(readers.handled))
+            readers.call("stop")
+        return passed, facts
 
 
+@dataclass
 class FanOutSystem:
-    """All fan-outs under one name."""
+    """All fan-outs of one system; `command` makes the program of a case."""
 
-    name = "relaybox"
-    language = "Python"
-    version = ""
-    workloads = WORKLOADS
+    name: str
+    language: str
+    command: Callable[[Case], Sequence[str]]
+    root: Path
+    logs: Path
+    installer: Callable[[], None] = lambda: None
+    workloads: Sequence[str] = (*CASES, "held_snapshot")
+    share: int = 1
+    version: str = ""
 
-    def __init__(self, root: Path, logs: Path) -> None:
-        self._root = root
-        self._logs = logs
+    def install(self) -> None:
+        self.installer()
 
-    def install(self) -> None: ...
+    def __getattr__(self, workload: str) -> Callable[[Database, Sizes], Sample]:
+        if workload not in CASES:
+            raise AttributeError(workload)
+        return partial(self._measured, workload)
 
-    def _run(
-        self, database: Database, sizes: Sizes, workload: str, groups: int, how: str = "same", tracking: str = "offset"
-    ) -> Sample:
-        command = [sys.executable, "-m", "benchmarks.systems.relaybox_fanout", str(groups), how, tracking]
-        system = _FanOut(self.name, self.language, lambda: command, self._root, self._logs, groups=groups)
-        sample = system.measure(database, sizes, workload, held="held" in workload)
-        self.version = system.version
-        return sample
+    def _measured(self, workload: str, database: Database, sizes: Sizes) -> Sample:
+        case = CASES[workload]
+        return self._of(replace(case, share=case.share * self.share)).measure(database, sizes, workload)
 
-    def fanout_1(self, database: Database, sizes: Sizes) -> Sample:
-        return self._run(database, sizes, "fanout_1", 1)
+    def held_snapshot(self, database: Database, sizes: Sizes) -> Sample:
+        """In percent of the throughput without."""
+        return self._of(HELD).held(database, sizes)
 
-    def fanout_4(self, database: Database, sizes: Sizes) -> Sample:
-        return self._run(database, sizes, "fanout_4", 4)
-
-    def fanout_16(self, database: Database, sizes: Sizes) -> Sample:
-        return self._run(database, sizes, "fanout_16", 16)
-
-    def fanout_64(self, database: Database, sizes: Sizes) -> Sample:
-        return self._run(database, sizes, "fanout_64", 64)
-
-    def fanout_100(self, database: Database, sizes: Sizes) -> Sample:
-        return self._run(database, sizes, "fanout_100", 100)
-
-    def fanout_apart_16(self, database: Database, sizes: Sizes) -> Sample:
-        return self._run(database, sizes, "fanout_apart_16", 16, "apart")
-
-    def fanout_bitmap_16(self, database: Database, sizes: Sizes) -> Sample:
-        """Acks per second: each delivery is one."""
-        return self._run(database, sizes, "fanout_bitmap_16", 16, "same", "bitmap")
-
-    def fanout_held_16(self, database: Database, sizes: Sizes) -> Sample:
-        """As fanout_16, while another session's snapshot is open from before the first event on."""
-        return self._run(database, sizes, "fanout_held_16", 16)
-
-    def fanout_wal(self, database: Database, sizes: Sizes) -> Sample:
-        """WAL bytes per delivery beyond the log, 16 groups."""
-        sample = self._run(database, sizes, "fanout_wal", 16)
-        return replace(sample, value=sample.extra["wal_per_delivery"])
+    def _of(self, case: Case) -> _FanOut:
+        return _FanOut(self.name, self.language, lambda: self.command(case), self.root, self.logs, case=case)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,6 +37,8 @@ class FanOutPeer(Peer):
     async def setup(self, fresh: bool) -> None:
         self.connection = await asyncpg.connect(self.url)
         self.box = AsyncOutbox(self.url)
+        if not fresh:
+            return
         await self.box.migrate()
         await self.box.topics.configure(Topic.pub_sub(TOPIC, tracking=self._tracking))
         for number in range(self._groups):
@@ -70,8 +73,10 @@ class FanOutPeer(Peer):
         self.groups = groups
 
     async def stop(self) -> None:
+        await asyncio.gather(*(group.until_idle() for group in self.groups))
+        if self._tracking != "offset":  # acks are counted: the last one is written now
+            self.meter.last_ns = time.monotonic_ns()
         for group in self.groups:
-            await group.until_idle()
             await group.close()
 
 

@@ -7,6 +7,7 @@ export const BUSINESS_TABLE =
   "CREATE TABLE business (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, note text NOT NULL)";
 export const BUSINESS_INSERT = { name: "business", text: "INSERT INTO business (note) VALUES ($1)" };
 export const BUSINESS_NOTE = "an order of the business";
+export const PREFETCH = 10; // messages that a broker has under way to a consumer
 const PAYLOAD_BYTES = 256;
 const PAD = "x".repeat(PAYLOAD_BYTES - JSON.stringify({ seq: 0, kind: "order.placed", pad: "" }).length + 1);
 
@@ -68,7 +69,7 @@ async function writeTx(peer, total, block) {
 async function writeBatches(peer, batches, size) {
   const began = now();
   for (let i = 0; i < batches; i += 1) await peer.writeBatch(peer.take(size), size);
-  return { seconds: Number(now() - began) / 1e9 };
+  return { seconds: Number(now() - began) / 1e9, began_ns: Number(began) };
 }
 
 async function produce(peer, rate, total) {
