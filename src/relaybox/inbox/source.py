@@ -24,7 +24,6 @@ from ..store.inbox_claim import SUSPECT, Arrived, Past, Settling, Share, Wake
 from ..store.inbox_order import Order, Priority
 from ..store.spi import Claim, Death, Held, Retry
 
-
 LINGER = 0.002  # seconds between two claims while messages come one by one: what comes meanwhile is claimed together
 
 
