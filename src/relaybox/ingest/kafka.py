@@ -48,6 +48,7 @@ COMMIT_SECONDS = 5.0
 GLANCE_SECONDS = 0.005  # between two looks for the answer to a commit
 POLL_SECONDS = 0.1  # of the thread: so soon it notices that we close
 KEEP_SECONDS = 2.0  # without a receive, until the thread polls for the group's sake
+REBALANCE = 30_000  # milliseconds that members have to join again: all of them poll all the time
 
 DEFAULTS: Mapping[str, Any] = {
     "enable.auto.commit": False,
@@ -56,6 +57,7 @@ DEFAULTS: Mapping[str, Any] = {
     "isolation.level": "read_committed",
     "queued.max.messages.kbytes": 16_384,  # bounds what a batch can take
     "fetch.wait.max.ms": 100,
+    "topic.metadata.refresh.interval.ms": 10_000,  # a broker that has just started may not know a topic yet
     "socket.timeout.ms": 10_000,
     "socket.keepalive.enable": True,
     "reconnect.backoff.ms": 20,
@@ -168,6 +170,7 @@ class KafkaSource:
             "group.id": group,
             "auto.offset.reset": start,
             "session.timeout.ms": session,
+            "max.poll.interval.ms": max(session, REBALANCE),
             "heartbeat.interval.ms": session // 4,
             **{name: str(value) for name, value in files.items() if value is not None},
             **authentication(sasl, username, password, token, config),
