@@ -51,7 +51,7 @@ class SqsHarness(SourceHarness):
         return f"sqs://{given.pop('region')}?" + "&".join(f"{name}={value}" for name, value in given.items())
 
     async def channel(self) -> str:
-        name = f"orders-{next(_names)}{'.fifo' if self.fifo else ''}"
+        name = f"ingested-{next(_names)}{'.fifo' if self.fifo else ''}"
         settings = {"FifoQueue": "true"} if self.fifo else {}
         await asyncio.to_thread(self.queues.create_queue, QueueName=name, Attributes=settings)
         return name

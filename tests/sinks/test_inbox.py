@@ -354,6 +354,8 @@ async def test_the_relay_may_add_and_look_and_nothing_else(served: PostgresHarne
         await served.query(f"REVOKE ALL ON `{served.url.rpartition('/')[2]}`.* FROM {account}")
     for table in ("orders", "orders_pending", "orders_seen"):
         await served.query(f"GRANT INSERT, SELECT ON {table} TO {account}")
+    await served.query(f"GRANT INSERT ON orders_journal TO {account}")
+    await served.query(f"GRANT SELECT ON orders_meta TO {account}")
     if isinstance(served, PostgresHarness):
         await served.query(f"GRANT USAGE ON SEQUENCE orders_seq TO {account}")
     async with opened(served.sink()) as sink:
