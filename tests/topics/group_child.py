@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import traceback
 from datetime import timedelta
 from pathlib import Path
 
@@ -62,6 +63,9 @@ def write_from_child(box: AsyncOutbox) -> None:
     asyncio._set_running_loop(None)
     try:
         asyncio.new_event_loop().run_until_complete(write())
+    except BaseException:
+        traceback.print_exc()
+        raise
     finally:
         os._exit(0)
 

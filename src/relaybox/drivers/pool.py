@@ -29,11 +29,16 @@ class Database:
     def __init__(self, dialect: Dialect, connect: Callable[[], Connection], size: int = 4) -> None:
         self.dialect = dialect
         self._connect = connect
-        self._idle: list[Connection] = []
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._slots = threading.BoundedSemaphore(size)
+        self._size = size
         self._closed = False
+        self._begin()
+
+    def _begin(self) -> None:
+        """Also in a forked child: what its parent's threads hold of connections and locks nobody gives back here."""
+        self._idle: list[Connection] = []
+        self._lock = threading.Lock()
+        self._slots = threading.BoundedSemaphore(self._size)
+        self._pid = os.getpid()
 
     def run(self, op: Op[T], *, tx: bool = True) -> T:
         with self.connection() as connection:
@@ -52,6 +57,8 @@ class Database:
     def connection(self) -> Iterator[Connection]:
         if self._closed:
             raise ServiceClosed("this outbox is closed; make a new one")
+        if self._pid != os.getpid():
+            self._begin()
         with self._slots:
             connection = self._take()
             try:
@@ -66,8 +73,6 @@ class Database:
 
     def _take(self) -> Connection:
         with self._lock:
-            if self._pid != os.getpid():
-                self._idle, self._pid = [], os.getpid()
             while self._idle:
                 connection = self._idle.pop()
                 if not connection.broken():
@@ -82,12 +87,13 @@ class Database:
             self._idle.append(connection)
 
     def close(self) -> None:
+        self._closed = True
+        if self._pid != os.getpid():
+            return
         with self._lock:
-            self._closed = True
             idle, self._idle = self._idle, []
-        if self._pid == os.getpid():
-            for connection in idle:
-                _quietly(connection.close)
+        for connection in idle:
+            _quietly(connection.close)
 
 
 class AsyncDatabase:
@@ -103,13 +109,18 @@ class AsyncDatabase:
     ) -> None:
         self.dialect = dialect
         self._connect = connect
-        self._idle: list[AsyncConnection] = []
-        self._pid = os.getpid()
-        self._slots = asyncio.Semaphore(size)
-        self._ending: set[asyncio.Future[None]] = set()
+        self._size = size
         self._closed = False
         # listen(channel, ready, wake): LISTENs until cancelled or the connection breaks; None: cannot
         self.listen = listen
+        self._begin()
+
+    def _begin(self) -> None:
+        """Also in a forked child: its parent's tasks hold connections and slots that nobody here gives back."""
+        self._idle: list[AsyncConnection] = []
+        self._slots = asyncio.Semaphore(self._size)
+        self._ending: set[asyncio.Future[None]] = set()
+        self._pid = os.getpid()
 
     async def run(self, op: Op[T], *, tx: bool = True) -> T:
         async with self.connection() as connection:
@@ -129,6 +140,8 @@ class AsyncDatabase:
     async def connection(self) -> AsyncIterator[AsyncConnection]:
         if self._closed:
             raise ServiceClosed("this outbox is closed; make a new one")
+        if self._pid != os.getpid():
+            self._begin()
         async with self._slots:
             connection = await self._take()
             try:
@@ -142,8 +155,6 @@ class AsyncDatabase:
             await self._give_back(connection, suspect=False)
 
     async def _take(self) -> AsyncConnection:
-        if self._pid != os.getpid():
-            self._idle, self._pid = [], os.getpid()
         while self._idle:
             connection = self._idle.pop()
             if not connection.broken():
@@ -170,9 +181,9 @@ class AsyncDatabase:
 
     async def close(self) -> None:
         self._closed = True
-        idle, self._idle = self._idle, []
         if self._pid != os.getpid():
             return
+        idle, self._idle = self._idle, []
         for connection in idle:
             self._end(connection)
         if self._ending:
