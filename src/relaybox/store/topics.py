@@ -197,6 +197,11 @@ class RangeSettlement(NamedTuple):
     parkings: Sequence[tuple[int, Parking]] = ()  # (token of its range, event)
     parked: Sequence[ParkedOutcome] = ()
 
+    def is_one_statement(self, topic: TopicRow) -> bool:
+        """For which nothing has to be begun: whole ranges are done, and the topic keeps no marks."""
+        marked = topic.topic.tracking in ("bitmap", "acks")
+        return not (marked or self.returned or self.parkings or self.parked)
+
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:

@@ -205,7 +205,8 @@ class _Pull:
         settlement = batch.settlement(group, done, failed or {}, self._retry)
         was_doubtful, batch.doubtful = batch.doubtful, True
         try:
-            lost = yield self.store.settle(topic, group, settlement, self.now)
+            settle = self.store.settle(topic, group, settlement, self.now)
+            lost = yield Plain(settle) if settlement.is_one_statement(topic) else settle
         except StoreError:
             self._topic = None  # it may have been moved: ask again
             raise

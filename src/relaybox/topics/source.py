@@ -209,7 +209,8 @@ class TopicSource:
         )
         async with self._turn.marking if marked else nullcontext():
             group, now = self._membership.group, self._clock.database_now()
-            return await self._db.run(self._store.settle(self._topic, group, settlement, now))
+            settle = self._store.settle(self._topic, group, settlement, now)
+            return await self._db.run(settle, tx=not settlement.is_one_statement(self._topic))
 
     async def renew(self, taken: Sequence[Taken]) -> set[int]:
         tokens = [each.token for each in taken]
