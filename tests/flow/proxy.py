@@ -16,8 +16,9 @@ Cut = Literal["", "before", "after"]
 
 
 class Proxy:
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, at: bytes = b"COMMIT") -> None:
         self._parts = urlsplit(url)
+        self._at = at
         self._server = socket.create_server(("127.0.0.1", 0))
         self.cut: Cut = ""
         self.cuts = 0
@@ -46,7 +47,7 @@ class Proxy:
     def _upstream(self, client: socket.socket, server: socket.socket, mute: threading.Event) -> None:
         with contextlib.suppress(OSError):
             while data := client.recv(65536):
-                if self.cut and b"COMMIT" in data.upper():
+                if self.cut and self._at in data.upper():
                     self.cuts += 1
                     mode, self.cut = self.cut, ""
                     mute.set()

@@ -212,7 +212,7 @@ def test_a_commit_after_the_time_is_good_while_nobody_else_has_it(pulled: Pulled
 def test_a_commit_whose_reply_was_lost_may_be_repeated(pulled: Pulled) -> None:
     pulled.group()
     pulled.world.write_many(5)
-    proxy = Proxy(pulled.world.url)
+    proxy = Proxy(pulled.world.url, at=b"DELETE")
     db = open_sync(proxy.url)
     consumer = Consumer(home(pulled.world, pulled.facts, pulled.clock, db), "t", "g", "c")
     batch = consumer.poll()
