@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,9 @@ from relaybox.errors import CommitUnknown, StoreError
 from relaybox.lifecycle import WakeUps
 from relaybox.testing.servers import PostgresServer, ServerUnavailable
 
-from .kit import Probe, happened, make_box, rows, waiting, with_driver
+from .kit import QUICK, Probe, happened, make_box, rows, waiting, with_driver
+
+IN_FLIGHT = 100
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +40,8 @@ async def test_immediate_restart(server: PostgresServer, probe: Probe, composite
     written: list[str] = []
     unknown: list[str] = []
 
-    async with make_box(composite, with_driver(url, driver), probe) as node:
+    settings = replace(QUICK, hot_queue_capacity=IN_FLIGHT // 2, cold_queue_capacity=IN_FLIGHT // 2)
+    async with make_box(composite, with_driver(url, driver), probe, settings=settings) as node:
 
         async def write() -> None:
             n = 0
@@ -72,7 +76,7 @@ async def test_immediate_restart(server: PostgresServer, probe: Probe, composite
         await probe.until(lambda: probe.of(WakeUps)[-1].mode == "listen")  # it listens again
     counts = Counter(probe.ids)
     assert set(counts) == there
-    assert sum(counts.values()) - len(counts) <= 200, "duplicates: at most what was in flight at a crash"
+    assert sum(counts.values()) - len(counts) <= 2 * IN_FLIGHT, "duplicates: at most what was in flight at a crash"
 
 
 @pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])

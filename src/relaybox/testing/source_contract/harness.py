@@ -31,6 +31,7 @@ class SourceHarness:
 
     kind: SourceKind
     ordered = True  # the broker keeps the order of a key
+    ordered_after_outage = True  # also then; a stand-in may forget what it lent to a client that is gone
     leases = True  # it lends messages for a time, not for as long as a connection lasts
     has_key = False  # it knows the key, which is not only an attribute
     filler: Sink | None = None  # open while a test runs
