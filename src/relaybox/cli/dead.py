@@ -14,7 +14,7 @@ from ..event import Event
 from ..outbox import Outbox
 from ..store.spi import DeadFilter, DeadLetter
 from .connect import shown, target_of
-from .output import confirm, console, emit, emit_list, fail, progress, say, table
+from .output import confirm, console, emit, emit_list, fail, first_line, progress, say, table
 
 app = typer.Typer(help="Events that were given up: list, show, replay.", no_args_is_help=True)
 
@@ -67,14 +67,10 @@ def _pages(box: Outbox, where: DeadFilter, limit: int, everything: bool) -> Iter
 
 def _table(letters: list[DeadLetter]) -> Any:
     rows = [
-        (d.event.id, d.event.type, d.event.key, d.event.tenant, d.attempts, d.dead_at, _first_line(d.error))
+        (d.event.id, d.event.type, d.event.key, d.event.tenant, d.attempts, d.dead_at, first_line(d.error))
         for d in letters
     ]
     return table(None, ("id", "type", "key", "tenant", "attempts", "died", "error"), rows)
-
-
-def _first_line(error: str | None) -> str | None:
-    return error and (error.splitlines() or [""])[0][:120]
 
 
 def summary(letter: DeadLetter) -> dict[str, Any]:

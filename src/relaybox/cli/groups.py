@@ -16,7 +16,7 @@ from ..store.topics import GroupOptions, Parked
 from ..topics.backfill import Backfill
 from ..topics.start import StartFrom
 from .connect import target_of
-from .output import age, confirm, console, emit, emit_list, fail, say, table
+from .output import age, confirm, console, emit, emit_list, fail, first_line, say, table
 
 app = typer.Typer(help="Consumer groups: list, show, lag, pause, resume, seek, replay.", no_args_is_help=True)
 
@@ -285,7 +285,7 @@ def parked(
     else:
         columns = ("number", "id", "type", "key", "state", "attempts", "due", "error")
         rows = [
-            (p.event.seq, p.event.id, p.event.type, p.event.key, p.state, p.attempts, p.due, _first_line(p.error))
+            (p.event.seq, p.event.id, p.event.type, p.event.key, p.state, p.attempts, p.due, first_line(p.error))
             for p in found
         ]
         console().print(table(None, columns, rows))
@@ -304,10 +304,6 @@ def _summary(one: Parked) -> dict[str, Any]:
         "error": one.error,
         "dead_at": one.dead_at,
     }
-
-
-def _first_line(error: str | None) -> str | None:
-    return error and (error.splitlines() or [""])[0][:120]
 
 
 @app.command("replay")

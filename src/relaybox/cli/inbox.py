@@ -19,7 +19,7 @@ from ..store.inbox_operate import State
 from . import inbox_tables
 from .connect import shown, target_of
 from .dead import content
-from .output import age, confirm, console, emit, emit_list, fail, say, table
+from .output import age, confirm, console, emit, emit_list, fail, first_line, say, table
 
 app = typer.Typer(help="Messages of other services: look, replay, drain.", no_args_is_help=True)
 app.command("create")(inbox_tables.create)
@@ -110,14 +110,10 @@ def _pages(
 
 def _table(messages: list[InboxMessage]) -> Any:
     rows = [
-        (m.event.id, m.event.type, m.source, m.event.key, m.state, m.attempts, m.event.created_at, _first_line(m.error))
+        (m.event.id, m.event.type, m.source, m.event.key, m.state, m.attempts, m.event.created_at, first_line(m.error))
         for m in messages
     ]
     return table(None, ("id", "type", "source", "key", "state", "attempts", "received", "error"), rows)
-
-
-def _first_line(error: str | None) -> str | None:
-    return error and (error.splitlines() or [""])[0][:120]
 
 
 def summary(message: InboxMessage) -> dict[str, Any]:

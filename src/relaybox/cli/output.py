@@ -39,6 +39,11 @@ def plain(value: object) -> Text:
     return Text(visible(str(value)))
 
 
+def first_line(error: str | None) -> str | None:
+    """An error as a cell of a table has room for it."""
+    return error and (error.splitlines() or [""])[0][:120]
+
+
 def visible(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
