@@ -1,18 +1,20 @@
 """What a pull consumer waits for: a poll, a commit, the lag. p95 in milliseconds, of ordered and unordered groups the
 worse one.
 
-10,000 rows are polled and committed in hundreds, by one consumer and by ten at once; the lag is asked for with 100,000
+10,000 rows are polled and committed in hundreds, by one process and by ten at once; the lag is asked for with 100,000
 rows unread.
 """
 
 from __future__ import annotations
 
 import statistics
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from multiprocessing import get_context
+from multiprocessing.synchronize import Barrier
 from typing import Any
 
 import relaybox
@@ -46,6 +48,36 @@ class Times:
         self.of[name].append((time.perf_counter() - started) * 1000)
         return result
 
+    def add(self, other: Times) -> None:
+        for name, times in other.of.items():
+            self.of[name] += times
+
+
+def home(url: str, db: OurDatabase) -> Home[Any]:
+    store = open_topic_store("postgres", Tables())
+    return Home(url, db, store, Settings(), SYSTEM_CLOCK, Observers(), JSON_CODEC, lambda: None)
+
+
+_together: Barrier | None = None  # of the consumers, each in a process of its own
+
+
+def _meet(barrier: Barrier) -> None:
+    global _together
+    _together = barrier
+
+
+def consume(url: str, topic: str, name: str) -> Times:
+    """Poll and commit until there is no more, from when all consumers are ready."""
+    times, db = Times(), open_sync(url, size=1)
+    with Consumer(home(url, db), topic, "g", name) as consumer:
+        consumer.heartbeat()
+        assert _together is not None
+        _together.wait(timeout=60)
+        while batch := times.timed("poll", lambda: consumer.poll(POLLED)):
+            times.timed("commit", partial(consumer.commit, batch))
+    db.close()
+    return times
+
 
 class Bench:
     def __init__(self, url: str) -> None:
@@ -55,41 +87,30 @@ class Bench:
         self.db.run(self.store.migrate())
         self.topics = 0
 
-    def home(self, db: OurDatabase) -> Home[Any]:
-        return Home(self.url, db, self.store, Settings(), SYSTEM_CLOCK, Observers(), JSON_CODEC, lambda: None)
-
     def fill(self, rows: int, *, ordered: bool) -> TopicRow:
         """A topic of its own with a group that has read nothing."""
         self.topics += 1
         topic = Topic(name=f"t{self.topics}", semantics="pub_sub", tracking="offset")
         row = self.db.run(self.store.configure(topic, None))
         options = GroupOptions(ordered=ordered)
-        GroupAdmin(self.home(self.db)).create(topic.name, "g", StartFrom.earliest_unlimited(), options=options)
+        GroupAdmin(home(self.url, self.db)).create(topic.name, "g", StartFrom.earliest_unlimited(), options=options)
         for start in range(0, rows, 10_000):
             events = [Event("Happened", {"n": n}, key=f"k{n % KEYS}") for n in range(start, min(rows, start + 10_000))]
             self.db.run(self.store.write(row, events, None, copy=True))
         return row
 
     def drain(self, topic: TopicRow, consumers: int) -> Times:
-        times = Times()
-        threads = [threading.Thread(target=self._work, args=(topic, f"c{n}", times)) for n in range(consumers)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        spawn, times = get_context("spawn"), Times()
+        together = spawn.Barrier(consumers)
+        with ProcessPoolExecutor(consumers, spawn, initializer=_meet, initargs=(together,)) as pool:
+            work = [pool.submit(consume, self.url, topic.topic.name, f"c{n}") for n in range(consumers)]
+            for one in work:
+                times.add(one.result())
         return times
-
-    def _work(self, topic: TopicRow, name: str, times: Times) -> None:
-        db = open_sync(self.url, size=1)
-        with Consumer(self.home(db), topic.topic.name, "g", name) as consumer:
-            consumer.heartbeat()
-            while batch := times.timed("poll", lambda: consumer.poll(POLLED)):
-                times.timed("commit", partial(consumer.commit, batch))
-        db.close()
 
     def lag(self, topic: TopicRow) -> Times:
         times = Times()
-        with Consumer(self.home(self.db), topic.topic.name, "g", "c") as consumer:
+        with Consumer(home(self.url, self.db), topic.topic.name, "g", "c") as consumer:
             for _ in range(LAG_ROUNDS):
                 assert times.timed("lag", consumer.lag).events > 0
         return times

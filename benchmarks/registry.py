@@ -75,7 +75,8 @@ def systems() -> list[System]:
         _python("procrastinate", "procrastinate_peer", full_drain=5_000),
         _python("pgmq", "pgmq_peer"),
         _python("django-outbox-pattern", "django_outbox_pattern_peer", full_drain=20_000),
-        _pgq(),
+        _pgq("pgq"),
+        _pgq("bare pgq", "hand"),
         _node("graphile-worker", "graphile_worker.mjs"),
         _node("pg-boss", "pg_boss.mjs"),
         *_ordered(),
@@ -141,9 +142,9 @@ def _python(name: str, module: str, full_drain: int = 50_000) -> DrivenSystem:
     return DrivenSystem(name, "Python", lambda: command, ROOT, LOGS, install.python_peers, full_drain=full_drain)
 
 
-def _pgq() -> DrivenSystem:
-    one = "a batch has one reader; cooperative consumers are another package"
-    return DrivenSystem("pgq", "Python", lambda: PGQ, ROOT, LOGS, install.pgq, cannot={"drain_2": one})
+def _pgq(name: str, *how: str) -> DrivenSystem:
+    cannot = {"drain_2": "a batch has one reader; cooperative consumers are another package"}
+    return DrivenSystem(name, "Python", lambda: [*PGQ, *how], ROOT, LOGS, install.pgq, cannot=cannot)
 
 
 def _fanned_out() -> list[System]:
@@ -156,7 +157,7 @@ def _fanned_out() -> list[System]:
     few = ("fanout_1", "fanout_4", "fanout_16")
     return [
         FanOutSystem(relaybox_system.NAME, "Python", ours, ROOT, LOGS),
-        FanOutSystem("pgq", "Python", pgq, ROOT, LOGS, install.pgq, few, share=8),
+        FanOutSystem("bare pgq", "Python", pgq, ROOT, LOGS, install.pgq, few, share=8),
     ]
 
 

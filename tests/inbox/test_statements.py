@@ -68,18 +68,22 @@ def ids(messages: list[Arrived]) -> list[str]:
 
 def test_one_message_is_one_statement(counted: Counted) -> None:
     event = arrived(1, key="a")
-    assert counted.store.accepts_at_once([event], None)
-    assert counted.run(counted.store.accept([event], "shop", None)) == [True]
+    assert counted.store.single
+    assert counted.run(counted.store.accept_one(event, "shop", None)) == [True]
+    assert counted.run(counted.store.accept_one(event, "shop", None)) == [False]
     assert counted.run(counted.store.accept([event], "shop", None)) == [False]
     assert counted.asked == ["inbox.accept.one"]
 
 
-def test_more_of_them_or_letters_need_a_transaction(counted: Counted) -> None:
+def test_more_of_them_or_letters_need_a_transaction(postgres: str) -> None:
     event = arrived(1)
-    assert not counted.store.accepts_at_once([event, arrived(2)], None)
-    assert not counted.store.accepts_at_once([event], {event.id: "unreadable"})
-    assert not open_inbox_store("postgres", InboxTables()).accepts_at_once([event], None)  # whose table is it?
-    assert not open_inbox_store("sqlite", InboxTables()).accepts_at_once([event], None)
+    with Inbox(postgres) as inbox:
+        assert inbox._op([event], None, None)[1]  # whose table is it?
+        inbox.accept(None, arrived(0))
+        assert not inbox._op([event], None, None)[1]
+        assert inbox._op([event, arrived(2)], None, None)[1]
+        assert inbox._op([event], None, {event.id: "unreadable"})[1]
+    assert not open_inbox_store("sqlite", InboxTables()).single
 
 
 def test_one_message_is_stored_as_it_is_among_many(postgres: str) -> None:

@@ -1,5 +1,5 @@
-"""PgQ: the SQL of its Debian package, called over psycopg. `python -m …pgq_peer FOLDER [CONSUMERS]`; the package is
-unpacked in the folder. Without a number one consumer handles event by event, with one so many handle whole batches.
+"""PgQ, whose Debian package is unpacked in a folder. `python -m …pgq_peer FOLDER [hand | CONSUMERS]`: read by its own
+consumer framework; or by a loop over its SQL written here, event by event, or by so many consumers in whole batches.
 
 Only pgq.insert_event is written in C, for one version of PostgreSQL; the package has it in SQL as well, for all others.
 """
@@ -10,8 +10,11 @@ import sys
 import threading
 import time
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from types import MappingProxyType
+from typing import Any
 
+import pgq
 import psycopg
 
 from benchmarks.peers.python.peer import BUSINESS_NOTE, BUSINESS_TABLE, Peer, payload_bytes, serve
@@ -22,15 +25,15 @@ QUICK = {"ticker_max_count": "1", "ticker_max_lag": "0", "ticker_idle_period": "
 
 
 class PgqPeer(Peer):
-    """pgq.insert_event; a loop of pgq.next_batch, get_batch_events and finish_batch, consumer after consumer."""
+    """pgq.insert_event, and a reader."""
 
     sync_producer = True
+    read = "pgq.Consumer.process_event, its defaults"
 
-    def __init__(self, package: Path, consumers: int | None) -> None:
+    def __init__(self, package: Path, consumers: int = 1) -> None:
         super().__init__()
         self._package = package
-        self._batches = consumers is not None
-        self._consumers = [f"reader{number}" for number in range(consumers or 1)]
+        self._consumers = [f"reader{number}" for number in range(consumers)]
 
     async def setup(self, fresh: bool) -> None:
         self.connection = psycopg.connect(self.url, autocommit=True)
@@ -48,9 +51,9 @@ class PgqPeer(Peer):
         self.version = package.name.split("_")[1]
         self.settings = MappingProxyType(
             {
-                "driver": "psycopg 3",
+                "driver": "psycopg 3; the framework psycopg 2",
                 "insert_event": insert,
-                "read": "next_batch, get_batch_events, finish_batch",
+                "read": self.read,
                 "ticker": f"drain: at each batched write; latency: every {TICKER_SECONDS * 1000:.0f} ms, as the reader",
                 "payload": "JSON text",
             }
@@ -107,6 +110,28 @@ class PgqPeer(Peer):
                 time.sleep(TICKER_SECONDS)
 
     def _work(self) -> None:
+        meter = self.meter
+
+        class Reader(pgq.Consumer):  # type: ignore[misc]
+            def process_event(self, db: Any, event: Any) -> None:
+                meter.one(event.data)
+
+        with NamedTemporaryFile("w", suffix=".ini") as config:
+            settings = {"job_name": self._consumers[0], "db": self.url.replace("%", "%%"), "queue_name": QUEUE}
+            config.write("\n".join(["[bench]", *(f"{name} = {value}" for name, value in settings.items())]))
+            config.flush()
+            reader = Reader("bench", "db", [config.name])
+            while not self.halt.is_set():
+                if not reader.work():  # what start() calls, which rests for longer
+                    time.sleep(TICKER_SECONDS)
+
+
+class ByHand(PgqPeer):
+    """A loop of pgq.next_batch, get_batch_events and finish_batch, of each event no more than its data."""
+
+    read = "next_batch, get_batch_events, finish_batch"
+
+    def _work(self) -> None:
         with psycopg.connect(self.url, autocommit=True) as reader:
             while not self.halt.is_set():
                 if not sum([self._read(reader, consumer) for consumer in self._consumers]):
@@ -117,15 +142,25 @@ class PgqPeer(Peer):
         batch = reader.execute("SELECT pgq.next_batch(%s, %s)", (QUEUE, consumer)).fetchone()
         if batch is None or batch[0] is None:
             return False
-        bodies = [row[1] for row in reader.execute("SELECT ev_id, ev_data FROM pgq.get_batch_events(%s)", batch)]
-        if self._batches:
-            self.meter.many(bodies)
-        else:
-            for body in bodies:
-                self.meter.one(body)
+        self._handle([row[1] for row in reader.execute("SELECT ev_id, ev_data FROM pgq.get_batch_events(%s)", batch)])
         reader.execute("SELECT pgq.finish_batch(%s)", batch)
         return True
 
+    def _handle(self, bodies: list[str]) -> None:
+        for body in bodies:
+            self.meter.one(body)
+
+
+class InBatches(ByHand):
+    def _handle(self, bodies: list[str]) -> None:
+        self.meter.many(bodies)
+
 
 if __name__ == "__main__":
-    serve(PgqPeer(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else None))
+    folder, how = Path(sys.argv[1]), sys.argv[2:]
+    if not how:
+        serve(PgqPeer(folder))
+    elif how == ["hand"]:
+        serve(ByHand(folder))
+    else:
+        serve(InBatches(folder, int(how[0])))

@@ -11,8 +11,8 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from typing import Any
 
 from ..errors import ServiceClosed, StoreError
@@ -53,25 +53,14 @@ class Database:
             connection.commit()
             return value
 
-    @contextmanager
-    def connection(self) -> Iterator[Connection]:
+    def connection(self) -> AbstractContextManager[Connection]:
         if self._closed:
             raise ServiceClosed("this outbox is closed; make a new one")
         if self._pid != os.getpid():
             self._begin()
-        with self._slots:
-            connection = self._take()
-            try:
-                yield connection
-            except Exception:
-                self._give_back(connection, suspect=True)
-                raise
-            except BaseException:  # interrupted: what it leaves behind shows only later
-                _quietly(connection.close)
-                raise
-            self._give_back(connection, suspect=False)
+        return _Loan(self, self._slots)
 
-    def _take(self) -> Connection:
+    def take(self) -> Connection:
         with self._lock:
             while self._idle:
                 connection = self._idle.pop()
@@ -79,7 +68,7 @@ class Database:
                     return connection
         return self._connect()
 
-    def _give_back(self, connection: Connection, *, suspect: bool) -> None:
+    def give_back(self, connection: Connection, *, suspect: bool) -> None:
         if self._closed or connection.broken() or (suspect and connection.in_transaction()):
             _quietly(connection.close)
             return
@@ -136,39 +125,31 @@ class AsyncDatabase:
             await connection.commit()
             return value
 
-    @asynccontextmanager
-    async def connection(self) -> AsyncIterator[AsyncConnection]:
+    def connection(self) -> AbstractAsyncContextManager[AsyncConnection]:
         if self._closed:
             raise ServiceClosed("this outbox is closed; make a new one")
         if self._pid != os.getpid():
             self._begin()
-        async with self._slots:
-            connection = await self._take()
-            try:
-                yield connection
-            except Exception:
-                await self._give_back(connection, suspect=True)
-                raise
-            except BaseException:  # cancelled: the call may be under way yet, and leave a transaction open
-                await asyncio.wait([self._end(connection)], timeout=GOODBYE)
-                raise
-            await self._give_back(connection, suspect=False)
+        return _AsyncLoan(self, self._slots)
 
-    async def _take(self) -> AsyncConnection:
+    async def take(self) -> AsyncConnection:
         while self._idle:
             connection = self._idle.pop()
             if not connection.broken():
                 return connection
         return await self._connect()
 
-    async def _give_back(self, connection: AsyncConnection, *, suspect: bool) -> None:
+    async def give_back(self, connection: AsyncConnection, *, suspect: bool) -> None:
         if self._closed or connection.broken() or (suspect and connection.in_transaction()):
-            await asyncio.wait([self._end(connection)], timeout=GOODBYE)
+            await self.end(connection)
         else:
             self._idle.append(connection)
 
-    def _end(self, connection: AsyncConnection) -> asyncio.Future[None]:
+    async def end(self, connection: AsyncConnection) -> None:
         """Close it. Nobody waits for that for ever: a database that swallows packets answers no good-bye either."""
+        await asyncio.wait([self._end(connection)], timeout=GOODBYE)
+
+    def _end(self, connection: AsyncConnection) -> asyncio.Future[None]:
         ending = asyncio.ensure_future(connection.close())
         self._ending.add(ending)
         ending.add_done_callback(self._ended)
@@ -188,6 +169,62 @@ class AsyncDatabase:
             self._end(connection)
         if self._ending:
             await asyncio.wait(self._ending, timeout=GOODBYE)
+
+
+class _Loan:
+    """A connection for a `with` block. Not a generator: every statement of ours pays for this."""
+
+    __slots__ = ("_connection", "_database", "_slots")
+
+    def __init__(self, database: Database, slots: threading.Semaphore) -> None:
+        self._database = database
+        self._slots = slots
+
+    def __enter__(self) -> Connection:
+        self._slots.acquire()
+        try:
+            self._connection = self._database.take()
+        except BaseException:
+            self._slots.release()
+            raise
+        return self._connection
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        try:
+            if kind is None or issubclass(kind, Exception):
+                self._database.give_back(self._connection, suspect=kind is not None)
+            else:  # interrupted: what it leaves behind shows only later
+                _quietly(self._connection.close)
+        finally:
+            self._slots.release()
+
+
+class _AsyncLoan:
+    """The same in an event loop."""
+
+    __slots__ = ("_connection", "_database", "_slots")
+
+    def __init__(self, database: AsyncDatabase, slots: asyncio.Semaphore) -> None:
+        self._database = database
+        self._slots = slots
+
+    async def __aenter__(self) -> AsyncConnection:
+        await self._slots.acquire()
+        try:
+            self._connection = await self._database.take()
+        except BaseException:
+            self._slots.release()
+            raise
+        return self._connection
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        try:
+            if kind is None or issubclass(kind, Exception):
+                await self._database.give_back(self._connection, suspect=kind is not None)
+            else:  # cancelled: the call may be under way yet, and leave a transaction open
+                await self._database.end(self._connection)
+        finally:
+            self._slots.release()
 
 
 def _quietly(action: Callable[[], Any]) -> None:

@@ -395,7 +395,7 @@ class AsyncBorrowedConnection(AsyncConnectionHandle):
 class BorrowedDatabase(Database):
     """Keeps nothing idle: the connections belong to the user's pool, and he may have few."""
 
-    def _give_back(self, connection: Connection, *, suspect: bool) -> None:
+    def give_back(self, connection: Connection, *, suspect: bool) -> None:
         try:
             connection.close()
         except StoreError:
@@ -403,7 +403,7 @@ class BorrowedDatabase(Database):
 
 
 class AsyncBorrowedDatabase(AsyncDatabase):
-    async def _give_back(self, connection: AsyncConnection, *, suspect: bool) -> None:
+    async def give_back(self, connection: AsyncConnection, *, suspect: bool) -> None:
         try:
             await connection.close()
         except StoreError:

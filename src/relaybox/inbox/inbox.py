@@ -77,12 +77,16 @@ class _Shared:
         if self._notifier is not None:
             self._notifier.soon()
 
-    def _op(self, events: Sequence[Event], source: str | None, letters: Letters) -> Op[list[bool]]:
+    def _op(self, events: Sequence[Event], source: str | None, letters: Letters) -> tuple[Op[list[bool]], bool]:
+        """How they are accepted, and whether that needs a transaction around it."""
         if isinstance(events, Event) or not all(isinstance(event, Event) for event in events):
             raise InvalidEvent(
                 "accept_all() takes a list of events, accept() takes one; Event(type, payload) makes one"
             )
-        return self.store.accept_or_bury(events, letters or {}, check_source(source), self._clock.database_now())
+        source, now = check_source(source), self._clock.database_now()
+        if not letters and len(events) == 1 and self.store.single:
+            return self.store.accept_one(events[0], source, now), False
+        return self.store.accept_or_bury(events, letters or {}, source, now), True
 
     def _connection(self, handle: Any) -> Connection | AsyncConnection:
         connection = wrap(handle)
@@ -173,9 +177,9 @@ class Inbox(_Shared):
     ) -> list[bool]:
         """The same for many, all or none, in list order. Those whose ids are in `letters` become dead letters at once,
         with the reason that is given there: what arrived and cannot be read."""
-        op = self._op(events, source, letters)
+        op, tx = self._op(events, source, letters)
         if handle is None:
-            answers = self._db.run(op, tx=not self.store.accepts_at_once(events, letters))
+            answers = self._db.run(op, tx=tx)
             self._wake()
             return answers
         connection = self._connection(handle)
@@ -364,9 +368,9 @@ class AsyncInbox(_Shared):
     async def accept_all(
         self, handle: Any, events: Sequence[Event], *, source: str | None = None, letters: Letters = None
     ) -> list[bool]:
-        op = self._op(events, source, letters)
+        op, tx = self._op(events, source, letters)
         if handle is None:
-            answers = await self._db.run(op, tx=not self.store.accepts_at_once(events, letters))
+            answers = await self._db.run(op, tx=tx)
             self._wake()
             return answers
         connection = self._connection(handle)

@@ -125,6 +125,8 @@ class Pace:
 
     def ask(self, now: float, delays: tuple[float, ...]) -> bool:
         """Whether the next one is sooner for it: whoever waits for it need not know otherwise."""
+        if self._due.keys() >= set(delays):  # as usual in a burst
+            return False
         before = self.next()
         for delay in delays:
             at = now + delay

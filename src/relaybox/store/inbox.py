@@ -13,7 +13,7 @@ service needs no outbox. Quoting, times and the migration lock are those of the 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from importlib import import_module
@@ -112,17 +112,18 @@ class InboxStore(InboxMaking):
                 new.discard(event.id)
         return answers
 
-    def accepts_at_once(self, events: Sequence[Event], letters: Mapping[str, str] | None) -> bool:
-        """Whether accepting these is one statement, which needs no transaction around it."""
-        return self._single and len(events) == 1 and not letters
+    @property
+    def single(self) -> bool:
+        """Whether accepting a message is one statement, which needs no transaction around it."""
+        return self.adoption is None and self._known and self.capabilities.single_statement
+
+    def accept_one(self, event: Event, source: str | None, now: datetime | None) -> Op[list[bool]]:
+        """The same as `accept` by that statement, where `single`."""
+        raise NotImplementedError
 
     def claims_at_once(self, order: Order | None, priority: Priority | None) -> bool:
-        """The same of a claim."""
-        return self._single and order is None and priority is None
-
-    @property
-    def _single(self) -> bool:
-        return self._known and self.adoption is None and self.capabilities.single_statement
+        """Whether a claim is one statement."""
+        return self.single and order is None and priority is None
 
     def insert_new(self, events: Sequence[Event], source: str | None, now: datetime | None) -> Op[set[str]]:
         """One chunk of distinct events. Returns the ids that were new."""

@@ -31,7 +31,7 @@ class PostgresInboxStore(InboxStore, PostgresStore):
 
     def insert_new(self, events: Sequence[Event], source: str | None, now: datetime | None) -> Op[set[str]]:
         if len(events) == 1:
-            return (yield from self._insert_one(events[0], source, now))
+            return {events[0].id} if (yield from self.accept_one(events[0], source, now))[0] else set()
         result = yield self.sql["inbox.accept"].bind(
             **event_arrays(events),
             key_hashes=[key_hash(lane_key(event)) for event in events],
@@ -42,14 +42,13 @@ class PostgresInboxStore(InboxStore, PostgresStore):
         )
         return {row[0] for row in result.rows}
 
-    def _insert_one(self, event: Event, source: str | None, now: datetime | None) -> Op[set[str]]:
+    def accept_one(self, event: Event, source: str | None, now: datetime | None) -> Op[list[bool]]:
         params = self.columns(event, now)
         params["source"] = source
         params["key_hash"] = key_hash(lane_key(event))
         params["position"] = position_of(event)
         params["priority"] = priority_of(event)
-        result = yield Statement(self.sql["inbox.accept.one"], params)
-        return {event.id} if result.count else set()
+        return [(yield Statement(self.sql["inbox.accept.one"], params)).count > 0]
 
     def claim_messages(
         self,
