@@ -15,8 +15,7 @@ import asyncpg
 
 import relaybox
 from benchmarks.peers.python.peer import Peer, payload_bytes, serve
-from relaybox import AsyncOutbox, Event
-from relaybox.cli.relay import settle_in
+from relaybox import AsyncOutbox, Event, settle_in
 from relaybox.store.topics import GroupOptions
 from relaybox.topic import Topic, Tracking
 from relaybox.topics.start import StartFrom

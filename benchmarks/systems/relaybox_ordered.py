@@ -11,8 +11,7 @@ import asyncpg
 
 import relaybox
 from benchmarks.peers.python.peer import Meter, Peer, key, payload_bytes, serve
-from relaybox import AsyncOutbox, Event, Settings
-from relaybox.cli.relay import settle_in
+from relaybox import AsyncOutbox, Event, Settings, settle_in
 from relaybox.clock import SYSTEM_CLOCK
 from relaybox.drivers import open_async
 from relaybox.outbox.source import OutboxSource, make_source

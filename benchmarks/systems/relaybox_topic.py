@@ -8,8 +8,7 @@ import asyncpg
 
 import relaybox
 from benchmarks.peers.python.peer import BUSINESS_NOTE, BUSINESS_TABLE, Peer, payload_bytes, serve
-from relaybox import AsyncOutbox, Event
-from relaybox.cli.relay import settle_in
+from relaybox import AsyncOutbox, Event, settle_in
 from relaybox.topic import Topic
 
 NAME = "relaybox queue topic"

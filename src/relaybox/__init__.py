@@ -18,6 +18,7 @@ from .errors import (
 )
 from .event import AggregateType, Event, EventType
 from .idempotency import AsyncGuard, Guard
+from .memory import settle_in
 from .outbox import AsyncOutbox, Interceptor, Listeners, Outbox, WriterHook
 from .retry import ExponentialBackoff
 from .runtime.delivery import Delivery
@@ -64,4 +65,5 @@ __all__ = [
     "StoreError",
     "Topic",
     "WriterHook",
+    "settle_in",
 ]

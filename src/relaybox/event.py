@@ -10,7 +10,7 @@ event never poisons the caller's transaction.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from types import MappingProxyType
 from typing import Any, Final, Protocol, runtime_checkable
@@ -150,7 +150,8 @@ _EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class _Fields:
-    """The storage of an event, still writable: reading back millions of rows must not pay for immutability."""
+    """The storage of an event, still writable: reading back millions of rows must not pay for immutability, nor for
+    times that nobody asks for, which may be as PostgreSQL sends them (`timestamptz_send`)."""
 
     __slots__ = (
         "_codec",
@@ -196,6 +197,16 @@ class Event(_Fields):
     """
 
     __slots__ = ()
+
+    @property
+    def occurred_at(self) -> datetime:  # type: ignore[override]
+        return _time(_OCCURRED(self))
+
+    @property
+    def created_at(self) -> datetime | None:  # type: ignore[override]
+        """When it was stored."""
+        stored = _CREATED(self)
+        return None if stored is None else _time(stored)
 
     def __init__(
         self,
@@ -274,13 +285,10 @@ class Event(_Fields):
 
     def with_headers(self, extra: Mapping[str, str]) -> Event:
         """A copy with more headers and the same id and body: for writer hooks."""
-        copy = object.__new__(type(self))
-        for slot in _Fields.__slots__:
-            object.__setattr__(copy, slot, getattr(self, slot))
         merged = _headers({**self.headers, **extra})
-        object.__setattr__(copy, "_headers", MappingProxyType(merged))
-        object.__setattr__(copy, "_headers_text", headers_to_text(merged))
-        return copy
+        slots = {slot: getattr(self, slot) for slot in _Fields.__slots__}
+        changed = {"_headers": MappingProxyType(merged), "_headers_text": headers_to_text(merged)}
+        return _made(type(self), {**slots, **changed})
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -369,12 +377,26 @@ def topics_of(events: Sequence[Event]) -> list[str | None]:
 
 
 def _rebuild(slots: dict[str, Any]) -> Event:
-    event = object.__new__(Event)
+    return _made(Event, {**slots, "_codec": JSON_CODEC, "_headers": None})
+
+
+def _made(kind: type[Event], slots: Mapping[str, Any]) -> Event:
+    fields = _Fields()
     for name, value in slots.items():
-        object.__setattr__(event, name, value)
-    object.__setattr__(event, "_codec", JSON_CODEC)
-    object.__setattr__(event, "_headers", None)
-    return event
+        setattr(fields, name, value)
+    fields.__class__ = kind
+    return fields  # type: ignore[return-value]
+
+
+_OCCURRED = _Fields.__dict__["occurred_at"].__get__  # what is stored, whoever shows it
+_CREATED = _Fields.__dict__["created_at"].__get__
+_Y2K = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+def _time(stored: datetime | bytes) -> datetime:
+    if isinstance(stored, datetime):
+        return stored
+    return _Y2K + timedelta(microseconds=int.from_bytes(stored, signed=True))
 
 
 def _body(

@@ -60,6 +60,7 @@ class ScriptedLog:
         self.clock = clock
         self.lease = lease
         self.alive_until = math.inf
+        self.pulse = self
         self.known: Callable[[], Sequence[int]] = lambda: ()
         self.unread: dict[int, list[Event]] = {shard: [] for shard in range(shards)}
         self.ranges: list[Held] = []

@@ -18,11 +18,12 @@ from ..inbox import AsyncInbox
 from ..ingest import Ingest, source_from_url
 from ..ingest.config import IngestConfig, load
 from ..lifecycle import Observer
+from ..memory import settle_in
 from ..relay.health import Health, HealthServer
 from .connect import Target, scrub, target_of
 from .maintain import metrics_page
 from .output import console, emit, progress, say
-from .relay import SAY_EVERY, SIGNALS, pairs, settle_in
+from .relay import SAY_EVERY, SIGNALS, pairs
 from .run import first_signal, log_to_stderr
 
 log = logging.getLogger("relaybox")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -19,6 +18,7 @@ from ..contracts import Contracts
 from ..durations import format_duration, parse_duration
 from ..errors import ConfigError, StoreError
 from ..lifecycle import Delivered, Died, Fact, Observer, Retried
+from ..memory import settle_in
 from ..outbox import Outbox
 from ..relay import Preview, Relay
 from ..relay.config import RelayConfig, load
@@ -246,12 +246,6 @@ def _reads(topic: str | None, group: str | None, begin: str | None) -> dict[str,
     if begin not in starts:
         raise typer.BadParameter(f"expected --from to be latest or earliest, got {begin!r}")
     return {"topic": topic, "group": group, "start": starts[begin]}
-
-
-def settle_in() -> None:
-    """What is here now stays: the garbage collector need not look through it again under load."""
-    gc.collect()
-    gc.freeze()
 
 
 def _show(previews: list[Preview], *, json: bool) -> None:

@@ -51,11 +51,17 @@ class RangeBatchHandler(Protocol):
     async def handle(self, batch: RangeBatch) -> None: ...
 
 
+class Pulse(Protocol):
+    """A sign of life as others see it."""
+
+    alive_until: float  # on the clock's monotonic time: later we may have been declared dead
+
+
 class Floor(Protocol):
     """What the engine is to its workers."""
 
     @property
-    def alive_until(self) -> float: ...
+    def pulse(self) -> Pulse: ...
 
     def forget(self, taken: Taken) -> None: ...
 
@@ -121,7 +127,7 @@ class RangeWorkers:
 
     async def heard(self) -> None:
         """Nothing starts while we may have been declared dead (a pause, an outage of the database)."""
-        while self.clock.monotonic() >= self._floor.alive_until and not self._stop.is_set():  # noqa: ASYNC110
+        while self.clock.monotonic() >= self._floor.pulse.alive_until and not self._stop.is_set():  # noqa: ASYNC110
             await asyncio.sleep(HEARING)
 
     def _handed(self) -> Iterable[Handed]:
@@ -132,7 +138,7 @@ class RangeWorkers:
 
     async def _work(self, worker: Worker) -> None:
         stock, floor, handler, monotonic = self._stock, self._floor, self._handler, self.clock.monotonic
-        take, done, stopped = stock.take, stock.done, self._stop.is_set
+        take, done, stopped, pulse = stock.take, stock.done, self._stop.is_set, floor.pulse
         while not stopped():
             if worker.handed is None:
                 worker.handed = take()
@@ -141,7 +147,7 @@ class RangeWorkers:
                     continue
             taken, event = worker.handed
             now = monotonic()
-            if now >= floor.alive_until:
+            if now >= pulse.alive_until:
                 await self.heard()
                 now = monotonic()
                 if stopped():

@@ -29,7 +29,7 @@ from ..lifecycle import Claimed, ClaimLost, Delivered, Died, Observers, Released
 from ..outcome import Dead, RetryAt
 from ..retry import RetryPolicy
 from ..settings import Settings
-from .range_workers import RangeBatchHandler, RangeHandler, RangeWorkers
+from .range_workers import Pulse, RangeBatchHandler, RangeHandler, RangeWorkers
 from .service import cancelled, forever
 from .stock import Stock, Taken
 
@@ -58,9 +58,7 @@ class RangeSource(Protocol):
     known: Callable[[], Sequence[int]]  # tokens that are here; set by the engine
 
     @property
-    def alive_until(self) -> float:
-        """On the clock's monotonic time: later we may have been declared dead."""
-        ...
+    def pulse(self) -> Pulse: ...
 
     async def claim(self, events: int, ranges: int) -> Claims:
         """At most `ranges` of at most `events` each, with their events."""
@@ -223,11 +221,11 @@ class RangeEngine:
 
     @property
     def silent(self) -> bool:
-        return self._clock.monotonic() >= self._source.alive_until
+        return self._clock.monotonic() >= self._source.pulse.alive_until
 
     @property
-    def alive_until(self) -> float:
-        return self._source.alive_until
+    def pulse(self) -> Pulse:
+        return self._source.pulse
 
     @property
     def in_flight(self) -> int:

@@ -64,8 +64,8 @@ class TopicSource:
         self._reads.leave(self._topic.id)
 
     @property
-    def alive_until(self) -> float:
-        return self._membership.alive_until
+    def pulse(self) -> Membership:
+        return self._membership
 
     # -- claim --------------------------------------------------------------------------------------
 

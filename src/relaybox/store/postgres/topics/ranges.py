@@ -312,7 +312,7 @@ class RangeOps(ParkedOps):
             limits=[limit for _, limit in missing],
         )
         answers: list[list[Row]] = [[] for _ in missing]
-        for row in self.event_rows(result.rows):
+        for row in result.rows:
             answers[row[12] - 1].append(row)
         for (place, limit), rows in zip(missing, answers, strict=True):
             rows.sort(key=_by_seq)

@@ -83,9 +83,11 @@ RETURNING r.token
 -- The events of places. A place is what tick `target` had seen and `base` had not: whoever got his transaction's number
 -- after `base`, and whoever was under way then. Two indexes, each read in order as far as the page goes; the reader
 -- merges them, which is nearly always nothing to do. Where what was late fills the page, nothing behind its last number
--- is looked at: a large transaction is read in pages without passing over it again for each.
+-- is looked at: a large transaction is read in pages without passing over it again for each. Times are bytes until
+-- somebody asks for them.
 SELECT l.seq, l.event_id, l.event_type, l.aggregate_type, l.aggregate_id, l.tenant_id, l.content_type,
-       l.payload, l.headers, l.occurred_at, NULL::timestamptz AS deliver_at, l.created_at, r.n
+       l.payload, l.headers, timestamptz_send(l.occurred_at), NULL::timestamptz AS deliver_at,
+       timestamptz_send(l.created_at), r.n
 FROM unnest(:shards::smallint[], :bases::bigint[], :targets::bigint[], :afters::bigint[], :uptos::bigint[],
             :limits::bigint[]) WITH ORDINALITY AS r(shard, base, target, after, upto, most, n)
 CROSS JOIN LATERAL (SELECT * FROM {tick} t WHERE t.topic_id = :topic AND t.tick = r.base LIMIT 1) b
