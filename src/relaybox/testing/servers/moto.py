@@ -50,7 +50,7 @@ class MotoServer(RestartableServer):
         pass
 
     def _command(self) -> Sequence[str | Path]:
-        return [sys.executable, "-m", "moto.server", "-H", LOOPBACK, "-p", str(self.port)]
+        return [sys.executable, "-m", "relaybox.testing.servers.moto_main", "-H", LOOPBACK, "-p", str(self.port)]
 
     def _answering_folder(self) -> str:
         """It has nothing to tell it from another moto, but it says so when it has got its port."""
