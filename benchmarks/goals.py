@@ -101,6 +101,8 @@ GOALS: Sequence[Goal] = (
     _of_bare("inbox: accept, psycopg", "inbox_accept", f"{OURS} psycopg"),
     _of_bare("inbox: accept in a transaction, asyncpg", "inbox_accept_tx"),
     _of_bare("inbox: accept in a transaction, psycopg", "inbox_accept_tx", f"{OURS} psycopg"),
+    _of("inbox: accept, asyncpg: times its own statement by hand", "inbox_overhead", at_most=1.11),
+    _of("inbox: accept, psycopg: times its own statement by hand", "inbox_overhead", f"{OURS} psycopg", at_most=1.11),
     Goal(
         "inbox: accept and process, times the best peer", lambda run: run.times_the_best_peer("inbox_process", OURS), 1
     ),

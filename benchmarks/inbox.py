@@ -28,6 +28,12 @@ class InboxSystem(DrivenSystem):
     def inbox_accept(self, database: Database, sizes: Sizes) -> Sample:
         return self._accept(database, sizes, "inbox_accept", 1)
 
+    def inbox_overhead(self, database: Database, sizes: Sizes) -> Sample:
+        """Through relaybox, against its own statement by hand; each in a transaction of its own."""
+        sample = self._accept(database, sizes, "inbox_overhead", 1)
+        by_hand = sample.extra["bare_same_driver"]
+        return replace(sample, value=by_hand / sample.value, extra={"by_hand_per_second": by_hand})
+
     def inbox_accept_tx(self, database: Database, sizes: Sizes) -> Sample:
         return self._accept(database, sizes, "inbox_accept_tx", 1)
 

@@ -31,6 +31,7 @@ UNITS: Mapping[str, str] = {
     "lag_p95": "ms p95",
     "held_snapshot": "% of without",
     "inbox_accept": "messages/s",
+    "inbox_overhead": "x by hand",
     "inbox_accept_tx": "messages/s",
     "inbox_accept_100": "messages/s",
     "inbox_process": "messages/s",

@@ -1,6 +1,7 @@
 """relaybox's inbox as a measured system: over asyncpg, or over psycopg in a program without asyncio.
 
-The bare INSERT it is measured against goes into one table with the columns of a message, by the same driver.
+The bare INSERT it is measured against goes into one table with the columns of a message, by the same driver;
+`inbox_overhead` is measured against relaybox's own statement by hand.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from benchmarks.peers.python.peer import PREFETCH, Peer, payload_bytes, serve
 from relaybox import Event, Settings
 from relaybox.ids import new_id
 from relaybox.inbox import AsyncInbox, AsyncProcessor, Inbox, Processor
+from relaybox.op import ParamStyle, Statement
+from relaybox.store.inbox import InboxStore
 
 TABLE = """CREATE TABLE bare (
   event_id varchar(255) COLLATE "C" PRIMARY KEY, event_type varchar(255) NOT NULL, source varchar(255),
@@ -29,6 +32,7 @@ TYPES = ("text", "text", "text", "text", "text", "text", "text", "bytea", "text"
 ONE = ", ".join(f"${n}" for n in range(1, len(TYPES) + 1))
 MANY = ", ".join(f"${n}::{kind}[]" for n, kind in enumerate(TYPES, 1))
 PLACE = re.compile(r"\$\d+")
+OWN = ("inbox_accept", "inbox_overhead")  # each message in a transaction of its own
 CONFLICT = "ON CONFLICT DO NOTHING"
 SETTINGS = Settings(worker_count=PREFETCH, batch_size=500)
 
@@ -49,12 +53,24 @@ class InboxPeer(Peer):
     version = relaybox.__version__
     batches: Sequence[Sequence[Any]] = ()
 
+    store: InboxStore
+    style: ParamStyle
+
     def prepare(self, first: int, count: int, accept: bool) -> None:
-        size, make = self.options["batch"], event if accept else row
+        size, by_hand = self.options["batch"], self.by_hand if self.workload == "inbox_overhead" else row
+        make = event if accept else by_hand
         self.batches = [[make(seq) for seq in range(n * size, (n + 1) * size)] for n in range(first, first + count)]
+
+    def by_hand(self, seq: int) -> tuple[str, Sequence[Any]]:
+        """What accepting an event would execute."""
+        statement = next(self.store.accept_one(event(seq), "shop", None))
+        assert isinstance(statement, Statement)
+        return statement.positional(self.style)
 
 
 class AsyncpgInbox(InboxPeer):
+    style = "dollar"
+
     def __init__(self) -> None:
         super().__init__()
         self.settings = {"driver": "asyncpg, uvloop", "worker_count": SETTINGS.worker_count, "handler": "async"}
@@ -62,6 +78,7 @@ class AsyncpgInbox(InboxPeer):
     async def setup(self, fresh: bool) -> None:
         self.connection = await asyncpg.connect(self.url)
         self.inbox = AsyncInbox(self.url)
+        self.store = self.inbox.store
         self.processor: AsyncProcessor | None = None
         if fresh:
             await self.inbox.migrate()
@@ -69,7 +86,7 @@ class AsyncpgInbox(InboxPeer):
 
     async def write_block(self, first: int, count: int, accept: bool) -> None:
         for batch in self.batches:
-            if self.workload != "inbox_accept":
+            if self.workload not in OWN:
                 async with self.connection.transaction():
                     await (self._accept(self.connection, batch) if accept else self._bare(batch))
             elif accept:
@@ -81,7 +98,10 @@ class AsyncpgInbox(InboxPeer):
         await self.inbox.accept_all(handle, batch, source="shop")
 
     async def _bare(self, batch: Sequence[Any]) -> None:
-        if len(batch) == 1:
+        if self.workload == "inbox_overhead":
+            text, values = batch[0]
+            await self.connection.execute(text, *values)
+        elif len(batch) == 1:
             await self.connection.execute(f"INSERT INTO bare VALUES ({ONE}, clock_timestamp()) {CONFLICT}", *batch[0])
         else:
             text = f"INSERT INTO bare SELECT *, clock_timestamp() FROM unnest({MANY}) {CONFLICT}"
@@ -114,6 +134,8 @@ class AsyncpgInbox(InboxPeer):
 class PsycopgInbox(InboxPeer):
     """The synchronous twin: handlers run in threads."""
 
+    style = "format"
+
     def __init__(self) -> None:
         super().__init__()
         self.settings = {"driver": "psycopg", "worker_count": SETTINGS.worker_count, "handler": "a plain function"}
@@ -121,6 +143,7 @@ class PsycopgInbox(InboxPeer):
     async def setup(self, fresh: bool) -> None:
         self.connection = psycopg.connect(self.url, autocommit=True, prepare_threshold=3)
         self.inbox = Inbox(self.url)
+        self.store = self.inbox.store
         self.processor: Processor | None = None
         if fresh:
             self.inbox.migrate()
@@ -128,7 +151,7 @@ class PsycopgInbox(InboxPeer):
 
     async def write_block(self, first: int, count: int, accept: bool) -> None:
         for batch in self.batches:
-            if self.workload != "inbox_accept":
+            if self.workload not in OWN:
                 with self.connection.transaction():
                     if accept:
                         self.inbox.accept_all(self.connection, batch, source="shop")
@@ -140,7 +163,9 @@ class PsycopgInbox(InboxPeer):
                 self._bare(batch)
 
     def _bare(self, batch: Sequence[Any]) -> None:
-        if len(batch) == 1:
+        if self.workload == "inbox_overhead":
+            self.connection.execute(*batch[0])
+        elif len(batch) == 1:
             self._execute(f"INSERT INTO bare VALUES ({ONE}, clock_timestamp()) {CONFLICT}", batch[0])
         else:
             text = f"INSERT INTO bare SELECT *, clock_timestamp() FROM unnest({MANY}) {CONFLICT}"

@@ -36,7 +36,7 @@ def test_every_module_says_what_it_is_for() -> None:
 
 @pytest.mark.parametrize("name", sorted(modules()))
 def test_only_the_clock_asks_for_the_time(name: str) -> None:
-    if name == "clock.py":
+    if name in ("clock.py", "testing/servers/moto_main.py"):  # the second: a clock of another program
         return
     asked = [
         f"{node.value.id}.{node.attr}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, ClassVar, Literal
 
 import psycopg
@@ -24,12 +24,21 @@ GOODBYE = 1.0  # seconds to tell a server that a statement is given up
 SESSION = "; ".join(f"SET {name} = '{value}'" for name, value in OUR_SESSIONS.items())
 
 
-@contextmanager
-def translated() -> Iterator[None]:
-    try:
-        yield
-    except psycopg.Error as error:
-        raise translate(error) from error
+class _Translated:
+    """Turns psycopg's errors into ours. One object for all calls: a generator per statement would be felt."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, psycopg.Error):
+            raise translate(error) from error
+
+
+_TRANSLATED = _Translated()
+
+
+def translated() -> _Translated:
+    return _TRANSLATED
 
 
 def translate(error: psycopg.Error) -> StoreError:
