@@ -21,8 +21,8 @@ from relaybox import Event, Outbox
 from relaybox.cli.app import app
 from relaybox.drivers import parse
 from relaybox.errors import ConfigError
+from relaybox.observe.health import Health, HealthServer
 from relaybox.relay.config import load
-from relaybox.relay.health import Health, HealthServer
 from relaybox.sinks import sink_from_url
 from relaybox.testing.servers import require
 

@@ -19,7 +19,7 @@ from ..ingest import Ingest, source_from_url
 from ..ingest.config import IngestConfig, load
 from ..lifecycle import Observer
 from ..memory import settle_in
-from ..relay.health import Health, HealthServer
+from ..observe.health import Health, HealthServer
 from .connect import Target, scrub, target_of
 from .maintain import metrics_page
 from .output import console, emit, progress, say

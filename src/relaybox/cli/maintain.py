@@ -15,7 +15,7 @@ import typer
 
 from ..lifecycle import Observer
 from ..maintenance import JOBS, Maintainer, Report, Upkeep, survey
-from ..relay.health import Health, HealthServer
+from ..observe.health import Health, HealthServer
 from ..store import Tables
 from ..store.topics import open_topic_store
 from .connect import DEFAULT_TABLE, Target, target_of

@@ -19,10 +19,10 @@ from ..durations import format_duration, parse_duration
 from ..errors import ConfigError, StoreError
 from ..lifecycle import Delivered, Died, Fact, Observer, Retried
 from ..memory import settle_in
+from ..observe.health import HealthServer
 from ..outbox import Outbox
 from ..relay import Preview, Relay
 from ..relay.config import RelayConfig, load
-from ..relay.health import HealthServer
 from ..relay.topic_relay import TopicRelay
 from ..sinks import sink_from_url
 from ..topics.start import StartFrom

@@ -22,6 +22,7 @@ from ..drivers import open_async, parse
 from ..errors import ConfigError, ServiceClosed, SinkUnavailable
 from ..event import Event
 from ..lifecycle import Observer, Observers
+from ..observe.health import Health
 from ..outbox.node import Node
 from ..retry import RetryPolicy
 from ..runtime.service import cancelled
@@ -31,7 +32,6 @@ from ..sinks.spi import Message, Sink
 from ..store import Tables, open_store
 from ..store.spi import Status
 from .circuit import Circuit
-from .health import Health
 from .publish import Publisher, preparation
 from .routing import To, router
 

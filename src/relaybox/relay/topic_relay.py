@@ -17,6 +17,7 @@ from ..clock import SYSTEM_CLOCK, Clock
 from ..codec import JSON_CODEC, Codec
 from ..errors import BatchFailed, ConfigError, GroupError
 from ..lifecycle import Observers
+from ..observe.health import Health
 from ..retry import ExponentialBackoff
 from ..runtime.range_workers import RangeBatch
 from ..runtime.work import Delivery
@@ -28,7 +29,6 @@ from ..store.topics import GroupOptions, GroupRow, TopicRow, open_topic_store
 from ..topics.deliver import LogDelivery
 from ..topics.home import Home
 from ..topics.start import StartFrom
-from .health import Health
 from .publish import Publisher
 from .relay import Preview, Relay
 

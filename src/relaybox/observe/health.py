@@ -1,6 +1,6 @@
 """Liveness, readiness and metrics over HTTP, for orchestrators and scrapers.
 
-    GET /live      200 while the relay's loop turns; otherwise restart it
+    GET /live      200 while the process's loop turns; otherwise restart it
     GET /ready     200 while it delivers; 503 with the reasons while the broker or the database is away
     GET /metrics   Prometheus text, when prometheus-client is installed
 
