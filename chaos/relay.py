@@ -195,8 +195,9 @@ class Trial:
                     time.sleep(behind)
 
     def _read(self, made: Broker, destination: str) -> None:
+        """Until there is nothing more, again and again; what was read is kept by the harness."""
         while not self._over.wait(0.05):
-            asyncio.run(made.harness.read(destination, 0, 60))
+            asyncio.run(made.harness.read(destination, 0, self.options.seconds + DRAIN))
 
     # -- breaking things ----------------------------------------------------------------------------
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
 from flow.proxy import Proxy
+from relaybox import Event
 from relaybox.drivers import open_sync
 from relaybox.errors import (
     BatchLost,
@@ -382,3 +383,13 @@ def test_a_poll_brings_a_silent_group_back(pulled: Pulled) -> None:
     pulled.world.write_many(7)
     assert len(consumer.poll()) == 7
     assert pulled.admin.health("t", "g").state == "active"
+
+
+def test_an_event_keeps_its_times(pulled: Pulled) -> None:
+    """They are read as bytes; in UTC, whatever the session's zone."""
+    early = datetime(1969, 7, 20, 20, 17, 40, 1, tzinfo=UTC)
+    pulled.group()
+    pulled.world.write(Event("Landed", None, key="eagle", occurred_at=early.astimezone(timezone(timedelta(hours=2)))))
+    (event,) = pulled.consumer().poll()
+    assert (event.occurred_at, event.occurred_at.tzinfo) == (early, UTC)
+    assert (event.created_at, event.deliver_at) == (pulled.world.now, None)

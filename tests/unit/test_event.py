@@ -421,3 +421,19 @@ def test_bytes_come_back(data: bytes) -> None:
 def test_traceparent() -> None:
     assert Event("A", 1).traceparent is None
     assert Event("A", 1, headers={"traceparent": "00-x"}).traceparent == "00-x"
+
+
+def test_times_as_postgresql_sends_them_are_read_when_asked_for() -> None:
+    early = datetime(1969, 7, 20, 20, 17, 40, 1, tzinfo=UTC)
+    late = datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+
+    def sent(at: datetime) -> bytes:
+        return ((at - datetime(2000, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)).to_bytes(8, signed=True)
+
+    row = (1, "id", "X", None, None, None, None, b"{}", None, sent(early), None, sent(late))
+    event = Event.stored(row)
+    assert (event.occurred_at, event.created_at, event.occurred_at.tzinfo) == (early, late, UTC)
+    for copy in (pickle.loads(pickle.dumps(event)), event.with_headers({"a": "b"})):  # noqa: S301 - our own
+        assert (copy.occurred_at, copy.created_at) == (early, late)
+    with pytest.raises(AttributeError, match="immutable"):
+        event.occurred_at = early  # type: ignore[misc]
