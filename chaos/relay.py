@@ -30,6 +30,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ from .brokers import BROKERS, Broker, broker
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "chaos" / "results" / "relay.jsonl"
 DRAIN = 600.0  # seconds until everything must have gone out
+READERS = 3  # of a broker that must be read while it is written to: as many as relays
 TTL = 2.0  # instance_ttl of the relays
 IN_FLIGHT = 4 * 100  # workers times messages of one publish
 
@@ -116,8 +118,9 @@ class Trial:
             try:
                 writer = threading.Thread(target=self._guarded, args=(lambda: self._write(url),))
                 writer.start()
-                reader = threading.Thread(target=self._guarded, args=(lambda: self._read(made, destination),))
-                if made.drained:
+                read = partial(self._guarded, lambda: self._read(made, destination))
+                readers = [threading.Thread(target=read) for _ in range(READERS if made.drained else 0)]
+                for reader in readers:
                     reader.start()
                 self._storm(relays, made)
                 writer.join()
@@ -129,7 +132,7 @@ class Trial:
                     relay.kill()
             if any(status):
                 self._problems.append(f"relays ended with {status}")
-            if made.drained:
+            for reader in readers:
                 reader.join()
             with Outbox(url) as box:
                 dead = box.status().dead

@@ -57,10 +57,10 @@ class SqsHarness(SinkHarness):
         url = await asyncio.to_thread(self.queues.get_queue_url, QueueName=destination)
         async with asyncio.timeout(timeout):
             while True:
-                some = await asyncio.to_thread(self._receive, url["QueueUrl"], 1 if len(found) < count else 0)
+                wait = 1 if len(found) < count else 0
+                some = await asyncio.to_thread(self._receive, url["QueueUrl"], wait, found)
                 if not some and len(found) >= count:
                     return found
-                found += some
 
     async def outage(self) -> None:
         self.gate.refuse()
@@ -78,13 +78,15 @@ class SqsHarness(SinkHarness):
         created = self.queues.create_queue(QueueName=name, Attributes={"FifoQueue": "true"} if self.fifo else {})
         return str(created["QueueUrl"])
 
-    def _receive(self, url: str, wait: int) -> list[Received]:
+    def _receive(self, url: str, wait: int, found: list[Received]) -> int:
+        """Noted before it is deleted: nothing is lost to a reader that gave up, and of a group nothing is overtaken."""
         wanted = {"MaxNumberOfMessages": 10, "WaitTimeSeconds": wait, "MessageAttributeNames": ["All"]}
         some = self.queues.receive_message(QueueUrl=url, **wanted).get("Messages", [])
+        found += [received(message) for message in some]
         if some:
             handles = [{"Id": str(n), "ReceiptHandle": message["ReceiptHandle"]} for n, message in enumerate(some)]
             self.queues.delete_message_batch(QueueUrl=url, Entries=handles)
-        return [received(message) for message in some]
+        return len(some)
 
 
 class SnsHarness(SqsHarness):
