@@ -200,13 +200,13 @@ class Event(_Fields):
 
     @property
     def occurred_at(self) -> datetime:  # type: ignore[override]
-        return _time(_OCCURRED(self))
+        return stored_time(_OCCURRED(self))
 
     @property
     def created_at(self) -> datetime | None:  # type: ignore[override]
         """When it was stored."""
         stored = _CREATED(self)
-        return None if stored is None else _time(stored)
+        return None if stored is None else stored_time(stored)
 
     def __init__(
         self,
@@ -393,7 +393,8 @@ _CREATED = _Fields.__dict__["created_at"].__get__
 _Y2K = datetime(2000, 1, 1, tzinfo=UTC)
 
 
-def _time(stored: datetime | bytes) -> datetime:
+def stored_time(stored: datetime | bytes) -> datetime:
+    """Of a row, in which it may be as PostgreSQL sends it."""
     if isinstance(stored, datetime):
         return stored
     return _Y2K + timedelta(microseconds=int.from_bytes(stored, signed=True))

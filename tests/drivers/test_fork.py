@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 from collections.abc import Callable
@@ -10,13 +11,18 @@ from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 
 from relaybox.drivers import open_async, open_sync
-from relaybox.op import Op, Query
+from relaybox.op import Op, Query, run
+from relaybox.testing.servers import require
 
 ANSWER = Query("test.answer", "SELECT 42", "rows")
 
 
 def ask() -> Op[int]:
     return int((yield ANSWER.bind()).rows[0][0])
+
+
+def server() -> Op[int]:
+    return int((yield Query("test.server", "SELECT pg_backend_pid()", "rows").bind()).rows[0][0])
 
 
 def in_a_child(work: Callable[[], int]) -> int:
@@ -55,3 +61,36 @@ async def test_tasks(tmp_path: Path) -> None:
         assert await asyncio.to_thread(in_a_child, child) == 42
     assert await db.run(ask(), tx=False) == 42
     await db.close()
+
+
+async def test_a_child_does_not_make_its_parent_deaf() -> None:
+    """The child inherits the epoll of its parent's loop: a connection that ended there would be taken from it, and the
+    parent would wait for its answers for ever. The child lets go of all it can."""
+    db = open_async(require("postgres-wheel", durable=False).create_database(), size=2)
+    async with db.connection():
+        assert await db.run(ask(), tx=False) == 42  # now one is idle and one in use
+
+        def child() -> int:
+            asyncio._set_running_loop(None)
+            answer = asyncio.new_event_loop().run_until_complete(db.run(ask(), tx=False))
+            gc.collect()
+            return answer
+
+        assert in_a_child(child) == 42
+        async with asyncio.timeout(20):
+            assert await db.run(ask(), tx=False) == 42
+    await db.close()
+
+
+def test_a_connection_borrowed_by_the_parent_is_not_kept_by_the_child() -> None:
+    db = open_sync(require("postgres-wheel", durable=False).create_database())
+    loan = db.connection()
+    mine = run(server(), loan.__enter__())
+
+    def child() -> int:
+        loan.__exit__(None, None, None)  # as if the block went on there
+        return int(db.run(server(), tx=False) != mine)
+
+    assert in_a_child(child) == 1
+    loan.__exit__(None, None, None)
+    db.close()

@@ -2,7 +2,7 @@
 
 Every client library has a pool of its own with its own habits; relaybox needs at most a few connections at
 once and the same behaviour on all of them, so this is one small pool over the adapters. A forked child
-never touches its parent's sockets: connections made under another pid are left alone.
+never touches its parent's sockets, and keeps what it inherits of them from ending as garbage.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from typing import Any
+from weakref import WeakSet
 
 from ..errors import ServiceClosed, StoreError
 from ..op import Op, T, arun, run
@@ -21,6 +22,18 @@ from .spi import AsyncConnection, Connection, Dialect
 
 log = logging.getLogger("relaybox")
 GOODBYE = 1.0  # seconds a database gets to take note of the end of a connection
+
+_pools: WeakSet[Database | AsyncDatabase] = WeakSet()
+_inherited: list[object] = []  # connections of our parent: when one ends here, the parent's event loop goes deaf to it
+
+
+def _after_fork() -> None:
+    for pool in tuple(_pools):
+        _inherited.extend(pool.idle)
+        pool.begin()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class Database:
@@ -31,14 +44,14 @@ class Database:
         self._connect = connect
         self._size = size
         self._closed = False
-        self._begin()
+        self.begin()
+        _pools.add(self)
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         """Also in a forked child: what its parent's threads hold of connections and locks nobody gives back here."""
-        self._idle: list[Connection] = []
+        self.idle: list[Connection] = []
         self._lock = threading.Lock()
-        self._slots = threading.BoundedSemaphore(self._size)
-        self._pid = os.getpid()
+        self.slots = threading.BoundedSemaphore(self._size)
 
     def run(self, op: Op[T], *, tx: bool = True) -> T:
         with self.connection() as connection:
@@ -56,14 +69,12 @@ class Database:
     def connection(self) -> AbstractContextManager[Connection]:
         if self._closed:
             raise ServiceClosed("this outbox is closed; make a new one")
-        if self._pid != os.getpid():
-            self._begin()
-        return _Loan(self, self._slots)
+        return _Loan(self)
 
     def take(self) -> Connection:
         with self._lock:
-            while self._idle:
-                connection = self._idle.pop()
+            while self.idle:
+                connection = self.idle.pop()
                 if not connection.broken():
                     return connection
         return self._connect()
@@ -73,14 +84,12 @@ class Database:
             _quietly(connection.close)
             return
         with self._lock:
-            self._idle.append(connection)
+            self.idle.append(connection)
 
     def close(self) -> None:
         self._closed = True
-        if self._pid != os.getpid():
-            return
         with self._lock:
-            idle, self._idle = self._idle, []
+            idle, self.idle = self.idle, []
         for connection in idle:
             _quietly(connection.close)
 
@@ -102,14 +111,14 @@ class AsyncDatabase:
         self._closed = False
         # listen(channel, ready, wake): LISTENs until cancelled or the connection breaks; None: cannot
         self.listen = listen
-        self._begin()
+        self.begin()
+        _pools.add(self)
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         """Also in a forked child: its parent's tasks hold connections and slots that nobody here gives back."""
-        self._idle: list[AsyncConnection] = []
-        self._slots = asyncio.Semaphore(self._size)
+        self.idle: list[AsyncConnection] = []
+        self.slots = asyncio.Semaphore(self._size)
         self._ending: set[asyncio.Future[None]] = set()
-        self._pid = os.getpid()
 
     async def run(self, op: Op[T], *, tx: bool = True) -> T:
         async with self.connection() as connection:
@@ -128,13 +137,11 @@ class AsyncDatabase:
     def connection(self) -> AbstractAsyncContextManager[AsyncConnection]:
         if self._closed:
             raise ServiceClosed("this outbox is closed; make a new one")
-        if self._pid != os.getpid():
-            self._begin()
-        return _AsyncLoan(self, self._slots)
+        return _AsyncLoan(self)
 
     async def take(self) -> AsyncConnection:
-        while self._idle:
-            connection = self._idle.pop()
+        while self.idle:
+            connection = self.idle.pop()
             if not connection.broken():
                 return connection
         return await self._connect()
@@ -143,7 +150,7 @@ class AsyncDatabase:
         if self._closed or connection.broken() or (suspect and connection.in_transaction()):
             await self.end(connection)
         else:
-            self._idle.append(connection)
+            self.idle.append(connection)
 
     async def end(self, connection: AsyncConnection) -> None:
         """Close it. Nobody waits for that for ever: a database that swallows packets answers no good-bye either."""
@@ -162,9 +169,7 @@ class AsyncDatabase:
 
     async def close(self) -> None:
         self._closed = True
-        if self._pid != os.getpid():
-            return
-        idle, self._idle = self._idle, []
+        idle, self.idle = self.idle, []
         for connection in idle:
             self._end(connection)
         if self._ending:
@@ -176,9 +181,9 @@ class _Loan:
 
     __slots__ = ("_connection", "_database", "_slots")
 
-    def __init__(self, database: Database, slots: threading.Semaphore) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._slots = slots
+        self._slots = database.slots
 
     def __enter__(self) -> Connection:
         self._slots.acquire()
@@ -190,6 +195,9 @@ class _Loan:
         return self._connection
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if self._slots is not self._database.slots:
+            _inherited.append(self._connection)
+            return
         try:
             if kind is None or issubclass(kind, Exception):
                 self._database.give_back(self._connection, suspect=kind is not None)
@@ -204,9 +212,9 @@ class _AsyncLoan:
 
     __slots__ = ("_connection", "_database", "_slots")
 
-    def __init__(self, database: AsyncDatabase, slots: asyncio.Semaphore) -> None:
+    def __init__(self, database: AsyncDatabase) -> None:
         self._database = database
-        self._slots = slots
+        self._slots = database.slots
 
     async def __aenter__(self) -> AsyncConnection:
         await self._slots.acquire()
@@ -218,6 +226,9 @@ class _AsyncLoan:
         return self._connection
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if self._slots is not self._database.slots:
+            _inherited.append(self._connection)
+            return
         try:
             if kind is None or issubclass(kind, Exception):
                 await self._database.give_back(self._connection, suspect=kind is not None)

@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from ....errors import StoreBusy
-from ....event import Event
+from ....event import Event, stored_time
 from ....ids import key_hash, new_token
 from ....op import Op
 from ...sql_store import lane_key
@@ -283,7 +283,7 @@ class RangeOps(ParkedOps):
         """Without what lies before the group's start."""
         if group.since is None and not group.first:
             return rows
-        return [row for row in rows if not group.passes_over(row[0], row[11])]
+        return [row for row in rows if not group.passes_over(row[0], stored_time(row[11]))]
 
     # -- read -------------------------------------------------------------------------------------
 
