@@ -328,7 +328,7 @@ async def test_a_stop_ends_although_the_database_is_a_black_hole(driver: str, bu
         gate.blackhole()
         node = relay._node
         assert node is not None
-        while busy and relay._db._slots._value > 2:  # a claim and a heartbeat wait for their answers
+        while busy and relay._db.slots._value > 2:  # a claim and a heartbeat wait for their answers
             node.engine.wake()
             await asyncio.sleep(0.01)
         closing_down = asyncio.create_task(relay.close())
