@@ -17,6 +17,7 @@ T = TypeVar("T")
 
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 2.0
+ASK_AGAIN = 2.0  # seconds that a task has to come to an end; longer than a connection is given to close
 
 
 async def forever(name: str, step: Callable[[], Awaitable[None]], observers: Observers, clock: Clock) -> None:
@@ -43,12 +44,13 @@ def is_cancelled() -> bool:
 
 
 async def cancelled(*tasks: asyncio.Task[Any] | None) -> None:
-    """Cancel tasks and wait until they are gone."""
-    running = [task for task in tasks if task is not None and not task.done()]
-    for task in running:
-        task.cancel()
-    if running:
-        await asyncio.wait(running)
+    """Cancel tasks and wait until they are gone. A cancellation can be lost on its way (before Python 3.12
+    asyncio.wait_for, by which clients connect, drops one that comes as it ends): then they are asked again."""
+    running = {task for task in tasks if task is not None and not task.done()}
+    while running:
+        for task in running:
+            task.cancel()
+        _, running = await asyncio.wait(running, timeout=ASK_AGAIN)
 
 
 class LoopThread:

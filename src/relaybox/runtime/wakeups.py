@@ -65,9 +65,7 @@ class Ears:
             self._task = asyncio.create_task(self._run(self._listen), name="relaybox-listen")
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await cancelled(self._task)
 
     async def _run(self, listen: Listen) -> None:
         pause = FIRST_PAUSE
