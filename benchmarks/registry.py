@@ -43,7 +43,7 @@ def systems() -> list[System]:
             _own("benchmarks.systems.relaybox_topic"),
             ROOT,
             LOGS,
-            full_drain=200_000,
+            full_drain=1_000_000,
             cannot={"write_overhead": "see relaybox"},
         ),
         DrivenSystem(
