@@ -198,6 +198,38 @@ def test_lost_port_is_replaced_by_another(monkeypatch: pytest.MonkeyPatch) -> No
         assert Path(folder).is_relative_to(server.folder)
 
 
+class Moody(servers.process.PrivateServer):
+    """Loses its port at its first start, says nothing at the next ones, and answers from the start `answers`."""
+
+    kind = "moody"
+
+    def __init__(self, answers: int) -> None:
+        super().__init__(None)
+        self.starts = 0
+        self._answers = answers
+
+    def _prepare(self) -> None: ...
+
+    def _command(self) -> list[str]:
+        self.starts += 1
+        return ["sh", "-c", "echo Address already in use; exit 1" if self.starts == 1 else "exec sleep 60"]
+
+    def _answering_folder(self) -> str:
+        if self.starts < self._answers:
+            raise ConnectionError
+        return str(self.folder)
+
+
+def test_a_silent_first_start_is_forgiven_once_whatever_came_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers.process, "START_SECONDS", 0.3)
+    with Moody(answers=3) as server:
+        assert (server.starts, server.running) == (3, True)
+    silent = Moody(answers=4)
+    with pytest.raises(ServerFailed, match="moody gave no answer"):
+        silent.start()
+    assert (silent.starts, silent.running) == (3, False)
+
+
 def test_wheel_below_a_closed_folder_is_copied(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

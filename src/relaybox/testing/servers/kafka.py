@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import importlib
+import signal
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -169,6 +171,18 @@ class KafkaServer(RestartableServer):
         if not metadata.brokers:
             raise ConnectionError("the controller has not let the broker in yet")
         return str(self.folder if metadata.cluster_id == self._cluster_id else metadata.cluster_id)
+
+    def _last_words(self) -> str:
+        """Its log, and where the thread that starts it stands."""
+        said = self.log_tail()
+        self._signal_group(signal.SIGQUIT)  # a Java machine then writes out its threads
+        for _ in range(100):
+            stacks = self._said_since_start().decode(errors="replace").split("\n\n")
+            starting = [stack for stack in stacks if '"main"' in stack]
+            if starting:
+                return "\n\n".join([said, *starting])
+            time.sleep(0.02)
+        return said
 
     def _client(self) -> Any:
         if self._admin is None:

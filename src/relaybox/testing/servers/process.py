@@ -205,6 +205,7 @@ class PrivateServer(ABC):
     def _bring_up(self, *, first_start: bool) -> None:
         deadline = time.monotonic() + REBIND_SECONDS
         attempt = 0
+        forgiven = not first_start
         while True:
             attempt += 1
             if first_start:
@@ -221,8 +222,9 @@ class PrivateServer(ABC):
                 time.sleep(0 if first_start else 0.2)
             except BaseException as error:
                 self._end(signal.SIGKILL)
-                if first_start and isinstance(error, NoAnswer) and attempt == 1:
-                    continue  # a broker on a busy machine may hang in its very first start; what it says then is kept
+                if isinstance(error, NoAnswer) and not forgiven:
+                    forgiven = True  # a broker on a busy machine may hang in its first start; what it said is kept
+                    continue
                 if first_start:
                     self.close()
                 raise
@@ -410,8 +412,12 @@ class PrivateServer(ABC):
                 raise PortTaken
             time.sleep(0.02)
         raise NoAnswer(
-            f"{self.kind} gave no answer within {START_SECONDS:.0f} s (last error: {last})\n{self.log_tail()}"
+            f"{self.kind} gave no answer within {START_SECONDS:.0f} s (last error: {last})\n{self._last_words()}"
         )
+
+    def _last_words(self) -> str:
+        """What a silent server can still say of itself."""
+        return self.log_tail()
 
     def _lost_port(self) -> bool:
         said = self._said_since_start().lower()
