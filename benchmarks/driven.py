@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.cpu import Sides, postmaster
 from benchmarks.process import PeerProcess, wait_handled
 from benchmarks.spi import Database, PeerFailed, Sample, Sizes, Unsupported
 
@@ -120,13 +121,16 @@ class DrivenSystem:
                 peers.append(self._start(stack, database, workload, fresh=False)[0])
             database.analyze()
             database.checkpoint()
+            used = Sides({"workers": [peer.pid for peer in peers], "postgres": [postmaster(database.url)]})
             for peer in peers:
                 peer.send("start", mode="drain")
             for peer in peers:
                 peer.reply()
             wait_handled(peers, total)
+            cpu = used.per_event(total)
             counts = [peer.call("stop") for peer in peers]
-        return drained(facts, counts, total)
+        sample = drained(facts, counts, total)
+        return replace(sample, extra={**sample.extra, "cpu_us": cpu})
 
     def _latency(self, database: Database, sizes: Sizes, workload: str, *, together: bool) -> Sample:
         self._check(workload)

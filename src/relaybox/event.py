@@ -9,7 +9,7 @@ event never poisons the caller's transaction.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from types import MappingProxyType
@@ -200,12 +200,12 @@ class Event(_Fields):
 
     @property
     def occurred_at(self) -> datetime:  # type: ignore[override]
-        return stored_time(_OCCURRED(self))
+        return stored_time(stored_occurred(self))
 
     @property
     def created_at(self) -> datetime | None:  # type: ignore[override]
         """When it was stored."""
-        stored = _CREATED(self)
+        stored = stored_created(self)
         return None if stored is None else stored_time(stored)
 
     def __init__(
@@ -388,16 +388,17 @@ def _made(kind: type[Event], slots: Mapping[str, Any]) -> Event:
     return fields  # type: ignore[return-value]
 
 
-_OCCURRED = _Fields.__dict__["occurred_at"].__get__  # what is stored, whoever shows it
-_CREATED = _Fields.__dict__["created_at"].__get__
-_Y2K = datetime(2000, 1, 1, tzinfo=UTC)
+# What an event keeps of its row, for whoever need not have it as a datetime.
+stored_occurred: Final[Callable[[Event], datetime | bytes]] = _Fields.__dict__["occurred_at"].__get__
+stored_created: Final[Callable[[Event], datetime | bytes | None]] = _Fields.__dict__["created_at"].__get__
+Y2K: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 def stored_time(stored: datetime | bytes) -> datetime:
-    """Of a row, in which it may be as PostgreSQL sends it."""
+    """Of a row, in which it may be as PostgreSQL sends it: microseconds since `Y2K`."""
     if isinstance(stored, datetime):
         return stored
-    return _Y2K + timedelta(microseconds=int.from_bytes(stored, signed=True))
+    return Y2K + timedelta(microseconds=int.from_bytes(stored, signed=True))
 
 
 def _body(

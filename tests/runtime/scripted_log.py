@@ -55,7 +55,7 @@ class ScriptedLog:
         lease: float = 30,
     ) -> None:
         self.ordered = ordered
-        self.shards = shards
+        self.shards = self.share = shards
         self.parks = parks
         self.clock = clock
         self.lease = lease

@@ -535,6 +535,24 @@ async def test_memory_is_bounded_by_events_and_by_bytes(start: Start) -> None:
     await until_idle(engine)
 
 
+async def test_who_shares_the_log_with_others_asks_for_longer_ranges_and_for_no_more_in_all(start: Start) -> None:
+    log, gate = ScriptedLog(shards=8), asyncio.Event()
+    log.share = 2
+
+    async def handle(event: Event) -> None:
+        await gate.wait()
+
+    log.add(5000)
+    engine = start(log, handle, batch_size=1000, engine={"capacity": 1000})
+    while not engine.in_flight:
+        await asyncio.sleep(0.001)
+    assert log.asked[0] == (500, 2)
+    assert engine.in_flight <= 1000
+    gate.set()
+    await until_idle(engine)
+    assert log.empty
+
+
 async def test_what_may_be_shared_is_cut_at_the_same_places(start: Start) -> None:
     """Whatever room there is: who asks for shorter ranges reads alone from then on."""
     log = ScriptedLog(ordered=False, shards=4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from operator import itemgetter
 from typing import Any
 
 import psycopg
@@ -13,6 +14,7 @@ from relaybox import Event
 from relaybox.drivers.psycopg import PsycopgConnection
 from relaybox.ids import key_hash
 from relaybox.op import run
+from relaybox.store.postgres import COPY_FROM
 from relaybox.store.sql_store import lane_key
 from relaybox.store.topics import Parking, Place, Range, RangeSettlement, Row, Start, Taken
 
@@ -52,6 +54,32 @@ def test_two_members_never_have_the_same_event(world: World) -> None:
         for member in (first, second):
             seen += numbers(world.claim(group, member, events=10, ranges=1).pages)
     assert sorted(seen) == written
+
+
+def test_a_claim_under_way_leaves_the_other_member_his_share(world: World) -> None:
+    """However much it may take itself: who finds everything locked would rest while there is work."""
+    group = world.group(ordered=False)
+    first, second = world.member(group, "a"), world.member(group, "b")
+    world.write_many(100)
+    world.tick()
+    with psycopg.connect(world.url) as other:
+        op: Any = world.store.claim(world.topic, group, first, events=5, ranges=99, lease=LEASE, now=world.now)
+        under_way = run(op, PsycopgConnection(other))
+        meanwhile = world.claim(group, second)
+    assert shards(under_way)
+    assert shards(meanwhile)
+    assert not shards(under_way) & shards(meanwhile)
+    assert (under_way.members, meanwhile.members) == (2, 2)
+
+
+@pytest.mark.parametrize("copy", [False, True])
+def test_a_batch_lies_shard_by_shard_as_it_is_read(world: World, copy: bool) -> None:
+    events = [happened(n) for n in range(COPY_FROM)]
+    numbers = world.run(world.store.write(world.topic, events, world.now, copy=copy))
+    assert numbers == sorted(numbers)
+    stored = world.rows(f"SELECT shard, seq, event_id FROM {world.log} ORDER BY ctid")
+    assert [row[:2] for row in stored] == sorted(row[:2] for row in stored)
+    assert [row[2] for row in sorted(stored, key=itemgetter(1))] == [event.id for event in events]
 
 
 def test_several_groups_are_independent(world: World) -> None:

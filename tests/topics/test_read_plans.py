@@ -104,7 +104,7 @@ def hot(world: World, group: GroupRow, member: int) -> list[str]:
     common = {"group": group.id, "member": member, "count": 4, "now": None}
     look = {"topic": world.topic.id, "shards": [0, 1, 2, 3], "ordered": "true", "goal": 299}
     return [
-        plan(world, sql["topic.range.lock"].bind(ranges=4, **common)),
+        plan(world, sql["topic.range.lock"].bind(**common)),
         plan(world, sql["topic.range.look"].bind(**look, **common)),
         plan(world, sql["topic.range.renew"].bind(tokens=[1, 2], lease=30.0, group=group.id, now=None)),
         plan(world, sql["topic.range.finish"].bind(tokens=[1, 2])),

@@ -12,30 +12,22 @@ import asyncpg
 
 from ..errors import StoreError
 from ..op import Copy, Result, Statement
-from .postgres_errors import connection_lost, translate_sqlstate
+from .postgres_errors import Translated, connection_lost, translate_sqlstate
 from .postgres_sessions import OUR_SESSIONS
 from .spi import Callback, Dialect
 
 GOODBYE = 1.0  # seconds for the end of a connection that has nothing more to say
 
 
-class _Translated:
-    """Turns asyncpg's errors into ours. One object for all calls: a generator per statement would be felt."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, asyncpg.PostgresError):
-            raise translate_sqlstate(error.sqlstate or "", error.args[0] if error.args else "") from error
-        if isinstance(error, (asyncpg.InterfaceError, OSError, TimeoutError)):
-            raise connection_lost(f"{type(error).__name__}: {error}") from error
+def translate(error: BaseException) -> StoreError | None:
+    if isinstance(error, asyncpg.PostgresError):
+        return translate_sqlstate(error.sqlstate or "", error.args[0] if error.args else "")
+    if isinstance(error, (asyncpg.InterfaceError, OSError, TimeoutError)):
+        return connection_lost(f"{type(error).__name__}: {error}")
+    return None
 
 
-_TRANSLATED = _Translated()
-
-
-def translated() -> _Translated:
-    return _TRANSLATED
+translated = Translated(translate)
 
 
 class _CommitWatch:
@@ -94,7 +86,7 @@ class AsyncpgConnection:
         self._pooled = pooled
 
     async def execute(self, statement: Statement | Copy) -> Result:
-        with _TRANSLATED:
+        with translated:
             if self._pooled and not self.raw.is_in_transaction():
                 return await self._execute_bound(statement)
             if isinstance(statement, Copy):
@@ -124,7 +116,7 @@ class AsyncpgConnection:
         return result
 
     def in_transaction(self) -> bool:
-        with _TRANSLATED:  # a connection that went back to its pool refuses even this question
+        with translated:  # a connection that went back to its pool refuses even this question
             return bool(self.raw.is_in_transaction())
 
     def after_commit(self, callback: Callback) -> bool:
@@ -143,21 +135,21 @@ class AsyncpgConnection:
         return watch
 
     async def begin(self) -> None:
-        with translated():
+        with translated:
             await self.raw.execute("BEGIN")
 
     async def commit(self) -> None:
-        with translated():
+        with translated:
             said = await self.raw.execute("COMMIT")
         if said == "ROLLBACK":  # how the server answers COMMIT of a failed transaction
             raise translate_sqlstate("25P02", "")
 
     async def rollback(self) -> None:
-        with translated():
+        with translated:
             await self.raw.execute("ROLLBACK")
 
     async def close(self) -> None:
-        with translated():
+        with translated:
             await self.raw.close(timeout=5)
 
     def broken(self) -> bool:
@@ -174,7 +166,7 @@ _direct: set[str] = set()  # URLs that led to a server and not to a pooler, the 
 
 
 async def aconnect(url: str, application: str = "relaybox") -> AsyncpgConnection:
-    with translated():
+    with translated:
         if url not in _direct:
             raw, pooled = await _connected(url, application)
             if pooled:
@@ -207,7 +199,7 @@ async def _connected(url: str, application: str, session: Mapping[str, str] | No
 
 async def listen(url: str, channel: str, ready: Callable[[], None], wake: Callable[[], None]) -> None:
     """LISTEN until cancelled or the connection breaks. Returns at once, without `ready`, behind a pooler."""
-    with translated():
+    with translated:
         raw, pooled = await _connected(url, "relaybox-listen")
         try:
             if pooled:

@@ -16,7 +16,7 @@ from psycopg.rows import tuple_row
 
 from ..errors import StoreError
 from ..op import Copy, Result, Statement
-from .postgres_errors import connection_lost, translate_sqlstate
+from .postgres_errors import Translated, connection_lost, translate_sqlstate
 from .postgres_sessions import OUR_SESSIONS
 from .spi import Dialect, Silent
 
@@ -24,27 +24,15 @@ GOODBYE = 1.0  # seconds to tell a server that a statement is given up
 SESSION = "; ".join(f"SET {name} = '{value}'" for name, value in OUR_SESSIONS.items())
 
 
-class _Translated:
-    """Turns psycopg's errors into ours. One object for all calls: a generator per statement would be felt."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, psycopg.Error):
-            raise translate(error) from error
-
-
-_TRANSLATED = _Translated()
-
-
-def translated() -> _Translated:
-    return _TRANSLATED
-
-
-def translate(error: psycopg.Error) -> StoreError:
+def translate(error: BaseException) -> StoreError | None:
+    if not isinstance(error, psycopg.Error):
+        return None
     if error.sqlstate is None and isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
         return connection_lost(str(error))
     return translate_sqlstate(error.sqlstate or "", error.diag.message_primary or str(error))
+
+
+translated = Translated(translate)
 
 
 def _copy_sql(statement: Copy) -> sql.Composed:
@@ -78,7 +66,7 @@ class PsycopgConnection(_Adapter):
         self.raw = raw
 
     def execute(self, statement: Statement | Copy) -> Result:
-        with translated(), self.raw.cursor(binary=True, row_factory=tuple_row) as cursor:
+        with translated, self.raw.cursor(binary=True, row_factory=tuple_row) as cursor:
             if isinstance(statement, Copy):
                 with cursor.copy(_copy_sql(statement)) as copy:
                     copy.set_types(statement.types)
@@ -94,20 +82,20 @@ class PsycopgConnection(_Adapter):
     def begin(self) -> None:
         """Outside autocommit psycopg says BEGIN itself, before the next statement."""
         if self.raw.autocommit:
-            with translated():
+            with translated:
                 self.raw.execute("BEGIN")
 
     def commit(self) -> None:
         self._check_committable()
-        with translated():
+        with translated:
             self.raw.commit()
 
     def rollback(self) -> None:
-        with translated():
+        with translated:
             self.raw.rollback()
 
     def close(self) -> None:
-        with translated():
+        with translated:
             self.raw.close()
 
 
@@ -118,7 +106,7 @@ class AsyncPsycopgConnection(_Adapter):
         self.raw = raw
 
     async def execute(self, statement: Statement | Copy) -> Result:
-        with translated():
+        with translated:
             async with self.raw.cursor(binary=True, row_factory=tuple_row) as cursor:
                 if isinstance(statement, Copy):
                     async with cursor.copy(_copy_sql(statement)) as copy:
@@ -134,20 +122,20 @@ class AsyncPsycopgConnection(_Adapter):
 
     async def begin(self) -> None:
         if self.raw.autocommit:
-            with translated():
+            with translated:
                 await self.raw.execute("BEGIN")
 
     async def commit(self) -> None:
         self._check_committable()
-        with translated():
+        with translated:
             await self.raw.commit()
 
     async def rollback(self) -> None:
-        with translated():
+        with translated:
             await self.raw.rollback()
 
     async def close(self) -> None:
-        with translated():
+        with translated:
             await self.raw.close()
 
 
@@ -197,7 +185,7 @@ def _behind_pooler(raw: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], 
 
 
 def connect(url: str, application: str = "relaybox") -> PsycopgConnection:
-    with translated():
+    with translated:
         raw = psycopg.connect(url, autocommit=True, application_name=application, prepare_threshold=None)
         row = raw.execute("SELECT pg_backend_pid()").fetchone()
         if row and not _behind_pooler(raw, row[0]):
@@ -207,7 +195,7 @@ def connect(url: str, application: str = "relaybox") -> PsycopgConnection:
 
 
 async def aconnect(url: str, application: str = "relaybox") -> AsyncPsycopgConnection:
-    with translated():
+    with translated:
         raw = await _Own.connect(url, autocommit=True, application_name=application, prepare_threshold=None)
         row = await (await raw.execute("SELECT pg_backend_pid()")).fetchone()
         if row and not _behind_pooler(raw, row[0]):
@@ -218,7 +206,7 @@ async def aconnect(url: str, application: str = "relaybox") -> AsyncPsycopgConne
 
 async def listen(url: str, channel: str, ready: Callable[[], None], wake: Callable[[], None]) -> None:
     """LISTEN until cancelled or the connection breaks. Returns at once, without `ready`, behind a pooler."""
-    with translated():
+    with translated:
         raw = await _Own.connect(url, autocommit=True, application_name="relaybox-listen")
         try:
             row = await (await raw.execute("SELECT pg_backend_pid()")).fetchone()

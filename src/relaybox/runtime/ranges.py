@@ -55,6 +55,7 @@ class RangeSource(Protocol):
 
     ordered: bool
     shards: int
+    share: int  # of the shards, that one claim can bring: others may have the rest
     known: Callable[[], Sequence[int]]  # tokens that are here; set by the engine
 
     @property
@@ -271,7 +272,8 @@ class RangeEngine:
         ones: only what is cut at the same places can be shared."""
         shards = self._source.shards
         if not self._eager:
-            return min(self._range_events, max(1, room // shards)), min(shards, room)
+            events = min(self._range_events, max(1, room // self._source.share))
+            return events, min(shards, room // events)
         fair = max(1, self._allowance // shards)
         events = self._range_events if fair >= self._range_events else 1 << (fair.bit_length() - 1)
         return events, max(1, min(shards, room // events))

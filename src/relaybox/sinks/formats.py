@@ -11,13 +11,14 @@ import base64
 import json
 import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
+from struct import Struct
 from typing import Literal, TypeAlias, get_args
 from urllib.parse import quote
 
 from ..errors import ConfigError, Undecodable
-from ..event import GLOBAL, Event
+from ..event import GLOBAL, Y2K, Event, stored_created, stored_occurred
 from .spi import Features, Message
 
 MessageFormat: TypeAlias = Literal["plain", "cloudevents", "cloudevents-structured"]
@@ -71,7 +72,7 @@ def _plain(event: Event, destination: str) -> Message:
     own = {"event_id": event.id, "event_type": event.type, "aggregate_type": event.aggregate_type}
     if event.key is not None:
         own["aggregate_id"] = event.key
-    own["created_at"] = timestamp(event.created_at or event.occurred_at)
+    own["created_at"] = timestamp(stored_created(event) or stored_occurred(event))
     if event.tenant is not None:
         own["tenant"] = event.tenant
     if event.headers_text:
@@ -119,7 +120,7 @@ def _context(event: Event, source: str) -> dict[str, str]:
         "id": event.id,
         "source": source,
         "type": event.type,
-        "time": timestamp(event.occurred_at),
+        "time": timestamp(stored_occurred(event)),
     }
     if event.key is not None:
         context["subject"] = context["partitionkey"] = event.key
@@ -150,18 +151,19 @@ def _headers(event: Event) -> Mapping[str, str]:
     return event.headers
 
 
-_second = datetime(1, 1, 1, tzinfo=UTC), "0001-01-01T00:00:00"
+_microseconds = Struct("!q").unpack
+_second = 0, "2000-01-01T00:00:00"
 
 
-def timestamp(moment: datetime) -> str:
-    """As isoformat() has it, with a Z. Neighbours share their second, whose text is kept: half the time."""
+def timestamp(moment: datetime | bytes) -> str:
+    """As isoformat() has it, with a Z; also of bytes as events store them. Neighbours share their second, whose text is
+    kept: a fraction of the time."""
     global _second
-    if moment.tzinfo is not UTC:
-        moment = moment.astimezone(UTC)
-    start, text = _second
-    since = moment - start
-    if since.days or since.seconds:
-        start = moment.replace(microsecond=0)
-        text = start.isoformat()[:-6]
-        _second = start, text
-    return f"{text}.{moment.microsecond:06}Z" if moment.microsecond else f"{text}Z"
+    if isinstance(moment, datetime):
+        return moment.astimezone(UTC).isoformat()[:-6] + "Z"
+    second, micros = divmod(_microseconds(moment)[0], 1_000_000)
+    known, text = _second
+    if second != known:
+        text = (Y2K + timedelta(seconds=second)).isoformat()[:-6]
+        _second = second, text
+    return f"{text}.{micros:06}Z" if micros else f"{text}Z"

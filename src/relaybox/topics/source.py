@@ -51,7 +51,7 @@ class TopicSource:
         self._clock = clock
         self._codec = codec
         self.ordered = membership.group.ordered
-        self.shards = topic.topic.shards
+        self.shards = self.share = topic.topic.shards
         self.known: Callable[[], Sequence[int]] = lambda: ()
         self._turn = reads.join(topic.id)
         self._doubtful = False  # a claim was asked for and not answered
@@ -116,6 +116,7 @@ class TopicSource:
         self._doubtful = False
         self._claimed_at = self._clock.monotonic()
         if given.pages:
+            self.share = -(-self.shards // given.members)
             self._turn.goal = max([self._turn.goal or 0, *(taken.place.target for taken, _ in given.pages)])
         return given
 

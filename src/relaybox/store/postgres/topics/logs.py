@@ -17,7 +17,8 @@ from .. import PostgresStore
 FOLDER = "postgres/topics"
 _LOG_SLOTS = ("{log", "{mark", "{ack", "{queue_", "{writable}")
 
-# What the statements of sql/write.sql have in common.
+# What the statements of sql/write.sql have in common. A batch is stored shard by shard, as it will be read: else each
+# event of a range would lie on another page.
 _WORDS = {
     "writable": """x AS MATERIALIZED (SELECT pg_current_xact_id() AS xid),
 t AS MATERIALIZED (
@@ -37,7 +38,8 @@ t AS MATERIALIZED (
   INSERT INTO {log} (seq, xid, shard, event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
                      payload, headers, occurred_at, created_at)
   SELECT seq, xid, shard, event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
-         payload, headers, occurred_at, created_at FROM d)""",
+         payload, headers, occurred_at, created_at FROM d
+  ORDER BY shard, seq)""",
 }
 
 

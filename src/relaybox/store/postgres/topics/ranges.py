@@ -115,9 +115,7 @@ class RangeOps(ParkedOps):
     ) -> Op[tuple[Taken, int]]:
         """One round over a fair share of the cursors, and how many of them are at the end now."""
         shards = topic.topic.shards
-        locked = yield self.sql["topic.range.lock"].bind(
-            group=group.id, member=member, ranges=wish.ranges, count=shards, now=now
-        )
+        locked = yield self.sql["topic.range.lock"].bind(group=group.id, member=member, count=shards, now=now)
         if not locked.rows:
             return Taken([], 0, state="cancelled"), 0
         state, tick, behind = locked.rows[0][:3]
@@ -153,7 +151,8 @@ class RangeOps(ParkedOps):
         reached = sum(not found.more and found.place.target >= tick for found in within)
         if group.ordered:
             held = {*held, *(parking.key_hash for parking in alone)}
-        return Taken(_in_order(whole + taken), tick, behind > reached, frozenset(held), len(alone), state), ended
+        given, keys = _in_order(whole + taken), frozenset(held)
+        return Taken(given, tick, behind > reached, keys, len(alone), state, members=members), ended
 
     def _retake(
         self, group: GroupRow, left: Sequence[_Known], member: int, lease: timedelta, now: datetime | None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
 from ....errors import NoSubscriptions, SchemaMissing
@@ -20,6 +21,7 @@ from .logs import LogQueries
 log = logging.getLogger("relaybox")
 
 _RECENT = (0, 10_000, 100_000, 1_000_000)  # how far back `stored` looks, step by step
+_by_shard = itemgetter(1)  # as a log is read: else each event of a range would lie on another page
 _MARK_TYPES = {"bitmap": "int8", "acks": "int4[]"}
 
 
@@ -64,7 +66,7 @@ class WriteOps(LogQueries):
         columns: dict[str, list[Any]] = {"seq": seqs, "shard": _shards(topic, events), **event_columns(events)}
         if now is not None:  # otherwise the column's default, the database's clock
             columns["created_at"] = [now] * len(events)
-        yield self._copy(f"log_{topic.id}", columns, COLUMN_TYPES)
+        yield self._copy(f"log_{topic.id}", columns, COLUMN_TYPES, order=_by_shard)
         tracking = topic.topic.tracking
         if tracking != "offset":
             who = required if tracking == "bitmap" else list(audience)
@@ -80,9 +82,17 @@ class WriteOps(LogQueries):
             return None
         return (yield from self.queue(topic.id).write(events, None, now, copy=True))
 
-    def _copy(self, part: str, columns: dict[str, list[Any]], types: dict[str, str]) -> Copy:
+    def _copy(
+        self,
+        part: str,
+        columns: dict[str, list[Any]],
+        types: dict[str, str],
+        order: Callable[[tuple[Any, ...]], int] | None = None,
+    ) -> Copy:
         used = {name: values for name, values in columns.items() if values.count(None) < len(values)}
         rows = list(zip(*used.values(), strict=True))
+        if order is not None:
+            rows.sort(key=order)
         return Copy(self.tables.part(part), self.tables.schema, list(used), [types[name] for name in used], rows)
 
     def _refused(self, topic: TopicRow) -> Op[list[int] | None]:

@@ -3,10 +3,10 @@
 -- Joins to single rows are LATERAL with LIMIT 1: their plans are made while the tables are small, and stay.
 
 -- name: topic.range.lock -> rows
--- The cursors with something unread or left behind, oldest first, that nobody else is at; no more than a fair share, so
--- that members do not stand in each other's way. Whether a shard is free is asked again after the lock (`look`): what
--- this statement sees of other tables may be older than its locks. A crash may forget a claim: cursor and range go
--- together, and settling writes it down.
+-- The cursors with something unread or left behind, oldest first, that nobody else is at; no more than a fair share, or
+-- one member's claim would leave the others nothing to lock. Whether a shard is free is asked again after the lock
+-- (`look`): what this statement sees of other tables may be older than its locks. A crash may forget a claim: cursor and
+-- range go together, and settling writes it down.
 WITH g AS MATERIALIZED (
   SELECT g.id, g.state, g.ordered, h.tick, n.at
   FROM (SELECT coalesce(:now, clock_timestamp()) AS at, set_config('synchronous_commit', 'off', true)) n, {group} g
@@ -35,8 +35,8 @@ FROM g LEFT JOIN LATERAL (
   CROSS JOIN LATERAL (
     SELECT * FROM {cursor} c WHERE c.group_id = g.id AND c.shard = v.shard AND c.version = v.version
     FOR UPDATE SKIP LOCKED) c
-  LIMIT greatest(:ranges, 1 + :count / greatest(1, (
-    SELECT count(*) FROM {member} m WHERE m.group_id = g.id AND m.expires_at > g.at)))) c ON true
+  LIMIT 1 + :count / greatest(1, (
+    SELECT count(*) FROM {member} m WHERE m.group_id = g.id AND m.expires_at > g.at))) c ON true
 
 -- name: topic.range.look -> rows
 -- What is known of the group and its ranges. `held`: keys that have parked events, each by the head of its queue. `goal`:
