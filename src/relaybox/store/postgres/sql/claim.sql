@@ -49,7 +49,7 @@ FROM taken t LEFT JOIN {event} e ON e.seq = t.item / 65536
 -- waits or a claim has expired, nothing is claimed: it may hold earlier events of the same keys and must become
 -- single rows first (outbox.claim.expired). Nor while somebody has leased keys (another strategy), or keys are
 -- held: a last row without a number says so, and outbox.keys.turn claims then. FOR SHARE on the shard rows makes a
--- take-over wait for this claim, so it will see and free it.
+-- take-over wait for this claim, so it will see and free it; the rows themselves need no lock, they are deleted at once.
 WITH clock AS MATERIALIZED (
   SELECT coalesce(:now, clock_timestamp()) AS now, set_config('synchronous_commit', 'off', true)),
 mine AS MATERIALIZED (
@@ -62,8 +62,7 @@ picked AS MATERIALIZED (
     AND NOT EXISTS (SELECT 1 FROM {lease})
     AND NOT EXISTS (SELECT 1 FROM {claim} WHERE until <= (SELECT now FROM clock))
   ORDER BY p.seq
-  LIMIT :limit
-  FOR UPDATE OF p SKIP LOCKED),
+  LIMIT :limit),
 gone AS (
   DELETE FROM {pending} WHERE ctid = ANY(ARRAY(SELECT ctid FROM picked))
   RETURNING seq * 65536 + least(attempts + 1, 65535) AS item),
