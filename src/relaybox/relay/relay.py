@@ -39,6 +39,7 @@ from .routing import To, router
 DEFAULTS: dict[str, Any] = {
     "max_attempts": 25,
     "cold_queue_capacity": 5000,
+    "shard_rows": 800,
     "purge_retention": timedelta(days=30),
 }
 PULSE = 1.0  # seconds between two signs of life of the loop
