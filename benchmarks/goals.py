@@ -1,4 +1,4 @@
-"""What relaybox promises of its topics and inboxes, and whether a run kept it: one line for each figure."""
+"""What relaybox promises of its relays, topics and inboxes, and whether a run kept it: one line for each figure."""
 
 from __future__ import annotations
 
@@ -42,9 +42,10 @@ class Run:
         ours, best = self.median(workload, system), self.best_peer(workload, shared=shared)
         return ours / best[1] if ours and best else None
 
-    def two_to_one(self) -> float | None:
-        one, two = self.median("drain_1", QUEUE), self.median("drain_2", QUEUE)
-        return two / one if one and two else None
+    def ratio(self, figure: tuple[str, str], to: tuple[str, str]) -> float | None:
+        """Of two figures, each named by workload and system."""
+        above, below = self.median(*figure), self.median(*to)
+        return above / below if above and below else None
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,21 @@ def _of_bare(what: str, workload: str, system: str = OURS) -> Goal:
     return Goal(f"{what}: of a bare INSERT", lambda run: run.extra(workload, "of_bare", system), at_least=0.9)
 
 
+def _ratio(what: str, figure: tuple[str, str], to: tuple[str, str], at_least: float) -> Goal:
+    return Goal(what, lambda run: run.ratio(figure, to), at_least=at_least)
+
+
+ORDERED_4 = ("ordered_drain_4", OURS)
+
 GOALS: Sequence[Goal] = (
+    _of("relay to Kafka in order, one process: events/s", "relay_kafka_1", at_least=20_000),
+    _ratio(
+        "ordered drain, four processes: times four plain workers", ORDERED_4, ("ordered_drain_4", "per_key_worker"), 4
+    ),
+    _ratio("ordered drain, four processes: times one", ORDERED_4, ("ordered_drain_1", OURS), 1),
+    _of("ordered claims at 10,000 rows of 3,000 keys: ms p95", "ordered_claim_p95", at_most=10),
     _of("queue topic by offset, one process: events/s", "drain_1", QUEUE, at_least=100_000),
-    Goal("queue topic by offset, two processes: times one", Run.two_to_one, at_least=1),
+    _ratio("queue topic by offset, two processes: times one", ("drain_2", QUEUE), ("drain_1", QUEUE), 1),
     Goal("… times the best peer", lambda run: run.times_the_best_peer("drain_1", shared=False), at_least=3),
     Goal("… times the best that processes can share", lambda run: run.times_the_best_peer("drain_1"), at_least=3),
     Goal("… in two processes", lambda run: run.times_the_best_peer("drain_2"), at_least=3),
