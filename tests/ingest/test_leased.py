@@ -107,6 +107,40 @@ async def test_the_newest_receipt_counts() -> None:
         assert source.settled == [message(2), message(1, "second")]
 
 
+class Slow(Scripted):
+    """Its broker takes its time for an extension, and hears of it although nobody waits any more."""
+
+    def __init__(self, lease: float) -> None:
+        super().__init__(lease)
+        self.heard: list[str] = []
+        self.asked, self.answer = asyncio.Event(), asyncio.Event()
+
+    async def _extend(self, messages: Sequence[Incoming]) -> None:
+        self.asked.set()
+        try:
+            await self.answer.wait()
+        finally:
+            self.heard.append("extend")
+
+    async def _give_back(self, messages: Sequence[Incoming]) -> None:
+        self.heard.append("give back")
+
+
+async def test_nothing_is_given_back_before_an_extension_under_way_is_through() -> None:
+    source = Slow(lease=0.01)
+    await source.open()
+    source.answers.put_nowait([message(1)])
+    await source.receive(1, 60)
+    await source.asked.wait()
+    closing = asyncio.create_task(source.close())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert source.heard == []
+    source.answer.set()
+    await closing
+    assert source.heard == ["extend", "give back"]
+
+
 async def test_leases_are_extended_until_the_acknowledgement() -> None:
     """Also of what was fetched and not handed out yet, and whatever a failed extension says."""
     async with opened(source := Scripted(lease=0.03)):

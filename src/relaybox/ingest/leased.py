@@ -35,6 +35,7 @@ class LeasedSource(ABC):
         self._handed: dict[str, Incoming] = {}  # by place: what comes again has a new receipt
         self._fetching: asyncio.Task[Sequence[Incoming]] | None = None
         self._keeping: asyncio.Task[None] | None = None
+        self._extending = asyncio.Lock()
 
     # Of each broker
 
@@ -71,6 +72,7 @@ class LeasedSource(ABC):
         except BaseException:
             await self._disconnect()
             raise
+        self._extending = asyncio.Lock()  # of this event loop
         self._keeping = asyncio.create_task(self._keep())
 
     async def receive(self, limit: int, wait: float) -> Sequence[Incoming]:
@@ -124,7 +126,11 @@ class LeasedSource(ABC):
             raise ServiceClosed(f"{self!r} is not open")
 
     async def _let_go(self) -> None:
-        """End both tasks; what the fetch had got is kept."""
+        """End both tasks; what the fetch had got is kept. Not amid an extension: the broker could come to it after what
+        we ask for next, and keep from others what we give back."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS), self._extending:
+                pass
         fetching, self._fetching = self._fetching, None
         keeping, self._keeping = self._keeping, None
         tasks = [task for task in (fetching, keeping) if task is not None]
@@ -147,7 +153,8 @@ class LeasedSource(ABC):
             held = [*self._handed.values(), *self._ready]
             if held:
                 with suppress(SourceUnavailable):  # the next receive or acknowledge says so
-                    await self._extend(held)
+                    async with self._extending:
+                        await self._extend(held)
 
 
 def check_durations(**durations: timedelta) -> None:
