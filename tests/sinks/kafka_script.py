@@ -41,6 +41,10 @@ class Script:
         count = ctypes.c_size_t(len(errors))
         self._library.rd_kafka_mock_push_request_errors_array(self._cluster, ctypes.c_int16(request), count, array)
 
+    def answer_at_once(self) -> None:
+        """From the next request on, whatever the sink's configuration says of the broker's pace."""
+        assert self._library.rd_kafka_mock_broker_set_rtt(self._cluster, ctypes.c_int32(1), ctypes.c_int(0)) == 0
+
     def fatal(self, error: int) -> None:
         self._library.rd_kafka_test_fatal_error(self._handle, error, b"as the script has it")
 

@@ -113,9 +113,12 @@ async def test_a_fatal_error_between_publishes(sink: KafkaSink) -> None:
 
 
 async def test_no_right_to_be_idempotent() -> None:
-    sink = scripted_sink(delivery_timeout=timedelta(seconds=2), config={"test.mock.broker.rtt": 300})
+    """The producer asks for it by itself as soon as it is made: a slow broker leaves time to write the script."""
+    sink = scripted_sink(delivery_timeout=timedelta(seconds=10), config={"test.mock.broker.rtt": 2000})
     await sink._producer()
-    Script(sink).answer(INIT_PRODUCER_ID, KafkaError.CLUSTER_AUTHORIZATION_FAILED)  # before the slow broker is asked
+    script = Script(sink)
+    script.answer(INIT_PRODUCER_ID, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+    script.answer_at_once()
     await sink.open()
     answer = await outcome(sink)
     assert isinstance(answer, SinkUnavailable)
