@@ -92,6 +92,7 @@ async def test_no_message_takes_effect_twice(engine: str, size: int, tmp_path: P
             await until(lambda: one(url, "SELECT count(*) FROM inbox_pending") == 0)
     assert effects(url) == sorted(event.id for event in events)
     assert one(url, "SELECT count(*) FROM inbox_done") == len(events)
+    assert one(url, "SELECT count(DISTINCT note) FROM effect") > 1, "one worker has done it all"
 
 
 @pytest.mark.timeout(180)

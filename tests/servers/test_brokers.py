@@ -269,6 +269,12 @@ def test_kafka_creates_topics_only_when_asked() -> None:
         server.create_topic(name)
 
 
+def test_a_silent_kafka_says_where_its_start_stands() -> None:
+    said = require("kafka")._last_words()
+    assert '"main"' in said
+    assert "kafka.Kafka" in said
+
+
 def test_kafka_with_tls_and_a_password_behind_a_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     kafka = pytest.importorskip("confluent_kafka")
     offer_the_port_of(require("kafka"), monkeypatch)

@@ -69,7 +69,7 @@ def test_a_claim_under_way_leaves_the_other_member_his_share(world: World) -> No
     assert shards(under_way)
     assert shards(meanwhile)
     assert not shards(under_way) & shards(meanwhile)
-    assert (under_way.members, meanwhile.members) == (2, 2)
+    assert (under_way.share, meanwhile.share) == (2, 2)  # of four shards
 
 
 @pytest.mark.parametrize("copy", [False, True])

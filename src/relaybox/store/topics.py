@@ -131,7 +131,7 @@ class Taken(NamedTuple):
     split: int = 0  # events that were parked because their range was taken too often
     state: GroupState = "active"  # of the group; only an active one is given something
     alive: bool = True  # False: the member's row is gone or has expired
-    members: int = 1  # of the group, that are alive
+    share: int = 0  # of the shards, if each live member has as many; 0: nobody has counted them
 
 
 class Pages(Protocol):

@@ -115,8 +115,8 @@ class TopicSource:
         )
         self._doubtful = False
         self._claimed_at = self._clock.monotonic()
+        self.share = given.share or self.share
         if given.pages:
-            self.share = -(-self.shards // given.members)
             self._turn.goal = max([self._turn.goal or 0, *(taken.place.target for taken, _ in given.pages)])
         return given
 

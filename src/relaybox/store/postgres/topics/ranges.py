@@ -137,8 +137,8 @@ class RangeOps(ParkedOps):
         if not alive:
             return Taken([], tick, behind=behind > 0, state=state, alive=False), 0
         known = [_known(row) for row in looked.rows if row[6] is not None]
-        share = -(-shards // members) if group.ordered else shards
-        left, free = _choose(cursors, known, member, share, wish, group.ordered)
+        fair = -(-shards // members)
+        left, free = _choose(cursors, known, member, fair if group.ordered else shards, wish, group.ordered)
         retaken = (yield from self._retake(group, left, member, lease, now)) if left else []
         if retaken is None:  # somebody woke up in a shard that must stay in order
             return Taken([], tick, behind=True, state=state), 0
@@ -152,7 +152,7 @@ class RangeOps(ParkedOps):
         if group.ordered:
             held = {*held, *(parking.key_hash for parking in alone)}
         given, keys = _in_order(whole + taken), frozenset(held)
-        return Taken(given, tick, behind > reached, keys, len(alone), state, members=members), ended
+        return Taken(given, tick, behind > reached, keys, len(alone), state, share=fair), ended
 
     def _retake(
         self, group: GroupRow, left: Sequence[_Known], member: int, lease: timedelta, now: datetime | None
