@@ -125,6 +125,10 @@ def test_savepoints_that_were_rolled_back_are_not_read(world: World) -> None:
     assert sorted(world.drain(group, member)) == kept
 
 
+def _late_ids(world: World) -> int:
+    return int(world.one("SELECT coalesce(max(cardinality(late)), 0) FROM outbox_event_tick"))
+
+
 def test_a_tick_while_thousands_of_ids_are_open(world: World) -> None:
     """Ids of subtransactions between the newest that ended and the tick's own: all may be under way."""
     group = world.group()
@@ -134,13 +138,12 @@ def test_a_tick_while_thousands_of_ids_are_open(world: World) -> None:
     with psycopg.connect(world.url) as connection:
         late = world.write(happened(1), on=connection)
         connection.execute("CREATE TEMP TABLE x (n int)")
-        for _ in range(5):
+        while _late_ids(world) <= 4_000:  # fewer, where the server's own housekeeping ended a transaction meanwhile
             connection.execute(
-                "DO $$ BEGIN FOR n IN 1..1000 LOOP "
+                "DO $$ BEGIN FOR n IN 1..5000 LOOP "
                 "BEGIN INSERT INTO x VALUES (n); EXCEPTION WHEN others THEN NULL; END; END LOOP; END $$"
             )
-        world.tick(force=True)
-        assert world.one("SELECT max(cardinality(late)) FROM outbox_event_tick") > 4_000
+            world.tick(force=True)
         soon = world.write(happened(2))
         began = time.perf_counter()
         assert world.drain(group, member) == soon
