@@ -31,6 +31,7 @@ from relaybox.testing.servers import (
     kafka_jars,
     require,
 )
+from relaybox.testing.servers.process import free_port
 
 Server = TypeVar("Server", bound=PrivateServer)
 
@@ -273,6 +274,24 @@ def test_a_silent_kafka_says_where_its_start_stands() -> None:
     said = require("kafka")._last_words()
     assert '"main"' in said
     assert "kafka.Kafka" in said
+
+
+def test_kafka_starts_while_nobody_listens_where_it_says_it_is() -> None:
+    """A client that learned of that address asks nowhere else."""
+    with KafkaServer(settings={"advertised.listeners": f"PLAINTEXT://127.0.0.1:{free_port()}"}) as server:
+        assert server.running
+
+
+@pytest.mark.parametrize("kind", ["nats", "pubsub", "redis"])
+def test_a_paused_server_has_stopped(kind: str) -> None:
+    server = require(kind)
+    for _ in range(20):
+        server.pause()
+        try:
+            state = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[0]
+            assert state == "T"
+        finally:
+            server.resume()
 
 
 def test_kafka_with_tls_and_a_password_behind_a_gate(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,7 +167,11 @@ class KafkaServer(RestartableServer):
         return settings
 
     def _answering_folder(self) -> str:
-        metadata = self._client().list_topics(timeout=1)
+        try:
+            metadata = self._client().list_topics(timeout=1)
+        except Exception:
+            self._admin = None  # an answer that came too late sends it on to the advertised address: nobody may be there
+            raise
         if not metadata.brokers:
             raise ConnectionError("the controller has not let the broker in yet")
         return str(self.folder if metadata.cluster_id == self._cluster_id else metadata.cluster_id)

@@ -465,6 +465,8 @@ class RestartableServer(PrivateServer):
     def pause(self) -> None:
         """Freeze every process of the server: connections stay open, nothing answers."""
         self._signal_group(signal.SIGSTOP)
+        if self.running and hasattr(os, "waitid"):  # until it has stopped: what runs at this moment may still answer
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Let a paused server go on."""
