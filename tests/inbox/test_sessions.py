@@ -221,7 +221,8 @@ def test_django_atomic(batch: int, tmp_path: Path) -> None:
         django.setup()
     url = with_effects(migrated(fresh_url("sqlite", tmp_path)))
     alias = f"inbox-{batch}"
-    file = {"ENGINE": "django.db.backends.sqlite3", "NAME": url.removeprefix("sqlite:///")}
+    at_once = {"transaction_mode": "IMMEDIATE"}  # or one that reads before it writes fails when another has written
+    file = {"ENGINE": "django.db.backends.sqlite3", "NAME": url.removeprefix("sqlite:///"), "OPTIONS": at_once}
     connections.databases[alias] = connections.configure_settings({"default": file})["default"]
 
     @contextmanager
