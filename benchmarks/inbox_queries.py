@@ -37,7 +37,6 @@ RETURN ('x' || substr(md5(key), 1, 16))::bit(64)::bigint & 9223372036854775807""
 MESSAGES = """INSERT INTO inbox (seq, event_id, event_type, source, aggregate_id, payload, occurred_at, received_at)
 SELECT n, 'message-' || n, 'order.placed', 'shop', 'order-' || mod(n, %(keys)s), convert_to(repeat('x', 128), 'UTF8'),
        now() - interval '1 day', now() - interval '1 day' FROM generate_series(%(first)s, %(last)s) n"""
-SEEN = "INSERT INTO inbox_seen SELECT 'message-' || n, now() FROM generate_series(%(first)s, %(last)s) n"
 DONE = """INSERT INTO inbox_done (seq, processed_at, attempts, waited)
 SELECT n, now() - interval '1 day', 1, 0.1 FROM generate_series(%(first)s, %(last)s) n"""
 # Every hundredth key waits for a number that is missing before its first, every fiftieth has a gap further on.
@@ -102,7 +101,7 @@ def measure(database: Database, sizes: Sizes) -> tuple[dict[str, float], dict[st
             base = BASE + 10  # numbers of processed messages that come later are behind those that wait
             last = base + sizes.inbox_pending
             _processed(connection, 1, BASE)
-            for text in (MESSAGES, SEEN, PENDING):
+            for text in (MESSAGES, PENDING):
                 _run(connection, text, base + 1, last, base)
             before = _ask(connection, inbox, database)
             _processed(connection, last + 1, last + sizes.inbox_processed - BASE)
@@ -114,7 +113,7 @@ def measure(database: Database, sizes: Sizes) -> tuple[dict[str, float], dict[st
 
 
 def _processed(connection: psycopg.Connection[Any], first: int, last: int) -> None:
-    for text in (MESSAGES, SEEN, DONE):
+    for text in (MESSAGES, DONE):
         _run(connection, text, first, last)
 
 

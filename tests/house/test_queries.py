@@ -89,6 +89,7 @@ EXCUSED: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
     (("postgres", "sqlite"), "the same, as MySQL accepts", ("inbox.adopt.seen",)),
     (("postgres", "sqlite"), "MySQL makes a table with its indexes", ("inbox.adopt.index",)),
     (("postgres",), "made of their column, then numbered", ("inbox.adopt.number",)),
+    (("postgres",), "otherwise a message is its own ledger entry", ("inbox.adopt.ids", "inbox.adopt.ids_at")),
     (("mysql",), "a view with a forced index is not for finding", ("inbox.adopt.open",)),
     (("sqlite",), "a view that takes writes needs a trigger there", ("inbox.adopt.add", "inbox.adopt.change")),
     (("postgres",), "only there an inbox has such", ("inbox.drop.function", "inbox.drop.sequence")),
@@ -117,7 +118,7 @@ EXCUSED: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
 # Names put together at run time, and what they can be; all doctor.* are run in a loop.
 COMPUTED = {
     "outbox.purge.": ("pending", "letter", "hold", "event"),
-    "inbox.adopt.": ("map", "number", "index", "theirs", "open", "change", "add", "message"),
+    "inbox.adopt.": ("map", "number", "index", "theirs", "open", "change", "add", "message", "ids", "ids_at"),
     "inbox.drop.": ("view", "table", "function", "sequence"),
 }
 

@@ -67,7 +67,7 @@ def arrived(n: int, **options: Any) -> Event:
 
 def message_ids(url: str, name: str = "inbox") -> list[str]:
     """In the order of arrival."""
-    return [row[0] for row in rows(url, f"SELECT event_id FROM {name} ORDER BY seq")]
+    return [row[0] for row in rows(url, f"SELECT event_id FROM {name} WHERE payload IS NOT NULL ORDER BY seq")]
 
 
 def pending_ids(url: str, name: str = "inbox") -> list[str]:

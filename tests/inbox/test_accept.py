@@ -15,7 +15,7 @@ from flow.kit import one, rows
 from relaybox import ConfigError, Event, InvalidEvent, NoTransaction, Outbox
 from relaybox.drivers import open_sync
 from relaybox.errors import SchemaMissing
-from relaybox.inbox import Inbox
+from relaybox.inbox import Inbox, Retention
 from relaybox.op import Result, Statement, run
 from relaybox.store.inbox import InboxTables, open_inbox_store
 from relaybox.testing.clock import ManualClock
@@ -145,15 +145,19 @@ async def test_an_id_is_remembered_when_its_message_is_gone(url: str, is_async: 
     event = arrived(1)
     async with Twin(url, is_async=is_async) as inbox:
         await inbox.call("accept", None, event)
-        rows(url, "DELETE FROM inbox_pending")
-        rows(url, "DELETE FROM inbox")
+        await inbox.call("process", lambda event, handle: None)
+        assert (await inbox.call("drain", Retention(processed=timedelta(0)))).processed == 1
         assert await inbox.call("accept", None, event) is False
         assert await inbox.call("accept_all", None, [event, arrived(2)]) == [False, True]
-    assert len(message_ids(url)) == 1
+        assert (await inbox.call("status")).seen == 2
+        assert await inbox.call("message", event.id) is None
+    assert (len(message_ids(url)), len(pending_ids(url)), len(seen_ids(url))) == (1, 1, 2)
 
 
 async def test_a_forgotten_id_is_new_beside_its_old_message(url: str) -> None:
     """The ledger has a retention of its own: an id may come back while the message is still there."""
+    if url.startswith("postgresql"):
+        pytest.skip("there a message is its own entry in the ledger")
     event = arrived(1)
     with Inbox(url) as inbox:
         inbox.accept(None, event)

@@ -136,7 +136,7 @@ async def test_a_drained_history_does_not_start_anew(url: str) -> None:
         work(inbox, ran)
         drained = inbox.drain(ALL)
         assert drained.processed == 3
-        assert one(url, "SELECT count(*) FROM inbox") == 0
+        assert one(url, "SELECT count(*) FROM inbox WHERE payload IS NOT NULL") == 0
         inbox.accept_all(None, [numbered("a", 5), numbered("a", 4)])
         work(inbox, ran)
     assert ran.by_key["a"] == [1, 2, 3, 4, 5]

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from relaybox.drivers import open_sync
 from relaybox.drivers.spi import Connection
 from relaybox.errors import StoreBusy
 from relaybox.inbox import Inbox
+from relaybox.op import run
 
 from .kit import PATIENCE, WAITING, arrived, fresh_url, holds, message_ids, migrated, pending_ids, seen_ids
 
@@ -75,6 +77,26 @@ async def test_no_order_of_a_batch_makes_a_deadlock(server: str, tmp_path: Path)
         assert one_way.result(PATIENCE) == [True, False, True]
         assert other_way.result(PATIENCE) == [False, False, False]
     assert holds(url, [c.id, d.id, a.id, b.id])
+
+
+@pytest.mark.parametrize("ending", ["commit", "rollback"])
+@pytest.mark.parametrize("server", SERVERS)
+async def test_an_id_is_known_while_its_message_is_drained(server: str, ending: str, tmp_path: Path) -> None:
+    url = migrated(fresh_url(server, tmp_path))
+    event, other = arrived(1), arrived(2)
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    with Inbox(url) as inbox, two_connections(url) as (drain, _), ThreadPoolExecutor(2) as threads:
+        inbox.accept(None, event)
+        inbox.process(lambda event, connection: None)
+        drain.begin()
+        assert run(inbox.store.drain_processed(tomorrow, 10), drain) == 1
+        answers = [threads.submit(inbox.accept_all, None, batch) for batch in ([event], [event, other])]
+        if server == "postgres":
+            await until(lambda: one(url, WAITING[server]) == 2, "two waiting transactions")
+        getattr(drain, ending)()
+        assert [answer.result(PATIENCE) for answer in answers] == [[False], [False, True]]
+    assert message_ids(url) == ([other.id] if ending == "commit" else [event.id, other.id])
+    assert sorted(seen_ids(url)) == sorted([event.id, other.id])
 
 
 async def test_sqlite_lets_one_transaction_write_at_a_time(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from .kit import PATIENCE, WAITING
 COUNTED = """
 SELECT m.event_type, count(p.seq), count(f.seq), count(d.seq), avg(f.waited) FROM inbox m
 LEFT JOIN inbox_pending p ON p.seq = m.seq LEFT JOIN inbox_done f ON f.seq = m.seq
-LEFT JOIN inbox_dead d ON d.seq = m.seq GROUP BY m.event_type ORDER BY m.event_type"""
+LEFT JOIN inbox_dead d ON d.seq = m.seq WHERE m.payload IS NOT NULL GROUP BY m.event_type ORDER BY m.event_type"""
 
 
 def some(count: int, kind: str = "A") -> list[Event]:

@@ -1,10 +1,11 @@
 """The tables of an inbox: what other services sent, every message once.
 
-    message   wide and never updated
+    message   wide; it rests until it is drained
     pending   narrow, one row per message that waits to be processed
     done      when a message was processed; dead: why it never will be
     state     the next number of every ordered key
-    seen      the ids of all that was ever accepted; it outlives the messages, so a late duplicate is still one
+    seen      the ids of all that was ever accepted; it outlives the messages, so a late duplicate is still one. On
+              PostgreSQL a view: a drained message leaves its id where it was
 
 Migrations and queries are a set of their own in `store/<dialect>/inbox`, laid out like a dialect's folder: a receiving
 service needs no outbox. Quoting, times and the migration lock are those of the dialect's store.

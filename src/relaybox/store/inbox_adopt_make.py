@@ -22,10 +22,11 @@ from .queries import blocks, fill
 T = TypeVar("T")
 
 _CREATED = re.compile(
-    r"^CREATE (?:OR REPLACE )?(TABLE|VIEW|FUNCTION|SEQUENCE) (?:IF NOT EXISTS )?(\{\w+\})", re.MULTILINE
+    r"^CREATE (?:[A-Z= ]+ )?(TABLE|VIEW|FUNCTION|SEQUENCE) (?:IF NOT EXISTS )?(\{\w+\})", re.MULTILINE
 )
 _KINDS = ("VIEW", "TABLE", "FUNCTION", "SEQUENCE")  # in the order in which they can go
-MAKE = ("map", "number", "index", "theirs", "open", "change", "add", "message")  # where a dialect has them
+# Where a dialect has them.
+MAKE = ("map", "number", "index", "theirs", "open", "change", "add", "message", "ids", "ids_at")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,14 +157,13 @@ class InboxMaking(InboxAdopted):
         return Dropped(counts.pending, counts.dead, adoption.table if adoption else name if keep else None)
 
     def _objects(self, adoption: Adoption | None) -> list[tuple[str, str]]:
-        """Of our making, as their migrations say, in the order in which they can go."""
-        text = "\n".join(text for _, _, text in migration_files(f"{self.dialect}/inbox"))
-        found = [one for one in reversed(_CREATED.findall(text)) if one[1] != "{message}"]
-        if adoption is None:
-            found.append(("TABLE", "{message}"))
-        else:
-            found += [("VIEW", "{message}"), ("VIEW", "{theirs}"), ("VIEW", "{open}"), ("TABLE", "{map}")]
-        return sorted([*found, ("TABLE", "{migration}")], key=lambda one: _KINDS.index(one[0]))
+        """Of our making, as their texts say, in the order in which they can go."""
+        texts = [self.fitting(text) for _, _, text in migration_files(f"{self.dialect}/inbox")]
+        if adoption is not None:
+            theirs = blocks(f"{self.dialect}/inbox/adopted")
+            texts = [theirs[name][0] for name in (f"inbox.adopt.{name}" for name in MAKE) if name in theirs] + texts
+        found = [("TABLE", "{migration}"), *reversed(_CREATED.findall("\n".join(texts)))]
+        return sorted(found, key=lambda one: _KINDS.index(one[0]))
 
     # -- list -------------------------------------------------------------------------------------
 

@@ -38,7 +38,7 @@ from .sql_store import cut, lane_key
 PICK_UP = 2_000  # rows per look at their table, and only when less waits than could be claimed
 _THEIRS = re.compile(
     r"(CREATE|ALTER) SEQUENCE \{seq\}|(CREATE|ALTER) TABLE (IF NOT EXISTS )?\{message\}"
-    r"|CREATE (UNIQUE )?INDEX \S+ ON \{message\}"
+    r"|CREATE (UNIQUE )?INDEX \S+ ON \{message\}|CREATE VIEW \{seen\}"
 )
 _STATS = re.compile(r"CREATE (OR REPLACE )?VIEW \{stats\}")
 
@@ -287,6 +287,10 @@ class InboxAdopted(InboxMeta, InboxAlerts, InboxBury, InboxOperate):
             yield self.sql["inbox.replay.undead"].bind(seqs=self.numbers(gone))
             yield self.sql["inbox.adopt.unknown"].bind(seqs=self.numbers(gone))
         return len(gone)
+
+    def drain_seen(self, before: datetime, limit: int) -> Op[int]:
+        yield from self.know()
+        return (yield from super().drain_seen(before, limit))
 
     # -- accept -----------------------------------------------------------------------------------
 

@@ -170,7 +170,7 @@ class KafkaServer(RestartableServer):
         try:
             metadata = self._client().list_topics(timeout=1)
         except Exception:
-            self._admin = None  # an answer that came too late sends it on to the advertised address: nobody may be there
+            self._admin = None  # a late answer sends it on to the advertised address: nobody may be there
             raise
         if not metadata.brokers:
             raise ConnectionError("the controller has not let the broker in yet")

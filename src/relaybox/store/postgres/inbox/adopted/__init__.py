@@ -64,7 +64,8 @@ def _text(column: str | None, instead: str | None = None) -> str:
 def _payload(column: str | None, type: str) -> str:
     if column is None:
         return "'null'::bytea"
-    return column if type == "bytea" else f"convert_to(coalesce({column}::text, 'null'), 'UTF8')"
+    text = f"coalesce({column}::text, 'null')"
+    return f"coalesce({column}, 'null'::bytea)" if type == "bytea" else f"convert_to({text}, 'UTF8')"
 
 
 def _headers(columns: dict[str, str]) -> str:

@@ -1,17 +1,18 @@
--- An inbox. `message` is wide and never updated; `pending` is narrow and churns; `seen` outlives the messages.
+-- An inbox. `message` is wide and rests; `pending` is narrow and churns. A drained message leaves its id: it is known for
+-- longer than the rest is kept.
 
 CREATE SEQUENCE {seq};
 
 CREATE TABLE {message} (
   seq            bigint       PRIMARY KEY,    -- order of arrival
-  event_id       varchar(255) COLLATE "C" NOT NULL,
+  event_id       varchar(255) COLLATE "C" NOT NULL UNIQUE,
   event_type     varchar(255) NOT NULL,
   source         varchar(255),                -- who sent it
   aggregate_type varchar(255),                -- NULL stands for __GLOBAL__
   aggregate_id   varchar(255),                -- the ordering key
   tenant_id      varchar(255),
   content_type   varchar(255),                -- NULL stands for application/json
-  payload        bytea        NOT NULL,       -- byte for byte as sent, never jsonb
+  payload        bytea,                       -- byte for byte as sent, never jsonb; NULL: drained, only the id is known
   headers        text,                        -- a JSON object of strings, or NULL
   occurred_at    timestamptz  NOT NULL,
   received_at    timestamptz  NOT NULL
@@ -19,7 +20,7 @@ CREATE TABLE {message} (
 
 ALTER SEQUENCE {seq} OWNED BY {message}.seq;
 
-CREATE INDEX "{message_name}_event_id" ON {message} (event_id);
+CREATE INDEX "{message_name}_drained" ON {message} (received_at) WHERE payload IS NULL;
 
 -- One row per message that is not processed yet. `due` is when that may be tried; of a claimed row (owner set) it is the
 -- end of the lease; one that is held back until its predecessor is processed is never due.
@@ -50,13 +51,8 @@ CREATE INDEX "{pending_name}_pos" ON {pending} (key_hash, position) INCLUDE (seq
 
 CREATE INDEX "{pending_name}_prio" ON {pending} (priority, due, seq) WHERE priority > 0;
 
--- The ids of everything accepted, for longer than the messages are kept.
-CREATE TABLE {seen} (
-  event_id varchar(255) COLLATE "C" PRIMARY KEY,
-  seen_at  timestamptz  NOT NULL
-);
-
-CREATE INDEX "{seen_name}_at" ON {seen} (seen_at);
+-- The ids of everything accepted. (Of an adopted table it is a table: inbox.adopt.ids.)
+CREATE VIEW {seen} AS SELECT event_id, received_at AS seen_at FROM {message};
 
 -- When a message was processed. Written in the transaction of its effect.
 CREATE TABLE {done} (
@@ -165,7 +161,8 @@ FROM {message} m
 LEFT JOIN {pending} p ON p.seq = m.seq
 LEFT JOIN {dead} d ON d.seq = m.seq
 LEFT JOIN {done} f ON f.seq = m.seq
-LEFT JOIN {instance} i ON i.id = p.owner;
+LEFT JOIN {instance} i ON i.id = p.owner
+WHERE m.payload IS NOT NULL;
 
 CREATE VIEW {waiting} AS
 SELECT m.seq, m.event_id, m.event_type, m.source, m.aggregate_id, m.received_at, p.position, p.priority, p.held,

@@ -2,23 +2,21 @@
 -- One message, in one round trip and by itself a transaction. 1: it was new. ON CONFLICT waits for a transaction that
 -- has inserted the same id and not ended: committed, the id is a duplicate; rolled back, it is ours.
 WITH fresh AS (
-  INSERT INTO {seen} (event_id, seen_at) VALUES (:event_id, coalesce(:now, clock_timestamp()))
-  ON CONFLICT DO NOTHING
-  RETURNING nextval('{seq}') AS seq, event_id, seen_at),
-m AS (
   INSERT INTO {message} (seq, event_id, event_type, source, aggregate_type, aggregate_id, tenant_id, content_type,
                          payload, headers, occurred_at, received_at)
-  SELECT seq, event_id, :event_type, :source, :aggregate_type, :aggregate_id, :tenant_id, :content_type,
-         :payload, :headers, :occurred_at, seen_at FROM fresh),
+  VALUES (nextval('{seq}'), :event_id, :event_type, :source, :aggregate_type, :aggregate_id, :tenant_id, :content_type,
+          :payload, :headers, :occurred_at, coalesce(:now, clock_timestamp()))
+  ON CONFLICT (event_id) DO NOTHING
+  RETURNING seq, received_at),
 j AS (
   INSERT INTO {journal} (event_type, pending) SELECT :event_type, 1 FROM fresh)
 INSERT INTO {pending} (seq, due, key_hash, position, priority, attempts)
-SELECT seq, seen_at, :key_hash, :position, :priority, 0 FROM fresh
+SELECT seq, received_at, :key_hash, :position, :priority, 0 FROM fresh
 
 -- name: inbox.accept -> rows
 -- One round trip for a thousand; answers the ids that were new. Numbers are drawn in list order. Ids are inserted in one
 -- order by all, so that no two batches wait for each other.
--- IS TRUE keeps the planner from a join of the new ids, which our sessions would do as a nested loop.
+-- IS TRUE keeps the planner from a join of the new rows, which our sessions would do as a nested loop.
 WITH given AS MATERIALIZED (
   SELECT nextval('{seq}') AS seq, o.*
   FROM (SELECT * FROM unnest(
@@ -29,17 +27,15 @@ WITH given AS MATERIALIZED (
                              payload, headers, occurred_at, key_hash, position, priority, ord)
         ORDER BY ord) o),
 fresh AS (
-  INSERT INTO {seen} (event_id, seen_at)
-  SELECT event_id, coalesce(:now, clock_timestamp()) FROM given ORDER BY event_id COLLATE "C"
-  ON CONFLICT DO NOTHING
-  RETURNING event_id),
-kept AS MATERIALIZED (
-  SELECT * FROM given WHERE (event_id IN (SELECT event_id FROM fresh)) IS TRUE),
-m AS (
   INSERT INTO {message} (seq, event_id, event_type, source, aggregate_type, aggregate_id, tenant_id, content_type,
                          payload, headers, occurred_at, received_at)
   SELECT seq, event_id, event_type, :source, aggregate_type, aggregate_id, tenant_id, content_type,
-         payload, headers, occurred_at, coalesce(:now, clock_timestamp()) FROM kept),
+         payload, headers, occurred_at, coalesce(:now, clock_timestamp()) FROM given ORDER BY event_id COLLATE "C"
+  ON CONFLICT (event_id) DO NOTHING
+  RETURNING seq),
+kept AS MATERIALIZED (
+  SELECT seq, event_id, event_type, key_hash, position, priority FROM given
+  WHERE (seq IN (SELECT seq FROM fresh)) IS TRUE),
 p AS (
   INSERT INTO {pending} (seq, due, key_hash, position, priority, attempts)
   SELECT seq, coalesce(:now, clock_timestamp()), key_hash, position, priority, 0 FROM kept),

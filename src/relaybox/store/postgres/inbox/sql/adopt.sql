@@ -25,11 +25,11 @@ WHERE n.nspname = coalesce(nullif('{namespace}', ''), current_schema()) AND c.re
 SELECT count(*) FROM {instance} WHERE expires_at >= coalesce(:now, clock_timestamp())
 
 -- name: inbox.list -> rows
--- The tables of an inbox tell of it. Schema is NULL for the connection's own.
+-- The relations of an inbox tell of it. Schema is NULL for the connection's own.
 SELECT left(c.relname, -5)::text, nullif(n.nspname, current_schema())::text
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind = 'r' AND c.relname LIKE '%\_meta'
-  AND (SELECT count(*) FROM pg_class o WHERE o.relnamespace = c.relnamespace AND o.relkind = 'r'
+  AND (SELECT count(*) FROM pg_class o WHERE o.relnamespace = c.relnamespace AND o.relkind IN ('r', 'v')
          AND o.relname IN (left(c.relname, -5) || '_seen', left(c.relname, -5) || '_done',
                            left(c.relname, -5) || '_migration')) = 3
 ORDER BY 2 NULLS FIRST, 1

@@ -31,4 +31,8 @@ DELETE FROM {done} WHERE seq = ANY(:seqs::bigint[])
 DELETE FROM {dead} WHERE seq = ANY(:seqs::bigint[])
 
 -- name: inbox.drain.message -> count
-DELETE FROM {message} WHERE seq = ANY(:seqs::bigint[])
+-- The id stays, with its type and when it came. Never gone for a moment: it could be accepted in that.
+UPDATE {message}
+SET payload = NULL, headers = NULL, source = NULL, aggregate_type = NULL, aggregate_id = NULL, tenant_id = NULL,
+    content_type = NULL
+WHERE seq = ANY(:seqs::bigint[])

@@ -8,8 +8,7 @@ SELECT seq FROM {dead} WHERE dead_at < :before ORDER BY seq LIMIT :limit
 FOR UPDATE SKIP LOCKED
 
 -- name: inbox.drain.seen -> count
--- Ids whose messages are gone: one that is forgotten while its message is here could be accepted beside it.
-DELETE FROM {seen} WHERE ctid = ANY(ARRAY(
-  SELECT s.ctid FROM {seen} s
-  WHERE s.seen_at < :before AND NOT EXISTS (SELECT 1 FROM {message} m WHERE m.event_id = s.event_id)
+-- Ids whose messages were drained before.
+DELETE FROM {message} WHERE ctid = ANY(ARRAY(
+  SELECT ctid FROM {message} WHERE payload IS NULL AND received_at < :before
   LIMIT :limit FOR UPDATE SKIP LOCKED))

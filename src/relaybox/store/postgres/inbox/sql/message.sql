@@ -45,7 +45,7 @@ WHERE f.seq > :after
 ORDER BY f.seq LIMIT :limit
 
 -- name: inbox.message.find -> rows
--- One by its id. The newest, should there be an older one whose id was forgotten.
+-- One by its id. The newest, should an adopted table have more.
 SELECT m.seq, m.event_id, m.event_type, m.aggregate_type, m.aggregate_id, m.tenant_id, m.content_type,
        m.payload, m.headers, m.occurred_at, NULL, m.received_at, m.source,
        coalesce(p.attempts, d.attempts, f.attempts), coalesce(p.last_error, d.last_error),
@@ -53,7 +53,7 @@ SELECT m.seq, m.event_id, m.event_type, m.aggregate_type, m.aggregate_id, m.tena
        coalesce(d.dead_at, f.processed_at),
        CASE WHEN d.seq IS NOT NULL THEN 'dead' WHEN p.seq IS NULL THEN 'processed' WHEN p.held THEN 'held'
             WHEN p.owner IS NOT NULL THEN 'claimed' WHEN p.attempts > 0 THEN 'retry' ELSE 'pending' END
-FROM (SELECT * FROM {message} WHERE event_id = :event_id OFFSET 0) m LEFT JOIN {pending} p ON p.seq = m.seq
+FROM (SELECT * FROM {message} WHERE event_id = :event_id AND payload IS NOT NULL OFFSET 0) m LEFT JOIN {pending} p ON p.seq = m.seq
 LEFT JOIN {dead} d ON d.seq = m.seq
 LEFT JOIN {done} f ON f.seq = m.seq
 ORDER BY m.seq DESC LIMIT 1

@@ -3,7 +3,8 @@
 SELECT CASE WHEN p.n <= 10000 THEN p.n
             ELSE (SELECT greatest(reltuples, p.n)::bigint FROM pg_class WHERE oid = to_regclass('{pending}')) END,
        CASE WHEN s.n <= 10000 THEN s.n
-            ELSE (SELECT greatest(reltuples, s.n)::bigint FROM pg_class WHERE oid = to_regclass('{seen}')) END,
+            ELSE (SELECT greatest(max(reltuples), s.n)::bigint FROM pg_class
+                  WHERE oid IN (to_regclass('{message}'), to_regclass('{seen}'))) END,
        CASE WHEN d.n <= 10000 THEN d.n
             ELSE (SELECT greatest(reltuples, d.n)::bigint FROM pg_class WHERE oid = to_regclass('{dead}')) END
 FROM (SELECT count(*) AS n FROM (SELECT 1 FROM {pending} LIMIT 10001) x) p,

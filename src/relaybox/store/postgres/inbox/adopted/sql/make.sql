@@ -23,6 +23,12 @@ SELECT m.seq, m.event_id, {of_event_type} AS event_type, {of_source} AS source, 
        {of_headers} AS headers, {of_received_at} AS occurred_at, {of_received_at} AS received_at
 FROM {map} m JOIN {their_table} t ON t.{their_id} = m.id
 
+-- name: inbox.adopt.ids -> count
+CREATE TABLE {seen} (event_id varchar(255) COLLATE "C" PRIMARY KEY, seen_at timestamptz NOT NULL)
+
+-- name: inbox.adopt.ids_at -> count
+CREATE INDEX "{seen_name}_at" ON {seen} (seen_at)
+
 -- name: inbox.adopt.stats -> count
 CREATE VIEW {stats} AS
 SELECT m.event_type, count(p.seq) AS pending, count(f.seq) AS processed, count(d.seq) AS dead,

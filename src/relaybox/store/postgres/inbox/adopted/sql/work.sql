@@ -81,6 +81,13 @@ DELETE FROM {map} WHERE seq = ANY(:seqs::bigint[])
 DELETE FROM {map} m WHERE m.seq = ANY(:seqs::bigint[])
   AND NOT EXISTS (SELECT 1 FROM {theirs} t WHERE t.id = m.id AND t.processed_at IS NULL)
 
+-- name: inbox.drain.seen -> count
+-- Ids whose rows we have forgotten: one that is unknown while its row is here could be accepted beside it.
+DELETE FROM {seen} WHERE ctid = ANY(ARRAY(
+  SELECT s.ctid FROM {seen} s
+  WHERE s.seen_at < :before AND NOT EXISTS (SELECT 1 FROM {message} m WHERE m.event_id = s.event_id)
+  LIMIT :limit FOR UPDATE SKIP LOCKED))
+
 -- name: inbox.adopt.recall -> rows
 -- Rows that were processed or given up before we knew them.
 INSERT INTO {map} (id, event_id, picked_at)
