@@ -23,6 +23,8 @@ class Proxy:
         self.cut: Cut = ""
         self.cuts = 0
         self._sockets: list[socket.socket] = []
+        self._closed = False
+        self._lock = threading.Lock()
         threading.Thread(target=self._accept, daemon=True).start()
 
     @property
@@ -39,7 +41,11 @@ class Proxy:
             server = socket.create_connection((self._parts.hostname or "127.0.0.1", self._parts.port or 0))
             server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._sockets += [client, server]
+            with self._lock:
+                if self._closed:  # while we connected
+                    _close(client, server)
+                    return
+                self._sockets += [client, server]
             mute = threading.Event()
             threading.Thread(target=self._upstream, args=(client, server, mute), daemon=True).start()
             threading.Thread(target=self._downstream, args=(client, server, mute), daemon=True).start()
@@ -68,8 +74,10 @@ class Proxy:
         _close(client, server)
 
     def close(self) -> None:
-        self._server.close()
-        _close(*self._sockets)
+        """Nobody gets through any more, also who is on his way in."""
+        with self._lock:
+            self._closed = True
+            _close(self._server, *self._sockets)  # a shutdown first: accept() would take one more
 
 
 def _close(*sockets: socket.socket) -> None:
