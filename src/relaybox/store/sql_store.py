@@ -104,16 +104,6 @@ class SqlOutboxStore(MigrationOps):
 
     # -- claim ------------------------------------------------------------------------------------
 
-    def claim(self, claim: Claim, limit: int, now: datetime | None) -> Op[list[Claimed]]:
-        result = yield self.sql["outbox.claim"].bind(
-            now=self.to_time(now),
-            limit=limit,
-            lease=claim.lease.total_seconds(),
-            token=claim.token,
-            owner=claim.owner,
-        )
-        return self.claimed(result.rows)
-
     def claim_keys(
         self, claim: Claim, limit: int, choice: KeyChoice, turn: Turn, now: datetime | None
     ) -> Op[list[Claimed]]:

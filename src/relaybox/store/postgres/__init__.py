@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from operator import itemgetter
 from typing import Any
 
 from ...codec import JSON
@@ -127,10 +128,26 @@ class PostgresStore(KeyedOutboxStore):
 
     def claim(self, claim: Claim, limit: int, now: datetime | None) -> Op[list[Claimed]]:
         """When nothing is due, look for expired claims; busy tables leave that to the heartbeats."""
-        claimed = yield from super().claim(claim, limit, now)
+        claimed = yield from self._due_rows(claim, limit, now)
         if not claimed and (yield from self._expire((), now)):
-            claimed = yield from super().claim(claim, limit, now)
+            claimed = yield from self._due_rows(claim, limit, now)
         return claimed
+
+    def _due_rows(self, claim: Claim, limit: int, now: datetime | None) -> Op[list[Claimed]]:
+        result = yield self.sql["outbox.claim"].bind(**self._claim(claim, limit, now))
+        return (yield from self._whole(claim, result.rows))
+
+    def _whole(self, claim: Claim, rows: Sequence[Sequence[Any]]) -> Op[list[Claimed]]:
+        """The events of a claim; a last row says how many it has, and their attempts unless this is the first of all.
+        Event rows that somebody deleted are claimed too, so that they can be settled."""
+        *found, (count, *_, items) = rows
+        if len(found) < (count or 0):
+            there = {row[0] for row in found}
+            held = yield self.sql["outbox.claim.verify"].bind(tokens=[claim.token])
+            found += [(seq, *[None] * 11) for _, seq in held.rows if seq not in there]
+        found.sort(key=itemgetter(0))
+        attempts = {item >> 16: item & 0xFFFF for item in items or ()}
+        return [Claimed(self.event_row(row), attempts.get(row[0], 1)) for row in found]
 
     def verify(self, held: Sequence[Held]) -> Op[set[int]]:
         result = yield self.sql["outbox.claim.verify"].bind(tokens=_tokens(held))
@@ -166,9 +183,8 @@ class PostgresStore(KeyedOutboxStore):
     def _shard_rows(self, claim: Claim, limit: int, shards: int, turn: Turn, now: datetime | None) -> Op[list[Claimed]]:
         values = {**self._claim(claim, limit, now), "shards": shards}
         result = yield self.sql["outbox.claim.ordered"].bind(**values)
-        rows = result.rows
-        if not rows or rows[-1][0] is not None:
-            return self.claimed(rows)
+        if result.rows[-1][1] is None:
+            return (yield from self._whole(claim, result.rows))
         for after in dict.fromkeys(
             (turn.after, -1)
         ):  # keys are held: go on where the last claim ended, then begin anew

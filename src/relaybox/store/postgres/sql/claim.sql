@@ -4,9 +4,9 @@
 -- MATERIALIZED, or a nested-loop plan may take more than the limit. The scalar subquery lets the index on
 -- (due, seq) bound the scan: clock_timestamp() alone is volatile and would filter the whole table. Rows are
 -- deleted by ctid (they are locked, so it holds): no plan can fall back to a scan of the backlog, and no
--- index is written. An event row that somebody deleted still comes back (LEFT JOIN), so that it can be
--- settled. The commit does not wait for the disk: a claim lost in a crash leaves the events waiting, and the
--- settle that follows a delivery does wait.
+-- index is written. The events are read by = ANY, one walk over their index; a last row has the number of the
+-- claim's items, and the items themselves unless all are claimed for the first time. The commit does not wait for the
+-- disk: a claim lost in a crash leaves the events waiting, and the settle that follows a delivery does wait.
 WITH clock AS MATERIALIZED (
   SELECT coalesce(:now, clock_timestamp()) AS now, set_config('synchronous_commit', 'off', true)),
 batch AS MATERIALIZED (
@@ -33,22 +33,26 @@ gone AS (
   RETURNING seq * 65536 + least(attempts + 1, 65535) AS item),
 taken AS MATERIALIZED (
   SELECT item FROM gone UNION ALL SELECT item + 1 FROM batch b, unnest(b.items[1:b.room]) AS item),
+whole AS MATERIALIZED (SELECT array_agg(item ORDER BY item) AS items, bool_or(item % 65536 > 1) AS tried FROM taken),
 held AS (
   INSERT INTO {claim} (token, owner, until, claimed_at, items)
-  SELECT :token, :owner, c.now + make_interval(secs => :lease::float8), c.now, t.items
-  FROM clock c, (SELECT array_agg(item ORDER BY item) AS items FROM taken) t
-  WHERE t.items IS NOT NULL)
-SELECT t.item / 65536, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,
+  SELECT :token, :owner, c.now + make_interval(secs => :lease::float8), c.now, w.items
+  FROM clock c, whole w
+  WHERE w.items IS NOT NULL)
+SELECT e.seq, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,
        e.payload, e.headers, timestamptz_send(e.occurred_at), e.deliver_at, timestamptz_send(e.created_at),
-       (t.item % 65536)::integer
-FROM taken t LEFT JOIN {event} e ON e.seq = t.item / 65536
+       NULL::bigint[]
+FROM {event} e WHERE e.seq = ANY(ARRAY(SELECT item / 65536 FROM taken))
+UNION ALL
+SELECT cardinality(items), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       CASE WHEN tried THEN items END FROM whole
 
 -- name: outbox.claim.ordered -> rows
 -- The same for ordered delivery, from single rows only and from the shards this instance owns now. By seq, not by
 -- due: a row that was given back is due later than its successors and must still go before them. While a batch
 -- waits or a claim has expired, nothing is claimed: it may hold earlier events of the same keys and must become
 -- single rows first (outbox.claim.expired). Nor while somebody has leased keys (another strategy), or keys are
--- held: a last row without a number says so, and outbox.keys.turn claims then. FOR SHARE on the shard rows makes a
+-- held: the last row says so in its second column, and outbox.keys.turn claims then. FOR SHARE on the shard rows makes a
 -- take-over wait for this claim, so it will see and free it; the rows themselves need no lock, they are deleted at once.
 WITH clock AS MATERIALIZED (
   SELECT coalesce(:now, clock_timestamp()) AS now, set_config('synchronous_commit', 'off', true)),
@@ -66,18 +70,19 @@ picked AS MATERIALIZED (
 gone AS (
   DELETE FROM {pending} WHERE ctid = ANY(ARRAY(SELECT ctid FROM picked))
   RETURNING seq * 65536 + least(attempts + 1, 65535) AS item),
+whole AS MATERIALIZED (SELECT array_agg(item ORDER BY item) AS items, bool_or(item % 65536 > 1) AS tried FROM gone),
 held AS (
   INSERT INTO {claim} (token, owner, until, claimed_at, items)
-  SELECT :token, :owner, c.now + make_interval(secs => :lease::float8), c.now, t.items
-  FROM clock c, (SELECT array_agg(item ORDER BY item) AS items FROM gone) t
-  WHERE t.items IS NOT NULL)
-SELECT t.item / 65536, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,
+  SELECT :token, :owner, c.now + make_interval(secs => :lease::float8), c.now, w.items
+  FROM clock c, whole w
+  WHERE w.items IS NOT NULL)
+SELECT e.seq, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,
        e.payload, e.headers, timestamptz_send(e.occurred_at), e.deliver_at, timestamptz_send(e.created_at),
-       (t.item % 65536)::integer
-FROM gone t LEFT JOIN {event} e ON e.seq = t.item / 65536
+       NULL::bigint[]
+FROM {event} e WHERE e.seq = ANY(ARRAY(SELECT item / 65536 FROM gone))
 UNION ALL
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
-WHERE EXISTS (SELECT 1 FROM {hold})
+SELECT cardinality(items), CASE WHEN EXISTS (SELECT 1 FROM {hold}) THEN 'held' END, NULL, NULL, NULL, NULL, NULL, NULL,
+       NULL, NULL, NULL, NULL, CASE WHEN tried THEN items END FROM whole
 
 -- name: outbox.claim.verify -> rows
 -- What these claims hold: one whose savepoint was rolled back does not exist.
