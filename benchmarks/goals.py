@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from benchmarks.ordered import ONE_WORKER
 from benchmarks.report import Row
 from benchmarks.systems import relaybox_system, relaybox_topic
 
@@ -79,14 +80,16 @@ def _ratio(what: str, figure: tuple[str, str], to: tuple[str, str], at_least: fl
     return Goal(what, lambda run: run.ratio(figure, to), at_least=at_least)
 
 
-ORDERED_4 = ("ordered_drain_4", OURS)
+ORDERED, ORDERED_4 = ("ordered_drain_1", OURS), ("ordered_drain_4", OURS)
 
 GOALS: Sequence[Goal] = (
     _of("relay to Kafka in order, one process: events/s", "relay_kafka_1", at_least=20_000),
+    _ratio("ordered drain, one process: times one plain worker", ORDERED, ("ordered_drain_1", "per_key_worker"), 4),
     _ratio(
         "ordered drain, four processes: times four plain workers", ORDERED_4, ("ordered_drain_4", "per_key_worker"), 4
     ),
-    _ratio("ordered drain, four processes: times one", ORDERED_4, ("ordered_drain_1", OURS), 1),
+    _ratio("ordered drain, one process: four workers, times one", ORDERED, ("ordered_drain_1", ONE_WORKER), 1),
+    _ratio("ordered drain, four processes: times one", ORDERED_4, ORDERED, 1),
     _of("ordered claims at 10,000 rows of 3,000 keys: ms p95", "ordered_claim_p95", at_most=10),
     _of("queue topic by offset, one process: events/s", "drain_1", QUEUE, at_least=100_000),
     _ratio("queue topic by offset, two processes: times one", ("drain_2", QUEUE), ("drain_1", QUEUE), 1),

@@ -17,6 +17,7 @@ from benchmarks.spi import Database, PeerFailed, Sample, Sizes
 
 Ready = Callable[[str, int], None]
 PATIENCE = 30.0
+ONE_WORKER = "relaybox one worker"  # a relay has four
 ROUNDS = 5  # backlogs per measurement of claims: one alone is twenty claims
 
 

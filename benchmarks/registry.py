@@ -11,7 +11,7 @@ from benchmarks.acks import AckSystem
 from benchmarks.driven import DrivenSystem
 from benchmarks.inbox import InboxSystem
 from benchmarks.inbox_queries import InboxQueries
-from benchmarks.ordered import OrderedSystem, shards_shared
+from benchmarks.ordered import ONE_WORKER, OrderedSystem, shards_shared
 from benchmarks.pull import PullSystem
 from benchmarks.relayed import BareProducers, RelayboxRelays, RelayedSystem
 from benchmarks.spi import System
@@ -92,6 +92,7 @@ def _ordered() -> list[System]:
     here = "benchmarks.systems.relaybox_ordered"
     return [
         OrderedSystem(relaybox_system.NAME, "Python", _own(here, "shards"), ROOT, LOGS, ready=shards_shared),
+        OrderedSystem(ONE_WORKER, "Python", _own(here, "shards", "1"), ROOT, LOGS, ready=shards_shared),
         OrderedSystem("relaybox advisory", "Python", _own(here, "advisory"), ROOT, LOGS),
         OrderedSystem("relaybox rows", "Python", _own(here, "rows"), ROOT, LOGS),
         OrderedSystem("per_key_worker", "Python", _own("benchmarks.systems.per_key_worker"), ROOT, LOGS),

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 import asyncpg
 
@@ -48,10 +49,11 @@ class NoOpSink:
 class OrderedPeer(Peer):
     version = relaybox.__version__
 
-    def __init__(self, strategy: str) -> None:
+    def __init__(self, strategy: str, workers: int = Settings().worker_count) -> None:
         super().__init__()
-        self._knobs = Settings(**DEFAULTS, order_strategy=strategy)  # type: ignore[arg-type]  # checked there
-        self.settings = {"driver": "asyncpg, uvloop", "order_strategy": strategy, "others": "defaults of a relay"}
+        chosen: dict[str, Any] = {"order_strategy": strategy, "worker_count": workers}
+        self._knobs = Settings(**DEFAULTS, **chosen)
+        self.settings = {"driver": "asyncpg, uvloop", **chosen, "others": "defaults of a relay"}
 
     async def setup(self, fresh: bool) -> None:
         self.connection = await asyncpg.connect(self.url)
@@ -113,4 +115,4 @@ class OrderedPeer(Peer):
 
 
 if __name__ == "__main__":
-    serve(OrderedPeer(sys.argv[1]), uvloop=True)
+    serve(OrderedPeer(sys.argv[1], *map(int, sys.argv[2:])), uvloop=True)
