@@ -154,6 +154,15 @@ async def test_an_id_is_remembered_when_its_message_is_gone(url: str, is_async: 
     assert (len(message_ids(url)), len(pending_ids(url)), len(seen_ids(url))) == (1, 1, 2)
 
 
+async def test_no_id_is_drained_while_its_message_is_here(url: str) -> None:
+    event = arrived(1)
+    with Inbox(url) as inbox:
+        inbox.accept(None, event)
+        assert inbox.drain(Retention(processed=None, dead=None, seen=timedelta(0))).seen == 0
+        assert inbox.accept(None, event) is False
+    assert holds(url, [event.id])
+
+
 async def test_a_forgotten_id_is_new_beside_its_old_message(url: str) -> None:
     """The ledger has a retention of its own: an id may come back while the message is still there."""
     if url.startswith("postgresql"):
