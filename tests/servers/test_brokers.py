@@ -356,6 +356,18 @@ def test_moto_carries_messages_from_topic_to_queue(moto: MotoServer) -> None:
     assert json.loads(message["Body"])["Message"] == "hello"
 
 
+def test_moto_gives_what_was_given_back_in_order(moto: MotoServer) -> None:
+    client = moto.client("sqs")
+    queue = client.create_queue(QueueName="given-back.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
+    for n in range(3):
+        client.send_message(QueueUrl=queue, MessageBody=str(n), MessageGroupId="a", MessageDeduplicationId=str(n))
+    for _ in range(200):  # most times it did so in any case
+        found = client.receive_message(QueueUrl=queue, MaxNumberOfMessages=10, VisibilityTimeout=60)["Messages"]
+        assert [message["Body"] for message in found] == ["0", "1", "2"]
+        entries = [{"Id": m["Body"], "ReceiptHandle": m["ReceiptHandle"], "VisibilityTimeout": 0} for m in found]
+        client.change_message_visibility_batch(QueueUrl=queue, Entries=entries)
+
+
 def test_moto_keeps_its_queues_over_a_pause_and_a_closed_gate_but_not_over_a_kill(moto: MotoServer) -> None:
     with TcpGate(moto.port) as gate:
         client = moto.client("sqs", gate.through(moto.url))
