@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from types import MappingProxyType
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, overload, runtime_checkable
 
 from .clock import utc_now
 from .codec import BYTES, JSON, JSON_CODEC, Codec, headers_from_text, headers_to_text
@@ -203,10 +203,14 @@ class Event(_Fields):
         return stored_time(stored_occurred(self))
 
     @property
+    def deliver_at(self) -> datetime | None:  # type: ignore[override]
+        """Not before this time."""
+        return stored_time(_stored_deliver(self))
+
+    @property
     def created_at(self) -> datetime | None:  # type: ignore[override]
         """When it was stored."""
-        stored = stored_created(self)
-        return None if stored is None else stored_time(stored)
+        return stored_time(stored_created(self))
 
     def __init__(
         self,
@@ -258,7 +262,7 @@ class Event(_Fields):
         return cls(type, payload_json=text)
 
     @classmethod
-    def stored(cls, row: tuple[Any, ...], codec: Codec = JSON_CODEC, topic: str | None = None) -> Event:
+    def stored(cls, row: Sequence[Any], codec: Codec = JSON_CODEC, topic: str | None = None) -> Event:
         """An event read back, in the column order of `store.spi.EVENT_COLUMNS`; trusted, unchecked."""
         fields = _Fields()
         (
@@ -391,12 +395,17 @@ def _made(kind: type[Event], slots: Mapping[str, Any]) -> Event:
 # What an event keeps of its row, for whoever need not have it as a datetime.
 stored_occurred: Final[Callable[[Event], datetime | bytes]] = _Fields.__dict__["occurred_at"].__get__
 stored_created: Final[Callable[[Event], datetime | bytes | None]] = _Fields.__dict__["created_at"].__get__
+_stored_deliver: Final[Callable[[Event], datetime | bytes | None]] = _Fields.__dict__["deliver_at"].__get__
 Y2K: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 
-def stored_time(stored: datetime | bytes) -> datetime:
+@overload
+def stored_time(stored: datetime | bytes) -> datetime: ...
+@overload
+def stored_time(stored: None) -> None: ...
+def stored_time(stored: datetime | bytes | None) -> datetime | None:
     """Of a row, in which it may be as PostgreSQL sends it: microseconds since `Y2K`."""
-    if isinstance(stored, datetime):
+    if stored is None or isinstance(stored, datetime):
         return stored
     return Y2K + timedelta(microseconds=int.from_bytes(stored, signed=True))
 

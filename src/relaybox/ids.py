@@ -6,6 +6,7 @@ import hashlib
 import os
 import secrets
 import threading
+from functools import partial
 from typing import Final
 
 from .clock import epoch_ms
@@ -13,7 +14,7 @@ from .clock import epoch_ms
 try:  # Python's own: OpenSSL's looks for its implementation at every call, which takes longer than a key's hash
     from _md5 import md5 as _md5  # type: ignore[import-not-found]
 except ImportError:
-    _md5 = hashlib.md5
+    _md5 = partial(hashlib.md5, usedforsecurity=False)
 
 _ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS: Final = tuple(a + b for a in _ALPHABET for b in _ALPHABET)
@@ -72,7 +73,7 @@ def new_id() -> str:
 
 def key_hash(key: str) -> int:
     """63 bits of md5(key); `(key_hash >> 32) % shards` is the shard, the same in Python and in SQL."""
-    return int.from_bytes(_md5(key.encode(), usedforsecurity=False).digest()[:8]) & 0x7FFF_FFFF_FFFF_FFFF
+    return int.from_bytes(_md5(key.encode()).digest()[:8]) & 0x7FFF_FFFF_FFFF_FFFF
 
 
 def shard_of(key: str, shards: int) -> int:

@@ -122,19 +122,20 @@ class OutboxSource:
 
     async def settle(self, outcomes: Sequence[Settled]) -> int:
         parts = _by_claim(delivery for delivery, _ in outcomes)
-        settlement = self._settlement(outcomes)
+        settlement = self._settlement(outcomes, parts)
         settle = self._store.settle(settlement, self._clock.database_now())
         lost = await self._db.run(settle, tx=self._tx or _several(settlement))
         self._out(parts)
         return lost
 
-    def _settlement(self, outcomes: Sequence[Settled]) -> Settlement:
+    def _settlement(self, outcomes: Sequence[Settled], parts: Mapping[int, set[int]]) -> Settlement:
         done: list[Held] = []
         retry: list[Retry] = []
         dead: list[Death] = []
-        fine = _by_claim(delivery for delivery, outcome in outcomes if outcome is DONE)
+        unlucky = any(outcome is not DONE for _, outcome in outcomes)
+        fine = _by_claim(delivery for delivery, outcome in outcomes if outcome is DONE) if unlucky else parts
         whole = {token: len(seqs) for token, seqs in fine.items() if self._left.get(token, NEVER) <= seqs}
-        for delivery, outcome in outcomes:
+        for delivery, outcome in outcomes if unlucky or len(whole) < len(parts) else ():
             if outcome is DONE and delivery.token in whole:
                 continue
             match outcome:

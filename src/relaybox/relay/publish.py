@@ -24,6 +24,7 @@ from .pauses import Pauses
 
 Prepare = Callable[[Event], Message]
 Due = tuple[Delivery, Message]
+SLOW = 0.1  # seconds to prepare a batch in which a lease may have run out
 
 
 def preparation(
@@ -31,6 +32,9 @@ def preparation(
 ) -> Prepare:
     """Everything between a stored event and the message that leaves. Raises Reject for what never can."""
     limit = sink.features.max_bytes
+    if contracts is None and limit is None and route is not None:  # nothing to look into
+        find = route
+        return lambda event: render(event, find(event))
 
     def prepare(event: Event) -> Message:
         destination = None
@@ -41,8 +45,6 @@ def preparation(
             if route is None:
                 raise Reject(f"neither the contract of {event.type!r} nor the relay names a destination")
             destination = route(event)
-            if not isinstance(destination, str) or not destination:
-                raise Reject(f"expected the route of {event.type!r} to be the name of a destination")
         message = render(event, destination)
         if limit is not None and len(message.body) > limit:
             raise Reject(f"the message is {len(message.body):,} bytes, {sink.name} takes {limit:,}")
@@ -76,18 +78,21 @@ class Publisher:
         self._clock = clock
 
     async def handle(self, batch: Batch) -> None:
-        messages = await self._messages(batch)
-        while True:
-            await self._circuit.passage()
-            due = await self._admitted(batch, messages)
+        prepared = await self._prepared(batch)
+        while prepared:
+            if self._circuit.is_open:
+                await self._circuit.passage()
+                prepared = await _still(batch, prepared)
+            due = self._admitted(batch, prepared)
             if not due:
                 return
             if self._timeout is not None:
                 await self._publish(batch, due)
-                continue
-            async with asyncio.TaskGroup() as group:  # each destination by itself: none waits for a slow one
-                for some in _by_destination(due):
-                    group.create_task(self._publish(batch, some))
+            else:
+                async with asyncio.TaskGroup() as group:  # each destination by itself: none waits for a slow one
+                    for some in _by_destination(due):
+                        group.create_task(self._publish(batch, some))
+            prepared = await _still(batch, prepared)
 
     async def _publish(self, batch: Batch, due: Sequence[Due]) -> None:
         started = self._clock.monotonic()
@@ -116,18 +121,20 @@ class Publisher:
                 error = SinkUnavailable(f"no answer within {self._timeout:g} s")
         return [error] * len(messages)
 
-    async def _messages(self, batch: Batch) -> dict[int, Message]:
-        messages = {}
-        for delivery in await batch.waiting():
+    async def _prepared(self, batch: Batch) -> list[Due]:
+        prepared, sure = [], True
+        waiting, began = await batch.waiting(), self._clock.monotonic()
+        for delivery in waiting:
             try:
-                messages[delivery.seq] = self._prepare(delivery.event)
+                prepared.append((delivery, self._prepare(delivery.event)))
             except Exception as error:
                 batch.failed(delivery, error)
-        return messages
+                sure = False
+        sure = sure and self._clock.monotonic() - began < SLOW
+        return prepared if sure else await _still(batch, prepared)
 
-    async def _admitted(self, batch: Batch, messages: dict[int, Message]) -> list[Due]:
-        """What may go out now: still ours, and its destination is not resting."""
-        waiting = [(d, messages[d.seq]) for d in await batch.waiting() if d.seq in messages]
+    def _admitted(self, batch: Batch, waiting: list[Due]) -> list[Due]:
+        """What may go out now: its destination is not resting."""
         if not len(self._pauses):
             return waiting
         admitted = []
@@ -171,6 +178,12 @@ class Publisher:
         elif sent:
             self._circuit.succeeded()
         return sent
+
+
+async def _still(batch: Batch, prepared: Sequence[Due]) -> list[Due]:
+    """Those that are neither concluded nor another's by now."""
+    waiting = {delivery.seq for delivery in await batch.waiting()}
+    return [due for due in prepared if due[0].seq in waiting]
 
 
 def _by_destination(due: Sequence[Due]) -> list[list[Due]]:

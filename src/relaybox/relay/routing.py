@@ -23,7 +23,7 @@ def router(to: To, separator: str | None = None) -> Callable[[Event], str]:
     """`to` as a function. A template names fields of the event: "{aggregate_type}-events". Where a sink splits
     destinations, only a separator of the template's own does that: an event must not choose its exchange."""
     if callable(to):
-        return to
+        return _checked(to)
     if not isinstance(to, str) or not to:
         raise ConfigError(f"expected `to` to be a destination, a template or a function, got {to!r}")
     try:
@@ -45,6 +45,16 @@ def router(to: To, separator: str | None = None) -> Callable[[Event], str]:
         return to.format_map(values)
 
     return fill if separator is None else _unsplit(to, separator, fill)
+
+
+def _checked(to: Callable[[Event], str]) -> Callable[[Event], str]:
+    def checked(event: Event) -> str:
+        destination = to(event)
+        if not isinstance(destination, str) or not destination:
+            raise Reject(f"expected the route of {event.type!r} to be the name of a destination")
+        return destination
+
+    return checked
 
 
 def _unsplit(to: str, separator: str, fill: Callable[[Event], str]) -> Callable[[Event], str]:

@@ -78,6 +78,7 @@ class DeliveryEngine:
         self._lanes: Lanes[Delivery] = Lanes()
         self._in_flight: dict[int, Delivery] = {}
         self._cold_in_flight = 0
+        self._renamed = 0  # deliveries that were claimed anew while they were here
         self._outcomes: list[Settled] = []
         self._strays: list[Delivery] = []  # no longer wanted here, perhaps still ours in the database
         self._idle = asyncio.Event()  # set while a claim found nothing and nothing is under way
@@ -252,6 +253,7 @@ class DeliveryEngine:
         for seq in arrived.keys() & self._in_flight.keys():  # our own lease ran out while it was here …
             known, fresh = self._in_flight[seq], arrived.pop(seq)
             known.token, known.lease_end = fresh.token, fresh.lease_end  # … and the fresh claim is its new title
+            self._renamed += 1
         self._in_flight |= arrived
         self._cold_in_flight += len(arrived)
         self._may_run(self._lanes.admit(arrived.values()))
@@ -328,6 +330,9 @@ class DeliveryEngine:
         if self._hot:
             return list(islice(iter(self.take, None), limit))
         return [self._cold.popleft() for _ in range(min(limit, len(self._cold)))]
+
+    def followed(self, heads: Sequence[Delivery]) -> list[Delivery]:
+        return self._lanes.followed(heads)
 
     def take_followers(self, delivery: Delivery, limit: int) -> list[Delivery]:
         """The next of its key, to share a batch with it."""
@@ -410,11 +415,11 @@ class DeliveryEngine:
         unlucky = [settled for settled in batch if settled[1] is not DONE]
         blocks = self._source.ordered and any(self._holds(outcome) for _, outcome in unlucky)
         async with self._claim_or_block if blocks else nullcontext():
-            titles = [delivery.token for delivery, _ in batch]
+            titles, before = [delivery.token for delivery, _ in batch], self._renamed
             lost = await self._source.settle(batch)
             faults.hit("settle.after")
             del self._outcomes[: len(batch)]
-            if [delivery.token for delivery, _ in batch] != titles:
+            if self._renamed != before:
                 renamed = [settled for settled, title in zip(batch, titles, strict=True) if settled[0].token != title]
                 batch = [settled for settled, title in zip(batch, titles, strict=True) if settled[0].token == title]
                 lost = max(0, lost - self._claimed_meanwhile(renamed))
@@ -442,8 +447,10 @@ class DeliveryEngine:
     def _settled(self, batch: Sequence[Settled]) -> list[Delivery]:
         """Forget what is in the database now; the followers of heads that failed are to be released."""
         followers: list[Delivery] = []
+        in_flight = self._in_flight
         for delivery, outcome in batch:
-            self._remove(delivery)
+            if in_flight.pop(delivery.seq, None) is not None and not delivery.hot:
+                self._cold_in_flight -= 1
             if outcome is DONE:
                 continue
             if type(outcome) is RetryAt:

@@ -45,6 +45,11 @@ class Lanes(Generic[D]):
             runnable.append(delivery)
         return runnable
 
+    def followed(self, heads: Sequence[D]) -> list[D]:
+        """Those behind which others wait."""
+        waiting = self._waiting
+        return [head for head in heads if head.lane in waiting] if waiting else []
+
     def join(self, head: D, limit: int) -> list[D]:
         """Up to `limit` followers, in order, to run in one batch with their head."""
         key = head.lane

@@ -30,6 +30,8 @@ class Floor(Protocol):
 
     def take_many(self, limit: int) -> list[Delivery]: ...
 
+    def followed(self, heads: Sequence[Delivery]) -> list[Delivery]: ...
+
     def take_followers(self, delivery: Delivery, limit: int) -> list[Delivery]: ...
 
     def put_back(self, followers: Sequence[Delivery]) -> None: ...
@@ -214,16 +216,25 @@ class Workers:
             await asyncio.sleep(0)
 
     def _gather(self, first: Delivery) -> _Gathered:
-        """As much as one call may take, without waiting for more. What has been claimed often without an outcome goes
-        alone: should it kill its process, it takes no neighbours along."""
+        """As much as one call may take, without waiting for more."""
         size, calm, now = self._batches.size, self._calm, self._clock.monotonic()
         heads = [first, *self._floor.take_many(size - 1)]
+        taken = [d for d in heads if d.lease_end > now and d.attempts <= calm and d.event.id is not None]
+        if len(taken) < len(heads):
+            taken = self._sort_out(heads, now)
+        alone = len(taken) == 1 and self._suspect(taken[0])
+        if self._batches.sequences and len(taken) < size and not alone:
+            for head in self._floor.followed(taken):
+                taken += self._followers(head, size - len(taken))
+        return _Gathered(self, taken)
+
+    def _sort_out(self, heads: Sequence[Delivery], now: float) -> list[Delivery]:
+        """What may run together. What has been claimed often without an outcome goes alone: should it kill its process,
+        it takes no neighbours along."""
         taken: list[Delivery] = []
         for place, head in enumerate(heads):
             if head.lease_end <= now:
                 self._floor.forget(head)
-            elif head.attempts <= calm and head.event.id is not None:
-                taken.append(head)
             elif (outcome := self._hopeless(head)) is not None:
                 self._floor.conclude(head, outcome)
             elif not self._suspect(head):
@@ -231,13 +242,8 @@ class Workers:
             else:
                 alone = [] if taken else [head]
                 self._floor.defer(heads[place + len(alone) :])
-                return _Gathered(self, taken or alone)
-        if self._batches.sequences:
-            for head in tuple(taken):
-                if len(taken) == size:
-                    break
-                taken += self._followers(head, size - len(taken))
-        return _Gathered(self, taken)
+                return taken or alone
+        return taken
 
     def _suspect(self, delivery: Delivery) -> bool:
         return delivery.attempts > max(2, self._settings.max_attempts // 2)

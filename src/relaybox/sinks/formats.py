@@ -24,6 +24,10 @@ from .spi import Features, Message
 MessageFormat: TypeAlias = Literal["plain", "cloudevents", "cloudevents-structured"]
 Render: TypeAlias = Callable[[Event, str], Message]
 
+# Half the time of calling the class, which a relay would feel.
+_message: Callable[[tuple[Event, str, str | None, bytes, str, Mapping[str, str]]], Message] = partial(
+    tuple.__new__, Message
+)
 CLOUDEVENTS_JSON = "application/cloudevents+json; charset=utf-8"
 _EXTENSION = re.compile(r"[a-z0-9]{1,20}")
 _RESERVED = frozenset(
@@ -77,14 +81,14 @@ def _plain(event: Event, destination: str) -> Message:
         own["tenant"] = event.tenant
     if event.headers_text:
         own = _with_headers(own, event)
-    return Message(event, destination, event.key, event.body, event.content_type, own)
+    return _message((event, destination, event.key, event.body, event.content_type, own))
 
 
 def _binary(event: Event, destination: str, source: str, prefix: str) -> Message:
     own = {prefix + name: value for name, value in _context(event, source).items()}
     if event.headers_text:
         own = _with_headers(own, event)
-    return Message(event, destination, event.key, event.body, event.content_type, own)
+    return _message((event, destination, event.key, event.body, event.content_type, own))
 
 
 def _structured(event: Event, destination: str, source: str) -> Message:

@@ -7,8 +7,10 @@ settling takes them out of the claim, and whoever finds a claim expired moves it
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import repeat
 from operator import itemgetter
 from typing import Any
 
@@ -45,6 +47,8 @@ _CLAIM = ("token", "owner", "until", "claimed_at", "items")
 _CLAIM_TYPES = ("int8", "int4", "timestamptz", "timestamptz", "int8[]")
 _PENDING = ("seq", "due", "key_hash", "attempts")
 _PENDING_TYPES = ("int8", "timestamptz", "int8", "int4")
+# Half the time of calling the class, which a relay would feel.
+_claimed: Callable[[tuple[Any, ...]], Claimed] = partial(tuple.__new__, Claimed)
 
 
 class PostgresStore(KeyedOutboxStore):
@@ -66,7 +70,7 @@ class PostgresStore(KeyedOutboxStore):
 
     def event_row(self, row: Sequence[Any]) -> tuple[Any, ...]:
         """Claims bring times as bytes: most are never looked at. What stands behind the twelve columns does no harm."""
-        if row[10] is None and row[9].__class__ is bytes:
+        if row[9].__class__ is bytes:
             return row  # type: ignore[return-value]  # a tuple, or what behaves like one
         times = (self.from_time(at) if isinstance(at, datetime) else at for at in row[9:12])
         return (*row[:9], *times)
@@ -146,8 +150,10 @@ class PostgresStore(KeyedOutboxStore):
             held = yield self.sql["outbox.claim.verify"].bind(tokens=[claim.token])
             found += [(seq, *[None] * 11) for _, seq in held.rows if seq not in there]
         found.sort(key=itemgetter(0))
-        attempts = {item >> 16: item & 0xFFFF for item in items or ()}
-        return [Claimed(self.event_row(row), attempts.get(row[0], 1)) for row in found]
+        if items is None:
+            return [*map(_claimed, zip(found, repeat(1), repeat(None)))]
+        attempts = {item >> 16: item & 0xFFFF for item in items}
+        return [Claimed(self.event_row(row), attempts[row[0]]) for row in found]
 
     def verify(self, held: Sequence[Held]) -> Op[set[int]]:
         result = yield self.sql["outbox.claim.verify"].bind(tokens=_tokens(held))

@@ -40,8 +40,8 @@ held AS (
   FROM clock c, whole w
   WHERE w.items IS NOT NULL)
 SELECT e.seq, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,
-       e.payload, e.headers, timestamptz_send(e.occurred_at), e.deliver_at, timestamptz_send(e.created_at),
-       NULL::bigint[]
+       e.payload, e.headers, timestamptz_send(e.occurred_at), timestamptz_send(e.deliver_at),
+       timestamptz_send(e.created_at), NULL::bigint[]
 FROM {event} e WHERE e.seq = ANY(ARRAY(SELECT item / 65536 FROM taken))
 UNION ALL
 SELECT cardinality(items), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
@@ -77,8 +77,8 @@ held AS (
   FROM clock c, whole w
   WHERE w.items IS NOT NULL)
 SELECT e.seq, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,
-       e.payload, e.headers, timestamptz_send(e.occurred_at), e.deliver_at, timestamptz_send(e.created_at),
-       NULL::bigint[]
+       e.payload, e.headers, timestamptz_send(e.occurred_at), timestamptz_send(e.deliver_at),
+       timestamptz_send(e.created_at), NULL::bigint[]
 FROM {event} e WHERE e.seq = ANY(ARRAY(SELECT item / 65536 FROM gone))
 UNION ALL
 SELECT cardinality(items), CASE WHEN EXISTS (SELECT 1 FROM {hold}) THEN 'held' END, NULL, NULL, NULL, NULL, NULL, NULL,

@@ -84,8 +84,8 @@ held AS (
   FROM clock c, (SELECT array_agg(item ORDER BY item) AS items FROM gone) t
   WHERE t.items IS NOT NULL)
 SELECT t.item / 65536, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,
-       e.payload, e.headers, timestamptz_send(e.occurred_at), e.deliver_at, timestamptz_send(e.created_at),
-       (t.item % 65536)::integer, t.key_hash
+       e.payload, e.headers, timestamptz_send(e.occurred_at), timestamptz_send(e.deliver_at),
+       timestamptz_send(e.created_at), (t.item % 65536)::integer, t.key_hash
 FROM gone t LEFT JOIN {event} e ON e.seq = t.item / 65536
 
 -- name: outbox.keys.turn -> rows
@@ -122,8 +122,8 @@ held AS (
   FROM clock c, (SELECT array_agg(item ORDER BY item) AS items FROM gone) t
   WHERE t.items IS NOT NULL)
 SELECT t.item / 65536, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,
-       e.payload, e.headers, timestamptz_send(e.occurred_at), e.deliver_at, timestamptz_send(e.created_at),
-       (t.item % 65536)::integer, t.key_hash
+       e.payload, e.headers, timestamptz_send(e.occurred_at), timestamptz_send(e.deliver_at),
+       timestamptz_send(e.created_at), (t.item % 65536)::integer, t.key_hash
 FROM gone t LEFT JOIN {event} e ON e.seq = t.item / 65536
 
 -- name: outbox.lease.free -> count
