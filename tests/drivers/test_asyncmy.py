@@ -23,6 +23,7 @@ from relaybox.store.spi import Claim
 from relaybox.testing.servers import MariaDBServer, require
 
 STORE = MysqlStore()
+ROWS_ONLY = "TRANSACTION ISOLATION LEVEL READ COMMITTED"  # locks no gaps: what is new may be inserted
 LEASE = timedelta(seconds=30)
 PAYLOADS = [b"", b"\x00", bytes(range(256)), "é😀".encode(), b"'\"\\%s:now{}", b"x" * 100_000]
 
@@ -143,6 +144,7 @@ async def test_a_lock_wait_rolls_the_whole_transaction_back(callers: Connect, da
     await database.run(STORE.write([Event("A", 1)], None, None))
     blocker = await callers()
     async with blocker.cursor() as cursor:
+        await cursor.execute(f"SET SESSION {ROWS_ONLY}")
         await cursor.execute("SELECT * FROM outbox_event FOR UPDATE")
     half = Event("A", 1)
 

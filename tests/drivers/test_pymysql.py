@@ -33,6 +33,7 @@ from relaybox.store.steps import CHUNK_BYTES
 from relaybox.testing.servers import MariaDBServer, require
 
 STORE = MysqlStore()
+ROWS_ONLY = "TRANSACTION ISOLATION LEVEL READ COMMITTED"  # locks no gaps: what is new may be inserted
 LEASE = timedelta(seconds=30)
 PAYLOADS = [b"", b"\x00", bytes(range(256)), "é😀".encode(), b"'\"\\%s:now{}", b"x" * 100_000]
 
@@ -200,6 +201,7 @@ class TestErrors:
         """The server undoes only the statement; what came before must not be committed later."""
         database.run(STORE.write([Event("A", 1)], None, None))
         blocker = callers()
+        blocker.cursor().execute(f"SET SESSION {ROWS_ONLY}")
         blocker.cursor().execute("SELECT * FROM outbox_event FOR UPDATE")
         half = Event("A", 1)
 
