@@ -38,7 +38,7 @@ bench: venv ## Run the benchmarks
 chaos: venv ## Run the crash and failure trials
 	@$(BIN)/python -m chaos
 
-storm: venv ## Relays and brokers killed at random, one trial for every broker (about a quarter of an hour)
+storm: venv ## Relays and brokers killed at random, one trial for every broker (about half an hour)
 	@$(BIN)/python -m chaos.relay --broker all
 
 journey: venv ## From one service's transaction to another's, everything killed at random: 100,000 messages over each broker; resumes
