@@ -15,10 +15,11 @@ from relaybox.drivers import open_sync
 from relaybox.drivers.spi import Connection
 from relaybox.ids import new_token
 from relaybox.inbox import Inbox, Order, Priority
-from relaybox.op import Copy, Op, Result, Statement, run
+from relaybox.op import Copy, Op, ParamStyle, Result, Row, Statement, run
 from relaybox.store.inbox import InboxStore, InboxTables, open_inbox_store
 from relaybox.store.inbox_claim import SUSPECT, Arrived, Share
 from relaybox.store.spi import Claim
+from relaybox.store.steps import CHUNK_ROWS
 
 from .kit import arrived, fresh_url, message_ids, migrated
 
@@ -75,14 +76,32 @@ def test_one_message_is_one_statement(counted: Counted) -> None:
     assert counted.asked == ["inbox.accept.one"]
 
 
-def test_more_of_them_or_letters_need_a_transaction(postgres: str) -> None:
+def test_many_messages_are_one_statement(counted: Counted) -> None:
+    events = [arrived(n) for n in range(5)]
+    assert counted.run(counted.store.accept(events, "shop", None)) == [True] * 5
+    assert counted.asked == ["inbox.accept"]
+
+
+def test_too_many_of_them_or_letters_need_a_transaction(postgres: str) -> None:
     event = arrived(1)
     with Inbox(postgres) as inbox:
         assert inbox._op([event], None, None)[1]  # whose table is it?
         inbox.accept(None, arrived(0))
         assert not inbox._op([event], None, None)[1]
-        assert inbox._op([event, arrived(2)], None, None)[1]
+        assert not inbox._op([event, arrived(2)], None, None)[1]
+        assert inbox._op([event] * (CHUNK_ROWS + 1), None, None)[1]
         assert inbox._op([event], None, {event.id: "unreadable"})[1]
+
+
+def test_the_values_of_a_message_stand_in_the_order_of_the_statement(counted: Counted) -> None:
+    """As a row goes to the driver, which has no names for them."""
+    row = next(counted.store.accept_one(arrived(1), "shop", None))
+    assert isinstance(row, Row)
+    styles: list[ParamStyle] = ["format", "dollar"]
+    for style in styles:
+        names = row.query.compiled(style)[1]
+        assert len(set(names)) == len(names) == len(row.values)
+        assert names[:3] == ("event_id", "event_type", "source")
     assert not open_inbox_store("sqlite", InboxTables()).single
 
 

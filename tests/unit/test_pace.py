@@ -50,7 +50,7 @@ def test_asking_again_never_postpones() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 0.05), st.sampled_from([Pace.SOON, Pace.LATER])), max_size=60))
-def test_every_question_is_answered_soon_and_no_faster_than_quiet(steps: list[tuple[float, tuple[float, ...]]]) -> None:
+def test_every_question_is_answered_soon_and_no_faster_than_quiet(steps: list[tuple[float, frozenset[float]]]) -> None:
     pace, now, last = Pace(), 0.0, -math.inf
     for gap, delays in steps:
         until = now + gap
@@ -61,7 +61,17 @@ def test_every_question_is_answered_soon_and_no_faster_than_quiet(steps: list[tu
             last = now = at
         now = until
         pace.ask(now, delays)
-        assert pace.next() <= now + max(delays[0], Pace.BUSY) + 1e-9
+        assert pace.next() <= now + max(min(delays), Pace.BUSY) + 1e-9
+
+
+def test_what_is_due_need_not_be_asked_for_again() -> None:
+    pace = Pace()
+    assert not pace.asked(Pace.SOON)
+    pace.ask(1.0, Pace.LATER)
+    assert pace.asked(Pace.LATER)
+    assert not pace.asked(Pace.SOON), "that would be sooner"
+    pace.sent(1.01)
+    assert not pace.asked(Pace.LATER), "the first of them has gone"
 
 
 def test_who_waits_is_told_only_of_what_comes_sooner() -> None:

@@ -1,4 +1,4 @@
-"""From what a user has to a driver: `wrap` a handle, `open_sync`/`open_async` a URL, engine or pool."""
+"""From what a user has to a driver: `wrap` a handle, `open_sync`/`open_async` a URL or an engine."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _choose(url: Url, candidates: tuple[str, ...]) -> Any:
 
 
 def open_sync(target: Any, *, size: int = 4) -> Database:
-    """A URL, or an object that gives connections: SQLAlchemy Engine, psycopg pool, Django alias."""
+    """A URL, or an object that gives connections: a SQLAlchemy engine, a Django alias."""
     if not isinstance(target, str):
         return cast(Database, _borrowed(target, "borrow", size))
     url = parse(target)
@@ -117,7 +117,6 @@ def open_async(target: Any, *, size: int = 4) -> AsyncDatabase:
 def _borrowed(target: Any, verb: str, size: int) -> Any:
     for base in type(target).__mro__:
         package = base.__module__.partition(".")[0]
-        package = {"psycopg_pool": "psycopg"}.get(package, package)
         if package in _MODULES:
             borrow = getattr(import_module(_MODULES[package]), verb, None)
             database = borrow(target, size) if borrow else None

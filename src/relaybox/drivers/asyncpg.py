@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any, ClassVar, Literal
 from weakref import WeakKeyDictionary
 
@@ -74,6 +75,13 @@ class _CommitWatch:
 _watches: WeakKeyDictionary[Any, _CommitWatch] = WeakKeyDictionary()
 
 
+@lru_cache(64)
+def _count(status: str) -> int:
+    """Of `INSERT 0 1`: the same few, again and again."""
+    tail = status.rpartition(" ")[2]
+    return int(tail) if tail.isdigit() else 0
+
+
 class AsyncpgConnection:
     dialect: Dialect = "postgres"
     copy: ClassVar[bool] = True
@@ -102,8 +110,7 @@ class AsyncpgConnection:
                 rows = await self.raw.fetch(text, *params)
                 return Result(rows, len(rows))
             status = await self.raw.execute(text, *params)
-        tail = status.rpartition(" ")[2]
-        return Result((), int(tail) if tail.isdigit() else 0)
+        return Result((), _count(status))
 
     async def _execute_bound(self, statement: Statement | Copy) -> Result:
         await self.begin()
@@ -116,8 +123,10 @@ class AsyncpgConnection:
         return result
 
     def in_transaction(self) -> bool:
-        with translated:  # a connection that went back to its pool refuses even this question
+        try:
             return bool(self.raw.is_in_transaction())
+        except asyncpg.InterfaceError as error:  # so says a connection that went back to its pool
+            raise connection_lost(f"{type(error).__name__}: {error}") from error
 
     def after_commit(self, callback: Callback) -> bool:
         self._watch().committed.append(callback)

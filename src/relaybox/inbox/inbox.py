@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Self, Unpack
 
 from ..clock import SYSTEM_CLOCK, Clock
@@ -38,15 +39,23 @@ from ..store.inbox_operate import DeadMessage, InboxHealth, InboxMessage, Messag
 from ..store.inbox_order import Order, Priority
 from ..store.inbox_stats import TypeStats
 from ..store.spi import Migration
+from ..store.steps import in_one_statement
 from .adopt import Making
 from .alerts import Alerting, log_all
 from .drain import Drained, Retention, drain, drain_op
 from .operations import Operations
 from .process import MessageHandler
 from .processor import AsyncProcessor, Options, Processed, Processor
+from .together import AsyncTogether, Together
 
 PAGE = 500  # messages per transaction of a replay by filter
+NO_EVENTS = "accept_all() takes a list of events, accept() takes one; Event(type, payload) makes one"
 Letters = Mapping[str, str] | None
+
+
+def check_events(events: Sequence[Event]) -> None:
+    if isinstance(events, Event) or not all(isinstance(event, Event) for event in events):
+        raise InvalidEvent(NO_EVENTS)
 
 
 class _Shared:
@@ -72,21 +81,20 @@ class _Shared:
     def _wake(self) -> None:
         """Processors need not wait for their next poll: those of this process, and of others where the database can
         tell them. They are told beside the transaction, a few times per burst: accepting does not wait for it."""
-        for wake in tuple(self._processors):
-            wake()
-        if self._notifier is not None:
-            self._notifier.soon()
+        with suppress(RuntimeError):  # a loop that has just been closed, a program that is ending: polling finds it
+            for wake in tuple(self._processors):
+                wake()
+            if self._notifier is not None:
+                self._notifier.soon()
 
-    def _op(self, events: Sequence[Event], source: str | None, letters: Letters) -> tuple[Op[list[bool]], bool]:
+    def _op(self, events: Sequence[Event], source: str | None, letters: Letters = None) -> tuple[Op[list[bool]], bool]:
         """How they are accepted, and whether that needs a transaction around it."""
-        if isinstance(events, Event) or not all(isinstance(event, Event) for event in events):
-            raise InvalidEvent(
-                "accept_all() takes a list of events, accept() takes one; Event(type, payload) makes one"
-            )
-        source, now = check_source(source), self._clock.database_now()
-        if not letters and len(events) == 1 and self.store.single:
+        now = self._clock.database_now()
+        if letters or not self.store.single:
+            return self.store.accept_or_bury(events, letters or {}, source, now), True
+        if len(events) == 1:
             return self.store.accept_one(events[0], source, now), False
-        return self.store.accept_or_bury(events, letters or {}, source, now), True
+        return self.store.accept(events, source, now), not in_one_statement(events)
 
     def _connection(self, handle: Any) -> Connection | AsyncConnection:
         connection = wrap(handle)
@@ -128,6 +136,7 @@ class Inbox(_Shared):
         tables = InboxTables(name, schema)
         self._db: Runner = open_sync(target)
         super().__init__(target, open_inbox_store(self._db.dialect, tables), plan, clock)
+        self._together = Together(self._alone, self._accept_together)
         if self.store.capabilities.listen:
             self._notifier = ThreadNotifier(self._notify)
 
@@ -170,22 +179,46 @@ class Inbox(_Shared):
 
         When the reply of its own commit is lost this raises ConnectionLost: accept it again, the id tells.
         """
-        return self.accept_all(handle, (event,), source=source)[0]
+        if not isinstance(event, Event):
+            raise InvalidEvent(NO_EVENTS)
+        source = check_source(source)
+        if handle is not None:
+            return self._accept_in(handle, (event,), source)[0]
+        return self._together.accept(event, source) if self.store.single else self._alone(event, source)
 
     def accept_all(
         self, handle: Any, events: Sequence[Event], *, source: str | None = None, letters: Letters = None
     ) -> list[bool]:
         """The same for many, all or none, in list order. Those whose ids are in `letters` become dead letters at once,
         with the reason that is given there: what arrived and cannot be read."""
-        op, tx = self._op(events, source, letters)
+        check_events(events)
+        source = check_source(source)
         if handle is None:
-            answers = self._db.run(op, tx=tx)
-            self._wake()
-            return answers
+            return self._accept(events, source, letters)
+        return self._accept_in(handle, events, source, letters)
+
+    def _accept_in(
+        self, handle: Any, events: Sequence[Event], source: str | None, letters: Letters = None
+    ) -> list[bool]:
+        op, _ = self._op(events, source, letters)
         connection = self._connection(handle)
         if connection.is_async:
             raise ConfigError(f"{type(handle).__qualname__} is an async handle; use AsyncInbox")
         return run(op, connection)
+
+    def _accept(self, events: Sequence[Event], source: str | None, letters: Letters = None) -> list[bool]:
+        op, tx = self._op(events, source, letters)
+        answers = self._db.run(op, tx=tx)
+        self._wake()
+        return answers
+
+    def _alone(self, event: Event, source: str | None) -> bool:
+        return self._accept((event,), source)[0]
+
+    def _accept_together(self, events: Sequence[Event], sources: Sequence[str | None]) -> list[bool]:
+        answers = self._db.run(self.store.accept_together(events, sources, self._clock.database_now()), tx=False)
+        self._wake()
+        return answers
 
     def processor(self, handler: MessageHandler, **options: Unpack[Options]) -> Processor:
         """Processes in the background while its `with` block runs."""
@@ -323,6 +356,7 @@ class AsyncInbox(_Shared):
         tables = InboxTables(name, schema)
         self._db: AsyncRunner = open_async(target)
         super().__init__(target, open_inbox_store(self._db.dialect, tables), plan, clock)
+        self._together = AsyncTogether(self._alone, self._accept_together)
         if self.store.capabilities.listen:
             self._notifier = Notifier(self._notify)
 
@@ -363,18 +397,40 @@ class AsyncInbox(_Shared):
         await self._db.run(self.store.verify_schema(), tx=False)
 
     async def accept(self, handle: Any, event: Event, *, source: str | None = None) -> bool:
-        return (await self.accept_all(handle, (event,), source=source))[0]
+        if not isinstance(event, Event):
+            raise InvalidEvent(NO_EVENTS)
+        source = check_source(source)
+        if handle is None:
+            return await (self._together.accept(event, source) if self.store.single else self._alone(event, source))
+        op, _ = self._op((event,), source)
+        connection = self._connection(handle)
+        return (await arun(op, connection) if connection.is_async else run(op, connection))[0]
 
     async def accept_all(
         self, handle: Any, events: Sequence[Event], *, source: str | None = None, letters: Letters = None
     ) -> list[bool]:
-        op, tx = self._op(events, source, letters)
+        check_events(events)
+        source = check_source(source)
         if handle is None:
-            answers = await self._db.run(op, tx=tx)
-            self._wake()
-            return answers
+            return await self._accept(events, source, letters)
+        op, _ = self._op(events, source, letters)
         connection = self._connection(handle)
         return await arun(op, connection) if connection.is_async else run(op, connection)
+
+    async def _accept(self, events: Sequence[Event], source: str | None, letters: Letters = None) -> list[bool]:
+        op, tx = self._op(events, source, letters)
+        answers = await self._db.run(op, tx=tx)
+        self._wake()
+        return answers
+
+    async def _alone(self, event: Event, source: str | None) -> bool:
+        return (await self._accept((event,), source))[0]
+
+    async def _accept_together(self, events: Sequence[Event], sources: Sequence[str | None]) -> list[bool]:
+        op = self.store.accept_together(events, sources, self._clock.database_now())
+        answers = await self._db.run(op, tx=False)
+        self._wake()
+        return answers
 
     def processor(self, handler: MessageHandler, **options: Unpack[Options]) -> AsyncProcessor:
         return self._processor(handler, options)

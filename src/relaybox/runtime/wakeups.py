@@ -112,8 +112,8 @@ class Pace:
 
     QUIET = 0.0015  # seconds since the last NOTIFY after which the next goes out at once
     BUSY = 0.005  # seconds between two of them in a burst: pollers are awake then anyway
-    SOON = (0.0,)
-    LATER = (0.005, 0.05, 0.5)  # after a write whose commit we cannot see
+    SOON = frozenset((0.0,))
+    LATER = frozenset((0.005, 0.05, 0.5))  # after a write whose commit we cannot see
     DEAF = 1.0  # seconds to wait when nobody was there to hear the last one
 
     def __init__(self) -> None:
@@ -121,10 +121,12 @@ class Pace:
         self._silent_until = -math.inf
         self._due: dict[float, float] = {}
 
-    def ask(self, now: float, delays: tuple[float, ...]) -> bool:
+    def asked(self, delays: frozenset[float]) -> bool:
+        """It is due already, as usual in a burst."""
+        return self._due.keys() >= delays
+
+    def ask(self, now: float, delays: frozenset[float]) -> bool:
         """Whether the next one is sooner for it: whoever waits for it need not know otherwise."""
-        if self._due.keys() >= set(delays):  # as usual in a burst
-            return False
         before = self.next()
         for delay in delays:
             at = now + delay
@@ -158,11 +160,14 @@ class Notifier:
     def later(self) -> None:
         self._ask(Pace.LATER)
 
-    def _ask(self, delays: tuple[float, ...]) -> None:
+    def _ask(self, delays: frozenset[float]) -> None:
+        running = self._task is not None and not self._task.done()
+        if running and self._pace.asked(delays):
+            return
         loop = asyncio.get_running_loop()
         if self._pace.ask(loop.time(), delays):
             self._asked.set()
-        if self._task is None or self._task.done():
+        if not running:
             self._task = loop.create_task(self._run(loop), name="relaybox-notify")
 
     async def _run(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -202,7 +207,9 @@ class ThreadNotifier:
     def later(self) -> None:
         self._ask(Pace.LATER)
 
-    def _ask(self, delays: tuple[float, ...]) -> None:
+    def _ask(self, delays: frozenset[float]) -> None:
+        if self._pace.asked(delays) and self._pid == os.getpid():
+            return
         with self._changed:
             if self._closed:
                 return

@@ -108,9 +108,7 @@ class InboxStore(InboxMaking):
             for event in chunk:
                 distinct.setdefault(event.id, event)
             new = yield from insert(list(distinct.values()), source, now)
-            for event in chunk:
-                answers.append(event.id in new)
-                new.discard(event.id)
+            answers += told(chunk, new)
         return answers
 
     @property
@@ -120,6 +118,13 @@ class InboxStore(InboxMaking):
 
     def accept_one(self, event: Event, source: str | None, now: datetime | None) -> Op[list[bool]]:
         """The same as `accept` by that statement, where `single`."""
+        raise NotImplementedError
+
+    def accept_together(
+        self, events: Sequence[Event], sources: Sequence[str | None], now: datetime | None
+    ) -> Op[list[bool]]:
+        """The same for many of several callers, where `single`. Nobody is waited for: rather none is accepted, and
+        StoreBusy raised."""
         raise NotImplementedError
 
     def claims_at_once(self, order: Order | None, priority: Priority | None) -> bool:
@@ -138,6 +143,15 @@ class InboxStore(InboxMaking):
         """Whether nothing can be accepted here, as on a standby."""
         result = yield self.sql["inbox.status.read_only"].bind()
         return bool(result.rows[0][0])
+
+
+def told(events: Sequence[Event], new: set[str]) -> list[bool]:
+    """Of each event whether it was new; of the same twice, the first."""
+    answers = []
+    for event in events:
+        answers.append(event.id in new)
+        new.discard(event.id)
+    return answers
 
 
 def check_source(source: str | None) -> str | None:

@@ -43,6 +43,10 @@ def chunks(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
         yield events[start:]
 
 
+def in_one_statement(events: Sequence[Event]) -> bool:
+    return len(next(chunks(events), ())) == len(events)
+
+
 class SteppedOutboxStore(SqlOutboxStore):
     # -- lists as JSON ----------------------------------------------------------------------------
 

@@ -6,15 +6,18 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, ClassVar
 
-from ....event import Event
+from ....codec import JSON
+from ....event import GLOBAL, Event
 from ....ids import key_hash
-from ....op import Op, Statement
-from ...inbox import InboxStore
+from ....op import Op, Row
+from ...inbox import InboxStore, told
 from ...inbox_claim import SUSPECT, Arrived, Share
-from ...inbox_order import Order, Priority, position_of, priority_of
+from ...inbox_order import UNRANKED, Order, Priority, position_of, priority_of
 from ...spi import Claim, Held
 from ...sql_store import lane_key
 from .. import PostgresStore, event_arrays
+
+PATIENCE = "100ms"  # for another transaction that has inserted the same id
 
 
 class PostgresInboxStore(InboxStore, PostgresStore):
@@ -32,23 +35,55 @@ class PostgresInboxStore(InboxStore, PostgresStore):
     def insert_new(self, events: Sequence[Event], source: str | None, now: datetime | None) -> Op[set[str]]:
         if len(events) == 1:
             return {events[0].id} if (yield from self.accept_one(events[0], source, now))[0] else set()
+        return (yield from self._insert(events, [source] * len(events), now))
+
+    def _insert(
+        self,
+        events: Sequence[Event],
+        sources: Sequence[str | None],
+        now: datetime | None,
+        patience: str | None = None,
+    ) -> Op[set[str]]:
         result = yield self.sql["inbox.accept"].bind(
             **event_arrays(events),
             key_hashes=[key_hash(lane_key(event)) for event in events],
             positions=[position_of(event) for event in events],
             priorities=[priority_of(event) for event in events],
-            source=source,
+            sources=sources,
+            patience=patience,
             now=now,
         )
         return {row[0] for row in result.rows}
 
+    def accept_together(
+        self, events: Sequence[Event], sources: Sequence[str | None], now: datetime | None
+    ) -> Op[list[bool]]:
+        distinct: dict[str, tuple[Event, str | None]] = {}
+        for event, source in zip(events, sources, strict=True):
+            distinct.setdefault(event.id, (event, source))
+        chosen = list(distinct.values())
+        new = yield from self._insert([event for event, _ in chosen], [source for _, source in chosen], now, PATIENCE)
+        return told(events, new)
+
     def accept_one(self, event: Event, source: str | None, now: datetime | None) -> Op[list[bool]]:
-        params = self.columns(event, now)
-        params["source"] = source
-        params["key_hash"] = key_hash(lane_key(event))
-        params["position"] = position_of(event)
-        params["priority"] = priority_of(event)
-        return [(yield Statement(self.sql["inbox.accept.one"], params)).count > 0]
+        headers = event.headers_text
+        values = (
+            event.id,
+            event.type,
+            source,
+            None if event.aggregate_type == GLOBAL else event.aggregate_type,
+            event.key,
+            event.tenant,
+            None if event.content_type == JSON else event.content_type,
+            event.body,
+            headers,
+            event.occurred_at,
+            now,
+            key_hash(lane_key(event)),
+            None if headers is None else position_of(event),
+            UNRANKED if headers is None else priority_of(event),
+        )
+        return [(yield Row(self.sql["inbox.accept.one"], values)).count > 0]
 
     def claim_messages(
         self,
