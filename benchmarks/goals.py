@@ -115,8 +115,12 @@ GOALS: Sequence[Goal] = (
     _of("lag at 100,000 rows: ms p95", "lag_p95", at_most=50),
     _of_bare("inbox: accept, asyncpg", "inbox_accept"),
     _of_bare("inbox: accept, psycopg", "inbox_accept", f"{OURS} psycopg"),
+    _of_bare("inbox: accept, asyncpg and its pool", "inbox_accept_pooled"),
+    _of_bare("inbox: accept, psycopg and its pool", "inbox_accept_pooled", f"{OURS} psycopg"),
     _of_bare("inbox: accept in a transaction, asyncpg", "inbox_accept_tx"),
     _of_bare("inbox: accept in a transaction, psycopg", "inbox_accept_tx", f"{OURS} psycopg"),
+    _of_bare("inbox: accept, 16 callers at once, asyncpg", "inbox_accept_crowd"),
+    _of_bare("inbox: accept, 16 threads at once, psycopg", "inbox_accept_crowd", f"{OURS} psycopg"),
     _of("inbox: accept, asyncpg: times its own statement by hand", "inbox_overhead", at_most=1.11),
     _of("inbox: accept, psycopg: times its own statement by hand", "inbox_overhead", f"{OURS} psycopg", at_most=1.11),
     Goal(

@@ -15,6 +15,7 @@ from relaybox.testing.servers import PostgresServer
 
 BATCH = 100
 BLOCK = 10  # messages: so short that both sides see the same weather
+CROWD_BLOCK = 160  # ten for each caller
 
 
 @dataclass
@@ -34,11 +35,17 @@ class InboxSystem(DrivenSystem):
         by_hand = sample.extra["bare_same_driver"]
         return replace(sample, value=by_hand / sample.value, extra={"by_hand_per_second": by_hand})
 
+    def inbox_accept_pooled(self, database: Database, sizes: Sizes) -> Sample:
+        return self._accept(database, sizes, "inbox_accept_pooled", 1)
+
     def inbox_accept_tx(self, database: Database, sizes: Sizes) -> Sample:
         return self._accept(database, sizes, "inbox_accept_tx", 1)
 
     def inbox_accept_100(self, database: Database, sizes: Sizes) -> Sample:
         return self._accept(database, sizes, "inbox_accept_100", BATCH)
+
+    def inbox_accept_crowd(self, database: Database, sizes: Sizes) -> Sample:
+        return self._accept(database, sizes, "inbox_accept_crowd", 1, block=CROWD_BLOCK)
 
     def inbox_process(self, database: Database, sizes: Sizes) -> Sample:
         """From the first message that arrives to the last effect."""
@@ -60,12 +67,12 @@ class InboxSystem(DrivenSystem):
         extra = {"messages": total, "handled": count["count"], "seconds": round(seconds, 3), "cpu_us": cpu}
         return replace(facts, value=count["count"] / seconds, extra=extra)
 
-    def _accept(self, database: Database, sizes: Sizes, workload: str, batch: int) -> Sample:
-        """In alternating blocks with the bare INSERT, by one connection."""
+    def _accept(self, database: Database, sizes: Sizes, workload: str, batch: int, block: int = BLOCK) -> Sample:
+        """In alternating blocks with the bare INSERT."""
         with ExitStack() as stack:
             peer, facts = self._start(stack, database, workload, batch=batch)
             database.checkpoint()
-            total, block = max(sizes.tx // batch, 50), max(BLOCK // batch, 1)
+            total, block = max(sizes.tx // batch, 50), max(block // batch, 1)
             reply = peer.call("write_tx", total=total, block=block)
         value = total * batch / reply["event_seconds"]
         bare = total * batch / reply["bare_seconds"]

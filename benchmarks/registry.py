@@ -121,7 +121,8 @@ def _relayed() -> list[System]:
 
 def _inboxes() -> list[System]:
     here = "benchmarks.systems.inbox_relaybox"
-    ours = ("inbox_accept", "inbox_overhead", "inbox_accept_tx", "inbox_accept_100", "inbox_process")
+    accepts = ("inbox_accept", "inbox_accept_pooled", "inbox_accept_tx", "inbox_accept_crowd", "inbox_accept_100")
+    ours = (*accepts, "inbox_overhead", "inbox_process")
     node, places = ["node", "pg_transactional_outbox_inbox.mjs"], (install.NODE_HOME, LOGS, install.node_peers)
     django = [str(install.PEERS_PYTHON), "-m", "benchmarks.peers.python.django_outbox_pattern_inbox_peer"]
     return [

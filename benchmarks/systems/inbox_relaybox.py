@@ -1,7 +1,8 @@
 """relaybox's inbox as a measured system: over asyncpg, or over psycopg in a program without asyncio.
 
-The bare INSERT it is measured against goes into one table with the columns of a message, by the same driver;
-`inbox_overhead` is measured against relaybox's own statement by hand.
+The bare INSERT it is measured against goes into one table with the columns of a message, by the same driver, on a
+connection that is at hand; of a crowd of callers each has one. `inbox_accept_pooled` is measured against the same
+through the driver's own pool, `inbox_overhead` against relaybox's own statement by hand.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
 import asyncpg
 import psycopg
+from psycopg_pool import ConnectionPool
 
 import relaybox
 from benchmarks.peers.python.peer import PREFETCH, Peer, payload_bytes, serve
@@ -32,7 +35,10 @@ TYPES = ("text", "text", "text", "text", "text", "text", "text", "bytea", "text"
 ONE = ", ".join(f"${n}" for n in range(1, len(TYPES) + 1))
 MANY = ", ".join(f"${n}::{kind}[]" for n, kind in enumerate(TYPES, 1))
 PLACE = re.compile(r"\$\d+")
-OWN = ("inbox_accept", "inbox_overhead")  # each message in a transaction of its own
+CROWD = "inbox_accept_crowd"
+POOLED = "inbox_accept_pooled"
+OWN = ("inbox_accept", "inbox_overhead", CROWD, POOLED)  # each message in a transaction of its own
+AT_ONCE = 16  # callers in a crowd
 CONFLICT = "ON CONFLICT DO NOTHING"
 SETTINGS = Settings(worker_count=PREFETCH, batch_size=500)
 
@@ -56,6 +62,10 @@ class InboxPeer(Peer):
     store: InboxStore
     style: ParamStyle
 
+    @property
+    def at_once(self) -> int:
+        return AT_ONCE if self.workload == CROWD else 1
+
     def prepare(self, first: int, count: int, accept: bool) -> None:
         size, by_hand = self.options["batch"], self.by_hand if self.workload == "inbox_overhead" else row
         make = event if accept else by_hand
@@ -76,7 +86,10 @@ class AsyncpgInbox(InboxPeer):
         self.settings = {"driver": "asyncpg, uvloop", "worker_count": SETTINGS.worker_count, "handler": "async"}
 
     async def setup(self, fresh: bool) -> None:
-        self.connection = await asyncpg.connect(self.url)
+        self.connections: list[Any] = [await asyncpg.connect(self.url) for _ in range(self.at_once)]
+        self.connection = self.connections[0]
+        if self.workload == POOLED:
+            self.connections = [await asyncpg.create_pool(self.url, min_size=1, max_size=4)]
         self.inbox = AsyncInbox(self.url)
         self.store = self.inbox.store
         self.processor: AsyncProcessor | None = None
@@ -85,27 +98,34 @@ class AsyncpgInbox(InboxPeer):
             await self.connection.execute(TABLE)
 
     async def write_block(self, first: int, count: int, accept: bool) -> None:
-        for batch in self.batches:
+        batches = iter(self.batches)
+        await asyncio.gather(*(self._call(connection, batches, accept) for connection in self.connections))
+
+    async def _call(self, connection: Any, batches: Iterator[Sequence[Any]], accept: bool) -> None:
+        for batch in batches:
             if self.workload not in OWN:
-                async with self.connection.transaction():
-                    await (self._accept(self.connection, batch) if accept else self._bare(batch))
+                async with connection.transaction():
+                    await (self._accept(connection, batch) if accept else self._bare(connection, batch))
             elif accept:
                 await self.inbox.accept(None, batch[0], source="shop")
             else:
-                await self._bare(batch)
+                await self._bare(connection, batch)
 
     async def _accept(self, handle: Any, batch: Sequence[Event]) -> None:
-        await self.inbox.accept_all(handle, batch, source="shop")
+        if len(batch) == 1:
+            await self.inbox.accept(handle, batch[0], source="shop")
+        else:
+            await self.inbox.accept_all(handle, batch, source="shop")
 
-    async def _bare(self, batch: Sequence[Any]) -> None:
+    async def _bare(self, connection: Any, batch: Sequence[Any]) -> None:
         if self.workload == "inbox_overhead":
             text, values = batch[0]
-            await self.connection.execute(text, *values)
+            await connection.execute(text, *values)
         elif len(batch) == 1:
-            await self.connection.execute(f"INSERT INTO bare VALUES ({ONE}, clock_timestamp()) {CONFLICT}", *batch[0])
+            await connection.execute(f"INSERT INTO bare VALUES ({ONE}, clock_timestamp()) {CONFLICT}", *batch[0])
         else:
             text = f"INSERT INTO bare SELECT *, clock_timestamp() FROM unnest({MANY}) {CONFLICT}"
-            await self.connection.execute(text, *map(list, zip(*batch, strict=True)))
+            await connection.execute(text, *map(list, zip(*batch, strict=True)))
 
     async def write_batch(self, first: int, count: int) -> None:
         """Messages arrive, `PREFETCH` at a time as from a broker, each accepted in a transaction of its own."""
@@ -139,9 +159,15 @@ class PsycopgInbox(InboxPeer):
     def __init__(self) -> None:
         super().__init__()
         self.settings = {"driver": "psycopg", "worker_count": SETTINGS.worker_count, "handler": "a plain function"}
+        self.threads = ThreadPoolExecutor(AT_ONCE)
 
     async def setup(self, fresh: bool) -> None:
-        self.connection = psycopg.connect(self.url, autocommit=True, prepare_threshold=3)
+        self.connections = [
+            psycopg.connect(self.url, autocommit=True, prepare_threshold=3) for _ in range(self.at_once)
+        ]
+        self.connection = self.connections[0]
+        pooled = {"autocommit": True, "prepare_threshold": 3}
+        self.pool = ConnectionPool(self.url, min_size=1, max_size=4, kwargs=pooled, open=self.workload == POOLED)
         self.inbox = Inbox(self.url)
         self.store = self.inbox.store
         self.processor: Processor | None = None
@@ -150,29 +176,42 @@ class PsycopgInbox(InboxPeer):
             self.connection.execute(TABLE)
 
     async def write_block(self, first: int, count: int, accept: bool) -> None:
-        for batch in self.batches:
+        batches = iter(self.batches)
+        if self.workload != CROWD:
+            self._call(self.connection, batches, accept)
+            return
+        loop, call = asyncio.get_running_loop(), self._call
+        await asyncio.gather(
+            *(loop.run_in_executor(self.threads, call, connection, batches, accept) for connection in self.connections)
+        )
+
+    def _call(self, connection: Any, batches: Iterator[Sequence[Any]], accept: bool) -> None:
+        for batch in batches:
             if self.workload not in OWN:
-                with self.connection.transaction():
-                    if accept:
-                        self.inbox.accept_all(self.connection, batch, source="shop")
+                with connection.transaction():
+                    if not accept:
+                        self._bare(connection, batch)
+                    elif len(batch) == 1:
+                        self.inbox.accept(connection, batch[0], source="shop")
                     else:
-                        self._bare(batch)
+                        self.inbox.accept_all(connection, batch, source="shop")
             elif accept:
                 self.inbox.accept(None, batch[0], source="shop")
+            elif self.workload == POOLED:
+                with self.pool.connection() as borrowed:
+                    self._bare(borrowed, batch)
             else:
-                self._bare(batch)
+                self._bare(connection, batch)
 
-    def _bare(self, batch: Sequence[Any]) -> None:
+    def _bare(self, connection: Any, batch: Sequence[Any]) -> None:
         if self.workload == "inbox_overhead":
-            self.connection.execute(*batch[0])
+            connection.execute(*batch[0])
         elif len(batch) == 1:
-            self._execute(f"INSERT INTO bare VALUES ({ONE}, clock_timestamp()) {CONFLICT}", batch[0])
+            text = f"INSERT INTO bare VALUES ({ONE}, clock_timestamp()) {CONFLICT}"
+            connection.execute(PLACE.sub("%s", text), batch[0])
         else:
             text = f"INSERT INTO bare SELECT *, clock_timestamp() FROM unnest({MANY}) {CONFLICT}"
-            self._execute(text, [list(column) for column in zip(*batch, strict=True)])
-
-    def _execute(self, text: str, values: Sequence[Any]) -> None:
-        self.connection.execute(PLACE.sub("%s", text), values)
+            connection.execute(PLACE.sub("%s", text), [list(column) for column in zip(*batch, strict=True)])
 
     async def write_batch(self, first: int, count: int) -> None:
         seqs = iter(range(first, first + count))
