@@ -14,10 +14,14 @@ from moto.server import main
 from moto.sqs import models
 
 
+def milliseconds() -> float:
+    return time.time() * 1000
+
+
 def quicken() -> None:
-    vars(models).update(unix_time=time.time, unix_time_millis=lambda: time.time() * 1000)
+    vars(models).update(unix_time=time.time, unix_time_millis=milliseconds)
     message: Any = models.Message
-    message.visible = property(lambda self: models.unix_time_millis() >= self.visible_at)
+    message.visible = property(lambda self: milliseconds() >= self.visible_at)
 
 
 if __name__ == "__main__":
