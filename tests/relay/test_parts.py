@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from relaybox import Event
 from relaybox.errors import ConfigError, Reject, SinkUnavailable, Undecodable
+from relaybox.event import Y2K
 from relaybox.lifecycle import CircuitChanged, Observers
 from relaybox.relay.circuit import LONGEST_PAUSE, Circuit
 from relaybox.relay.pauses import LASTS, LONGEST, SOON, TRIAL, Pauses
@@ -174,10 +175,12 @@ def test_plain_carries_the_five_attributes_and_the_headers() -> None:
     st.lists(st.integers(0, 3_000_000)),
 )
 def test_times_are_written_as_isoformat_does(moments: list[datetime], apart: list[int]) -> None:
-    """Also neighbours, of the same second or not: what they share is not written anew."""
+    """Also as a claim brings them, and neighbours, of the same second or not: what they share is not written anew."""
     first = datetime(2026, 2, 28, 23, 59, 58, 500_000, tzinfo=UTC)
     for moment in [*moments, *(first + timedelta(microseconds=later) for later in apart)]:
-        assert timestamp(moment) == moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+        written = moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+        assert timestamp(moment) == written
+        assert timestamp(((moment - Y2K) // timedelta(microseconds=1)).to_bytes(8, signed=True)) == written
 
 
 def test_cloudevents_binary() -> None:

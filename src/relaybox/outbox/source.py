@@ -86,11 +86,8 @@ class OutboxSource:
         self.doubtful.clear()
         self._claimed(claim, rows)
         self._remember(claim, rows)
-        ordered = self.ordered
-        return [
-            Delivery(Event.stored(row, self._codec), row[0], claim.token, attempts, ends, hot=False, ordered=ordered)
-            for row, attempts, _ in rows
-        ]
+        event, codec, token, hot, ordered = Event.stored, self._codec, claim.token, False, self.ordered
+        return [Delivery(event(row, codec), row[0], token, attempts, ends, hot, ordered) for row, attempts, _ in rows]
 
     async def _clear_doubts(self) -> None:
         """What a lost reply would have brought comes first: in ordered mode its successors would overtake it."""

@@ -183,7 +183,7 @@ class Publisher:
 async def _still(batch: Batch, prepared: Sequence[Due]) -> list[Due]:
     """Those that are neither concluded nor another's by now."""
     waiting = {delivery.seq for delivery in await batch.waiting()}
-    return [due for due in prepared if due[0].seq in waiting]
+    return [due for due in prepared if due[0].seq in waiting] if waiting else []
 
 
 def _by_destination(due: Sequence[Due]) -> list[list[Due]]:

@@ -22,7 +22,6 @@ class Delivery:
         token: int,
         attempts: int,
         lease_end: float,
-        *,
         hot: bool,
         ordered: bool = False,
     ) -> None:

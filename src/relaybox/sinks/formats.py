@@ -156,7 +156,9 @@ def _headers(event: Event) -> Mapping[str, str]:
 
 
 _microseconds = Struct("!q").unpack
-_second = 0, "2000-01-01T00:00:00"
+_second = 0, "2000-01-01T00:00:00"  # the last one that was asked for: microseconds since Y2K, and its text
+_MILLIS = tuple(f".{n:03}" for n in range(1000))
+_MICROS = tuple(f"{n:03}Z" for n in range(1000))
 
 
 def timestamp(moment: datetime | bytes) -> str:
@@ -165,9 +167,10 @@ def timestamp(moment: datetime | bytes) -> str:
     global _second
     if isinstance(moment, datetime):
         return moment.astimezone(UTC).isoformat()[:-6] + "Z"
-    second, micros = divmod(_microseconds(moment)[0], 1_000_000)
-    known, text = _second
-    if second != known:
-        text = (Y2K + timedelta(seconds=second)).isoformat()[:-6]
-        _second = second, text
-    return f"{text}.{micros:06}Z" if micros else f"{text}Z"
+    start, text = _second
+    rest = _microseconds(moment)[0] - start
+    if not 0 <= rest < 1_000_000:
+        start, rest = start + rest - rest % 1_000_000, rest % 1_000_000
+        text = (Y2K + timedelta(microseconds=start)).isoformat()[:-6]
+        _second = start, text
+    return text + _MILLIS[rest // 1000] + _MICROS[rest % 1000] if rest else text + "Z"
