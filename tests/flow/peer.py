@@ -1,6 +1,6 @@
 """A delivering process of its own, for tests that kill or pause one.
 
-    python -m flow.peer URL ROLE FILE
+    python -m flow.peer URL ROLE FILE TTL
 
 Appends one line per delivery (`id attempt`) to FILE. An event whose payload says {"hold": true} is kept by the
 listener for ever; FILE.go ends that. Says `ready` when it delivers.
@@ -18,10 +18,9 @@ from typing import Any
 from relaybox import AsyncOutbox, Event, Listeners, Settings
 from relaybox.lifecycle import ClaimLost, Fact
 
-SETTINGS = Settings(instance_ttl=timedelta(seconds=1), lease=timedelta(seconds=30), worker_count=4)
 
-
-async def main(url: str, role: str, file: str) -> None:
+async def main(url: str, role: str, file: str, ttl: str) -> None:
+    settings = Settings(instance_ttl=timedelta(seconds=float(ttl)), lease=timedelta(minutes=5), worker_count=4)
     listeners = Listeners()
     log = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
@@ -36,10 +35,10 @@ async def main(url: str, role: str, file: str) -> None:
 
     listeners.register("Happened", listen)
     make = getattr(AsyncOutbox, role)
-    async with make(url, listeners, settings=SETTINGS, observers=[observe]):
+    async with make(url, listeners, settings=settings, observers=[observe]):
         os.write(1, b"ready\n")
         await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:4]))
+    asyncio.run(main(*sys.argv[1:5]))

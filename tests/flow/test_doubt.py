@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -24,6 +24,7 @@ SETTINGS = Settings(
     drain_timeout=timedelta(milliseconds=100),
     poll_interval=timedelta(milliseconds=50),
 )
+LASTING = replace(SETTINGS, lease=timedelta(minutes=5), instance_ttl=timedelta(minutes=1))  # beyond a test's patience
 
 
 async def write(box: Box, count: int) -> list[str]:
@@ -55,11 +56,9 @@ async def test_a_lost_claim_does_not_wait_for_its_lease(
     ids = await write(plain, 5)
     await plain.close()
     Deaf(monkeypatch, "claim")
-    async with make_box("multi_node", url, probe, settings=SETTINGS):
+    async with make_box("multi_node", url, probe, settings=LASTING):
         await probe.until(lambda: probe.of(LoopFailed))
-        started = time.monotonic()
         await probe.until(probe.has(*ids))
-        assert time.monotonic() - started < 1
 
 
 async def test_a_lost_ordered_claim_is_not_overtaken(url: str, probe: Probe, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,15 +76,13 @@ async def test_a_failed_hand_over_does_not_wait_for_its_lease(
 ) -> None:
     import asyncpg
 
-    async with make_box("multi_node", pg, probe, settings=SETTINGS) as box:
+    async with make_box("multi_node", pg, probe, settings=LASTING) as box:
         Deaf(monkeypatch, "verify")
         connection = await asyncpg.connect(pg)
         async with connection.transaction():
             written = await box.raw.write(connection, Event("Happened", {"n": 1}))
         await connection.close()
-        started = time.monotonic()
         await probe.until(probe.has(written))
-        assert time.monotonic() - started < 1
 
 
 async def test_what_a_zombie_claims_is_free_at_the_next_heartbeat_of_anybody(pg: str, probe: Probe) -> None:
