@@ -16,7 +16,7 @@ from relaybox.maintenance import Upkeep
 from .kit import NOON, World
 
 DAY = timedelta(days=1)
-PATIENCE = timedelta(milliseconds=200)
+PATIENCE = timedelta(milliseconds=500)
 
 
 def days(world: World, first: int, last: int) -> list[str]:
@@ -236,6 +236,6 @@ async def test_no_insert_waits_longer_than_the_lock_timeout(world: World) -> Non
         count = len(took)
     assert count > 100
     assert blocked > PATIENCE.total_seconds() / 2, "the test sees waiting"
-    assert max(took) < PATIENCE.total_seconds() + 0.25
+    assert max(took) < 1.9 * PATIENCE.total_seconds()
     assert [alert.over for alert in world.told("partition_blocked")] == [False, True]
     assert [alert.over for alert in world.told("partition_late")] == []
