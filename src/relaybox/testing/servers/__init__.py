@@ -24,6 +24,7 @@ from .process import PrivateServer, RestartableServer, ServerFailed, ServerUnava
 from .pubsub import PubSubServer
 from .rabbitmq import RabbitMQServer
 from .redis import RedisServer
+from .standby import PostgresPair, PostgresStandby
 
 __all__ = [
     "KafkaServer",
@@ -32,7 +33,9 @@ __all__ = [
     "MotoServer",
     "NatsServer",
     "PgBouncer",
+    "PostgresPair",
     "PostgresServer",
+    "PostgresStandby",
     "PrivateServer",
     "PubSubServer",
     "RabbitMQServer",

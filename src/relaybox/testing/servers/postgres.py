@@ -63,7 +63,7 @@ class PostgresServer(PrivateServer):
 
     def __init__(self, bindir: Path, *, durable: bool = True, settings: Mapping[str, str] | None = None) -> None:
         super().__init__(unprivileged_account("postgres"))
-        self._origin = self._bindir = bindir
+        self.origin = self._bindir = bindir
         self._settings = {"max_connections": "200", **({} if durable else FORGETFUL), **(settings or {})}
         self._version: str | None = None
 
@@ -173,10 +173,10 @@ class PostgresServer(PrivateServer):
 
     def _copy_unreachable_binaries(self) -> None:
         """Root's virtualenv may lie below /root, where the server's account cannot go."""
-        self._bindir = self._origin
-        if reachable(self._origin / "postgres", self._account):
+        self._bindir = self.origin
+        if reachable(self.origin / "postgres", self._account):
             return
-        install = self._origin.parent
+        install = self.origin.parent
         package = install.parent
         # The libraries lie beside the package and are found by relative path, so keep the two side by side.
         copy = self.folder / "wheel"
