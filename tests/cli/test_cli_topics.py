@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from datetime import timedelta
 
 import pytest
 
@@ -87,6 +88,18 @@ def test_a_group_is_watched_stopped_and_moved(relaybox: Command, env: dict[str, 
     assert relaybox.json("groups", "cancel", "orders", "mail", "--yes", **env)["state"] == "cancelled"
     relaybox("groups", "resume", "orders", "mail", exit_code=1, **env)
     assert relaybox.json("groups", "remove", "orders", "other", "--yes", **env) == {"removed": False}
+
+
+def test_a_group_made_by_the_command_lives_as_long_as_one_made_by_the_api(
+    relaybox: Command, env: dict[str, str]
+) -> None:
+    """Pull consumers may come and go."""
+    relaybox("topics", "configure", "orders", "--semantics", "pub_sub", **env)
+    made = relaybox.json("groups", "create", "orders", "mail", **env)
+    with closing(Outbox(env["RELAYBOX_URL"])) as outbox:
+        same = outbox.topics.groups.create("orders", "other")
+    assert same.heartbeat_timeout == timedelta(hours=24)
+    assert made["heartbeat_timeout"] == same.heartbeat_timeout.total_seconds()
 
 
 def test_dead_events_of_a_group_are_listed_replayed_and_skipped(relaybox: Command, env: dict[str, str]) -> None:

@@ -115,6 +115,23 @@ def test_polls_never_overlap_and_what_expires_comes_again_first(pulled: Pulled, 
     assert sorted(other + seqs(again) + drained(b)) == sorted(written + newer)
 
 
+@pytest.mark.parametrize("ordered", [True, False])
+def test_what_another_left_behind_may_be_larger_than_what_is_asked_for(pulled: Pulled, ordered: bool) -> None:
+    """It comes whole, whether or not the cursors have moved on meanwhile."""
+    pulled.group(ordered=ordered)
+    written = pulled.world.write(*(happened(n, "k") for n in range(40)))
+    first = pulled.consumer("first").poll(40)
+    assert len(first) == 40
+    pulled.later(31)
+    newer = pulled.world.write(happened(40, "other key"))
+    pulled.world.tick()
+    second = pulled.consumer("second")
+    batch = second.poll(10)
+    assert set(written) <= set(seqs(batch))
+    second.commit(batch)
+    assert seqs(batch) + drained(second) == written + newer
+
+
 def test_no_more_than_asked_for(pulled: Pulled) -> None:
     pulled.group()
     pulled.world.write_many(100)

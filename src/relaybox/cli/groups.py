@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
 
@@ -12,7 +12,8 @@ import typer
 from ..durations import parse_duration
 from ..errors import ConfigError
 from ..outbox import Outbox
-from ..store.topics import GroupOptions, Parked
+from ..store.topics import Parked
+from ..topics.admin import PULLED
 from ..topics.backfill import Backfill
 from ..topics.start import StartFrom
 from .connect import target_of
@@ -111,7 +112,7 @@ def create(
     json: Json = False,
 ) -> None:
     """Subscribe a group; its place in the topic is fixed now, not when its first consumer comes."""
-    options = GroupOptions(ordered=not unordered, max_attempts=max_attempts, on_exhausted=on_exhausted)
+    options = replace(PULLED, ordered=not unordered, max_attempts=max_attempts, on_exhausted=on_exhausted)
     with target_of(context).outbox() as box:
         made = box.topics.groups.create(topic, group, _place(to), options=options, if_not_exists=if_not_exists)
     emit(asdict(made)) if json else say(f"group {group} of topic {topic} is {made.state}, from {made.start}")

@@ -407,8 +407,10 @@ def _within(found: Sequence[_Found], most: int) -> list[_Found]:
     """No more than `most` events. Places behind that are left alone, unless they are empty."""
     kept = []
     for place, rows, more in found:
-        if most > 0 or not rows:
-            kept.append(_Found(place, rows[:most], True) if len(rows) > most else _Found(place, rows, more))
+        if not rows or most >= len(rows):
+            kept.append(_Found(place, rows, more))
+        elif most > 0:
+            kept.append(_Found(place, rows[:most], True))
         most -= len(rows)
     return kept
 
