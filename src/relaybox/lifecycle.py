@@ -214,6 +214,16 @@ class Cleaned(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class EventsLost(Fact):
+    """Events of a topic that a group was still to have, and cannot get any more; the alert `events_lost` says why."""
+
+    stage: ClassVar[str] = "purge"
+    topic: str
+    group: str
+    events: int
+
+
+@dataclass(frozen=True, slots=True)
 class Detected(Fact):
     """One look for dead groups: how many were found, and from how many open events dead ones were taken off."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -54,26 +55,24 @@ class Cleanup:
         work = self._work
         batch = min(work.upkeep.cleanup_batch, topic.topic.cleanup_batch)
         places = dict.fromkeys(range(topic.topic.shards), 0)
-        while places:
-            if work.stopping or work.clock.monotonic() > deadline:
-                return False
-            faults.hit("purge.before")
-            sweep = await work.fenced(work.store.sweep_log(topic, places, batch, work.now))
-            faults.hit("purge.after")
-            if sweep is None:
-                return False
-            report.deleted += sweep.deleted
-            report.lost += sweep.lost
-            if sweep.lost:
-                await work.alerts.happened(
-                    "events_lost",
-                    topic.topic.name,
-                    text=f"{sweep.lost} event(s) past max_retention were deleted before every group had read them",
-                )
-            places = sweep.places
-            if places and work.upkeep.cleanup_pause:
-                await work.clock.sleep(work.upkeep.cleanup_pause.total_seconds())
-        return True
+        lost = Counter[str]()
+        try:
+            while places:
+                if work.stopping or work.clock.monotonic() > deadline:
+                    return False
+                faults.hit("purge.before")
+                sweep = await work.fenced(work.store.sweep_log(topic, places, batch, work.now))
+                faults.hit("purge.after")
+                if sweep is None:
+                    return False
+                report.deleted += sweep.deleted
+                lost.update(sweep.lost)
+                places = sweep.places
+                if places and work.upkeep.cleanup_pause:
+                    await work.clock.sleep(work.upkeep.cleanup_pause.total_seconds())
+            return True
+        finally:
+            report.lost += await work.tell_lost(topic, lost, "past their retention were deleted")
 
     async def _queue(self, topic: TopicRow, deadline: float, report: Report) -> bool:
         """A queue tracked by rows is an outbox; its dead letters stay."""
@@ -141,7 +140,7 @@ class Cleanup:
             if topic.topic.tracking == "rows":
                 continue
             made = await self._make(topic, found)
-            dropped = await self._drop(topic, found)
+            dropped = await self._drop(topic, found, report)
             report.partitions_made += made
             report.partitions_dropped += dropped
             self._dropped += dropped
@@ -159,7 +158,7 @@ class Cleanup:
                 found.append(Condition("partition_late", topic.topic.name, "", text))
         return made
 
-    async def _drop(self, topic: TopicRow, found: list[Condition]) -> int:
+    async def _drop(self, topic: TopicRow, found: list[Condition], report: Report) -> int:
         work, dropped = self._work, 0
         for part in await work.read(work.store.partitions(topic)):
             verdict = await work.read(work.store.verdict(topic, part, work.now))
@@ -169,16 +168,16 @@ class Cleanup:
                 continue
             await self._unmark(topic, part)
             faults.hit("purge.before")
-            gone = await self._patiently(partial(work.store.drop_part, topic, part, work.upkeep.lock_timeout, work.now))
+            lost = await work.read(work.store.lost_with(topic, part, verdict))
+            drop = partial(work.store.drop_part, topic, part, lost, work.upkeep.lock_timeout, work.now)
+            gone = await self._patiently(drop)
             faults.hit("purge.after")
             if gone is None:
                 text = f"partition {part.name} could not be dropped: something holds a lock on the log for long"
                 found.append(Condition("partition_blocked", topic.topic.name, "", text))
                 break
-            dropped += gone.droppable
-            if gone.droppable and gone.unread:
-                text = f"partition {part.name}, past max_retention, was dropped before every group had read it"
-                await work.alerts.happened("events_lost", topic.topic.name, text=text)
+            dropped += gone[0].droppable
+            report.lost += await work.tell_lost(topic, gone[1], f"were dropped with partition {part.name}")
         return dropped
 
     async def _unmark(self, topic: TopicRow, part: Part) -> None:

@@ -34,7 +34,7 @@ class Groups:
         report.groups_died = len(died)
         for topic in await work.topics():
             report.released += await self._release(topic)
-            report.put_forward += await self._put_forward(topic)
+            report.put_forward += await self._put_forward(topic, report)
             await self._catch_up(topic)
         report.members_reaped = await self._members()
         if died or report.released:
@@ -67,7 +67,7 @@ class Groups:
             if after:
                 self._looked[group.id] = after
 
-    async def _put_forward(self, topic: TopicRow) -> int:
+    async def _put_forward(self, topic: TopicRow, report: Report) -> int:
         work = self._work
         if topic.topic.tracking == "rows":
             return 0
@@ -75,9 +75,13 @@ class Groups:
         for group_id, name in {zombie.group_id: zombie.group for zombie in zombies}.items():
             while await work.fenced(work.store.forgive(topic, group_id, RELEASE, work.now)):
                 pass
-            shards = sum(zombie.group_id == group_id for zombie in zombies)
-            text = f"did not move for {topic.topic.zombie_ttl}: {shards} shard(s) put past what is beyond the retention"
+            shards = [zombie for zombie in zombies if zombie.group_id == group_id]
+            still, count = topic.topic.zombie_ttl, len(shards)
+            text = f"did not move for {still}: {count} shard(s) put past what is beyond the retention"
             await work.alerts.happened("group_put_forward", topic.topic.name, name, text)
+            lost = sum(zombie.lost for zombie in shards)
+            if lost:
+                report.lost += await work.tell_lost(topic, {name: lost}, "were passed over: it did not move")
         return len(zombies)
 
     async def _members(self) -> int:

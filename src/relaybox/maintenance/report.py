@@ -14,7 +14,7 @@ class Report:
     partitions_made: int = 0
     partitions_dropped: int = 0
     deleted: int = 0
-    lost: int = 0  # deleted by the longest retention although a live group had not read them
+    lost: int = 0  # deleted or passed over although a group was still to have them, counted for each group
     backlog: int = 0
     groups_died: int = 0
     released: int = 0  # open events that wait no more for dead groups

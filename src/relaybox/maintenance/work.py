@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 
 from ..clock import Clock
 from ..drivers.spi import AsyncRunner
 from ..errors import TermLost
-from ..lifecycle import Observers
+from ..lifecycle import EventsLost, Observers
 from ..op import Op, T
 from ..store.topics import TopicRow, TopicStore
 from ..store.upkeep import Term
@@ -35,6 +36,14 @@ class Work:
 
     async def topics(self) -> list[TopicRow]:
         return await self.read(self.store.topics())
+
+    async def tell_lost(self, topic: TopicRow, lost: Mapping[str, int], how: str) -> int:
+        """One alert for each group that lost events; their rows have the sums."""
+        for group, events in sorted(lost.items()):
+            text = f"{events} event(s) that it was still to have {how}"
+            await self.alerts.happened("events_lost", topic.topic.name, group, text)
+            self.observers(EventsLost(topic.topic.name, group, events))
+        return sum(lost.values())
 
     async def read(self, op: Op[T]) -> T:
         return await self.db.run(op, tx=False)

@@ -22,6 +22,7 @@ from ..lifecycle import (
     Depths,
     Detected,
     Died,
+    EventsLost,
     Fact,
     HotDropped,
     HotEnqueued,
@@ -140,6 +141,9 @@ MEASURES: Final = (
         Cleaned, "counter", "cleanup.partitions", "partitions of topics dropped", lambda fact: float(fact.partitions)
     ),
     Measure(Cleaned, "histogram", "cleanup.seconds", "duration of one cleanup", lambda fact: float(fact.took)),
+    Measure(
+        EventsLost, "counter", "groups.lost", "events a group will not get any more", lambda f: float(f.events), "group"
+    ),
     Measure(Standing, "gauge", "cleanup.backlog", "events of topics that could be deleted and are not", _backlog),
     Measure(Detected, "counter", "groups.died", "groups found dead", lambda fact: float(fact.groups)),
     Measure(

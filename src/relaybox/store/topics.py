@@ -34,10 +34,34 @@ LAST = 2**63 - 1  # no event has this number: a place up to here is open to the 
 ParkedState = Literal["retry", "held", "dead"]
 Row = tuple[Any, ...]  # an event's columns, in the order of EVENT_COLUMNS; others may follow
 
-PARTS = ("topic", "tick", "head", "group", "cursor", "range", "parked", "member", "term", "incarnation", "alert")
+PARTS = (
+    "topic",
+    "tick",
+    "head",
+    "group",
+    "cursor",
+    "range",
+    "parked",
+    "member",
+    "term",
+    "incarnation",
+    "alert",
+    "promise",
+)
 VIEWS = ("group_status", "group_lag", "member_status", "active_range")
 # Filled in when a partition is at hand (partitions.py), or by how a topic is tracked (cleanup.py).
-LATER = ("log_part", "log_from", "log_to", "log_nobody", "log_low", "log_marks", "log_done", "log_unmark")
+LATER = (
+    "log_part",
+    "log_from",
+    "log_to",
+    "log_nobody",
+    "log_low",
+    "log_marks",
+    "log_done",
+    "log_unmark",
+    "log_places",
+    "log_unread",
+)
 
 
 _ROOM = 31  # bytes for the outbox's name in the names made from it: with the longest of them it is 63
@@ -228,6 +252,7 @@ class GroupRow:
     reason: str | None
     state_at: datetime
     created_at: datetime
+    lost: int  # events that were deleted before it had them
 
     def passes_over(self, seq: int, created_at: datetime) -> bool:
         """Whether an event is from before the group's start."""

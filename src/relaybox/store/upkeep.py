@@ -44,7 +44,7 @@ class Sweep(NamedTuple):
     """What one batch of cleanup did. `places`: where each shard goes on; shards that are done are not in it."""
 
     deleted: int
-    lost: int  # past the longest retention, with a live group that had not read them
+    lost: Mapping[str, int]  # by group: what it was still to have
     places: dict[int, int]
 
 
@@ -98,6 +98,7 @@ class Zombie(NamedTuple):
     shard: int
     base: int
     to: int
+    lost: int = 0  # events it was still to have
 
 
 class UpkeepStore(Protocol):
@@ -125,10 +126,15 @@ class UpkeepStore(Protocol):
     def make_part(self, topic: TopicRow, part: Part, patience: timedelta | None = None) -> Op[bool]: ...
     def verdict(self, topic: TopicRow, part: Part, now: datetime | None) -> Op[PartVerdict]: ...
     def unmark(self, topic: TopicRow, part: Part, shard: int, after: int, limit: int) -> Op[tuple[int, int]]: ...
+    def lost_with(self, topic: TopicRow, part: Part, verdict: PartVerdict) -> Op[dict[int, int]]:
+        """How many events of the partition each group was still to have, of those that cannot keep it."""
+        ...
+
     def drop_part(
-        self, topic: TopicRow, part: Part, patience: timedelta, now: datetime | None
-    ) -> Op[PartVerdict | None]:
-        """Drops it if it still may go. None: the topic is busy; StoreBusy too. Needs a transaction of its own."""
+        self, topic: TopicRow, part: Part, lost: Mapping[int, int], patience: timedelta, now: datetime | None
+    ) -> Op[tuple[PartVerdict, dict[str, int]] | None]:
+        """Drops it if it still may go, and counts what groups lose by it, by name. None: the topic is busy; StoreBusy
+        too. Needs a transaction of its own."""
         ...
 
     # cleanup.py

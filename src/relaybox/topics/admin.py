@@ -64,6 +64,7 @@ class GroupHealth:
     parked: int
     dead: int
     processed: int
+    lost: int  # events that were deleted before it had them
     healthy: bool  # active, heard of within its timeout, and somebody is there to do the work
 
 
@@ -138,6 +139,7 @@ class _Admin:
             parked=lag.parked,
             dead=lag.dead,
             processed=totals.processed,
+            lost=group.lost,
             healthy=group.state == "active" and totals.members > 0 and totals.silent < group.heartbeat_timeout,
         )
 

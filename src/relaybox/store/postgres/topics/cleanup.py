@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
@@ -15,7 +16,7 @@ from .logs import LogQueries
 LOW = """WITH t AS MATERIALIZED (SELECT * FROM {topic} WHERE id = :topic),
 n AS MATERIALIZED (SELECT coalesce(:now, clock_timestamp()) AS at),
 kept AS MATERIALIZED (
-  SELECT id, created_at FROM {group} WHERE topic_id = :topic AND state IN ('active', 'paused')),
+  SELECT id FROM {group} WHERE topic_id = :topic AND state IN ('active', 'paused')),
 low AS MATERIALIZED (
   SELECT p.shard, min(p.base) AS base FROM (
     SELECT c.shard, c.base FROM kept JOIN {cursor} c ON c.group_id = kept.id
@@ -28,15 +29,40 @@ FRESH = timedelta(minutes=5)
 GRAIN = timedelta(seconds=10)
 COARSE = timedelta(minutes=10)
 
+# Where each group that is not cancelled stands, and what it has taken.
+PLACES = """place AS MATERIALIZED (
+  SELECT g.id, g.state, g.first_seq, g.since, c.shard, c.seq, b.snapshot AS base, k.snapshot AS target
+  FROM {group} g JOIN {cursor} c ON c.group_id = g.id
+  LEFT JOIN {tick} b ON b.topic_id = g.topic_id AND b.tick = c.base
+  LEFT JOIN {tick} k ON k.topic_id = g.topic_id AND k.tick = c.target
+  WHERE g.topic_id = :topic AND g.state <> 'cancelled'),
+taken AS MATERIALIZED (
+  SELECT r.group_id, r.shard, r.after, r.upto, r.finished, b.snapshot AS base, k.snapshot AS target
+  FROM {group} g JOIN {range} r ON r.group_id = g.id
+  JOIN {tick} b ON b.topic_id = g.topic_id AND b.tick = r.base
+  JOIN {tick} k ON k.topic_id = g.topic_id AND k.tick = r.target
+  WHERE g.topic_id = :topic AND g.state <> 'cancelled')"""
+
+# Whether the group at place `q` was still to have event `e`. What it parked it has: that is a copy.
+UNREAD = """e.seq >= q.first_seq AND (q.since IS NULL OR e.created_at >= q.since) AND (
+    (NOT coalesce(pg_visible_in_snapshot(e.xid, q.base), false)
+     AND NOT coalesce(e.seq <= q.seq AND pg_visible_in_snapshot(e.xid, q.target), false))
+    OR EXISTS (SELECT 1 FROM taken r
+               WHERE r.group_id = q.id AND r.shard = e.shard AND e.seq > r.after AND e.seq <= r.upto
+                 AND pg_visible_in_snapshot(e.xid, r.target) AND NOT pg_visible_in_snapshot(e.xid, r.base)
+                 AND NOT e.seq = ANY(coalesce(r.finished, '{}'))))"""
+
 _MARKS = "LEFT JOIN {mark} m ON m.seq = p.seq"
-# Without marks: nobody was there who could be required, as far as is known today.
-_DONE = {
-    "offset": """p.created_at < n.at - CASE
-      WHEN p.created_at >= (SELECT min(created_at) FROM kept) THEN t.retention ELSE t.zero_retention END""",
-    "bitmap": """CASE WHEN m.required = 0 AND m.completed_at IS NULL THEN p.created_at < n.at - t.zero_retention
-      ELSE p.created_at < n.at - t.retention AND (m.seq IS NULL OR m.completed_at IS NOT NULL) END""",
-    "acks": """CASE WHEN m.required = '{}' AND m.completed_at IS NULL THEN p.created_at < n.at - t.zero_retention
-      ELSE p.created_at < n.at - t.retention AND (m.seq IS NULL OR m.completed_at IS NOT NULL) END""",
+_AGED = """p.created_at < n.at - least(t.retention, t.zero_retention)
+    AND p.created_at < n.at - CASE WHEN EXISTS (
+          SELECT 1 FROM {promise} r
+          WHERE r.topic_id = :topic AND NOT pg_visible_in_snapshot(p.xid, r.since)
+            AND (r.until IS NULL OR pg_visible_in_snapshot(p.xid, r.until)))
+        THEN t.retention ELSE t.zero_retention END"""
+_CLOSED = {
+    "offset": "",
+    "bitmap": " AND (m.seq IS NULL OR m.completed_at IS NOT NULL OR m.required = 0)",
+    "acks": " AND (m.seq IS NULL OR m.completed_at IS NOT NULL OR m.required = '{}')",
 }
 _UNMARK = {
     "offset": "",
@@ -60,8 +86,16 @@ class CleanupOps(LogQueries):
             limit=max(1, limit // len(places)),
             now=now,
         )
-        deleted, lost = swept.rows[0][3:5] if swept.rows else (0, 0)
+        deleted, groups, events = swept.rows[0][3:6] if swept.rows else (0, [], [])
+        lost = yield from self.count_lost(dict(zip(groups, events, strict=True)))
         return Sweep(deleted, lost, {row[0]: row[1] for row in swept.rows if row[2]})
+
+    def count_lost(self, lost: Mapping[int, int]) -> Op[dict[str, int]]:
+        """What groups will not get any more, by their ids; the answer is by name."""
+        if not lost:
+            return {}
+        counted = yield self.sql["topic.cleanup.count_lost"].bind(groups=list(lost), events=list(lost.values()))
+        return {row[0]: row[1] for row in counted.rows}
 
     def backlog(self, topic: TopicRow, limit: int, now: datetime | None) -> Op[int]:
         """How many of the oldest `limit` events could go and have not."""
@@ -77,7 +111,9 @@ class CleanupOps(LogQueries):
         words = {
             "log_low": fill(LOW, names),
             "log_marks": fill(_MARKS, names) if tracking != "offset" else "",
-            "log_done": _DONE[tracking],
+            "log_done": fill(_AGED, names) + _CLOSED[tracking],
+            "log_places": fill(PLACES, names),
+            "log_unread": UNREAD,
             "log_unmark": fill(_UNMARK[tracking], names),
         }
         query = self.log(topic.id)[name]
@@ -104,6 +140,7 @@ class CleanupOps(LogQueries):
             if bit is not None and (yield self.log(topic.id)["topic.group.bit_in_use"].bind(bit=bit)).rows[0][0]:
                 return False
         gone = yield self.sql["topic.cleanup.forget"].bind(group=group, retention=retention, now=now)
+        yield self.sql["topic.group.end_promise"].bind(topic=topic.id, now=now)
         return bool(gone.rows)
 
     def put_forward(self, topic: TopicRow, now: datetime | None) -> Op[list[Zombie]]:
@@ -112,12 +149,19 @@ class CleanupOps(LogQueries):
         found = yield self.sql["topic.cleanup.zombies"].bind(topic=topic.id, now=now)
         if not locked.rows:
             return []
-        zombies = [Zombie(*row) for row in found.rows]
-        for zombie in zombies:
+        zombies = []
+        for row in found.rows:
+            zombie = Zombie(*row)
             place = {"group": zombie.group_id, "shard": zombie.shard, "tick": zombie.to}
+            over = yield self._swept(topic, "topic.cleanup.passed_over").bind(topic=topic.id, **place)
+            zombies.append(zombie._replace(lost=over.rows[0][0]))
             yield self.sql["topic.cleanup.lose"].bind(**place)
             yield self.sql["topic.cleanup.keep"].bind(**place)
             yield self.sql["topic.cleanup.advance"].bind(**place, now=now)
+        lost = Counter[int]()
+        for zombie in zombies:
+            lost[zombie.group_id] += zombie.lost
+        yield from self.count_lost(lost)
         return zombies
 
     def forgive(self, topic: TopicRow, group: int, limit: int, now: datetime | None) -> Op[int]:

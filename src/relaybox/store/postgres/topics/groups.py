@@ -61,8 +61,13 @@ class GroupOps(TickOps):
         )
         group_id = inserted.rows[0][0]
         yield self.sql["topic.group.cursors"].bind(id=group_id, shards=topic.topic.shards, base=place.base, now=now)
+        yield from self.promise(topic.id, place.base, now)
         yield self.sql["topic.group.count"].bind(topic=topic.id)
         return (yield from self._group_by_id(group_id))
+
+    def promise(self, topic_id: int, tick: int, now: datetime | None) -> Op[None]:
+        """Somebody is to have what that tick had not seen. Needs the topic row's lock."""
+        yield self.sql["topic.group.promise"].bind(topic=topic_id, tick=tick, now=now)
 
     def _take_options(self, group: GroupRow, options: GroupOptions) -> Op[GroupRow]:
         if options.ordered != group.ordered:
@@ -144,7 +149,7 @@ class GroupOps(TickOps):
     def _group_row(self, row: Sequence[Any]) -> GroupRow:
         times = (at and self.from_time(at) for at in (row[8], row[16], row[20], row[21]))
         since, beat, state_at, created = times
-        values: list[Any] = [*row[:8], since, *row[9:16], beat, *row[17:20], state_at, created]
+        values: list[Any] = [*row[:8], since, *row[9:16], beat, *row[17:20], state_at, created, *row[22:]]
         return GroupRow(*values)
 
     # -- states -----------------------------------------------------------------------------------
@@ -173,6 +178,7 @@ class GroupOps(TickOps):
         if state == "cancelled":
             yield self.sql["topic.group.drop_cursors"].bind(id=group.id)
             yield self.sql["topic.group.drop_ranges"].bind(id=group.id)
+            yield self.sql["topic.group.end_promise"].bind(topic=group.topic_id, now=now)
         if state == "dead":
             yield self.sql["topic.group.fence_ranges"].bind(id=group.id, now=now)
         if state in ("dead", "cancelled"):

@@ -43,5 +43,6 @@ class IncarnationOps(TickOps):
         """A first tick of this cluster, to which the groups read from their places. Needs a transaction of its own."""
         tick = yield from self.tick(topic, now, wait=True, force=True)
         yield self.sql["topic.incarnation.resume"].bind(topic=topic.id, tick=tick, now=now)
+        yield self.sql["topic.incarnation.promise"].bind(topic=topic.id, now=now)
         yield self.sql["topic.incarnation.starts"].bind(topic=topic.id)
         yield self.sql["topic.incarnation.forget"].bind(topic=topic.id, tick=tick)

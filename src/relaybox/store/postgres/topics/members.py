@@ -17,7 +17,7 @@ class MemberOps(LogQueries):
         joined = yield self.sql["topic.member.join"].bind(group=group.id, name=name, ttl=ttl.total_seconds(), now=now)
         for counts in gone.rows:
             yield from self._keep_counts(group.id, counts)
-        yield self.sql["topic.member.joined"].bind(group=group.id)
+        yield self.sql["topic.member.joined"].bind(group=group.id, now=now)
         return int(joined.rows[0][0])
 
     def beat(self, beats: Sequence[Beat], ttl: timedelta, now: datetime | None) -> Op[dict[int, GroupState]]:

@@ -3,7 +3,7 @@ than the patience given; see docs/decisions/012-partitions.md."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
 from ....op import Op, Query, Statement
@@ -11,8 +11,7 @@ from ....topic import Partitions
 from ...queries import fill
 from ...topics import TopicRow
 from ...upkeep import Part, PartVerdict
-from .cleanup import LOW
-from .logs import LogQueries
+from .cleanup import LOW, PLACES, UNREAD, CleanupOps
 
 AHEAD = {"day": 7, "month": 2}  # periods that are there before they begin
 _FORMAT = {"day": "%Y%m%d", "month": "%Y%m"}
@@ -35,7 +34,7 @@ def coming(strategy: Partitions, moment: datetime, count: int) -> Iterator[tuple
         moment = end
 
 
-class PartitionOps(LogQueries):
+class PartitionOps(CleanupOps):
     def partitions(self, topic: TopicRow) -> Op[list[Part]]:
         found = yield self.log(topic.id)["topic.partition.list"].bind()
         return [self._named(row[0]) for row in found.rows]
@@ -93,18 +92,23 @@ class PartitionOps(LogQueries):
         page = yield self._of(topic, part, name).bind(shard=shard, after=after, limit=limit)
         return page.rows[0][0], page.rows[0][1]
 
+    def lost_with(self, topic: TopicRow, part: Part, verdict: PartVerdict) -> Op[dict[int, int]]:
+        found = yield self._of(topic, part, "topic.partition.lost").bind(topic=topic.id, forced=verdict.forced)
+        return {row[0]: row[1] for row in found.rows}
+
     def drop_part(
-        self, topic: TopicRow, part: Part, patience: timedelta, now: datetime | None
-    ) -> Op[PartVerdict | None]:
+        self, topic: TopicRow, part: Part, lost: Mapping[int, int], patience: timedelta, now: datetime | None
+    ) -> Op[tuple[PartVerdict, dict[str, int]] | None]:
         locked = yield self.sql["topic.cleanup.lock"].bind(topic=topic.id)
         if not locked.rows:
             return None
         yield self._patience(patience)
         yield self._of(topic, part, "topic.partition.freeze").bind()
         verdict = yield from self.verdict(topic, part, now)
-        if verdict.droppable:
-            yield self._of(topic, part, "topic.partition.drop").bind()
-        return verdict
+        if not verdict.droppable:
+            return verdict, {}
+        yield self._of(topic, part, "topic.partition.drop").bind()
+        return verdict, (yield from self.count_lost(lost))
 
     def _patience(self, patience: timedelta) -> Statement:
         return self.sql["topic.partition.patience"].bind(patience=f"{patience.total_seconds() * 1000:.0f}ms")
@@ -118,6 +122,8 @@ class PartitionOps(LogQueries):
             "log_from": part.start.isoformat(),
             "log_to": part.end.isoformat(),
             "log_low": fill(LOW, self.tables.substitutions(self.quote)),
+            "log_places": fill(PLACES, self.tables.substitutions(self.quote)),
+            "log_unread": UNREAD,
             "log_nobody": "'{}'" if topic.topic.tracking == "acks" else "0",
         }
         return Query(query.name, fill(query.text, names), query.answer)

@@ -18,6 +18,7 @@ class PositionOps(RangeOps, GroupOps):
         """Needs a transaction. What members hold is refused from then on. Waits for claims that are under way."""
         yield from self._lock_groups(topic.id)
         place = yield from self.start_of(topic, to, now)
+        yield from self.promise(topic.id, place.base, now)
         yield self.sql["topic.position.start"].bind(group=group.id, since=place.since, first=place.first)
         yield from self._hold_cursors(group)
         yield self.sql["topic.position.place"].bind(group=group.id, base=place.base, now=now)

@@ -1,9 +1,10 @@
 -- What is old and done with goes, in short transactions. An event is done with when
 --
---   every group that keeps its claim (active or paused) has passed it, and nobody's mark on it is open: after `retention`
---   nobody was required to have it: after `zero_retention`
+--   every group that keeps its claim (active or paused) has passed it, and no mark on it waits for a group
+--   and it is older than `retention`; if no group was ever to have it (see {promise}), than `zero_retention`
 --   always after `max_retention`, read or not
 --
+-- What a group that is not cancelled was still to have is counted in its row, in the transaction that takes it away.
 -- Each transaction locks the topic row first, as whoever subscribes or seeks does, so no group can come to want what is
 -- being deleted. Writers do not touch it.
 
@@ -19,7 +20,7 @@ SELECT id FROM {topic} WHERE id = :topic FOR UPDATE SKIP LOCKED
 -- lies in no partition is swept; partitions go as a whole.
 {log_low},
 page AS MATERIALIZED (
-  SELECT s.shard, l.seq, l.created_at,
+  SELECT s.shard, l.seq, l.xid, l.created_at,
          l.created_at < n.at - t.max_retention AS forced,
          coalesce(low.base IS NULL OR pg_visible_in_snapshot(l.xid, b.snapshot), false) AS passed
   FROM t, n, unnest(:shards::smallint[], :afters::bigint[]) AS s(shard, after)
@@ -29,18 +30,23 @@ page AS MATERIALIZED (
     SELECT l.seq, l.xid, l.created_at FROM {log_rest} l
     WHERE l.shard = s.shard AND l.seq > s.after ORDER BY l.seq LIMIT :limit) l),
 old AS MATERIALIZED (
-  SELECT p.shard, p.seq, p.forced AND NOT p.passed AS lost
+  SELECT p.shard, p.seq, p.xid, p.created_at, p.forced
   FROM page p {log_marks}, t, n
   WHERE p.forced OR (p.passed AND {log_done})),
 locked AS MATERIALIZED (
-  SELECT l.place, o.lost FROM old o CROSS JOIN LATERAL (
+  SELECT l.place, o.* FROM old o CROSS JOIN LATERAL (
     SELECT l.ctid AS place FROM {log_rest} l WHERE l.shard = o.shard AND l.seq = o.seq FOR UPDATE SKIP LOCKED) l),
+{log_places},
+lost AS MATERIALIZED (
+  SELECT q.id, count(*) AS events FROM locked e JOIN place q ON q.shard = e.shard
+  WHERE (e.forced OR q.state = 'dead') AND {log_unread} GROUP BY q.id),
 gone AS (
   DELETE FROM {log_rest} l WHERE l.ctid = ANY(ARRAY(SELECT place FROM locked)) RETURNING l.seq)
 {log_unmark}
 SELECT p.shard, p.last,
        p.count = :limit AND p.passed AND p.newest < n.at - least(t.retention, t.zero_retention, t.max_retention),
-       (SELECT count(*) FROM gone), (SELECT count(*) FROM locked WHERE lost)
+       (SELECT count(*) FROM gone),
+       ARRAY(SELECT id FROM lost ORDER BY id), ARRAY(SELECT events FROM lost ORDER BY id)
 FROM (SELECT shard, max(seq) AS last, max(created_at) AS newest, count(*) AS count, bool_or(passed OR forced) AS passed
       FROM page GROUP BY shard) p, t, n
 
@@ -48,7 +54,7 @@ FROM (SELECT shard, max(seq) AS last, max(created_at) AS newest, count(*) AS cou
 -- How many of the oldest events could go and have not.
 {log_low}
 SELECT count(*) FROM (
-  SELECT l.seq, l.created_at, l.created_at < n.at - t.max_retention AS forced,
+  SELECT l.seq, l.xid, l.created_at, l.created_at < n.at - t.max_retention AS forced,
          coalesce(low.base IS NULL OR pg_visible_in_snapshot(l.xid, b.snapshot), false) AS passed
   FROM t, n, generate_series(0, (SELECT shards FROM t) - 1) AS s(shard)
   LEFT JOIN low ON low.shard = s.shard
@@ -57,6 +63,18 @@ SELECT count(*) FROM (
     SELECT l.seq, l.xid, l.created_at FROM {log_rest} l WHERE l.shard = s.shard ORDER BY l.seq LIMIT :limit) l) p
   {log_marks}, t, n
 WHERE p.forced OR (p.passed AND {log_done})
+
+-- name: topic.cleanup.count_lost -> rows
+UPDATE {group} g SET lost = g.lost + u.events
+FROM unnest(:groups::integer[], :events::bigint[]) AS u(id, events) WHERE g.id = u.id
+RETURNING g.name, u.events
+
+-- name: topic.cleanup.passed_over -> rows
+-- What a group loses in a shard when it is put forward to a tick.
+WITH {log_places}
+SELECT count(*) FROM place q CROSS JOIN {tick} k JOIN {log} e ON e.shard = q.shard
+WHERE q.id = :group AND q.shard = :shard AND k.topic_id = :topic AND k.tick = :tick
+  AND pg_visible_in_snapshot(e.xid, k.snapshot) AND {log_unread}
 
 -- name: topic.cleanup.letters -> rows
 -- Dead letters of groups, only where a retention for them is set.
@@ -115,10 +133,12 @@ SELECT (SELECT count(*) FROM gone), max(page.tick), count(*) FROM page
 -- name: topic.cleanup.zombies -> rows
 -- Shards, before events past the retention, of active groups that have not moved at all for `zombie_ttl`, and the newest
 -- tick that is itself past it: there they are put. A group that moves is slow, not gone, and max_retention ends its claim.
+-- One that was paused, dead or without a sign has its whole time again from when it is back.
 SELECT g.id, g.name, c.shard, c.base, k.tick
 FROM {topic} t, (SELECT coalesce(:now, clock_timestamp()) AS at) n, {group} g JOIN {cursor} c ON c.group_id = g.id,
      LATERAL (SELECT max(k.tick) AS tick FROM {tick} k WHERE k.topic_id = :topic AND k.at < n.at - t.retention) k
 WHERE t.id = :topic AND g.topic_id = t.id AND g.state = 'active' AND c.base < k.tick
+  AND g.alive_since < n.at - t.zombie_ttl
   AND NOT EXISTS (SELECT 1 FROM {cursor} m WHERE m.group_id = g.id AND m.moved_at >= n.at - t.zombie_ttl)
 ORDER BY g.id, c.shard
 

@@ -7,7 +7,7 @@ SELECT id FROM {topic} WHERE id = :topic FOR NO KEY UPDATE
 -- name: topic.group.find -> rows
 SELECT g.id, g.topic_id, t.name, g.name, g.generation, g.state, g.ordered, g.bit, g.since, g.first_seq, g.start,
        g.start_tick, g.max_attempts, g.on_exhausted, g.heartbeat_interval, g.heartbeat_timeout, g.heartbeat_at,
-       g.failures, g.stalled, g.reason, g.state_at, g.created_at
+       g.failures, g.stalled, g.reason, g.state_at, g.created_at, g.lost
 FROM {group} g JOIN {topic} t ON t.id = g.topic_id
 WHERE (:topic::text IS NULL OR t.name = :topic::text) AND (:name::text IS NULL OR g.name = :name::text)
   AND (:id::integer IS NULL OR g.id = :id::integer)
@@ -16,11 +16,11 @@ ORDER BY t.name, g.name, g.generation
 -- name: topic.group.insert -> rows
 INSERT INTO {group} (topic_id, name, generation, state, ordered, bit, since, first_seq, start, start_tick,
                      max_attempts, on_exhausted, heartbeat_interval, heartbeat_timeout, heartbeat_at, state_at,
-                     created_at, checked_at)
+                     created_at, checked_at, alive_since)
 SELECT :topic::integer, :name::text,
        1 + coalesce((SELECT max(generation) FROM {group} WHERE topic_id = :topic::integer AND name = :name::text), 0),
        'active', :ordered, :bit, :since, :first, :start, :base, :max_attempts, :on_exhausted, :interval, :timeout,
-       n.at, n.at, n.at, n.at
+       n.at, n.at, n.at, n.at, n.at
 FROM (SELECT coalesce(:now, clock_timestamp()) AS at) n
 RETURNING id
 
@@ -39,7 +39,8 @@ UPDATE {group}
 SET state = :state::text, reason = :reason, state_at = n.at, stalled = :stalled,
     failures = CASE WHEN :state::text = 'active' THEN 0 ELSE failures END,
     heartbeat_at = CASE WHEN :state::text = 'active' THEN n.at ELSE heartbeat_at END,
-    checked_at = CASE WHEN :state::text = 'active' THEN n.at ELSE checked_at END
+    checked_at = CASE WHEN :state::text = 'active' THEN n.at ELSE checked_at END,
+    alive_since = CASE WHEN :state::text = 'active' THEN n.at ELSE alive_since END
 FROM (SELECT coalesce(:now, clock_timestamp()) AS at) n
 WHERE id = :id
 
@@ -52,6 +53,23 @@ FROM (SELECT count(*) FILTER (WHERE state = 'active') AS active,
              coalesce(array_agg(id ORDER BY id) FILTER (WHERE state <> 'dead'), '{}') AS audience
       FROM {group} WHERE topic_id = :topic AND state <> 'cancelled') s
 WHERE t.id = :topic
+
+-- name: topic.group.promise -> count
+-- From this tick on there is a group that is to have the topic's events. Ended promises that are older than anything the
+-- topic may hold go.
+WITH old AS (
+  DELETE FROM {promise} p USING {topic} t
+  WHERE t.id = :topic AND p.topic_id = t.id AND p.ended_at < coalesce(:now, clock_timestamp()) - t.max_retention)
+INSERT INTO {promise} AS p (topic_id, tick, since)
+SELECT k.topic_id, k.tick, k.snapshot FROM {tick} k WHERE k.topic_id = :topic AND k.tick = :tick
+ON CONFLICT (topic_id) WHERE until IS NULL
+DO UPDATE SET tick = excluded.tick, since = excluded.since WHERE p.tick > excluded.tick
+
+-- name: topic.group.end_promise -> count
+-- Nobody is left to have what comes now.
+UPDATE {promise} p SET until = pg_current_snapshot(), ended_at = coalesce(:now, clock_timestamp())
+WHERE p.topic_id = :topic AND p.until IS NULL
+  AND NOT EXISTS (SELECT 1 FROM {group} g WHERE g.topic_id = :topic AND g.state <> 'cancelled')
 
 -- name: topic.group.drop_cursors -> count
 DELETE FROM {cursor} WHERE group_id = :id

@@ -56,3 +56,11 @@ FROM {group} g WHERE g.id = c.group_id AND g.topic_id = :topic AND c.target = 0
 
 -- name: topic.incarnation.starts -> count
 UPDATE {group} SET start_tick = 0 WHERE topic_id = :topic
+
+-- name: topic.incarnation.promise -> count
+-- Which of the old events somebody was to have cannot be told any more: all, if there is any promise.
+WITH p AS (DELETE FROM {promise} WHERE topic_id = :topic RETURNING until IS NULL AS open)
+INSERT INTO {promise} (topic_id, tick, since, until, ended_at)
+SELECT :topic::integer, 0, '1:1:', CASE WHEN NOT bool_or(p.open) THEN pg_current_snapshot() END,
+       CASE WHEN NOT bool_or(p.open) THEN coalesce(:now, clock_timestamp()) END
+FROM p HAVING count(*) > 0

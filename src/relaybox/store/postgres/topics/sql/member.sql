@@ -10,7 +10,13 @@ FROM (SELECT coalesce(:now, clock_timestamp()) AS at) n
 RETURNING id
 
 -- name: topic.member.joined -> count
-UPDATE {group} SET joins = joins + 1 WHERE id = :group
+-- A sign of life too; after a silence for which it could have been declared dead the group has all its time again.
+UPDATE {group} g
+SET joins = g.joins + 1,
+    heartbeat_at = CASE WHEN g.heartbeat_at <= n.at - g.heartbeat_interval THEN n.at ELSE g.heartbeat_at END,
+    alive_since = CASE WHEN g.heartbeat_at < n.at - g.heartbeat_timeout THEN n.at ELSE g.alive_since END
+FROM (SELECT coalesce(:now, clock_timestamp()) AS at) n
+WHERE g.id = :group
 
 -- name: topic.member.beat -> rows
 -- Rows are locked by id, so that two batches cannot wait for one another. A group is stamped once per interval.
@@ -32,7 +38,10 @@ quiet AS MATERIALIZED (
     AND g.heartbeat_at <= n.at - g.heartbeat_interval
   ORDER BY g.id FOR NO KEY UPDATE OF g SKIP LOCKED),
 stamped AS (
-  UPDATE {group} g SET heartbeat_at = n.at FROM quiet, n WHERE g.id = quiet.id)
+  UPDATE {group} g
+  SET heartbeat_at = n.at,
+      alive_since = CASE WHEN g.heartbeat_at < n.at - g.heartbeat_timeout THEN n.at ELSE g.alive_since END
+  FROM quiet, n WHERE g.id = quiet.id)
 SELECT beat.id, g.state FROM beat JOIN {group} g ON g.id = beat.group_id
 
 -- name: topic.member.leave -> rows

@@ -26,12 +26,27 @@ LOCK TABLE ONLY {log_part} IN SHARE MODE
 
 -- name: topic.partition.verdict -> rows
 -- Whether a partition may go: `aged`, past the retention; `forced`, past the longest one; `unread`, some group that keeps
--- its claim has not passed all of it.
-{log_low}
+-- its claim has not passed all of it. Of an event that no group was ever to have the retention is `zero_retention`. Where
+-- the first and the last transaction do not show that all events are of one kind, the longer of both.
+{log_low},
+edge AS MATERIALIZED (
+  SELECT (SELECT p.xid FROM {log_part} p ORDER BY p.xid LIMIT 1) AS first,
+         (SELECT p.xid FROM {log_part} p ORDER BY p.xid DESC LIMIT 1) AS last),
+promised AS MATERIALIZED (
+  SELECT coalesce(bool_or(f.found), false) AS partly,
+         coalesce(bool_or(e.first >= pg_snapshot_xmax(r.since)
+                          AND (r.until IS NULL OR e.last < pg_snapshot_xmin(r.until))), false) AS whole
+  FROM edge e CROSS JOIN {promise} r CROSS JOIN LATERAL (
+    SELECT EXISTS (
+      SELECT 1 FROM {log_part} p
+      WHERE p.xid >= pg_snapshot_xmin(r.since) AND (r.until IS NULL OR p.xid < pg_snapshot_xmax(r.until))
+        AND NOT pg_visible_in_snapshot(p.xid, r.since)
+        AND (r.until IS NULL OR pg_visible_in_snapshot(p.xid, r.until))) AS found) f
+  WHERE r.topic_id = :topic)
 SELECT '{log_to}'::timestamptz <= n.at - CASE
-         WHEN NOT EXISTS (SELECT 1 FROM kept) AND t.tracking = 'offset' THEN t.zero_retention
-         WHEN '{log_from}'::timestamptz >= (SELECT min(created_at) FROM kept) AND t.tracking = 'offset' THEN t.retention
-         ELSE greatest(t.retention, t.zero_retention) END AS aged,
+         WHEN promised.whole THEN t.retention
+         WHEN promised.partly THEN greatest(t.retention, t.zero_retention)
+         ELSE t.zero_retention END AS aged,
        '{log_to}'::timestamptz <= n.at - t.max_retention AS forced,
        EXISTS (
          SELECT 1 FROM low LEFT JOIN {tick} b ON b.topic_id = :topic AND b.tick = low.base
@@ -39,7 +54,14 @@ SELECT '{log_to}'::timestamptz <= n.at - CASE
            SELECT 1 FROM {log_part} p
            WHERE p.xid >= pg_snapshot_xmin(b.snapshot) AND p.shard = low.shard
              AND NOT pg_visible_in_snapshot(p.xid, b.snapshot))) AS unread
-FROM t, n
+FROM t, n, promised
+
+-- name: topic.partition.lost -> rows
+-- What groups lose with a partition: those that are dead, and if it is `forced`, all.
+WITH {log_places}
+SELECT q.id, count(*) FROM place q JOIN {log_part} e ON e.shard = q.shard
+WHERE (:forced OR q.state = 'dead') AND {log_unread}
+GROUP BY q.id ORDER BY q.id
 
 -- name: topic.partition.incomplete -> rows
 SELECT EXISTS (

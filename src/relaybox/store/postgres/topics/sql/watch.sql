@@ -5,12 +5,13 @@ SELECT name, block_writes FROM {topic} WHERE semantics = 'pub_sub' AND active = 
 
 -- name: topic.watch.still -> rows
 -- Groups that have not moved in some shard for `patience` although there is more than `few` behind it, about.
-SELECT t.name, g.name, max(n.at - c.moved_at), max(h.ceil - coalesce(b.ceil, 0))
+SELECT t.name, g.name, max(n.at - greatest(c.moved_at, g.alive_since)), max(h.ceil - coalesce(b.ceil, 0))
 FROM {group} g JOIN {topic} t ON t.id = g.topic_id JOIN {cursor} c ON c.group_id = g.id
      JOIN {head} d ON d.topic_id = t.id JOIN {tick} h ON h.topic_id = t.id AND h.tick = d.tick
      LEFT JOIN {tick} b ON b.topic_id = t.id AND b.tick = c.base,
      (SELECT coalesce(:now, clock_timestamp()) AS at) n
-WHERE g.state = 'active' AND c.moved_at < n.at - :patience::interval AND (c.target IS NOT NULL OR c.base < d.tick)
+WHERE g.state = 'active' AND g.alive_since < n.at - :patience::interval
+  AND c.moved_at < n.at - :patience::interval AND (c.target IS NOT NULL OR c.base < d.tick)
   AND h.ceil - coalesce(b.ceil, 0) > :few
 GROUP BY 1, 2 ORDER BY 1, 2
 
