@@ -192,6 +192,17 @@ class Ingested(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class Accepted(Fact):
+    """An inbox was given messages: so many were new, so many were there already. With a handle of the caller's, its
+    transaction is still open."""
+
+    stage: ClassVar[str] = "write"
+    inbox: str
+    count: int
+    duplicates: int
+
+
+@dataclass(frozen=True, slots=True)
 class Alert(Fact):
     """Somebody should look: a group died or was moved, a consumer is silent, storage runs full … `name` says which."""
 

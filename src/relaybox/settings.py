@@ -78,7 +78,8 @@ class Settings:
     purge_interval: timedelta = _knob(timedelta(hours=1), "pause between two purges")
     inbox_enabled: bool = _knob(True, "process and ingest inboxes; off: both stand still, and what is accepted waits")
     inbox_processed_retention: timedelta | None = _knob(
-        timedelta(hours=72), "inbox: drain processed messages older than this; none: never"
+        timedelta(hours=72),
+        "inbox: processors drain processed messages older than this, unless the inbox keeps its own; none: never",
     )
     inbox_dlq_retention: timedelta | None = _knob(None, "inbox: drain dead letters this long after death; none: never")
     inbox_seen_retention: timedelta | None = _knob(

@@ -209,6 +209,20 @@ def test_alerts(ask: Callable[..., Any], relaybox: Command, url: str) -> None:
     assert "nothing new" in relaybox("inbox", "alerts", "--url", url).stdout
 
 
+def test_attempts_can_be_changed(relaybox: Command, url: str) -> None:
+    relaybox("inbox", "create", "--inbox", "tried", "--max-attempts", "5", "--url", url)
+    relaybox("inbox", "configure", "--inbox", "tried", "--max-attempts", "2", "--url", url)
+    with Inbox(url, "tried") as inbox:
+        inbox.process(no_odd_ones, settings=QUICK)
+        assert inbox.store.limits == {"max_attempts": 2}
+    relaybox("inbox", "create", "--inbox", "tried", "--if-not-exists", "--max-attempts", "3", "--url", url)
+    with Inbox(url, "tried") as inbox:
+        inbox.process(no_odd_ones, settings=QUICK)
+        assert inbox.store.limits == {"max_attempts": 3}
+    relaybox("inbox", "configure", "--inbox", "tried", "--max-attempts", "0", "--url", url, exit_code=2)
+    relaybox("inbox", "configure", "--inbox", "gone", "--max-attempts", "2", "--url", url, exit_code=1)
+
+
 def test_an_inbox_that_is_not_there(relaybox: Command, url: str, tmp_path: Path) -> None:
     for command in ("list", "health", "stats", "gaps", "alerts"):
         relaybox("inbox", command, "--inbox", "gone", "--url", url, exit_code=1)

@@ -90,6 +90,19 @@ async def test_without_redis_everything_is_handled_if_so_wished(
         assert "on_unavailable is open" in caplog.text
 
 
+async def test_a_mark_that_cannot_be_deleted_is_an_error_or_a_log_line(
+    server: RedisServer, is_async: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    options: dict[str, Any] = {"is_async": is_async, "mode": "setnx"}
+    async with guarding(server, **options) as closed, guarding(server, **options, on_unavailable="open") as opened:
+        server.stop()
+        with pytest.raises(GuardUnavailable, match="'m1' may stay marked"):
+            await closed.call("delete", "m1")
+        await opened.call("delete", "m1")
+    assert "'m1' may stay marked" in caplog.text
+    assert "on_unavailable is open" in caplog.text
+
+
 async def test_a_redis_that_hangs_costs_the_timeout(server: RedisServer, is_async: bool) -> None:
     async with guarding(server, is_async=is_async, timeout="500ms") as guard:
         async with guard("m1"):

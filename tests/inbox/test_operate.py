@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flow.kit import one, rows
-from relaybox import ConfigError, Event, Reject
+from flow.kit import Probe, one, rows
+from relaybox import ConfigError, Event, Reject, Settings
+from relaybox.clock import SystemClock
+from relaybox.errors import SchemaMissing
 from relaybox.inbox import Inbox, InboxStatus, MessageFilter, Retention, Thresholds
+from relaybox.lifecycle import Accepted, Fact, Purged
+from relaybox.settings import load
 from relaybox.store.inbox_operate import Pace, judge
 from relaybox.testing.clock import ManualClock
 
 from .effects import QUICK
-from .kit import Twin, arrived, message_ids, pending_ids, seen_ids
+from .kit import Twin, arrived, fresh_url, message_ids, pending_ids, seen_ids
+from .their_table import Theirs
 
 NASTY = ["'; DROP TABLE inbox; --", "a\\' OR 1=1", '"x"', "%s", ":name", "{seen}", "$1", "ü✓", "a ", "a"]
 
@@ -191,9 +199,6 @@ async def test_dead_letters_are_kept_for_ever_by_default(url: str) -> None:
 
 
 async def test_a_processor_drains_in_the_background(url: str) -> None:
-    from flow.kit import Probe
-    from relaybox.lifecycle import Purged
-
     probe = Probe()
     with Inbox(url) as inbox:
         filled(inbox)
@@ -201,6 +206,142 @@ async def test_a_processor_drains_in_the_background(url: str) -> None:
         with inbox.processor(accept_all_but_odd, retention=quick, observers=[probe], settings=QUICK):
             await probe.until(lambda: probe.of(Purged))
     assert len(message_ids(url)) == 5
+
+
+def said(way: str, folder: Path, **values: str) -> Settings:
+    """Settings as a program, its environment or its file say them."""
+    quick = {"poll_interval": "20ms"} | values
+    if way == "file":
+        file = folder / "relaybox.toml"
+        file.write_text("".join(f'{name} = "{value}"\n' for name, value in quick.items()))
+        return load(file=file).settings
+    if way == "environment":
+        return load(environment={f"RELAYBOX_{name.upper()}": value for name, value in quick.items()}).settings
+    return load(quick).settings
+
+
+@pytest.mark.parametrize("way", ["argument", "environment", "file"])
+async def test_a_processor_keeps_to_the_settings(url: str, is_async: bool, way: str, tmp_path: Path) -> None:
+    settings = said(
+        way,
+        tmp_path,
+        inbox_processed_retention="1ms",
+        inbox_dlq_retention="1ms",
+        inbox_drain_interval="20ms",
+        inbox_drain_batch_size="2",
+    )
+    probe = Probe()
+    with Inbox(url) as inbox:
+        filled(inbox)
+    async with Twin(url, is_async=is_async) as twin:
+        options = {"settings": settings, "observers": [probe]}
+        processor = twin.raw.processor(accept_all_but_odd, **options)
+        async with processor if is_async else entered(processor):
+            await probe.until(lambda: sum(fact.count for fact in probe.of(Purged)) == 10)
+    assert message_ids(url) == []
+    assert len(seen_ids(url)) == 10
+
+
+@asynccontextmanager
+async def entered(processor: Any) -> AsyncIterator[None]:
+    with processor:
+        yield
+
+
+async def test_nobody_said_anything_and_an_inbox_does_not_grow_for_ever(url: str) -> None:
+    clock, probe = ManualClock(), Probe()
+    with Inbox(url, clock=clock) as inbox:
+        filled(inbox)
+        clock.advance(73 * 3600)
+        inbox.accept(None, arrived(100))
+        with inbox.processor(accept_all_but_odd, settings=QUICK, observers=[probe]) as processor:
+            await probe.until(lambda: probe.of(Purged) and processor.processed.done == 1)
+        assert [message.event.payload["n"] for message in inbox.messages("processed")] == [100]
+        assert inbox.count_dead() == 5
+        clock.advance(73 * 3600)
+        inbox.process(accept_all_but_odd, settings=QUICK, retention=None)
+        assert len(inbox.messages("processed")) == 1, "a processor that is told to keep everything"
+
+
+async def test_ages_are_of_the_database(url: str, is_async: bool) -> None:
+    """A client whose clock is days ahead deletes nothing too early."""
+
+    class Ahead(SystemClock):
+        def now(self) -> datetime:
+            return super().now() + timedelta(days=365)
+
+    with Inbox(url) as inbox:
+        filled(inbox)
+    async with Twin(url, is_async=is_async, clock=Ahead()) as twin:
+        drained = await twin.call("drain", Retention(dead=timedelta(days=1)))
+        assert (drained.processed, drained.dead, drained.seen) == (0, 0, 0)
+
+
+# -- what is agreed on ------------------------------------------------------------------------------------
+
+
+async def test_attempts_can_be_changed(engine: str, tmp_path: Path, is_async: bool) -> None:
+    url = fresh_url(engine, tmp_path)
+    probe = Probe()
+
+    def fail(event: Event, _: Any) -> None:
+        raise ValueError
+
+    async with Twin(url, "box", is_async=is_async) as twin:
+        with pytest.raises(SchemaMissing):
+            await twin.call("configure", max_attempts=1)
+        await twin.call("create", max_attempts=5, retention=Retention(processed=timedelta(hours=1)))
+        for wrong in ({}, {"max_attempts": 0}, {"max_attempts": True}):
+            with pytest.raises(ConfigError, match="max_attempts"):
+                await twin.call("configure", **wrong)
+        await twin.call("configure", max_attempts=1)
+        await twin.call("accept", None, arrived(1))
+    with Inbox(url, "box") as inbox:
+        with inbox.processor(fail, settings=QUICK, observers=[probe]) as processor:
+            await probe.until(lambda: processor.processed.dead == 1)
+        assert inbox.dead()[0].attempts == 1
+        inbox.configure(retention=Retention(processed=timedelta(hours=2)))
+        inbox.process(fail, settings=QUICK)
+        assert inbox.store.limits["max_attempts"] == 1
+        assert inbox.store.limits["retention"]["processed"] == 7200
+
+
+def test_attempts_of_an_adopted_table_can_be_changed(engine: str, tmp_path: Path) -> None:
+    url = fresh_url(engine, tmp_path)
+    theirs, probe = Theirs(url), Probe()
+    theirs.insert("a", 1)
+
+    def fail(event: Event, _: Any) -> None:
+        raise ValueError
+
+    with Inbox(url, "box") as inbox:
+        inbox.adopt("orders_in")
+        inbox.configure(max_attempts=1)
+    with Inbox(url, "box") as inbox:
+        with inbox.processor(fail, settings=QUICK, observers=[probe]) as processor:
+            probe.wait(lambda: processor.processed.dead == 1)
+        assert rows(url, "SELECT retry_count FROM orders_in") == [(1,)]
+        assert inbox.process(fail, settings=QUICK).retried == 0
+        inbox.configure(max_attempts=3)
+    with Inbox(url, "box") as inbox:
+        assert inbox.process(lambda *_: None, settings=QUICK).done == 1, "its attempts are below the limit again"
+
+
+# -- accepting --------------------------------------------------------------------------------------------
+
+
+async def test_duplicates_are_counted(url: str, is_async: bool) -> None:
+    facts: list[Fact] = []
+    async with Twin(url, is_async=is_async, observers=[facts.append]) as twin:
+        await twin.call("accept", None, arrived(1, id="a"))
+        await twin.call("accept", None, arrived(1, id="a"))
+        await twin.call("accept_all", None, [arrived(1, id="a"), arrived(2, id="b"), arrived(2, id="b")])
+    told = [fact for fact in facts if isinstance(fact, Accepted)]
+    assert [(fact.inbox, fact.count, fact.duplicates) for fact in told] == [
+        ("inbox", 1, 0),
+        ("inbox", 0, 1),
+        ("inbox", 1, 2),
+    ]
 
 
 # -- views ------------------------------------------------------------------------------------------------

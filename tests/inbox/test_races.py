@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from flow.kit import one
-from relaybox import Event
+from relaybox import Event, Reject
 from relaybox.drivers import open_sync
 from relaybox.drivers.spi import Connection
 from relaybox.errors import StoreBusy
-from relaybox.inbox import Inbox
+from relaybox.inbox import Inbox, Retention
 from relaybox.op import run
 
 from .kit import PATIENCE, WAITING, arrived, fresh_url, holds, message_ids, migrated, pending_ids, seen_ids
@@ -89,7 +89,7 @@ async def test_an_id_is_known_while_its_message_is_drained(server: str, ending: 
         inbox.accept(None, event)
         inbox.process(lambda event, connection: None)
         drain.begin()
-        assert run(inbox.store.drain_processed(tomorrow, 10), drain) == 1
+        assert run(inbox.store.drain_processed(timedelta(0), 10, tomorrow), drain) == 1
         answers = [threads.submit(inbox.accept_all, None, batch) for batch in ([event], [event, other])]
         if server == "postgres":
             await until(lambda: one(url, WAITING[server]) == 2, "two waiting transactions")
@@ -97,6 +97,64 @@ async def test_an_id_is_known_while_its_message_is_drained(server: str, ending: 
         assert [answer.result(PATIENCE) for answer in answers] == [[False], [False, True]]
     assert message_ids(url) == ([other.id] if ending == "commit" else [event.id, other.id])
     assert sorted(seen_ids(url)) == sorted([event.id, other.id])
+
+
+@pytest.mark.parametrize("kind", ["processed", "dead"])
+@pytest.mark.parametrize("ending", ["commit", "rollback"])
+@pytest.mark.parametrize("server", SERVERS)
+async def test_a_replay_waits_for_a_drain_and_tells_what_is_due(
+    server: str, ending: str, kind: str, tmp_path: Path
+) -> None:
+    url = migrated(fresh_url(server, tmp_path))
+    event = arrived(1)
+
+    def handle(event: Event, connection: Any) -> None:
+        if kind == "dead":
+            raise Reject("no")
+
+    with Inbox(url) as inbox, two_connections(url) as (drain, _), ThreadPoolExecutor(1) as threads:
+        inbox.accept(None, event)
+        inbox.process(handle)
+        drain.begin()
+        op = inbox.store.drain_processed if kind == "processed" else inbox.store.drain_dead
+        assert run(op(timedelta(0), 10, None), drain) == 1
+        replay = threads.submit(inbox.replay, [event.id])
+        await until(lambda: one(url, WAITING[server]) == 1, "waiting transaction")
+        getattr(drain, ending)()
+        due = [] if ending == "commit" else [event.id]
+        assert replay.result(PATIENCE) == due
+        assert pending_ids(url) == due
+        assert inbox.process(lambda event, connection: event.payload).done == len(due)
+
+
+@pytest.mark.parametrize("server", SERVERS)
+async def test_of_two_replays_one_tells_that_a_message_is_due(server: str, tmp_path: Path) -> None:
+    url = migrated(fresh_url(server, tmp_path))
+    event = arrived(1)
+    with Inbox(url) as inbox, two_connections(url) as (first, _), ThreadPoolExecutor(1) as threads:
+        inbox.accept(None, event)
+        inbox.process(lambda event, connection: None)
+        first.begin()
+        assert run(inbox.store.replay_messages([event.id], None), first) == [event.id]
+        second = threads.submit(inbox.replay, [event.id])
+        await until(lambda: one(url, WAITING[server]) == 1, "waiting transaction")
+        first.commit()
+        assert second.result(PATIENCE) == []
+        assert inbox.process(lambda event, connection: None).done == 1
+
+
+def test_every_message_that_is_replayed_beside_a_drain_has_its_payload(url: str) -> None:
+    with Inbox(url) as inbox, ThreadPoolExecutor(1) as threads:
+        inbox.accept_all(None, [arrived(n) for n in range(300)])
+        inbox.process(lambda event, connection: None)
+        drain = threads.submit(inbox.drain, Retention(processed=timedelta(0), batch=5))
+        replayed = inbox.replay_all(processed=True)
+        drained = drain.result(PATIENCE).processed
+        assert replayed == inbox.status().pending
+        assert replayed + drained == 300
+        seen: list[int] = []
+        inbox.process(lambda event, connection: seen.append(event.payload["n"]), retention=None)
+        assert len(set(seen)) == replayed
 
 
 async def test_sqlite_lets_one_transaction_write_at_a_time(tmp_path: Path) -> None:

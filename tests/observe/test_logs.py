@@ -10,6 +10,7 @@ import pytest
 
 from relaybox import lifecycle
 from relaybox.lifecycle import (
+    Accepted,
     Alert,
     CircuitChanged,
     Claimed,
@@ -61,6 +62,7 @@ LEVELS: list[tuple[Fact, int]] = [
     (KeysChosen(5, 3), logging.DEBUG),
     (Published("kafka", 5, 0.1), logging.DEBUG),
     (Ingested("kafka", 4, 1, 1, 0.1), logging.DEBUG),
+    (Accepted("orders", 4, 1), logging.DEBUG),
     (Cleaned(100, 1, 0.2), logging.INFO),
     (EventsLost("orders", "mail", 3), logging.DEBUG),
     (Detected(1, 100), logging.DEBUG),

@@ -7,12 +7,14 @@ import sys
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from flow.kit import rows
 from relaybox import AsyncOutbox, Event, Outbox, Topic
+from relaybox.clock import SystemClock
 from relaybox.drivers import open_async, open_sync
 from relaybox.errors import (
     BatchLost,
@@ -413,6 +415,26 @@ def test_from_an_outbox_to_a_consumer() -> None:
         assert outbox.topics.groups.health("orders", "billing").processed == 1
         assert outbox.topics.groups.remove("orders", "billing")
         assert outbox.topics.groups.list() == []
+
+
+def test_extending_answers_with_the_time_of_the_database() -> None:
+    class Wrong(SystemClock):
+        def now(self) -> datetime:
+            return super().now() + timedelta(minutes=10)
+
+    url = fresh_url()
+    with Outbox(url, clock=Wrong()) as outbox:
+        outbox.migrate()
+        outbox.topics.configure(Topic.pub_sub("orders"))
+        outbox.topics.groups.create("orders", "billing")
+        with outbox.transaction() as transaction:
+            outbox.write(transaction, Event("OrderPlaced", {}, topic="orders"))
+        with outbox.topics.consumer("orders", group="billing") as consumer:
+            batch = consumer.poll()
+            until = consumer.extend(batch, timedelta(minutes=1))
+            [(written,)] = rows(url, "SELECT max(until) FROM outbox_event_range")
+            assert until == written
+            assert consumer.extend() <= datetime.now(UTC) + timedelta(seconds=40), "of the database, by the default"
 
 
 async def test_from_an_async_outbox_to_a_consumer() -> None:

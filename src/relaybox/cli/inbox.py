@@ -24,6 +24,7 @@ from .output import age, confirm, console, emit, emit_list, fail, first_line, sa
 app = typer.Typer(help="Messages of other services: look, replay, drain.", no_args_is_help=True)
 app.command("create")(inbox_tables.create)
 app.command("adopt")(inbox_tables.adopt)
+app.command("configure")(inbox_tables.configure)
 app.command("drop")(inbox_tables.drop)
 
 PAGE = 500

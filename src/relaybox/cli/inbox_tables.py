@@ -1,4 +1,4 @@
-"""`relaybox inbox create`, `adopt` and `drop`: the tables of an inbox come and go."""
+"""`relaybox inbox create`, `adopt`, `configure` and `drop`: making, changing and removing an inbox."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ def create(
     with _inbox(target, inbox, may_create=True) as box:
         if if_not_exists:
             box.migrate()
+            if max_attempts is not None:
+                box.configure(max_attempts=max_attempts)
         else:
             box.create(max_attempts=max_attempts)
     say(f"inbox {inbox} is there")
@@ -55,6 +57,17 @@ def adopt(
     say(f"table {table} is inbox {inbox} now; {waiting} rows wait")
     for hint in adoption.hints:
         say(f"hint: {hint}")
+
+
+def configure(
+    context: typer.Context,
+    max_attempts: Annotated[int, typer.Option(min=1, help="attempts before a message becomes a dead letter")],
+    inbox: Name = "inbox",
+) -> None:
+    """Change what create or adopt agreed on, for all processors from their next start on."""
+    with _inbox(target_of(context), inbox) as box:
+        box.configure(max_attempts=max_attempts)
+    say(f"inbox {inbox}: {max_attempts} attempts, for every processor from its next start on")
 
 
 def drop(

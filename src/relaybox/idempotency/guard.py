@@ -173,6 +173,13 @@ class _Shared:
         if not kept:
             raise LeaseLost(self.terms.consumer, held.key)
 
+    def _delete(self, held: Held) -> Steps[None]:
+        try:
+            yield from self._marks.delete(held.key)
+        except GuardUnavailable as error:
+            stays = f"{held.key!r} may stay marked for {self.terms.ttl}: delivered again, it counts as handled"
+            self._allow(error, stays)
+
     @contextmanager
     def _leaving(self, held: Held) -> Iterator[None]:
         """The block has failed and its error is on the way: nothing here may hide it."""
@@ -297,7 +304,7 @@ class Guard(_Shared):
     def delete(self, event: str | Event) -> None:
         """Plain mode: after a failure, so that redelivery works."""
         self._plain()
-        self._run(self._marks.delete(self._held(event).key))
+        self._run(self._delete(self._held(event)))
 
     def mark(self, handle: Any, event: str | Event) -> bool:
         """Mark in the handle's own transaction, with the effect. Waits for another that marks the same message.
@@ -401,7 +408,7 @@ class AsyncGuard(_Shared):
 
     async def delete(self, event: str | Event) -> None:
         self._plain()
-        await self._run(self._marks.delete(self._held(event).key))
+        await self._run(self._delete(self._held(event)))
 
     async def mark(self, handle: Any, event: str | Event) -> bool:
         held = self._held(event)

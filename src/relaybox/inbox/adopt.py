@@ -53,6 +53,12 @@ class Making:
             table, table_schema or self._store.tables.schema, columns or Columns(), attempts, limits
         )
 
+    def configure(self, max_attempts: int | None, retention: Retention | None) -> Op[None]:
+        limits = limits_to(max_attempts, retention)
+        if not limits:
+            raise ConfigError("expected max_attempts or retention, got neither; what is not given stays as it is")
+        return self._store.configure(limits)
+
     def drop(self, cascade: bool, if_exists: bool, force: bool) -> Op[Dropped | None]:
         now = self._clock.database_now()
         return self._store.drop(cascade=cascade, if_exists=if_exists, force=force, now=now)

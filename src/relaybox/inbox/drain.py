@@ -61,14 +61,15 @@ class Retention:
             interval=settings.inbox_drain_interval,
         )
 
-    def due(self, now: datetime) -> Iterator[tuple[Kind, datetime]]:
+    def ages(self) -> Iterator[tuple[Kind, timedelta]]:
+        """What to do, and from which age on."""
         ages: tuple[tuple[Kind, timedelta | None], ...] = (
             ("processed", self.processed),
             ("dead", self.dead),
             ("seen", self.seen),
         )
-        yield from ((kind, now - age) for kind, age in ages if age is not None)
-        yield "folded", now
+        yield from ((kind, age) for kind, age in ages if age is not None)
+        yield "folded", timedelta(0)
 
 
 @dataclass(slots=True)
@@ -84,21 +85,22 @@ class Drained:
         setattr(self, kind, getattr(self, kind) + count)
 
 
-def drain_op(store: InboxStore, kind: Kind, before: datetime, limit: int) -> Op[int]:
+def drain_op(store: InboxStore, kind: Kind, age: timedelta, limit: int, now: datetime | None) -> Op[int]:
     match kind:
         case "processed":
-            return store.drain_processed(before, limit)
+            return store.drain_processed(age, limit, now)
         case "dead":
-            return store.drain_dead(before, limit)
+            return store.drain_dead(age, limit, now)
         case "seen":
-            return store.drain_seen(before, limit)
+            return store.drain_seen(age, limit, now)
         case "folded":
             return store.fold(limit * FOLD)
         case _:
             assert_never(kind)
 
 
-KEEP_ALL = Retention(processed=None, dead=None, seen=None, interval=timedelta(seconds=10))
+KEEP_ALL = Retention(processed=None, dead=None, seen=None, interval=timedelta(days=1))
+FOLD_EVERY = timedelta(seconds=10)  # at least: who reads the numbers adds up what was not folded
 
 
 class DrainService:
@@ -110,6 +112,7 @@ class DrainService:
         self._retention = retention
         self._observers = observers
         self._clock = clock
+        self._next = clock.monotonic()  # drain, and not only fold
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -121,22 +124,27 @@ class DrainService:
         await cancelled(self._task)
 
     async def _step(self) -> None:
-        drained = await drain(self._db, self._store, self._retention, self._clock)
+        retention, interval = self._retention, self._retention.interval.total_seconds()
+        if self._clock.monotonic() < self._next:
+            retention = KEEP_ALL
+        else:
+            self._next = self._clock.monotonic() + interval
+        drained = await drain(self._db, self._store, retention, self._clock)
         if drained.processed or drained.dead:
             self._observers(Purged(drained.processed + drained.dead))
-        await self._clock.sleep(self._retention.interval.total_seconds())
+        await self._clock.sleep(min(interval, FOLD_EVERY.total_seconds()))
 
 
 async def drain(db: AsyncRunner, store: InboxStore, retention: Retention, clock: Clock) -> Drained:
     """Batch by batch, a transaction each."""
     drained = Drained()
-    for kind, before in retention.due(clock.now()):
+    for kind, age in retention.ages():
         gone = retention.batch
         if kind == "folded" and not await db.run(store.unfolded(), tx=False):
             continue
         while gone >= retention.batch:
             faults.hit("purge.before")
-            gone = await db.run(drain_op(store, kind, before, retention.batch))
+            gone = await db.run(drain_op(store, kind, age, retention.batch, clock.database_now()))
             faults.hit("purge.after")
             drained.add(kind, gone)
     return drained

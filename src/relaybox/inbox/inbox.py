@@ -27,7 +27,7 @@ from ..drivers import open_async, open_sync, parse, wrap
 from ..drivers.spi import AsyncConnection, AsyncRunner, Connection, Runner
 from ..errors import ConfigError, InvalidEvent, NoTransaction
 from ..event import Event
-from ..lifecycle import Alert
+from ..lifecycle import Accepted, Alert, Observer, Observers
 from ..op import Op, arun, run
 from ..runtime.wakeups import Notifier, ThreadNotifier
 from ..store.inbox import InboxStatus, InboxStore, InboxTables, check_source, open_inbox_store
@@ -61,11 +61,12 @@ def check_events(events: Sequence[Event]) -> None:
 class _Shared:
     """What the twins have in common: the checks before anything reaches the database."""
 
-    def __init__(self, target: Any, store: InboxStore, plan: Plan, clock: Clock) -> None:
+    def __init__(self, target: Any, store: InboxStore, plan: Plan, observers: Sequence[Observer], clock: Clock) -> None:
         self.store = store
         self.name = store.tables.event
         self._target = target
         self._plan = plan
+        self._observers = Observers(observers)
         self._clock = clock
         self._processors: set[Callable[[], None]] = set()
         self._operations = Operations(store, plan, clock)
@@ -114,6 +115,12 @@ class _Shared:
             self._notifier.later()
         return connection
 
+    def _counted(self, answers: list[bool]) -> list[bool]:
+        if self._observers:
+            new = sum(answers)
+            self._observers(Accepted(self.name, new, len(answers) - new))
+        return answers
+
     def _waker(self) -> Callable[[], None]:
         """For a commit that may happen in any thread."""
         return self._wake
@@ -130,12 +137,13 @@ class Inbox(_Shared):
         schema: str | None = None,
         order: Order | None = None,
         priority: Priority | None = None,
+        observers: Sequence[Observer] = (),
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         plan = Plan(order, priority)
         tables = InboxTables(name, schema)
         self._db: Runner = open_sync(target)
-        super().__init__(target, open_inbox_store(self._db.dialect, tables), plan, clock)
+        super().__init__(target, open_inbox_store(self._db.dialect, tables), plan, observers, clock)
         self._together = Together(self._alone, self._accept_together)
         if self.store.capabilities.listen:
             self._notifier = ThreadNotifier(self._notify)
@@ -164,6 +172,11 @@ class Inbox(_Shared):
         """Use a table that is there as this inbox, without changing it. Its rows wait until their processed_at is set.
         Raises InboxTableNotFound, InboxColumnMissing, InboxColumnUnfit, InboxAlreadyExists before anything is made."""
         return self._db.run(self._making.adopt(table, columns, table_schema, max_attempts, retention))
+
+    def configure(self, *, max_attempts: int | None = None, retention: Retention | None = None) -> None:
+        """Change what create() or adopt() agreed on, for all processors from their next start on. What is not given
+        stays as it is."""
+        self._db.run(self._making.configure(max_attempts, retention))
 
     def drop(self, *, cascade: bool = False, if_exists: bool = False, force: bool = False) -> Dropped | None:
         """Remove what relaybox made; the messages only with `cascade`, an adopted table never. None: there was nothing.
@@ -204,13 +217,13 @@ class Inbox(_Shared):
         connection = self._connection(handle)
         if connection.is_async:
             raise ConfigError(f"{type(handle).__qualname__} is an async handle; use AsyncInbox")
-        return run(op, connection)
+        return self._counted(run(op, connection))
 
     def _accept(self, events: Sequence[Event], source: str | None, letters: Letters = None) -> list[bool]:
         op, tx = self._op(events, source, letters)
         answers = self._db.run(op, tx=tx)
         self._wake()
-        return answers
+        return self._counted(answers)
 
     def _alone(self, event: Event, source: str | None) -> bool:
         return self._accept((event,), source)[0]
@@ -218,7 +231,7 @@ class Inbox(_Shared):
     def _accept_together(self, events: Sequence[Event], sources: Sequence[str | None]) -> list[bool]:
         answers = self._db.run(self.store.accept_together(events, sources, self._clock.database_now()), tx=False)
         self._wake()
-        return answers
+        return self._counted(answers)
 
     def processor(self, handler: MessageHandler, **options: Unpack[Options]) -> Processor:
         """Processes in the background while its `with` block runs."""
@@ -320,10 +333,11 @@ class Inbox(_Shared):
     def drain(self, retention: Retention | None = None) -> Drained:
         """Delete what is older than it shall be kept."""
         retention, drained = retention or Retention(), Drained()
-        for kind, before in retention.due(self._clock.now()):
+        for kind, age in retention.ages():
             gone = retention.batch
             while gone >= retention.batch:
-                gone = self._db.run(drain_op(self.store, kind, before, retention.batch))
+                op = drain_op(self.store, kind, age, retention.batch, self._clock.database_now())
+                gone = self._db.run(op)
                 drained.add(kind, gone)
         return drained
 
@@ -350,12 +364,13 @@ class AsyncInbox(_Shared):
         schema: str | None = None,
         order: Order | None = None,
         priority: Priority | None = None,
+        observers: Sequence[Observer] = (),
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         plan = Plan(order, priority)
         tables = InboxTables(name, schema)
         self._db: AsyncRunner = open_async(target)
-        super().__init__(target, open_inbox_store(self._db.dialect, tables), plan, clock)
+        super().__init__(target, open_inbox_store(self._db.dialect, tables), plan, observers, clock)
         self._together = AsyncTogether(self._alone, self._accept_together)
         if self.store.capabilities.listen:
             self._notifier = Notifier(self._notify)
@@ -390,6 +405,11 @@ class AsyncInbox(_Shared):
     ) -> Adoption:
         return await self._db.run(self._making.adopt(table, columns, table_schema, max_attempts, retention))
 
+    async def configure(self, *, max_attempts: int | None = None, retention: Retention | None = None) -> None:
+        """Change what create() or adopt() agreed on, for all processors from their next start on. What is not given
+        stays as it is."""
+        await self._db.run(self._making.configure(max_attempts, retention))
+
     async def drop(self, *, cascade: bool = False, if_exists: bool = False, force: bool = False) -> Dropped | None:
         return await self._db.run(self._making.drop(cascade, if_exists, force))
 
@@ -404,7 +424,7 @@ class AsyncInbox(_Shared):
             return await (self._together.accept(event, source) if self.store.single else self._alone(event, source))
         op, _ = self._op((event,), source)
         connection = self._connection(handle)
-        return (await arun(op, connection) if connection.is_async else run(op, connection))[0]
+        return self._counted(await arun(op, connection) if connection.is_async else run(op, connection))[0]
 
     async def accept_all(
         self, handle: Any, events: Sequence[Event], *, source: str | None = None, letters: Letters = None
@@ -415,13 +435,13 @@ class AsyncInbox(_Shared):
             return await self._accept(events, source, letters)
         op, _ = self._op(events, source, letters)
         connection = self._connection(handle)
-        return await arun(op, connection) if connection.is_async else run(op, connection)
+        return self._counted(await arun(op, connection) if connection.is_async else run(op, connection))
 
     async def _accept(self, events: Sequence[Event], source: str | None, letters: Letters = None) -> list[bool]:
         op, tx = self._op(events, source, letters)
         answers = await self._db.run(op, tx=tx)
         self._wake()
-        return answers
+        return self._counted(answers)
 
     async def _alone(self, event: Event, source: str | None) -> bool:
         return (await self._accept((event,), source))[0]
@@ -430,7 +450,7 @@ class AsyncInbox(_Shared):
         op = self.store.accept_together(events, sources, self._clock.database_now())
         answers = await self._db.run(op, tx=False)
         self._wake()
-        return answers
+        return self._counted(answers)
 
     def processor(self, handler: MessageHandler, **options: Unpack[Options]) -> AsyncProcessor:
         return self._processor(handler, options)

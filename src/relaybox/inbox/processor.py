@@ -47,7 +47,7 @@ class Options(TypedDict, total=False):
     batch: int  # messages per transaction, each in a savepoint
     share: Share  # only the keys of one worker of several
     limit: int | None  # claim no more than so many
-    retention: Retention | None  # what to delete in the background; none: nothing
+    retention: Retention | None  # what to delete; none: nothing; not given: as agreed, or as the settings say
     alerts: Alerting | None  # when to tell people what; none: never; not given: as the settings say
     retry: RetryPolicy | None
     observers: Sequence[Observer]
@@ -142,8 +142,8 @@ class AsyncProcessor:
         ears = Ears(engine, listen, settings.poll_interval, observers, clock)
         ears.start()
         stack.push_async_callback(ears.stop)
-        retention = self._options.get("retention") or retention_from(store.limits) or KEEP_ALL
-        drain = DrainService(db, store, retention, observers, clock)
+        agreed = retention_from(store.limits) or Retention.of(settings)
+        drain = DrainService(db, store, self._options.get("retention", agreed) or KEEP_ALL, observers, clock)
         drain.start()
         stack.push_async_callback(drain.stop)
         alerting = self._options.get("alerts", Alerting.of(settings))

@@ -16,6 +16,7 @@ from typing import Any, Self, Unpack
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..event import Event
+from ..lifecycle import Observer
 from ..store.inbox_order import Order, Priority, priority_of
 from .inbox import AsyncInbox, Inbox
 from .process import MessageHandler
@@ -31,12 +32,13 @@ class TieredInbox:
         priority: Priority | None = None,
         order: Order | None = None,
         schema: str | None = None,
+        observers: Sequence[Observer] = (),
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._priority = priority or Priority()
+        options: Any = {"schema": schema, "order": order or Order(), "observers": observers, "clock": clock}
         self.inboxes: Mapping[str, Inbox] = {
-            tier.name: Inbox(target, f"{name}_{tier.name}", schema=schema, order=order or Order(), clock=clock)
-            for tier in self._priority.tiers
+            tier.name: Inbox(target, f"{name}_{tier.name}", **options) for tier in self._priority.tiers
         }
 
     def inbox_of(self, event: Event) -> Inbox:
@@ -74,12 +76,13 @@ class AsyncTieredInbox:
         priority: Priority | None = None,
         order: Order | None = None,
         schema: str | None = None,
+        observers: Sequence[Observer] = (),
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._priority = priority or Priority()
+        options: Any = {"schema": schema, "order": order or Order(), "observers": observers, "clock": clock}
         self.inboxes: Mapping[str, AsyncInbox] = {
-            tier.name: AsyncInbox(target, f"{name}_{tier.name}", schema=schema, order=order or Order(), clock=clock)
-            for tier in self._priority.tiers
+            tier.name: AsyncInbox(target, f"{name}_{tier.name}", **options) for tier in self._priority.tiers
         }
 
     def inbox_of(self, event: Event) -> AsyncInbox:

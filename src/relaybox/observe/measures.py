@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..lifecycle import (
+    Accepted,
     Alert,
     CircuitChanged,
     Claimed,
@@ -107,6 +108,15 @@ MEASURES: Final = (
     Measure(CircuitChanged, "gauge", "circuit.open", "1 while the broker is away", lambda fact: float(fact.open)),
     Measure(
         CircuitChanged, "counter", "circuit.opened", "outages of the broker", lambda fact: float(fact.open), "sink"
+    ),
+    Measure(Accepted, "counter", "accept.new", "messages an inbox took", _count, "inbox"),
+    Measure(
+        Accepted,
+        "counter",
+        "accept.duplicates",
+        "messages an inbox had already",
+        lambda fact: float(fact.duplicates),
+        "inbox",
     ),
     Measure(
         Ingested,

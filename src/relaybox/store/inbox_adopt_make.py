@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -121,6 +121,18 @@ class InboxMaking(InboxAdopted):
             self.forget()
             raise
         return adoption
+
+    def configure(self, limits: Mapping[str, Any]) -> Op[None]:
+        """Change what was agreed on when the inbox was made; what is not given stays."""
+        yield from self.verify_schema()
+        yield self.sql["inbox.meta.lock"].bind()
+        yield from self.facts()
+        self.limits = {**self.limits, **limits}
+        yield from self._put("limits", self.limits)
+        if self.adoption is not None and "max_attempts" in limits:
+            adoption = replace(self.adoption, max_attempts=limits["max_attempts"])
+            yield from self._put("adopted", adoption.to_json())
+            self.learn(adoption)
 
     def _make(self, name: str, names: Mapping[str, str]) -> Op[None]:
         found = blocks(f"{self.dialect}/inbox/adopted").get(name)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any
@@ -274,23 +274,23 @@ class InboxAdopted(InboxMeta, InboxAlerts, InboxBury, InboxOperate):
         yield from self.know()
         return (yield from super().discard_messages(ids, now))
 
-    def drain_processed(self, before: datetime, limit: int) -> Op[int]:
+    def drain_processed(self, ttl: timedelta, limit: int, now: datetime | None) -> Op[int]:
         yield from self.know()
-        return (yield from super().drain_processed(before, limit))
+        return (yield from super().drain_processed(ttl, limit, now))
 
-    def drain_dead(self, before: datetime, limit: int) -> Op[int]:
+    def drain_dead(self, ttl: timedelta, limit: int, now: datetime | None) -> Op[int]:
         """Their dead rows stay dead while they are there; only letters whose rows are gone go."""
         if (yield from self.know()) is None:
-            return (yield from super().drain_dead(before, limit))
+            return (yield from super().drain_dead(ttl, limit, now))
         gone = [row[0] for row in (yield self.sql["inbox.adopt.orphans"].bind(limit=limit)).rows]
         if gone:
             yield self.sql["inbox.replay.undead"].bind(seqs=self.numbers(gone))
             yield self.sql["inbox.adopt.unknown"].bind(seqs=self.numbers(gone))
         return len(gone)
 
-    def drain_seen(self, before: datetime, limit: int) -> Op[int]:
+    def drain_seen(self, ttl: timedelta, limit: int, now: datetime | None) -> Op[int]:
         yield from self.know()
-        return (yield from super().drain_seen(before, limit))
+        return (yield from super().drain_seen(ttl, limit, now))
 
     # -- accept -----------------------------------------------------------------------------------
 

@@ -182,22 +182,33 @@ class InboxOperate(InboxClaims):
 
     def replay_messages(self, ids: Sequence[str], now: datetime | None) -> Op[list[str]]:
         """Dead or processed: due again, with fresh attempts. Returns the ids of which that was so."""
-        found = yield self.sql["inbox.replay.read"].bind(event_ids=self.event_ids(ids))
-        events = [Event.stored(self.event_row(row)) for row in found.rows]
+        found = yield from self._over(ids)
+        events = [Event.stored(self.event_row(row)) for row in found]
         if not events:
             return []
         rows = [(e.seq, key_hash(lane_key(e)), position_of(e), priority_of(e)) for e in events]
         values = self.table(rows, "seqs", "hashes", "positions", "priorities")
         yield self.sql["inbox.replay.pending"].bind(**values, now=self.to_time(now))
-        seqs = [row[0] for row in found.rows]
+        seqs = [row[0] for row in found]
         yield from self._undone(seqs, pending=1)
         yield from self._undead(seqs, pending=1)
         return [event.id for event in events]
 
+    def _over(self, ids: Sequence[str]) -> Op[list[Any]]:
+        """Which of these are over, and ours until the transaction ends: nobody drains or replays them beside us."""
+        asked = self.event_ids(ids)
+        found = yield self.sql["inbox.replay.find"].bind(event_ids=asked)
+        if not found.rows:
+            return []
+        seqs, ours = self.numbers([row[0] for row in found.rows]), set[int]()
+        for name in ("inbox.replay.done", "inbox.replay.dead"):
+            ours |= {row[0] for row in (yield self.sql[name].bind(seqs=seqs)).rows}
+        rows = (yield self.sql["inbox.replay.read"].bind(event_ids=asked)).rows
+        return [row for row in rows if row[0] in ours or not (row[12] or row[13])]
+
     def discard_messages(self, ids: Sequence[str], now: datetime | None) -> Op[list[str]]:
         """Dead letters go with their messages; their ids stay known. An ordered key goes on past them."""
-        found = yield self.sql["inbox.replay.read"].bind(event_ids=self.event_ids(ids))
-        dead = [row for row in found.rows if row[12]]
+        dead = [row for row in (yield from self._over(ids)) if row[12]]
         yield from self._remove_dead([row[0] for row in dead])
         events = [Event.stored(self.event_row(row)) for row in dead]
         for event in events:
@@ -209,16 +220,16 @@ class InboxOperate(InboxClaims):
 
     # -- drain ------------------------------------------------------------------------------------
 
-    def drain_processed(self, before: datetime, limit: int) -> Op[int]:
-        old = yield self.sql["inbox.drain.processed"].bind(before=self.to_time(before), limit=limit)
+    def drain_processed(self, ttl: timedelta, limit: int, now: datetime | None) -> Op[int]:
+        old = yield self.sql["inbox.drain.processed"].bind(**self._older(ttl, limit, now))
         seqs = [row[0] for row in old.rows]
         if seqs:
             yield from self._undone(seqs, pending=0)
             yield self.sql["inbox.drain.message"].bind(seqs=self.numbers(seqs))
         return len(seqs)
 
-    def drain_dead(self, before: datetime, limit: int) -> Op[int]:
-        old = yield self.sql["inbox.drain.dead"].bind(before=self.to_time(before), limit=limit)
+    def drain_dead(self, ttl: timedelta, limit: int, now: datetime | None) -> Op[int]:
+        old = yield self.sql["inbox.drain.dead"].bind(**self._older(ttl, limit, now))
         return (yield from self._remove_dead([row[0] for row in old.rows]))
 
     def _remove_dead(self, seqs: Sequence[int]) -> Op[int]:
@@ -235,5 +246,8 @@ class InboxOperate(InboxClaims):
         yield from self.journal_dead(seqs, pending=pending, dead=-1)
         yield self.sql["inbox.replay.undead"].bind(seqs=self.numbers(seqs))
 
-    def drain_seen(self, before: datetime, limit: int) -> Op[int]:
-        return (yield self.sql["inbox.drain.seen"].bind(before=self.to_time(before), limit=limit)).count
+    def drain_seen(self, ttl: timedelta, limit: int, now: datetime | None) -> Op[int]:
+        return (yield self.sql["inbox.drain.seen"].bind(**self._older(ttl, limit, now))).count
+
+    def _older(self, ttl: timedelta, limit: int, now: datetime | None) -> dict[str, Any]:
+        return {"ttl": ttl.total_seconds(), "limit": limit, "now": self.to_time(now)}

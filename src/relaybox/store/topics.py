@@ -457,6 +457,12 @@ class TopicStore(CompletionStore, UpkeepStore, Protocol):
         """Which ranges and parked events are still ours. What has expired is not, although nobody may have it yet."""
         ...
 
+    def prolong(
+        self, group: GroupRow, tokens: Sequence[int], lease: timedelta, now: datetime | None
+    ) -> Op[tuple[datetime, set[int]]]:
+        """The same, and until when by the database's clock."""
+        ...
+
     def abandon(self, group: GroupRow, member: int, known: Sequence[int], now: datetime | None) -> Op[int]:
         """Give back what the member holds under tokens it does not know: after a claim whose reply was lost. How many
         ranges. Needs a transaction."""

@@ -239,12 +239,13 @@ class _Pull:
         batches = [batch] if batch is not None else [one for one in self._open if one.open]
         yield from self.alive(visibility)
         tokens = {token for one in batches for token in one.tokens}
-        ours = yield self.store.renew(group, sorted(tokens), visibility, self.now)
+        until: datetime
+        until, ours = yield self.store.prolong(group, sorted(tokens), visibility, self.now)
         if tokens - ours:
             raise BatchLost(group.name, len(tokens - ours), len(tokens))
         for one in batches:
             one.until = self.home.clock.monotonic() + visibility.total_seconds()
-        return self.home.clock.now() + visibility
+        return until
 
     # -- the group --------------------------------------------------------------------------------
 
@@ -306,7 +307,8 @@ class Consumer:
         play(self._pull.commit(batch, None, ()), self._db)
 
     def extend(self, batch: Batch | None = None, visibility: timedelta = VISIBILITY) -> datetime:
-        """Hold it (None: all open batches) for so long from now. Raises BatchLost."""
+        """Hold it (None: all open batches) for so long from now. Returns until when, by the database's clock. Raises
+        BatchLost."""
         return play(self._pull.extend(batch, visibility), self._db)
 
     def heartbeat(self) -> None:

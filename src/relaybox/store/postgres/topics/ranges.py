@@ -351,10 +351,17 @@ class RangeOps(ParkedOps):
         return {row[0] for row in result.rows}
 
     def renew(self, group: GroupRow, tokens: Sequence[int], lease: timedelta, now: datetime | None) -> Op[set[int]]:
+        return (yield from self.prolong(group, tokens, lease, now))[1]
+
+    def prolong(
+        self, group: GroupRow, tokens: Sequence[int], lease: timedelta, now: datetime | None
+    ) -> Op[tuple[datetime, set[int]]]:
+        """Until when, by the database's clock, and which tokens are held until then."""
         result = yield self.sql["topic.range.renew"].bind(
             group=group.id, tokens=sorted(tokens), lease=lease.total_seconds(), now=now
         )
-        return {row[0] for row in result.rows}
+        until, held = result.rows[0]
+        return until, set(held)
 
     def _hold_cursors(self, group: GroupRow) -> Op[None]:
         """Wait for the claims that are under way, and let none begin."""

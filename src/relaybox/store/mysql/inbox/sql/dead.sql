@@ -8,10 +8,22 @@ WHERE true
   AND (:since IS NULL OR m.received_at >= :since)
   AND (:before IS NULL OR m.received_at < :before)
 
+-- name: inbox.replay.find -> rows
+SELECT m.seq FROM JSON_TABLE(CONVERT(:event_ids USING utf8mb4), '$[*]' COLUMNS (
+  event_id varchar(768) {text} PATH '$' ERROR ON ERROR)) s
+STRAIGHT_JOIN {message} m ON m.event_id = s.event_id
+
+-- name: inbox.replay.done -> rows
+-- Locked before it is read: a drain passes over it, and one that was first is waited for.
+SELECT t.seq FROM {seqs} STRAIGHT_JOIN {done} t FORCE INDEX (PRIMARY) ON t.seq = s.seq ORDER BY t.seq FOR UPDATE
+
+-- name: inbox.replay.dead -> rows
+SELECT t.seq FROM {seqs} STRAIGHT_JOIN {dead} t FORCE INDEX (PRIMARY) ON t.seq = s.seq ORDER BY t.seq FOR UPDATE
+
 -- name: inbox.replay.read -> rows
--- Of these ids the messages that are dead or processed.
+-- Of these ids the messages that are dead or processed. Their payloads stay where they are.
 SELECT m.seq, m.event_id, m.event_type, m.aggregate_type, m.aggregate_id, m.tenant_id, m.content_type,
-       m.payload, m.headers, m.occurred_at, NULL, m.received_at, d.seq IS NOT NULL
+       x'', m.headers, m.occurred_at, NULL, m.received_at, d.seq IS NOT NULL, f.seq IS NOT NULL
 FROM JSON_TABLE(CONVERT(:event_ids USING utf8mb4), '$[*]' COLUMNS (
   event_id varchar(255) {text} PATH '$' ERROR ON ERROR)) s
 STRAIGHT_JOIN {message} m ON m.event_id = s.event_id

@@ -8,10 +8,20 @@ WHERE true
   AND (:since::timestamptz IS NULL OR m.received_at >= :since)
   AND (:before::timestamptz IS NULL OR m.received_at < :before)
 
+-- name: inbox.replay.find -> rows
+SELECT seq FROM {message} WHERE event_id = ANY(:event_ids::text[])
+
+-- name: inbox.replay.done -> rows
+-- Locked before it is read: a drain passes over it, and one that was first is waited for.
+SELECT seq FROM {done} WHERE seq = ANY(:seqs::bigint[]) ORDER BY seq FOR UPDATE
+
+-- name: inbox.replay.dead -> rows
+SELECT seq FROM {dead} WHERE seq = ANY(:seqs::bigint[]) ORDER BY seq FOR UPDATE
+
 -- name: inbox.replay.read -> rows
--- Of these ids the messages that are dead or processed.
+-- Of these ids the messages that are dead or processed. Their payloads stay where they are.
 SELECT m.seq, m.event_id, m.event_type, m.aggregate_type, m.aggregate_id, m.tenant_id, m.content_type,
-       m.payload, m.headers, m.occurred_at, NULL, m.received_at, d.seq IS NOT NULL
+       ''::bytea, m.headers, m.occurred_at, NULL, m.received_at, d.seq IS NOT NULL, f.seq IS NOT NULL
 FROM {message} m LEFT JOIN {dead} d ON d.seq = m.seq LEFT JOIN {done} f ON f.seq = m.seq
 WHERE m.event_id = ANY(:event_ids::text[]) AND (d.seq IS NOT NULL OR f.seq IS NOT NULL)
 ORDER BY m.seq

@@ -143,6 +143,7 @@ RETURNING r.token
 
 -- name: topic.range.renew -> rows
 -- What has expired is not renewed, although nobody may have taken it yet; nor what belongs to a member that is no more.
+-- Answers until when, by the database's clock, and the tokens that are held until then.
 WITH n AS MATERIALIZED (SELECT coalesce(:now, clock_timestamp()) AS at),
 r AS (
   UPDATE {range} r SET until = n.at + make_interval(secs => :lease::float8)
@@ -155,7 +156,7 @@ p AS (
   FROM n WHERE p.group_id = :group AND p.token = ANY(:tokens::bigint[]) AND p.until > n.at
     AND (SELECT m.id FROM {member} m WHERE m.id = p.owner LIMIT 1) IS NOT NULL
   RETURNING p.token)
-SELECT token FROM r UNION ALL SELECT token FROM p
+SELECT n.at + make_interval(secs => :lease::float8), ARRAY(SELECT token FROM r UNION ALL SELECT token FROM p) FROM n
 
 -- name: topic.range.cursors -> rows
 SELECT count(*) FROM {cursor} WHERE group_id = :group

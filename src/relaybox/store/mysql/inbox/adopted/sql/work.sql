@@ -127,10 +127,11 @@ WHERE t.processed_at IS NULL
 -- name: inbox.replay.read -> rows
 -- Of these ids the messages that do not wait.
 SELECT m.seq, m.event_id, m.event_type, m.aggregate_type, m.aggregate_id, m.tenant_id, m.content_type,
-       m.payload, m.headers, m.occurred_at, NULL, m.received_at, d.seq IS NOT NULL
+       x'', m.headers, m.occurred_at, NULL, m.received_at, d.seq IS NOT NULL, f.seq IS NOT NULL
 FROM JSON_TABLE(CONVERT(:event_ids USING utf8mb4), '$[*]' COLUMNS (
   event_id varchar(768) {text} PATH '$' ERROR ON ERROR)) s
 STRAIGHT_JOIN {message} m ON m.event_id = s.event_id
-LEFT JOIN {dead} d ON d.seq = m.seq LEFT JOIN {pending} p ON p.seq = m.seq
+LEFT JOIN {dead} d ON d.seq = m.seq LEFT JOIN {done} f ON f.seq = m.seq
+LEFT JOIN {pending} p ON p.seq = m.seq
 WHERE CAST(m.event_id AS binary) = CAST(s.event_id AS binary) AND p.seq IS NULL
 ORDER BY m.seq

@@ -85,7 +85,7 @@ DELETE FROM {map} m WHERE m.seq = ANY(:seqs::bigint[])
 -- Ids whose rows we have forgotten: one that is unknown while its row is here could be accepted beside it.
 DELETE FROM {seen} WHERE ctid = ANY(ARRAY(
   SELECT s.ctid FROM {seen} s
-  WHERE s.seen_at < :before AND NOT EXISTS (SELECT 1 FROM {message} m WHERE m.event_id = s.event_id)
+  WHERE s.seen_at < (SELECT coalesce(:now, clock_timestamp()) - make_interval(secs => :ttl::float8)) AND NOT EXISTS (SELECT 1 FROM {message} m WHERE m.event_id = s.event_id)
   LIMIT :limit FOR UPDATE SKIP LOCKED))
 
 -- name: inbox.adopt.recall -> rows
@@ -129,7 +129,8 @@ WHERE t.id = ANY(:ids::text[]::{id_type}[]) AND t.processed_at IS NULL
 -- name: inbox.replay.read -> rows
 -- Of these ids the messages that do not wait.
 SELECT m.seq, m.event_id, m.event_type, m.aggregate_type, m.aggregate_id, m.tenant_id, m.content_type,
-       m.payload, m.headers, m.occurred_at, NULL, m.received_at, d.seq IS NOT NULL
-FROM {message} m LEFT JOIN {dead} d ON d.seq = m.seq LEFT JOIN {pending} p ON p.seq = m.seq
+       ''::bytea, m.headers, m.occurred_at, NULL, m.received_at, d.seq IS NOT NULL, f.seq IS NOT NULL
+FROM {message} m LEFT JOIN {dead} d ON d.seq = m.seq LEFT JOIN {done} f ON f.seq = m.seq
+LEFT JOIN {pending} p ON p.seq = m.seq
 WHERE m.event_id = ANY(:event_ids::text[]) AND p.seq IS NULL
 ORDER BY m.seq

@@ -126,7 +126,8 @@ WHERE id IN (SELECT value FROM json_each(:ids)) AND processed_at IS NULL
 -- name: inbox.replay.read -> rows
 -- Of these ids the messages that do not wait.
 SELECT m.seq, m.event_id, m.event_type, m.aggregate_type, m.aggregate_id, m.tenant_id, m.content_type,
-       m.payload, m.headers, m.occurred_at, NULL, m.received_at, d.seq IS NOT NULL
-FROM {message} m LEFT JOIN {dead} d ON d.seq = m.seq LEFT JOIN {pending} p ON p.seq = m.seq
+       x'', m.headers, m.occurred_at, NULL, m.received_at, d.seq IS NOT NULL, f.seq IS NOT NULL
+FROM {message} m LEFT JOIN {dead} d ON d.seq = m.seq LEFT JOIN {done} f ON f.seq = m.seq
+LEFT JOIN {pending} p ON p.seq = m.seq
 WHERE m.event_id IN (SELECT value FROM json_each(:event_ids)) AND p.seq IS NULL
 ORDER BY m.seq
