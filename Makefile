@@ -10,7 +10,7 @@ export PYTHON VENV
 BIN = $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check bench chaos storm journey scale ga clean
+.PHONY: help venv demo test check bench chaos storm journey seams scale ga clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -43,6 +43,9 @@ storm: venv ## Relays and brokers killed at random, one trial for every broker (
 
 journey: venv ## From one service's transaction to another's, everything killed at random: 100,000 messages over each broker; resumes
 	@$(BIN)/python -m chaos.end_to_end --broker all --resume
+
+seams: venv ## Every fault, product and life event in pairs (about an hour); resumes where it stopped
+	@$(BIN)/python -m chaos.seams
 
 ga: venv ## The pre-release tests of topics, scaled to the machine (about a quarter of an hour); resumes where it stopped
 	@$(BIN)/python -m ga

@@ -22,8 +22,9 @@ class TcpGate:
     ``settings={"advertised.listeners": f"PLAINTEXT://127.0.0.1:{gate.port}"}``, and set `target_port` later.
     """
 
-    def __init__(self, target_port: int = 0) -> None:
+    def __init__(self, target_port: int = 0, *, host: str = LOOPBACK) -> None:
         self.target_port = target_port
+        self.host = host  # the address it listens on
         self._state: State = "open"
         self._flowing = asyncio.Event()
         self._flowing.set()
@@ -31,7 +32,7 @@ class TcpGate:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="relaybox-gate", daemon=True)
         self._thread.start()
-        self._door = _bind(0)
+        self._door = _bind(host, 0)
         self.port: int = self._door.getsockname()[1]
         self.open()
 
@@ -39,7 +40,7 @@ class TcpGate:
         """`url` of the server, but by way of this gate."""
         parts = urlsplit(url)
         account, at, _ = parts.netloc.rpartition("@")
-        return parts._replace(netloc=f"{account}{at}{LOOPBACK}:{self.port}").geturl()
+        return parts._replace(netloc=f"{account}{at}{self.host}:{self.port}").geturl()
 
     def open(self) -> None:
         """Forward again. Connections that lost bytes meanwhile are cut: a stream cannot have a hole."""
@@ -57,6 +58,11 @@ class TcpGate:
         """Forward what clients send and throw away what the server answers."""
         self._do(self._enter("dropping replies"))
 
+    def strand(self) -> None:
+        """The connections there are fall silent for good, without an end, as behind a firewall that forgot them. New
+        ones work."""
+        self._do(self._strand())
+
     def close(self) -> None:
         self._do(self._enter("refusing"))
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -73,6 +79,10 @@ class TcpGate:
     def _do(self, step: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(step, self._loop).result(timeout=10)
 
+    async def _strand(self) -> None:
+        for connection in self._connections:
+            connection.torn = connection.silent = True
+
     async def _enter(self, state: State) -> None:
         self._state = state
         if state == "blackhole":
@@ -82,7 +92,7 @@ class TcpGate:
         if state == "refusing":
             self._loop.remove_reader(self._door)
             self._door.close()
-            self._door = _bind(self.port)  # bound but not listening: refuses, and nobody else gets the port
+            self._door = _bind(self.host, self.port)  # bound but not listening: refuses, and nobody else gets the port
         else:
             self._door.listen()
             self._loop.add_reader(self._door, self._welcome)
@@ -112,6 +122,7 @@ class _Connection:
         self._gate = gate
         self._client = client
         self.torn = False
+        self.silent = False
         self.task = asyncio.get_running_loop().create_task(self._forward())
 
     async def cut(self) -> None:
@@ -138,18 +149,22 @@ class _Connection:
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, replies: bool = False) -> None:
         while data := await source.read(65536):
             await self._gate.flow()
+            if self.silent:
+                continue
             if replies and self._gate.drops_replies:
                 self.torn = True
             else:
                 sink.write(data)
                 await sink.drain()
         await self._gate.flow()
+        if self.silent:
+            await asyncio.Event().wait()  # until it is cut: nobody is told of an end
         sink.write_eof()
 
 
-def _bind(port: int) -> socket.socket:
+def _bind(host: str, port: int) -> socket.socket:
     door = socket.socket()
     door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    door.bind((LOOPBACK, port))
+    door.bind((host, port))
     door.setblocking(False)
     return door

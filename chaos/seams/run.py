@@ -1,0 +1,75 @@
+"""Runs trials in lanes: each a process with servers of its own, one trial after the other."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import queue
+import signal
+from pathlib import Path
+from typing import Any
+
+from .plan import missing_here
+from .trial import Plan, Trial
+from .world import World
+
+
+def lane(number: int, todo: Any, done: Any, plant: str, keep: bool) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
+    with World(number) as world:
+        while True:
+            plan = todo.get()
+            if plan is None:
+                break
+            why = missing_here(plan)
+            result = {"trial": plan.name, "verdict": f"SKIP: {why}"} if why else attempt(plan, world, plant, keep)
+            done.put(result)
+    done.put(None)
+
+
+def attempt(plan: Plan, world: World, plant: str, keep: bool) -> dict[str, Any]:
+    return Trial(plan, world, plant=plant, keep=keep).run()
+
+
+def run(plans: list[Plan], lanes: int, results: Path, *, plant: str = "", keep: bool = False) -> list[dict[str, Any]]:
+    """Results as they come are appended to the file, so that an interrupted run goes on where it was."""
+    context = multiprocessing.get_context("spawn")
+    todo, done = context.Queue(), context.Queue()
+    for plan in plans:
+        todo.put(plan)
+    workers = [
+        context.Process(target=lane, args=(number, todo, done, plant, keep)) for number in range(min(lanes, len(plans)))
+    ]
+    for worker in workers:
+        todo.put(None)
+        worker.start()
+    found: list[dict[str, Any]] = []
+    left = len(workers)
+    try:
+        while left:
+            try:
+                result = done.get(timeout=5)
+            except queue.Empty:
+                if not any(worker.is_alive() for worker in workers):
+                    raise RuntimeError("a lane ended without a word") from None
+                continue
+            if result is None:
+                left -= 1
+                continue
+            found.append(result)
+            results.parent.mkdir(parents=True, exist_ok=True)
+            with results.open("a") as file:
+                file.write(json.dumps(result) + "\n")
+            tell(result, len(found), len(plans))
+    finally:
+        for worker in workers:
+            worker.join(30) if not left else worker.terminate()
+    return found
+
+
+def tell(result: dict[str, Any], number: int, of: int) -> None:
+    print(f"[{number}/{of}] {result['trial']}: {result['verdict']} ({result.get('seconds', 0)} s)", flush=True)
+    for example in result.get("examples", ()):
+        print(f"      {example}", flush=True)
+    if "folder" in result:
+        print(f"      {result['folder']}", flush=True)
