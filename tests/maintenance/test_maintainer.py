@@ -46,10 +46,10 @@ async def test_ticks_are_made_while_there_is_something_new(world: World) -> None
     topic = world.topic()
     async with world.maintainer(upkeep=QUICK):
         world.write(topic, 5)
-        await until(lambda: world.sql("SELECT max(tick) FROM outbox_event_tick")[0][0] == 1)
+        await until(lambda: world.sql("SELECT max(tick) >> 24 FROM outbox_event_tick")[0][0] == 1)
         world.write(topic, 5)
-        await until(lambda: world.sql("SELECT max(tick) FROM outbox_event_tick")[0][0] == 2)
-    assert world.sql("SELECT max(tick) FROM outbox_event_tick") == [(2,)], "an idle topic gets none"
+        await until(lambda: world.sql("SELECT max(tick) >> 24 FROM outbox_event_tick")[0][0] == 2)
+    assert world.sql("SELECT max(tick) >> 24 FROM outbox_event_tick") == [(2,)], "an idle topic gets none"
 
 
 async def test_one_of_two_works_and_the_other_takes_over(world: World) -> None:
@@ -151,7 +151,7 @@ async def test_a_failing_job_goes_on_and_so_do_the_others(world: World, monkeypa
     async with maintainer:
         await until(lambda: [f for f in world.facts if isinstance(f, LoopFailed) and f.loop == "detect"])
         world.write(topic, 1)
-        await until(lambda: world.sql("SELECT max(tick) FROM outbox_event_tick")[0][0] == 1)
+        await until(lambda: world.sql("SELECT max(tick) >> 24 FROM outbox_event_tick")[0][0] == 1)
         broken = False
         await until(lambda: [f for f in world.facts if isinstance(f, Detected)])
 
@@ -348,7 +348,7 @@ async def test_old_ticks_are_thinned_and_those_in_use_stay(world: World) -> None
     assert left[0] == 0
     assert used in left
     assert ticks[-1] in left, "the newest"
-    assert 6 <= len([tick for tick in left if 0 < tick <= 60]) <= 9, "one in ten seconds, for seeks by time"
+    assert 6 <= len([tick for tick in left if 0 < tick <= ticks[-1]]) <= 9, "one in ten seconds, for seeks by time"
     world.clock.pass_time(days=2)
     await world.maintain("thin")
     left = [row[0] for row in world.sql("SELECT tick FROM outbox_event_tick ORDER BY tick")]

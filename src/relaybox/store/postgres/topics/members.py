@@ -14,7 +14,9 @@ from .logs import LogQueries
 class MemberOps(LogQueries):
     def join(self, group: GroupRow, name: str, ttl: timedelta, now: datetime | None) -> Op[int]:
         gone = yield self.sql["topic.member.replace"].bind(group=group.id, name=name, now=now)
-        joined = yield self.sql["topic.member.join"].bind(group=group.id, name=name, ttl=ttl.total_seconds(), now=now)
+        join = self.sql["topic.member.join"].bind(group=group.id, name=name, ttl=ttl.total_seconds(), now=now)
+        while not (joined := (yield join)).rows:
+            pass  # somebody has that id
         for counts in gone.rows:
             yield from self._keep_counts(group.id, counts)
         yield self.sql["topic.member.joined"].bind(group=group.id, now=now)

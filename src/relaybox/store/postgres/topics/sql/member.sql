@@ -4,9 +4,13 @@ DELETE FROM {member} WHERE group_id = :group AND name = :name AND expires_at < c
 RETURNING processed, failed, filtered, busy_ms
 
 -- name: topic.member.join -> rows
-INSERT INTO {member} (group_id, name, started_at, seen_at, expires_at)
-SELECT :group::integer, :name::text, n.at, n.at, n.at + make_interval(secs => :ttl::float8)
+-- By chance, not by counting: after a fail-over that forgot a member the next one would get its number, and the two would
+-- take each other's ranges for their own.
+INSERT INTO {member} (id, group_id, name, started_at, seen_at, expires_at) OVERRIDING SYSTEM VALUE
+SELECT 1 + floor(random() * 2147483647)::integer, :group::integer, :name::text, n.at, n.at,
+       n.at + make_interval(secs => :ttl::float8)
 FROM (SELECT coalesce(:now, clock_timestamp()) AS at) n
+ON CONFLICT (id) DO NOTHING
 RETURNING id
 
 -- name: topic.member.joined -> count

@@ -4,6 +4,8 @@
 --   floor      the last number drawn, read before this transaction gets its own id
 --   our id     taken after that: whoever has a higher one draws numbers above `floor`
 --   ceil       the last number drawn, read after the snapshot
+--   number     the count of ticks, and 24 random bits below it. A crash or a fail-over may forget a tick. The next one has
+--              the same count and another snapshot; in memory the two must not be taken for one another
 --
 -- A snapshot lists as running only ids below the newest that has ended (its xmax). Those between that and ours may be
 -- running too, with numbers at or below `floor`: they are `late` as well.
@@ -11,9 +13,9 @@
 -- name: topic.tick.make -> rows
 -- The newest tick, made now if the last one has missed anything that can be seen: idle topics get no ticks. Many numbers
 -- drawn since are a reason too, so that nobody looks through the rows of a large transaction again and again while it is
--- open. NULL: somebody else is at it, or was while we looked. A tick need not survive a crash, as what was taken by it is
--- forgotten with it; unless it is part of something that must. A transaction that has its id already does not know the
--- numbers drawn before that: the last tick's floor holds for it as well.
+-- open. NULL: somebody else is at it, or was while we looked: then the last one is the head no more. A tick need not
+-- survive a crash, as what was taken by it is forgotten with it; unless it is part of something that must. A transaction
+-- that has its id already does not know the numbers drawn before that: the last tick's floor holds for it as well.
 WITH last AS MATERIALIZED (
   SELECT h.tick, t.floor, :force OR CASE WHEN s.last_value - t.floor > :stale THEN true
     ELSE EXISTS (SELECT 1 FROM {log} l WHERE l.xid >= t.since ORDER BY l.xid LIMIT 1)
@@ -33,18 +35,19 @@ ready AS MATERIALIZED (
   FROM last WHERE CASE WHEN last.missed THEN pg_try_advisory_xact_lock('{head}'::regclass::oid::integer, :topic) END),
 now AS MATERIALIZED (
   SELECT ready.tick, ready.floor, pg_current_snapshot() AS snapshot, pg_current_xact_id() AS ours FROM ready),
+gone AS (
+  DELETE FROM {head} h USING now n WHERE h.topic_id = :topic AND h.tick = n.tick RETURNING n.*),
 made AS (
   INSERT INTO {tick} (topic_id, tick, snapshot, since, late, floor, ceil, at)
-  SELECT :topic, n.tick + 1, n.snapshot, greatest(pg_snapshot_xmax(n.snapshot), n.ours),
+  SELECT :topic, ((n.tick >> 24) + 1 << 24) + floor(random() * (1 << 24))::bigint, n.snapshot,
+         greatest(pg_snapshot_xmax(n.snapshot), n.ours),
          ARRAY(SELECT pg_snapshot_xip(n.snapshot)
                UNION ALL
                SELECT g::text::xid8 FROM generate_series(pg_snapshot_xmax(n.snapshot)::text::bigint,
                                                          n.ours::text::bigint - 1) AS g),
          n.floor, s.last_value, coalesce(:now, clock_timestamp())
-  FROM now n, {log_seq} s
-  ON CONFLICT DO NOTHING
+  FROM gone n, {log_seq} s
   RETURNING tick),
-gone AS (DELETE FROM {head} h USING made WHERE h.topic_id = :topic AND h.tick = made.tick - 1),
 new AS (INSERT INTO {head} (topic_id, tick) SELECT :topic::integer, made.tick FROM made RETURNING tick)
 SELECT CASE WHEN last.missed THEN (SELECT tick FROM new) ELSE last.tick END FROM last
 

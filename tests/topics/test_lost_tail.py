@@ -1,0 +1,146 @@
+"""Groups after a fail-over that lost the tail, and after a crash that lost what had not reached the disk.
+
+Numbers given in the lost part are given again. What a process has in its memory of the lost part must not stand in for
+what is there now."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from relaybox import Event, Settings
+from relaybox.testing.servers import PostgresPair, PostgresServer, ServerUnavailable
+from relaybox.topic import Topic
+from relaybox.topics.group import Group
+
+from .liveness_kit import until
+from .test_group import EARLIEST, Process, Seen, process
+
+SHARDS = 2
+# Not a beat while a test runs: it would bring to the disk what shall be lost.
+SILENT = Settings(instance_ttl=timedelta(minutes=10), lease=timedelta(minutes=20), retry_base=timedelta(milliseconds=5))
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[PostgresPair]:
+    try:
+        made = PostgresPair.from_wheel()
+    except ServerUnavailable as missing:
+        pytest.skip(str(missing))
+    with made:
+        yield made
+
+
+@pytest.fixture
+def forgetful() -> Iterator[PostgresServer]:
+    """What is committed without waiting for the disk stays in memory until somebody does wait."""
+    try:
+        made = PostgresServer.from_wheel(settings={"wal_writer_delay": "10s", "autovacuum": "off"})
+    except ServerUnavailable as missing:
+        pytest.skip(str(missing))
+    with made:
+        yield made
+
+
+async def started(here: Process, name: str, handler: Any) -> Group:
+    group = here.group(name)
+    group.add_consumer("c", handler)
+    return await group.start(EARLIEST)
+
+
+async def written(here: Process, *payloads: Any) -> None:
+    """Acknowledged: tried until the database has said so."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                return await here.write(*payloads, key=str)
+            except Exception:
+                await asyncio.sleep(0.02)
+
+
+async def lags(here: Process, *groups: str) -> list[int]:
+    return [(await here.box.topics.groups.lag("orders", group)).events for group in groups]
+
+
+async def caught_up(here: Process, *groups: str) -> None:
+    async with asyncio.timeout(30):
+        while any(await lags(here, *groups)):
+            await asyncio.sleep(0.02)
+
+
+async def test_a_group_gets_what_the_new_primary_has_and_nothing_of_the_lost_tail(pair: PostgresPair) -> None:
+    """Both groups are in one process and share what they read; one of them was paused while the tail was written."""
+    topic = Topic.pub_sub("orders", shards=SHARDS)
+    async with process(pair.create_database(), topic) as here:
+        quick, slow = Seen(), Seen()
+        await started(here, "quick", quick.note)
+        paused = await started(here, "slow", slow.note)
+        before = [f"before-{n}" for n in range(20)]
+        await here.write(*before, key=str)
+        await until(lambda: len(quick) == len(slow) == 20)
+        await caught_up(here, "quick", "slow")
+        await paused.pause()
+        pair.follow()
+        pair.cut()
+        await here.write(*(f"tail-{n}" for n in range(20)), key=str)
+        await until(lambda: len(quick) == 40)
+        await asyncio.to_thread(pair.fail_over)
+        after = [f"after-{n}" for n in range(20)]
+        await written(here, *after)
+        await until(lambda: set(after) <= set(quick))
+        await paused.resume()
+        await caught_up(here, "quick", "slow")
+        await until(lambda: set(after) <= set(slow))
+        assert sorted(slow) == sorted(before + after)
+        assert set(quick) - {f"tail-{n}" for n in range(20)} == {*before, *after}
+
+
+async def test_a_member_that_was_forgotten_is_not_taken_for_the_next_one(pair: PostgresPair) -> None:
+    """Two processes that beat for one member would take each other's ranges for their own."""
+    async with process(pair.create_database()) as here:
+        await (await started(here, "g", Seen().note)).close()
+        pair.follow()
+        pair.cut()
+        async with process(here.url) as forgotten:
+            await started(forgotten, "g", Seen().note)
+            forgotten.box.topics._home.heartbeats.held = True
+            await asyncio.to_thread(pair.fail_over)
+            await written(here, 1)
+            async with process(here.url) as other:
+                await started(other, "g", Seen().note)
+                forgotten.box.topics._home.heartbeats.held = False
+                async with asyncio.timeout(30):
+                    while len(await other.box.topics.groups.members("orders", "g")) < 2:
+                        await asyncio.sleep(0.02)
+
+
+async def test_a_crash_that_forgets_a_tick_loses_no_acknowledged_event(forgetful: PostgresServer) -> None:
+    """One group has read by the tick that is forgotten, the other one was paused."""
+    topic = Topic.pub_sub("orders", shards=1)
+    async with process(forgetful.create_database(), topic, settings=SILENT) as here:
+        quick, slow = Seen(), Seen()
+        begun, go_on = asyncio.Event(), asyncio.Event()
+
+        async def handle(event: Event) -> None:
+            begun.set()
+            await go_on.wait()
+            await quick.note(event)
+
+        await started(here, "quick", handle)
+        paused = await started(here, "slow", slow.note)
+        await paused.pause()
+        await here.write("first", key="k")
+        await begun.wait()  # claimed by a tick, neither of which has reached the disk
+        await asyncio.to_thread(forgetful.kill)
+        await asyncio.to_thread(forgetful.start)
+        await written(here, "second")
+        assert (await lags(here, "slow")) == [2]
+        go_on.set()
+        await until(lambda: {"first", "second"} <= set(quick))
+        await paused.resume()
+        await until(lambda: {"first", "second"} <= set(slow))
+        await caught_up(here, "quick", "slow")
