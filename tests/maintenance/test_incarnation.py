@@ -6,19 +6,25 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 
 import psycopg
 import pytest
 
 from flow.kit import one, rows
+from relaybox import AsyncOutbox, Event
 from relaybox.drivers import open_sync
-from relaybox.errors import StoreBusy
+from relaybox.errors import GroupError, StoreBusy
 from relaybox.maintenance import Maintainer, repair
 from relaybox.outbox.doctor import examine
+from relaybox.relay.topic_relay import TopicRelay
+from relaybox.sinks.json_lines import JsonLinesSink
 from relaybox.store import Tables, open_store
 from relaybox.store.topics import open_topic_store
 from relaybox.testing.servers import PostgresServer, require
 from topics.kit import World, happened, numbers
+from topics.liveness_kit import until
 
 STOPPED = "UPDATE outbox_event_member SET expires_at = clock_timestamp()"
 
@@ -87,6 +93,49 @@ def test_nothing_unread_is_lost(elsewhere: PostgresServer, tracking: str, younge
         fourth = new.write_many(10, keys=20)
         assert all(set(new.drain(group, new.member(group, "newer"))) == set(fourth) for group in groups.values())
     assert idle.name in got
+
+
+async def test_who_would_read_is_refused_until_it_is_repaired(
+    elsewhere: PostgresServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Numbers are lower there: new events would look as if everybody had read them."""
+    here = require("postgres-system", durable=False)
+    with psycopg.connect(here.url(), autocommit=True) as other:
+        for _ in range(3000):
+            other.execute("SELECT pg_current_xact_id()")
+    with World(here.create_database()) as old:
+        group = old.group("g")
+        old.write_many(10)
+        assert len(old.drain(group, old.member(group))) == 10
+        rows(old.url, STOPPED)
+        url = restored(old.url, elsewhere)
+    seen: list[int] = []
+
+    async def note(event: Event) -> None:
+        seen.append(event.payload["n"])
+
+    refused = pytest.raises(GroupError, match=r"comes from cluster \d+, this is \d+.*`relaybox doctor --repair`")
+    async with AsyncOutbox(url) as box:
+        async with box.transaction() as tx:
+            await box.write(tx, Event("Happened", {"n": 11}, topic="t"))  # writing goes on
+        pushed = box.topics.group("g", "t")
+        pushed.add_consumer("c", note)
+        with refused:
+            await pushed.start()
+        with refused:
+            await box.topics.consumer("t", group="g").poll()
+        with refused:
+            await box.topics.groups.lag("t", "g")
+        with refused:
+            async with TopicRelay(url, JsonLinesSink(path=tmp_path / "out"), topic="t", group="g", to="out"):
+                pass
+        with closing(open_sync(url)) as db:
+            assert repair(db, open_topic_store("postgres", Tables())) == 11
+        await pushed.start()
+        await pushed.until_idle()
+        assert 11 in seen
+        rows(url, "UPDATE outbox_event_incarnation SET system_identifier = 1")  # carried away while it runs
+        await until(lambda: "comes from cluster 1," in caplog.text)
 
 
 def tell(url: str) -> list[str]:

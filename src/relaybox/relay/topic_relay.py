@@ -149,7 +149,7 @@ class TopicRelay(Relay):
         home, settings, now = self._home, self.settings, self._clock.database_now()
         if self._migrate:
             await home.db.run(home.store.migrate())
-        topic = await home.db.run(home.known(self._topic), tx=False)
+        topic = await home.db.run(home.readable(self._topic), tx=False)
         if topic.topic.tracking == "rows":
             raise ConfigError(f"queue {self._topic!r} is tracked by rows; a relay reads topics that have a log")
         options = GroupOptions(

@@ -31,7 +31,7 @@ from ..store.topics import (
     TopicRow,
 )
 from .backfill import Backfill, Job
-from .home import Home
+from .home import Home, in_its_cluster
 from .script import Plain, Script, aplay, play
 from .start import StartFrom
 
@@ -124,7 +124,7 @@ class _Admin:
 
     def _health(self, topic: TopicRow, group: GroupRow) -> Script[GroupHealth]:
         totals = yield Plain(self.store.totals(group, self.now))
-        lag: Lag = yield Plain(self.store.lag(topic, group, self.now))
+        lag = yield from self._lag(topic, group)
         return GroupHealth(
             topic=group.topic,
             group=group.name,
@@ -146,7 +146,7 @@ class _Admin:
     def metrics(self, topic: str, group: str) -> Script[GroupMetrics]:
         known, found = yield from self.find(topic, group)
         totals = yield Plain(self.store.totals(found, self.now))
-        lag: Lag = yield Plain(self.store.lag(known, found, self.now))
+        lag = yield from self._lag(known, found)
         handled = totals.processed + totals.failed
         return GroupMetrics(
             topic=topic,
@@ -167,7 +167,11 @@ class _Admin:
 
     def lag(self, topic: str, group: str) -> Script[Lag]:
         known, found = yield from self.find(topic, group)
-        lag: Lag = yield Plain(self.store.lag(known, found, self.now))
+        return (yield from self._lag(known, found))
+
+    def _lag(self, topic: TopicRow, group: GroupRow) -> Script[Lag]:
+        yield Plain(in_its_cluster(self.store, topic))
+        lag: Lag = yield Plain(self.store.lag(topic, group, self.now))
         return lag
 
     # -- make and end -----------------------------------------------------------------------------

@@ -75,7 +75,7 @@ class _Pull:
         if self._closed:
             raise ServiceClosed(f"consumer {self.name!r} is closed; make a new one")
         if self._topic is None or self._group is None:
-            self._topic = yield Plain(self.home.known(self._topic_name))
+            self._topic = yield Plain(self.home.readable(self._topic_name))
             self._group = yield Plain(self.store.group(self._topic_name, self._group_name))
             if self._group is None or self._group.state == "cancelled":
                 self._group = None
@@ -113,7 +113,7 @@ class _Pull:
         if state == "cancelled":
             self._group = None
             raise self._not_found()
-        known = yield Plain(self.home.known(self._topic_name))
+        known = yield Plain(self.home.readable(self._topic_name))
         if known.version != self._known().version:  # moved: the group may have got another bit
             self._topic = None
             _, group = yield from self.seats()

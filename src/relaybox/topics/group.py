@@ -90,7 +90,7 @@ class Group:
                 "or its events would wait for nobody"
             )
         home = self._home
-        topic = await home.db.run(home.known(self.topic), tx=False)
+        topic = await home.db.run(home.readable(self.topic), tx=False)
         queue = topic.topic.semantics == "queue"
         if queue and self.name != QUEUE:
             raise ConfigError(f"topic {self.topic!r} is a queue: its one group is {QUEUE!r}, got {self.name!r}")

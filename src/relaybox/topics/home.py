@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from ..clock import Clock
 from ..codec import Codec
 from ..drivers.spi import AsyncRunner, Runner
-from ..errors import ConfigError, ConsumerGroupNotFound
+from ..errors import ConfigError, ConsumerGroupNotFound, GroupError
 from ..lifecycle import Observers
 from ..op import Op
 from ..settings import Settings
@@ -18,6 +18,17 @@ from .liveness import Heartbeats
 from .reads import SharedReads
 
 R = TypeVar("R", Runner, AsyncRunner)
+
+
+def in_its_cluster(store: TopicStore, topic: TopicRow) -> Op[None]:
+    if topic.topic.tracking == "rows":
+        return
+    found = yield from store.incarnation()
+    if found.foreign:
+        raise GroupError(
+            f"topic {topic.topic.name!r} comes from cluster {found.noted}, this is {found.here}: its transaction numbers "
+            "mean nothing here, and events would be passed over. Stop all consumers and run `relaybox doctor --repair`"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +49,12 @@ class Home(Generic[R]):
         row = yield from self.store.topic(topic)
         if row is None:
             raise ConfigError(f"topic {topic!r} is not configured; call topics.configure(Topic.pub_sub({topic!r}))")
+        return row
+
+    def readable(self, topic: str) -> Op[TopicRow]:
+        """The same for who reads it: by the transaction numbers of another cluster events would be passed over."""
+        row = yield from self.known(topic)
+        yield from in_its_cluster(self.store, row)
         return row
 
     def reader(self, topic: str, group: str) -> Op[tuple[TopicRow, GroupRow]]:

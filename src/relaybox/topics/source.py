@@ -22,6 +22,7 @@ from ..runtime.stock import Taken, Verdict
 from ..settings import Settings
 from ..store.topics import ParkedOutcome, Parking, RangeSettlement, TopicRow, TopicStore
 from ..store.topics import Taken as Given
+from .home import in_its_cluster
 from .liveness import Membership
 from .reads import SharedReads
 
@@ -163,6 +164,7 @@ class TopicSource:
                 if same is not None and same.id == group.id:
                     self._membership.group = same
             self._topic = found or self._topic
+            await self._db.run(in_its_cluster(self._store, self._topic), tx=False)
             self._refreshed_at = self._clock.monotonic()
 
     async def claim_parked(self, limit: int) -> Claims:
