@@ -26,8 +26,9 @@ def in_its_cluster(store: TopicStore, topic: TopicRow) -> Op[None]:
     found = yield from store.incarnation()
     if found.foreign:
         raise GroupError(
-            f"topic {topic.topic.name!r} comes from cluster {found.noted}, this is {found.here}: its transaction numbers "
-            "mean nothing here, and events would be passed over. Stop all consumers and run `relaybox doctor --repair`"
+            f"topic {topic.topic.name!r} comes from cluster {found.noted}, this is {found.here}: its transaction "
+            "numbers mean nothing here, and events would be passed over. Stop all consumers and run "
+            "`relaybox doctor --repair`"
         )
 
 

@@ -14,8 +14,10 @@ from ..codec import Codec
 from ..event import Event
 from ..store.topics import Place, Row
 
-LIMIT = 64 * 2**20  # bytes kept, about
-ROW = 500  # bytes of an event besides its payload, about
+LIMIT = 64 * 2**20  # bytes kept
+# Bytes of an event besides its payload: the row, the event made of it, the times and headers that were asked for.
+ROW = 850
+HEADERS = 300
 
 
 class Page(list[Row]):
@@ -27,7 +29,9 @@ class Page(list[Row]):
         super().__init__(rows)
         self.events: list[Event] | None = None
         self.readers = readers  # who have not had it yet
-        self.weight = sum([len(row[7]) for row in rows]) + ROW * len(rows)
+        headers = [row[8] for row in rows if row[8]]
+        self.weight = sum([len(row[7]) for row in rows]) + ROW * len(rows) + HEADERS * len(headers)
+        self.weight += 2 * sum(map(len, headers))
 
 
 class Turn:
@@ -81,9 +85,12 @@ class SharedReads:
             return rows
         key = (topic_id, place, limit)
         self._drop(key)
-        page = self._pages[key] = Page(rows, others)
+        page = Page(rows, others)
+        if page.weight > self._limit:
+            return rows
+        self._pages[key] = page
         self.weight += page.weight
-        while self.weight > self._limit and len(self._pages) > 1:
+        while self.weight > self._limit:
             self._drop(next(iter(self._pages)))
         return page
 

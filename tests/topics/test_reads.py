@@ -1,0 +1,82 @@
+"""What groups of one process share: it is bounded by its real size, and goes when everybody has had it."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from typing import Any
+
+import pytest
+
+from relaybox import AsyncOutbox, Event
+from relaybox.codec import JSON_CODEC
+from relaybox.store.topics import LAST, Place
+from relaybox.topic import Topic
+from relaybox.topics import reads
+from relaybox.topics.reads import SharedReads
+
+from .kit import fresh_url
+from .liveness_kit import until
+from .test_group import EARLIEST, Seen, process
+
+MANY = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "region": "north"}
+
+
+@pytest.mark.parametrize(
+    ("payload", "headers"), [(1, None), (1, MANY), ({"text": "x" * 3000}, None)], ids=["small", "headers", "large"]
+)
+async def test_pages_take_no_more_memory_than_their_limit(payload: Any, headers: dict[str, str] | None) -> None:
+    """As a tracer counts it, with the events made of the rows and all that a handler asked them for."""
+    limit, pages = 4 * 2**20, 30
+    async with AsyncOutbox(fresh_url()) as box:
+        await box.migrate()
+        topic = await box.topics.configure(Topic.pub_sub("orders", shards=1))
+        async with box.transaction() as tx:
+            written = [Event("Placed", payload, key=f"k{n}", headers=headers, topic="orders") for n in range(500)]
+            await box.write_all(tx, written)
+        del written
+        home = box.topics._home
+        tick = await home.db.run(home.store.tick(topic, None), tx=False)
+        assert tick is not None
+        shared = SharedReads(limit)
+        for _ in range(2):
+            shared.join(topic.id)
+        place = Place(0, 0, tick, 0, LAST)
+        await home.db.run(home.store.read(topic, [place], 500), tx=False)  # what a first use keeps
+        gc.collect()
+        tracemalloc.start()
+        try:
+            for n in range(pages):
+                [rows] = await home.db.run(home.store.read(topic, [place], 500), tx=False)
+                page = shared.put(topic.id, place._replace(after=n), 500, rows)
+                for event in shared.events(page, JSON_CODEC, "orders"):
+                    assert event.headers is not None
+                    assert event.created_at >= event.occurred_at
+                del rows, page, event
+            gc.collect()
+            assert 0.5 * limit < tracemalloc.get_traced_memory()[0] <= limit
+        finally:
+            tracemalloc.stop()
+
+
+async def test_what_waits_for_a_slow_group_is_bounded_and_goes_when_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = 200_000
+    monkeypatch.setattr(reads.SharedReads.__init__, "__defaults__", (limit,))
+    async with process(None, Topic.pub_sub("orders", shards=2, fetch_batch=50)) as here:
+        shared = here.box.topics._home.reads
+        quick, slow = Seen(), Seen()
+        for name, seen in (("quick", quick), ("slow", slow)):
+            group = here.group(name)
+            group.add_consumer("c", seen.note)
+            await group.start(EARLIEST)
+        await group.pause()
+        weights = []
+        for start in range(0, 2000, 100):
+            await here.write(*range(start, start + 100), key=str)
+            await until(lambda start=start: len(quick) == start + 100)  # type: ignore[misc]
+            weights.append(shared.weight)
+        assert limit / 2 < max(weights) <= limit
+        await group.resume()
+        await until(lambda: len(slow) == 2000)
+        await group.close()
+        assert shared.weight == 0, "one group alone shares with nobody"
