@@ -22,6 +22,9 @@ OnExhausted = Literal["block", "park", "skip"]
 OrderStrategy = Literal["shards", "advisory", "rows"]
 ShardAssignment = Literal["leases", "rendezvous", "static"]
 _ENVIRONMENT = "RELAYBOX_"
+LEAST = timedelta(seconds=1)  # a healthy database needs less; a shorter lease or ttl does not make the limit shorter
+DATABASE_TIMEOUT = timedelta(seconds=10)
+BATCHES = 6  # times database_timeout
 _SERVICE = re.compile(r"SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(ADDR|PORT|PROTO))?)?")
 _RANGE = re.compile(r"\s*([0-9]+)(?:-([0-9]+))?\s*")
 
@@ -47,6 +50,10 @@ class Settings:
     )
     lease: timedelta = _knob(timedelta(seconds=30), "how long a claim holds unless renewed")
     instance_ttl: timedelta = _knob(timedelta(seconds=5), "silence after which a process counts as dead")
+    database_timeout: timedelta = _knob(
+        DATABASE_TIMEOUT,
+        "longest answer to a statement of ours in the background; the connection is then given up for a new one",
+    )
     owner: str | None = _knob(None, "name of this process in locked_by; none: host, pid and a random part")
     notify: bool = _knob(True, "wake other processes with NOTIFY after commits (PostgreSQL)")
     order_strategy: OrderStrategy = _knob(
@@ -156,6 +163,21 @@ class Settings:
             )
         if self.static_shards is not None:
             shard_numbers(self.static_shards, self.shards)
+
+    @property
+    def statement_seconds(self) -> float:
+        """For a claim, a renewal, a settle: three of them fit into a lease."""
+        return min(self.database_timeout, max(self.lease / 3, LEAST)).total_seconds()
+
+    @property
+    def heartbeat_seconds(self) -> float:
+        """For a sign of life: when one is not answered, another comes in time."""
+        return min(self.database_timeout, max(self.instance_ttl / 2, LEAST)).total_seconds()
+
+    @property
+    def batch_seconds(self) -> float:
+        """For batches that touch many rows: purge, drain, upkeep."""
+        return BATCHES * self.database_timeout.total_seconds()
 
 
 def shard_numbers(text: str, shards: int) -> frozenset[int]:

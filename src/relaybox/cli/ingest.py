@@ -114,6 +114,7 @@ async def _run(
             reading=config.reading,
             batch=config.batch,
             wait=config.wait.total_seconds(),
+            database_timeout=config.database_timeout,
             observers=observers,
         )
 

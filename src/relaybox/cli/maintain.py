@@ -7,7 +7,7 @@ import logging
 import signal
 import sys
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import Annotated, Any
 
@@ -52,7 +52,9 @@ def maintain(
     if look:
         _survey(target_of(context), PRESETS[preset]().group_retention, json=json)
         return
-    asyncio.run(_maintain(target_of(context), PRESETS[preset](), job or list(JOBS), listen, once=once, json=json))
+    target = target_of(context)
+    upkeep = replace(PRESETS[preset](), database_timeout=target.settings().settings.database_timeout)
+    asyncio.run(_maintain(target, upkeep, job or list(JOBS), listen, once=once, json=json))
 
 
 async def _maintain(

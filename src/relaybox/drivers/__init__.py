@@ -91,35 +91,42 @@ def _choose(url: Url, candidates: tuple[str, ...]) -> Any:
     raise missing
 
 
-def open_sync(target: Any, *, size: int = 4) -> Database:
-    """A URL, or an object that gives connections: a SQLAlchemy engine, a Django alias."""
+def open_sync(target: Any, *, size: int = 4, timeout: float | None = None) -> Database:
+    """A URL, or an object that gives connections: a SQLAlchemy engine, a Django alias.
+
+    `timeout`: for services of ours. Seconds after which a database counts as away, and connections that are not shared
+    with whoever else has the target.
+    """
     if not isinstance(target, str):
-        return cast(Database, _borrowed(target, "borrow", size))
+        return cast(Database, _borrowed(target, "borrow", size, timeout))
     url = parse(target)
     module = _choose(url, _SYNC[url.dialect])
-    return Database(url.dialect, partial(module.connect, url.bare), size=url.pool_size(size))
+    connect = partial(module.connect, url.bare, timeout=timeout)
+    return Database(url.dialect, connect, size=url.pool_size(size), address=url.bare)
 
 
-def open_async(target: Any, *, size: int = 4) -> AsyncDatabase:
+def open_async(target: Any, *, size: int = 4, timeout: float | None = None) -> AsyncDatabase:
     if not isinstance(target, str):
-        return cast(AsyncDatabase, _borrowed(target, "aborrow", size))
+        return cast(AsyncDatabase, _borrowed(target, "aborrow", size, timeout))
     url = parse(target)
     module = _choose(url, _ASYNC[url.dialect])
     listen = getattr(module, "listen", None)
     return AsyncDatabase(
         url.dialect,
-        partial(module.aconnect, url.bare),
+        partial(module.aconnect, url.bare, timeout=timeout),
         size=url.pool_size(size),
-        listen=partial(listen, url.bare) if listen else None,
+        listen=partial(listen, url.bare, timeout=timeout) if listen else None,
+        timeout=timeout,
+        address=url.bare,
     )
 
 
-def _borrowed(target: Any, verb: str, size: int) -> Any:
+def _borrowed(target: Any, verb: str, size: int, timeout: float | None) -> Any:
     for base in type(target).__mro__:
         package = base.__module__.partition(".")[0]
         if package in _MODULES:
             borrow = getattr(import_module(_MODULES[package]), verb, None)
-            database = borrow(target, size) if borrow else None
+            database = borrow(target, size, timeout) if borrow else None
             if database is not None:
                 return database
     raise ConfigError(

@@ -17,6 +17,7 @@ from ..errors import UnsupportedByEngine
 from ..op import Copy, Result, Statement
 from .mysql_errors import connection_lost, translate_exception, wrong_charset
 from .mysql_session import SETTINGS, options
+from .sockets import libpq_options, watch
 from .spi import Dialect, Silent
 
 
@@ -85,11 +86,13 @@ def wrap(handle: Any) -> AsyncmyConnection | None:
     return None
 
 
-async def aconnect(url: str) -> AsyncmyConnection:
+async def aconnect(url: str, *, timeout: float | None = None) -> AsyncmyConnection:
     """FOUND_ROWS: an UPDATE answers how many rows it found; one that was right already is not missing."""
     with translated():
         raw: Any = await asyncmy.connect(**options(url), client_flag=FOUND_ROWS)
         try:
+            transport = getattr(raw, "_transport", None) or raw._writer.transport  # a writer before asyncmy 0.2.12
+            watch(transport.get_extra_info("socket"), libpq_options({}, timeout))
             for setting in SETTINGS:
                 await raw.query(setting)
         except BaseException:

@@ -7,14 +7,15 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any, ClassVar, Literal
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import asyncpg
 
 from ..errors import StoreError
 from ..op import Copy, Result, Statement
+from . import sockets
 from .postgres_errors import Translated, connection_lost, translate_sqlstate
-from .postgres_sessions import OUR_SESSIONS
+from .postgres_sessions import BEGIN, OUR_SESSIONS, PULSE
 from .spi import Callback, Dialect
 
 GOODBYE = 1.0  # seconds for the end of a connection that has nothing more to say
@@ -41,7 +42,7 @@ class _CommitWatch:
     IDLE_CALLS = 1000
 
     def __init__(self, raw: Any) -> None:
-        self.raw = raw
+        self._raw = ref(raw)  # the connection is the key of this watch, and is freed with its pool
         self.committed: list[Callback] = []
         self.rolled_back: list[Callback] = []
         self._failed = False  # then the server answers COMMIT with ROLLBACK and no error
@@ -52,8 +53,8 @@ class _CommitWatch:
         if not (self.committed or self.rolled_back):
             self._rest()
             return
-        verb = record.query[:8].upper()
-        if self.raw.is_in_transaction() or not verb.startswith(("COMMIT", "END", "ROLLBACK")):
+        verb, raw = record.query[:8].upper(), self._raw()
+        if (raw is not None and raw.is_in_transaction()) or not verb.startswith(("COMMIT", "END", "ROLLBACK")):
             self._failed = record.exception is not None or (self._failed and not verb.startswith("ROLLBACK"))
             return
         undone = self._failed or verb.startswith("ROLLBACK")
@@ -67,9 +68,10 @@ class _CommitWatch:
 
     def _rest(self) -> None:
         self._idle += 1
-        if self._idle > self.IDLE_CALLS:
-            self.raw.remove_query_logger(self)
-            _watches.pop(self.raw, None)
+        raw = self._raw()
+        if self._idle > self.IDLE_CALLS and raw is not None:
+            raw.remove_query_logger(self)
+            _watches.pop(raw, None)
 
 
 _watches: WeakKeyDictionary[Any, _CommitWatch] = WeakKeyDictionary()
@@ -145,7 +147,7 @@ class AsyncpgConnection:
 
     async def begin(self) -> None:
         with translated:
-            await self.raw.execute("BEGIN")
+            await self.raw.execute(BEGIN if self._pooled else "BEGIN")
 
     async def commit(self) -> None:
         with translated:
@@ -174,15 +176,15 @@ def wrap(handle: Any) -> AsyncpgConnection | None:
 _direct: set[str] = set()  # URLs that led to a server and not to a pooler, the last time
 
 
-async def aconnect(url: str, application: str = "relaybox") -> AsyncpgConnection:
+async def aconnect(url: str, application: str = "relaybox", *, timeout: float | None = None) -> AsyncpgConnection:
     with translated:
         if url not in _direct:
-            raw, pooled = await _connected(url, application)
+            raw, pooled = await _connected(url, application, timeout)
             if pooled:
                 return AsyncpgConnection(raw, pooled=True)
             await raw.close()
         _direct.discard(url)  # a pooler may refuse our settings: then the next attempt looks again
-        raw, pooled = await _connected(url, application, OUR_SESSIONS)
+        raw, pooled = await _connected(url, application, timeout, OUR_SESSIONS)
         if pooled:
             raw.terminate()
             raise connection_lost("there is a pooler now where a server was; the next attempt knows")
@@ -190,13 +192,19 @@ async def aconnect(url: str, application: str = "relaybox") -> AsyncpgConnection
     return AsyncpgConnection(raw)
 
 
-async def _connected(url: str, application: str, session: Mapping[str, str] | None = None) -> tuple[Any, bool]:
+async def _connected(
+    url: str, application: str, timeout: float | None, session: Mapping[str, str] | None = None
+) -> tuple[Any, bool]:
     """A connection, and whether it leads to a pooler: one answers the start-up itself, so the pid it announced is not
     the one that runs our statements. In one transaction, which binds prepare and execute to one server. Without
     settings of the session, what a pooler could not bear is left out."""
     named = {"application_name": application, **(session or {})}
-    raw = await asyncpg.connect(url, server_settings=named, statement_cache_size=100 if session else 0)
+    url, options = sockets.split(url, timeout)
+    cached = 100 if session else 0
+    patience = options.get("connect_timeout") or None
+    raw = await asyncpg.connect(url, server_settings=named, statement_cache_size=cached, timeout=patience)
     try:
+        sockets.watch(raw._transport.get_extra_info("socket"), options)
         await raw.execute("BEGIN")
         server_pid = await raw.fetchval("SELECT pg_backend_pid()")
         await raw.execute("COMMIT")
@@ -206,10 +214,13 @@ async def _connected(url: str, application: str, session: Mapping[str, str] | No
     return raw, server_pid != raw.get_server_pid()
 
 
-async def listen(url: str, channel: str, ready: Callable[[], None], wake: Callable[[], None]) -> None:
+async def listen(
+    url: str, channel: str, ready: Callable[[], None], wake: Callable[[], None], *, timeout: float | None = None
+) -> None:
     """LISTEN until cancelled or the connection breaks. Returns at once, without `ready`, behind a pooler."""
+    pulse = timeout or PULSE
     with translated:
-        raw, pooled = await _connected(url, "relaybox-listen")
+        raw, pooled = await _connected(url, "relaybox-listen", timeout)
         try:
             if pooled:
                 return
@@ -217,8 +228,12 @@ async def listen(url: str, channel: str, ready: Callable[[], None], wake: Callab
             raw.add_termination_listener(lambda _: None if lost.done() else lost.set_result(None))
             await raw.add_listener(channel, lambda *_: wake())
             ready()
-            await lost
+            while not (await asyncio.wait([lost], timeout=pulse))[0]:
+                await raw.fetchval("SELECT 1", timeout=pulse)  # a network that swallows packets says nothing
             raise StoreError("the listening connection was closed by the server")
+        except Exception:
+            raw.terminate()
+            raise
         finally:
             with suppress(TimeoutError):
                 await raw.close(timeout=GOODBYE)

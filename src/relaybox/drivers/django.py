@@ -178,7 +178,7 @@ def _connect(alias: str) -> OwnDjangoConnection:
     return OwnDjangoConnection(raw)
 
 
-def borrow(target: Any, size: int) -> Database | None:
+def borrow(target: Any, size: int, timeout: float | None = None) -> Database | None:
     """With psycopg 3 our own driver connects by Django's settings: its rows are binary and it has COPY."""
     wrapper = _wrapper(target)
     if wrapper is None:
@@ -186,17 +186,17 @@ def borrow(target: Any, size: int) -> Database | None:
     if _has_psycopg3(wrapper):
         from .psycopg import connect
 
-        return Database("postgres", partial(connect, _conninfo(wrapper)), size=size)
+        return Database("postgres", partial(connect, _conninfo(wrapper), timeout=timeout), size=size)
     return Database(_dialect(wrapper), partial(_connect, wrapper.alias), size=size)
 
 
-def aborrow(target: Any, size: int) -> AsyncDatabase | None:
+def aborrow(target: Any, size: int, timeout: float | None = None) -> AsyncDatabase | None:
     wrapper = _wrapper(target)
     if wrapper is None:
         return None
     from . import open_async
 
-    return open_async(_url(wrapper), size=size)
+    return open_async(_url(wrapper), size=size, timeout=timeout)
 
 
 def _has_psycopg3(wrapper: Any) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ..errors import ConfigError
+from .sockets import CONNECT_SECONDS
 from .urls import redact
 
 # READ COMMITTED: a locking scan then keeps only the rows it returns. STRICT: a value that does not fit is an
@@ -34,7 +35,7 @@ def options(url: str) -> dict[str, Any]:
         "database": unquote(parts.path.lstrip("/")) or None,
         "charset": "utf8mb4",
         "autocommit": True,
-        "connect_timeout": 10,
+        "connect_timeout": CONNECT_SECONDS,
     }
     ssl: dict[str, Any] = {}
     for name, value in parse_qsl(parts.query):

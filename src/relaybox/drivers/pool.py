@@ -3,6 +3,11 @@
 Every client library has a pool of its own with its own habits; relaybox needs at most a few connections at
 once and the same behaviour on all of them, so this is one small pool over the adapters. A forked child
 never touches its parent's sockets, and keeps what it inherits of them from ending as garbage.
+
+A pool of background services has a time limit: an op that has not ended by then (waiting for a connection, opening
+one and the commit included) loses its connection. With it go the idle ones to the same address, in this pool and in
+others: they are as suspect, and would be found out one by one. A network that swallows packets says nothing: only new
+connections show that the database is there.
 """
 
 from __future__ import annotations
@@ -11,23 +16,26 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from typing import Any
 from weakref import WeakSet
 
-from ..errors import ServiceClosed, StoreError
+from ..errors import ConnectionLost, ServiceClosed, StoreBusy, StoreError
 from ..op import Op, T, arun, run
-from .spi import AsyncConnection, Connection, Dialect
+from .spi import AsyncConnection, AsyncRunner, Connection, Dialect
 
 log = logging.getLogger("relaybox")
 GOODBYE = 1.0  # seconds a database gets to take note of the end of a connection
 
 _pools: WeakSet[Database | AsyncDatabase] = WeakSet()
+_listing = threading.Lock()
 _inherited: list[object] = []  # connections of our parent: when one ends here, the parent's event loop goes deaf to it
 
 
 def _after_fork() -> None:
+    global _listing
+    _listing = threading.Lock()
     for pool in tuple(_pools):
         _inherited.extend(pool.idle)
         pool.begin()
@@ -36,16 +44,32 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
+def _register(pool: Database | AsyncDatabase) -> None:
+    with _listing:
+        _pools.add(pool)
+
+
+def _doubt(address: object) -> None:
+    with _listing:
+        for pool in _pools:
+            if pool.address == address:
+                pool.doubted = True
+
+
 class Database:
     """Sync: `run(op)` on a borrowed connection, inside a transaction unless told otherwise."""
 
-    def __init__(self, dialect: Dialect, connect: Callable[[], Connection], size: int = 4) -> None:
+    def __init__(
+        self, dialect: Dialect, connect: Callable[[], Connection], size: int = 4, *, address: object = None
+    ) -> None:
         self.dialect = dialect
+        self.address = address if address is not None else self
+        self.doubted = False  # what is idle here may be dead: its network swallows packets
         self._connect = connect
         self._size = size
         self._closed = False
         self.begin()
-        _pools.add(self)
+        _register(self)
 
     def begin(self) -> None:
         """Also in a forked child: what its parent's threads hold of connections and locks nobody gives back here."""
@@ -72,6 +96,8 @@ class Database:
         return _Loan(self)
 
     def take(self) -> Connection:
+        if self.doubted:
+            self.distrust()
         with self._lock:
             while self.idle:
                 connection = self.idle.pop()
@@ -86,12 +112,16 @@ class Database:
         with self._lock:
             self.idle.append(connection)
 
-    def close(self) -> None:
-        self._closed = True
+    def distrust(self) -> None:
+        self.doubted = False
         with self._lock:
             idle, self.idle = self.idle, []
         for connection in idle:
             _quietly(connection.close)
+
+    def close(self) -> None:
+        self._closed = True
+        self.distrust()
 
 
 class AsyncDatabase:
@@ -104,15 +134,20 @@ class AsyncDatabase:
         *,
         size: int = 4,
         listen: Callable[[str, Callable[[], None], Callable[[], None]], Awaitable[None]] | None = None,
+        timeout: float | None = None,
+        address: object = None,
     ) -> None:
         self.dialect = dialect
+        self.address = address if address is not None else self
+        self.doubted = False
         self._connect = connect
         self._size = size
+        self._timeout = timeout  # seconds for one op; None: no limit
         self._closed = False
         # listen(channel, ready, wake): LISTENs until cancelled or the connection breaks; None: cannot
         self.listen = listen
         self.begin()
-        _pools.add(self)
+        _register(self)
 
     def begin(self) -> None:
         """Also in a forked child: its parent's tasks hold connections and slots that nobody here gives back."""
@@ -121,25 +156,36 @@ class AsyncDatabase:
         self._ending: set[asyncio.Future[None]] = set()
 
     async def run(self, op: Op[T], *, tx: bool = True) -> T:
-        async with self.connection() as connection:
-            if not tx:
-                return await arun(op, connection)
-            await connection.begin()
-            try:
-                value = await arun(op, connection)
-            except Exception:  # what is cancelled loses its connection, and the transaction with it
-                with suppress(StoreError):
-                    await connection.rollback()
-                raise
-            await connection.commit()
-            return value
+        return await self.run_within(self._timeout, op, tx=tx)
 
-    def connection(self) -> AbstractAsyncContextManager[AsyncConnection]:
+    def within(self, seconds: float | None) -> AsyncRunner:
+        """The same connections with another limit."""
+        return _Within(self, seconds)
+
+    async def run_within(self, seconds: float | None, op: Op[T], *, tx: bool) -> T:
+        loan = self.connection()
+        if seconds is None:
+            async with loan as connection:
+                return await _run(op, connection, tx=tx)
+        try:
+            async with asyncio.timeout(seconds), loan as connection:
+                return await _run(op, connection, tx=tx)
+        except TimeoutError:
+            if not loan.begun:
+                raise StoreBusy(f"none of our {self._size} connections was free within {seconds:g} s") from None
+            _doubt(self.address)
+            raise ConnectionLost(
+                f"the database did not answer within {seconds:g} s (database_timeout); the connection is given up"
+            ) from None
+
+    def connection(self) -> _AsyncLoan:
         if self._closed:
             raise ServiceClosed("this outbox is closed; make a new one")
         return _AsyncLoan(self)
 
     async def take(self) -> AsyncConnection:
+        if self.doubted:
+            self.distrust()
         while self.idle:
             connection = self.idle.pop()
             if not connection.broken():
@@ -154,13 +200,23 @@ class AsyncDatabase:
 
     async def end(self, connection: AsyncConnection) -> None:
         """Close it. Nobody waits for that for ever: a database that swallows packets answers no good-bye either."""
-        await asyncio.wait([self._end(connection)], timeout=GOODBYE)
+        await asyncio.wait([self.drop(connection)], timeout=GOODBYE)
 
-    def _end(self, connection: AsyncConnection) -> asyncio.Future[None]:
-        ending = asyncio.ensure_future(connection.close())
+    def drop(self, connection: AsyncConnection) -> asyncio.Future[None]:
+        """Close it without waiting for it."""
+        return self.ending(connection.close())
+
+    def ending(self, close: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
+        ending = asyncio.ensure_future(close)
         self._ending.add(ending)
         ending.add_done_callback(self._ended)
         return ending
+
+    def distrust(self) -> None:
+        self.doubted = False
+        idle, self.idle = self.idle, []
+        for connection in idle:
+            self.drop(connection)
 
     def _ended(self, ending: asyncio.Future[None]) -> None:
         self._ending.discard(ending)
@@ -169,11 +225,45 @@ class AsyncDatabase:
 
     async def close(self) -> None:
         self._closed = True
-        idle, self.idle = self.idle, []
-        for connection in idle:
-            self._end(connection)
+        self.distrust()
         if self._ending:
             await asyncio.wait(self._ending, timeout=GOODBYE)
+
+
+class _Within:
+    """A database with a limit of its own."""
+
+    def __init__(self, database: AsyncDatabase, seconds: float | None) -> None:
+        self.dialect = database.dialect
+        self.listen = database.listen
+        self._database = database
+        self._seconds = seconds
+
+    async def run(self, op: Op[T], *, tx: bool = True) -> T:
+        return await self._database.run_within(self._seconds, op, tx=tx)
+
+    def within(self, seconds: float | None) -> AsyncRunner:
+        return self._database.within(seconds)
+
+    def connection(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        return self._database.connection()
+
+    async def close(self) -> None:
+        await self._database.close()
+
+
+async def _run(op: Op[T], connection: AsyncConnection, *, tx: bool) -> T:
+    if not tx:
+        return await arun(op, connection)
+    await connection.begin()
+    try:
+        value = await arun(op, connection)
+    except Exception:  # what is cancelled loses its connection, and the transaction with it
+        with suppress(StoreError):
+            await connection.rollback()
+        raise
+    await connection.commit()
+    return value
 
 
 class _Loan:
@@ -210,14 +300,16 @@ class _Loan:
 class _AsyncLoan:
     """The same in an event loop."""
 
-    __slots__ = ("_connection", "_database", "_slots")
+    __slots__ = ("_connection", "_database", "_slots", "begun")
 
     def __init__(self, database: AsyncDatabase) -> None:
         self._database = database
         self._slots = database.slots
+        self.begun = False  # it has had its turn
 
     async def __aenter__(self) -> AsyncConnection:
         await self._slots.acquire()
+        self.begun = True
         try:
             self._connection = await self._database.take()
         except BaseException:
@@ -233,7 +325,7 @@ class _AsyncLoan:
             if kind is None or issubclass(kind, Exception):
                 await self._database.give_back(self._connection, suspect=kind is not None)
             else:  # cancelled: the call may be under way yet, and leave a transaction open
-                await self._database.end(self._connection)
+                self._database.drop(self._connection)
         finally:
             self._slots.release()
 

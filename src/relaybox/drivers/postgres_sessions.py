@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+PULSE = 10.0  # seconds between two questions on a connection that only listens
+
+BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"  # of ours behind a pooler, where the session's default is not ours
+
 OUR_SESSIONS = {
+    # Whatever the server's default is: after we waited for a lock, we look at what its holder has committed.
+    "default_transaction_isolation": "read committed",
     # Bounds every wait of ours that PostgreSQL could otherwise make endless.
     "idle_in_transaction_session_timeout": "60s",
     "lock_timeout": "30s",
+    # The server, too, notices that the network is gone: our sessions and what they lock do not stay for hours.
+    "tcp_keepalives_idle": "30",
+    "tcp_keepalives_interval": "10",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "30s",
     "timezone": "UTC",
     # Our statements touch few rows, by index. A plan made while the tables were empty or not analysed would
     # scan, and a cached one would go on scanning as they grow.

@@ -11,13 +11,15 @@ from typing import Any, ClassVar, Literal
 import psycopg
 from psycopg import sql, waiting
 from psycopg.abc import RV, PQGen
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from ..errors import StoreError
 from ..op import Copy, Result, Statement
 from .postgres_errors import Translated, connection_lost, translate_sqlstate
-from .postgres_sessions import OUR_SESSIONS
+from .postgres_sessions import BEGIN, OUR_SESSIONS, PULSE
+from .sockets import libpq_options
 from .spi import Dialect, Silent
 
 GOODBYE = 1.0  # seconds to tell a server that a statement is given up
@@ -45,6 +47,7 @@ class _Adapter(Silent):
     dialect: Dialect = "postgres"
     copy: bool = True
     raw: Any
+    pooled = False  # one of ours, by way of a pooler
 
     def in_transaction(self) -> bool:
         status = self.raw.info.transaction_status
@@ -83,7 +86,7 @@ class PsycopgConnection(_Adapter):
         """Outside autocommit psycopg says BEGIN itself, before the next statement."""
         if self.raw.autocommit:
             with translated:
-                self.raw.execute("BEGIN")
+                self.raw.execute(BEGIN if self.pooled else "BEGIN")
 
     def commit(self) -> None:
         self._check_committable()
@@ -123,7 +126,7 @@ class AsyncPsycopgConnection(_Adapter):
     async def begin(self) -> None:
         if self.raw.autocommit:
             with translated:
-                await self.raw.execute("BEGIN")
+                await self.raw.execute(BEGIN if self.pooled else "BEGIN")
 
     async def commit(self) -> None:
         self._check_committable()
@@ -141,20 +144,32 @@ class AsyncPsycopgConnection(_Adapter):
 
 class _Own(psycopg.AsyncConnection[Any]):
     """One that relaybox opened itself. A statement that is given up takes its connection along: psycopg would wait for
-    the server's word that it has stopped, in vain where the network swallows it."""
+    the server's word that it has stopped, in vain where the network swallows it. The server is told, by `close`."""
+
+    _ending: asyncio.Task[None] | None = None
 
     async def wait(self, gen: PQGen[RV], *args: Any, **named: Any) -> RV:
         options = {**_WAIT_OPTIONS, **dict(zip(_WAIT_OPTIONS, args, strict=False)), **named}
         try:
             return await waiting.wait_async(gen, self.pgconn.socket, **options)
         except asyncio.CancelledError:
-            try:
-                if _CANCELS:
-                    with suppress(psycopg.Error):
-                        await self.cancel_safe(timeout=GOODBYE)
-            finally:
+            if _CANCELS and self._ending is None:
+                self._ending = asyncio.create_task(self._end(), name="relaybox-cancel")
+            elif not _CANCELS:
                 self.pgconn.finish()
             raise
+
+    async def _end(self) -> None:
+        try:
+            with suppress(psycopg.Error):
+                await self.cancel_safe(timeout=GOODBYE)
+        finally:
+            self.pgconn.finish()
+
+    async def close(self) -> None:
+        if self._ending is not None:
+            await asyncio.wait([self._ending])
+        await super().close()
 
 
 # What psycopg's own `wait` takes besides the generator, which differs between its releases.
@@ -165,6 +180,8 @@ _WAIT_OPTIONS = {
 }
 # Whether a server can be asked to stop without blocking the loop: psycopg 3.2 with libpq 17.
 _CANCELS = hasattr(psycopg, "capabilities") and psycopg.capabilities.has_cancel_safe()
+# Whether a listener can stop for a question: psycopg 3.2.
+_PAUSES = "timeout" in inspect.signature(psycopg.AsyncConnection.notifies).parameters
 
 
 def wrap(handle: Any) -> PsycopgConnection | AsyncPsycopgConnection | None:
@@ -184,37 +201,55 @@ def _behind_pooler(raw: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], 
     return raw.info.backend_pid != server_pid
 
 
-def connect(url: str, application: str = "relaybox") -> PsycopgConnection:
+def _options(url: str, application: str, timeout: float | None) -> dict[str, Any]:
+    return {"autocommit": True, "application_name": application, **libpq_options(conninfo_to_dict(url), timeout)}
+
+
+def connect(url: str, application: str = "relaybox", *, timeout: float | None = None) -> PsycopgConnection:
     with translated:
-        raw = psycopg.connect(url, autocommit=True, application_name=application, prepare_threshold=None)
+        raw = psycopg.connect(url, prepare_threshold=None, **_options(url, application, timeout))
         row = raw.execute("SELECT pg_backend_pid()").fetchone()
-        if row and not _behind_pooler(raw, row[0]):
+        connection = PsycopgConnection(raw)
+        connection.pooled = row is None or _behind_pooler(raw, row[0])
+        if not connection.pooled:
             raw.prepare_threshold = 3
             raw.execute(SESSION)
-    return PsycopgConnection(raw)
+    return connection
 
 
-async def aconnect(url: str, application: str = "relaybox") -> AsyncPsycopgConnection:
+async def aconnect(url: str, application: str = "relaybox", *, timeout: float | None = None) -> AsyncPsycopgConnection:
     with translated:
-        raw = await _Own.connect(url, autocommit=True, application_name=application, prepare_threshold=None)
+        raw = await _Own.connect(url, prepare_threshold=None, **_options(url, application, timeout))
         row = await (await raw.execute("SELECT pg_backend_pid()")).fetchone()
-        if row and not _behind_pooler(raw, row[0]):
+        connection = AsyncPsycopgConnection(raw)
+        connection.pooled = row is None or _behind_pooler(raw, row[0])
+        if not connection.pooled:
             raw.prepare_threshold = 3
             await raw.execute(SESSION)
-    return AsyncPsycopgConnection(raw)
+    return connection
 
 
-async def listen(url: str, channel: str, ready: Callable[[], None], wake: Callable[[], None]) -> None:
+async def listen(
+    url: str, channel: str, ready: Callable[[], None], wake: Callable[[], None], *, timeout: float | None = None
+) -> None:
     """LISTEN until cancelled or the connection breaks. Returns at once, without `ready`, behind a pooler."""
+    pulse = timeout or PULSE
+    pause: dict[str, Any] = {"timeout": pulse} if _PAUSES else {}
     with translated:
-        raw = await _Own.connect(url, autocommit=True, application_name="relaybox-listen")
+        raw = await _Own.connect(url, **_options(url, "relaybox-listen", timeout))
         try:
             row = await (await raw.execute("SELECT pg_backend_pid()")).fetchone()
             if row and _behind_pooler(raw, row[0]):
                 return
             await raw.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
             ready()
-            async for _ in raw.notifies():
-                wake()
+            while True:
+                async for _ in raw.notifies(**pause):
+                    wake()
+                try:
+                    async with asyncio.timeout(pulse):
+                        await raw.execute("SELECT 1")  # a network that swallows packets says nothing
+                except TimeoutError:
+                    raise connection_lost(f"no answer on the listening connection within {pulse:g} s") from None
         finally:
             await raw.close()

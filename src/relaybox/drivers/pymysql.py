@@ -14,6 +14,7 @@ from ..errors import StoreError, UnsupportedByEngine
 from ..op import Copy, Result, Statement
 from .mysql_errors import connection_lost, translate_exception, wrong_charset
 from .mysql_session import SETTINGS, options
+from .sockets import libpq_options, watch
 from .spi import Dialect, Silent
 
 
@@ -82,14 +83,16 @@ def wrap(handle: Any) -> PymysqlConnection | None:
     return None
 
 
-def connect(url: str) -> PymysqlConnection:
+def connect(url: str, *, timeout: float | None = None) -> PymysqlConnection:
     """FOUND_ROWS: an UPDATE answers how many rows it found; one that was right already is not missing."""
+    limits = {} if timeout is None else {"read_timeout": timeout, "write_timeout": timeout}
     with translated():
         try:
-            raw = pymysql.connect(**options(url), client_flag=CLIENT.FOUND_ROWS)
+            raw = pymysql.connect(**options(url), **limits, client_flag=CLIENT.FOUND_ROWS)
         except RuntimeError as error:  # an authentication method that needs another package
             raise StoreError(f"PyMySQL cannot log in: {error}") from error
         try:
+            watch(raw._sock, libpq_options({}, timeout))
             for setting in SETTINGS:
                 raw.query(setting)
         except BaseException:

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 from sqlalchemy.ext import asyncio as sa_async
 from sqlalchemy.orm import Session, scoped_session
-from sqlalchemy.util import await_only
+from sqlalchemy.util import await_only, greenlet_spawn
 
 from ..errors import ConfigError, ConnectionLost, StoreBusy, StoreError
 from ..op import Copy, ParamStyle, Result, Statement
@@ -392,8 +392,25 @@ class AsyncBorrowedConnection(AsyncConnectionHandle):
             await self.raw.close()
 
 
+def _sibling(engine: sa.Engine) -> sa.Engine:
+    """An engine that connects as the user's does, with a pool of its own: what handlers hold is not missing here."""
+    return sa.Engine(engine.pool.recreate(), engine.dialect, engine.url, hide_parameters=engine.hide_parameters)
+
+
 class BorrowedDatabase(Database):
-    """Keeps nothing idle: the connections belong to the user's pool, and he may have few."""
+    """Keeps nothing idle: the connections belong to a pool of SQLAlchemy's; to the user's, unless it is a sibling."""
+
+    sibling: sa.Engine | None = None
+
+    def begin(self) -> None:
+        super().begin()
+        if self.sibling is not None:
+            self.sibling.dispose(close=False)
+
+    def close(self) -> None:
+        super().close()
+        if self.sibling is not None:
+            self.sibling.dispose()
 
     def give_back(self, connection: Connection, *, suspect: bool) -> None:
         try:
@@ -403,6 +420,21 @@ class BorrowedDatabase(Database):
 
 
 class AsyncBorrowedDatabase(AsyncDatabase):
+    sibling: sa.Engine | None = None
+
+    def begin(self) -> None:
+        super().begin()
+        if self.sibling is not None:
+            self.sibling.dispose(close=False)
+
+    def distrust(self) -> None:
+        """What lies idle in the sibling's pool is closed beside the new one; the user's pool is not ours to judge."""
+        self.doubted = False
+        if self.sibling is not None:
+            old = self.sibling.pool
+            self.sibling.dispose(close=False)
+            self.ending(greenlet_spawn(old.dispose))
+
     async def give_back(self, connection: AsyncConnection, *, suspect: bool) -> None:
         try:
             await connection.close()
@@ -434,31 +466,42 @@ def _in_memory(engine: sa.Engine) -> bool:
     return engine.dialect.name == "sqlite" and engine.url.database in (None, "", ":memory:")
 
 
-def borrow(engine: Any, size: int) -> Database | None:
+def borrow(engine: Any, size: int, timeout: float | None = None) -> Database | None:
     """An async engine cannot give sync connections: its address is opened with our own driver."""
     if isinstance(engine, sa_async.AsyncEngine):
         from . import open_sync
 
-        return open_sync(_url(engine.sync_engine), size=size)
+        return open_sync(_url(engine.sync_engine), size=size, timeout=timeout)
     if not isinstance(engine, sa.Engine):
         return None
-    autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
+    sibling = None if timeout is None or _in_memory(engine) else _sibling(engine)
+    autocommit = (sibling or engine).execution_options(isolation_level="AUTOCOMMIT")
     size = 1 if _in_memory(engine) else size
-    return BorrowedDatabase(_dialect(engine), partial(_connect, autocommit), size=size)
+    database = BorrowedDatabase(_dialect(engine), partial(_connect, autocommit), size=size)
+    database.sibling = sibling
+    return database
 
 
-def aborrow(engine: Any, size: int) -> AsyncDatabase | None:
+def aborrow(engine: Any, size: int, timeout: float | None = None) -> AsyncDatabase | None:
     if isinstance(engine, sa.Engine):
         from . import open_async
 
-        return open_async(_url(engine), size=size)
+        return open_async(_url(engine), size=size, timeout=timeout)
     if not isinstance(engine, sa_async.AsyncEngine):
         return None
     listen: Callable[[str, Callback, Callback], Awaitable[None]] | None = None
     if engine.dialect.driver in ("asyncpg", "psycopg", "psycopg_async"):
         module = import_module(f"relaybox.drivers.{engine.dialect.driver.removesuffix('_async')}")
-        listen = partial(module.listen, _url(engine.sync_engine))
-    autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
-    size = 1 if _in_memory(engine.sync_engine) else size
-    dialect = _dialect(engine.sync_engine)
-    return AsyncBorrowedDatabase(dialect, partial(_aconnect, autocommit), size=size, listen=listen)
+        listen = partial(module.listen, _url(engine.sync_engine), timeout=timeout)
+    in_memory = _in_memory(engine.sync_engine)
+    sibling = None if timeout is None or in_memory else _sibling(engine.sync_engine)
+    autocommit = (sa_async.AsyncEngine(sibling) if sibling else engine).execution_options(isolation_level="AUTOCOMMIT")
+    database = AsyncBorrowedDatabase(
+        _dialect(engine.sync_engine),
+        partial(_aconnect, autocommit),
+        size=1 if in_memory else size,
+        listen=listen,
+        timeout=timeout,
+    )
+    database.sibling = sibling
+    return database

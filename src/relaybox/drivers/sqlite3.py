@@ -211,7 +211,7 @@ def wrap(handle: Any) -> Sqlite3Connection | None:
     return None
 
 
-def connect(path: str) -> Sqlite3Connection:
+def connect(path: str, *, timeout: float | None = None) -> Sqlite3Connection:
     """A file, `:memory:`, or a `file:` URI. WAL lets readers read while one writes; FULL survives power loss."""
     if sqlite3.sqlite_version_info < OLDEST:
         raise UnsupportedByEngine(
@@ -220,8 +220,9 @@ def connect(path: str) -> Sqlite3Connection:
         )
     uri = path.startswith("file:")
     in_memory = path == ":memory:" or (uri and "mode=memory" in path)
+    patience = BUSY_SECONDS if timeout is None else min(timeout, BUSY_SECONDS)
     with translated():
-        raw = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=uri)
+        raw = sqlite3.connect(path, timeout=patience, isolation_level=None, check_same_thread=False, uri=uri)
         raw.execute("PRAGMA synchronous = FULL")
         if not in_memory:
             _use_wal(raw)
@@ -239,10 +240,10 @@ def _use_wal(raw: sqlite3.Connection) -> None:
                 raise
 
 
-async def aconnect(path: str) -> AsyncSqlite3Connection:
+async def aconnect(path: str, *, timeout: float | None = None) -> AsyncSqlite3Connection:
     thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="relaybox-sqlite")
     try:
-        connection = await _to_end(thread, lambda: connect(path))
+        connection = await _to_end(thread, lambda: connect(path, timeout=timeout))
     except BaseException:
         thread.shutdown(wait=False)
         raise

@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any, Self, Unpack
 
 from ..clock import SYSTEM_CLOCK, Clock
@@ -427,19 +428,31 @@ class AsyncInbox(_Shared):
         return self._counted(await arun(op, connection) if connection.is_async else run(op, connection))[0]
 
     async def accept_all(
-        self, handle: Any, events: Sequence[Event], *, source: str | None = None, letters: Letters = None
+        self,
+        handle: Any,
+        events: Sequence[Event],
+        *,
+        source: str | None = None,
+        letters: Letters = None,
+        timeout: timedelta | None = None,
     ) -> list[bool]:
+        """`timeout`, for a transaction of its own: if the database has not answered by then this raises
+        ConnectionLost, and the connection is given up. Accept them again, the ids tell."""
         check_events(events)
         source = check_source(source)
         if handle is None:
-            return await self._accept(events, source, letters)
+            return await self._accept(events, source, letters, timeout)
+        if timeout is not None:
+            raise ConfigError("a timeout goes with a transaction of its own: pass None as handle, or omit it")
         op, _ = self._op(events, source, letters)
         connection = self._connection(handle)
         return self._counted(await arun(op, connection) if connection.is_async else run(op, connection))
 
-    async def _accept(self, events: Sequence[Event], source: str | None, letters: Letters = None) -> list[bool]:
+    async def _accept(
+        self, events: Sequence[Event], source: str | None, letters: Letters = None, timeout: timedelta | None = None
+    ) -> list[bool]:
         op, tx = self._op(events, source, letters)
-        answers = await self._db.run(op, tx=tx)
+        answers = await self._db.within(timeout.total_seconds() if timeout is not None else None).run(op, tx=tx)
         self._wake()
         return self._counted(answers)
 

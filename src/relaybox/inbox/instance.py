@@ -80,7 +80,8 @@ class Instance:
         ttl = self._settings.instance_ttl
         await self._clock.sleep(ttl.total_seconds() / 5)
         was_silent, started = self._source.silent, self._clock.monotonic()
-        if await self._db.run(self._store.beat(self._source.owner, ttl, self._clock.database_now()), tx=False):
+        beats = self._db.within(self._settings.heartbeat_seconds)
+        if await beats.run(self._store.beat(self._source.owner, ttl, self._clock.database_now()), tx=False):
             self._source.alive_until = started + ttl.total_seconds()
         else:
             log.warning("this processor was declared dead after a silence; its claims were given to others")

@@ -110,13 +110,15 @@ class AsyncProcessor:
     async def _start(self, stack: AsyncExitStack) -> None:
         """What is started is stopped the other way round, also when the next one cannot start."""
         store, clock, observers = self._store, self._clock, self._observers
-        if not self._options.get("settings", Settings()).inbox_enabled:
+        given = self._options.get("settings") or Settings()
+        if not given.inbox_enabled:
             log.warning("inbox_enabled is off: this process leaves inbox %r alone", store.tables.event)
             return
-        db = open_async(self._target)
+        db = open_async(self._target, timeout=given.statement_seconds)
+        patient = db.within(given.batch_seconds)
         stack.push_async_callback(db.close)
         await db.run(store.verify_schema(), tx=False)
-        plan = await db.run(store.agree(self._wanted))
+        plan = await patient.run(store.agree(self._wanted))
         settings = self._settings(plan)
         source = InboxSource(
             db,
@@ -143,12 +145,12 @@ class AsyncProcessor:
         ears.start()
         stack.push_async_callback(ears.stop)
         agreed = retention_from(store.limits) or Retention.of(settings)
-        drain = DrainService(db, store, self._options.get("retention", agreed) or KEEP_ALL, observers, clock)
+        drain = DrainService(patient, store, self._options.get("retention", agreed) or KEEP_ALL, observers, clock)
         drain.start()
         stack.push_async_callback(drain.stop)
         alerting = self._options.get("alerts", Alerting.of(settings))
         if alerting is not None:
-            alerts = AlertService(db, store, alerting, plan.order, observers, clock)
+            alerts = AlertService(patient, store, alerting, plan.order, observers, clock)
             alerts.start()
             stack.push_async_callback(alerts.stop)
         wake = _wake_from_anywhere(engine)

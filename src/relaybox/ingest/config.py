@@ -32,6 +32,7 @@ class IngestConfig:
     listen: str | None = None  # address for /live, /ready and /metrics
     reading: Reading = field(default_factory=Reading)
     enabled: bool = True
+    database_timeout: timedelta = settings.DATABASE_TIMEOUT
 
 
 _READING = tuple(f.name for f in dataclasses.fields(Reading))
@@ -77,8 +78,15 @@ def load(arguments: Mapping[str, Any], *, environment: Mapping[str, str], file: 
         values["batch"] = _number("batch", values["batch"])
     if "wait" in values:
         values["wait"] = parse_duration(values["wait"], "wait")
-    enabled = settings.load(environment=environment, file=file).settings.inbox_enabled
-    return IngestConfig(url=url, options=options, reading=reading, enabled=enabled, **values)
+    common = settings.load(environment=environment, file=file).settings
+    return IngestConfig(
+        url=url,
+        options=options,
+        reading=reading,
+        enabled=common.inbox_enabled,
+        database_timeout=common.database_timeout,
+        **values,
+    )
 
 
 def _number(name: str, value: Any) -> int:

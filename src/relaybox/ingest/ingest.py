@@ -15,6 +15,7 @@ import logging
 import random
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any, NamedTuple, Self
 
 from .. import faults
@@ -25,6 +26,7 @@ from ..inbox import AsyncInbox
 from ..lifecycle import CircuitChanged, Ingested, LoopFailed, Observer, Observers
 from ..op import T
 from ..runtime.service import cancelled
+from ..settings import DATABASE_TIMEOUT
 from ..store.inbox import check_source
 from .parse import Reading, malformed, parse
 from .spi import Incoming, Source
@@ -34,7 +36,6 @@ log = logging.getLogger("relaybox")
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 1.0
 OPEN_SECONDS = 30.0
-STORE_SECONDS = 30.0  # a transaction that takes longer is given up and tried again: the ids tell what it has done
 STOP_SECONDS = 10.0  # for the batch under way
 PULSE = 1.0  # seconds between two signs of life of the loop
 
@@ -55,6 +56,7 @@ class Ingest:
     reading  how messages are read that are neither relaybox's nor CloudEvents
     batch    most messages in one transaction
     wait     seconds that a broker is given to have something new
+    database_timeout  a transaction that takes longer is given up and tried again: the ids tell what it has done
     """
 
     def __init__(
@@ -66,11 +68,14 @@ class Ingest:
         reading: Reading | None = None,
         batch: int = 500,
         wait: float = 1.0,
+        database_timeout: timedelta = DATABASE_TIMEOUT,
         observers: Sequence[Observer] = (),
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         if batch < 1 or wait <= 0:
             raise ConfigError(f"expected batch to be at least 1 and wait to be positive, got {batch} and {wait}")
+        if database_timeout <= timedelta(0):
+            raise ConfigError(f"expected database_timeout to be a positive duration, got {database_timeout}")
         self.broker = broker
         self.totals = Totals()
         self._inbox = inbox
@@ -79,6 +84,7 @@ class Ingest:
         self._encoded = bool(getattr(broker, "percent_encoded", False))
         self._batch = batch
         self._wait = wait
+        self._database_timeout = database_timeout
         self._observers = Observers(observers)
         self._clock = clock
         self._broker_trouble: str | None = None
@@ -197,10 +203,11 @@ class Ingest:
         while True:
             faults.hit("write.before")
             try:
-                async with asyncio.timeout(STORE_SECONDS):
-                    answers = await self._inbox.accept_all(None, events, source=self._source, letters=letters)
+                answers = await self._inbox.accept_all(
+                    None, events, source=self._source, letters=letters, timeout=self._database_timeout
+                )
                 break
-            except (StoreError, TimeoutError) as error:
+            except StoreError as error:
                 self._refused(error)
                 await self._unless_stopped(self._clock.sleep(pause * random.uniform(0.5, 1.0)))
                 pause = min(pause * 2, LONGEST_PAUSE)

@@ -53,8 +53,9 @@ class Maintainer:
         self.owner = owner or f"{socket.gethostname()}-{os.getpid()}-{new_token() % 10**6}"
         self._clock = clock
         self._observers = Observers(observers)
-        self._db = open_async(target, size=3)
-        self._term_db = open_async(target, size=1)  # a long batch must not cost us the lead
+        self._db = open_async(target, size=3, timeout=self.upkeep.batch_seconds)
+        # A long batch must not cost us the lead.
+        self._term_db = open_async(target, size=1, timeout=self.upkeep.term_seconds)
         self.store = open_topic_store(self._db.dialect, Tables(table, schema))
         self._work = Work(self._db, self.store, self.upkeep, self._observers, clock)
         cleanup, groups, watch = Cleanup(self._work), Groups(self._work), Watch(self._work)

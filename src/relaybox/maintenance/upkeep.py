@@ -8,6 +8,7 @@ from datetime import time, timedelta
 from typing import Self
 
 from ..errors import ConfigError
+from ..settings import BATCHES, DATABASE_TIMEOUT, LEAST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,7 @@ class Upkeep:
     lock_timeout: timedelta = timedelta(milliseconds=500)  # what an insert may wait for a change of partitions
     term_ttl: timedelta = timedelta(seconds=15)  # silence after which another maintainer takes over
     stop_wait: timedelta = timedelta(seconds=30)
+    database_timeout: timedelta = DATABASE_TIMEOUT  # as in Settings; a batch gets six times as long
 
     def __post_init__(self) -> None:
         for entry in dataclasses.fields(self):
@@ -40,6 +42,15 @@ class Upkeep:
                 raise ConfigError(f"expected {entry.name} to be a positive duration, got {value}")
         if self.cleanup_batch < 1:
             raise ConfigError(f"expected cleanup_batch to be a positive number, got {self.cleanup_batch}")
+
+    @property
+    def term_seconds(self) -> float:
+        """For keeping the lead: three tries fit into a term."""
+        return min(self.database_timeout, max(self.term_ttl / 3, LEAST)).total_seconds()
+
+    @property
+    def batch_seconds(self) -> float:
+        return BATCHES * self.database_timeout.total_seconds()
 
     @classmethod
     def for_low_throughput(cls) -> Self:

@@ -62,7 +62,7 @@ class Node:
         self._ears = Ears(self.engine, self._listen if can_listen else None, settings.poll_interval, observers, clock)
         self._notifier = Notifier(self._notify) if can_listen and settings.notify else None
         self._purge = (
-            PurgeService(db, store, settings, observers, clock)
+            PurgeService(db.within(settings.batch_seconds), store, settings, observers, clock)
             if settings.purge_retention or settings.purge_dead_retention
             else None
         )

@@ -209,11 +209,21 @@ class _Shared:
             self._routing = Routes(self.topic_store)
         return self._routing
 
-    def _home(self, db: R) -> Home[R]:
+    def _home(self, db: R, services: R) -> Home[R]:
         from ..topics.home import Home
 
         store = self.topic_store or open_topic_store(self.store.dialect, self._tables)  # which says what is needed
-        return Home(self._target, db, store, self.settings, self._clock, self._observers, self._codec, self._wake)
+        return Home(
+            self._target,
+            db,
+            store,
+            self.settings,
+            self._clock,
+            self._observers,
+            self._codec,
+            self._wake,
+            services=services,
+        )
 
     def _wake(self) -> None:
         raise NotImplementedError
@@ -255,6 +265,7 @@ class Outbox(_Shared):
     def __init__(self, target: Any, **options: Unpack[NodeOptions]) -> None:
         super().__init__(target, **options)
         self._db: Runner = open_sync(target)
+        self._services: Runner = open_sync(target, timeout=self.settings.statement_seconds)
         self.store = self._make_store(self._db.dialect)
         notifies = self.store.capabilities.listen and self.settings.notify
         self._notifier = ThreadNotifier(self._notify) if notifies else None
@@ -278,11 +289,10 @@ class Outbox(_Shared):
         return self
 
     async def _start(self) -> None:
-        self._background = open_async(self._target)
+        self._background = open_async(self._target, timeout=self.settings.statement_seconds)
         if self._plain:
-            self._purger = PurgeService(
-                self._background, self.store, self.settings, self._observers, self._clock, by_age=True
-            )
+            patient = self._background.within(self.settings.batch_seconds)
+            self._purger = PurgeService(patient, self.store, self.settings, self._observers, self._clock, by_age=True)
             self._purger.start()
             return
         node = self._make_node(self._background, self.store)
@@ -312,6 +322,7 @@ class Outbox(_Shared):
             self._thread.stop()
         if self._notifier is not None:
             self._notifier.stop()
+        self._services.close()
         self._db.close()
 
     # -- schema ---------------------------------------------------------------------------------------
@@ -377,7 +388,7 @@ class Outbox(_Shared):
         """Topics, their groups and consumers. PostgreSQL only."""
         from ..topics.topics import Topics
 
-        return Topics(self._home(self._db), self._write)
+        return Topics(self._home(self._db, self._services), self._write)
 
     # -- operate --------------------------------------------------------------------------------------
 
@@ -421,7 +432,7 @@ class Outbox(_Shared):
             self._notifier.soon()
 
     def _notify(self) -> bool:
-        return self._db.run(self._notification(), tx=False)
+        return self._services.run(self._notification(), tx=False)
 
 
 class AsyncOutbox(_Shared):
@@ -430,11 +441,12 @@ class AsyncOutbox(_Shared):
     def __init__(self, target: Any, **options: Unpack[NodeOptions]) -> None:
         super().__init__(target, **options)
         self._db: AsyncRunner = open_async(target)
+        # Connections of their own: the program's transactions must not keep heartbeats, renewals and settles waiting.
+        self._services: AsyncRunner = open_async(target, timeout=self.settings.statement_seconds)
         self.store = self._make_store(self._db.dialect)
         notifies = self.store.capabilities.listen and self.settings.notify
         self._notifier = Notifier(self._notify) if notifies else None
         self._writer = self._make_writer(self.store, self._notifier)
-        self._background: AsyncRunner | None = None
         self._purger: PurgeService | None = None
         self.dead = AsyncDeadLetters(self._db, self.store, self._clock, self._observers, self._wake)
 
@@ -444,14 +456,13 @@ class AsyncOutbox(_Shared):
             if self._options.get("migrate"):
                 await self.migrate()
             if self._plain and self.settings.purge_retention:
+                patient = self._db.within(self.settings.batch_seconds)
                 self._purger = PurgeService(
-                    self._db, self.store, self.settings, self._observers, self._clock, by_age=True
+                    patient, self.store, self.settings, self._observers, self._clock, by_age=True
                 )
                 self._purger.start()
             elif self._role is not None:
-                # Connections of its own: the program's transactions must not keep the heartbeat waiting.
-                self._background = open_async(self._target)
-                node = self._make_node(self._background, self.store)
+                node = self._make_node(self._services, self.store)
                 await node.start()
                 self._node = node
                 self._writer = self._make_writer(self.store, self._notifier)
@@ -476,8 +487,7 @@ class AsyncOutbox(_Shared):
             self._threads.close()
         if self._notifier is not None:
             await self._notifier.stop()
-        if self._background is not None:
-            await self._background.close()
+        await self._services.close()
         await self._db.close()
 
     async def migrate(self) -> list[Migration]:
@@ -530,7 +540,7 @@ class AsyncOutbox(_Shared):
     def topics(self) -> AsyncTopics:
         from ..topics.topics import AsyncTopics
 
-        return AsyncTopics(self._home(self._db), self._write)
+        return AsyncTopics(self._home(self._db, self._services), self._write)
 
     async def status(self) -> Status:
         return await self._db.run(self.store.status(self._clock.database_now()), tx=False)
@@ -570,7 +580,7 @@ class AsyncOutbox(_Shared):
             self._notifier.soon()
 
     async def _notify(self) -> bool:
-        return await self._db.run(self._notification(), tx=False)
+        return await self._services.run(self._notification(), tx=False)
 
 
 __all__ = ["AsyncOutbox", "NodeOptions", "Options", "Outbox"]

@@ -108,7 +108,8 @@ class Relay:
         self._retry = retry
         self._ordered = ordered
         self._opened = False
-        self._db = open_async(target)
+        self._db = open_async(target, timeout=self.settings.statement_seconds)
+        self._patient = self._db.within(self.settings.batch_seconds)  # for questions
         self.store = open_store(self._db.dialect, Tables(table, schema), codec)
         self._prepare = preparation(
             sink,
@@ -128,7 +129,7 @@ class Relay:
         self._pulse_task = asyncio.create_task(self._beat(), name="relaybox-pulse")
         try:
             if self._migrate:
-                await self._db.run(self.store.migrate())
+                await self._db.within(None).run(self.store.migrate())
             await self._start()
         except BaseException:
             await self.close()
@@ -217,15 +218,15 @@ class Relay:
     # -- looking ------------------------------------------------------------------------------------
 
     async def status(self) -> Status:
-        return await self._db.run(self.store.status(self._clock.database_now()), tx=False)
+        return await self._patient.run(self.store.status(self._clock.database_now()), tx=False)
 
     async def failing(self) -> int:
         """Events that wait for another try, also those whose attempt was not counted."""
-        return await self._db.run(self.store.failing(), tx=False)
+        return await self._patient.run(self.store.failing(), tx=False)
 
     async def preview(self, limit: int = 100) -> list[Preview]:
         """What would be sent next, without claiming or sending it."""
-        rows = await self._db.run(self.store.waiting(limit, self._clock.database_now()), tx=False)
+        rows = await self._patient.run(self.store.waiting(limit, self._clock.database_now()), tx=False)
         return [self._previewed(Event.stored(row)) for row in rows]
 
     def _previewed(self, event: Event) -> Preview:

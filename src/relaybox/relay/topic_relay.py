@@ -148,7 +148,7 @@ class TopicRelay(Relay):
     async def _deliver(self, publisher: Publisher) -> LogDelivery:
         home, settings, now = self._home, self.settings, self._clock.database_now()
         if self._migrate:
-            await home.db.run(home.store.migrate())
+            await home.db.within(None).run(home.store.migrate())
         topic = await home.db.run(home.readable(self._topic), tx=False)
         if topic.topic.tracking == "rows":
             raise ConfigError(f"queue {self._topic!r} is tracked by rows; a relay reads topics that have a log")
@@ -194,7 +194,7 @@ class TopicRelay(Relay):
     async def status(self) -> Status:
         if self._row is None or self._topic_row is None:
             raise GroupError(f"group {self._group!r} is not started")
-        lag = await self._home.db.run(
+        lag = await self._patient.run(
             self._home.store.lag(self._topic_row, self._row, self._clock.database_now()), tx=False
         )
         due = max(0, lag.events - lag.taken - lag.parked)

@@ -82,6 +82,9 @@ class _Blocking:
     async def run(self, op: Op[T], *, tx: bool = True) -> T:
         return self._db.run(op, tx=tx)
 
+    def within(self, seconds: float | None) -> _Blocking:
+        return self
+
     def connection(self) -> Any:
         raise NotImplementedError
 

@@ -284,7 +284,7 @@ class Consumer:
     """`outbox.topics.consumer(topic, group=…)`. One thread at a time; use one consumer per thread."""
 
     def __init__(self, home: Home[Runner], topic: str, group: str, name: str) -> None:
-        self._db, self._pull = home.db, _Pull(home, topic, group, name)
+        self._db, self._pull = home.own, _Pull(home, topic, group, name)
 
     @property
     def name(self) -> str:
@@ -317,10 +317,10 @@ class Consumer:
 
     def seek(self, to: StartFrom) -> None:
         """Move the whole group. What its consumers hold is lost to them."""
-        play(self._pull.seek(to), self._db)
+        play(self._pull.seek(to), self._pull.home.db)
 
     def lag(self) -> Lag:
-        return play(self._pull.lag(), self._db)
+        return play(self._pull.lag(), self._pull.home.db)
 
     def close(self) -> None:
         """Leave: what is not committed goes to others at once. The group stays."""
@@ -337,7 +337,7 @@ class AsyncConsumer:
     """The same in an event loop."""
 
     def __init__(self, home: Home[AsyncRunner], topic: str, group: str, name: str) -> None:
-        self._db, self._pull = home.db, _Pull(home, topic, group, name)
+        self._db, self._pull = home.own, _Pull(home, topic, group, name)
 
     @property
     def name(self) -> str:
@@ -361,10 +361,10 @@ class AsyncConsumer:
         await aplay(self._pull.heartbeat(), self._db, self._pull.home.clock)
 
     async def seek(self, to: StartFrom) -> None:
-        await aplay(self._pull.seek(to), self._db, self._pull.home.clock)
+        await aplay(self._pull.seek(to), self._pull.home.db, self._pull.home.clock)
 
     async def lag(self) -> Lag:
-        return await aplay(self._pull.lag(), self._db, self._pull.home.clock)
+        return await aplay(self._pull.lag(), self._pull.home.db, self._pull.home.clock)
 
     async def close(self) -> None:
         await aplay(self._pull.close(), self._db, self._pull.home.clock)

@@ -87,7 +87,7 @@ class LogDelivery:
             self._row, name, told=self._heard, lost=self._lost, alive=self._beat
         )
         self._source, self.engine = self._make(self._membership)
-        listen = home.db.listen if settings.notify else None
+        listen = home.own.listen if settings.notify else None
         self._ears = Ears(
             self.engine,
             None if listen is None else lambda ready, wake: listen(home.store.tables.channel, ready, wake),
@@ -101,7 +101,9 @@ class LogDelivery:
 
     def _make(self, membership: Membership) -> tuple[TopicSource, RangeEngine]:
         home, settings, config = self._home, self._settings, self._topic.topic
-        source = TopicSource(home.db, home.store, home.reads, self._topic, membership, settings, home.clock, home.codec)
+        source = TopicSource(
+            home.own, home.store, home.reads, self._topic, membership, settings, home.clock, home.codec
+        )
         engine = RangeEngine(
             source,
             self._handler,
@@ -182,7 +184,7 @@ class RowDelivery:
         self._processed = self._failed = 0
         self._node = Node(
             "ordered" if options.get("ordered") else "multi",
-            home.db,
+            home.own,
             open_store("postgres", home.store.tables.queue(topic.id), home.codec),
             self._handle,
             replace(

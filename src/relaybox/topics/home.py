@@ -43,7 +43,13 @@ class Home(Generic[R]):
     codec: Codec
     wake: Callable[[], None]  # tell listeners that there is something new
     reads: SharedReads = field(default_factory=SharedReads, compare=False)
+    services: R | None = field(default=None, compare=False)  # as `db`, but neither handlers nor callers can take them
     _beats: list[Heartbeats] = field(default_factory=list, compare=False)  # one, once somebody needs it
+
+    @property
+    def own(self) -> R:
+        """For what claims, renews and settles."""
+        return self.db if self.services is None else self.services
 
     def known(self, topic: str) -> Op[TopicRow]:
         """The topic, which must have been configured."""

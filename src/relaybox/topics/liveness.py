@@ -16,7 +16,6 @@ from typing import Any
 
 from ..clock import Clock
 from ..drivers import open_async
-from ..errors import StoreBusy
 from ..lifecycle import LoopFailed, Observers
 from ..op import Op
 from ..runtime.service import cancelled, is_cancelled
@@ -26,7 +25,6 @@ from ..store.topics import Beat, GroupRow, GroupState, TopicStore
 log = logging.getLogger("relaybox")
 
 CONNECTIONS = 2
-TIMEOUT = 5.0  # seconds for one beat
 BEATS = 5  # per time to live
 FIRST_PAUSE = 0.05
 
@@ -100,7 +98,8 @@ class Heartbeats:
     """One per process. Any number of groups."""
 
     def __init__(self, target: Any, store: TopicStore, settings: Settings, clock: Clock, observers: Observers) -> None:
-        self._db = open_async(target, size=CONNECTIONS)
+        self._db = open_async(target, size=CONNECTIONS, timeout=settings.statement_seconds)
+        self._beats = self._db.within(settings.heartbeat_seconds)
         self._store = store
         self._ttl = settings.instance_ttl
         self.clock = clock
@@ -132,7 +131,7 @@ class Heartbeats:
         if self._members.pop(membership.member, None) is None:
             return
         membership.alive_until = 0.0
-        await self._run(self._sign_off(membership.beat()))
+        await self._db.run(self._sign_off(membership.beat()))
 
     async def close(self) -> None:
         """Leaves with every member that is still here; no group is cancelled by that."""
@@ -169,7 +168,7 @@ class Heartbeats:
         if not beats:
             return
         started = self.clock.monotonic()
-        states = await self._run(self._store.beat(beats, self._ttl, self.clock.database_now()), tx=False)
+        states = await self._beats.run(self._store.beat(beats, self._ttl, self.clock.database_now()), tx=False)
         until = started + self._ttl.total_seconds()
         for beat in beats:
             membership = self._members.get(beat.member)
@@ -187,7 +186,7 @@ class Heartbeats:
 
     async def _resurrect(self, membership: Membership) -> None:
         """A sign of life brings a silent group back, where it stood. One that stalled waits for an operator."""
-        group = await self._run(
+        group = await self._db.run(
             self._store.resurrect(membership.group, "a member's heartbeat", self.clock.database_now())
         )
         if group.state == "active":
@@ -197,14 +196,14 @@ class Heartbeats:
 
     async def _removed(self, membership: Membership) -> None:
         """Our row is gone: we were silent for very long, or the group is no more. It is never made anew from here."""
-        group = await self._run(self._store.group(membership.group.topic, membership.group.name), tx=False)
+        group = await self._db.run(self._store.group(membership.group.topic, membership.group.name), tx=False)
         if group is None or group.id != membership.group.id or group.state == "cancelled":
             self._ended(membership)
             return
         log.warning("this member of group %s was removed after a silence; it joins again", group.name)
         gone, (member, alive_until) = membership.member, await self._enter(membership)
         if self._members.pop(gone, None) is None:  # it left meanwhile
-            await self._run(self._store.leave(member, self.clock.database_now()))
+            await self._db.run(self._store.leave(member, self.clock.database_now()))
             return
         self._members[member] = membership
         membership.rejoined(member, alive_until)
@@ -218,17 +217,10 @@ class Heartbeats:
 
     async def _enter(self, membership: Membership) -> tuple[int, float]:
         started, now = self.clock.monotonic(), self.clock.database_now()
-        member = await self._run(self._store.join(membership.group, membership.name, self._ttl, now))
+        member = await self._db.run(self._store.join(membership.group, membership.name, self._ttl, now))
         return member, started + self._ttl.total_seconds()
 
     def _sign_off(self, beat: Beat) -> Op[None]:
         now = self.clock.database_now()
         yield from self._store.beat([beat], timedelta(0), now)
         yield from self._store.leave(beat.member, now)
-
-    async def _run(self, op: Op[Any], *, tx: bool = True) -> Any:
-        try:
-            async with asyncio.timeout(TIMEOUT):
-                return await self._db.run(op, tx=tx)
-        except TimeoutError:
-            raise StoreBusy(f"the database did not answer a heartbeat within {TIMEOUT:.0f} s") from None

@@ -1,0 +1,112 @@
+"""A network that swallows packets: old connections neither answer nor end, new ones work. Whatever runs in the
+background goes on within twice `database_timeout`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import pytest
+
+from relaybox import Settings
+from relaybox.testing.servers import require
+from relaybox.testing.servers.gate import TcpGate
+
+from .products import MARIADB, POSTGRES, Product, Running
+
+TIMEOUT = timedelta(seconds=1.5)
+SETTINGS = Settings(
+    database_timeout=TIMEOUT,
+    poll_interval=timedelta(milliseconds=100),
+    instance_ttl=timedelta(seconds=10),
+)
+TWICE = 2 * TIMEOUT.total_seconds()
+PATIENCE = 20.0
+CASES = [
+    *(("postgres-wheel", "asyncpg", name) for name in POSTGRES),
+    *(("postgres-wheel", "psycopg", name) for name in ("multi_node", "group")),
+    *(("mariadb", "asyncmy", name) for name in MARIADB),
+]
+# Not an inbox: the transaction of the message in hand is lost with its connection.
+IN_HAND = [
+    case for case in CASES if case[2] in ("multi_node", "ordered", "relay", "group", "queue_by_rows", "consumer")
+]
+
+
+class Place(NamedTuple):
+    direct: str
+    url: str
+    gate: TcpGate
+    product: Product
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    name, driver, product = request.param
+    server = require(name, durable=False)
+    direct = server.create_database()
+    with TcpGate(urlsplit(direct).port or 0) as gate:
+        url = gate.through(direct).replace("://", f"+{driver}://", 1)
+        yield Place(direct, url, gate, POSTGRES[product])
+    server.drop_database(direct)
+
+
+@asynccontextmanager
+async def running(place: Place, work: Callable[[], Any]) -> AsyncIterator[Running]:
+    """Its connections are warm: two events have come through."""
+    async with place.product(place.direct, place.url, SETTINGS, work) as product:
+        await product.write(1)
+        await product.write(2)
+        for number in (1, 2):
+            await arrival(product, number, PATIENCE)
+        yield product
+
+
+async def arrival(product: Running, number: int, patience: float) -> None:
+    async with asyncio.timeout(patience):
+        while number not in product.arrived:
+            await asyncio.sleep(0.01)
+
+
+async def at_once() -> None: ...
+
+
+@pytest.mark.parametrize("place", CASES, ids="-".join, indirect=True)
+async def test_new_events_arrive(place: Place) -> None:
+    async with running(place, at_once) as product:
+        place.gate.strand()
+        started = time.monotonic()
+        await product.write(3)
+        await arrival(product, 3, PATIENCE)
+        assert time.monotonic() - started < TWICE
+    assert sorted(product.arrived) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("place", IN_HAND, ids="-".join, indirect=True)
+async def test_what_is_being_handled_is_settled_and_does_not_run_twice(place: Place) -> None:
+    """Also the outcome of what was in hand when the network fell silent gets through, on a new connection."""
+    under_way, go_on = asyncio.Event(), asyncio.Event()
+    go_on.set()
+
+    async def work() -> None:
+        under_way.set()
+        await go_on.wait()
+
+    async with running(place, work) as product:
+        go_on.clear()
+        under_way.clear()
+        await product.write(3)
+        async with asyncio.timeout(PATIENCE):
+            await under_way.wait()
+        place.gate.strand()
+        go_on.set()
+        started = time.monotonic()
+        await product.write(4)
+        await arrival(product, 4, PATIENCE)
+        assert time.monotonic() - started < TWICE
+    assert sorted(product.arrived) == [1, 2, 3, 4]
