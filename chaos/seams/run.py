@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import queue
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from .world import World
 
 
 def lane(number: int, todo: Any, done: Any, plant: str, keep: bool) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us, in order
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with World(number) as world:
         while True:
             plan = todo.get()
@@ -45,6 +47,7 @@ def run(plans: list[Plan], lanes: int, results: Path, *, plant: str = "", keep: 
         worker.start()
     found: list[dict[str, Any]] = []
     left = len(workers)
+    former = signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
         while left:
             try:
@@ -62,8 +65,11 @@ def run(plans: list[Plan], lanes: int, results: Path, *, plant: str = "", keep: 
                 file.write(json.dumps(result) + "\n")
             tell(result, len(found), len(plans))
     finally:
+        signal.signal(signal.SIGTERM, former)
         for worker in workers:
-            worker.join(30) if not left else worker.terminate()
+            if left:
+                worker.terminate()
+            worker.join(30)
     return found
 
 

@@ -154,6 +154,7 @@ class Trial:
         self.url = ""  # for receivers
         self.broker_url = ""
         self._stack = ExitStack()
+        self.writer: subprocess.Popen[bytes] | None = None
         self._broker_at = "-"
         self._behind = time.monotonic_ns() - time.time_ns()
         self._lock = threading.Lock()
@@ -396,6 +397,17 @@ class Trial:
         self._stack.callback(over)
 
     def _start(self) -> None:
+        self._start_writer()
+        self._start_receivers()
+        self.unflag("wait")
+        deadline = time.monotonic() + READY
+        while not any(note.op == "acked" for note in self._notes()):
+            assert self.writer is not None
+            if self.writer.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"the writer writes nothing; see {self.folder}/log-writer.txt")
+            time.sleep(0.03)
+
+    def _start_receivers(self) -> None:
         kind = "relay" if self.product.kind == "relay" else ""
         self.receivers = [Process(self, number + 1, kind=kind) for number in range(self.product.receivers)]
         if self.product.kind == "ingest":
@@ -403,6 +415,11 @@ class Trial:
         self._stack.callback(self._end_all)
         for receiver in self.receivers:
             receiver.start()
+        for receiver in self.receivers:
+            receiver.wait_ready()
+
+    def _start_writer(self) -> None:
+        self._stack.callback(self._end_all)
         poison = self.life is not None and self.life.poison
         spec = self.spec() | {"number": 1, "pace": PACE, "seed": self.plan.seed, "poison": poison}
         path = self.folder / "writer.json"
@@ -412,14 +429,6 @@ class Trial:
             self.writer = subprocess.Popen(
                 [sys.executable, "-m", "chaos.seams.writer", str(path)], cwd=ROOT, stdout=log, stderr=log
             )
-        for receiver in self.receivers:
-            receiver.wait_ready()
-        self.unflag("wait")
-        deadline = time.monotonic() + READY
-        while not any(note.op == "acked" for note in self._notes()):
-            if self.writer.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"the writer writes nothing; see {self.folder}/log-writer.txt")
-            time.sleep(0.03)
 
     def _end_all(self) -> None:
         for process in (self.writer, *(receiver.process for receiver in self.receivers)):
@@ -443,12 +452,15 @@ class Trial:
             living.start()
         time.sleep(max(0.0, until - time.monotonic()))
         self.fault.end(self)
-        fault = self.fault
-        self.windows.append(
-            Window(fault.name, begin, time.monotonic_ns(), duplicates=fault.duplicates, forgets=fault.forgets)
-        )
+        self.windows.append(self.window(begin))
         if living is not None:
             living.join()
+
+    def window(self, begin: int) -> Window:
+        fault = self.fault
+        assert fault is not None
+        end = time.monotonic_ns()
+        return Window(fault.name, begin, end, duplicates=fault.duplicates, forgets=fault.forgets)
 
     def _live(self) -> None:
         assert self.life is not None
@@ -472,6 +484,7 @@ class Trial:
 
     def _calm(self) -> dict[str, Message]:
         self.flag("stop", 1)
+        assert self.writer is not None
         try:
             self.writer.wait(20)
         except subprocess.TimeoutExpired:

@@ -8,6 +8,7 @@ database is, because a fail-over moves it.
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 import time
@@ -73,7 +74,8 @@ class Writer:
 
     def run(self) -> None:
         step = self.step if self.product.kind != "ingest" else self.publish
-        while not (self.folder / "stop").exists():
+        trial = os.getppid()
+        while not (self.folder / "stop").exists() and os.getppid() == trial:
             if (self.folder / "wait").exists():
                 time.sleep(0.02)
                 continue
