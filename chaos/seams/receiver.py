@@ -25,11 +25,11 @@ from relaybox import AsyncOutbox, Event, Listeners, Outbox, Reject, StartFrom
 from relaybox.errors import RelayboxError
 from relaybox.inbox import AsyncInbox, Inbox, Order
 
+from .command import look_for_stalls
 from .notes import Notes
 from .products import GROUP, INBOX, MARIADB, POSTGRES, PRODUCTS, SQLITE, TOPIC, TYPE, outbox, settings
 from .writer import make
 
-STALL = 0.6
 VISIBILITY = timedelta(seconds=5)
 HOT_PACE = 0.06
 
@@ -122,7 +122,7 @@ class Receiver:
     def run(self) -> None:
         signal.signal(signal.SIGTERM, lambda *_: self.stop.set())
         signal.signal(signal.SIGUSR1, lambda *_: self.fork.set())
-        threading.Thread(target=self._look_for_stalls, daemon=True).start()
+        threading.Thread(target=look_for_stalls, args=(self.notes,), daemon=True).start()
         kind = self.product.kind
         if kind == "outbox" and self.number % 2:
             self._sync_outbox()
@@ -172,17 +172,6 @@ class Receiver:
                 inherited.write_all(tx, events)
             for event in events:
                 self.notes.note("acked", id=event.id, key=event.key, n=event.payload["n"])
-
-    def _look_for_stalls(self) -> None:
-        trial = os.getppid()
-        while True:
-            if os.getppid() != trial:
-                os._exit(1)  # the trial is gone
-            before = time.monotonic()
-            time.sleep(0.1)
-            gap = time.monotonic() - before
-            if gap > STALL:
-                self.notes.note("stall", seconds=gap)
 
     # -- synchronous --------------------------------------------------------------------------------------------
 
@@ -334,7 +323,7 @@ class Receiver:
 
 def main(path: str) -> None:
     spec = json.loads(Path(path).read_text())
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", force=True)
     if plant := spec.get("plant"):
         from .planted import plant as put_in
 

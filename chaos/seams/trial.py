@@ -28,6 +28,7 @@ from relaybox.testing.servers.postgres import connect as connect_admin
 from . import faults, life
 from .checker import Message, Report, Window, judge, missing
 from .notes import Note, Notes, Reader
+from .nursery import Child
 from .products import GROUP, INBOX, PRODUCTS, SQLITE, TIMES, Product, connect, execute, known, prepare
 from .world import Disk, Machine, World, end
 
@@ -63,7 +64,7 @@ class Process:
     def __init__(self, trial: Trial, number: int, group: str = "", kind: str = "") -> None:
         self.trial, self.number, self.group, self.kind = trial, number, group, kind
         self.incarnation = 0
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | Child | None = None
 
     @property
     def log_path(self) -> Path:
@@ -72,27 +73,30 @@ class Process:
     def start(self) -> None:
         self.incarnation += 1
         trial = self.trial
+        clock = faults.environment(trial.fault, self.number)
+        module, arguments = self._command()
+        self._begins = self.log_path.stat().st_size if self.log_path.exists() else 0
+        if not clock and trial.machine is None:
+            self.process = trial.world.nursery().start(module, arguments, self.log_path)
+            return
         environment = {name: value for name, value in os.environ.items() if not name.startswith("RELAYBOX_")}
-        environment |= faults.environment(trial.fault, self.number)
-        command = self._command()
+        command = [sys.executable, "-m", module, *arguments]
         if trial.machine is not None:
             command = trial.machine.command(command)
         with self.log_path.open("ab") as log:
-            self._begins = log.tell()
-            self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
+            self.process = subprocess.Popen(command, cwd=ROOT, env=environment | clock, stdout=log, stderr=log)
 
-    def _command(self) -> list[str]:
+    def _command(self) -> tuple[str, list[str]]:
         trial = self.trial
         if self.kind in ("relay", "ingest"):
             config = trial.folder / f"{self.kind}-{self.number}.toml"
             config.write_text(trial.toml(self.kind, self.number))
-            module = "relaybox.cli" if not trial.plant else "chaos.seams.planted"
-            more = ["--run", trial.plant] if trial.plant else []
-            return [sys.executable, "-m", module, *more, self.kind, "--config", str(config)]
+            notes = trial.folder / f"c{self.number}-{self.incarnation}.notes"
+            return "chaos.seams.command", [str(notes), trial.plant, self.kind, "--config", str(config)]
         spec = trial.spec() | {"number": self.number, "incarnation": self.incarnation, "group": self.group}
         path = trial.folder / f"receiver-{self.number}.json"
         path.write_text(json.dumps(spec))
-        return [sys.executable, "-m", "chaos.seams.receiver", str(path)]
+        return "chaos.seams.receiver", [str(path)]
 
     def ready(self) -> bool:
         if self.kind:
@@ -154,7 +158,7 @@ class Trial:
         self.url = ""  # for receivers
         self.broker_url = ""
         self._stack = ExitStack()
-        self.writer: subprocess.Popen[bytes] | None = None
+        self.writer: Child | None = None
         self._broker_at = "-"
         self._behind = time.monotonic_ns() - time.time_ns()
         self._lock = threading.Lock()
@@ -425,10 +429,7 @@ class Trial:
         path = self.folder / "writer.json"
         path.write_text(json.dumps(spec | {"broker": self.broker_url}))
         self.flag("wait", 1)
-        with (self.folder / "log-writer.txt").open("ab") as log:
-            self.writer = subprocess.Popen(
-                [sys.executable, "-m", "chaos.seams.writer", str(path)], cwd=ROOT, stdout=log, stderr=log
-            )
+        self.writer = self.world.nursery().start("chaos.seams.writer", [str(path)], self.folder / "log-writer.txt")
 
     def _end_all(self) -> None:
         for process in (self.writer, *(receiver.process for receiver in self.receivers)):

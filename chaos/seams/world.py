@@ -16,6 +16,7 @@ from typing import Any
 from relaybox.testing.servers import MariaDBServer, PostgresServer, RedisServer, ServerFailed, TcpGate
 from relaybox.testing.servers.process import LOOPBACK
 
+from .nursery import Child, Nursery
 from .products import MARIADB, POSTGRES, SQLITE
 
 FAKETIME = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
@@ -173,6 +174,7 @@ class World:
         self._clocked: ClockedPostgres | None = None
         self._mariadb: MariaDBServer | None = None
         self._redis: RedisServer | None = None
+        self._nursery: Nursery | None = None
 
     def __enter__(self) -> World:
         return self
@@ -201,6 +203,12 @@ class World:
             self._postgres = self._stack.enter_context(made_plain)
         return self._postgres.start()
 
+    def nursery(self) -> Nursery:
+        if self._nursery is None:
+            self._nursery = Nursery()
+            self._stack.callback(self._nursery.close)
+        return self._nursery
+
     def broker(self) -> RedisServer:
         if self._redis is None:
             self._redis = self._stack.enter_context(RedisServer(durable=False))
@@ -210,7 +218,7 @@ class World:
         return TcpGate(port, host=host)
 
 
-def end(process: subprocess.Popen[bytes], patience: float) -> bool:
+def end(process: subprocess.Popen[bytes] | Child, patience: float) -> bool:
     """SIGTERM; False if it had to be killed."""
     if process.poll() is None:
         process.send_signal(signal.SIGCONT)

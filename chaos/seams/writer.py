@@ -21,6 +21,7 @@ from typing import Any
 from relaybox import Event, Outbox
 from relaybox.inbox import Inbox
 
+from .command import STALL
 from .notes import Notes
 from .products import GROUP, INBOX, PRODUCTS, SQLITE, TOPIC, TYPE, Product, connect, execute
 
@@ -114,6 +115,7 @@ class Writer:
 
     def step(self, keys: list[str]) -> None:
         connection = self.open()
+        began = time.monotonic()
         execute(connection, "BEGIN IMMEDIATE" if self.engine == SQLITE else "BEGIN")
         try:
             events = make(connection, keys, self.product)
@@ -126,6 +128,8 @@ class Writer:
             raise
         execute(connection, "COMMIT")
         self.acked(events)
+        if (took := time.monotonic() - began) > STALL:  # the database got no processor, or no disk
+            self.notes.note("stall", seconds=took)
 
     def hand_over(self, connection: Any, events: list[Event]) -> None:
         if self.product.adopted:
