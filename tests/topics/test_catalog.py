@@ -114,7 +114,7 @@ def test_many_may_configure_at_once() -> None:
 async def test_the_async_twin() -> None:
     url = fresh_url()
     async with AsyncOutbox(url) as box:
-        assert [m.name for m in await box.migrate()] == ["outbox", "keys", *TOPICS]
+        assert [m.name for m in await box.migrate()] == ["outbox", "keys", "since", *TOPICS]
         assert await box.topics.migrate() == []
         row = await box.topics.configure(Topic.pub_sub("t"))
         assert await box.topics.get("t") == row
@@ -125,6 +125,27 @@ async def test_the_async_twin() -> None:
         assert not await box.topics.drop("t")
         with pytest.raises(ConfigError, match="expected a Topic"):
             await box.topics.configure("t")  # type: ignore[arg-type]
+
+
+def test_migrating_upgrades_the_queues_too() -> None:
+    """A queue tracked by rows has the tables of an outbox, of the release that made it."""
+    url = migrated(Topic.queue("q", tracking="rows"))
+    with Outbox(url) as box:
+        [row] = box.topics.list()
+        queue = f"outbox_event_queue_{row.id}"
+        with box.transaction() as tx:
+            for text in (
+                f"ALTER TABLE {queue}_pending DROP COLUMN since",
+                f"ALTER TABLE {queue}_claim DROP COLUMN since",
+                f"DELETE FROM {queue}_migration WHERE version = 3",
+            ):
+                tx.connection.execute(text)
+        assert [m.name for m in box.plan()] == ["since"]
+        with pytest.raises(SchemaMissing, match=r"relaybox migrate"):
+            box.verify()
+        assert [m.name for m in box.migrate()] == ["since"]
+        box.verify()
+        assert box.migrate() == []
 
 
 # -- drop -------------------------------------------------------------------------------------------------
@@ -246,10 +267,10 @@ def test_any_topic_name_works() -> None:
 def test_migrating_an_outbox_makes_the_tables_of_topics() -> None:
     url = fresh_url()
     with Outbox(url) as box:
-        assert [m.name for m in box.plan()] == ["outbox", "keys", *TOPICS]
+        assert [m.name for m in box.plan()] == ["outbox", "keys", "since", *TOPICS]
         with pytest.raises(SchemaMissing):
             box.verify()
-        assert len(box.migrate()) == 2 + len(TOPICS)
+        assert len(box.migrate()) == 3 + len(TOPICS)
         assert box.plan() == box.migrate() == []
         box.verify()
 

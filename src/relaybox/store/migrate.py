@@ -90,7 +90,7 @@ class MigrationOps:
     def migrate(self) -> Op[list[Migration]]:
         yield from self.prepare_schema()
         yield self.sql["schema.create"].bind()
-        todo = yield from self.plan()
+        todo = yield from MigrationOps.plan(self)  # what else a plan may name is migrated by itself
         for migration in todo:
             for text in statements(migration.sql):
                 yield Query(f"migrate.{migration.version}", text, "count").bind()

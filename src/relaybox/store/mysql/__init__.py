@@ -20,6 +20,7 @@ from ..keys import KeyedOutboxStore, WaitingKey
 from ..spi import Capabilities, Claim, Claimed, KeyChoice, KeyLease, Migration
 from ..steps import SteppedOutboxStore, as_json
 
+_CLOCK = "coalesce(CAST(:now AS datetime(6)), utc_timestamp(6))"
 _TEXT = "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
 
 
@@ -33,7 +34,8 @@ class MysqlStore(SteppedOutboxStore, KeyedOutboxStore):
         single_statement=False, listen=False, copy=False, skip_locked=True, transactional_ddl=False, locked_keys=True
     )
     words: ClassVar[Mapping[str, str]] = {
-        "clock": "coalesce(CAST(:now AS datetime(6)), utc_timestamp(6))",
+        "clock": _CLOCK,
+        "ready": f"(p.due <= {_CLOCK} OR (p.since IS NOT NULL AND p.token IS NULL))",
         "text": _TEXT,
         "database": "coalesce(nullif('{namespace}', ''), database())",
         # In a session of a narrower character set the server would unescape the text into that one, and lose it.

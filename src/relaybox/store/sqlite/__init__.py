@@ -16,6 +16,7 @@ from ..steps import SteppedOutboxStore, as_json
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TICK = timedelta(microseconds=1)
+_CLOCK = "coalesce(:now, CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS integer) * 1000)"
 
 
 class SqliteStore(SteppedOutboxStore):
@@ -30,9 +31,10 @@ class SqliteStore(SteppedOutboxStore):
         single_statement=False, listen=False, copy=False, skip_locked=False, transactional_ddl=True
     )
     words: ClassVar[Mapping[str, str]] = {
-        "clock": "coalesce(:now, CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS integer) * 1000)",
+        "clock": _CLOCK,
         "lease": "CAST(round(:lease * 1000000.0) AS integer)",
         "ttl": "CAST(round(:ttl * 1000000.0) AS integer)",
+        "ready": f"(p.due <= {_CLOCK} OR (p.since IS NOT NULL AND p.token IS NULL))",
         "seqs": "(SELECT value FROM json_each(:seqs))",
         "held": "(SELECT p.seq FROM json_each(:held) h CROSS JOIN {pending} p "
         "ON p.seq = json_extract(h.value, '$[0]') AND p.token = json_extract(h.value, '$[1]'))",

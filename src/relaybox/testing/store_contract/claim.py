@@ -9,7 +9,7 @@ import pytest
 
 from ...event import Event
 from ...ids import new_token
-from ...store.spi import Death, Held, Retry, Settlement
+from ...store.spi import Claim, Death, Held, Retry, Settlement
 from .harness import LEASE, MICROSECOND, SECOND, T0, Harness, Runner, some_events
 
 
@@ -153,11 +153,40 @@ class ClaimContract(Harness):
         assert due is not None
         assert due <= timedelta(0)
 
+    async def test_the_age_counts_until_an_event_is_settled(self) -> None:
+        """Claimed, renewed, given back, claimed again: it waits all the time."""
+
+        async def ages(seconds: int) -> tuple[float, float]:
+            now = T0 + SECOND * seconds
+            oldest = await self.run(self.store.oldest(now))
+            return oldest.total_seconds(), (await self.run(self.store.status(now))).oldest_due.total_seconds()
+
+        await self.write(*some_events(2))
+        await self.write(Event("Later", None, deliver_at=T0 + SECOND * 12))
+        taken = await self.take(now=T0 + SECOND * 3)
+        assert await ages(4) == (4, 4)
+        await self.run(self.store.renew(taken.held, LEASE, T0 + SECOND * 5))
+        assert await ages(6) == (6, 6)
+        await self.run(self.store.release(taken.held, T0 + SECOND * 7))
+        assert await ages(8) == (8, 8)
+        taken = await self.take(now=T0 + SECOND * 9)
+        assert await ages(10) == (10, 10)
+        await self.run(self.store.settle(Settlement(done=taken.held[:1], retry=taken.retries(SECOND * 9)[1:]), T0))
+        assert await ages(11) == (2, 2), "a retry counts from its own time"
+        later = await self.take(1, now=T0 + SECOND * 18)
+        assert await ages(19) == (10, 10)
+        assert await self.run(self.store.settle(Settlement(done=later.held), T0)) == 0
+
+    async def test_the_age_of_what_its_writer_claims_counts(self) -> None:
+        [seq] = await self.write(*some_events(1), claim=Claim(1, token := new_token(), LEASE))
+        assert await self.run(self.store.oldest(T0 + SECOND)) == SECOND
+        assert (await self.run(self.store.status(T0 + SECOND))).oldest_due == SECOND
+        assert await self.run(self.store.settle(Settlement(done=[Held(seq, token)]), T0)) == 0
+        assert await self.run(self.store.oldest(T0 + SECOND)) == timedelta(0)
+
     async def test_the_database_clock_decides_when_no_time_is_given(self) -> None:
         await self.run(self.store.write([Event("Now", None)], None, None))
         await self.run(self.store.write([Event("Later", None, deliver_at=T0.replace(year=2999))], None, None))
-        from ...store.spi import Claim
-
         tx = not self.store.capabilities.single_statement
         claim = Claim(1, new_token(), LEASE)
         rows = await self.run(self.store.claim(claim, 10, None), tx=tx)

@@ -129,6 +129,42 @@ class OrderedContract(Harness):
         await line.settle(Settlement(done=taken.held))
         assert (await line.next(seconds=1)).seqs == [late]
 
+    async def test_a_clock_set_back_does_not_reorder_what_is_written(self, line: Line) -> None:
+        [first] = await self.write(Event("E", None, key="a"), now=T0 + SECOND)
+        bulk = [Event("E", None, key="a") for _ in range(300)]
+        bulky = await self.write(*bulk, now=T0 + SECOND, copy=await self.db.copies())
+        [last] = await self.write(Event("E", None, key="a"))
+        assert (await line.next(1_000)).seqs == [first, *bulky, last]
+
+    async def test_a_clock_set_back_does_not_reorder_what_was_given_back(self, line: Line) -> None:
+        a1, b1, a2 = await self.three()
+        taken = await line.next(seconds=1)
+        assert await line.release(taken.held, seconds=2) == 3
+        [a3] = await self.write(Event("E", None, key="a"))
+        taken = await line.next()
+        assert taken.seqs == [a1, b1, a2, a3]
+        assert await self.run(self.store.abandon([taken.claim], T0 + SECOND)) == 4
+        assert (await line.next()).seqs == [a1, b1, a2, a3]
+
+    async def test_a_clock_set_back_does_not_reorder_what_the_dead_have_left(self, line: Line) -> None:
+        a1, b1, a2 = await self.three()
+        dead = await self.run(self.store.register("dead", "ordered", SECOND, T0))
+        later = SECOND * 2
+        if line.strategy == "shards":
+            await self.run(self.store.release_shards(1, range(SHARDS)))
+            await self.run(self.store.acquire_shards(dead, SHARDS, SHARDS, SECOND, T0))
+        assert (await line.next(owner=dead)).seqs == [a1, b1, a2]
+        assert await self.run(self.store.take_over(None, T0 + later)) == (1, 3)
+        if line.strategy == "shards":
+            await self.run(self.store.acquire_shards(1, SHARDS, SHARDS, DAY, T0 + later))
+        [a3] = await self.write(Event("E", None, key="a"))
+        assert (await line.next()).seqs == [a1, b1, a2, a3]
+
+    async def test_a_clock_set_back_brings_no_retry_forward(self, line: Line) -> None:
+        await self.failed_head(line)
+        await self.write(Event("E", None, key="a"), now=T0 - SECOND)
+        assert (await line.next(seconds=-1)).rows == []
+
     async def test_a_failed_head_holds_its_key_and_no_other(self, line: Line) -> None:
         a1, _, a2 = await self.failed_head(line)
         [b2] = await self.write(Event("E", None, key="b"))

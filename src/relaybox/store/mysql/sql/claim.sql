@@ -13,9 +13,10 @@ WHERE owner = :owner AND until > {clock} AND NOT EXISTS (SELECT 1 FROM {lease}) 
 -- For ordered delivery: only shards of `:mine`, and no row behind a held head. Without row locks: a locking
 -- scan touches other instances' rows on its way, and one that skipped such a row would take the next of the
 -- same key before it. The shared locks on the shards keep competitors away instead. By seq, not by due: a
--- row that was given back is due later than its successors and must still go before them.
+-- row that was given back is due later than its successors and must still go before them. Nor does the clock decide over
+-- what waits for no time ({ready}): it may have been set back.
 SELECT p.seq FROM {pending} p
-WHERE p.due <= {clock}
+WHERE {ready}
   AND JSON_CONTAINS(:mine, CAST((p.key_hash >> 32) % :shards AS char))
   AND NOT EXISTS (SELECT 1 FROM {hold} h WHERE h.key_hash = p.key_hash
                   AND (h.seq < p.seq OR (h.seq = p.seq AND h.parked)))
@@ -23,12 +24,12 @@ ORDER BY p.seq
 LIMIT :limit
 
 -- name: outbox.claim.take -> count
--- `due` is asked again: an ordered pick has not locked its rows. FORCE INDEX, or a small table might be read by that,
--- and the rows that others have locked with it.
+-- Whether they may be claimed is asked again: an ordered pick has not locked its rows. FORCE INDEX, or a small table
+-- might be read by that, and the rows that others have locked with it. `since` is set first: it looks at the old `due`.
 UPDATE {seqs} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq
-SET p.due = {clock} + INTERVAL :lease SECOND, p.token = :token, p.owner = :owner, p.claimed_at = {clock},
-    p.attempts = p.attempts + 1
-WHERE p.due <= {clock}
+SET p.since = coalesce(p.since, p.due), p.due = {clock} + INTERVAL :lease SECOND, p.token = :token, p.owner = :owner,
+    p.claimed_at = {clock}, p.attempts = p.attempts + 1
+WHERE {ready}
 
 -- name: outbox.claim.read -> rows
 -- By the token of this claim, never by owner: an owner holds rows of earlier claims too. An event row that
@@ -59,9 +60,16 @@ SET due = {clock}, token = NULL, owner = NULL, claimed_at = NULL, attempts = gre
 WHERE token IS NOT NULL AND JSON_CONTAINS(:tokens, CAST(token AS char))
 
 -- name: outbox.claim.oldest -> rows
--- Seconds that the oldest due row has waited; no row when nothing is due.
-SELECT timestampdiff(MICROSECOND, due, {clock}) / 1000000e0 FROM {pending}
-WHERE due <= {clock} ORDER BY due, seq LIMIT 1
+-- Seconds since the oldest event became due that is not settled: it waits, or somebody has claimed it; NULL when there
+-- is none. Of those that wait the longest due one tells; the claimed ones are next in the same index, by the end of their
+-- lease.
+SELECT greatest(timestampdiff(MICROSECOND, min(a.since), {clock}), 0) / 1000000e0 FROM (
+  (SELECT least(coalesce(since, due), due) AS since FROM {pending} FORCE INDEX ({pending_name}_due)
+   WHERE due <= {clock} ORDER BY due, seq LIMIT 1)
+  UNION ALL
+  (SELECT c.since FROM (SELECT since, owner FROM {pending} FORCE INDEX ({pending_name}_due)
+                        WHERE due > {clock} ORDER BY due LIMIT 5000) c
+   WHERE c.owner IS NOT NULL)) a
 
 -- name: outbox.claim.next -> rows
 -- Seconds until the next row is due, so that an idle poller can sleep exactly that long.

@@ -28,8 +28,8 @@ SELECT d.seq FROM {seqs} STRAIGHT_JOIN {dead} d ON d.seq = s.seq WHERE d.dead_at
 
 -- name: outbox.dead.replay -> count
 -- Back to the queue with fresh attempts; the old error stays readable until the next outcome.
-INSERT INTO {pending} (seq, due, key_hash, attempts, last_error)
-SELECT d.seq, {clock}, d.key_hash, 0, d.last_error FROM {seqs} STRAIGHT_JOIN {dead} d ON d.seq = s.seq
+INSERT INTO {pending} (seq, due, key_hash, attempts, last_error, since)
+SELECT d.seq, {clock}, d.key_hash, 0, d.last_error, {clock} FROM {seqs} STRAIGHT_JOIN {dead} d ON d.seq = s.seq
 
 -- name: outbox.dead.unpark -> count
 -- A replayed head may be claimed again; the rows behind it still wait for it.

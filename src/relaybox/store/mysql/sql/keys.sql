@@ -10,8 +10,8 @@ SELECT w.key_hash,
                WHERE l.key_hash = w.key_hash AND c.due > {clock}),
        CASE WHEN h.key_hash IS NULL
             THEN (SELECT p.seq FROM {pending} p FORCE INDEX ({pending_name}_key)
-                  WHERE p.key_hash = w.key_hash AND p.due <= {clock} ORDER BY p.seq LIMIT 1)
-            ELSE (SELECT q.seq FROM {pending} q WHERE q.seq = h.seq AND NOT h.parked AND q.due <= {clock}) END,
+                  WHERE p.key_hash = w.key_hash AND {ready} ORDER BY p.seq LIMIT 1)
+            ELSE (SELECT p.seq FROM {pending} p WHERE p.seq = h.seq AND NOT h.parked AND {ready}) END,
        EXISTS (SELECT 1 FROM {shard} WHERE owner IS NOT NULL AND until > {clock})
 FROM (SELECT key_hash FROM {pending} FORCE INDEX ({pending_name}_key)
       WHERE key_hash > :after GROUP BY key_hash ORDER BY key_hash LIMIT :limit) w
@@ -22,23 +22,23 @@ ORDER BY w.key_hash
 -- Up to :limit keys whose head nobody has locked. One whose head is locked or gone is passed over as a whole: its head
 -- was looked up before, so its next row is not taken in its place. The lock only keeps claimers apart, the lease holds.
 SELECT p.key_hash FROM {seqs} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq
-WHERE p.due <= {clock} LIMIT :limit FOR UPDATE SKIP LOCKED
+WHERE {ready} LIMIT :limit FOR UPDATE SKIP LOCKED
 
 -- name: outbox.keys.pick -> rows
 -- The due rows of these keys, key by key; of a held one its head. No more of one key than can be used, or a long one
 -- would be sorted as a whole.
 SELECT f.seq, f.key_hash FROM (
   SELECT p.seq, p.key_hash
-  FROM (SELECT k.key_hash, coalesce((SELECT q.seq FROM {pending} q FORCE INDEX ({pending_name}_key)
-                                     WHERE q.key_hash = k.key_hash AND q.due <= {clock}
-                                     ORDER BY q.seq LIMIT 1 OFFSET :limit), 9223372036854775807) AS last
+  FROM (SELECT k.key_hash, coalesce((SELECT p.seq FROM {pending} p FORCE INDEX ({pending_name}_key)
+                                     WHERE p.key_hash = k.key_hash AND {ready}
+                                     ORDER BY p.seq LIMIT 1 OFFSET :limit), 9223372036854775807) AS last
         FROM {keys} LEFT JOIN {hold} h ON h.key_hash = k.key_hash WHERE h.key_hash IS NULL) b
   STRAIGHT_JOIN {pending} p FORCE INDEX ({pending_name}_key) ON p.key_hash = b.key_hash AND p.seq <= b.last
-  WHERE p.due <= {clock}
+  WHERE {ready}
   UNION ALL
-  SELECT q.seq, q.key_hash FROM {keys} STRAIGHT_JOIN {hold} h ON h.key_hash = k.key_hash
-  STRAIGHT_JOIN {pending} q FORCE INDEX (PRIMARY) ON q.seq = h.seq
-  WHERE NOT h.parked AND q.due <= {clock}) f
+  SELECT p.seq, p.key_hash FROM {keys} STRAIGHT_JOIN {hold} h ON h.key_hash = k.key_hash
+  STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = h.seq
+  WHERE NOT h.parked AND {ready}) f
 ORDER BY f.key_hash, f.seq LIMIT :limit
 
 -- name: outbox.lease.expired -> rows

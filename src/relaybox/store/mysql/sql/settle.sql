@@ -9,7 +9,7 @@ UPDATE JSON_TABLE({rows}, '$[*]' COLUMNS (
          reason text {text} PATH '$[3]', uncounted integer PATH '$[4]')) s
 STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq AND p.token = s.token
 SET p.due = {clock} + INTERVAL s.delay SECOND, p.last_error = s.reason, p.attempts = p.attempts - s.uncounted,
-    p.token = NULL, p.owner = NULL, p.claimed_at = NULL
+    p.token = NULL, p.owner = NULL, p.claimed_at = NULL, p.since = NULL
 
 -- name: outbox.settle.dead -> count
 -- FOR UPDATE: between this statement and the delete nobody may take the row over.

@@ -10,11 +10,11 @@
 WITH clock AS MATERIALIZED (
   SELECT coalesce(:now, clock_timestamp()) AS now, set_config('synchronous_commit', 'off', true)),
 batch AS MATERIALIZED (
-  SELECT token, items,
+  SELECT token, items, until,
          CASE WHEN EXISTS (SELECT 1 FROM {pending} WHERE due <= (SELECT now FROM clock))
               THEN greatest(:limit::integer / 2, 1) ELSE :limit::integer END AS room
   FROM {claim}
-  WHERE owner IS NULL AND until <= (SELECT now FROM clock)
+  WHERE owner IS NULL
   ORDER BY until LIMIT 1
   FOR UPDATE SKIP LOCKED),
 rest AS (
@@ -30,13 +30,14 @@ picked AS MATERIALIZED (
   FOR UPDATE SKIP LOCKED),
 gone AS (
   DELETE FROM {pending} WHERE ctid = ANY(ARRAY(SELECT ctid FROM picked))
-  RETURNING seq * 65536 + least(attempts + 1, 65535) AS item),
+  RETURNING seq * 65536 + least(attempts + 1, 65535) AS item, coalesce(since, due) AS since),
 taken AS MATERIALIZED (
-  SELECT item FROM gone UNION ALL SELECT item + 1 FROM batch b, unnest(b.items[1:b.room]) AS item),
-whole AS MATERIALIZED (SELECT array_agg(item ORDER BY item) AS items, bool_or(item % 65536 > 1) AS tried FROM taken),
+  SELECT item, since FROM gone UNION ALL SELECT item + 1, b.until FROM batch b, unnest(b.items[1:b.room]) AS item),
+whole AS MATERIALIZED (
+  SELECT array_agg(item ORDER BY item) AS items, bool_or(item % 65536 > 1) AS tried, min(since) AS since FROM taken),
 held AS (
-  INSERT INTO {claim} (token, owner, until, claimed_at, items)
-  SELECT :token, :owner, c.now + make_interval(secs => :lease::float8), c.now, w.items
+  INSERT INTO {claim} (token, owner, until, claimed_at, items, since)
+  SELECT :token, :owner, c.now + make_interval(secs => :lease::float8), c.now, w.items, w.since
   FROM clock c, whole w
   WHERE w.items IS NOT NULL)
 SELECT e.seq, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,
@@ -49,7 +50,8 @@ SELECT cardinality(items), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
 
 -- name: outbox.claim.ordered -> rows
 -- The same for ordered delivery, from single rows only and from the shards this instance owns now. By seq, not by
--- due: a row that was given back is due later than its successors and must still go before them. While a batch
+-- due: a row that was given back is due later than its successors and must still go before them. So is one that was
+-- written before the clock was set back: what waits for no time (`since`) is not compared with the clock. While a batch
 -- waits or a claim has expired, nothing is claimed: it may hold earlier events of the same keys and must become
 -- single rows first (outbox.claim.expired). Nor while somebody has leased keys (another strategy), or keys are
 -- held: the last row says so in its second column, and outbox.keys.turn claims then. FOR SHARE on the shard rows makes a
@@ -60,20 +62,21 @@ mine AS MATERIALIZED (
   SELECT shard FROM {shard} WHERE owner = :owner AND until > (SELECT now FROM clock) FOR SHARE),
 picked AS MATERIALIZED (
   SELECT p.ctid FROM {pending} p
-  WHERE p.due <= (SELECT now FROM clock)
+  WHERE (p.due <= (SELECT now FROM clock) OR p.since IS NOT NULL)
     AND (p.key_hash >> 32) % :shards = ANY(ARRAY(SELECT shard FROM mine))
     AND NOT EXISTS (SELECT 1 FROM {hold})
     AND NOT EXISTS (SELECT 1 FROM {lease})
-    AND NOT EXISTS (SELECT 1 FROM {claim} WHERE until <= (SELECT now FROM clock))
+    AND NOT EXISTS (SELECT 1 FROM {claim} WHERE until <= (SELECT now FROM clock) OR owner IS NULL)
   ORDER BY p.seq
   LIMIT :limit),
 gone AS (
   DELETE FROM {pending} WHERE ctid = ANY(ARRAY(SELECT ctid FROM picked))
-  RETURNING seq * 65536 + least(attempts + 1, 65535) AS item),
-whole AS MATERIALIZED (SELECT array_agg(item ORDER BY item) AS items, bool_or(item % 65536 > 1) AS tried FROM gone),
+  RETURNING seq * 65536 + least(attempts + 1, 65535) AS item, coalesce(since, due) AS since),
+whole AS MATERIALIZED (
+  SELECT array_agg(item ORDER BY item) AS items, bool_or(item % 65536 > 1) AS tried, min(since) AS since FROM gone),
 held AS (
-  INSERT INTO {claim} (token, owner, until, claimed_at, items)
-  SELECT :token, :owner, c.now + make_interval(secs => :lease::float8), c.now, w.items
+  INSERT INTO {claim} (token, owner, until, claimed_at, items, since)
+  SELECT :token, :owner, c.now + make_interval(secs => :lease::float8), c.now, w.items, w.since
   FROM clock c, whole w
   WHERE w.items IS NOT NULL)
 SELECT e.seq, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,
@@ -106,9 +109,9 @@ SELECT token, item / 65536 FROM renewed, unnest(items) AS item
 -- name: outbox.claim.release -> count
 -- Given back untried: due at once, and the attempt that claiming counted is taken back. IS TRUE keeps IN a hashed
 -- lookup: as a join, a large batch that the hot queue refused would take hours.
-INSERT INTO {pending} (seq, due, key_hash, attempts)
+INSERT INTO {pending} (seq, due, key_hash, attempts, since)
 SELECT e.seq, coalesce(:now, clock_timestamp()), {hash}(coalesce(e.aggregate_id, e.event_id)),
-       greatest(item % 65536 - 1, 0)
+       greatest(item % 65536 - 1, 0), coalesce(c.since, c.claimed_at)
 FROM {claim} c CROSS JOIN LATERAL unnest(c.items) AS item JOIN {event} e ON e.seq = item / 65536
 WHERE c.token = ANY(:tokens::bigint[])
   AND ((c.token, item / 65536) IN (
@@ -116,10 +119,11 @@ WHERE c.token = ANY(:tokens::bigint[])
 
 -- name: outbox.claim.abandon -> count
 -- Claims that were made, perhaps, and never arrived: given back untried.
-WITH gone AS (DELETE FROM {claim} WHERE token = ANY(:tokens::bigint[]) RETURNING items)
-INSERT INTO {pending} (seq, due, key_hash, attempts)
+WITH gone AS (
+  DELETE FROM {claim} WHERE token = ANY(:tokens::bigint[]) RETURNING items, coalesce(since, claimed_at) AS since)
+INSERT INTO {pending} (seq, due, key_hash, attempts, since)
 SELECT e.seq, coalesce(:now, clock_timestamp()), {hash}(coalesce(e.aggregate_id, e.event_id)),
-       greatest(item % 65536 - 1, 0)
+       greatest(item % 65536 - 1, 0), gone.since
 FROM gone, unnest(gone.items) AS item JOIN {event} e ON e.seq = item / 65536
 
 -- name: outbox.claim.expired -> count
@@ -131,25 +135,27 @@ FROM gone, unnest(gone.items) AS item JOIN {event} e ON e.seq = item / 65536
 WITH gone AS (
   DELETE FROM {claim} WHERE token IN (
     SELECT token FROM {claim}
-    WHERE (until <= (SELECT coalesce(:now, clock_timestamp())) AND (owner IS NOT NULL OR :waiting))
+    WHERE (until <= (SELECT coalesce(:now, clock_timestamp())) AND owner IS NOT NULL)
+       OR (owner IS NULL AND :waiting)
        OR owner = ANY(:owners::integer[])
        OR (:orphans AND owner IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {instance} i WHERE i.id = owner))
     FOR UPDATE SKIP LOCKED)
-  RETURNING items)
-INSERT INTO {pending} (seq, due, key_hash, attempts)
+  RETURNING items, coalesce(since, claimed_at, until) AS since)
+INSERT INTO {pending} (seq, due, key_hash, attempts, since)
 SELECT e.seq,
        coalesce(:now, clock_timestamp())
          + make_interval(secs => CASE WHEN item % 65536 > 1 AND NOT EXISTS (SELECT 1 FROM {shard})
                                        AND NOT EXISTS (SELECT 1 FROM {lease})
                                       THEN random() * :spread::float8 ELSE 0 END),
-       {hash}(coalesce(e.aggregate_id, e.event_id)), item % 65536
+       {hash}(coalesce(e.aggregate_id, e.event_id)), item % 65536, gone.since
 FROM gone, unnest(gone.items) AS item JOIN {event} e ON e.seq = item / 65536
 
 -- name: outbox.claim.oldest -> rows
--- Seconds that the oldest due work has waited; NULL when nothing is due.
+-- Seconds since the oldest event became due that is not settled: it waits, or somebody has claimed it. NULL: there is
+-- none. Of those that wait the longest due one tells, which the index finds; claims are few.
 SELECT extract(epoch FROM c.now - least(
-  (SELECT due FROM {pending} WHERE due <= c.now ORDER BY due, seq LIMIT 1),
-  (SELECT until FROM {claim} WHERE owner IS NULL AND until <= c.now ORDER BY until LIMIT 1)))::float8
+  (SELECT least(since, due) FROM {pending} WHERE due <= c.now ORDER BY due, seq LIMIT 1),
+  (SELECT min(coalesce(since, claimed_at, until)) FROM {claim}), c.now))::float8
 FROM (SELECT coalesce(:now, clock_timestamp()) AS now OFFSET 0) c
 
 -- name: outbox.claim.next -> rows

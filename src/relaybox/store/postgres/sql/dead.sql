@@ -28,8 +28,9 @@ SELECT coalesce(max(seq), 0), coalesce(:now, clock_timestamp()) FROM {dead}
 WITH gone AS (
   DELETE FROM {dead} WHERE seq = ANY(:seqs::bigint[]) AND dead_at <= :cutoff
   RETURNING seq, last_error)
-INSERT INTO {pending} (seq, due, key_hash, attempts, last_error)
-SELECT e.seq, coalesce(:now, clock_timestamp()), {hash}(coalesce(e.aggregate_id, e.event_id)), 0, gone.last_error
+INSERT INTO {pending} (seq, due, key_hash, attempts, last_error, since)
+SELECT e.seq, coalesce(:now, clock_timestamp()), {hash}(coalesce(e.aggregate_id, e.event_id)), 0, gone.last_error,
+       coalesce(:now, clock_timestamp())
 FROM gone JOIN {event} e ON e.seq = gone.seq
 RETURNING seq
 

@@ -4,7 +4,8 @@
 -- The next :limit keys that have waiting rows, in the order of their hash from :after on; a last row without a key
 -- says that there are no more. One index probe per key, however many rows wait behind it: a recursion is read only
 -- as far as LIMIT asks, and each step is the smallest hash above the last. `head` is the first row of the key that
--- may be claimed, if any: none behind a held head, nor a parked one. The other columns say why nothing may be
+-- may be claimed, if any: none behind a held head, nor a parked one; what waits for no time (`since`) is not compared
+-- with the clock, which may have been set back. The other columns say why nothing may be
 -- claimed at all: somebody delivers by shards; a waiting batch or an expired claim may hold earlier events of any
 -- key; one snapshot for all.
 WITH RECURSIVE clock AS MATERIALIZED (SELECT coalesce(:now, clock_timestamp()) AS now),
@@ -16,12 +17,12 @@ walk AS (
 SELECT w.key_hash,
        EXISTS (SELECT 1 FROM {lease} l JOIN {claim} c ON c.token = l.token WHERE l.key_hash = w.key_hash),
        (SELECT p.seq FROM {pending} p
-        WHERE p.key_hash = w.key_hash AND p.due <= (SELECT now FROM clock)
+        WHERE p.key_hash = w.key_hash AND (p.due <= (SELECT now FROM clock) OR p.since IS NOT NULL)
           AND p.seq <= coalesce((SELECT h.seq - h.parked::integer FROM {hold} h WHERE h.key_hash = w.key_hash),
                                 9223372036854775807)
         ORDER BY p.seq LIMIT 1),
        EXISTS (SELECT 1 FROM {shard} WHERE owner IS NOT NULL AND until > (SELECT now FROM clock)),
-       EXISTS (SELECT 1 FROM {claim} WHERE until <= (SELECT now FROM clock)),
+       EXISTS (SELECT 1 FROM {claim} WHERE until <= (SELECT now FROM clock) OR owner IS NULL),
        current_setting('transaction_isolation')
 FROM (SELECT key_hash FROM walk LIMIT :limit) w
 
@@ -66,22 +67,22 @@ picked AS MATERIALIZED (
   SELECT r.ctid FROM unnest(:keys::bigint[]) AS k(key_hash)
   CROSS JOIN LATERAL (
     SELECT p.ctid FROM {pending} p
-    WHERE p.key_hash = k.key_hash AND p.due <= (SELECT now FROM clock)
+    WHERE p.key_hash = k.key_hash AND (p.due <= (SELECT now FROM clock) OR p.since IS NOT NULL)
       AND p.seq <= coalesce((SELECT h.seq - h.parked::integer FROM {hold} h WHERE h.key_hash = k.key_hash),
                             9223372036854775807)
     ORDER BY p.seq LIMIT :limit) r
-  WHERE NOT EXISTS (SELECT 1 FROM {claim} WHERE until <= (SELECT now FROM clock))
+  WHERE NOT EXISTS (SELECT 1 FROM {claim} WHERE until <= (SELECT now FROM clock) OR owner IS NULL)
   LIMIT :limit),
 gone AS (
   DELETE FROM {pending} WHERE ctid = ANY(ARRAY(SELECT ctid FROM picked))
-  RETURNING key_hash, seq * 65536 + least(attempts + 1, 65535) AS item),
+  RETURNING key_hash, seq * 65536 + least(attempts + 1, 65535) AS item, coalesce(since, due) AS since),
 unused AS (
   DELETE FROM {lease} WHERE key_hash = ANY(:keys::bigint[]) AND token = :token
     AND key_hash NOT IN (SELECT key_hash FROM gone)),
 held AS (
-  INSERT INTO {claim} (token, owner, until, claimed_at, items)
-  SELECT :token, :owner, c.now + make_interval(secs => :lease::float8), c.now, t.items
-  FROM clock c, (SELECT array_agg(item ORDER BY item) AS items FROM gone) t
+  INSERT INTO {claim} (token, owner, until, claimed_at, items, since)
+  SELECT :token, :owner, c.now + make_interval(secs => :lease::float8), c.now, t.items, t.since
+  FROM clock c, (SELECT array_agg(item ORDER BY item) AS items, min(since) AS since FROM gone) t
   WHERE t.items IS NOT NULL)
 SELECT t.item / 65536, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,
        e.payload, e.headers, timestamptz_send(e.occurred_at), timestamptz_send(e.deliver_at),
@@ -105,21 +106,21 @@ picked AS MATERIALIZED (
   SELECT r.ctid FROM walk w
   CROSS JOIN LATERAL (
     SELECT p.ctid FROM {pending} p
-    WHERE p.key_hash = w.key_hash AND p.due <= (SELECT now FROM clock)
+    WHERE p.key_hash = w.key_hash AND (p.due <= (SELECT now FROM clock) OR p.since IS NOT NULL)
       AND p.seq <= coalesce((SELECT h.seq - h.parked::integer FROM {hold} h WHERE h.key_hash = w.key_hash),
                             9223372036854775807)
     ORDER BY p.seq LIMIT :limit) r
   WHERE (w.key_hash >> 32) % :shards = ANY(ARRAY(SELECT shard FROM mine))
-    AND NOT EXISTS (SELECT 1 FROM {claim} WHERE until <= (SELECT now FROM clock))
+    AND NOT EXISTS (SELECT 1 FROM {claim} WHERE until <= (SELECT now FROM clock) OR owner IS NULL)
     AND NOT EXISTS (SELECT 1 FROM {lease})
   LIMIT :limit),
 gone AS (
   DELETE FROM {pending} WHERE ctid = ANY(ARRAY(SELECT ctid FROM picked))
-  RETURNING key_hash, seq * 65536 + least(attempts + 1, 65535) AS item),
+  RETURNING key_hash, seq * 65536 + least(attempts + 1, 65535) AS item, coalesce(since, due) AS since),
 held AS (
-  INSERT INTO {claim} (token, owner, until, claimed_at, items)
-  SELECT :token, :owner, c.now + make_interval(secs => :lease::float8), c.now, t.items
-  FROM clock c, (SELECT array_agg(item ORDER BY item) AS items FROM gone) t
+  INSERT INTO {claim} (token, owner, until, claimed_at, items, since)
+  SELECT :token, :owner, c.now + make_interval(secs => :lease::float8), c.now, t.items, t.since
+  FROM clock c, (SELECT array_agg(item ORDER BY item) AS items, min(since) AS since FROM gone) t
   WHERE t.items IS NOT NULL)
 SELECT t.item / 65536, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,
        e.payload, e.headers, timestamptz_send(e.occurred_at), timestamptz_send(e.deliver_at),

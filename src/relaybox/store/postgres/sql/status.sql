@@ -1,17 +1,20 @@
 -- name: outbox.status -> rows
--- Waiting now, waiting for later, claimed, failed at least once, dead, seconds the oldest due row has waited.
+-- Waiting now, waiting for later, claimed, failed at least once, dead, seconds since the oldest that waits or is claimed
+-- became due.
 SELECT p.due + b.waiting, p.later, b.claimed, p.retrying + b.retrying, (SELECT count(*) FROM {dead}),
-       coalesce(extract(epoch FROM c.now - least(p.oldest, b.oldest)), 0)::float8
+       extract(epoch FROM c.now - least(p.oldest, b.oldest, c.now))::float8
 FROM (SELECT coalesce(:now, clock_timestamp()) AS now) c
 CROSS JOIN LATERAL (
-  SELECT count(*) FILTER (WHERE due <= c.now) AS due, count(*) FILTER (WHERE due > c.now) AS later,
-         count(*) FILTER (WHERE attempts > 0) AS retrying, min(due) FILTER (WHERE due <= c.now) AS oldest
+  SELECT count(*) FILTER (WHERE due <= c.now OR since IS NOT NULL) AS due,
+         count(*) FILTER (WHERE due > c.now AND since IS NULL) AS later,
+         count(*) FILTER (WHERE attempts > 0) AS retrying,
+         min(least(since, due)) FILTER (WHERE due <= c.now OR since IS NOT NULL) AS oldest
   FROM {pending}) p
 CROSS JOIN LATERAL (
   SELECT coalesce(sum(cardinality(items)) FILTER (WHERE owner IS NULL), 0)::bigint AS waiting,
          coalesce(sum(cardinality(items)) FILTER (WHERE owner IS NOT NULL), 0)::bigint AS claimed,
          coalesce(sum((SELECT count(*) FROM unnest(items) AS item WHERE item % 65536 > 1)), 0)::bigint AS retrying,
-         min(until) FILTER (WHERE owner IS NULL) AS oldest
+         min(coalesce(since, claimed_at, until)) AS oldest
   FROM {claim}) b
 
 -- name: outbox.status.events -> rows
@@ -34,10 +37,10 @@ WITH clock AS MATERIALIZED (SELECT coalesce(:now, clock_timestamp()) AS now)
 SELECT e.seq, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,
        e.payload, e.headers, e.occurred_at, e.deliver_at, e.created_at
 FROM (
-  (SELECT seq FROM {pending} WHERE due <= (SELECT now FROM clock) ORDER BY seq LIMIT :limit)
+  (SELECT seq FROM {pending} WHERE due <= (SELECT now FROM clock) OR since IS NOT NULL ORDER BY seq LIMIT :limit)
   UNION ALL
   (SELECT item / 65536 FROM {claim} c, unnest(c.items) AS item
-   WHERE c.owner IS NULL AND c.until <= (SELECT now FROM clock) ORDER BY 1 LIMIT :limit)
+   WHERE c.owner IS NULL ORDER BY 1 LIMIT :limit)
   ORDER BY 1 LIMIT :limit) w
 JOIN {event} e ON e.seq = w.seq
 ORDER BY e.seq

@@ -5,9 +5,10 @@ WITH e AS (
                        payload, headers, occurred_at, deliver_at, created_at)
   VALUES (:event_id, :event_type, :aggregate_type, :aggregate_id, :tenant_id, :content_type,
           :payload, :headers, :occurred_at, :deliver_at, coalesce(:now, clock_timestamp()))
-  RETURNING seq)
-INSERT INTO {pending} (seq, due, key_hash, attempts)
-SELECT seq, coalesce(:deliver_at, :now, clock_timestamp()), :key_hash::bigint, 0 FROM e
+  RETURNING seq, deliver_at)
+INSERT INTO {pending} (seq, due, key_hash, attempts, since)
+SELECT e.seq, coalesce(:deliver_at, c.now), :key_hash::bigint, 0, CASE WHEN e.deliver_at IS NULL THEN c.now END
+FROM e, (SELECT coalesce(:now, clock_timestamp()) AS now OFFSET 0) c
 RETURNING seq
 
 -- name: outbox.write.one_claimed -> rows
@@ -42,8 +43,9 @@ e AS (
   SELECT seq, event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
          payload, headers, occurred_at, deliver_at, coalesce(:now, clock_timestamp()) FROM d),
 p AS (
-  INSERT INTO {pending} (seq, due, key_hash, attempts)
-  SELECT seq, coalesce(deliver_at, :now, clock_timestamp()), {hash}(coalesce(aggregate_id, event_id)), 0 FROM d
+  INSERT INTO {pending} (seq, due, key_hash, attempts, since)
+  SELECT seq, coalesce(deliver_at, :now, clock_timestamp()), {hash}(coalesce(aggregate_id, event_id)), 0,
+         CASE WHEN deliver_at IS NULL THEN coalesce(:now, clock_timestamp()) END FROM d
   WHERE :owner::integer IS NULL OR deliver_at IS NOT NULL),
 c AS (
   INSERT INTO {claim} (token, owner, until, claimed_at, items)

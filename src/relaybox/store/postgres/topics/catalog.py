@@ -11,7 +11,9 @@ from typing import Any
 from ....errors import ConfigError, StoreBusy
 from ....op import Op
 from ....topic import Topic
+from ...spi import Migration
 from ...topics import PARTS, TopicRow
+from .. import PostgresStore
 from .marks import MarkOps
 from .partitions import PartitionOps
 
@@ -114,6 +116,26 @@ class CatalogOps(MarkOps, PartitionOps):
         yield self.sql["topic.catalog.forget_groups"].bind(topic=row.id)
         yield self.sql["topic.catalog.forget"].bind(topic=row.id)
         return True
+
+    def migrate(self) -> Op[list[Migration]]:
+        """Also the queues that are outboxes of their own."""
+        queues = yield from self._queues_there()
+        done = yield from super().migrate()
+        for queue in queues:
+            done += yield from queue.migrate()
+        return done
+
+    def plan(self) -> Op[list[Migration]]:
+        todo = yield from super().plan()
+        for queue in (yield from self._queues_there()):
+            todo += yield from queue.plan()
+        return todo
+
+    def _queues_there(self) -> Op[list[PostgresStore]]:
+        if not (yield from self.applied()):
+            return []
+        there = yield self.sql["topic.catalog.queues"].bind()
+        return [self.queue(row[0]) for row in there.rows]
 
     def drift(self) -> Op[list[str]]:
         """Also of the tables that each topic has."""

@@ -8,9 +8,10 @@ SELECT shard, EXISTS (SELECT 1 FROM {hold}) FROM {shard} WHERE owner = :owner AN
 
 -- name: outbox.claim.ordered -> rows
 -- For ordered delivery: only shards of `:mine`, and no row behind a held head. By seq, not by due: a row
--- that was given back is due later than its successors and must still go before them.
+-- that was given back is due later than its successors and must still go before them. Nor does the clock decide over
+-- what waits for no time ({ready}): it may have been set back.
 SELECT p.seq FROM {pending} p
-WHERE p.due <= {clock}
+WHERE {ready}
   AND (p.key_hash >> 32) % :shards IN (SELECT value FROM json_each(:mine))
   AND NOT EXISTS (SELECT 1 FROM {hold} h WHERE h.key_hash = p.key_hash
                   AND (h.seq < p.seq OR (h.seq = p.seq AND h.parked)))
@@ -19,7 +20,8 @@ LIMIT :limit
 
 -- name: outbox.claim.take -> count
 UPDATE {pending}
-SET due = {clock} + {lease}, token = :token, owner = :owner, claimed_at = {clock}, attempts = attempts + 1
+SET since = coalesce(since, due), due = {clock} + {lease}, token = :token, owner = :owner, claimed_at = {clock},
+    attempts = attempts + 1
 WHERE seq IN {seqs}
 
 -- name: outbox.claim.read -> rows
@@ -49,8 +51,15 @@ SET due = {clock}, token = NULL, owner = NULL, claimed_at = NULL, attempts = max
 WHERE token IN (SELECT value FROM json_each(:tokens))
 
 -- name: outbox.claim.oldest -> rows
--- Seconds that the oldest due row has waited; no row when nothing is due.
-SELECT ({clock} - due) / 1000000.0 FROM {pending} WHERE due <= {clock} ORDER BY due, seq LIMIT 1
+-- Seconds since the oldest event became due that is not settled: it waits, or somebody has claimed it; NULL when there
+-- is none. Of those that wait the longest due one tells; the claimed ones are next in the same index, by the end of their
+-- lease.
+SELECT ({clock} - min(since)) / 1000000.0 FROM (
+  SELECT since FROM (SELECT min(coalesce(since, due), due, {clock}) AS since FROM {pending} WHERE due <= {clock}
+                     ORDER BY due, seq LIMIT 1)
+  UNION ALL
+  SELECT min(since, {clock}) FROM (SELECT since, owner FROM {pending} WHERE due > {clock} ORDER BY due LIMIT 5000)
+  WHERE owner IS NOT NULL)
 
 -- name: outbox.claim.next -> rows
 -- Seconds until the next row is due, so that an idle poller can sleep exactly that long.

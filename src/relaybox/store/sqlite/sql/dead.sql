@@ -28,8 +28,8 @@ SELECT seq FROM {dead} WHERE seq IN {seqs} AND dead_at <= :cutoff
 
 -- name: outbox.dead.replay -> count
 -- Back to the queue with fresh attempts; the old error stays readable until the next outcome.
-INSERT INTO {pending} (seq, due, key_hash, attempts, last_error)
-SELECT seq, {clock}, key_hash, 0, last_error FROM {dead} WHERE seq IN {seqs}
+INSERT INTO {pending} (seq, due, key_hash, attempts, last_error, since)
+SELECT seq, {clock}, key_hash, 0, last_error, {clock} FROM {dead} WHERE seq IN {seqs}
 
 -- name: outbox.dead.unpark -> count
 -- A replayed head may be claimed again; the rows behind it still wait for it.

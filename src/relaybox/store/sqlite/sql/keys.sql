@@ -13,8 +13,8 @@ WITH RECURSIVE walk(key_hash, n) AS (
 SELECT w.key_hash, 0,
        CASE WHEN h.key_hash IS NULL
             THEN (SELECT p.seq FROM {pending} p
-                  WHERE p.key_hash = w.key_hash AND p.due <= {clock} ORDER BY p.seq LIMIT 1)
-            ELSE (SELECT q.seq FROM {pending} q WHERE q.seq = h.seq AND NOT h.parked AND q.due <= {clock}) END,
+                  WHERE p.key_hash = w.key_hash AND {ready} ORDER BY p.seq LIMIT 1)
+            ELSE (SELECT p.seq FROM {pending} p WHERE p.seq = h.seq AND NOT h.parked AND {ready}) END,
        0
 FROM walk w LEFT JOIN {hold} h ON h.key_hash = w.key_hash
 WHERE w.key_hash IS NOT NULL
@@ -25,9 +25,9 @@ WHERE w.key_hash IS NOT NULL
 WITH bound AS MATERIALIZED (
   SELECT k.value AS key_hash, coalesce(h.seq, 0) AS first,
          CASE WHEN h.parked THEN -1 ELSE
-           coalesce(h.seq, (SELECT q.seq FROM {pending} q WHERE q.key_hash = k.value AND q.due <= {clock}
-                            ORDER BY q.seq LIMIT 1 OFFSET :limit), 9223372036854775807) END AS last
+           coalesce(h.seq, (SELECT p.seq FROM {pending} p WHERE p.key_hash = k.value AND {ready}
+                            ORDER BY p.seq LIMIT 1 OFFSET :limit), 9223372036854775807) END AS last
   FROM json_each(:keys) k LEFT JOIN {hold} h ON h.key_hash = k.value)
 SELECT p.seq, p.key_hash FROM bound b CROSS JOIN {pending} p ON p.key_hash = b.key_hash
-WHERE p.seq BETWEEN b.first AND b.last AND p.due <= {clock}
+WHERE p.seq BETWEEN b.first AND b.last AND {ready}
 ORDER BY p.key_hash, p.seq LIMIT :limit

@@ -6,7 +6,7 @@ DELETE FROM {pending} WHERE seq IN {held}
 -- With the attempts the claim counted, unless this one was nobody's fault.
 UPDATE {pending} AS p
 SET due = {clock} + CAST(round(r.delay * 1000000.0) AS integer), last_error = r.error,
-    attempts = p.attempts - r.uncounted, token = NULL, owner = NULL, claimed_at = NULL
+    attempts = p.attempts - r.uncounted, token = NULL, owner = NULL, claimed_at = NULL, since = NULL
 FROM (SELECT json_extract(value, '$[0]') AS seq, json_extract(value, '$[1]') AS token,
              json_extract(value, '$[2]') AS delay, json_extract(value, '$[3]') AS error,
              json_extract(value, '$[4]') AS uncounted

@@ -1,11 +1,13 @@
 -- name: outbox.status -> rows
--- Waiting now, waiting for later, claimed, failed at least once, dead, seconds the oldest due row has waited.
-SELECT count(CASE WHEN owner IS NULL AND due <= c.now THEN 1 END),
-       count(CASE WHEN owner IS NULL AND due > c.now THEN 1 END),
+-- Waiting now, waiting for later, claimed, failed at least once, dead, seconds since the oldest that waits or is claimed
+-- became due.
+SELECT count(CASE WHEN owner IS NULL AND (due <= c.now OR since IS NOT NULL) THEN 1 END),
+       count(CASE WHEN owner IS NULL AND due > c.now AND since IS NULL THEN 1 END),
        count(owner),
        count(CASE WHEN attempts > CASE WHEN owner IS NULL THEN 0 ELSE 1 END THEN 1 END),
        (SELECT count(*) FROM {dead}),
-       (max(c.now) - min(CASE WHEN due <= c.now THEN due END)) / 1000000.0
+       (max(c.now) - min(CASE WHEN since IS NOT NULL OR due <= c.now THEN min(coalesce(since, due), due, c.now) END))
+         / 1000000.0
 FROM {pending} CROSS JOIN (SELECT {clock} AS now) c
 
 -- name: outbox.status.events -> rows
@@ -22,4 +24,4 @@ SELECT count(last_error) FROM {pending}
 SELECT e.seq, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,
        e.payload, e.headers, e.occurred_at, e.deliver_at, e.created_at
 FROM {pending} p JOIN {event} e ON e.seq = p.seq
-WHERE p.owner IS NULL AND p.due <= {clock} ORDER BY p.seq LIMIT :limit
+WHERE p.owner IS NULL AND {ready} ORDER BY p.seq LIMIT :limit

@@ -29,6 +29,13 @@ SET block_writes = :block_writes::boolean, retention = :retention::interval, zer
     options = :options::text, updated_at = coalesce(:now, clock_timestamp())
 WHERE id = :topic
 
+-- name: topic.catalog.queues -> rows
+-- Those that have the tables of an outbox: queues tracked by rows, and what is being moved from or to one.
+SELECT id FROM {topic}
+WHERE tracking = 'rows'
+   OR (moving IS NOT NULL AND semantics = 'queue' AND moving::json ->> 'phase' IN ('cut_log', 'drain_rows', 'close_rows'))
+ORDER BY id
+
 -- name: topic.catalog.find -> rows
 SELECT id, version, active, required, audience, moving, created_at, updated_at, name, semantics, tracking, shards,
        block_writes, retention, zero_retention, max_retention, zombie_ttl, partitions, options

@@ -26,19 +26,19 @@ p AS MATERIALIZED (SELECT * FROM {queue_pending} ORDER BY seq DESC LIMIT :limit 
 freed AS (DELETE FROM {queue_pending} q USING p WHERE q.seq = p.seq),
 e AS (
   DELETE FROM {queue_event} e USING p WHERE e.seq = p.seq
-  RETURNING e.*, p.due, p.attempts, p.last_error, p.key_hash),
+  RETURNING e.*, p.due <= (SELECT at FROM n) OR p.since IS NOT NULL AS now, p.due, p.attempts, p.last_error, p.key_hash),
 l AS (
   INSERT INTO {log} (seq, shard, event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type, payload,
                      headers, occurred_at, created_at)
   SELECT seq, (key_hash >> 32) % :shards::bigint, event_id, event_type, aggregate_type, aggregate_id, tenant_id,
          content_type, payload, headers, occurred_at, created_at
-  FROM e, n WHERE e.attempts = 0 AND e.due <= n.at),
+  FROM e WHERE e.attempts = 0 AND e.now),
 k AS (
   INSERT INTO {parked} (group_id, seq, shard, key_hash, state, attempts, due, last_error, parked_at, event_id, event_type,
                         aggregate_type, aggregate_id, tenant_id, content_type, payload, headers, occurred_at, created_at)
   SELECT :group, seq, (key_hash >> 32) % :shards::bigint, key_hash, 'retry', attempts, due, last_error, n.at, event_id,
          event_type, aggregate_type, aggregate_id, tenant_id, content_type, payload, headers, occurred_at, created_at
-  FROM e, n WHERE NOT (e.attempts = 0 AND e.due <= n.at))
+  FROM e, n WHERE NOT (e.attempts = 0 AND e.now))
 SELECT count(*) FROM p
 
 -- name: topic.queue.dead_to_log -> rows
@@ -99,8 +99,9 @@ i AS (
   SELECT seq, event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type, payload, headers, occurred_at,
          created_at FROM e),
 p AS (
-  INSERT INTO {queue_pending} (seq, due, key_hash, attempts)
-  SELECT seq, coalesce(:now, clock_timestamp()), {queue_hash}(coalesce(aggregate_id, event_id)), 0 FROM e)
+  INSERT INTO {queue_pending} (seq, due, key_hash, attempts, since)
+  SELECT seq, coalesce(:now, clock_timestamp()), {queue_hash}(coalesce(aggregate_id, event_id)), 0,
+         coalesce(:now, clock_timestamp()) FROM e)
 SELECT count(*) FROM e
 
 -- name: topic.queue.parked_to_rows -> rows

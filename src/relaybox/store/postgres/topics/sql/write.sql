@@ -55,8 +55,9 @@ e AS (
   SELECT seq, event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
          payload, headers, occurred_at, deliver_at, coalesce(:now, clock_timestamp()) FROM d),
 p AS (
-  INSERT INTO {queue_pending} (seq, due, key_hash, attempts)
-  SELECT seq, coalesce(deliver_at, :now, clock_timestamp()), {queue_hash}(coalesce(aggregate_id, event_id)), 0 FROM d)
+  INSERT INTO {queue_pending} (seq, due, key_hash, attempts, since)
+  SELECT seq, coalesce(deliver_at, :now, clock_timestamp()), {queue_hash}(coalesce(aggregate_id, event_id)), 0,
+         CASE WHEN deliver_at IS NULL THEN coalesce(:now, clock_timestamp()) END FROM d)
 SELECT seq FROM d
 
 -- name: topic.write.queued -> rows
