@@ -49,10 +49,10 @@ class Topic:
     name: str
     semantics: Semantics = "queue"
     tracking: Tracking = "rows"
-    retention: timedelta = timedelta(hours=24)  # an event is kept this long, and until every live group has it
-    zero_retention: timedelta = timedelta(hours=24)  # or, when it was meant for nobody, this long
+    retention: timedelta = timedelta(hours=24)  # an event is kept this long, and until active and paused groups have it
+    zero_retention: timedelta = timedelta(hours=24)  # or, when no group was ever to have it, this long
     max_retention: timedelta = timedelta(days=30)  # the cap: no group holds events for longer
-    zombie_ttl: timedelta = timedelta(days=7)  # a dead group is forgotten after this
+    zombie_ttl: timedelta = timedelta(days=7)  # an active group that stands still for so long holds only `retention`
     block_writes: bool = False  # pub/sub: refuse events while no group is active
     partitions: Partitions = "none"  # old events go by partition, or by batches of rows
     shards: int = 16  # as many members of an ordered group can work at the same time

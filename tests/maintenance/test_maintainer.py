@@ -362,16 +362,16 @@ async def test_old_ticks_are_thinned_and_those_in_use_stay(world: World) -> None
 @pytest.mark.parametrize(
     ("upkeep", "expected"),
     [
-        (Upkeep(), (300, 10_000, 60, 300, 30)),
-        (Upkeep.for_low_throughput(), (900, 5_000, 300, 600, 30)),
-        (Upkeep.for_high_throughput(), (60, 50_000, 60, 300, 7)),
-        (Upkeep.for_critical_system(), (300, 10_000, 120, 600, 90)),
+        (Upkeep(), (300, 10_000, 60, 30)),
+        (Upkeep.for_low_throughput(), (900, 5_000, 300, 30)),
+        (Upkeep.for_high_throughput(), (60, 50_000, 60, 7)),
+        (Upkeep.for_critical_system(), (300, 10_000, 120, 90)),
     ],
 )
 def test_presets(upkeep: Upkeep, expected: tuple[int, ...]) -> None:
-    times = (upkeep.cleanup_interval, upkeep.detect_interval, upkeep.heartbeat_timeout, upkeep.group_retention)
-    every, detect, timeout, kept = (time.total_seconds() for time in times)
-    assert (every, upkeep.cleanup_batch, detect, timeout, kept / 86400) == expected
+    times = (upkeep.cleanup_interval, upkeep.detect_interval, upkeep.group_retention)
+    every, detect, kept = (time.total_seconds() for time in times)
+    assert (every, upkeep.cleanup_batch, detect, kept / 86400) == expected
 
 
 @pytest.mark.parametrize(

@@ -248,7 +248,6 @@ def test_a_resurrected_group_is_added_again(world: World) -> None:
     world.state("late", "dead")
     world.release()
     world.run(world.store.resurrect(world.group("late"), "back", None, stalled=True))
-    world.run(world.store.reset_backfill(world.group("late")))
     done = {row[0] for _, found in first.pages for row in found}
     assert fill(world)[:2] == ("completed", 20 - len(done))
     world.drain("a")

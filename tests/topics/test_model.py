@@ -150,7 +150,6 @@ class Model(RuleBasedStateMachine):
 
     def _resurrected(self, name: str, reader: Reader) -> None:
         """It goes on from where it was, with what is still there; the model's words for resurrection and backfill."""
-        self.world.run(self.world.store.reset_backfill(self.world.group(name)))
         reader.state = "active"
         reader.owed &= self._stored() | reader.parked
         reader.job = None

@@ -102,7 +102,7 @@ def configure(
     zombie_ttl: Annotated[str | None, typer.Option(help="a place that has not moved for so long is given up")] = None,
     json: Json = False,
 ) -> None:
-    """Make a topic, or change options of one. Tracking and shards of one that exists: see `move`."""
+    """Make a topic, or change options of one. The tracking of one that exists: see `move`; the rest stays."""
     durations = {
         "retention": retention,
         "zero_retention": zero_retention,
@@ -146,6 +146,28 @@ def _changed(topic: Topic, semantics: Semantics | None, tracking: Tracking | Non
             f"`relaybox topics move {topic.name} {tracking}` moves it"
         )
     return topic
+
+
+@app.command("completion")
+def completion(
+    context: typer.Context,
+    name: Name,
+    numbers: Annotated[list[int], typer.Argument(metavar="NUMBER...", help="of events in this topic")],
+    json: Json = False,
+) -> None:
+    """Which groups have these events, and which are still to have them."""
+    with target_of(context).outbox() as box:
+        found = box.topics.completion(name, *numbers)
+    if json:
+        emit_list("events", [{**one._asdict(), "waiting": one.waiting} for one in found])
+        return
+    kept = {one.seq: one for one in found}
+    for number in numbers:
+        if number not in kept:
+            say(f"{number}: not kept (any more)")
+            continue
+        done, waiting = ", ".join(kept[number].done) or "no group", ", ".join(kept[number].waiting)
+        say(f"{number}: {done} done" + (f"; {waiting} still to have it" if waiting else ""))
 
 
 @app.command("advise")

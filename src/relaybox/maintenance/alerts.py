@@ -5,7 +5,6 @@ What is open is kept in the database, so neither a new leader nor a run from cro
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 
@@ -41,8 +40,7 @@ class Alerts:
 
     async def _tell(self, alert: Alert) -> None:
         self._observers(alert)
-        payload = {"event": alert.name, "topic": alert.topic, "group": alert.group, "text": alert.text}
         try:
-            await self._db.run(self._store.notify_alert(json.dumps(payload | {"over": alert.over})[:7900]), tx=False)
+            await self._db.run(self._store.notify_alert(alert), tx=False)
         except StoreError as error:
             log.warning("alert %s could not be sent by NOTIFY: %s", alert.name, type(error).__name__)

@@ -30,7 +30,8 @@ class Groups:
             for verdict in await work.fenced(work.store.check_groups(topic_id, work.now)):
                 if verdict.died:
                     died.append(f"{verdict.topic}/{verdict.group}")
-                    await work.alerts.happened("group_dead", verdict.topic, verdict.group, verdict.reason)
+                    name = "group_stalled" if verdict.stalled else "group_dead"
+                    await work.alerts.happened(name, verdict.topic, verdict.group, verdict.reason)
         report.groups_died = len(died)
         for topic in await work.topics():
             report.released += await self._release(topic)

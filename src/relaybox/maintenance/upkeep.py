@@ -24,7 +24,6 @@ class Upkeep:
     watch_interval: timedelta = timedelta(minutes=1)
     groups_at: time = time(2, 0)  # UTC; when old groups are forgotten
     group_retention: timedelta = timedelta(days=30)  # dead and cancelled groups are kept so long
-    heartbeat_timeout: timedelta = timedelta(minutes=5)  # what topics with this upkeep should use
     dead_retention: timedelta | None = None  # dead letters of groups; none: for ever
     reap_members: bool = True
     reap_after: timedelta = timedelta(hours=24)  # silence after which a consumer is forgotten
@@ -58,7 +57,6 @@ class Upkeep:
             cleanup_interval=timedelta(minutes=15),
             cleanup_batch=5_000,
             detect_interval=timedelta(minutes=5),
-            heartbeat_timeout=timedelta(minutes=10),
         )
 
     @classmethod
@@ -67,7 +65,6 @@ class Upkeep:
             cleanup_interval=timedelta(minutes=1),
             cleanup_batch=50_000,
             detect_interval=timedelta(minutes=1),
-            heartbeat_timeout=timedelta(minutes=5),
             group_retention=timedelta(days=7),
         )
 
@@ -75,7 +72,6 @@ class Upkeep:
     def for_critical_system(cls) -> Self:
         return cls(
             detect_interval=timedelta(minutes=2),
-            heartbeat_timeout=timedelta(minutes=10),
             group_retention=timedelta(days=90),
         )
 

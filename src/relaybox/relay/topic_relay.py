@@ -179,9 +179,10 @@ class TopicRelay(Relay):
 
     def health(self) -> Health:
         health = super().health()
-        if not self._ended:
-            return health
-        return Health(health.live, False, [*health.reasons, f"group {self._group!r} was cancelled"])
+        still = self._node.row.standstill if isinstance(self._node, LogDelivery) else None
+        if self._ended:
+            still = f"group {self._group!r} was cancelled"
+        return health if still is None else Health(health.live, False, [*health.reasons, still])
 
     async def close(self) -> None:
         try:

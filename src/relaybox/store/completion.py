@@ -11,18 +11,25 @@ from ..op import Op
 from ..topic import Tracking
 
 if TYPE_CHECKING:
-    from .topics import GroupRow, GroupState, TopicRow
+    from .life import GroupState
+    from .topics import GroupRow, TopicRow
 
 BackfillState = Literal["not_started", "in_progress", "completed", "cancelled", "failed"]
 
 
 class Completion(NamedTuple):
-    """Who must have an event and who is done with it: names of groups. The numbers are their lengths."""
+    """Which groups must have an event and which are done with it, by name. `completed_at` is known where events have
+    marks (bitmap, acks)."""
 
     seq: int
     completed_at: datetime | None
     required: Sequence[str]
     done: Sequence[str]
+
+    @property
+    def waiting(self) -> list[str]:
+        """Those that must have it and are not done with it."""
+        return [] if self.completed_at is not None else sorted(set(self.required) - set(self.done))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +131,6 @@ class CompletionStore(Protocol):
     ) -> Op[tuple[int, int] | None]: ...
     def cancel_backfill(self, group: GroupRow, now: datetime | None) -> Op[bool]: ...
     def fail_backfill(self, group: GroupRow, token: int, error: str, now: datetime | None) -> Op[bool]: ...
-    def reset_backfill(self, group: GroupRow) -> Op[None]: ...
     def backfill(self, group: GroupRow, now: datetime | None) -> Op[BackfillRow | None]: ...
 
     # measures.py

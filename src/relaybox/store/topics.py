@@ -24,11 +24,11 @@ from ..ids import key_hash
 from ..op import Op
 from ..topic import Topic
 from .completion import CompletionStore
+from .life import Condition, GroupState, Verb, listed, standstill
 from .names import Tables
 from .spi import Migration
 from .upkeep import UpkeepStore
 
-GroupState = Literal["active", "paused", "dead", "cancelled"]
 NOBODY = 0  # the owner of a range that was given back
 LAST = 2**63 - 1  # no event has this number: a place up to here is open to the end
 ParkedState = Literal["retry", "held", "dead"]
@@ -85,7 +85,7 @@ class TopicTables(Tables):
     def substitutions(self, quote: str) -> dict[str, str]:
         names = Tables(self.event, self.schema).substitutions(quote)
         parts = {part: self.part(part) for part in (*PARTS, *VIEWS)} | {"migration": self.part("topic_migration")}
-        return names | self._quoted(parts, quote)
+        return names | self._quoted(parts, quote) | listed()
 
     def log(self, topic_id: int, quote: str) -> dict[str, str]:
         """`{log}`, `{log_seq}`, `{log_rest}`, `{mark}`, `{ack}` of one topic, and of a queue's own outbox
@@ -254,6 +254,15 @@ class GroupRow:
     created_at: datetime
     lost: int  # events that were deleted before it had them
 
+    @property
+    def condition(self) -> Condition:
+        return "stalled" if self.stalled else self.state
+
+    @property
+    def standstill(self) -> str | None:
+        """Why it is given nothing, and what ends that."""
+        return standstill(self.topic, self.name, self.condition, self.reason)
+
     def passes_over(self, seq: int, created_at: datetime) -> bool:
         """Whether an event is from before the group's start."""
         return seq < self.first or (self.since is not None and created_at < self.since)
@@ -355,6 +364,7 @@ class Verdict(NamedTuple):
     failures: int
     died: bool
     reason: str
+    stalled: bool = False
 
 
 class Quiet(NamedTuple):
@@ -520,9 +530,12 @@ class TopicStore(CompletionStore, UpkeepStore, Protocol):
         ...
 
     def groups(self, topic: str | None = None) -> Op[list[GroupRow]]: ...
+    def turn(self, group: GroupRow, verb: Verb, reason: str, now: datetime | None) -> Op[GroupRow]:
+        """What `life.MOVES` says, with all its effects, in one transaction; raises IllegalMove."""
+        ...
+
     def set_state(self, group: GroupRow, state: GroupState, reason: str, now: datetime | None) -> Op[GroupRow]:
-        """Legal moves only; keeps the topic's `active`, `required` and `audience` in the same transaction. A cancelled
-        group has no place and no ranges any more."""
+        """The verb that leads to this state."""
         ...
 
     def resurrect(self, group: GroupRow, reason: str, now: datetime | None, *, stalled: bool = False) -> Op[GroupRow]:

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from ..lifecycle import Alert
 from ..op import Op
 
 if TYPE_CHECKING:
-    from .topics import GroupState, TopicRow
+    from .life import GroupState
+    from .topics import TopicRow
 
 
 class Term(NamedTuple):
@@ -172,7 +174,9 @@ class UpkeepStore(Protocol):
         self, looked: Sequence[str], found: Sequence[Condition], now: datetime | None
     ) -> Op[tuple[list[Condition], list[Condition]]]: ...
     def alerts(self) -> Op[list[OpenAlert]]: ...
-    def notify_alert(self, payload: str) -> Op[None]: ...
+    def notify_alert(self, alert: Alert) -> Op[None]:
+        """Tell whoever listens on the alert channel, as JSON."""
+        ...
 
     # incarnation.py
     def incarnation(self) -> Op[Incarnation]: ...

@@ -5,7 +5,7 @@
     admin.pause("orders", "billing", reason="invoices are being corrected")
     admin.replay("orders", "billing")
 
-Whatever changes something is logged with who and why, told to observers as an Alert, and safe to repeat.
+Whatever changes something is logged with who and why, told to observers and by NOTIFY as an Alert, and safe to repeat.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
 from ..drivers.spi import AsyncRunner, Runner
-from ..errors import ConsumerGroupAlreadyExists, ConsumerGroupNotFound
+from ..errors import ConsumerGroupAlreadyExists, ConsumerGroupNotFound, StoreError
 from ..lifecycle import Alert, Replayed
 from ..outbox.instance import default_name
+from ..store.life import GroupState, Verb
 from ..store.topics import (
     GroupOptions,
     GroupRow,
-    GroupState,
     Lag,
     MemberRow,
     Parked,
     ParkedState,
     TopicRow,
 )
-from .backfill import Backfill, Job
+from .backfill import Backfill, Job, finish
 from .home import Home, in_its_cluster
 from .script import Plain, Script, aplay, play
 from .start import StartFrom
@@ -44,6 +44,8 @@ DRAIN: Final = timedelta(seconds=30)
 LOOK_AGAIN: Final = 0.1
 REAP_AFTER: Final = timedelta(hours=24)
 PAGE: Final = 500
+_TOLD: Final = {"pause": "paused", "resume": "resumed", "cancel": "cancelled"}
+_FROM_DEAD: Final = {"resume": "resurrected", "resurrect": "resurrected", "cancel": "cancelled"}
 PULLED: Final = GroupOptions(heartbeat_timeout=timedelta(hours=24))  # pull consumers may come and go
 
 
@@ -89,7 +91,16 @@ def waited_for(home: Home[Any], topic: TopicRow, group: GroupRow) -> Script[None
         yield from Job(home, topic, group, Backfill()).run()
 
 
-class _Admin:
+def tell(home: Home[Any], alert: Alert) -> Script[None]:
+    """To observers and by NOTIFY. What it tells of has happened, whether or not somebody hears it."""
+    home.observers(alert)
+    try:
+        yield Plain(home.store.notify_alert(alert))
+    except StoreError as error:
+        log.warning("alert %s could not be sent by NOTIFY: %s", alert.name, type(error).__name__)
+
+
+class Operator:
     """What both twins do, as scripts."""
 
     def __init__(self, home: Home[Any]) -> None:
@@ -190,40 +201,35 @@ class _Admin:
         return found  # type: ignore[no-any-return]
 
     def pause(self, topic: str, group: str, reason: str) -> Script[GroupRow]:
-        return (yield from self._set(topic, group, "paused", reason))
+        _, found = yield from self.find(topic, group)
+        return (yield from self.turn(found, "pause", reason))
 
     def resume(self, topic: str, group: str, reason: str) -> Script[GroupRow]:
-        known, found = yield from self.find(topic, group)
-        if found.state == "dead":
-            return (yield from self.resurrect(topic, group, backfill=True, reason=reason))
-        return (yield from self._moved(known, found, "active", reason))
+        _, found = yield from self.find(topic, group)
+        return (yield from self.turn(found, "resume", reason))
 
     def cancel(self, topic: str, group: str, reason: str) -> Script[GroupRow]:
-        cancelled = yield from self._set(topic, group, "cancelled", reason)
-        yield from self._release(topic)
-        return cancelled
-
-    def _set(self, topic: str, group: str, state: GroupState, reason: str) -> Script[GroupRow]:
-        known, found = yield from self.find(topic, group)
-        return (yield from self._moved(known, found, state, reason))
-
-    def _moved(self, topic: TopicRow, group: GroupRow, state: GroupState, reason: str) -> Script[GroupRow]:
-        moved: GroupRow = yield self.store.set_state(group, state, f"{self.who}: {reason}", self.now)
-        if group.state != state:
-            words = {"active": "resumed"}.get(state, state)
-            self._note(f"group_{words}", group, reason)
-            self.home.wake()
-        return moved
+        _, found = yield from self.find(topic, group)
+        return (yield from self.turn(found, "cancel", reason))
 
     def resurrect(self, topic: str, group: str, backfill: bool, reason: str) -> Script[GroupRow]:
-        known, found = yield from self.find(topic, group)
-        alive: GroupRow = yield self.store.resurrect(found, f"{self.who}: {reason}", self.now, stalled=True)
-        if found.state == "dead" and alive.state == "active":
-            self._note("group_resurrected", found, reason)
+        _, found = yield from self.find(topic, group)
+        return (yield from self.turn(found, "resurrect", reason, backfill=backfill))
+
+    def turn(self, group: GroupRow, verb: Verb, reason: str, *, backfill: bool = True) -> Script[GroupRow]:
+        """One verb of an operator, told, with what follows it: nobody waits for a group that is cancelled, and open
+        events wait again for one that was dead."""
+        moved: GroupRow = yield self.store.turn(group, verb, f"{self.who}: {reason}", self.now)
+        if moved.condition != group.condition:
+            yield from self._note(f"group_{_TOLD[verb] if group.state != 'dead' else _FROM_DEAD[verb]}", group, reason)
             self.home.wake()
-            if backfill:
-                yield from waited_for(self.home, known, alive)
-        return alive
+        if moved.state == "cancelled":
+            yield from self._release(group.topic)
+        elif backfill and moved.state == "active":
+            yield from finish(self.home, moved)
+        elif group.state == "dead" and moved.state == "active":
+            yield self.store.cancel_backfill(moved, self.now)
+        return moved
 
     def _release(self, topic: str) -> Script[int]:
         """Nobody waits for those who are gone."""
@@ -235,23 +241,23 @@ class _Admin:
 
     def remove(self, topic: str, group: str, timeout: timedelta, reason: str) -> Script[bool]:
         """Each step is committed before the next: members see it, finish what they hold and stop."""
-        known: TopicRow = yield Plain(self.home.known(topic))
+        yield Plain(self.home.known(topic))
         found: GroupRow | None = yield Plain(self.store.group(topic, group))
         if found is None:
             return False
         was_there = found.state != "cancelled"
         if found.state == "active":
-            found = yield from self._moved(known, found, "paused", f"to be removed: {reason}")
+            found = yield from self.turn(found, "pause", f"to be removed: {reason}")
         until = self.home.clock.monotonic() + timeout.total_seconds()
         while found.state == "paused" and self.home.clock.monotonic() < until:
             if not (yield Plain(self.store.totals(found, self.now))).holding:
                 break
             yield LOOK_AGAIN
-        found = yield from self._moved(known, found, "cancelled", reason)
+        found = yield from self.turn(found, "cancel", reason)
         released = yield from self._release(topic)
         yield self.store.forget(found)
         if was_there:
-            self._note("group_removed", found, f"{reason}; {released} events no longer wait for it")
+            yield from self._note("group_removed", found, f"{reason}; {released} events no longer wait for it")
         return was_there
 
     # -- move and mend ----------------------------------------------------------------------------
@@ -259,7 +265,7 @@ class _Admin:
     def seek(self, topic: str, group: str, to: StartFrom, reason: str) -> Script[None]:
         known, found = yield from self.find(topic, group)
         yield self.store.seek(known, found, to.start, self.now)
-        self._note("consumer_seeked", found, f"to {to.start.kind}: {reason}")
+        yield from self._note("consumer_seeked", found, f"to {to.start.kind}: {reason}")
         self.home.wake()
         after: int | None = 0
         while known.topic.tracking in ("bitmap", "acks") and after is not None:
@@ -278,7 +284,7 @@ class _Admin:
         for page in (yield from self._dead(found, seqs)):
             count += len((yield self.store.replay_parked(found, page, self.now)))
         if count:
-            self._note("parked_replayed", found, f"{count} events: {reason}")
+            yield from self._note("parked_replayed", found, f"{count} events: {reason}")
             self.home.observers(Replayed(count))
             self.home.wake()
         return count
@@ -287,7 +293,7 @@ class _Admin:
         known, found = yield from self.find(topic, group)
         count = len((yield self.store.skip_parked(known, found, seqs, self.now)))
         if count:
-            self._note("parked_skipped", found, f"{count} events: {reason}")
+            yield from self._note("parked_skipped", found, f"{count} events: {reason}")
             self.home.wake()
         return count
 
@@ -316,26 +322,26 @@ class _Admin:
                 f"{total} events older than {older_than} were called complete although groups wait for them: {reason}"
             )
             log.warning("%s: topic %s: %s", self.who, topic, text)
-            self.home.observers(Alert("force_completed", topic, text=text))
+            yield from tell(self.home, Alert("force_completed", topic, text=text))
         return total
 
     def reap(self, silence: timedelta) -> Script[list[MemberRow]]:
         reaped: list[MemberRow] = yield self.store.reap_members(silence, self.now)
         for member in reaped:
             text = f"{member.name} was silent for {member.silent}"
-            self.home.observers(Alert("consumer_reaped", member.topic, member.group, text))
+            yield from tell(self.home, Alert("consumer_reaped", member.topic, member.group, text))
         return reaped
 
-    def _note(self, name: str, group: GroupRow, text: str) -> None:
+    def _note(self, name: str, group: GroupRow, text: str) -> Script[None]:
         log.info("%s by %s: group %s of topic %s: %s", name, self.who, group.name, group.topic, text)
-        self.home.observers(Alert(name, group.topic, group.name, f"by {self.who}: {text}"))
+        yield from tell(self.home, Alert(name, group.topic, group.name, f"by {self.who}: {text}"))
 
 
 class GroupAdmin:
     """`outbox.topics.groups`."""
 
     def __init__(self, home: Home[Runner]) -> None:
-        self._db, self._admin = home.db, _Admin(home)
+        self._db, self._admin = home.db, Operator(home)
 
     def create(
         self,
@@ -422,7 +428,7 @@ class AsyncGroupAdmin:
     """The same in an event loop."""
 
     def __init__(self, home: Home[AsyncRunner]) -> None:
-        self._db, self._admin = home.db, _Admin(home)
+        self._db, self._admin = home.db, Operator(home)
 
     async def _play(self, script: Script[T]) -> T:
         return await aplay(script, self._db, self._admin.home.clock)

@@ -27,7 +27,7 @@ from ..ids import new_token
 from ..store.completion import BackfillRow, BackfillState
 from ..store.topics import GroupRow, TopicRow, TopicStore
 from .home import Home
-from .script import Script, aplay, play
+from .script import Plain, Script, aplay, play
 
 log = logging.getLogger("relaybox")
 
@@ -233,6 +233,17 @@ class Job(Generic[R]):
     @property
     def _now(self) -> datetime | None:
         return self._clock.database_now()
+
+
+def finish(home: Home[R], group: GroupRow) -> Script[bool]:
+    """Goes on with a backfill of the group that was begun and that nobody is at: it came back from the dead, or the
+    process that was at it ended. False: somebody else is at it."""
+    row: BackfillRow | None = yield Plain(home.store.backfill(group, home.clock.database_now()))
+    if row is None or row.state != "in_progress":
+        return True
+    topic: TopicRow = yield Plain(home.known(group.topic))
+    result = yield from Job(home, topic, group, Backfill()).run()
+    return result.outcome != "in_progress"
 
 
 def backfill(home: Home[Runner], topic: TopicRow, group: GroupRow, config: Backfill) -> BackfillResult:

@@ -11,6 +11,7 @@ is not committed by then is given to whoever polls next, before anything newer. 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
@@ -22,12 +23,14 @@ from ..lifecycle import Alert, Claimed, ClaimLost, Delivered, Died, Retried
 from ..op import Op
 from ..retry import ExponentialBackoff
 from ..store.topics import Beat, GroupRow, Lag, RangeSettlement, TopicRow
-from .admin import waited_for
+from .admin import tell
+from .backfill import finish
 from .batch import Batch, Failures, Page
 from .home import Home
 from .script import Plain, Script, aplay, play
 from .start import StartFrom
 
+log = logging.getLogger("relaybox")
 VISIBILITY: Final = timedelta(seconds=30)
 HEALTHY: Final = timedelta(seconds=60)
 BEAT: Final = 1.0  # seconds between two signs of life that polls and commits give
@@ -60,6 +63,7 @@ class _Pull:
         self._doubtful = False
         self._ranges = 1  # to ask for: few where shards have much, many where each has little
         self._closed = False
+        self.standstill: str | None = None
 
     @property
     def now(self) -> datetime | None:
@@ -115,13 +119,25 @@ class _Pull:
             raise self._not_found()
         known = yield Plain(self.home.readable(self._topic_name))
         if known.version != self._known().version:  # moved: the group may have got another bit
-            self._topic = None
-            _, group = yield from self.seats()
+            _, group = yield from self._again()
         if state == "dead":
-            self._group = group = yield self.store.resurrect(group, f"consumer {self.name} polls", self.now)
+            self._group = group = yield self.store.turn(group, "beat", f"consumer {self.name} polls", self.now)
             if group.state == "active":
-                yield from waited_for(self.home, self._known(), group)
+                yield from finish(self.home, group)
+        elif state != group.state:
+            _, group = yield from self._again()
+        self._say(group)
         return group
+
+    def _again(self) -> Script[tuple[TopicRow, GroupRow]]:
+        self._topic = None
+        return (yield from self.seats())
+
+    def _say(self, group: GroupRow) -> None:
+        """Once per change: a poll that is given nothing looks like one that finds nothing."""
+        if group.standstill != self.standstill and group.standstill is not None:
+            log.warning("%s", group.standstill)
+        self.standstill = group.standstill
 
     def heartbeat(self) -> Script[None]:
         yield from self.alive(timedelta(0), at_once=True)
@@ -257,7 +273,8 @@ class _Pull:
         after: int | None = 0
         while topic.topic.tracking in ("bitmap", "acks") and after is not None:
             after = yield self.store.catch_up(topic, group, after, self.now)
-        self.home.observers(Alert("consumer_seeked", topic.topic.name, group.name, f"by {self.name}: {to.start}"))
+        text = f"by {self.name}: {to.start}"
+        yield from tell(self.home, Alert("consumer_seeked", topic.topic.name, group.name, text))
 
     def lag(self) -> Script[Lag]:
         topic, group = yield from self.seats()
@@ -289,6 +306,11 @@ class Consumer:
     @property
     def name(self) -> str:
         return self._pull.name
+
+    @property
+    def standstill(self) -> str | None:
+        """Why polls are given nothing, and what ends that; None: they are given what there is."""
+        return self._pull.standstill
 
     def poll(self, max_events: int = 100, visibility: timedelta = VISIBILITY) -> Batch:
         """The next events, at most so many (what another consumer left behind comes whole), for so long. Empty: there
@@ -342,6 +364,11 @@ class AsyncConsumer:
     @property
     def name(self) -> str:
         return self._pull.name
+
+    @property
+    def standstill(self) -> str | None:
+        """Why polls are given nothing, and what ends that; None: they are given what there is."""
+        return self._pull.standstill
 
     async def poll(self, max_events: int = 100, visibility: timedelta = VISIBILITY) -> Batch:
         return await aplay(self._pull.poll(max_events, visibility), self._db, self._pull.home.clock)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -9,20 +10,24 @@ from datetime import timedelta
 from typing import TypedDict
 
 from ..drivers.spi import AsyncRunner
-from ..errors import ConfigError
+from ..errors import ConfigError, StoreError
 from ..outbox.instance import default_name
 from ..outbox.node import Node
 from ..retry import RetryPolicy
 from ..runtime.range_workers import RangeBatchHandler, RangeHandler
 from ..runtime.ranges import RangeEngine
+from ..runtime.service import cancelled
 from ..runtime.wakeups import Ears
 from ..runtime.work import Delivery
 from ..settings import OnExhausted, Settings
 from ..store import open_store
-from ..store.topics import GroupRow, GroupState, TopicRow
+from ..store.life import GroupState
+from ..store.topics import GroupRow, TopicRow
+from .backfill import finish
 from .dispatch import Filter, Members, PayloadType
 from .home import Home
 from .liveness import Membership
+from .script import aplay
 from .source import TopicSource
 
 log = logging.getLogger("relaybox")
@@ -69,13 +74,16 @@ class LogDelivery:
     ) -> None:
         self._home = home
         self._topic = topic
-        self._row = row
+        self.row = row
         self._handler = handler
         self._options = options
         self._retry = retry
         self._cancelled = cancelled
         self._filtered = filtered
         self._counted = Counts()
+        self._required = topic.topic.tracking not in ("bitmap", "acks")  # no open event is left to be told of the group
+        self._looking: asyncio.Task[None] | None = None
+        self._asked = False
         settings = options.get("settings") or home.settings
         exhausted: OnExhausted = row.on_exhausted  # type: ignore[assignment]  # the table checks it
         self._settings = replace(settings, max_attempts=row.max_attempts, on_exhausted=exhausted)
@@ -84,7 +92,7 @@ class LogDelivery:
         home, settings = self._home, self._settings
         name = self._options.get("instance") or settings.owner or default_name()
         self._membership = await home.heartbeats.join(
-            self._row, name, told=self._heard, lost=self._lost, alive=self._beat
+            self.row, name, told=self._heard, lost=self._lost, alive=self._beat
         )
         self._source, self.engine = self._make(self._membership)
         listen = home.own.listen if settings.notify else None
@@ -98,6 +106,10 @@ class LogDelivery:
         self.engine.start()
         self.told(self._membership.state)
         self._ears.start()
+        if self.row.standstill is not None:
+            log.warning("%s", self.row.standstill)
+        if not self._required:
+            self._look()
 
     def _make(self, membership: Membership) -> tuple[TopicSource, RangeEngine]:
         home, settings, config = self._home, self._settings, self._topic.topic
@@ -119,6 +131,7 @@ class LogDelivery:
 
     async def stop(self) -> None:
         """Ears, engine (drains and gives back), then sign off: each may still need the next."""
+        await cancelled(self._looking)
         await self._ears.stop()
         await self.engine.stop()
         self._source.close()
@@ -126,7 +139,7 @@ class LogDelivery:
         try:
             await self._membership.leave()
         except Exception as error:
-            log.error("could not sign off from group %s; this member will expire: %s", self._row.name, error)
+            log.error("could not sign off from group %s; this member will expire: %s", self.row.name, error)
 
     def told(self, state: GroupState) -> None:
         """How the group is. A paused or stalled one keeps its heartbeat and takes nothing."""
@@ -135,10 +148,41 @@ class LogDelivery:
         else:
             self.engine.pause()
 
+    def turned(self, row: GroupRow) -> None:
+        """By this process: nobody has to ask how the group is."""
+        self.row = row
+        self.told(row.state)
+
     def _heard(self, state: GroupState) -> None:
         self.told(state)
         if state == "cancelled":
             self._cancelled()
+        else:
+            self._required = self._required and state != "dead"
+            self._look()
+
+    def _look(self) -> None:
+        """After a start, and whenever the group's state changes."""
+        self._asked = True
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._learn(), name=f"relaybox-group-{self.row.name}")
+
+    async def _learn(self) -> None:
+        """Why the group is as it is; and open events shall wait for it, also after it was dead."""
+        home = self._home
+        try:
+            while self._asked:
+                self._asked, was = False, self.row
+                found = await home.db.run(home.store.group(was.topic, was.name), tx=False)
+                if found is None or found.id != was.id:
+                    return
+                self.row = found
+                if found.condition not in (was.condition, "dead") and found.standstill is not None:
+                    log.warning("%s", found.standstill)  # of the dead the heartbeat takes care
+                if not self._required and found.state != "dead":
+                    self._required = await aplay(finish(home, found), home.db, home.clock)
+        except StoreError as error:
+            log.warning("group %s of topic %s could not be looked at: %s", self.row.name, self.row.topic, error)
 
     def _lost(self) -> None:
         self.engine.lost()
@@ -147,6 +191,8 @@ class LogDelivery:
         """Before every heartbeat: also a moment to look for what others left behind."""
         self._count()
         self.engine.wake()
+        if not self._required:
+            self._look()
         return True
 
     def _count(self) -> None:

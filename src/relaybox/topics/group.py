@@ -19,11 +19,14 @@ from ..drivers.spi import AsyncRunner
 from ..errors import ConfigError, GroupError, ServiceClosed
 from ..retry import ExponentialBackoff, RetryPolicy
 from ..runtime.threads import ListenerThreads
-from ..store.topics import GroupOptions, GroupRow, GroupState, TopicRow
+from ..store.life import GroupState, Verb
+from ..store.topics import GroupOptions, GroupRow, TopicRow
+from .admin import Operator
 from .backfill import Backfill, astart_backfill
 from .deliver import Counts, GroupOption, LogDelivery, RowDelivery
 from .dispatch import Batches, Filter, Member, Members, Payloads
 from .home import Home
+from .script import aplay
 from .start import StartFrom
 
 QUEUE = "default"  # the one group of a queue
@@ -134,24 +137,24 @@ class Group:
 
     async def pause(self) -> None:
         """For all its members, everywhere. What is unread is kept for it."""
-        await self._set_state("paused")
+        await self._turn("pause")
 
     async def resume(self) -> None:
-        await self._set_state("active")
+        """Go on where it stood; also one that is dead, and then open events wait for it again."""
+        await self._turn("resume")
 
     async def cancel(self) -> None:
         """End the subscription: events wait no longer for this group, and its members stop."""
-        await self._set_state("cancelled")
+        await self._turn("cancel")
         await self._stop()
 
-    async def _set_state(self, state: GroupState) -> None:
+    async def _turn(self, verb: Verb) -> None:
         if self._row is None:
             raise GroupError(f"group {self.name!r} is not started, or its queue is tracked by rows; use the admin API")
         home = self._home
-        now = home.clock.database_now()
-        self._row = await home.db.run(home.store.set_state(self._row, state, "asked by a member", now))
+        self._row = await aplay(Operator(home).turn(self._row, verb, "asked by a member"), home.db, home.clock)
         if isinstance(self._delivering, LogDelivery):
-            self._delivering.told(state)
+            self._delivering.turned(self._row)
 
     async def close(self) -> None:
         """Finish what runs, give back the rest, leave. The group stays subscribed. Safe to repeat."""
@@ -182,6 +185,17 @@ class Group:
     @property
     def running(self) -> bool:
         return self._delivering is not None
+
+    @property
+    def state(self) -> GroupState | None:
+        """As last heard; None: it is not started, or its queue is tracked by rows and has no state."""
+        row = self._delivering.row if isinstance(self._delivering, LogDelivery) else self._row
+        return None if row is None else row.state
+
+    @property
+    def standstill(self) -> str | None:
+        """Why the started group is given nothing, and what ends that; None: it is given what there is."""
+        return self._delivering.row.standstill if isinstance(self._delivering, LogDelivery) else None
 
     @property
     def counts(self) -> Counts:

@@ -20,7 +20,8 @@ from ..lifecycle import LoopFailed, Observers
 from ..op import Op
 from ..runtime.service import cancelled, is_cancelled
 from ..settings import Settings
-from ..store.topics import Beat, GroupRow, GroupState, TopicStore
+from ..store.life import GroupState
+from ..store.topics import Beat, GroupRow, TopicStore
 
 log = logging.getLogger("relaybox")
 

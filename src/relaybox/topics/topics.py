@@ -12,6 +12,7 @@ with outbox.topics.consumer("orders", group="billing") as c:      or poll and co
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NoReturn, Unpack, overload
 
@@ -19,6 +20,7 @@ from ..drivers.spi import AsyncRunner, Runner
 from ..errors import ConfigError, ConsumerGroupNotFound
 from ..op import Op
 from ..outbox.instance import default_name
+from ..store.completion import Completion
 from ..store.spi import Migration
 from ..store.topics import TopicRow
 from ..topic import Topic, Tracking
@@ -35,6 +37,7 @@ from .producer import AsyncProducer, AsyncWrite, P, Producer, Write, shard_topic
 
 Migrations = list[Migration]
 Rows = list[TopicRow]
+Completions = list[Completion]
 
 
 class Topics:
@@ -88,6 +91,11 @@ class Topics:
     def cancel_backfill(self, topic: str, group: str) -> bool:
         """Also one that another process runs: it ends after its batch. False: none is under way."""
         return self._home.db.run(stop_backfill(self._home, topic, group))
+
+    def completion(self, topic: str, *numbers: int) -> Completions:
+        """Which groups must have these events, and which are done with them. Of events that are not kept any more
+        there is no answer."""
+        return self._home.db.run(completion_of(self._home, topic, numbers), tx=False)
 
     def advise(self, topic: str, *, audit: bool = False) -> Advice:
         """Which tracking fits what is measured. `audit`: somebody must see of each event who has it."""
@@ -157,6 +165,9 @@ class AsyncTopics:
     async def cancel_backfill(self, topic: str, group: str) -> bool:
         return await self._home.db.run(stop_backfill(self._home, topic, group))
 
+    async def completion(self, topic: str, *numbers: int) -> Completions:
+        return await self._home.db.run(completion_of(self._home, topic, numbers), tx=False)
+
     async def advise(self, topic: str, *, audit: bool = False) -> Advice:
         return await aadvise(self._home, topic, audit=audit)
 
@@ -192,6 +203,11 @@ def progress_of(home: Home[Any], topic: str, group: str) -> Op[BackfillProgress]
     if row is None:
         raise ConsumerGroupNotFound(f"group {group!r} of topic {topic!r} is gone")
     return BackfillProgress.of(row)
+
+
+def completion_of(home: Home[Any], topic: str, numbers: Sequence[int]) -> Op[Completions]:
+    row = yield from home.known(topic)
+    return (yield from home.store.completion(row, numbers))
 
 
 def stop_backfill(home: Home[Any], topic: str, group: str) -> Op[bool]:

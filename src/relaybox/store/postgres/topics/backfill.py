@@ -110,10 +110,6 @@ class BackfillOps(MarkOps):
         )
         return ended.count > 0
 
-    def reset_backfill(self, group: GroupRow) -> Op[None]:
-        """A dead group that lives again has open events to be added to anew."""
-        yield self.sql["topic.backfill.reset"].bind(group=group.id)
-
     def backfill(self, group: GroupRow, now: datetime | None) -> Op[BackfillRow | None]:
         found = yield self.sql["topic.backfill.show"].bind(group=group.id, now=now)
         if not found.rows:

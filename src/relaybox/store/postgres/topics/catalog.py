@@ -77,9 +77,12 @@ class CatalogOps(MarkOps, PartitionOps):
         for name in _FIXED:
             was, wanted = getattr(row.topic, name), getattr(topic, name)
             if was != wanted:
+                how = "Use move() (`relaybox topics move`)" if name == "tracking" else "Make another topic"
+                if name == "semantics":
+                    how += "; the guide 'From a queue to pub/sub' has the steps"
                 raise ConfigError(
                     f"topic {topic.name!r} has {name} {was!r} and may hold events; configure() cannot make it "
-                    f"{wanted!r}. Use move() (`relaybox topics move`), or another topic"
+                    f"{wanted!r}. {how}"
                 )
         if row.topic != topic:
             yield self.sql["topic.catalog.change"].bind(**_columns(topic), topic=row.id, now=now)

@@ -72,9 +72,9 @@ class CheckOps(GroupOps):
                     id=group.id, failures=failures, joins=window.joins, done=window.done, now=now
                 )
             if died:
-                yield from self._move_group(group, "dead", reason, now, stalled=stalled)
+                yield from self._turn(group, "stall" if stalled else "time out", reason, now)
             if reason:
-                verdicts.append(Verdict(group.name, group.topic, failures, died, reason))
+                verdicts.append(Verdict(group.name, group.topic, failures, died, reason, stalled))
         return verdicts
 
     def near_timeout(self, now: datetime | None) -> Op[list[Quiet]]:

@@ -10,13 +10,13 @@ from ....op import Op, Query
 from ...queries import fill
 from ...topics import TopicRow
 from ...upkeep import Leftover, Sweep, Zombie
-from .logs import LogQueries
+from .logs import PLACES, UNREAD, LogQueries
 
 # Where the slowest group that keeps its claim stands in each shard. What it has taken and not finished is unread.
 LOW = """WITH t AS MATERIALIZED (SELECT * FROM {topic} WHERE id = :topic),
 n AS MATERIALIZED (SELECT coalesce(:now, clock_timestamp()) AS at),
 kept AS MATERIALIZED (
-  SELECT id FROM {group} WHERE topic_id = :topic AND state IN ('active', 'paused')),
+  SELECT id FROM {group} WHERE topic_id = :topic AND state IN ({kept_states})),
 low AS MATERIALIZED (
   SELECT p.shard, min(p.base) AS base FROM (
     SELECT c.shard, c.base FROM kept JOIN {cursor} c ON c.group_id = kept.id
@@ -28,29 +28,6 @@ low AS MATERIALIZED (
 FRESH = timedelta(minutes=5)
 GRAIN = timedelta(seconds=10)
 COARSE = timedelta(minutes=10)
-
-# Where each group that is not cancelled stands, and what it has taken.
-PLACES = """place AS MATERIALIZED (
-  SELECT g.id, g.state, g.first_seq, g.since, c.shard, c.seq, b.snapshot AS base, k.snapshot AS target
-  FROM {group} g JOIN {cursor} c ON c.group_id = g.id
-  LEFT JOIN {tick} b ON b.topic_id = g.topic_id AND b.tick = c.base
-  LEFT JOIN {tick} k ON k.topic_id = g.topic_id AND k.tick = c.target
-  WHERE g.topic_id = :topic AND g.state <> 'cancelled'),
-taken AS MATERIALIZED (
-  SELECT r.group_id, r.shard, r.after, r.upto, r.finished, b.snapshot AS base, k.snapshot AS target
-  FROM {group} g JOIN {range} r ON r.group_id = g.id
-  JOIN {tick} b ON b.topic_id = g.topic_id AND b.tick = r.base
-  JOIN {tick} k ON k.topic_id = g.topic_id AND k.tick = r.target
-  WHERE g.topic_id = :topic AND g.state <> 'cancelled')"""
-
-# Whether the group at place `q` was still to have event `e`. What it parked it has: that is a copy.
-UNREAD = """e.seq >= q.first_seq AND (q.since IS NULL OR e.created_at >= q.since) AND (
-    (NOT coalesce(pg_visible_in_snapshot(e.xid, q.base), false)
-     AND NOT coalesce(e.seq <= q.seq AND pg_visible_in_snapshot(e.xid, q.target), false))
-    OR EXISTS (SELECT 1 FROM taken r
-               WHERE r.group_id = q.id AND r.shard = e.shard AND e.seq > r.after AND e.seq <= r.upto
-                 AND pg_visible_in_snapshot(e.xid, r.target) AND NOT pg_visible_in_snapshot(e.xid, r.base)
-                 AND NOT e.seq = ANY(coalesce(r.finished, '{}'))))"""
 
 _MARKS = "LEFT JOIN {mark} m ON m.seq = p.seq"
 _AGED = """p.created_at < n.at - least(t.retention, t.zero_retention)

@@ -3,22 +3,17 @@ gets whatever that tick had not seen, so nothing committed later is missed and n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 from ....errors import ConfigError, ConsumerGroupNotFound, IllegalMove, TooManyGroups
 from ....op import Op
-from ...topics import GroupOptions, GroupRow, GroupState, Start, StartPlace, TopicRow
+from ...life import MOVES, TOWARDS, GroupState, Verb, effects, reachable, state_of
+from ...topics import GroupOptions, GroupRow, Start, StartPlace, TopicRow
 from .ticks import TickOps
 
 BITS = 64
-MOVES: Mapping[GroupState, frozenset[GroupState]] = {
-    "active": frozenset({"paused", "dead", "cancelled"}),
-    "paused": frozenset({"active", "cancelled"}),
-    "dead": frozenset({"active", "cancelled"}),
-    "cancelled": frozenset(),
-}
 
 
 class GroupOps(TickOps):
@@ -40,7 +35,7 @@ class GroupOps(TickOps):
             return (yield from self._create_group(topic, name, start, options or GroupOptions(), now)), True
         if options is not None:
             group = yield from self._take_options(group, options)
-        return (yield from self.resurrect(group, "joined again", now)), False
+        return (yield from self._turn(group, "start", "joined again", now)), False
 
     def _create_group(
         self, topic: TopicRow, name: str, start: Start, options: GroupOptions, now: datetime | None
@@ -154,39 +149,46 @@ class GroupOps(TickOps):
 
     # -- states -----------------------------------------------------------------------------------
 
-    def set_state(self, group: GroupRow, state: GroupState, reason: str, now: datetime | None) -> Op[GroupRow]:
+    def turn(self, group: GroupRow, verb: Verb, reason: str, now: datetime | None) -> Op[GroupRow]:
         yield from self._lock_groups(group.topic_id)
         held = yield from self._group_by_id(group.id)
-        if held.state == state:
+        return (yield from self._turn(held, verb, reason, now))
+
+    def _turn(self, held: GroupRow, verb: Verb, reason: str, now: datetime | None) -> Op[GroupRow]:
+        """Needs the topic row's lock, under which the group was read."""
+        was, to = held.condition, MOVES[verb][held.condition]
+        if to is None:
+            wanted = next((state for state, towards in TOWARDS.items() if towards == verb), verb)
+            raise IllegalMove(held.topic, held.name, held.state, wanted, reachable(was))
+        if to == was:
             return held
-        if state not in MOVES[held.state]:
-            raise IllegalMove(group.topic, group.name, held.state, state, sorted(MOVES[held.state]))
-        return (yield from self._move_group(held, state, reason, now))
+        yield self.sql["topic.group.set_state"].bind(
+            id=held.id, state=state_of(to), reason=reason, stalled=to == "stalled", now=now
+        )
+        changes = effects(was, to)
+        if "leave" in changes:
+            yield self.sql["topic.group.drop_cursors"].bind(id=held.id)
+            yield self.sql["topic.group.drop_ranges"].bind(id=held.id)
+            yield self.sql["topic.group.end_promise"].bind(topic=held.topic_id, now=now)
+        if "fence" in changes:
+            yield self.sql["topic.group.fence_ranges"].bind(id=held.id, now=now)
+            yield self.sql["topic.group.fence_parked"].bind(id=held.id, now=now)
+        if "require again" in changes:
+            yield from self._require_again(held, now)
+        yield self.sql["topic.group.count"].bind(topic=held.topic_id)
+        return (yield from self._group_by_id(held.id))
+
+    def _require_again(self, group: GroupRow, now: datetime | None) -> Op[None]:
+        """A backfill that waits for somebody to do it: members, consumers and operators go on with it."""
+        found = yield self.sql["topic.group.tracking"].bind(topic=group.topic_id)
+        if found.rows[0][0] in ("bitmap", "acks"):
+            yield self.log(group.topic_id)["topic.backfill.again"].bind(group=group.id, now=now)
+
+    def set_state(self, group: GroupRow, state: GroupState, reason: str, now: datetime | None) -> Op[GroupRow]:
+        return (yield from self.turn(group, TOWARDS[state], reason, now))
 
     def resurrect(self, group: GroupRow, reason: str, now: datetime | None, *, stalled: bool = False) -> Op[GroupRow]:
-        yield from self._lock_groups(group.topic_id)
-        held = yield from self._group_by_id(group.id)
-        if held.state != "dead" or (held.stalled and not stalled):
-            return held
-        return (yield from self._move_group(held, "active", reason, now))
-
-    def _move_group(
-        self, group: GroupRow, state: GroupState, reason: str, now: datetime | None, *, stalled: bool = False
-    ) -> Op[GroupRow]:
-        """Needs the topic row's lock."""
-        yield self.sql["topic.group.set_state"].bind(id=group.id, state=state, reason=reason, stalled=stalled, now=now)
-        if state == "cancelled":
-            yield self.sql["topic.group.drop_cursors"].bind(id=group.id)
-            yield self.sql["topic.group.drop_ranges"].bind(id=group.id)
-            yield self.sql["topic.group.end_promise"].bind(topic=group.topic_id, now=now)
-        if state == "dead":
-            yield self.sql["topic.group.fence_ranges"].bind(id=group.id, now=now)
-        if state in ("dead", "cancelled"):
-            yield self.sql["topic.group.fence_parked"].bind(id=group.id, now=now)
-        if group.state == "dead" and state == "active":
-            yield self.sql["topic.backfill.reset"].bind(group=group.id)
-        yield self.sql["topic.group.count"].bind(topic=group.topic_id)
-        return (yield from self._group_by_id(group.id))
+        return (yield from self.turn(group, "resurrect" if stalled else "beat", reason, now))
 
     def forget(self, group: GroupRow) -> Op[bool]:
         yield from self._lock_groups(group.topic_id)

@@ -42,6 +42,29 @@ t AS MATERIALIZED (
   ORDER BY shard, seq)""",
 }
 
+# Where each group that is not cancelled stands, and what it has taken.
+PLACES = """place AS MATERIALIZED (
+  SELECT g.id, g.state, g.first_seq, g.since, c.shard, c.seq, b.snapshot AS base, k.snapshot AS target
+  FROM {group} g JOIN {cursor} c ON c.group_id = g.id
+  LEFT JOIN {tick} b ON b.topic_id = g.topic_id AND b.tick = c.base
+  LEFT JOIN {tick} k ON k.topic_id = g.topic_id AND k.tick = c.target
+  WHERE g.topic_id = :topic AND g.state IN ({promised_states})),
+taken AS MATERIALIZED (
+  SELECT r.group_id, r.shard, r.after, r.upto, r.finished, b.snapshot AS base, k.snapshot AS target
+  FROM {group} g JOIN {range} r ON r.group_id = g.id
+  JOIN {tick} b ON b.topic_id = g.topic_id AND b.tick = r.base
+  JOIN {tick} k ON k.topic_id = g.topic_id AND k.tick = r.target
+  WHERE g.topic_id = :topic AND g.state IN ({promised_states}))"""
+
+# Whether the group at place `q` was still to have event `e`. What it parked it has: that is a copy.
+UNREAD = """e.seq >= q.first_seq AND (q.since IS NULL OR e.created_at >= q.since) AND (
+    (NOT coalesce(pg_visible_in_snapshot(e.xid, q.base), false)
+     AND NOT coalesce(e.seq <= q.seq AND pg_visible_in_snapshot(e.xid, q.target), false))
+    OR EXISTS (SELECT 1 FROM taken r
+               WHERE r.group_id = q.id AND r.shard = e.shard AND e.seq > r.after AND e.seq <= r.upto
+                 AND pg_visible_in_snapshot(e.xid, r.target) AND NOT pg_visible_in_snapshot(e.xid, r.base)
+                 AND NOT e.seq = ANY(coalesce(r.finished, '{}'))))"""
+
 
 class LogQueries(MigrationOps):
     dialect = "postgres"

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from ....op import Op
+from ....op import Op, Query
 from ....topic import Tracking
 from ...completion import Completion
+from ...queries import fill
 from ...topics import GroupRow, TopicRow
-from .logs import LogQueries
+from .logs import PLACES, UNREAD, LogQueries
 
 LAST = 2**63 - 1
 
@@ -95,11 +96,17 @@ class MarkOps(LogQueries):
         return Window(*found.rows[0])
 
     def completion(self, topic: TopicRow, seqs: Sequence[int]) -> Op[list[Completion]]:
-        """Who must have these events and who is done with them."""
-        if topic.topic.tracking not in ("bitmap", "acks"):
-            return []
-        name = "topic.mark.show" if topic.topic.tracking == "bitmap" else "topic.mark.show_wide"
-        found = yield self.log(topic.id)[name].bind(topic=topic.id, seqs=list(seqs))
+        """Who must have these events and who is done with them; of what is not kept any more there is no answer."""
+        names = {
+            "rows": "topic.mark.show_rows",
+            "offset": "topic.mark.show_offset",
+            "bitmap": "topic.mark.show",
+            "acks": "topic.mark.show_wide",
+        }
+        query = self.log(topic.id)[names[topic.topic.tracking]]
+        words = {"log_places": fill(PLACES, self.tables.substitutions(self.quote)), "log_unread": UNREAD}
+        shown = Query(query.name, fill(query.text, words), query.answer)
+        found = yield shown.bind(topic=topic.id, seqs=list(seqs))
         return [Completion(seq, at and self.from_time(at), *names) for seq, at, *names in found.rows]
 
     def force_complete(

@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from ....op import Op
-from ...topics import Beat, GroupRow, GroupState, GroupTotals, MemberRow
+from ...life import GroupState
+from ...topics import Beat, GroupRow, GroupTotals, MemberRow
 from .logs import LogQueries
 
 

@@ -11,7 +11,8 @@ from ....topic import Partitions
 from ...queries import fill
 from ...topics import TopicRow
 from ...upkeep import Part, PartVerdict
-from .cleanup import LOW, PLACES, UNREAD, CleanupOps
+from .cleanup import LOW, CleanupOps
+from .logs import PLACES, UNREAD
 
 AHEAD = {"day": 7, "month": 2}  # periods that are there before they begin
 _FORMAT = {"day": "%Y%m%d", "month": "%Y%m"}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from ....lifecycle import Alert
 from ....op import Op, Query
 from ...queries import fill
 from ...topics import TopicRow
@@ -83,5 +85,7 @@ class WatchOps(LogQueries):
             OpenAlert(name, topic, group, text, self.from_time(since)) for name, topic, group, text, since in found.rows
         ]
 
-    def notify_alert(self, payload: str) -> Op[None]:
-        yield self.sql["topic.watch.notify"].bind(channel=self.tables.alert_channel, payload=payload)
+    def notify_alert(self, alert: Alert) -> Op[None]:
+        payload = {"event": alert.name, "topic": alert.topic, "group": alert.group, "text": alert.text}
+        text = json.dumps(payload | {"over": alert.over})[:7900]
+        yield self.sql["topic.watch.notify"].bind(channel=self.tables.alert_channel, payload=text)

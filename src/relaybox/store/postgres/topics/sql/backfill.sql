@@ -38,7 +38,7 @@ WHERE id = :group
 -- Also the probe: a small committed write to a busy database takes what everybody's takes.
 UPDATE {group}
 SET backfill_lease = coalesce(:now, clock_timestamp()) + :lease::interval, backfill_rate = :rate
-WHERE id = :group AND backfill_token = :token AND backfill_state = 'in_progress' AND state IN ('active', 'paused')
+WHERE id = :group AND backfill_token = :token AND backfill_state = 'in_progress' AND state IN ({required_states})
 RETURNING backfill_seq, backfill_until
 
 -- name: topic.backfill.require -> count
@@ -72,8 +72,14 @@ SET backfill_state = :state, backfill_error = :error, backfill_token = NULL, bac
     backfill_ended_at = coalesce(:now, clock_timestamp())
 WHERE id = :group AND backfill_state = 'in_progress' AND (:token::bigint IS NULL OR backfill_token = :token::bigint)
 
--- name: topic.backfill.reset -> count
-UPDATE {group} SET backfill_state = 'not_started', backfill_token = NULL, backfill_lease = NULL WHERE id = :group
+-- name: topic.backfill.again -> count
+-- A group that lives again is to be added to what is open: a job that nobody has yet.
+UPDATE {group}
+SET backfill_state = 'in_progress', backfill_seq = first_seq, backfill_until = m.last, backfill_total = m.total,
+    backfill_done = 0, backfill_limited = false, backfill_rate = 0, backfill_token = NULL, backfill_lease = NULL,
+    backfill_started_at = coalesce(:now, clock_timestamp()), backfill_ended_at = NULL, backfill_error = NULL
+FROM (SELECT count(*) AS total, coalesce(max(seq), 0) AS last FROM {mark} WHERE completed_at IS NULL) m
+WHERE id = :group
 
 -- name: topic.backfill.show -> rows
 SELECT backfill_state, backfill_done, backfill_total, backfill_limited, backfill_rate, backfill_started_at,

@@ -39,7 +39,7 @@ locked AS MATERIALIZED (
 {log_places},
 lost AS MATERIALIZED (
   SELECT q.id, count(*) AS events FROM locked e JOIN place q ON q.shard = e.shard
-  WHERE (e.forced OR q.state = 'dead') AND {log_unread} GROUP BY q.id),
+  WHERE (e.forced OR q.state NOT IN ({kept_states})) AND {log_unread} GROUP BY q.id),
 gone AS (
   DELETE FROM {log_rest} l WHERE l.ctid = ANY(ARRAY(SELECT place FROM locked)) RETURNING l.seq)
 {log_unmark}
@@ -86,9 +86,11 @@ WITH old AS MATERIALIZED (
 DELETE FROM {parked} p WHERE p.ctid = ANY(ARRAY(SELECT place FROM old)) RETURNING p.seq
 
 -- name: topic.cleanup.groups -> rows
--- Dead and cancelled groups after their time. What is asked about is that group's own: nothing of it is parked, and no
--- open mark waits for it (marks are released by sweeps that see all such groups). `backfill_seq` and the rest go with it.
-SELECT g.id, t.name, g.name, g.state, EXISTS (SELECT 1 FROM {parked} p WHERE p.group_id = g.id)
+-- Dead and cancelled groups after their time. What is asked about is that group's own: a dead one stays while something
+-- of it is parked, since it may come back; what a cancelled one parked goes with it. No open mark waits for either (marks
+-- are released by sweeps that see all such groups).
+SELECT g.id, t.name, g.name, g.state,
+       g.state = 'dead' AND EXISTS (SELECT 1 FROM {parked} p WHERE p.group_id = g.id)
 FROM {group} g JOIN {topic} t ON t.id = g.topic_id
 WHERE g.topic_id = :topic AND g.state IN ('dead', 'cancelled')
   AND g.state_at < coalesce(:now, clock_timestamp()) - :retention::interval
@@ -97,7 +99,7 @@ ORDER BY g.id
 -- name: topic.cleanup.forget -> rows
 DELETE FROM {group} g
 WHERE g.id = :group AND g.state IN ('dead', 'cancelled') AND g.state_at < coalesce(:now, clock_timestamp()) - :retention::interval
-  AND NOT EXISTS (SELECT 1 FROM {parked} p WHERE p.group_id = g.id)
+  AND (g.state = 'cancelled' OR NOT EXISTS (SELECT 1 FROM {parked} p WHERE p.group_id = g.id))
 RETURNING id
 
 -- name: topic.cleanup.thin -> rows

@@ -4,6 +4,9 @@
 -- name: topic.group.lock_topic -> rows
 SELECT id FROM {topic} WHERE id = :topic FOR NO KEY UPDATE
 
+-- name: topic.group.tracking -> rows
+SELECT tracking FROM {topic} WHERE id = :topic
+
 -- name: topic.group.find -> rows
 SELECT g.id, g.topic_id, t.name, g.name, g.generation, g.state, g.ordered, g.bit, g.since, g.first_seq, g.start,
        g.start_tick, g.max_attempts, g.on_exhausted, g.heartbeat_interval, g.heartbeat_timeout, g.heartbeat_at,
@@ -48,10 +51,10 @@ WHERE id = :id
 -- What writers read: who is subscribed.
 UPDATE {topic} t
 SET active = s.active, required = s.required, audience = s.audience
-FROM (SELECT count(*) FILTER (WHERE state = 'active') AS active,
-             coalesce(bit_or(1::bigint << bit) FILTER (WHERE state <> 'dead'), 0) AS required,
-             coalesce(array_agg(id ORDER BY id) FILTER (WHERE state <> 'dead'), '{}') AS audience
-      FROM {group} WHERE topic_id = :topic AND state <> 'cancelled') s
+FROM (SELECT count(*) FILTER (WHERE state IN ({delivered_states})) AS active,
+             coalesce(bit_or(1::bigint << bit) FILTER (WHERE state IN ({required_states})), 0) AS required,
+             coalesce(array_agg(id ORDER BY id) FILTER (WHERE state IN ({required_states})), '{}') AS audience
+      FROM {group} WHERE topic_id = :topic) s
 WHERE t.id = :topic
 
 -- name: topic.group.promise -> count
@@ -69,7 +72,7 @@ DO UPDATE SET tick = excluded.tick, since = excluded.since WHERE p.tick > exclud
 -- Nobody is left to have what comes now.
 UPDATE {promise} p SET until = pg_current_snapshot(), ended_at = coalesce(:now, clock_timestamp())
 WHERE p.topic_id = :topic AND p.until IS NULL
-  AND NOT EXISTS (SELECT 1 FROM {group} g WHERE g.topic_id = :topic AND g.state <> 'cancelled')
+  AND NOT EXISTS (SELECT 1 FROM {group} g WHERE g.topic_id = :topic AND g.state IN ({promised_states}))
 
 -- name: topic.group.drop_cursors -> count
 DELETE FROM {cursor} WHERE group_id = :id

@@ -60,7 +60,7 @@ FROM t, n, promised
 -- What groups lose with a partition: those that are dead, and if it is `forced`, all.
 WITH {log_places}
 SELECT q.id, count(*) FROM place q JOIN {log_part} e ON e.shard = q.shard
-WHERE (:forced OR q.state = 'dead') AND {log_unread}
+WHERE (:forced OR q.state NOT IN ({kept_states})) AND {log_unread}
 GROUP BY q.id ORDER BY q.id
 
 -- name: topic.partition.incomplete -> rows
