@@ -22,6 +22,7 @@ from relaybox.topics.group import Group
 
 from .kit import fresh_url
 from .liveness_kit import until
+from .pull_kit import Pulled
 
 MARKED = ("bitmap", "acks")
 TRACKINGS = ("offset", *MARKED)
@@ -275,6 +276,39 @@ def test_what_an_operator_does_is_told_by_notify(url: str, sync_box: Outbox) -> 
     assert ['"group_paused"' in heard[0], "mail server moves" in heard[0], '"consumer_seeked"' in heard[1]] == [
         True
     ] * 3
+
+
+async def test_the_average_of_a_push_group_is_what_its_handlers_took(box: AsyncOutbox) -> None:
+    """Of more events than are timed, over several heartbeats."""
+    await box.topics.configure(Topic.pub_sub("orders"))
+    times: list[float] = []
+
+    async def handle(event: Event) -> None:
+        started = asyncio.get_running_loop().time()
+        await asyncio.sleep(0.02)
+        times.append(asyncio.get_running_loop().time() - started)
+
+    group = box.topics.group("mail", "orders")
+    group.add_consumer("m", handle)
+    await group.start()
+    await write(box, 40)
+    await until(lambda: len(times) == 40)
+    await group.close()
+    found = await box.topics.groups.metrics("orders", "mail")
+    assert found.average_ms is not None
+    assert 1000 * min(times) * 0.9 <= found.average_ms <= 1000 * max(times) * 1.5
+
+
+def test_the_average_of_a_pull_group_is_from_poll_to_commit() -> None:
+    pulled = Pulled()
+    pulled.group()
+    assert pulled.admin.metrics("t", "g").average_ms is None
+    pulled.world.write_many(4)
+    with pulled.consumer() as consumer:
+        batch = consumer.poll()
+        pulled.later(2)
+        consumer.commit(batch)
+    assert pulled.admin.metrics("t", "g").average_ms == 500
 
 
 # -- the tables -------------------------------------------------------------------------------------

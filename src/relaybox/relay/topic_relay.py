@@ -27,6 +27,7 @@ from ..store import Tables
 from ..store.spi import Status
 from ..store.topics import GroupOptions, GroupRow, TopicRow, open_topic_store
 from ..topics.deliver import LogDelivery
+from ..topics.dispatch import Durations
 from ..topics.home import Home
 from ..topics.start import StartFrom
 from .publish import Publisher
@@ -36,12 +37,20 @@ from .relay import Preview, Relay
 class RangePublisher:
     """A publisher as the range engine's handler."""
 
-    def __init__(self, publisher: Publisher, *, ordered: bool) -> None:
+    def __init__(self, publisher: Publisher, durations: Durations, *, ordered: bool) -> None:
         self.size = publisher.size
+        self._durations = durations
         self._publisher = publisher
         self._ordered = ordered
 
     async def handle(self, batch: RangeBatch) -> None:
+        started = self._durations.now()
+        try:
+            await self._publish(batch)
+        finally:
+            self._durations.since(started, len(batch.events))
+
+    async def _publish(self, batch: RangeBatch) -> None:
         publication = _Publication(batch, one_per_key=self._ordered and not self._publisher.sequences)
         publication.fill(self._ordered)
         while before := len(publication):
@@ -161,14 +170,16 @@ class TopicRelay(Relay):
         )
         row, _ = await home.db.run(home.store.subscribe(topic, self._group, self._begin_at.start, options, now))
         self._topic_row, self._row = topic, row
+        durations = Durations(self._clock)
         delivery = LogDelivery(
             home,
             topic,
             row,
-            RangePublisher(publisher, ordered=row.ordered),
+            RangePublisher(publisher, durations, ordered=row.ordered),
             {"settings": replace(settings, handler_timeout=None), "in_flight": settings.cold_queue_capacity},
             self._retry or ExponentialBackoff(settings.retry_base, settings.retry_max),
             cancelled=self._cancelled,
+            mean=lambda: durations.mean,
         )
         await delivery.start()
         return delivery

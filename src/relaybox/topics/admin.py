@@ -44,8 +44,6 @@ DRAIN: Final = timedelta(seconds=30)
 LOOK_AGAIN: Final = 0.1
 REAP_AFTER: Final = timedelta(hours=24)
 PAGE: Final = 500
-_TOLD: Final = {"pause": "paused", "resume": "resumed", "cancel": "cancelled"}
-_FROM_DEAD: Final = {"resume": "resurrected", "resurrect": "resurrected", "cancel": "cancelled"}
 PULLED: Final = GroupOptions(heartbeat_timeout=timedelta(hours=24))  # pull consumers may come and go
 
 
@@ -79,7 +77,7 @@ class GroupMetrics:
     processed: int
     failed: int
     filtered: int
-    average_ms: float | None
+    average_ms: float | None  # what handlers take for an event: of a sample, or by batches. None: not measured yet
     per_second: float
     oldest_pending: timedelta | None
     lag: int
@@ -158,14 +156,14 @@ class Operator:
         known, found = yield from self.find(topic, group)
         totals = yield Plain(self.store.totals(found, self.now))
         lag = yield from self._lag(known, found)
-        handled = totals.processed + totals.failed
+        handled = totals.processed + totals.failed - totals.filtered
         return GroupMetrics(
             topic=topic,
             group=group,
             processed=totals.processed,
             failed=totals.failed,
             filtered=totals.filtered,
-            average_ms=totals.busy_ms / handled if handled else None,
+            average_ms=totals.busy_ms / handled if handled and totals.busy_ms else None,
             per_second=totals.per_second,
             oldest_pending=lag.oldest,
             lag=lag.events,
@@ -221,7 +219,9 @@ class Operator:
         events wait again for one that was dead."""
         moved: GroupRow = yield self.store.turn(group, verb, f"{self.who}: {reason}", self.now)
         if moved.condition != group.condition:
-            yield from self._note(f"group_{_TOLD[verb] if group.state != 'dead' else _FROM_DEAD[verb]}", group, reason)
+            back = "resurrected" if group.state == "dead" else "resumed"
+            name = f"group_{back if moved.state == 'active' else moved.state}"
+            yield from self._note(name, group, reason)
             self.home.wake()
         if moved.state == "cancelled":
             yield from self._release(group.topic)

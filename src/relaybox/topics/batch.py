@@ -37,7 +37,7 @@ class Batch(Sequence[Event]):
     def __init__(self, pages: Sequence[Page], parked: Sequence[tuple[ParkedEvent, Event]]) -> None:
         self.pages = pages
         self.parked = parked
-        self.until = 0.0  # monotonic
+        self.since = self.until = 0.0  # monotonic
         self.open = bool(pages or parked)
         self.doubtful = False  # a commit was begun and its reply lost
         self._events = [event for _, event in parked] + [event for page in pages for event in page.shown]

@@ -59,6 +59,7 @@ class _Pull:
         self._beaten = self._lives_until = float("-inf")
         self._open: list[Batch] = []
         self._processed = self._failed = 0
+        self._busy = 0.0  # seconds between polls and their commits
         self._retry = ExponentialBackoff(home.settings.retry_base, home.settings.retry_max)
         self._doubtful = False
         self._ranges = 1  # to ask for: few where shards have much, many where each has little
@@ -106,9 +107,10 @@ class _Pull:
             started - self._beaten < BEAT and self._lives_until >= started + visibility.total_seconds() and not at_once
         ):
             return group
-        beat = Beat(self.member, self._processed, self._failed)
+        beat = self._beat(self.member)
         states = yield Plain(self.store.beat([beat], ttl, self.now))
         self._processed, self._failed = self._processed - beat.processed, self._failed - beat.failed
+        self._busy -= beat.busy_ms / 1000
         state = states.get(self.member)
         if state is None:  # removed after a long silence, or with its group
             self._member = self._topic = self._group = None
@@ -138,6 +140,9 @@ class _Pull:
         if group.standstill != self.standstill and group.standstill is not None:
             log.warning("%s", group.standstill)
         self.standstill = group.standstill
+
+    def _beat(self, member: int) -> Beat:
+        return Beat(member, self._processed, self._failed, 0, int(self._busy * 1000))
 
     def heartbeat(self) -> Script[None]:
         yield from self.alive(timedelta(0), at_once=True)
@@ -178,7 +183,8 @@ class _Pull:
         self._doubtful = True
         found: _Found = yield self._take(group, most, visibility)
         self._doubtful = False
-        found.batch.until = self.home.clock.monotonic() + visibility.total_seconds()  # not before the database's
+        found.batch.since = self.home.clock.monotonic()
+        found.batch.until = found.batch.since + visibility.total_seconds()  # not before the database's
         return found
 
     def _known(self) -> TopicRow:
@@ -243,6 +249,7 @@ class _Pull:
         done = len(batch.done(settlement))
         self._processed += done
         self._failed += len(left) + len(again)
+        self._busy += self.home.clock.monotonic() - batch.since
         if done:
             observers(Delivered(done))
         for event, parking in left:
@@ -284,7 +291,7 @@ class _Pull:
     def close(self) -> Script[None]:
         member, self._member, self._closed = self._member, None, True
         if member is not None:
-            yield self._sign_off(Beat(member, self._processed, self._failed))
+            yield self._sign_off(self._beat(member))
 
     def _sign_off(self, beat: Beat) -> Op[None]:
         yield from self.store.beat([beat], timedelta(0), self.now)

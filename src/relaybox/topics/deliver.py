@@ -71,6 +71,7 @@ class LogDelivery:
         *,
         cancelled: Callable[[], None],
         filtered: Callable[[], int] = lambda: 0,
+        mean: Callable[[], float],
     ) -> None:
         self._home = home
         self._topic = topic
@@ -80,6 +81,7 @@ class LogDelivery:
         self._retry = retry
         self._cancelled = cancelled
         self._filtered = filtered
+        self._mean = mean  # seconds that the handler takes for an event
         self._counted = Counts()
         self._required = topic.topic.tracking not in ("bitmap", "acks")  # no open event is left to be told of the group
         self._looking: asyncio.Task[None] | None = None
@@ -197,11 +199,14 @@ class LogDelivery:
 
     def _count(self) -> None:
         now, last = self.counts, self._counted
-        self._membership.count(
-            processed=now.processed - last.processed,
-            failed=now.failed - last.failed,
-            filtered=now.filtered - last.filtered,
+        processed, failed, filtered = (
+            now.processed - last.processed,
+            now.failed - last.failed,
+            now.filtered - last.filtered,
         )
+        if now != last:
+            busy = self._mean() * (processed + failed - filtered)
+            self._membership.count(processed=processed, failed=failed, filtered=filtered, busy=busy)
         self._counted = now
 
     @property

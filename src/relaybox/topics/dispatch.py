@@ -14,6 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any, TypeAlias
 
+from ..clock import SYSTEM_CLOCK, Clock
 from ..contracts.models import Model, model_of
 from ..errors import BatchFailed, ConfigError, GroupError, Unroutable
 from ..event import Event
@@ -23,6 +24,7 @@ from ..runtime.threads import ListenerThreads
 
 log = logging.getLogger("relaybox")
 
+TIMED = 16  # calls after each heartbeat
 Filter: TypeAlias = Callable[[Event], bool]
 PayloadType: TypeAlias = Any  # a model, or event type -> model
 
@@ -122,13 +124,34 @@ def _arguments(handler: Callable[..., Any]) -> int:
     return len([p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)])
 
 
-class Members:
-    """Those of one group in this process; the engine's handler, one event at a time."""
+class Durations:
+    """How long handlers take."""
 
-    def __init__(self, group: str, filter: Filter | None) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self.now = clock.monotonic
+        self.events = 0
+        self.seconds = 0.0
+
+    def since(self, started: float, events: int = 1) -> None:
+        self.events += events
+        self.seconds += self.now() - started
+
+    @property
+    def mean(self) -> float:
+        return self.seconds / self.events if self.events else 0.0
+
+
+class Members:
+    """Those of one group in this process; the engine's handler, one event at a time. A few calls after each heartbeat
+    are timed: a clock at every event would cost more than it tells."""
+
+    def __init__(self, group: str, filter: Filter | None, clock: Clock = SYSTEM_CLOCK) -> None:
         self._group = group
+        self._durations = Durations(clock)
+        self._to_time = TIMED
         self._filter = filter
         self._members: list[Member] = []  # by id
+        self._plain = False
         self._only: Callable[[Event], Awaitable[Any]] | None = None  # where there is nothing to choose
         self.filtered = 0
 
@@ -150,8 +173,8 @@ class Members:
 
     def _set(self, members: list[Member]) -> None:
         self._members = sorted(members, key=lambda member: member.id)
-        plain = len(members) == 1 and self._filter is None and members[0].filter is None
-        self._only = members[0].call if plain else None
+        self._plain = len(members) == 1 and self._filter is None and members[0].filter is None
+        self._only = members[0].call if self._plain and not self._to_time else None
 
     def __call__(self, event: Event) -> Awaitable[Any]:
         if self._only is not None:
@@ -160,7 +183,25 @@ class Members:
         if member is None:
             self.filtered += 1
             return _NOTHING
-        return member.call(event)
+        if not self._to_time:
+            return member.call(event)
+        self._to_time -= 1
+        if not self._to_time:
+            self._set(self._members)
+        return self._timed(member, event)
+
+    async def _timed(self, member: Member, event: Event) -> None:
+        started = self._durations.now()
+        try:
+            await member.call(event)
+        finally:
+            self._durations.since(started)
+
+    def mean(self) -> float:
+        """Seconds per event; and the next few are timed."""
+        self._to_time = TIMED
+        self._set(self._members)
+        return self._durations.mean
 
     def _choose(self, event: Event) -> Member | None:
         if self._filter is not None and not self._filter(event):
@@ -174,7 +215,14 @@ class Members:
 
     async def call_all(self, events: list[Event]) -> None:
         """As batches, one for each member that is concerned."""
-        if self._only is not None:
+        started = self._durations.now()
+        try:
+            await self._call_all(events)
+        finally:
+            self._durations.since(started, len(events))
+
+    async def _call_all(self, events: list[Event]) -> None:
+        if self._plain:
             await self._members[0].call_all(events)
             return
         errors: dict[str, BaseException] = {}

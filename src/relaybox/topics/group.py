@@ -47,7 +47,7 @@ class Group:
         self._settings = options.get("settings") or home.settings
         payload_type = options.get("payload_type")
         self._payloads = Payloads(payload_type) if payload_type is not None else None
-        self._members = Members(name, options.get("filter"))
+        self._members = Members(name, options.get("filter"), home.clock)
         self._threads = ListenerThreads(self._settings.worker_count)
         self._delivering: LogDelivery | RowDelivery | None = None
         self._row: GroupRow | None = None
@@ -117,6 +117,7 @@ class Group:
             self._retry(),
             cancelled=self._cancelled,
             filtered=lambda: self._members.filtered,
+            mean=self._members.mean,
         )
         await log.start()
         self._delivering = log

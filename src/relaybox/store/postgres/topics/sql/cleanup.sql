@@ -38,7 +38,8 @@ locked AS MATERIALIZED (
     SELECT l.ctid AS place FROM {log_rest} l WHERE l.shard = o.shard AND l.seq = o.seq FOR UPDATE SKIP LOCKED) l),
 {log_places},
 lost AS MATERIALIZED (
-  SELECT q.id, count(*) AS events FROM locked e JOIN place q ON q.shard = e.shard
+  SELECT q.id, count(*) AS events FROM locked e
+  JOIN place q ON q.shard = e.shard AND (q.state NOT IN ({kept_states}) OR (SELECT bool_or(forced) FROM locked))
   WHERE (e.forced OR q.state NOT IN ({kept_states})) AND {log_unread} GROUP BY q.id),
 gone AS (
   DELETE FROM {log_rest} l WHERE l.ctid = ANY(ARRAY(SELECT place FROM locked)) RETURNING l.seq)
