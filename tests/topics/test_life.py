@@ -254,16 +254,6 @@ def test_which_groups_have_an_event(sync_box: Outbox, tracking: str) -> None:
         box.topics.completion("orders2", 1)
 
 
-def test_what_configure_cannot_change_is_said_with_the_way_that_leads_there(sync_box: Outbox) -> None:
-    sync_box.topics.configure(Topic.pub_sub("orders"))
-    with pytest.raises(ConfigError, match=r"tracking 'offset'.*Use move\(\)"):
-        sync_box.topics.configure(Topic.pub_sub("orders", tracking="bitmap"))
-    with pytest.raises(ConfigError, match=r"semantics 'pub_sub'.*Make another topic.*From a queue to pub/sub"):
-        sync_box.topics.configure(Topic.queue("orders", tracking="offset"))
-    with pytest.raises(ConfigError, match=r"shards 16.*Make another topic$"):
-        sync_box.topics.configure(Topic.pub_sub("orders", shards=4))
-
-
 def test_what_an_operator_does_is_told_by_notify(url: str, sync_box: Outbox) -> None:
     box = sync_box
     box.topics.configure(Topic.pub_sub("orders"))
