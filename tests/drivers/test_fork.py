@@ -1,16 +1,25 @@
-"""A child that was forked while all connections of its parent were in use has its own."""
+"""What a forked child has of its own: connections though its parent's were all in use, locks that a thread of its
+parent held, and writes that are not claimed by a delivery that runs in its parent."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import signal
+import threading
+import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack
+from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
+from relaybox import Event, Guard, Listeners, Outbox, Settings
 from relaybox.drivers import open_async, open_sync
+from relaybox.inbox import Inbox
 from relaybox.op import Op, Query, run
 from relaybox.testing.servers import require
 
@@ -94,3 +103,118 @@ def test_a_connection_borrowed_by_the_parent_is_not_kept_by_the_child() -> None:
     assert in_a_child(child) == 1
     loan.__exit__(None, None, None)
     db.close()
+
+
+@pytest.fixture
+def fresh() -> str:
+    return require("postgres-wheel", durable=False).create_database()
+
+
+class HeldElsewhere:
+    """A lock in the hands of another thread, which a forked child does not have."""
+
+    def __init__(self, lock: threading.Condition | threading.Lock) -> None:
+        self._lock = lock
+        self._end, held = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with self._lock:
+                held.set()
+                self._end.wait()
+
+        self._thread = threading.Thread(target=hold)
+        self._thread.start()
+        held.wait()
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+
+def test_a_child_writes_while_its_parent_was_about_to_notify(fresh: str) -> None:
+    with Outbox(fresh, migrate=True) as box:
+        assert box._notifier is not None
+        box._notifier.soon()  # its thread runs
+
+        def child() -> int:
+            with box.transaction() as tx:
+                box.write(tx, Event("T", 1))
+            box.close()
+            return 7
+
+        with HeldElsewhere(box._notifier._changed):
+            assert in_a_child(child) == 7
+        assert box.status().due == 1
+
+
+def test_a_child_guards_while_its_parent_was_renewing(tmp_path: Path) -> None:
+    with Guard.sql(f"sqlite:///{tmp_path / 'g.db'}", consumer="c") as guard:
+        guard.migrate()
+
+        def child() -> int:
+            with guard("m2") as first:
+                return 7 if first else 1
+
+        with guard("m1") as first:
+            assert first
+            with HeldElsewhere(guard._keeper._lock):
+                assert in_a_child(child) == 7
+
+
+class Said(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+@pytest.mark.parametrize("server", ["postgres-wheel", "mariadb"])
+def test_what_the_child_of_a_delivering_process_writes_is_delivered_by_others_at_once(server: str) -> None:
+    """Well before the lease ends under which the parent claims what it writes itself."""
+    url = require(server, durable=False).create_database()
+    arrived, listeners = threading.Event(), Listeners()
+    listeners.on("T")(lambda event: arrived.set())
+    settings = Settings(lease=timedelta(minutes=10), poll_interval=timedelta(milliseconds=100))
+    with Outbox.multi_node(url, listeners, settings=settings, migrate=True) as box:
+
+        def child() -> int:
+            said = Said()
+            logging.getLogger("relaybox").addHandler(said)
+            for n in range(2):
+                with box.transaction() as tx:
+                    box.write(tx, Event("T", n))
+            box.close()
+            return 7 if [line[:38] for line in said.lines] == ["this process was forked after delivery"] else 1
+
+        assert in_a_child(child) == 7
+        assert arrived.wait(20)
+        with box.transaction() as tx:  # the parent goes on as before
+            box.write(tx, Event("T", 3))
+        until_none_waits(box)
+
+
+def until_none_waits(box: Outbox) -> None:
+    deadline = time.monotonic() + 20
+    while (status := box.status()).due or status.claimed:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_the_child_of_a_processing_process_accepts_and_ends(fresh: str) -> None:
+    arrived = threading.Event()
+    with Inbox(fresh) as inbox:
+        inbox.migrate()
+        processor = inbox.processor(lambda event, connection: arrived.set())
+        with processor:
+
+            def child() -> int:
+                inbox.accept(None, Event("T", 1))
+                processor.stop()
+                return 7
+
+            assert in_a_child(child) == 7
+            assert arrived.wait(20)

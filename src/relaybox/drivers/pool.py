@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
@@ -22,6 +21,7 @@ from typing import Any
 from weakref import WeakSet
 
 from ..errors import ConnectionLost, ServiceClosed, StoreBusy, StoreError
+from ..forks import FreshLock, renew_after_fork
 from ..op import Op, T, arun, run
 from .spi import AsyncConnection, AsyncRunner, Connection, Dialect
 
@@ -29,22 +29,12 @@ log = logging.getLogger("relaybox")
 GOODBYE = 1.0  # seconds a database gets to take note of the end of a connection
 
 _pools: WeakSet[Database | AsyncDatabase] = WeakSet()
-_listing = threading.Lock()
+_listing = FreshLock()
 _inherited: list[object] = []  # connections of our parent: when one ends here, the parent's event loop goes deaf to it
 
 
-def _after_fork() -> None:
-    global _listing
-    _listing = threading.Lock()
-    for pool in tuple(_pools):
-        _inherited.extend(pool.idle)
-        pool.begin()
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
-
 def _register(pool: Database | AsyncDatabase) -> None:
+    renew_after_fork(pool)
     with _listing:
         _pools.add(pool)
 
@@ -70,6 +60,10 @@ class Database:
         self._closed = False
         self.begin()
         _register(self)
+
+    def after_fork(self) -> None:
+        _inherited.extend(self.idle)
+        self.begin()
 
     def begin(self) -> None:
         """Also in a forked child: what its parent's threads hold of connections and locks nobody gives back here."""
@@ -148,6 +142,10 @@ class AsyncDatabase:
         self.listen = listen
         self.begin()
         _register(self)
+
+    def after_fork(self) -> None:
+        _inherited.extend(self.idle)
+        self.begin()
 
     def begin(self) -> None:
         """Also in a forked child: its parent's tasks hold connections and slots that nobody here gives back."""

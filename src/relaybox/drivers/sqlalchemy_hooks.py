@@ -8,13 +8,13 @@ dialect object we meet gets one wrapper, for good; without callbacks it costs a 
 from __future__ import annotations
 
 import logging
-import threading
 from weakref import WeakKeyDictionary, WeakSet
 
 import sqlalchemy as sa
 from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.pool import PoolProxiedConnection
 
+from ..forks import FreshLock
 from .spi import Callback
 
 log = logging.getLogger("relaybox.drivers")
@@ -32,7 +32,7 @@ class Watch:
 # Keyed by the checked-out connection, and emptied at each end: later transactions inherit nothing.
 _watches: WeakKeyDictionary[PoolProxiedConnection, Watch] = WeakKeyDictionary()
 _wrapped: WeakSet[Dialect] = WeakSet()
-_lock = threading.Lock()
+_lock = FreshLock()
 
 
 def watch(connection: sa.Connection) -> Watch:

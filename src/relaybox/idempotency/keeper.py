@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
+
+from ..forks import renew_after_fork
 
 
 class Held(NamedTuple):
@@ -20,8 +21,12 @@ class Keeper:
     def __init__(self, renew: Callable[[Held], bool], every: float) -> None:
         self._renew = renew
         self._every = every
+        self.after_fork()
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """What its parent holds is renewed there."""
         self._held: set[Held] = set()
-        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
@@ -29,8 +34,6 @@ class Keeper:
     @contextmanager
     def keeping(self, held: Held) -> Iterator[None]:
         with self._lock:
-            if self._pid != os.getpid():  # a fork copied what its parent holds, but not the thread
-                self._held, self._thread, self._pid = set(), None, os.getpid()
             self._held.add(held)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._main, name="relaybox-guard", daemon=True)

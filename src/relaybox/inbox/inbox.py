@@ -28,6 +28,7 @@ from ..drivers import open_async, open_sync, parse, wrap
 from ..drivers.spi import AsyncConnection, AsyncRunner, Connection, Runner
 from ..errors import ConfigError, InvalidEvent, NoTransaction
 from ..event import Event
+from ..forks import renew_after_fork
 from ..lifecycle import Accepted, Alert, Observer, Observers
 from ..op import Op, arun, run
 from ..runtime.wakeups import Notifier, ThreadNotifier
@@ -74,6 +75,11 @@ class _Shared:
         self._notifier: Notifier | ThreadNotifier | None = None
         self._heard = True  # False: nobody listened lately, so that nobody need be told at once
         self._making = Making(store, clock)
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Processors stay with the parent; it is told as any other process is."""
+        self._processors.clear()
 
     def _processor(self, handler: MessageHandler, options: Options) -> AsyncProcessor:
         if isinstance(self._target, str) and parse(self._target).in_memory:

@@ -20,6 +20,7 @@ from typing import Any, Self, TypedDict
 from ..clock import Clock
 from ..drivers import open_async, open_sync
 from ..errors import ConfigError
+from ..forks import renew_after_fork
 from ..lifecycle import Delivered, Died, Fact, Observer, Observers, Retried
 from ..retry import ExponentialBackoff, RetryPolicy
 from ..runtime.delivery import DeliveryEngine
@@ -209,6 +210,11 @@ class Processor:
     def __init__(self, inner: AsyncProcessor) -> None:
         self._inner = inner
         self._thread: LoopThread | None = None
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """It runs in the parent."""
+        self._thread = None
 
     def __enter__(self) -> Self:
         self._thread = LoopThread("relaybox-inbox")

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
-from weakref import WeakSet
 
 from ..errors import ConnectionLost, ServiceClosed
 from ..event import Event
+from ..forks import renew_after_fork
 from ..store.steps import chunks
 
 log = logging.getLogger("relaybox")
@@ -136,11 +135,11 @@ class Together:
     ) -> None:
         self._alone = alone
         self._together = together
-        self.begin()
-        _crowds.add(self)
+        self.after_fork()
+        renew_after_fork(self)
 
-    def begin(self) -> None:
-        """Also in a forked child: what its parent's threads have under way ends nowhere here."""
+    def after_fork(self) -> None:
+        """What its parent's threads have under way ends nowhere here."""
         self._lock = threading.Lock()
         self._queue: Queue[Turn] = Queue(Future, lambda turn: turn.set_running_or_notify_cancel())
 
@@ -194,17 +193,6 @@ class Together:
                 answers += self._together(*_contents(called))
         finally:
             self._call(self._queue.leave)
-
-
-_crowds: WeakSet[Together] = WeakSet()
-
-
-def _after_fork() -> None:
-    for crowd in tuple(_crowds):
-        crowd.begin()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 def _contents(called: Sequence[Waiting[F]]) -> tuple[list[Event], list[str | None]]:

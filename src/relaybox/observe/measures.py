@@ -6,12 +6,12 @@ be measured and is reported as missing, never as 0 and never as its last value.
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Final, Literal, NamedTuple
 
 from ..clock import SYSTEM_CLOCK, Clock
+from ..forks import FreshLock
 from ..lifecycle import (
     Accepted,
     Alert,
@@ -193,7 +193,7 @@ class Labels:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._known: set[str] = set()
-        self._lock = threading.Lock()
+        self._lock = FreshLock()
 
     def __call__(self, value: str) -> str:
         if value in self._known:

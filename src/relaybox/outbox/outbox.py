@@ -12,6 +12,7 @@ its `with` block.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
@@ -25,6 +26,7 @@ from ..drivers import open_async, open_sync, parse, wrap
 from ..drivers.spi import AsyncRunner, Runner
 from ..errors import ConfigError, ServiceClosed
 from ..event import Event
+from ..forks import renew_after_fork
 from ..lifecycle import Observer, Observers, Purged
 from ..op import Op, arun, run
 from ..retry import RetryPolicy
@@ -48,6 +50,7 @@ if TYPE_CHECKING:  # topics stand on the outbox; here is only the door to them
     from ..topics.home import Home
     from ..topics.topics import AsyncTopics, Topics
 
+log = logging.getLogger("relaybox")
 R = TypeVar("R", Runner, AsyncRunner)
 
 
@@ -92,10 +95,18 @@ class _Shared:
         self._role: Role | None = None
         self._listeners: Registry | None = None
         self._threads = ListenerThreads(self.settings.worker_count)
+        self._purger: PurgeService | None = None
         self._plain = False
         self._closed = False
+        self._orphaned = False  # forked off a process that delivers, and not told yet
         self._codec = options.get("codec") or JSON_CODEC
         self._routing: Routes | None = None
+
+    def after_fork(self) -> None:
+        """Threads and tasks stay with the parent, which goes on delivering. What is written here is not claimed under
+        the parent's name: nobody would hand it over."""
+        self.__dict__.pop("topics", None)
+        self._orphaned, self._node, self._purger = self._node is not None, None, None
 
     # -- composites ---------------------------------------------------------------------------------
 
@@ -257,6 +268,12 @@ class _Shared:
     def _check_open(self) -> None:
         if self._closed:
             raise ServiceClosed("this outbox is closed; make a new one")
+        if self._orphaned:
+            self._orphaned = False
+            log.warning(
+                "this process was forked after delivery had started: it delivers nothing itself, and what it writes "
+                "waits for the processes that do. Start delivery after the fork"
+            )
 
 
 class Outbox(_Shared):
@@ -272,8 +289,13 @@ class Outbox(_Shared):
         self._writer = self._make_writer(self.store, self._notifier)
         self._thread: LoopThread | None = None
         self._background: AsyncRunner | None = None
-        self._purger: PurgeService | None = None
         self.dead = DeadLetters(self._db, self.store, self._clock, self._observers, self._wake)
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
+        super().after_fork()
+        self._thread = self._background = None
+        self._writer = self._make_writer(self.store, None if self._plain else self._notifier)
 
     def __enter__(self) -> Self:
         self._check_open()
@@ -447,8 +469,12 @@ class AsyncOutbox(_Shared):
         notifies = self.store.capabilities.listen and self.settings.notify
         self._notifier = Notifier(self._notify) if notifies else None
         self._writer = self._make_writer(self.store, self._notifier)
-        self._purger: PurgeService | None = None
         self.dead = AsyncDeadLetters(self._db, self.store, self._clock, self._observers, self._wake)
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
+        super().after_fork()
+        self._writer = self._make_writer(self.store, None if self._plain else self._notifier)
 
     async def __aenter__(self) -> Self:
         self._check_open()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import os
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -18,6 +17,7 @@ from datetime import timedelta
 from typing import Protocol
 
 from ..clock import Clock
+from ..forks import renew_after_fork
 from ..lifecycle import Observers, WakeUps
 from .service import FIRST_PAUSE, LONGEST_PAUSE, cancelled, is_cancelled
 
@@ -150,6 +150,10 @@ class Notifier:
 
     def __init__(self, send: Callable[[], Awaitable[bool]]) -> None:
         self._send = send
+        self.after_fork()
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
         self._pace = Pace()
         self._task: asyncio.Task[None] | None = None
         self._asked = asyncio.Event()
@@ -195,11 +199,14 @@ class ThreadNotifier:
 
     def __init__(self, send: Callable[[], bool]) -> None:
         self._send = send
+        self._closed = False
+        self.after_fork()
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
         self._pace = Pace()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
-        self._pid = 0
-        self._closed = False
 
     def soon(self) -> None:
         self._ask(Pace.SOON)
@@ -208,13 +215,12 @@ class ThreadNotifier:
         self._ask(Pace.LATER)
 
     def _ask(self, delays: frozenset[float]) -> None:
-        if self._pace.asked(delays) and self._pid == os.getpid():
+        if self._pace.asked(delays):
             return
         with self._changed:
             if self._closed:
                 return
-            if self._thread is None or self._pid != os.getpid():  # a forked child has no threads
-                self._pid = os.getpid()
+            if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="relaybox-notify", daemon=True)
                 self._thread.start()
             if self._pace.ask(time.monotonic(), delays):
@@ -238,5 +244,5 @@ class ThreadNotifier:
         with self._changed:
             self._closed = True
             self._changed.notify()
-        if self._thread is not None and self._pid == os.getpid():
+        if self._thread is not None:
             self._thread.join(timeout=2)
