@@ -84,6 +84,27 @@ class Retried(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class Stuck(Fact):
+    """An ordered event failed `max_attempts` times or more and is tried on (`block`): its key waits behind it."""
+
+    stage: ClassVar[str] = "settle"
+    event_id: str
+    event_type: str
+    attempts: int
+    delay: timedelta
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class CutOff(Fact):
+    """Handlers were cancelled: they ran longer than the setting named in `limit`."""
+
+    stage: ClassVar[str] = "deliver"
+    count: int
+    limit: str
+
+
+@dataclass(frozen=True, slots=True)
 class Died(Fact):
     stage: ClassVar[str] = "settle"
     event_id: str
@@ -146,6 +167,15 @@ class LoopFailed(Fact):
 
     stage: ClassVar[str] = "runtime"
     loop: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnded(Fact):
+    """A background task ended although it should not; it is replaced after a moment."""
+
+    stage: ClassVar[str] = "runtime"
+    task: str
     error: str
 
 
@@ -287,6 +317,12 @@ def _alarm(fact: Fact) -> None:
         level = logging.CRITICAL if fact.undecodable else logging.ERROR
         error = fact.error.partition(":")[0]
         log.log(level, "event %s (%s) died at attempt %d: %s", fact.event_id, fact.event_type, fact.attempts, error)
+    elif isinstance(fact, Stuck):
+        error, pause = fact.error.partition(":")[0], fact.delay.total_seconds()
+        log.error(
+            "event %s (%s) failed at attempt %d, beyond its limit, and its key waits for it: %s; next try in %g s",
+            fact.event_id, fact.event_type, fact.attempts, error, pause,
+        )  # fmt: skip
     elif isinstance(fact, HotDropped):
         log.warning("the hot queue is full: %d events are left to the poller", fact.count)
     elif isinstance(fact, Alert):

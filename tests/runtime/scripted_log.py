@@ -67,6 +67,7 @@ class ScriptedLog:
         self.parked: dict[int, Parked] = {}
         self.down: set[str] = set()
         self.settled_ranges = 0
+        self.renewed: list[int] = []
         self.asked: list[tuple[int, int]] = []
         self._numbers = itertools.count(1)
         self._tokens = itertools.count(1000)
@@ -189,6 +190,7 @@ class ScriptedLog:
     async def renew(self, taken: Sequence[Taken]) -> set[int]:
         self._reach("renew")
         ours = {held.token for held in self.ranges} | {parked.token for parked in self.parked.values()}
+        self.renewed += [each.token for each in taken if each.token in ours]
         return {each.token for each in taken if each.token in ours}
 
     async def next_parked(self) -> timedelta | None:

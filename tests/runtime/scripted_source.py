@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -83,7 +83,7 @@ class ScriptedSource:
 
     # -- the Source protocol ------------------------------------------------------------------------
 
-    async def claim(self, limit: int) -> list[Delivery]:
+    async def claim(self, limit: int, past: Collection[str] = ()) -> list[Delivery]:
         self.claimed_at.append(self._now())
         await asyncio.sleep(0)
         self._reach("claim")
@@ -92,7 +92,8 @@ class ScriptedSource:
         ends = self.clock.monotonic() + self.lease
         taken = []
         for seq, row in sorted(self.rows.items()):
-            if len(taken) < limit and row.due <= self._now() and not self._behind(seq, row):
+            free = row.event.key not in past and not self._behind(seq, row)
+            if len(taken) < limit and row.due <= self._now() and free:
                 row.token, row.attempts, row.due = token, row.attempts + 1, self._now() + self.lease
                 taken.append(Delivery(row.event, seq, token, row.attempts, ends, hot=False, ordered=self.ordered))
         return taken

@@ -211,7 +211,7 @@ async def test_an_async_listener_that_hangs_is_cancelled_and_retried(start: Make
     start(source, gate, handler_timeout=timedelta(milliseconds=20), max_attempts=2, worker_count=1)
     facts = await probe.wait(Died, 2)
     assert gate.running == 0
-    assert all(fact.error == "TimeoutError: the listener ran longer than 0:00:00.020000" for fact in facts)
+    assert all(fact.error == "TimeoutError: the handler ran longer than 0:00:00.020000" for fact in facts)
 
 
 async def test_a_plain_listener_that_hangs_costs_its_thread_not_a_worker(start: MakeEngine, probe: Probe) -> None:
@@ -321,7 +321,7 @@ async def test_offered_twice_runs_once(start: MakeEngine, probe: Probe) -> None:
 # -- stopping ---------------------------------------------------------------------------------------
 
 
-async def test_stop_lets_running_and_queued_events_finish(probe: Probe) -> None:
+async def test_stop_lets_running_events_finish_and_gives_queued_ones_back(probe: Probe) -> None:
     source, gate = ScriptedSource(), Gate()
     source.add(5)
     engine = make_engine(source, gate, probe, worker_count=2)
@@ -333,7 +333,8 @@ async def test_stop_lets_running_and_queued_events_finish(probe: Probe) -> None:
     assert engine.offer(hot) == hot  # nothing new
     gate.open.set()
     await stopping
-    assert (probe.count(Delivered), source.released, list(engine.in_flight())) == (5, [], [])
+    assert (probe.count(Delivered), source.released, list(engine.in_flight())) == (2, [3, 4, 5], [])
+    assert [row.attempts for row in source.rows.values() if row.token is None] == [0, 0, 0]
     await engine.stop()  # again is harmless
 
 

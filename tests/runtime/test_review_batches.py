@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 
 import pytest
@@ -99,8 +99,8 @@ class SlowClaims(ScriptedSource):
         self.replies = asyncio.Event()
         self.replies.set()
 
-    async def claim(self, limit: int) -> list[Delivery]:
-        claimed = await super().claim(limit)
+    async def claim(self, limit: int, past: Collection[str] = ()) -> list[Delivery]:
+        claimed = await super().claim(limit, past)
         await self.replies.wait()
         return claimed
 
@@ -157,9 +157,9 @@ async def test_a_silent_engine_is_not_idle(probe: Probe) -> None:
     """During a silence a source claims nothing: that says nothing about what there is."""
 
     class Silent(ScriptedSource):
-        async def claim(self, limit: int) -> list[Delivery]:
+        async def claim(self, limit: int, past: Collection[str] = ()) -> list[Delivery]:
             self.claimed_at.append(0.0)
-            return [] if self.silent else await super().claim(limit)
+            return [] if self.silent else await super().claim(limit, past)
 
     source, handler = Silent(), Handler()
     source.silent = True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from typing import assert_never
 
@@ -84,7 +84,7 @@ class InboxSource:
     def silent(self) -> bool:
         return self._clock.monotonic() >= self.alive_until
 
-    async def claim(self, limit: int) -> list[Delivery]:
+    async def claim(self, limit: int, past: Collection[str] = ()) -> list[Delivery]:
         """Nothing means that nothing is due: not that all we looked at had to be held back, nor that a key has moved on
         meanwhile."""
         limit = int(min(limit, self._left))

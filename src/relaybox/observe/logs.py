@@ -16,6 +16,7 @@ from ..lifecycle import (
     CircuitChanged,
     ClaimLost,
     Cleaned,
+    CutOff,
     Died,
     Fact,
     HotDropped,
@@ -24,7 +25,9 @@ from ..lifecycle import (
     Released,
     Replayed,
     Retried,
+    Stuck,
     TakenOver,
+    TaskEnded,
     WakeUps,
 )
 
@@ -34,6 +37,9 @@ _LEVELS: dict[type[Fact], int] = {
     ClaimLost: logging.WARNING,
     TakenOver: logging.WARNING,
     Died: logging.ERROR,
+    Stuck: logging.ERROR,
+    TaskEnded: logging.ERROR,
+    CutOff: logging.WARNING,
     LoopFailed: logging.ERROR,
     Retried: logging.INFO,
     Released: logging.INFO,

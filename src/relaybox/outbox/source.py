@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Literal, assert_never
@@ -14,7 +14,7 @@ from ..codec import JSON_CODEC, Codec
 from ..drivers.spi import AsyncRunner
 from ..errors import UnsupportedByEngine
 from ..event import Event
-from ..ids import new_token, shard_of
+from ..ids import key_hash, new_token, shard_of
 from ..lifecycle import KeysChosen, Observers
 from ..op import Op
 from ..outcome import DONE, Dead, Done, RetryAt, Skip
@@ -75,19 +75,27 @@ class OutboxSource:
         """Too long without a heartbeat (a pause, an outage): what we claim now might belong to nobody."""
         return self._clock.monotonic() >= self.alive_until
 
-    async def claim(self, limit: int) -> list[Delivery]:
+    async def claim(self, limit: int, past: Collection[str] = ()) -> list[Delivery]:
         if self.silent:
             return []
         await self._clear_doubts()
         claim = self.new_claim()
         ends = self._clock.monotonic() + claim.lease.total_seconds()
         self.doubtful.append(claim)
-        rows = await self._db.run(self._pick(claim, limit), tx=self._claim_tx)
-        self.doubtful.clear()
+        rows = await self._db.run(self._pick(claim, limit, past), tx=self._claim_tx)
         self._claimed(claim, rows)
         self._remember(claim, rows)
         event, codec, token, hot, ordered = Event.stored, self._codec, claim.token, False, self.ordered
-        return [Delivery(event(row, codec), row[0], token, attempts, ends, hot, ordered) for row, attempts, _ in rows]
+        claimed = [
+            Delivery(event(row, codec), row[0], token, attempts, ends, hot, ordered) for row, attempts, _ in rows
+        ]
+        kept = await self._kept(claimed)
+        self.doubtful.clear()  # not before: what the engine does not learn of must be given back
+        return kept
+
+    async def _kept(self, claimed: list[Delivery]) -> list[Delivery]:
+        """For sources that give a part back at once. If that fails, the whole claim is in doubt."""
+        return claimed
 
     async def _clear_doubts(self) -> None:
         """What a lost reply would have brought comes first: in ordered mode its successors would overtake it."""
@@ -95,7 +103,7 @@ class OutboxSource:
             await self._db.run(self._store.abandon(self.doubtful, self._clock.database_now()))
             self.doubtful.clear()
 
-    def _pick(self, claim: Claim, limit: int) -> Op[list[Claimed]]:
+    def _pick(self, claim: Claim, limit: int, past: Collection[str]) -> Op[list[Claimed]]:
         return self._store.claim(claim, limit, self._clock.database_now())
 
     def _claimed(self, claim: Claim, rows: Sequence[Claimed]) -> None:
@@ -185,20 +193,23 @@ class OrderedSource(OutboxSource):
         # Shards are given away only between claims: one under way may bring rows of a shard that looks idle.
         self.claiming = asyncio.Lock()
 
-    def _pick(self, claim: Claim, limit: int) -> Op[list[Claimed]]:
+    def _pick(self, claim: Claim, limit: int, past: Collection[str]) -> Op[list[Claimed]]:
         limit, now = min(limit, self._settings.shard_rows), self._clock.database_now()
-        return self._store.claim_ordered(claim, limit, self._settings.shards, now, self._turn)
+        full = frozenset(map(key_hash, past))
+        return self._store.claim_ordered(claim, limit, self._settings.shards, now, self._turn, full)
 
-    async def claim(self, limit: int) -> list[Delivery]:
+    async def claim(self, limit: int, past: Collection[str] = ()) -> list[Delivery]:
         async with self.claiming:
-            claimed = await super().claim(limit)
-            if not self.leaving:
-                return claimed
-            leaving = frozenset(self.leaving)
-            given_up = [d for d in claimed if self.shard(d) in leaving]
-            if given_up:
-                await self.release(given_up)
-            return [d for d in claimed if self.shard(d) not in leaving]
+            return await super().claim(limit, past)
+
+    async def _kept(self, claimed: list[Delivery]) -> list[Delivery]:
+        if not self.leaving:
+            return claimed
+        leaving = frozenset(self.leaving)
+        given_up = [d for d in claimed if self.shard(d) in leaving]
+        if given_up:
+            await self.release(given_up)
+        return [d for d in claimed if self.shard(d) not in leaving]
 
     def shard(self, delivery: Delivery) -> int:
         event = delivery.event
@@ -228,14 +239,15 @@ class KeyedSource(OutboxSource):
         # Two that each settle a part of a key would both think that the other part is left.
         self._settling = asyncio.Lock()
 
-    def _pick(self, claim: Claim, limit: int) -> Op[list[Claimed]]:
+    def _pick(self, claim: Claim, limit: int, past: Collection[str]) -> Op[list[Claimed]]:
+        """A key of which something is here is leased to us, and passed over anyway."""
         return self._store.claim_keys(claim, limit, self._choice, self._turn, self._clock.database_now())
 
     def _claimed(self, claim: Claim, rows: Sequence[Claimed]) -> None:
-        for row, _, key_hash in rows:
-            assert key_hash is not None
+        for row, _, hashed in rows:
+            assert hashed is not None
             self._forget(row[0], self._lease.get(row[0]))  # our lease had run out while it was here
-            lease = KeyLease(key_hash, claim.token)
+            lease = KeyLease(hashed, claim.token)
             self._lease[row[0]] = lease
             self._rest.setdefault(lease, set()).add(row[0])
         if self._turn.tried and self._observers:

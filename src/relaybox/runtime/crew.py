@@ -1,41 +1,225 @@
-"""Tasks that sleep while there is nothing to do, and go home together. Both kinds of workers are one."""
+"""The tasks of an engine: loops and workers that sleep, are watched, are replaced when they end, and stop together."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Generic, TypeVar
 
-from .service import cancelled
+from ..clock import Clock
+from ..event import Event
+from ..lifecycle import CutOff, Observers, TaskEnded
+from ..outcome import Dead, Outcome
+from ..retry import RetryPolicy
+from ..settings import Settings
+from .decide import decide
+from .failures import FailureLog
+from .service import FIRST_PAUSE, LONGEST_PAUSE, cancelled, forever
+
+log = logging.getLogger("relaybox")
+
+HEARING = 0.02  # seconds between two looks whether a silence has ended
+NAMED = 10  # events that a log line names
 
 
-class Crew:
+class Worker:
+    """One call of the handler at a time."""
+
+    __slots__ = ("calls", "task", "timed_out")
+
     def __init__(self) -> None:
-        self.stopping = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
-        self._sleepers: list[asyncio.Future[None]] = []
+        self.calls = 0  # calls begun and ended: odd while the handler runs
+        self.timed_out = False
+        self.task: asyncio.Task[None] | None = None
 
-    def hire(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work, name="relaybox-worker")
-        self._tasks.append(task)
-        return task
+    def in_hand(self) -> Sequence[Event]:
+        """The events of the call that runs."""
+        raise NotImplementedError
+
+
+W = TypeVar("W", bound=Worker)
+
+
+class Crew(Generic[W]):
+    def __init__(
+        self,
+        workers: Sequence[W],
+        work: Callable[[W], Coroutine[Any, Any, None]],
+        silent: Callable[[], bool],
+        settings: Settings,
+        retry: RetryPolicy,
+        observers: Observers,
+        clock: Clock,
+        *,
+        for_ever: bool,
+    ) -> None:
+        """`silent`: others may hold this process for dead. `for_ever`: what keeps failing keeps its key waiting."""
+        self.workers = workers
+        self.stopping = asyncio.Event()
+        self.missing = 0  # tasks that ended and are not replaced yet
+        # Nothing to look into up to so many attempts.
+        self.calm = min(settings.max_attempts, max(2, settings.max_attempts // 2))
+        self._work = work
+        self._silent = silent
+        self._settings = settings
+        self._retry = retry
+        self._observers = observers
+        self._clock = clock
+        self._for_ever = for_ever
+        self._failures = FailureLog(clock)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loops: dict[str, asyncio.Task[None]] = {}
+        self._sleepers: list[asyncio.Future[None]] = []
+        self._ended = 0  # tasks in a row that ended soon after their start
+
+    # -- tasks ----------------------------------------------------------------------------------------
+
+    def start(self, steps: dict[str, Callable[[], Awaitable[None]]], *, watched: bool) -> None:
+        """The loops of the engine, and its workers."""
+        for name, step in steps.items():
+            self._keep_loop(name, step)
+        if watched and self._settings.handler_timeout is not None:
+            limit = self._settings.handler_timeout.total_seconds()
+            self._keep_loop("watch", lambda: self._watch(limit))
+        for worker in self.workers:
+            self._keep_worker(worker)
+
+    def _keep_loop(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
+        task = self._hire(name, forever(name, step, self._observers, self._clock))
+        task.add_done_callback(lambda task: self._gone(name, task, lambda: self._keep_loop(name, step)))
+        self._loops[name] = task
+
+    def _keep_worker(self, worker: W) -> None:
+        worker.timed_out, worker.calls = False, worker.calls + worker.calls % 2
+        worker.task = self._hire("worker", self._work(worker))
+        worker.task.add_done_callback(lambda task: self._gone("worker", task, lambda: self._keep_worker(worker)))
+        self._tasks.add(worker.task)
+        worker.task.add_done_callback(self._tasks.discard)
+
+    def _hire(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return asyncio.create_task(work, name=f"relaybox-{name}")
+
+    def _gone(self, name: str, task: asyncio.Task[None], again: Callable[[], None]) -> None:
+        """A task ended that should not have: it is told with its stack and replaced, a little later each time."""
+        if self.stopping.is_set():
+            return
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            return  # the program ends
+        log.error("the task %s ended unexpectedly and will be replaced", task.get_name(), exc_info=error)
+        self._observers(TaskEnded(name, "cancelled" if error is None else type(error).__name__))
+        self.missing += 1
+        pause = min(FIRST_PAUSE * 2**self._ended, LONGEST_PAUSE)
+        self._ended = min(self._ended + 1, 10)
+        task.get_loop().call_later(pause, self._replace, again)
+
+    def _replace(self, again: Callable[[], None]) -> None:
+        self.missing -= 1
+        if not self.stopping.is_set():
+            again()
+
+    # -- workers --------------------------------------------------------------------------------------
 
     async def sleep(self) -> None:
-        """Until somebody says that there is work, or that it is time to go."""
+        """Until there is work, or it is time to stop."""
         sleeper = asyncio.get_running_loop().create_future()
         self._sleepers.append(sleeper)
         await sleeper
 
     def wake(self, count: int) -> None:
         sleepers = self._sleepers
-        for _ in range(min(count, len(sleepers))):
+        while count > 0 and sleepers:
             sleeper = sleepers.pop()
             if not sleeper.done():
                 sleeper.set_result(None)
+                count -= 1
+
+    async def heard(self) -> None:
+        """Nothing starts while this process may have been declared dead (a pause, an outage of the database)."""
+        while self._silent() and not self.stopping.is_set():  # noqa: ASYNC110 - a heartbeat moves a time on
+            await asyncio.sleep(HEARING)
+
+    async def _watch(self, limit: float) -> None:
+        """Cancel handlers that run too long. One timer for all workers instead of one per event. A worker that waits
+        for something else, for a heartbeat or for work, has no handler to cancel."""
+        seen: dict[W, tuple[int, float]] = {}
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(min(limit / 4, 0.25))
+            now = loop.time()
+            for worker in self.workers:
+                calls, since = seen.get(worker, (-1, now))
+                if not worker.calls % 2 or calls != worker.calls:
+                    seen[worker] = (worker.calls, now)
+                elif now - since > limit and not worker.timed_out and worker.task is not None:
+                    worker.timed_out = True
+                    worker.task.cancel()
+                    self._observers(CutOff(len(worker.in_hand()), "handler_timeout"))
+
+    def meant(self, worker: W, error: BaseException) -> BaseException:
+        """The error of a handler; those that are about us go on."""
+        if worker.timed_out:
+            self.forgive(worker)
+            if isinstance(error, asyncio.CancelledError):
+                late = TimeoutError(f"the handler ran longer than {self._settings.handler_timeout}")
+                late.__cause__ = error  # its stack says where
+                return late
+        if isinstance(error, asyncio.CancelledError) and (worker.task is None or worker.task.cancelling()):
+            raise error
+        if isinstance(error, (KeyboardInterrupt, GeneratorExit)):
+            raise error
+        return error  # also a handler's sys.exit(), which must not take a worker away, or the loop with it
+
+    def forgive(self, worker: W) -> None:
+        """Also when the handler swallowed the cancellation."""
+        worker.timed_out = False
+        if worker.task is not None:
+            worker.task.uncancel()
+
+    # -- from errors to outcomes ------------------------------------------------------------------------
+
+    def hopeless(self, attempts: int) -> Outcome | None:
+        """What is decided before any handler sees it."""
+        if attempts > self._settings.max_attempts and not self._for_ever:
+            return Dead(f"claimed {attempts} times without an outcome: does it kill its process?")
+        return None
+
+    def failed(self, event: Event, attempts: int, error: BaseException) -> Outcome:
+        self._failures(event, attempts, error)
+        return self.outcome(error, attempts)
+
+    def outcome(self, error: BaseException, attempts: int) -> Outcome:
+        return decide(
+            error,
+            attempts,
+            max_attempts=self._settings.max_attempts,
+            retry=self._retry,
+            retry_for_ever=self._for_ever,
+        )
+
+    # -- stop -----------------------------------------------------------------------------------------
 
     async def stop(self, timeout: float) -> None:
-        """Let them finish; whoever takes longer is cancelled."""
+        """Nothing more begins. What runs may finish; what takes longer is cancelled, and the log names it."""
         self.stopping.set()
-        self.wake(len(self._tasks))
-        _, slow = await asyncio.wait(self._tasks, timeout=timeout)
+        self.wake(len(self._sleepers))
+        slow: set[asyncio.Task[None]] = set()
+        if self._tasks:
+            _, slow = await asyncio.wait(self._tasks, timeout=timeout)
+        self._tell([event for worker in self.workers if worker.task in slow for event in worker.in_hand()], timeout)
         await cancelled(*slow)
+
+    async def stop_loops(self, *names: str) -> None:
+        """All of them, or those named."""
+        await cancelled(*[task for name, task in self._loops.items() if name in names or not names])
+
+    def _tell(self, cut_off: Sequence[Event], timeout: float) -> None:
+        if cut_off:
+            named = ", ".join(f"{event.id} ({event.type})" for event in cut_off[:NAMED])
+            more = f" and {len(cut_off) - NAMED} more" if len(cut_off) > NAMED else ""
+            log.warning(
+                "stopping cut off handlers that ran for %g s more; their events will be delivered again: %s%s",
+                timeout, named, more,
+            )  # fmt: skip
+            self._observers(CutOff(len(cut_off), "drain_timeout"))

@@ -6,6 +6,8 @@ Reject                      Dead               Dead
 SinkUnavailable             RetryAt, the attempt not counted, for ever
 RetryLater(delay)           RetryAt(delay)     Dead  (ordered block: RetryAt(delay))
 any other                   RetryAt(backoff)   Dead  (ordered block: RetryAt(backoff))
+
+Under block, what fails beyond the limit is tried ever more rarely, whatever delay is asked for.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from ..retry import ExponentialBackoff, RetryPolicy
 log = logging.getLogger("relaybox")
 
 LONGEST = timedelta(days=3650)  # later than that no database can be sure to store
+BEYOND = 60  # seconds between two attempts beyond the limit, in the end
 _FALLBACK = ExponentialBackoff()
 
 
@@ -49,9 +52,11 @@ def decide(
         return RetryAt(pause, describe(error), counted=False)
     if attempts >= max_attempts and not retry_for_ever:
         return Dead(describe(error))
-    if isinstance(error, RetryLater):
-        return RetryAt(_pause(lambda: error.delay, attempts), describe(error))
-    return RetryAt(_pause(lambda: retry.delay(attempts), attempts), describe(error))
+    wish = error.delay if isinstance(error, RetryLater) else None
+    pause = _pause(lambda: retry.delay(attempts) if wish is None else wish, attempts)
+    if attempts > max_attempts:
+        pause = max(pause, timedelta(seconds=min(2.0 ** min(attempts - max_attempts - 1, 10), BEYOND)))
+    return RetryAt(pause, describe(error))
 
 
 def _pause(ask: Callable[[], timedelta], attempts: int) -> timedelta:

@@ -1,4 +1,4 @@
-"""The one delivery engine: claim → deliver → settle, for every product.
+"""The one delivery engine of rows: claim → deliver → settle.
 
     source.claim(capacity)   bounded by free capacity: back-pressure ends in the database
     lanes                    one at a time per key where the source is ordered
@@ -7,42 +7,32 @@
     source.release(rest)     on shutdown
 
 Invariants: an event is in `_in_flight` from the moment it is queued until its outcome is in the database, so
-it never runs twice here at once; nothing starts after its lease ended by our own monotonic clock; memory
-is bounded by the two queue capacities, whatever the backlog and however long the database is away.
+it never runs twice here at once; nothing starts after its lease ended by our own monotonic clock, nor after stop();
+memory is bounded by the two queue capacities, whatever the backlog and however long the database is away.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections import deque
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import timedelta
 from itertools import islice
 from typing import Any
 
 from .. import faults
 from ..clock import Clock
-from ..errors import Undecodable
-from ..lifecycle import (
-    Claimed,
-    ClaimLost,
-    Delivered,
-    Depths,
-    Died,
-    HotDropped,
-    HotEnqueued,
-    Observers,
-    Released,
-    Retried,
-)
+from ..lifecycle import Claimed, ClaimLost, Delivered, Depths, HotDropped, HotEnqueued, Observers, Released
 from ..outcome import DONE, Dead, Done, Outcome, RetryAt
 from ..retry import RetryPolicy
 from ..settings import Settings
 from .lanes import Lanes
-from .service import cancelled, forever
+from .poller import QUIET, Poller
+from .renewer import Renewer
+from .reports import is_news, report
+from .settler import Settler
 from .work import BatchHandler, Delivery, Handler, Settled, Source
 from .workers import Workers
 
@@ -51,9 +41,6 @@ __all__ = ["Delivery", "DeliveryEngine", "Handler", "Settled", "Source"]
 log = logging.getLogger("relaybox")
 
 SETTLE_BATCH = 1000  # outcomes per round trip
-SETTLE_LINGER = 0.003  # seconds the first outcome waits for company while there is more work
-QUIET = 0.05  # seconds without a wake-up after which a poller counts as idle
-RAMP = 0.25  # a claim drained faster than this (seconds) earns a larger one
 RELEASE = 1.0  # seconds a stop gives the database at least, to take back what is left
 MEASURE = 1.0  # seconds between two measurements of depths and lag
 
@@ -81,50 +68,47 @@ class DeliveryEngine:
         self._renamed = 0  # deliveries that were claimed anew while they were here
         self._outcomes: list[Settled] = []
         self._strays: list[Delivery] = []  # no longer wanted here, perhaps still ours in the database
-        self._idle = asyncio.Event()  # set while a claim found nothing and nothing is under way
-        self._woken = asyncio.Event()
-        self._room = asyncio.Event()
-        self._settle_now = asyncio.Event()
         # An ordered claim must not overlap the settling of a failed head: it could bring in its followers.
         self._claim_or_block: AbstractAsyncContextManager[Any] = asyncio.Lock() if source.ordered else nullcontext()
-        self._poll_interval = timedelta(seconds=0.5)
-        self._target = min(settings.batch_size, settings.cold_queue_capacity)
-        self._last_full = 0.0
-        self._eager_until = 0.0
-        self._fruitless = 0  # polls in a row that found nothing although something is due
+        capacity = settings.cold_queue_capacity
+        self._poller = Poller(min(settings.batch_size, capacity), capacity)
+        self.wake = self._poller.wake
+        self.expect = self._poller.expect
+        self.poll_every = self._poller.every
+        self.until_idle = self._poller.until_idle
+        self._settler = Settler(lambda: self._outcomes, self._settle)
+        self._renewer = Renewer(self._in_flight.values, self._renew, settings.lease, observers, clock)
         self._retry_timer: asyncio.TimerHandle | None = None  # the earliest only: there may be millions of retries
-        self._settling = False
-        self._stopping = False
-        self._tasks: list[asyncio.Task[None]] = []
-        self._workers = Workers(self, handler, settings, retry, clock)
+        self._started = self._stopping = False
+        self._workers = Workers(self, handler, settings, retry, observers, clock)
 
     # -- life cycle -------------------------------------------------------------------------------
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        steps = {"claim": self._claim_step, "settle": self._settle_step, "renew": self._renew_step}
+        steps: dict[str, Callable[[], Awaitable[None]]] = {
+            "claim": self._claim_step,
+            "settle": self._settler.step,
+            "renew": self._renewer.step,
+        }
         if self._observers:
             steps["measure"] = self._measure_step
-        self._tasks = [
-            asyncio.create_task(forever(name, step, self._observers, self._clock), name=f"relaybox-{name}")
-            for name, step in steps.items()
-        ]
-        self._workers.start()
+        self._started = True
+        self._workers.start(steps)
 
     async def stop(self) -> None:
-        """Accept nothing more, let workers finish within drain_timeout, settle, release the rest."""
-        if self._stopping or not self._tasks:
+        """Begin nothing more, let what runs finish within drain_timeout, settle, release the rest."""
+        if self._stopping or not self._started:
             return
         self._stopping = True
-        claim, settle, *others = self._tasks
-        self._woken.set()
-        self._room.set()
+        self._hot.clear()
+        self._cold.clear()
         drain = self._settings.drain_timeout.total_seconds()
         deadline = self._loop.time() + drain
         await self._workers.stop(drain)
-        await cancelled(claim)
-        await self._flush(max(deadline, self._loop.time() + 1.0))
-        await cancelled(settle, *others)
+        await self._workers.stop_loops("claim")
+        await self._settler.flush(max(deadline, self._loop.time() + RELEASE))
+        await self._workers.stop_loops()
         if self._retry_timer is not None:
             self._retry_timer.cancel()
         rest = [*self._strays, *self._in_flight.values()]
@@ -138,26 +122,7 @@ class DeliveryEngine:
                 log.error("could not release %d events; their leases will run out: %s", len(rest), error)
         self._in_flight.clear()
 
-    async def _flush(self, deadline: float) -> None:
-        """Give the settle loop until `deadline` to write what has been decided."""
-        while (self._outcomes or self._settling) and self._loop.time() < deadline:
-            self._settle_now.set()
-            await asyncio.sleep(0.005)
-
     # -- entrances ----------------------------------------------------------------------------------
-
-    def wake(self) -> None:
-        """There may be something to claim."""
-        self._woken.set()
-
-    def expect(self, seconds: float = 0.2) -> None:
-        """A write whose commit we cannot see: look often for a moment."""
-        self._eager_until = self._loop.time() + seconds
-        self._woken.set()
-
-    def poll_every(self, interval: timedelta) -> None:
-        self._poll_interval = interval
-        self._woken.set()
 
     def offer(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
         """Put committed events into the hot queue. Returns those that found no room."""
@@ -166,7 +131,7 @@ class DeliveryEngine:
         room = max(0, self._settings.hot_queue_capacity - (len(self._in_flight) - self._cold_in_flight))
         accepted, refused = deliveries[:room], deliveries[room:]
         for delivery in accepted:
-            if delivery.seq not in self._in_flight:
+            if self._supersedes(delivery, self._in_flight.get(delivery.seq)):
                 self._in_flight[delivery.seq] = delivery
                 self._hot.append(delivery)
         self._workers.wake(len(accepted))
@@ -181,18 +146,19 @@ class DeliveryEngine:
         exist = await self._source.verify(deliveries)
         return self.offer([delivery for delivery in deliveries if delivery.seq in exist])
 
-    async def until_idle(self) -> None:
-        """Until a claim finds nothing and nothing is under way. Asks more often than an idle poller would."""
-        self._idle.clear()
-        while not self._idle.is_set():
-            self._woken.set()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(QUIET):
-                    await self._idle.wait()
-
     @property
     def silent(self) -> bool:
         return self._source.silent
+
+    @property
+    def blocks(self) -> bool:
+        """Whether what keeps failing keeps its key waiting, for ever."""
+        return self._source.ordered and self._settings.on_exhausted == "block"
+
+    @property
+    def missing(self) -> int:
+        """Background tasks that ended and are not replaced yet."""
+        return self._workers.missing
 
     @property
     def depths(self) -> tuple[int, int]:
@@ -206,32 +172,37 @@ class DeliveryEngine:
     async def _claim_step(self) -> None:
         if self._stopping:
             await self._loop.create_future()  # until stop() cancels this loop
-        capacity = self._settings.cold_queue_capacity - self._cold_in_flight
-        if capacity < min(self._target, self._settings.cold_queue_capacity // 4 or 1):
-            self._room.clear()
-            await self._room.wait()
+        poller, capacity = self._poller, self._settings.cold_queue_capacity
+        room = capacity - self._cold_in_flight
+        if room < min(poller.portion, capacity // 4 or 1):
+            await poller.more_room()
             return
-        limit = min(capacity, self._target)
-        self._woken.clear()
+        limit = min(room, poller.portion)
+        poller.begin()
         faults.hit("claim.before")
         started = self._loop.time()
+        past = self._lanes.crowded() if self._lanes.waiting > capacity // 2 else ()
         async with self._claim_or_block:
             await self._return_strays()  # first: they may come before what this claim brings
-            claimed = await self._source.claim(limit)
+            claimed = await self._source.claim(limit, past)
             faults.hit("claim.after")
             self._enqueue(self._not_behind_strays(claimed))
-        now = self._loop.time()
         if claimed and self._observers:
-            self._observers(Claimed(len(claimed), now - started))
-        if claimed:
-            self._fruitless = 0
-            self._idle.clear()
-        elif not self._in_flight and not self._strays and not self._source.silent:
-            self._idle.set()
+            self._observers(Claimed(len(claimed), self._loop.time() - started))
+        poller.ended(
+            found=bool(claimed), empty=not (self._in_flight or self._strays or self._source.silent or self._stopping)
+        )
         if len(claimed) >= limit:
-            self._adapt(now)
+            poller.was_full()
+        elif past and not claimed:
+            await self._until_less_crowded(capacity // 2)
         elif not claimed:  # a short claim does not mean that nothing is left: only an empty one does
-            await self._rest()
+            await poller.rest(self._source.next_due)
+
+    async def _until_less_crowded(self, waiting: int) -> None:
+        """Of the keys that have no queue here nothing is due: until those that have one got shorter, or one came."""
+        while self._lanes.waiting > waiting and not await self._poller.woken_within(QUIET):
+            pass
 
     def _not_behind_strays(self, claimed: list[Delivery]) -> list[Delivery]:
         """What was given up while this claim was under way goes before what it brings of the same key."""
@@ -251,58 +222,33 @@ class DeliveryEngine:
     def _enqueue(self, claimed: Sequence[Delivery]) -> None:
         arrived = {delivery.seq: delivery for delivery in claimed}
         for seq in arrived.keys() & self._in_flight.keys():  # our own lease ran out while it was here …
-            known, fresh = self._in_flight[seq], arrived.pop(seq)
+            known, fresh = self._in_flight[seq], arrived[seq]
+            if self._supersedes(fresh, known):
+                continue
             known.token, known.lease_end = fresh.token, fresh.lease_end  # … and the fresh claim is its new title
             self._renamed += 1
+            del arrived[seq]
         self._in_flight |= arrived
         self._cold_in_flight += len(arrived)
         self._may_run(self._lanes.admit(arrived.values()))
 
+    def _supersedes(self, fresh: Delivery, known: Delivery | None) -> bool:
+        """Whether it is not the event that has its number here. After a fail-over that lost the latest commits, numbers
+        are given again: the event that had it is no more. It does not begin, and its outcome is settled under its own
+        token, which is gone too."""
+        if known is None:
+            return True
+        if known.event.id == fresh.event.id:
+            return False
+        known.lease_end = 0.0
+        self._remove(known)
+        self._observers(ClaimLost(1))
+        return True
+
     def _may_run(self, deliveries: Sequence[Delivery]) -> None:
-        if deliveries:
+        if deliveries and not self._stopping:
             self._cold.extend(deliveries)
             self._workers.wake(len(deliveries))
-
-    def _adapt(self, now: float) -> None:
-        """Claim more while full claims follow one another quickly, less when listeners are slow."""
-        if now - self._last_full < RAMP:
-            self._target = min(self._target * 2, self._settings.cold_queue_capacity)
-        elif now - self._last_full > 4 * RAMP:
-            self._target = max(self._target // 2, min(self._settings.batch_size, self._settings.cold_queue_capacity))
-        self._last_full = now
-
-    async def _rest(self) -> None:
-        """Nothing more is due: sleep until woken, until the next row is due, or for the poll interval.
-
-        Under load the next wake-up is milliseconds away, so the questions that only an idle poller needs
-        answered wait for a moment of silence.
-        """
-        interval = self._poll_interval.total_seconds()
-        if self._loop.time() < self._eager_until:
-            await self._woken_within(min(interval, 0.005))
-            return
-        if await self._woken_within(min(interval, QUIET)):
-            return
-        due = await self._source.next_due()
-        await self._woken_within(min(interval, self._until(due)))
-
-    def _until(self, due: timedelta | None) -> float:
-        """Seconds to the next due row. One that is due and yet not claimed (behind a parked head, in another's shard)
-        gets one look at once, in case it has just become due, and then ever fewer."""
-        if due is None or due > timedelta(0):
-            self._fruitless = 0
-            return math.inf if due is None else due.total_seconds()
-        self._fruitless += 1
-        return 0.0 if self._fruitless == 1 else QUIET * 2.0 ** min(self._fruitless, 20)
-
-    async def _woken_within(self, seconds: float) -> bool:
-        if self._woken.is_set():
-            return True
-        try:
-            async with asyncio.timeout(seconds):
-                return await self._woken.wait()
-        except TimeoutError:
-            return False
 
     async def _measure_step(self) -> None:
         """Queue depths and lag for observers, in a loop of its own: the lag matters most when the poller is busy or
@@ -343,7 +289,7 @@ class DeliveryEngine:
         self._lanes.part(followers)
 
     def defer(self, deliveries: Sequence[Delivery]) -> None:
-        """They were taken, and come next."""
+        """Deliveries that were taken come next again."""
         self._cold.extendleft(reversed(deliveries))
         self._workers.wake(len(deliveries))
 
@@ -365,9 +311,9 @@ class DeliveryEngine:
     def _settle_soon(self, added: int) -> None:
         waiting = len(self._outcomes)
         if waiting >= SETTLE_BATCH or not (self._hot or self._cold):
-            self._settle_now.set()
+            self._settler.now()
         elif waiting == added:
-            self._loop.call_later(SETTLE_LINGER, self._settle_now.set)
+            self._settler.soon()
 
     def _holds(self, outcome: Outcome) -> bool:
         """Whether the rest of the key must wait."""
@@ -380,28 +326,20 @@ class DeliveryEngine:
         for gone in (delivery, *followers):
             self._remove(gone)
             self._strays.append(gone)
-        self._woken.set()
+        self._poller.wake()
         self._observers(ClaimLost(1 + len(followers)))
-        self._room.set()
+        self._poller.room()
 
     def _remove(self, delivery: Delivery) -> None:
-        if self._in_flight.pop(delivery.seq, None) is not None and not delivery.hot:
-            self._cold_in_flight -= 1
+        if self._in_flight.get(delivery.seq) is delivery:
+            del self._in_flight[delivery.seq]
+            self._cold_in_flight -= not delivery.hot
 
     # -- settle -------------------------------------------------------------------------------------
 
-    async def _settle_step(self) -> None:
-        await self._settle_now.wait()
-        self._settle_now.clear()
-        self._settling = True
-        try:
-            while self._outcomes:
-                await self._settle_batch(self._outcomes[: self._settle_end()])
-        except BaseException:
-            self._settle_now.set()  # what is left is tried again
-            raise
-        finally:
-            self._settling = False
+    async def _settle(self) -> None:
+        while self._outcomes:
+            await self._settle_batch(self._outcomes[: self._settle_end()])
 
     def _settle_end(self) -> int:
         """Not amid what was claimed together: a claim that is settled as a whole costs least."""
@@ -424,8 +362,9 @@ class DeliveryEngine:
                 batch = [settled for settled, title in zip(batch, titles, strict=True) if settled[0].token == title]
                 lost = max(0, lost - self._claimed_meanwhile(renamed))
             self._strays += self._settled(batch)
-            self._room.set()
-            if self._observers or lost or any(type(outcome) is Dead for _, outcome in unlucky):
+            self._poller.room()
+            most = self._settings.max_attempts
+            if self._observers or lost or any(is_news(outcome, d.attempts, most) for d, outcome in unlucky):
                 self._report(batch, lost)
             if blocks:  # if it fails the next claim tries again
                 await self._return_strays()
@@ -449,8 +388,10 @@ class DeliveryEngine:
         followers: list[Delivery] = []
         in_flight = self._in_flight
         for delivery, outcome in batch:
-            if in_flight.pop(delivery.seq, None) is not None and not delivery.hot:
-                self._cold_in_flight -= 1
+            if in_flight.get(delivery.seq) is delivery:
+                del in_flight[delivery.seq]
+                if not delivery.hot:
+                    self._cold_in_flight -= 1
             if outcome is DONE:
                 continue
             if type(outcome) is RetryAt:
@@ -468,7 +409,7 @@ class DeliveryEngine:
             return
         if timer is not None:
             timer.cancel()
-        self._retry_timer = self._loop.call_at(when, self._woken.set)
+        self._retry_timer = self._loop.call_at(when, self._poller.wake)
 
     def _report(self, batch: Sequence[Settled], lost: int) -> None:
         done = sum(1 for _, outcome in batch if type(outcome) is Done) - lost  # at least so many
@@ -477,35 +418,18 @@ class DeliveryEngine:
         if done > 0:
             self._observers(Delivered(done))
         for delivery, outcome in batch:
-            if isinstance(outcome, RetryAt):
-                event = delivery.event
-                fact = Retried(event.id, event.type, delivery.attempts, outcome.delay, outcome.error)
-                self._observers(fact)
-            elif isinstance(outcome, Dead):
-                event = delivery.event
-                undecodable = outcome.error.startswith(Undecodable.__name__)
-                self._observers(Died(event.id, event.type, delivery.attempts, outcome.error, undecodable))
+            if outcome is not DONE:
+                report(self._observers, delivery.event, outcome, delivery.attempts, self._settings.max_attempts)
 
     # -- renew --------------------------------------------------------------------------------------
 
-    async def _renew_step(self) -> None:
-        """Whatever is still here after a third of its lease is renewed, queued and running alike."""
-        lease = self._settings.lease.total_seconds()
-        await self._clock.sleep(lease / 3)
-        started = self._clock.monotonic()
-        aging = [d for d in self._in_flight.values() if d.lease_end - started < lease * 0.75]
-        for start in range(0, len(aging), SETTLE_BATCH):
-            chunk = aging[start : start + SETTLE_BATCH]
-            faults.hit("renew.before")
-            titles = [(delivery, delivery.token) for delivery in chunk]
-            began = self._clock.monotonic()
-            ours = await self._source.renew(chunk)
-            lost = 0
-            for delivery, token in titles:
-                if delivery.seq in ours:
-                    delivery.lease_end = began + lease
-                elif self._in_flight.get(delivery.seq) is delivery and delivery.token == token:
-                    delivery.lease_end = 0.0  # not started yet: never will be; running: its settle will be refused
-                    lost += 1
-            if lost:
-                self._observers(ClaimLost(lost))
+    async def _renew(self, chunk: Sequence[Delivery], ends: float) -> int:
+        titles = [(delivery, delivery.token) for delivery in chunk]
+        ours, lost = await self._source.renew(chunk), 0
+        for delivery, token in titles:
+            if delivery.seq in ours and delivery.token == token:
+                delivery.lease_end = ends
+            elif self._in_flight.get(delivery.seq) is delivery and delivery.token == token:
+                delivery.lease_end = 0.0  # not started yet: never will be; running: its settle will be refused
+                lost += 1
+        return lost

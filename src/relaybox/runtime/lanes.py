@@ -32,6 +32,15 @@ class Lanes(Generic[D]):
         self._joined: dict[str, int] = {}  # how many run together with their head
         self._blocked: set[str] = set()
 
+    @property
+    def waiting(self) -> int:
+        """Followers, in all lanes."""
+        return sum(map(len, self._waiting.values()))
+
+    def crowded(self) -> list[str]:
+        """The keys that have followers."""
+        return list(self._waiting)
+
     def admit(self, deliveries: Iterable[D]) -> list[D]:
         """Those that may run now. The others wait, each behind one of its key."""
         opened, runnable = self._open, []

@@ -12,15 +12,14 @@ from .. import faults
 from ..clock import Clock
 from ..errors import BatchFailed, RetryLater, SinkUnavailable
 from ..event import Event
-from ..outcome import Dead, Outcome, RetryAt
+from ..lifecycle import Observers
+from ..outcome import Outcome, RetryAt
 from ..retry import RetryPolicy
 from ..settings import Settings
+from . import crew
 from .crew import Crew
-from .decide import decide
-from .service import cancelled
 from .stock import Handed, Portion, Stock, Taken
 
-HEARING = 0.02  # seconds between two looks whether a silence has ended
 YIELD_EVERY = 64  # events a worker runs before it lets the loop breathe
 
 RangeHandler: TypeAlias = Callable[[Event], Awaitable[Any]]
@@ -63,6 +62,9 @@ class Floor(Protocol):
     @property
     def pulse(self) -> Pulse: ...
 
+    @property
+    def blocks(self) -> bool: ...
+
     def forget(self, taken: Taken) -> None: ...
 
     def suspects(self, taken: Taken) -> bool: ...
@@ -70,16 +72,18 @@ class Floor(Protocol):
     def run_failed(self, taken: Taken) -> None: ...
 
 
-class Worker:
-    __slots__ = ("calls", "current", "handed", "resting", "task", "timed_out")
+class Worker(crew.Worker):
+    __slots__ = ("current", "handed")
 
     def __init__(self) -> None:
-        self.calls = 0
+        super().__init__()
         self.handed: Handed | None = None  # what it has, or what it has next; set whenever others may run
         self.current: Sequence[Portion] = ()  # the same in batches
-        self.timed_out = False
-        self.resting = False  # between two calls of the same batch
-        self.task: asyncio.Task[None] | None = None
+
+    def in_hand(self) -> Sequence[Event]:
+        if self.calls % 2 and self.handed is not None:
+            return [self.handed[1]]
+        return [event for _, events in self.current for event in events]
 
 
 class RangeWorkers:
@@ -92,47 +96,45 @@ class RangeWorkers:
         handler: RangeHandler | RangeBatchHandler,
         settings: Settings,
         retry: RetryPolicy,
+        observers: Observers,
         clock: Clock,
     ) -> None:
         self._floor = floor
         self._stock = stock
-        self._settings = settings
-        self._retry = retry
         self.clock = clock
-        self.calm = min(settings.max_attempts, max(2, settings.max_attempts // 2))  # nothing to look into up to here
-        self._crew = Crew()
-        self.wake = self._crew.wake
-        self._stop = self._crew.stopping
-        self._all = [Worker() for _ in range(settings.worker_count)]
-        self._watcher: asyncio.Task[None] | None = None
-        stock.handed = self._handed
         if callable(handler):
             self._handler = handler
         else:
             self._batches = handler
+        self._crew = Crew(
+            [Worker() for _ in range(settings.worker_count)],
+            self._work if callable(handler) else self._work_batches,
+            lambda: clock.monotonic() >= floor.pulse.alive_until,
+            settings,
+            retry,
+            observers,
+            clock,
+            for_ever=floor.blocks,
+        )
+        self.calm = self._crew.calm
+        self.wake = self._crew.wake
+        self.stop = self._crew.stop
+        self.stop_loops = self._crew.stop_loops
+        self.heard = self._crew.heard
+        self._stop = self._crew.stopping
+        stock.handed = self._handed
 
-    def start(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        batched = hasattr(self, "_batches")
-        for worker in self._all:
-            work = self._work_batches(worker) if batched else self._work(worker)
-            worker.task = self._crew.hire(work)
-        if self._settings.handler_timeout is not None:
-            self._watcher = asyncio.create_task(self._watch(self._settings.handler_timeout.total_seconds()))
+    def start(self, steps: dict[str, Callable[[], Awaitable[None]]]) -> None:
+        self._crew.start(steps, watched=True)
 
-    async def stop(self, timeout: float) -> None:
-        """Finish what runs; whoever takes longer is cancelled."""
-        await self._crew.stop(timeout)
-        await cancelled(self._watcher)
-
-    async def heard(self) -> None:
-        """Nothing starts while we may have been declared dead (a pause, an outage of the database)."""
-        while self.clock.monotonic() >= self._floor.pulse.alive_until and not self._stop.is_set():  # noqa: ASYNC110
-            await asyncio.sleep(HEARING)
+    @property
+    def missing(self) -> int:
+        return self._crew.missing
 
     def _handed(self) -> Iterable[Handed]:
-        batches = [(taken, event) for worker in self._all for taken, events in worker.current for event in events]
-        return batches + [worker.handed for worker in self._all if worker.handed is not None]
+        workers = self._crew.workers
+        batches = [(taken, event) for worker in workers for taken, events in worker.current for event in events]
+        return batches + [worker.handed for worker in workers if worker.handed is not None]
 
     # -- one by one ---------------------------------------------------------------------------------
 
@@ -156,7 +158,7 @@ class RangeWorkers:
                 floor.forget(taken)
                 worker.handed = stock.abandon(event)
                 continue
-            if taken.parked and (outcome := self._hopeless(taken)) is not None:
+            if taken.parked and (outcome := self._crew.hopeless(taken.attempts)) is not None:
                 worker.handed = self._conclude(taken, event, outcome)
                 continue
             worker.calls += 1
@@ -166,46 +168,19 @@ class RangeWorkers:
                 await handler(event)
                 if faults.armed is not None:
                     faults.hit("deliver.after")
+                worker.calls += 1
                 worker.handed = done(taken, event)
             except BaseException as error:
-                worker.handed = self._failed(taken, event, self._meant(worker, error))
+                meant = self._crew.meant(worker, error)
+                worker.calls += 1
+                worker.handed = self._failed(taken, event, meant)
             if worker.timed_out:  # and the handler swallowed it
-                self._forgive(worker)
-            if not worker.calls % YIELD_EVERY:
+                self._crew.forgive(worker)
+            if not worker.calls % (2 * YIELD_EVERY):
                 await asyncio.sleep(0)
 
-    def _hopeless(self, taken: Taken) -> Outcome | None:
-        """What is decided before any handler sees it."""
-        if taken.attempts > self._settings.max_attempts and not self._retries_for_ever():
-            return Dead(f"claimed {taken.attempts} times without an outcome: does it kill its process?")
-        return None
-
-    def _meant(self, worker: Worker, error: BaseException) -> BaseException:
-        """The error of a handler; those that are about us go on."""
-        if worker.timed_out:
-            self._forgive(worker)
-            if isinstance(error, asyncio.CancelledError):
-                return TimeoutError(f"the handler ran longer than {self._settings.handler_timeout}")
-        if isinstance(error, asyncio.CancelledError) and (worker.task is None or worker.task.cancelling()):
-            raise error
-        if isinstance(error, (KeyboardInterrupt, GeneratorExit)):
-            raise error
-        return error
-
-    def _forgive(self, worker: Worker) -> None:
-        worker.timed_out = False
-        if worker.task is not None:
-            worker.task.uncancel()
-
     def _failed(self, taken: Taken, event: Event, error: BaseException) -> Handed | None:
-        outcome = decide(
-            error,
-            taken.attempts,
-            max_attempts=self._settings.max_attempts,
-            retry=self._retry,
-            retry_for_ever=self._retries_for_ever(),
-        )
-        return self._conclude(taken, event, outcome)
+        return self._conclude(taken, event, self._crew.failed(event, taken.attempts, error))
 
     def _conclude(self, taken: Taken, event: Event, outcome: Outcome) -> Handed | None:
         handed = self._stock.failed(taken, event, outcome, taken.attempts)
@@ -213,27 +188,15 @@ class RangeWorkers:
             self._floor.run_failed(taken)
         return handed
 
-    def _retries_for_ever(self) -> bool:
-        return self._stock.ordered and self._settings.on_exhausted == "block"
-
-    async def _watch(self, limit: float) -> None:
-        """Cancel handlers that run too long. One timer for all workers instead of one per event."""
-        seen: dict[Worker, tuple[int, float]] = {}
-        while True:
-            await asyncio.sleep(min(limit / 4, 0.25))
-            now = self._loop.time()
-            for worker in self._all:
-                calls, since = seen.get(worker, (-1, now))
-                if not (worker.handed or worker.current) or worker.resting or calls != worker.calls:
-                    seen[worker] = (worker.calls, now)
-                elif now - since > limit and not worker.timed_out and worker.task is not None:
-                    worker.timed_out = True
-                    worker.task.cancel()
-
     # -- in batches ---------------------------------------------------------------------------------
 
     async def _work_batches(self, worker: Worker) -> None:
         stock = self._stock
+        if worker.current:  # the task before this one ended amid them
+            for taken, _ in worker.current:
+                self._floor.forget(taken)
+            stock.part(worker.current)
+            worker.current = ()
         while not self._stop.is_set():
             portions = stock.gather(self._batches.size, self.calm)
             if not portions:
@@ -245,7 +208,7 @@ class RangeWorkers:
                 return  # what is not concluded is given back
             worker.current = ()
             stock.part(portions)
-            self.wake(len(self._all))  # its shards are free
+            self.wake(len(self._crew.workers))  # its shards are free
             await asyncio.sleep(0)
 
     async def _deliver(self, worker: Worker, portions: Sequence[Portion]) -> None:
@@ -293,7 +256,7 @@ class RangeWorkers:
         elif not (taken.parked and taken.attempts > self.calm):
             return True
         elif not self._floor.suspects(taken):
-            if (outcome := self._hopeless(taken)) is None:
+            if (outcome := self._crew.hopeless(taken.attempts)) is None:
                 return True
             self._conclude(taken, events[0], outcome)
         return False
@@ -309,21 +272,21 @@ class RangeWorkers:
                 await self._batches.handle(batch)
                 if faults.armed is not None:
                     faults.hit("deliver.after")
+                worker.calls += 1
                 if worker.timed_out:
-                    self._forgive(worker)
+                    self._crew.forgive(worker)
                 return None
             except BaseException as raised:
-                error = self._meant(worker, raised)
+                error = self._crew.meant(worker, raised)
+                worker.calls += 1
             tries += 1
             pause = self._worth_waiting(error, tries)
             if pause is None:
                 return error
-            worker.resting = True
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._stop.wait()
             await self.heard()
-            worker.resting = False
             if self._stop.is_set() or len(await batch.ours()) < len(batch.events):
                 return _Interrupted()
 
@@ -331,8 +294,7 @@ class RangeWorkers:
         """Seconds after which the same call is made again: the destination is away, or the handler asked for it."""
         if not isinstance(error, (RetryLater, SinkUnavailable)):
             return None
-        most = self._settings.max_attempts
-        outcome = decide(error, tries, max_attempts=most, retry=self._retry, retry_for_ever=self._retries_for_ever())
+        outcome = self._crew.outcome(error, tries)
         return outcome.delay.total_seconds() if isinstance(outcome, RetryAt) else None
 
     def _some_failed(self, part: Sequence[Portion], error: BatchFailed) -> list[Portion]:

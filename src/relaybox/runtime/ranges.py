@@ -17,27 +17,25 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from datetime import timedelta
 from heapq import heappop, heappush
 from typing import NamedTuple, Protocol
 
 from .. import faults
 from ..clock import Clock
-from ..errors import Undecodable
-from ..lifecycle import Claimed, ClaimLost, Delivered, Died, Observers, Released, Retried
+from ..lifecycle import Claimed, ClaimLost, Delivered, Observers, Released
 from ..outcome import Dead, RetryAt
 from ..retry import RetryPolicy
 from ..settings import Settings
+from .poller import QUIET, Poller
 from .range_workers import Pulse, RangeBatchHandler, RangeHandler, RangeWorkers
-from .service import cancelled, forever
+from .renewer import Renewer
+from .reports import report
+from .settler import Settler
 from .stock import Stock, Taken
 
 log = logging.getLogger("relaybox")
 
-SETTLE_LINGER = 0.003  # seconds the first finished range waits for company while there is more work
-QUIET = 0.05  # seconds without a wake-up after which a poller counts as idle
-RAMP = 0.25  # full claims that follow one another faster than this (seconds) earn larger ones
 RELEASE = 1.0  # seconds a stop gives the database at least, to take back what is left
 PARKED = 500  # parked events per claim
 LOOK = 1.0  # seconds between two looks at the parked ones while the log keeps us busy
@@ -99,64 +97,50 @@ class RangeEngine:
         self._clock = clock
         self._eager = eager
         self._range_events = min(range_events, capacity)
-        self._least = capacity if eager else min(settings.batch_size, capacity)
-        self._allowance = self._least  # events in this process: grows while handlers keep up
         self._capacity = capacity
-        self._roof = capacity  # the same, or less where payloads are large
-        self._last_full = 0.0
+        self._poller = Poller(capacity if eager else min(settings.batch_size, capacity), capacity)
+        self.wake = self._poller.wake
+        self.poll_every = self._poller.every
+        self.until_idle = self._poller.until_idle
+        self._settler = Settler(lambda: self._stock.settleable(self._finished), self._settle)
         self._finished: list[Taken] = []
         self._strays: list[Taken] = []  # to be given back
         parks = settings.on_exhausted == "park"
         self._stock = Stock(ordered=source.ordered, parks=parks, finished=self._range_finished)
         source.known = self._known
-        self._idle = asyncio.Event()
-        self._woken = asyncio.Event()
-        self._room = asyncio.Event()
-        self._settle_now = asyncio.Event()
+        self._renewer = Renewer(self._stock.all, self._renew, settings.lease, observers, clock)
         self._may_claim = asyncio.Event()
         self._may_claim.set()
-        self._poll_interval = timedelta(seconds=0.5)
         self._parked_due = 0.0
         self._retries: list[float] = []
         self._alone: Taken | None = None
         self._wary = False  # among the parked is one that may kill its process: it runs alone
-        self._fruitless = 0
         self._writing = asyncio.Lock()  # settling and renewing lock the same rows
-        self._lingering = False  # a settle is due in a moment
-        self._settling = False
-        self._stopping = False
-        self._tasks: list[asyncio.Task[None]] = []
+        self._started = self._stopping = False
         self.processed = 0
         self.failed = 0
-        self._workers = RangeWorkers(self, self._stock, handler, settings, retry, clock)
+        self._workers = RangeWorkers(self, self._stock, handler, settings, retry, observers, clock)
 
     # -- life cycle -------------------------------------------------------------------------------
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        steps: dict[str, Callable[[], Awaitable[None]]] = {
-            "claim": self._claim_step,
-            "settle": self._settle_step,
-            "renew": self._renew_step,
-        }
-        self._tasks = [
-            asyncio.create_task(forever(name, step, self._observers, self._clock), name=f"relaybox-{name}")
-            for name, step in steps.items()
-        ]
-        self._workers.start()
+        self._started = True
+        self._workers.start(
+            {"claim": self._claim_step, "settle": self._settler.step, "renew": self._renewer.step},
+        )
 
     async def stop(self) -> None:
         """Start nothing more, let running handlers finish within drain_timeout, settle, give the rest back."""
-        if self._stopping or not self._tasks:
+        if self._stopping or not self._started:
             return
         self._stopping = self._stock.closed = True
-        claim, settle, renew = self._tasks
         drain = self._settings.drain_timeout.total_seconds()
         deadline = self._loop.time() + drain
         await self._workers.stop(drain)
-        await cancelled(claim)
-        await self._flush(max(deadline, self._loop.time() + RELEASE))
-        await cancelled(settle, renew)
+        await self._workers.stop_loops("claim")
+        await self._settler.flush(max(deadline, self._loop.time() + RELEASE))
+        await self._workers.stop_loops()
         rest = self._stock.all()
         self._finished.clear()
         self._stock.give_up(rest)
@@ -171,21 +155,7 @@ class RangeEngine:
             except Exception as error:
                 log.error("could not give back %d events; their leases will run out: %s", events, error)
 
-    async def _flush(self, deadline: float) -> None:
-        """Give the settle loop until `deadline` to write what is finished."""
-        while (self._stock.settleable(self._finished) or self._settling) and self._loop.time() < deadline:
-            self._settle_now.set()
-            await asyncio.sleep(0.005)
-
     # -- entrances ----------------------------------------------------------------------------------
-
-    def wake(self) -> None:
-        """There may be something to claim."""
-        self._woken.set()
-
-    def poll_every(self, interval: timedelta) -> None:
-        self._poll_interval = interval
-        self._woken.set()
 
     def pause(self) -> None:
         """Claim nothing more; what has not begun is given back."""
@@ -194,12 +164,12 @@ class RangeEngine:
             untouched = self._stock.untouched()
             self._stock.give_up(untouched)
             self._strays += untouched
-            self._woken.set()
-            self._room.set()
+            self._poller.wake()
+            self._poller.room()
 
     def resume(self) -> None:
         self._may_claim.set()
-        self._woken.set()
+        self._poller.wake()
 
     def lost(self) -> None:
         """This process was declared dead: what is here may be another's."""
@@ -209,16 +179,7 @@ class RangeEngine:
             events += taken.left
         if events:
             self._observers(ClaimLost(events))
-        self._woken.set()
-
-    async def until_idle(self) -> None:
-        """Until a claim finds nothing and nothing is under way. Asks more often than an idle poller would."""
-        self._idle.clear()
-        while not self._idle.is_set():
-            self._woken.set()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(QUIET):
-                    await self._idle.wait()
+        self._poller.wake()
 
     @property
     def silent(self) -> bool:
@@ -227,6 +188,16 @@ class RangeEngine:
     @property
     def pulse(self) -> Pulse:
         return self._source.pulse
+
+    @property
+    def blocks(self) -> bool:
+        """Whether what keeps failing keeps its key waiting, for ever."""
+        return self._stock.ordered and self._settings.on_exhausted == "block"
+
+    @property
+    def missing(self) -> int:
+        """Background tasks that ended and are not replaced yet."""
+        return self._workers.missing
 
     @property
     def in_flight(self) -> int:
@@ -241,14 +212,14 @@ class RangeEngine:
         await self._return_strays()  # first: they may come before what a claim brings
         if not self._may_claim.is_set():
             await self._may_claim.wait()
-        room = self._allowance - self._stock.size
-        if room < max(1, self._allowance // 4):
-            self._room.clear()
-            await self._room.wait()
+        poller = self._poller
+        room = poller.portion - self._stock.size
+        if room < max(1, poller.portion // 4):
+            await poller.more_room()
             return
-        self._woken.clear()
+        poller.begin()
         if self.silent:
-            await self._woken_within(QUIET)
+            await poller.woken_within(QUIET)
             return
         parked = await self._claim_parked()
         if self._alone is not None:
@@ -257,13 +228,11 @@ class RangeEngine:
             return
         events, ranges = self._portion(room)
         claimed = await self._claim(lambda: self._source.claim(events, ranges))
-        if claimed or parked:
-            self._fruitless = 0
-            self._idle.clear()
-        elif not len(self._stock) and not self._strays and not self.silent:
-            self._idle.set()
+        poller.ended(found=bool(claimed or parked), empty=not (len(self._stock) or self._strays or self.silent))
         if claimed:
-            self._adapt(claimed, full=any(len(taken.events) >= events for taken in claimed))
+            if any(len(taken.events) >= events for taken in claimed):
+                poller.was_full()
+            self._weigh(claimed)
         elif not parked:
             await self._rest()
 
@@ -274,14 +243,13 @@ class RangeEngine:
         if not self._eager:
             events = min(self._range_events, max(1, room // self._source.share))
             return events, min(shards, room // events)
-        fair = max(1, self._allowance // shards)
+        fair = max(1, self._poller.portion // shards)
         events = self._range_events if fair >= self._range_events else 1 << (fair.bit_length() - 1)
         return events, max(1, min(shards, room // events))
 
     async def _until_empty(self) -> None:
         while len(self._stock):
-            self._room.clear()
-            await self._room.wait()
+            await self._poller.more_room()
 
     async def _claim(self, claim: Callable[[], Awaitable[Claims]]) -> list[Taken]:
         faults.hit("claim.before")
@@ -296,7 +264,7 @@ class RangeEngine:
         self._not_behind_strays(claims.taken)
         if claims.split:
             self._parked_due = 0.0
-            self._woken.set()
+            self._poller.wake()
         events = sum([len(taken.events) for taken in claims.taken])
         if events:
             self._workers.wake(events)
@@ -333,48 +301,22 @@ class RangeEngine:
             heappop(self._retries)
         self._parked_due = min([now + seconds, *self._retries[:1]])
 
-    def _adapt(self, claimed: Sequence[Taken], *, full: bool) -> None:
-        """Claim more while full claims follow one another quickly, less when handlers are slow or payloads large."""
-        now = self._loop.time()
-        if full:
-            if now - self._last_full < RAMP:
-                self._allowance *= 2
-            elif now - self._last_full > 4 * RAMP:
-                self._allowance = max(self._allowance // 2, self._least)
-            self._last_full = now
+    def _weigh(self, claimed: Sequence[Taken]) -> None:
+        """Have fewer events here while payloads are large."""
         sizes = [len(event.body) for taken in claimed for event in taken.events[::16]]
-        self._roof = max(1, min(self._capacity, BYTES * len(sizes) // (sum(sizes) or 1)))
-        self._allowance = min(self._allowance, self._roof)
+        self._poller.most = max(1, min(self._capacity, BYTES * len(sizes) // (sum(sizes) or 1)))
+        self._poller.portion = min(self._poller.portion, self._poller.most)
 
     async def _rest(self) -> None:
         """Nothing to claim: sleep until woken, until a parked event is due, or for the poll interval."""
-        interval = self._poll_interval.total_seconds()
-        if await self._woken_within(min(interval, QUIET, self._parked_due - self._loop.time())):
+        poller, time = self._poller, self._loop.time
+        if await poller.woken_within(min(QUIET, self._parked_due - time())) or self._parked_due <= time():
             return
-        if self._parked_due > self._loop.time():
-            due = await self._source.next_parked()
-            if not self._woken.is_set():  # else what we have just heard may be news no more
-                wait = self._until(due)
-                self._look_again(min(wait, LOOK))
-                mine = self._retries[0] - self._loop.time() if self._retries else math.inf
-                await self._woken_within(min(interval, wait, mine))
-
-    def _until(self, due: timedelta | None) -> float:
-        """Seconds to the next parked event. One that is due and yet not to be had gets ever fewer looks."""
-        if due is None or due > timedelta(0):
-            self._fruitless = 0
-            return math.inf if due is None else due.total_seconds()
-        self._fruitless += 1
-        return 0.0 if self._fruitless == 1 else QUIET * 2.0 ** min(self._fruitless, 20)
-
-    async def _woken_within(self, seconds: float) -> bool:
-        if self._woken.is_set() or seconds <= 0:
-            return self._woken.is_set()
-        try:
-            async with asyncio.timeout(seconds):
-                return await self._woken.wait()
-        except TimeoutError:
-            return False
+        due = await self._source.next_parked()
+        if not poller.woken:  # else what we have just heard may be news no more
+            wait = poller.until(due)
+            self._look_again(min(wait, LOOK))
+            await poller.woken_within(min(wait, self._retries[0] - time() if self._retries else math.inf))
 
     # -- what workers call --------------------------------------------------------------------------
 
@@ -386,8 +328,8 @@ class RangeEngine:
         gone = self._stock.forget(taken)
         self._finished = [each for each in self._finished if not each.gone]
         self._strays += gone
-        self._woken.set()
-        self._room.set()
+        self._poller.wake()
+        self._poller.room()
         self._observers(ClaimLost(sum(each.left for each in gone)))
 
     def suspects(self, taken: Taken) -> bool:
@@ -407,32 +349,21 @@ class RangeEngine:
             self._stock.give_up(gone)
             self._strays += gone
             self._parked_due = 0.0
-            self._woken.set()
-            self._room.set()
+            self._poller.wake()
+            self._poller.room()
 
     # -- settle -------------------------------------------------------------------------------------
 
     def _range_finished(self, taken: Taken) -> None:
         self._finished.append(taken)
         if self._stock.drained:
-            self._settle_now.set()
-        elif not self._lingering:
-            self._lingering = True
-            self._loop.call_later(SETTLE_LINGER, self._settle_now.set)
+            self._settler.now()
+        else:
+            self._settler.soon()
 
-    async def _settle_step(self) -> None:
-        await self._settle_now.wait()
-        self._settle_now.clear()
-        self._lingering = False
-        self._settling = True
-        try:
-            while batch := self._stock.settleable(self._finished):
-                await self._settle_batch(batch)
-        except BaseException:
-            self._settle_now.set()  # what is left is tried again
-            raise
-        finally:
-            self._settling = False
+    async def _settle(self) -> None:
+        while batch := self._stock.settleable(self._finished):
+            await self._settle_batch(batch)
 
     async def _settle_batch(self, batch: Sequence[Taken]) -> None:
         faults.hit("settle.before")
@@ -442,7 +373,7 @@ class RangeEngine:
         settled = set(batch)
         self._finished = [taken for taken in self._finished if taken not in settled]
         self._stock.settled(batch)
-        self._room.set()
+        self._poller.room()
         self._after(batch, lost)
 
     def _after(self, settled: Sequence[Taken], lost: int) -> None:
@@ -457,24 +388,20 @@ class RangeEngine:
         for taken in settled:
             if taken.parked:
                 self._parked_due = 0.0  # the next of its key may be free now
-                self._woken.set()
+                self._poller.wake()
                 self._wary = self._wary and taken.attempts > self._workers.calm
             for event, outcome, attempts in taken.verdicts:
+                self.failed += isinstance(outcome, (RetryAt, Dead))
                 if isinstance(outcome, RetryAt):
-                    self.failed += 1
                     self._retry_at(self._loop.time() + outcome.delay.total_seconds() + 0.001)
-                    self._observers(Retried(event.id, event.type, attempts, outcome.delay, outcome.error))
-                elif isinstance(outcome, Dead):
-                    self.failed += 1
-                    undecodable = outcome.error.startswith(Undecodable.__name__)
-                    self._observers(Died(event.id, event.type, attempts, outcome.error, undecodable))
+                report(self._observers, event, outcome, attempts, self._settings.max_attempts)
 
     def _retry_at(self, when: float) -> None:
         """We parked it, so we know when it is due."""
         if len(self._retries) < REMEMBERED:
             heappush(self._retries, when)
         self._parked_due = min(self._parked_due, when)
-        self._woken.set()
+        self._poller.wake()
 
     async def _return_strays(self) -> None:
         """Until this succeeds it is tried again: while our lease lives, nobody else gets them."""
@@ -488,24 +415,15 @@ class RangeEngine:
 
     # -- renew --------------------------------------------------------------------------------------
 
-    async def _renew_step(self) -> None:
-        """Whatever is still here after a third of its lease is renewed, queued and running alike."""
-        lease = self._settings.lease.total_seconds()
-        await self._clock.sleep(lease / 3)
-        began = self._clock.monotonic()
-        aging = [taken for taken in self._stock.all() if began - (taken.lease_end - lease) > lease / 4]
-        if not aging:
-            return
-        faults.hit("renew.before")
+    async def _renew(self, aging: Sequence[Taken], ends: float) -> int:
         async with self._writing:
             aging = [taken for taken in aging if not taken.gone]
-            ours = await self._source.renew(aging)
+            ours = await self._source.renew(aging) if aging else set()
         lost = 0
         for taken in aging:
             if taken.token in ours:
-                taken.lease_end = began + lease
+                taken.lease_end = ends
             elif not taken.gone and taken.left:
                 taken.lease_end = 0.0
                 lost += taken.left
-        if lost:
-            self._observers(ClaimLost(lost))
+        return lost

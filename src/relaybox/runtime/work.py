@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import timedelta
 from typing import Any, Protocol, TypeAlias
 
@@ -55,7 +55,9 @@ class Source(Protocol):
         """Too long without a sign of life to the database: what is here may be another's already."""
         ...
 
-    async def claim(self, limit: int) -> list[Delivery]: ...
+    async def claim(self, limit: int, past: Collection[str] = ()) -> list[Delivery]:
+        """Nothing of the keys in `past`, of which there are plenty here, where the source is ordered."""
+        ...
 
     async def verify(self, deliveries: Sequence[Delivery]) -> set[int]: ...
 

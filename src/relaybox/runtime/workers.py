@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from .. import faults
 from ..clock import Clock
-from ..outcome import DONE, Dead, Outcome, Skip
+from ..event import Event
+from ..lifecycle import Observers
+from ..outcome import DONE, Outcome, Skip
 from ..retry import RetryPolicy
 from ..settings import Settings
+from . import crew
 from .crew import Crew
-from .decide import decide
-from .service import cancelled
 from .work import BatchHandler, Delivery, Handler
 
-HEARING = 0.02  # seconds between two looks whether a silence has ended
 YIELD_EVERY = 32  # events a worker runs before it lets the loop breathe
 
 
@@ -25,6 +25,9 @@ class Floor(Protocol):
 
     @property
     def silent(self) -> bool: ...
+
+    @property
+    def blocks(self) -> bool: ...
 
     def take(self) -> Delivery | None: ...
 
@@ -45,58 +48,66 @@ class Floor(Protocol):
     def forget(self, delivery: Delivery) -> None: ...
 
 
-class Worker:
-    __slots__ = ("deadline", "task", "timed_out")
+class Worker(crew.Worker):
+    __slots__ = ("current",)
 
     def __init__(self) -> None:
-        self.deadline: float | None = None
-        self.timed_out = False
-        self.task: asyncio.Task[None] | None = None
+        super().__init__()
+        self.current: Sequence[Delivery] = ()
+
+    def in_hand(self) -> Sequence[Event]:
+        return [delivery.event for delivery in self.current]
 
 
 class Workers:
     """`worker_count` calls of the handler at the same time, one event each."""
 
     def __init__(
-        self, floor: Floor, handler: Handler | BatchHandler, settings: Settings, retry: RetryPolicy, clock: Clock
+        self,
+        floor: Floor,
+        handler: Handler | BatchHandler,
+        settings: Settings,
+        retry: RetryPolicy,
+        observers: Observers,
+        clock: Clock,
     ) -> None:
         self._floor = floor
-        self._settings = settings
-        self._retry = retry
         self._clock = clock
-        self._crew = Crew()
-        self.wake = self._crew.wake
-        self._calm = min(settings.max_attempts, max(2, settings.max_attempts // 2))  # nothing to look into up to here
-        self._all = [Worker() for _ in range(settings.worker_count)]
-        self._watcher: asyncio.Task[None] | None = None
+        self._batches: BatchHandler | None = None
         if callable(handler):
             self._handler = handler
         else:
             self._batches = handler
+        self._crew = Crew(
+            [Worker() for _ in range(settings.worker_count)],
+            self._work if callable(handler) else self._work_batches,
+            lambda: floor.silent,
+            settings,
+            retry,
+            observers,
+            clock,
+            for_ever=floor.blocks,
+        )
+        self.wake = self._crew.wake
+        self.stop = self._crew.stop
+        self.stop_loops = self._crew.stop_loops
+        self.heard = self._crew.heard
 
-    def start(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        batched = hasattr(self, "_batches")
-        for worker in self._all:
-            work = self._work_batches(worker) if batched else self._work(worker)
-            worker.task = self._crew.hire(work)
-        limit = self._settings.handler_timeout
-        if limit is not None and not batched:
-            self._watcher = asyncio.create_task(self._watch(limit.total_seconds()))
+    def start(self, steps: dict[str, Callable[[], Awaitable[None]]]) -> None:
+        """A batch handler watches the time itself."""
+        self._crew.start(steps, watched=self._batches is None)
 
-    async def stop(self, timeout: float) -> None:
-        """Finish what is queued; whoever takes longer is cancelled."""
-        await self._crew.stop(timeout)
-        await cancelled(self._watcher)
+    @property
+    def missing(self) -> int:
+        return self._crew.missing
 
-    async def heard(self) -> None:
-        """Nothing starts while we may have been declared dead (a pause, an outage of the database)."""
-        while self._floor.silent:  # noqa: ASYNC110 - a heartbeat moves a time on, it sets no event
-            await asyncio.sleep(HEARING)
+    @property
+    def stopping(self) -> bool:
+        return self._crew.stopping.is_set()
 
     async def _next(self) -> Delivery | None:
-        """None when this worker may go home."""
-        while (delivery := self._floor.take()) is None and not self._crew.stopping.is_set():
+        """None when this worker ends."""
+        while (delivery := self._floor.take()) is None and not self.stopping:
             await self._crew.sleep()
         return delivery
 
@@ -109,44 +120,31 @@ class Workers:
 
     def _hopeless(self, delivery: Delivery) -> Outcome | None:
         """What is decided before any handler sees it."""
-        if delivery.event.id is None:
-            return Skip("the event row is gone")
-        if delivery.attempts > self._settings.max_attempts and not self._retries_for_ever(delivery):
-            return Dead(f"claimed {delivery.attempts} times without an outcome: does it kill its process?")
-        return None
-
-    def _failed(self, delivery: Delivery, error: BaseException) -> Outcome:
-        return decide(
-            error,
-            delivery.attempts,
-            max_attempts=self._settings.max_attempts,
-            retry=self._retry,
-            retry_for_ever=self._retries_for_ever(delivery),
-        )
-
-    def _retries_for_ever(self, delivery: Delivery) -> bool:
-        return delivery.ordered and self._settings.on_exhausted == "block"
+        return Skip("the event row is gone") if delivery.event.id is None else self._crew.hopeless(delivery.attempts)
 
     # -- one by one ---------------------------------------------------------------------------------
 
     async def _work(self, worker: Worker) -> None:
-        timeout = self._settings.handler_timeout
-        limit = timeout.total_seconds() if timeout is not None else None
         take, conclude = self._floor.take, self._floor.conclude
-        ran = 0
+        if worker.current:  # the task before this one ended amid it
+            self._floor.forget(worker.current[0])
         while True:
             delivery = take() or await self._next()
             if delivery is None:
                 return
             if self._floor.silent:
                 await self.heard()
+                if self.stopping:
+                    return
             if not self._ours(delivery):
                 continue
-            if limit is not None:
-                worker.deadline = self._loop.time() + limit
-            conclude(delivery, await self._deliver(worker, delivery))
-            ran += 1
-            if ran % YIELD_EVERY == 0:
+            worker.current = (delivery,)
+            worker.calls += 1
+            outcome = await self._deliver(worker, delivery)
+            worker.calls += 1
+            worker.current = ()
+            conclude(delivery, outcome)
+            if not worker.calls % (2 * YIELD_EVERY):
                 await asyncio.sleep(0)
 
     async def _deliver(self, worker: Worker, delivery: Delivery) -> Outcome:
@@ -159,74 +157,54 @@ class Workers:
             if faults.armed is not None:
                 faults.hit("deliver.after")
             return DONE
-        except asyncio.CancelledError as error:
-            if worker.timed_out:
-                limit = self._settings.handler_timeout
-                return self._failed(delivery, TimeoutError(f"the listener ran longer than {limit}"))
-            if worker.task is None or worker.task.cancelling():
-                raise
-            return self._failed(delivery, error)  # nobody cancelled us: the listener awaited something cancelled
-        except (KeyboardInterrupt, GeneratorExit):
-            raise
-        except BaseException as error:  # a listener's sys.exit() must not take a worker away, or the loop with it
-            return self._failed(delivery, error)
+        except BaseException as error:
+            return self._crew.failed(delivery.event, delivery.attempts, self._crew.meant(worker, error))
         finally:
-            worker.deadline = None
-            if worker.timed_out:  # also when the listener swallowed the cancellation
-                worker.timed_out = False
-                if worker.task is not None:
-                    worker.task.uncancel()
-
-    async def _watch(self, limit: float) -> None:
-        """Cancel listeners that run too long. One timer for all workers instead of one per event."""
-        while True:
-            await asyncio.sleep(min(limit / 4, 0.25))
-            now = self._loop.time()
-            for worker in self._all:
-                if worker.deadline is not None and worker.deadline < now and worker.task is not None:
-                    worker.deadline = None
-                    worker.timed_out = True
-                    worker.task.cancel()
+            if worker.timed_out:
+                self._crew.forgive(worker)
 
     # -- in batches ---------------------------------------------------------------------------------
 
     async def _work_batches(self, worker: Worker) -> None:
+        assert self._batches is not None
+        for delivery in worker.current:  # the task before this one ended amid them
+            self._floor.forget(delivery)
         while (first := await self._next()) is not None:
             await self.heard()
-            batch = self._gather(first)
+            if self.stopping:
+                return
+            batch = self._gather(self._batches, first)
             if not batch:
                 continue
             if faults.armed is not None:
                 faults.hit("deliver.before")
+            worker.current = batch.left()
             try:
                 await self._batches.handle(batch)
                 error: BaseException = RuntimeError("the batch handler said nothing about this event")
-            except asyncio.CancelledError as raised:
-                if worker.task is None or worker.task.cancelling():
-                    raise
-                error = raised  # nobody cancelled us: a client gave up what we awaited
-            except (KeyboardInterrupt, GeneratorExit):
-                raise
             except BaseException as raised:
-                error = raised
-            for delivery in batch.left():
+                error = self._crew.meant(worker, raised)
+            worker.current = ()
+            if self.stopping and not isinstance(error, Exception):
+                return
+            for delivery in batch.left() if not self.stopping else ():  # else they are given back
                 batch.failed(delivery, error)
             if faults.armed is not None:
                 faults.hit("deliver.after")
             await asyncio.sleep(0)
 
-    def _gather(self, first: Delivery) -> _Gathered:
+    def _gather(self, batches: BatchHandler, first: Delivery) -> _Gathered:
         """As much as one call may take, without waiting for more."""
-        size, calm, now = self._batches.size, self._calm, self._clock.monotonic()
+        size, calm, now = batches.size, self._crew.calm, self._clock.monotonic()
         heads = [first, *self._floor.take_many(size - 1)]
         taken = [d for d in heads if d.lease_end > now and d.attempts <= calm and d.event.id is not None]
         if len(taken) < len(heads):
             taken = self._sort_out(heads, now)
         alone = len(taken) == 1 and self._suspect(taken[0])
-        if self._batches.sequences and len(taken) < size and not alone:
+        if batches.sequences and len(taken) < size and not alone:
             for head in self._floor.followed(taken):
                 taken += self._followers(head, size - len(taken))
-        return _Gathered(self, taken)
+        return _Gathered(self, batches, taken)
 
     def _sort_out(self, heads: Sequence[Delivery], now: float) -> list[Delivery]:
         """What may run together. What has been claimed often without an outcome goes alone: should it kill its process,
@@ -246,7 +224,7 @@ class Workers:
         return taken
 
     def _suspect(self, delivery: Delivery) -> bool:
-        return delivery.attempts > max(2, self._settings.max_attempts // 2)
+        return delivery.attempts > self._crew.calm
 
     def _followers(self, head: Delivery, limit: int) -> list[Delivery]:
         """Up to the first suspect."""
@@ -258,16 +236,18 @@ class Workers:
         return followers
 
     def finish(self, delivery: Delivery, error: BaseException | None) -> None:
-        self._floor.conclude(delivery, DONE if error is None else self._failed(delivery, error))
+        outcome = DONE if error is None else self._crew.failed(delivery.event, delivery.attempts, error)
+        self._floor.conclude(delivery, outcome)
 
 
 class _Gathered:
     """The batch of one worker. Deliveries of a key stand in their order."""
 
-    __slots__ = ("_open", "_workers")
+    __slots__ = ("_batches", "_open", "_workers")
 
-    def __init__(self, workers: Workers, deliveries: Sequence[Delivery]) -> None:
+    def __init__(self, workers: Workers, batches: BatchHandler, deliveries: Sequence[Delivery]) -> None:
         self._workers = workers
+        self._batches = batches
         self._open = {delivery.seq: delivery for delivery in deliveries}
 
     def __len__(self) -> int:
@@ -277,7 +257,10 @@ class _Gathered:
         return list(self._open.values())
 
     async def waiting(self) -> list[Delivery]:
+        """Nothing once the engine stops: a try that has not begun does not begin."""
         await self._workers.heard()
+        if self._workers.stopping:
+            return []
         now = self._workers._clock.monotonic()
         for lost in [d for d in self._open.values() if d.lease_end <= now]:
             if lost.seq in self._open:  # its key goes whole: nothing may overtake what another process has now
@@ -307,7 +290,7 @@ class _Gathered:
             self._workers.finish(delivery, error)
 
     def _lane(self, delivery: Delivery) -> list[Delivery]:
-        if delivery.lane is None or not self._workers._batches.sequences:
+        if delivery.lane is None or not self._batches.sequences:
             return [delivery]
         return [d for d in self._open.values() if d.lane == delivery.lane]
 

@@ -19,6 +19,11 @@ from .sql_store import SqlOutboxStore
 START = -1  # before the first key
 
 
+def spread(limit: int) -> int:
+    """Most rows of one key in a claim that passes over full keys: it looks for others, not for the next long queue."""
+    return max(limit // 8, 1)
+
+
 class WaitingKey(NamedTuple):
     """A key with waiting rows: whether somebody has it, and its first row that may be claimed now, if there is one."""
 

@@ -6,7 +6,7 @@ clock decides; tests pass a time. Times go in and come out as aware UTC datetime
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import MappingProxyType
@@ -215,8 +215,17 @@ class OutboxStore(Protocol):
     # claim
     def claim(self, claim: Claim, limit: int, now: datetime | None) -> Op[list[Claimed]]: ...
     def claim_ordered(
-        self, claim: Claim, limit: int, shards: int, now: datetime | None, turn: Turn | None = None
-    ) -> Op[list[Claimed]]: ...
+        self,
+        claim: Claim,
+        limit: int,
+        shards: int,
+        now: datetime | None,
+        turn: Turn | None = None,
+        full: Collection[int] = (),
+    ) -> Op[list[Claimed]]:
+        """Nothing of the keys whose hashes are in `full`."""
+        ...
+
     def claim_keys(
         self, claim: Claim, limit: int, choice: KeyChoice, turn: Turn, now: datetime | None
     ) -> Op[list[Claimed]]: ...

@@ -9,7 +9,7 @@ Lists travel as one JSON text each, so a statement's text never depends on how m
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -17,7 +17,7 @@ from ..errors import ConfigError
 from ..event import Event
 from ..ids import key_hash
 from ..op import Op, Result
-from .keys import START, WaitingKey, Walk
+from .keys import START, WaitingKey, Walk, spread
 from .spi import Claim, Claimed, Death, Held, KeyLease, Purge, Retry, Settlement, Turn
 from .sql_store import SqlOutboxStore, cut, lane_key
 
@@ -120,7 +120,13 @@ class SteppedOutboxStore(SqlOutboxStore):
         return (yield from self.take(claim, picked.rows, now))
 
     def claim_ordered(
-        self, claim: Claim, limit: int, shards: int, now: datetime | None, turn: Turn | None = None
+        self,
+        claim: Claim,
+        limit: int,
+        shards: int,
+        now: datetime | None,
+        turn: Turn | None = None,
+        full: Collection[int] = (),
     ) -> Op[list[Claimed]]:
         if limit < 1:
             return []
@@ -129,8 +135,8 @@ class SteppedOutboxStore(SqlOutboxStore):
         if not owned.rows:
             return []
         mine = [row[0] for row in owned.rows]
-        if owned.rows[0][1]:
-            picked = yield from self._pick_by_key(mine, limit, shards, turn or Turn(), now)
+        if owned.rows[0][1] or full:
+            picked = yield from self._pick_by_key(mine, limit, shards, turn or Turn(), now, full)
         else:
             picked = yield self.sql["outbox.claim.ordered"].bind(
                 mine=self.numbers(mine), shards=shards, limit=limit, now=at
@@ -138,15 +144,16 @@ class SteppedOutboxStore(SqlOutboxStore):
         return (yield from self.take(claim, picked.rows, now))
 
     def _pick_by_key(
-        self, mine: Sequence[int], limit: int, shards: int, turn: Turn, now: datetime | None
+        self, mine: Sequence[int], limit: int, shards: int, turn: Turn, now: datetime | None, full: Collection[int]
     ) -> Op[Result]:
-        """While keys are held: from key to key, or a long queue behind a held head would be read by every claim."""
+        """While keys are held or full: from key to key, or a long queue behind one would be read by every claim."""
         last_lap = turn.after == START
         while True:
             walk = yield from self.walk(turn.after, max(limit * shards // len(mine), 1), now)
-            keys = [k.key_hash for k in walk.keys if k.head is not None and (k.key_hash >> 32) % shards in mine]
+            ready = [k.key_hash for k in walk.keys if k.head is not None and (k.key_hash >> 32) % shards in mine]
+            keys = [key for key in ready if key not in full]
             turn.after = START if walk.ended else walk.keys[-1].key_hash
-            picked = yield from self.pick(keys, limit, now)
+            picked = yield from self.pick(keys, limit, now, spread(limit) if full else limit)
             if len(picked.rows) >= limit:
                 turn.after = picked.rows[-1][1]
             if picked.rows or (walk.ended and last_lap):
@@ -159,8 +166,10 @@ class SteppedOutboxStore(SqlOutboxStore):
         keys = [WaitingKey(row[0], bool(row[1]), row[2]) for row in result.rows]
         return Walk(keys, ended=len(keys) < limit, sharded=any(row[3] for row in result.rows))
 
-    def pick(self, keys: Sequence[int], limit: int, now: datetime | None) -> Op[Result]:
-        return (yield self.sql["outbox.keys.pick"].bind(keys=self.numbers(keys), limit=limit, now=self.to_time(now)))
+    def pick(self, keys: Sequence[int], limit: int, now: datetime | None, share: int | None = None) -> Op[Result]:
+        """At most `limit` rows, and about `share` of one key."""
+        values = {"keys": self.numbers(keys), "limit": limit, "share": share or limit, "now": self.to_time(now)}
+        return (yield self.sql["outbox.keys.pick"].bind(**values))
 
     def take(self, claim: Claim, picked: Sequence[Any], now: datetime | None) -> Op[list[Claimed]]:
         """Read back by the token: the owner may hold other rows already."""

@@ -7,7 +7,7 @@ settling takes them out of the claim, and whoever finds a claim expired moves it
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import repeat
@@ -19,7 +19,7 @@ from ...errors import ConfigError
 from ...event import GLOBAL, Event
 from ...ids import key_hash, new_token
 from ...op import Copy, Op, Result, Statement
-from ..keys import KeyedOutboxStore, WaitingKey, Walk
+from ..keys import KeyedOutboxStore, WaitingKey, Walk, spread
 from ..spi import Capabilities, Claim, Claimed, Death, Held, KeyChoice, KeyLease, Retry, Settlement, Turn
 from ..sql_store import lane_key
 
@@ -177,24 +177,34 @@ class PostgresStore(KeyedOutboxStore):
         return result.count
 
     def claim_ordered(
-        self, claim: Claim, limit: int, shards: int, now: datetime | None, turn: Turn | None = None
+        self,
+        claim: Claim,
+        limit: int,
+        shards: int,
+        now: datetime | None,
+        turn: Turn | None = None,
+        full: Collection[int] = (),
     ) -> Op[list[Claimed]]:
         """Batches and expired claims become single rows first, and without jitter: order decides here."""
         turn = turn or Turn()
-        claimed = yield from self._shard_rows(claim, limit, shards, turn, now)
+        values = {**self._claim(claim, limit, now), "shards": shards}
+        claimed = yield from self._shard_rows(claim, values, turn, full)
         if not claimed and (yield from self._expire((), now, ordered=True)):
-            claimed = yield from self._shard_rows(claim, limit, shards, turn, now)
+            claimed = yield from self._shard_rows(claim, values, turn, full)
         return claimed
 
-    def _shard_rows(self, claim: Claim, limit: int, shards: int, turn: Turn, now: datetime | None) -> Op[list[Claimed]]:
-        values = {**self._claim(claim, limit, now), "shards": shards}
-        result = yield self.sql["outbox.claim.ordered"].bind(**values)
-        if result.rows[-1][1] is None:
-            return (yield from self._whole(claim, result.rows))
-        for after in dict.fromkeys(
-            (turn.after, -1)
-        ):  # keys are held: go on where the last claim ended, then begin anew
-            result = yield self.sql["outbox.keys.turn"].bind(**values, after=after)
+    def _shard_rows(
+        self, claim: Claim, values: Mapping[str, Any], turn: Turn, full: Collection[int]
+    ) -> Op[list[Claimed]]:
+        limit = values["limit"]
+        if not full:
+            result = yield self.sql["outbox.claim.ordered"].bind(**values)
+            if result.rows[-1][1] is None:
+                return (yield from self._whole(claim, result.rows))
+        # Keys are held, or to be passed over: go on where the last claim ended, then begin anew.
+        share = spread(limit) if full else limit
+        for after in dict.fromkeys((turn.after, -1)):
+            result = yield self.sql["outbox.keys.turn"].bind(**values, after=after, full=list(full), share=share)
             if result.rows:
                 turn.after = max(row[13] for row in result.rows) if len(result.rows) == limit else -1
                 break

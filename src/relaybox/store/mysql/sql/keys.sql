@@ -31,7 +31,7 @@ SELECT f.seq, f.key_hash FROM (
   SELECT p.seq, p.key_hash
   FROM (SELECT k.key_hash, coalesce((SELECT p.seq FROM {pending} p FORCE INDEX ({pending_name}_key)
                                      WHERE p.key_hash = k.key_hash AND {ready}
-                                     ORDER BY p.seq LIMIT 1 OFFSET :limit), 9223372036854775807) AS last
+                                     ORDER BY p.seq LIMIT 1 OFFSET :share), 9223372036854775807) AS last
         FROM {keys} LEFT JOIN {hold} h ON h.key_hash = k.key_hash WHERE h.key_hash IS NULL) b
   STRAIGHT_JOIN {pending} p FORCE INDEX ({pending_name}_key) ON p.key_hash = b.key_hash AND p.seq <= b.last
   WHERE {ready}

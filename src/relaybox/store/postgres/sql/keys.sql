@@ -90,8 +90,8 @@ SELECT t.item / 65536, e.event_id, e.event_type, e.aggregate_type, e.aggregate_i
 FROM gone t LEFT JOIN {event} e ON e.seq = t.item / 65536
 
 -- name: outbox.keys.turn -> rows
--- The claim of outbox.claim.ordered while keys are held: from key to key instead of by seq, so that whatever waits
--- behind a held head costs one probe and not a scan past all of it. ANY(ARRAY(…)) and not IN: as a join it could
+-- The claim of outbox.claim.ordered while keys are held or :full: from key to key instead of by seq, so that whatever
+-- waits behind a held head costs one probe and not a scan past all of it. At most :share of one key. ANY(ARRAY(…)) and not IN: as a join it could
 -- begin with the shards, and the keys would not come in their order.
 WITH RECURSIVE clock AS MATERIALIZED (
   SELECT coalesce(:now, clock_timestamp()) AS now, set_config('synchronous_commit', 'off', true)),
@@ -109,8 +109,9 @@ picked AS MATERIALIZED (
     WHERE p.key_hash = w.key_hash AND (p.due <= (SELECT now FROM clock) OR p.since IS NOT NULL)
       AND p.seq <= coalesce((SELECT h.seq - h.parked::integer FROM {hold} h WHERE h.key_hash = w.key_hash),
                             9223372036854775807)
-    ORDER BY p.seq LIMIT :limit) r
-  WHERE (w.key_hash >> 32) % :shards = ANY(ARRAY(SELECT shard FROM mine))
+    ORDER BY p.seq LIMIT :share::integer) r
+  WHERE w.key_hash <> ALL(:full::bigint[])
+    AND (w.key_hash >> 32) % :shards = ANY(ARRAY(SELECT shard FROM mine))
     AND NOT EXISTS (SELECT 1 FROM {claim} WHERE until <= (SELECT now FROM clock) OR owner IS NULL)
     AND NOT EXISTS (SELECT 1 FROM {lease})
   LIMIT :limit),

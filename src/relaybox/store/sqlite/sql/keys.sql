@@ -26,7 +26,7 @@ WITH bound AS MATERIALIZED (
   SELECT k.value AS key_hash, coalesce(h.seq, 0) AS first,
          CASE WHEN h.parked THEN -1 ELSE
            coalesce(h.seq, (SELECT p.seq FROM {pending} p WHERE p.key_hash = k.value AND {ready}
-                            ORDER BY p.seq LIMIT 1 OFFSET :limit), 9223372036854775807) END AS last
+                            ORDER BY p.seq LIMIT 1 OFFSET :share), 9223372036854775807) END AS last
   FROM json_each(:keys) k LEFT JOIN {hold} h ON h.key_hash = k.value)
 SELECT p.seq, p.key_hash FROM bound b CROSS JOIN {pending} p ON p.key_hash = b.key_hash
 WHERE p.seq BETWEEN b.first AND b.last AND {ready}

@@ -1,0 +1,66 @@
+"""What a failing handler leaves in the log: a warning with its stack, without a payload, and not a thousand times.
+
+The text of an exception is left out, because handlers put values into it; it is kept with the event. The same failure
+(type of event, type of error, place in the code) is written once a minute, with the number of those between.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from pathlib import Path
+
+from ..clock import Clock
+from ..errors import RetryLater, SinkUnavailable
+from ..event import Event
+
+log = logging.getLogger("relaybox")
+
+EVERY = 60.0  # seconds between two lines about the same failure
+DIFFERENT = 200  # failures that are told apart
+FRAMES = 20  # of a stack, the innermost
+OURS = str(Path(__file__).parent.parent)
+
+
+class FailureLog:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._told: dict[tuple[str, str, str], tuple[float, int]] = {}  # when it was written last, and how many since
+
+    def __call__(self, event: Event, attempts: int, error: BaseException) -> None:
+        if isinstance(error, (RetryLater, SinkUnavailable)):  # the handler's wish; the circuit speaks for the other
+            return
+        stack = traceback.extract_tb(error.__traceback__)
+        last = stack[-1] if stack else None
+        failure = (event.type, type(error).__name__, f"{last.filename}:{last.lineno}" if last else "")
+        now = self._clock.monotonic()
+        at, more = self._told.get(failure, (now - EVERY, 0))
+        if now - at < EVERY:
+            self._told[failure] = (at, more + 1)
+            return
+        self._told.pop(failure, None)
+        if len(self._told) >= DIFFERENT:
+            del self._told[next(iter(self._told))]
+        self._told[failure] = (now, 0)
+        since = f" ({more} more like it in the last minute)" if more else ""
+        log.warning(
+            "event %s (%s) failed at attempt %d: %s%s%s",
+            event.id, event.type, attempts, type(error).__qualname__, since, _shown(error),
+        )  # fmt: skip
+
+
+def _shown(error: BaseException) -> str:
+    """The stack below our own frames, cause first, as Python prints it but for the texts of the exceptions."""
+    parts, seen = [], set[int]()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        frames = traceback.extract_tb(cause.__traceback__)
+        while len(frames) > 1 and frames[0].filename.startswith(OURS):
+            del frames[0]
+        if frames:
+            kind = type(cause)
+            lines = "".join(traceback.StackSummary.from_list(frames[-FRAMES:]).format())
+            parts.append(f"{lines}{kind.__module__}.{kind.__qualname__}")
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    return "".join(f"\n{part}" for part in reversed(parts))
