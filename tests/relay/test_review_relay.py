@@ -352,7 +352,7 @@ async def test_a_silence_is_not_the_end(sqlite: str, monkeypatch: pytest.MonkeyP
         node = relay._node
         assert node is not None
         await cancelled(node._instance._task)
-        node._source.alive_until = 0.0
+        node._source.pulse.alive_until = 0.0
         claims = 0
 
         async def counted(limit: int) -> list[Delivery]:
@@ -366,7 +366,7 @@ async def test_a_silence_is_not_the_end(sqlite: str, monkeypatch: pytest.MonkeyP
         while claims < 3:
             await asyncio.sleep(0.001)
         assert not draining.done()
-        node._source.alive_until = math.inf
+        node._source.pulse.alive_until = math.inf
         status = await draining
     assert (status.due, len(sink.sent)) == (0, 3)
 

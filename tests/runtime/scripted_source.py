@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -33,6 +34,7 @@ class ScriptedSource:
     def __init__(self, *, ordered: bool = False, clock: Clock = SYSTEM_CLOCK, lease: float = 30.0) -> None:
         self.ordered = ordered
         self.silent = False
+        self.pulse = self
         self.rows: dict[int, Row] = {}
         self.dead: dict[int, Row] = {}
         self.held: dict[str, int] = {}  # key -> seq of its failed head
@@ -49,6 +51,10 @@ class ScriptedSource:
         self.release_gate: asyncio.Event | None = None
         self._numbers = itertools.count(1)
         self._tokens = itertools.count(1000)
+
+    @property
+    def alive_until(self) -> float:
+        return -math.inf if self.silent else math.inf
 
     # -- what tests do ------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from ..drivers.spi import AsyncRunner
 from ..event import Event
 from ..ids import new_token
 from ..outcome import Dead, Done, RetryAt, Skip
-from ..runtime.work import Delivery, Settled
+from ..runtime.work import Alive, Delivery, Pulse, Settled
 from ..settings import Settings
 from ..store.inbox import InboxStore
 from ..store.inbox_claim import SUSPECT, Arrived, Past, Settling, Share, Wake
@@ -77,12 +77,12 @@ class InboxSource:
         self._writing = asyncio.Lock()
         self.ordered = order is not None
         self.owner = 0
-        self.alive_until = math.inf
+        self.pulse: Pulse = Alive()  # set by the instance service
         self.freed: Callable[[], None] = lambda: None
 
     @property
     def silent(self) -> bool:
-        return self._clock.monotonic() >= self.alive_until
+        return self._clock.monotonic() >= self.pulse.alive_until
 
     async def claim(self, limit: int, past: Collection[str] = ()) -> list[Delivery]:
         """Nothing means that nothing is due: not that all we looked at had to be held back, nor that a key has moved on

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Literal
 
 from ..clock import Clock
 from ..drivers.spi import AsyncRunner
-from ..errors import StoreError
 from ..lifecycle import Observers
 from ..retry import ExponentialBackoff, RetryPolicy
 from ..runtime.delivery import DeliveryEngine
-from ..runtime.service import FIRST_PAUSE, LONGEST_PAUSE
 from ..runtime.wakeups import Ears, Notifier
 from ..runtime.work import BatchHandler, Delivery, Handler
 from ..settings import Settings
 from ..store.spi import Claim, OutboxStore
+from .hand_over import HandOvers
 from .instance import InstanceService
 from .purge import PurgeService
 from .source import make_source
@@ -66,7 +65,7 @@ class Node:
             if settings.purge_retention or settings.purge_dead_retention
             else None
         )
-        self._background: set[asyncio.Task[None]] = set()
+        self._hand_overs = HandOvers(self.engine, self._source, clock, self._given_back)
         self._running = False
 
     async def start(self) -> None:
@@ -89,11 +88,15 @@ class Node:
             await self._purge.stop()
         await self._ears.stop()
         await self.engine.stop()
-        if self._background:
-            await asyncio.wait(self._background, timeout=1)
+        await self._hand_overs.stop()
         if self._notifier is not None:
             await self._notifier.stop()
         await self._instance.stop()
+
+    @property
+    def missing(self) -> int:
+        """Background tasks that ended and are not replaced yet."""
+        return self.engine.missing + self._instance.presence.missing
 
     @property
     def silent(self) -> bool:
@@ -129,9 +132,7 @@ class Node:
     def _take(self, hand_over: HandOver) -> None:
         claim = hand_over.claim
         if claim is None or hand_over.lease_end <= self._clock.monotonic():  # a transaction longer than the lease
-            self.engine.wake()
-            if self._notifier is not None:
-                self._notifier.soon()
+            self._given_back()
             return
         deliveries = [
             Delivery(event, seq, claim.token, 1, hand_over.lease_end, hot=True)
@@ -139,28 +140,12 @@ class Node:
             if event.deliver_at is None
         ]
         if deliveries:
-            self._spawn(self._verify_and_offer(deliveries))
+            self._hand_overs.take(deliveries)
         if len(deliveries) < len(hand_over.events):
             self.engine.wake()  # a delayed one may be due sooner than the poller thinks
 
-    async def _verify_and_offer(self, deliveries: Sequence[Delivery]) -> None:
-        """A commit does not prove that the rows exist: a savepoint or a rollback unseen may have taken them."""
-        pause = FIRST_PAUSE
-        while self._clock.monotonic() < deliveries[0].lease_end:  # later the poller has them
-            try:
-                refused = await self.engine.offer_verified(deliveries)
-                break
-            except StoreError:
-                await self._clock.sleep(pause)
-                pause = min(pause * 2, LONGEST_PAUSE)
-        else:
-            return
-        if refused:
-            await self._give_back(refused)
-
-    async def _give_back(self, refused: Sequence[Delivery]) -> None:
-        """The hot queue is full: free the rows, so that the poller here or elsewhere takes them at once."""
-        await self._source.release(refused)
+    def _given_back(self) -> None:
+        """There is something to claim, for this process and for others."""
         self.engine.wake()
         if self._notifier is not None:
             self._notifier.soon()
@@ -169,17 +154,6 @@ class Node:
         self.engine.expect()
         if self._notifier is not None:
             self._notifier.later()
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        async def guarded() -> None:
-            try:
-                await work
-            except Exception as error:
-                log.error("the hand-over after commit failed; the lease will run out: %s", error)
-
-        task = asyncio.create_task(guarded())
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
 
     async def _listen(self, ready: Callable[[], None], wake: Callable[[], None]) -> None:
         assert self._db.listen is not None

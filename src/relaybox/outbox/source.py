@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -18,7 +17,7 @@ from ..ids import key_hash, new_token, shard_of
 from ..lifecycle import KeysChosen, Observers
 from ..op import Op
 from ..outcome import DONE, Dead, Done, RetryAt, Skip
-from ..runtime.delivery import Delivery, Settled
+from ..runtime.work import Alive, Delivery, Pulse, Settled
 from ..settings import Settings
 from ..store.spi import (
     Claim,
@@ -63,7 +62,7 @@ class OutboxSource:
         self._claim_tx = self._tx
         self._codec: Codec = getattr(store, "codec", JSON_CODEC)  # not every store keeps one
         self.owner = 0
-        self.alive_until = math.inf  # set by each heartbeat: after it we may have been declared dead
+        self.pulse: Pulse = Alive()  # set by the instance service
         self.doubtful: list[Claim] = []  # asked for, no reply: the database may have made them
         self.freed: Callable[[], None] = lambda: None  # there may be something to claim; set by the instance service
 
@@ -73,7 +72,7 @@ class OutboxSource:
     @property
     def silent(self) -> bool:
         """Too long without a heartbeat (a pause, an outage): what we claim now might belong to nobody."""
-        return self._clock.monotonic() >= self.alive_until
+        return self._clock.monotonic() >= self.pulse.alive_until
 
     async def claim(self, limit: int, past: Collection[str] = ()) -> list[Delivery]:
         if self.silent:

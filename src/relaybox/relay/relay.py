@@ -67,6 +67,9 @@ class Delivering(Protocol):
     @property
     def silent(self) -> bool: ...
 
+    @property
+    def missing(self) -> int: ...
+
     async def stop(self) -> None: ...
 
 
@@ -206,6 +209,8 @@ class Relay:
             reasons.append("the event loop is stuck")
         elif self._node.silent:
             reasons.append("no heartbeat reaches the database")
+        elif self._node.missing:
+            reasons.append("a background task ended and is being replaced")
         if self.circuit is not None and self.circuit.reason is not None:
             reasons.append(f"{self.sink.name} is unavailable")
         return Health(live, not reasons, reasons)

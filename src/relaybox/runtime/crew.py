@@ -9,13 +9,14 @@ from typing import Any, Generic, TypeVar
 
 from ..clock import Clock
 from ..event import Event
-from ..lifecycle import CutOff, Observers, TaskEnded
+from ..lifecycle import CutOff, Observers
 from ..outcome import Dead, Outcome
 from ..retry import RetryPolicy
 from ..settings import Settings
 from .decide import decide
 from .failures import FailureLog
-from .service import FIRST_PAUSE, LONGEST_PAUSE, cancelled, forever
+from .loops import Loops
+from .service import cancelled
 
 log = logging.getLogger("relaybox")
 
@@ -57,7 +58,8 @@ class Crew(Generic[W]):
         """`silent`: others may hold this process for dead. `for_ever`: what keeps failing keeps its key waiting."""
         self.workers = workers
         self.stopping = asyncio.Event()
-        self.missing = 0  # tasks that ended and are not replaced yet
+        self._loops = Loops(observers, clock)
+        self.stop_loops = self._loops.stop
         # Nothing to look into up to so many attempts.
         self.calm = min(settings.max_attempts, max(2, settings.max_attempts // 2))
         self._work = work
@@ -68,56 +70,29 @@ class Crew(Generic[W]):
         self._clock = clock
         self._for_ever = for_ever
         self._failures = FailureLog(clock)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._loops: dict[str, asyncio.Task[None]] = {}
         self._sleepers: list[asyncio.Future[None]] = []
-        self._ended = 0  # tasks in a row that ended soon after their start
 
     # -- tasks ----------------------------------------------------------------------------------------
 
     def start(self, steps: dict[str, Callable[[], Awaitable[None]]], *, watched: bool) -> None:
         """The loops of the engine, and its workers."""
         for name, step in steps.items():
-            self._keep_loop(name, step)
+            self._loops.repeat(name, step)
         if watched and self._settings.handler_timeout is not None:
             limit = self._settings.handler_timeout.total_seconds()
-            self._keep_loop("watch", lambda: self._watch(limit))
+            self._loops.repeat("watch", lambda: self._watch(limit))
         for worker in self.workers:
-            self._keep_worker(worker)
+            self._loops.keep(worker, "worker", lambda worker=worker: self._begin(worker))  # type: ignore[misc]
 
-    def _keep_loop(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
-        task = self._hire(name, forever(name, step, self._observers, self._clock))
-        task.add_done_callback(lambda task: self._gone(name, task, lambda: self._keep_loop(name, step)))
-        self._loops[name] = task
-
-    def _keep_worker(self, worker: W) -> None:
+    async def _begin(self, worker: W) -> None:
         worker.timed_out, worker.calls = False, worker.calls + worker.calls % 2
-        worker.task = self._hire("worker", self._work(worker))
-        worker.task.add_done_callback(lambda task: self._gone("worker", task, lambda: self._keep_worker(worker)))
-        self._tasks.add(worker.task)
-        worker.task.add_done_callback(self._tasks.discard)
+        worker.task = asyncio.current_task()
+        await self._work(worker)
 
-    def _hire(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return asyncio.create_task(work, name=f"relaybox-{name}")
-
-    def _gone(self, name: str, task: asyncio.Task[None], again: Callable[[], None]) -> None:
-        """A task ended that should not have: it is told with its stack and replaced, a little later each time."""
-        if self.stopping.is_set():
-            return
-        error = None if task.cancelled() else task.exception()
-        if isinstance(error, (KeyboardInterrupt, SystemExit)):
-            return  # the program ends
-        log.error("the task %s ended unexpectedly and will be replaced", task.get_name(), exc_info=error)
-        self._observers(TaskEnded(name, "cancelled" if error is None else type(error).__name__))
-        self.missing += 1
-        pause = min(FIRST_PAUSE * 2**self._ended, LONGEST_PAUSE)
-        self._ended = min(self._ended + 1, 10)
-        task.get_loop().call_later(pause, self._replace, again)
-
-    def _replace(self, again: Callable[[], None]) -> None:
-        self.missing -= 1
-        if not self.stopping.is_set():
-            again()
+    @property
+    def missing(self) -> int:
+        """Tasks that ended and are not replaced yet."""
+        return self._loops.missing
 
     # -- workers --------------------------------------------------------------------------------------
 
@@ -203,16 +178,12 @@ class Crew(Generic[W]):
     async def stop(self, timeout: float) -> None:
         """Nothing more begins. What runs may finish; what takes longer is cancelled, and the log names it."""
         self.stopping.set()
+        self._loops.closing()
         self.wake(len(self._sleepers))
-        slow: set[asyncio.Task[None]] = set()
-        if self._tasks:
-            _, slow = await asyncio.wait(self._tasks, timeout=timeout)
+        running = [worker.task for worker in self.workers if worker.task is not None]
+        _, slow = await asyncio.wait(running, timeout=timeout) if running else ((), ())
         self._tell([event for worker in self.workers if worker.task in slow for event in worker.in_hand()], timeout)
         await cancelled(*slow)
-
-    async def stop_loops(self, *names: str) -> None:
-        """All of them, or those named."""
-        await cancelled(*[task for name, task in self._loops.items() if name in names or not names])
 
     def _tell(self, cut_off: Sequence[Event], timeout: float) -> None:
         if cut_off:

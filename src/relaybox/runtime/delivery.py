@@ -33,7 +33,7 @@ from .poller import QUIET, Poller
 from .renewer import Renewer
 from .reports import is_news, report
 from .settler import Settler
-from .work import BatchHandler, Delivery, Handler, Settled, Source
+from .work import BatchHandler, Delivery, Handler, Pulse, Settled, Source
 from .workers import Workers
 
 __all__ = ["Delivery", "DeliveryEngine", "Handler", "Settled", "Source"]
@@ -128,7 +128,7 @@ class DeliveryEngine:
         """Put committed events into the hot queue. Returns those that found no room."""
         if self._stopping:
             return deliveries
-        room = max(0, self._settings.hot_queue_capacity - (len(self._in_flight) - self._cold_in_flight))
+        room = self.hot_room
         accepted, refused = deliveries[:room], deliveries[room:]
         for delivery in accepted:
             if self._supersedes(delivery, self._in_flight.get(delivery.seq)):
@@ -137,9 +137,17 @@ class DeliveryEngine:
         self._workers.wake(len(accepted))
         if accepted and self._observers:
             self._observers(HotEnqueued(len(accepted)))
-        if refused:
-            self._observers(HotDropped(len(refused)))
-        return refused
+        return self.refuse(refused)
+
+    @property
+    def hot_room(self) -> int:
+        return max(0, self._settings.hot_queue_capacity - (len(self._in_flight) - self._cold_in_flight))
+
+    def refuse(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
+        """Committed events that found no room in the hot queue."""
+        if deliveries:
+            self._observers(HotDropped(len(deliveries)))
+        return deliveries
 
     async def offer_verified(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
         """The same for rows that a rolled-back savepoint may have taken away: ask the database first."""
@@ -147,8 +155,8 @@ class DeliveryEngine:
         return self.offer([delivery for delivery in deliveries if delivery.seq in exist])
 
     @property
-    def silent(self) -> bool:
-        return self._source.silent
+    def pulse(self) -> Pulse:
+        return self._source.pulse
 
     @property
     def blocks(self) -> bool:
@@ -172,6 +180,9 @@ class DeliveryEngine:
     async def _claim_step(self) -> None:
         if self._stopping:
             await self._loop.create_future()  # until stop() cancels this loop
+        if self._strays:  # first: they may come before what a claim brings
+            async with self._claim_or_block:
+                await self._return_strays()
         poller, capacity = self._poller, self._settings.cold_queue_capacity
         room = capacity - self._cold_in_flight
         if room < min(poller.portion, capacity // 4 or 1):
@@ -183,7 +194,7 @@ class DeliveryEngine:
         started = self._loop.time()
         past = self._lanes.crowded() if self._lanes.waiting > capacity // 2 else ()
         async with self._claim_or_block:
-            await self._return_strays()  # first: they may come before what this claim brings
+            await self._return_strays()
             claimed = await self._source.claim(limit, past)
             faults.hit("claim.after")
             self._enqueue(self._not_behind_strays(claimed))

@@ -19,6 +19,7 @@ from ..settings import Settings
 from . import crew
 from .crew import Crew
 from .stock import Handed, Portion, Stock, Taken
+from .work import Pulse
 
 YIELD_EVERY = 64  # events a worker runs before it lets the loop breathe
 
@@ -48,12 +49,6 @@ class RangeBatchHandler(Protocol):
     size: int  # most events in one call
 
     async def handle(self, batch: RangeBatch) -> None: ...
-
-
-class Pulse(Protocol):
-    """A sign of life as others see it."""
-
-    alive_until: float  # on the clock's monotonic time: later we may have been declared dead
 
 
 class Floor(Protocol):

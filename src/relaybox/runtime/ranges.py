@@ -28,11 +28,12 @@ from ..outcome import Dead, RetryAt
 from ..retry import RetryPolicy
 from ..settings import Settings
 from .poller import QUIET, Poller
-from .range_workers import Pulse, RangeBatchHandler, RangeHandler, RangeWorkers
+from .range_workers import RangeBatchHandler, RangeHandler, RangeWorkers
 from .renewer import Renewer
 from .reports import report
 from .settler import Settler
 from .stock import Stock, Taken
+from .work import Pulse
 
 log = logging.getLogger("relaybox")
 

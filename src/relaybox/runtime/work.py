@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import timedelta
 from typing import Any, Protocol, TypeAlias
@@ -45,10 +46,25 @@ class Delivery:
 Settled: TypeAlias = tuple[Delivery, Outcome]
 
 
+class Pulse(Protocol):
+    """A sign of life as others see it."""
+
+    alive_until: float  # on the clock's monotonic time: later this process may have been declared dead
+
+
+class Alive:
+    """For what nobody declares dead."""
+
+    alive_until = math.inf
+
+
 class Source(Protocol):
     """Where work comes from. Every method is one round trip; errors are raised, the engine retries."""
 
     ordered: bool
+
+    @property
+    def pulse(self) -> Pulse: ...
 
     @property
     def silent(self) -> bool:

@@ -15,7 +15,7 @@ from ..retry import RetryPolicy
 from ..settings import Settings
 from . import crew
 from .crew import Crew
-from .work import BatchHandler, Delivery, Handler
+from .work import BatchHandler, Delivery, Handler, Pulse
 
 YIELD_EVERY = 32  # events a worker runs before it lets the loop breathe
 
@@ -24,7 +24,7 @@ class Floor(Protocol):
     """What the engine is to its workers."""
 
     @property
-    def silent(self) -> bool: ...
+    def pulse(self) -> Pulse: ...
 
     @property
     def blocks(self) -> bool: ...
@@ -81,7 +81,7 @@ class Workers:
         self._crew = Crew(
             [Worker() for _ in range(settings.worker_count)],
             self._work if callable(handler) else self._work_batches,
-            lambda: floor.silent,
+            lambda: clock.monotonic() >= floor.pulse.alive_until,
             settings,
             retry,
             observers,
@@ -111,13 +111,6 @@ class Workers:
             await self._crew.sleep()
         return delivery
 
-    def _ours(self, delivery: Delivery) -> bool:
-        """Nothing starts after its lease ended by our own clock."""
-        if delivery.lease_end > self._clock.monotonic():
-            return True
-        self._floor.forget(delivery)
-        return False
-
     def _hopeless(self, delivery: Delivery) -> Outcome | None:
         """What is decided before any handler sees it."""
         return Skip("the event row is gone") if delivery.event.id is None else self._crew.hopeless(delivery.attempts)
@@ -125,18 +118,22 @@ class Workers:
     # -- one by one ---------------------------------------------------------------------------------
 
     async def _work(self, worker: Worker) -> None:
-        take, conclude = self._floor.take, self._floor.conclude
+        floor, monotonic = self._floor, self._clock.monotonic
+        take, conclude, pulse = floor.take, floor.conclude, floor.pulse
         if worker.current:  # the task before this one ended amid it
             self._floor.forget(worker.current[0])
         while True:
             delivery = take() or await self._next()
             if delivery is None:
                 return
-            if self._floor.silent:
+            now = monotonic()
+            if now >= pulse.alive_until:
                 await self.heard()
                 if self.stopping:
                     return
-            if not self._ours(delivery):
+                now = monotonic()
+            if now >= delivery.lease_end:  # nothing starts after its lease ended by our own clock
+                floor.forget(delivery)
                 continue
             worker.current = (delivery,)
             worker.calls += 1

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 from ..drivers.spi import AsyncRunner, Runner
 from ..errors import ConsumerGroupAlreadyExists, ConsumerGroupNotFound, StoreError
 from ..lifecycle import Alert, Replayed
-from ..outbox.instance import default_name
+from ..runtime.presence import default_name
 from ..store.life import GroupState, Verb
 from ..store.topics import (
     GroupOptions,

@@ -11,9 +11,9 @@ from typing import TypedDict
 
 from ..drivers.spi import AsyncRunner
 from ..errors import ConfigError, StoreError
-from ..outbox.instance import default_name
 from ..outbox.node import Node
 from ..retry import RetryPolicy
+from ..runtime.presence import default_name
 from ..runtime.range_workers import RangeBatchHandler, RangeHandler
 from ..runtime.ranges import RangeEngine
 from ..runtime.service import cancelled
@@ -212,6 +212,11 @@ class LogDelivery:
     @property
     def counts(self) -> Counts:
         return Counts(self.engine.processed, self.engine.failed, self._filtered())
+
+    @property
+    def missing(self) -> int:
+        """Background tasks that ended and are not replaced yet."""
+        return self.engine.missing
 
     @property
     def silent(self) -> bool:

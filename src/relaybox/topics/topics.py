@@ -19,7 +19,7 @@ from typing import Any, NoReturn, Unpack, overload
 from ..drivers.spi import AsyncRunner, Runner
 from ..errors import ConfigError, ConsumerGroupNotFound
 from ..op import Op
-from ..outbox.instance import default_name
+from ..runtime.presence import default_name
 from ..store.completion import Completion
 from ..store.spi import Migration
 from ..store.topics import TopicRow

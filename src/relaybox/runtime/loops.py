@@ -1,0 +1,68 @@
+"""Background tasks that must not end before they are told to: one that does is told, missed and replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from ..clock import Clock
+from ..lifecycle import Observers, TaskEnded
+from .service import FIRST_PAUSE, LONGEST_PAUSE, cancelled, forever
+
+log = logging.getLogger("relaybox")
+
+
+class Loops:
+    def __init__(self, observers: Observers, clock: Clock) -> None:
+        self.missing = 0  # tasks that ended and are not replaced yet
+        self._observers = observers
+        self._clock = clock
+        self._tasks: dict[object, asyncio.Task[None]] = {}
+        self._stopping = False
+        self._ended = 0
+
+    def repeat(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
+        """`step` again and again; what it raises is told and followed by a pause."""
+        self.keep(name, name, lambda: forever(name, step, self._observers, self._clock))
+
+    def keep(self, key: object, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        task = asyncio.create_task(work(), name=f"relaybox-{name}")
+        self._tasks[key] = task
+        task.add_done_callback(lambda task: self._gone(task, key, name, work))
+
+    def task(self, key: object) -> asyncio.Task[None] | None:
+        return self._tasks.get(key)
+
+    def closing(self) -> None:
+        """What ends from now on is not replaced."""
+        self._stopping = True
+
+    async def stop(self, *keys: object) -> None:
+        """Those of `keys`, or all."""
+        await cancelled(*[task for key, task in self._tasks.items() if key in keys or not keys])
+
+    async def close(self) -> None:
+        self.closing()
+        await self.stop()
+
+    def _gone(
+        self, task: asyncio.Task[None], key: object, name: str, work: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
+        if self._stopping:
+            return
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            return  # the program ends
+        log.error("the task %s ended unexpectedly and will be replaced", task.get_name(), exc_info=error)
+        self._observers(TaskEnded(name, "cancelled" if error is None else type(error).__name__))
+        self.missing += 1
+        pause = min(FIRST_PAUSE * 2**self._ended, LONGEST_PAUSE)  # a little later each time
+        self._ended = min(self._ended + 1, 10)
+        task.get_loop().call_later(pause, self._replace, key, name, work)
+
+    def _replace(self, key: object, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self.missing -= 1
+        if not self._stopping:
+            self.keep(key, name, work)

@@ -1,0 +1,112 @@
+"""One key with a long queue does not make the others wait: at default settings, on every engine and strategy."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from relaybox import AsyncOutbox, Event, Listeners, Settings
+from relaybox.relay import Relay
+from relaybox.sinks.spi import Features, Message
+from relaybox.testing.servers import require
+
+HOT = 2_500  # more than a process holds at once
+OTHERS = 40
+PAUSE = 0.005
+
+
+def url_for(engine: str, folder: Path) -> str:
+    if engine == "sqlite":
+        return f"sqlite:///{folder / 'hot.db'}"
+    return require("mariadb" if engine == "mysql" else "postgres-wheel", durable=False).create_database()
+
+
+async def fill(url: str) -> None:
+    outbox = AsyncOutbox(url)
+    await outbox.migrate()
+    hot = [Event("E", n, key="hot") for n in range(HOT)]
+    others = [Event("E", n, key=f"k{k}") for n in range(2) for k in range(OTHERS)]
+    async with outbox.transaction() as tx:
+        await outbox.write_all(tx, [*hot, *others])
+    await outbox.close()
+
+
+class Seen:
+    """What was delivered, by key, and how many of the hot key were when the first of each other was."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[str, list[int]] = defaultdict(list)
+        self.all_others = asyncio.Event()
+        self.waited: dict[str, int] = {}
+
+    def add(self, event: Event) -> None:
+        key = str(event.key)
+        self.waited.setdefault(key, len(self.by_key["hot"]))
+        self.by_key[key].append(event.payload)
+        if len(self.waited) == OTHERS + 1 and all(len(n) == 2 for k, n in self.by_key.items() if k != "hot"):
+            self.all_others.set()
+
+    async def check(self) -> None:
+        async with asyncio.timeout(60):
+            await self.all_others.wait()
+        first = min(waited for key, waited in self.waited.items() if key != "hot")
+        assert first < 200, f"{first} of the hot key went before any other"
+        assert all(numbers == sorted(numbers) for numbers in self.by_key.values())
+
+
+@pytest.mark.parametrize(
+    ("engine", "strategy"),
+    [
+        ("postgres", "shards"),
+        ("postgres", "advisory"),
+        ("postgres", "rows"),
+        ("mysql", "rows"),
+        ("sqlite", "shards"),
+    ],
+)
+async def test_ordered_delivery(engine: str, strategy: str, tmp_path: Path) -> None:
+    url, seen, listeners = url_for(engine, tmp_path), Seen(), Listeners()
+    await fill(url)
+
+    @listeners.on("E")
+    async def listen(event: Event) -> None:
+        await asyncio.sleep(PAUSE)
+        seen.add(event)
+
+    settings = Settings(order_strategy=strategy)  # type: ignore[arg-type]
+    async with AsyncOutbox.ordered(url, listeners, settings=settings):
+        await seen.check()
+
+
+class SlowSink:
+    """Takes `PAUSE` for each message it is given."""
+
+    name = "slow"
+
+    def __init__(self, seen: Seen, *, sequences: bool) -> None:
+        self.features = Features(keyed_order=True, dedup=False, sequences=sequences, batch=100)
+        self._seen = seen
+
+    async def open(self) -> None: ...
+
+    async def probe(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def publish(self, messages: list[Message]) -> list[None]:
+        for message in messages:
+            await asyncio.sleep(PAUSE)
+            self._seen.add(Event("E", int(message.body), key=message.key))
+        return [None] * len(messages)
+
+
+@pytest.mark.parametrize("sequences", [True, False])
+@pytest.mark.parametrize("engine", ["postgres", "sqlite"])
+async def test_relay(engine: str, sequences: bool, tmp_path: Path) -> None:
+    url, seen = url_for(engine, tmp_path), Seen()
+    await fill(url)
+    async with Relay(url, SlowSink(seen, sequences=sequences), to="there"):  # type: ignore[arg-type]
+        await seen.check()
