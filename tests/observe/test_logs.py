@@ -16,6 +16,7 @@ from relaybox.lifecycle import (
     Claimed,
     ClaimLost,
     Cleaned,
+    CutOff,
     Delivered,
     Depths,
     Detected,
@@ -34,7 +35,9 @@ from relaybox.lifecycle import (
     Replayed,
     Retried,
     Standing,
+    Stuck,
     TakenOver,
+    TaskEnded,
     WakeUps,
     Written,
 )
@@ -47,6 +50,9 @@ LEVELS: list[tuple[Fact, int]] = [
     (Written(1), logging.DEBUG),
     (HotEnqueued(1), logging.DEBUG),
     (HotDropped(3), logging.WARNING),
+    (CutOff(2, "drain_timeout"), logging.WARNING),
+    (Stuck("id", "T", 11, timedelta(0), "E"), logging.ERROR),
+    (TaskEnded("worker", "E"), logging.ERROR),
     (Claimed(1, 0.1), logging.DEBUG),
     (Delivered(1), logging.DEBUG),
     (RETRIED, logging.INFO),
@@ -158,6 +164,7 @@ def test_deaths_and_drops_are_logged_even_when_nobody_watches(watched: bool, rec
         observers(fact)
     assert [(record.name, record.levelno) for record in records] == [
         ("relaybox", logging.WARNING),
+        ("relaybox", logging.ERROR),
         ("relaybox", logging.ERROR),
         ("relaybox", logging.CRITICAL),
         ("relaybox", logging.WARNING),

@@ -13,6 +13,7 @@ from relaybox.errors import ConnectionLost
 from relaybox.lifecycle import (
     Claimed,
     ClaimLost,
+    CutOff,
     Delivered,
     Depths,
     Died,
@@ -24,7 +25,9 @@ from relaybox.lifecycle import (
     Released,
     Replayed,
     Retried,
+    Stuck,
     TakenOver,
+    TaskEnded,
     WakeUps,
     Written,
 )
@@ -86,6 +89,19 @@ def test_labels(registry: CollectorRegistry, fact: Fact, name: str, labels: dict
     observer(fact)
     observer(fact)
     assert registry.get_sample_value(name, labels) == 2
+
+
+@pytest.mark.parametrize(
+    ("fact", "name", "label", "value"),
+    [
+        (Stuck("id", "T", 11, timedelta(0), "E"), "outbox_dispatch_stuck_total", {"event_type": "T"}, 1),
+        (CutOff(2, "drain_timeout"), "outbox_dispatch_cut_off_total", {"limit": "drain_timeout"}, 2),
+        (TaskEnded("worker", "E"), "outbox_tasks_ended_total", {"task": "worker"}, 1),
+    ],
+)
+def test_values_by_label(registry: CollectorRegistry, fact: Fact, name: str, label: dict[str, str], value: float) -> None:
+    PrometheusObserver(registry=registry)(fact)
+    assert registry.get_sample_value(name, label) == value
 
 
 def test_prefix_and_two_observers_in_one_registry(registry: CollectorRegistry) -> None:

@@ -21,7 +21,7 @@ from ..drivers.spi import AsyncRunner
 from ..errors import ConfigError
 from ..lifecycle import Alert, Observers
 from ..op import Op
-from ..runtime.service import cancelled, forever
+from ..runtime.loops import Loops
 from ..settings import Settings
 from ..store.inbox import InboxStore
 from ..store.inbox_alerts import Letter
@@ -125,19 +125,17 @@ class AlertService:
         self._observers = observers
         self._clock = clock
         self._looking = asyncio.Lock()
-        self._task: asyncio.Task[None] | None = None
+        self._loops = Loops(observers, clock)
 
     def start(self) -> None:
-        self._task = asyncio.create_task(
-            forever("alerts", self._step, self._observers, self._clock), name="relaybox-alerts"
-        )
+        self._loops.repeat("alerts", self._step)
 
     async def stop(self) -> None:
         """What counts as told is told first, unless the database takes its time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE):
                 await self._looking.acquire()
-        await cancelled(self._task)
+        await self._loops.close()
 
     async def _step(self) -> None:
         await self._clock.sleep(self._alerting.interval.total_seconds())

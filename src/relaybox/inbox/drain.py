@@ -7,7 +7,6 @@ Draining ends no sequence: the next number of a key is kept in its state, not in
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,7 +18,7 @@ from ..drivers.spi import AsyncRunner
 from ..errors import ConfigError
 from ..lifecycle import Observers, Purged
 from ..op import Op
-from ..runtime.service import cancelled, forever
+from ..runtime.loops import Loops
 from ..settings import Settings
 from ..store.inbox import InboxStore
 
@@ -113,15 +112,13 @@ class DrainService:
         self._observers = observers
         self._clock = clock
         self._next = clock.monotonic()  # drain, and not only fold
-        self._task: asyncio.Task[None] | None = None
+        self._loops = Loops(observers, clock)
 
     def start(self) -> None:
-        self._task = asyncio.create_task(
-            forever("drain", self._step, self._observers, self._clock), name="relaybox-drain"
-        )
+        self._loops.repeat("drain", self._step)
 
     async def stop(self) -> None:
-        await cancelled(self._task)
+        await self._loops.close()
 
     async def _step(self) -> None:
         retention, interval = self._retention, self._retention.interval.total_seconds()

@@ -185,6 +185,8 @@ class AsyncProcessor:
 
     async def stop(self) -> None:
         """Let running handlers finish within drain_timeout, give the rest back, sign off. Safe to repeat."""
+        if self.engine is not None:
+            self.engine.halt()
         await self._closing.aclose()
 
     async def drained(self) -> Processed:

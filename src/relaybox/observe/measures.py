@@ -19,6 +19,7 @@ from ..lifecycle import (
     Claimed,
     ClaimLost,
     Cleaned,
+    CutOff,
     Delivered,
     Depths,
     Detected,
@@ -36,7 +37,9 @@ from ..lifecycle import (
     Replayed,
     Retried,
     Standing,
+    Stuck,
     TakenOver,
+    TaskEnded,
     WakeUps,
     Written,
 )
@@ -96,6 +99,10 @@ MEASURES: Final = (
     ),
     Measure(Delivered, "counter", "dispatch.success", "events delivered and settled", _count),
     Measure(Retried, "counter", "dispatch.failure", "failed attempts that will be repeated", _one, "event_type"),
+    Measure(Stuck, "counter", "dispatch.stuck", "failed attempts beyond max_attempts: a key waits", _one, "event_type"),
+    Measure(
+        CutOff, "counter", "dispatch.cut_off", "events whose handler was cancelled: it ran too long", _count, "limit"
+    ),
     Measure(Died, "counter", "dispatch.dead", "events that became dead letters", _one, "event_type"),
     Measure(ClaimLost, "counter", "claim.lost", "events whose claim had ended or gone to another process", _count),
     Measure(Released, "counter", "released", "claimed events given back undelivered", _count),
@@ -166,6 +173,9 @@ MEASURES: Final = (
     Measure(Standing, "gauge", "horizon.seconds", "age of the oldest open transaction; 0: none is open", _horizon),
     Measure(
         LoopFailed, "counter", "loop.failures", "errors in background loops, each followed by another try", _one, "loop"
+    ),
+    Measure(
+        TaskEnded, "counter", "tasks.ended", "background tasks that ended unexpectedly and were replaced", _one, "task"
     ),
     Measure(
         WakeUps,

@@ -79,11 +79,16 @@ class Node:
             self._purge.start()
         self._running = True
 
+    def halt(self) -> None:
+        """Begin nothing more. Comes before whatever else is to be stopped."""
+        self.engine.halt()
+
     async def stop(self) -> None:
         """Purge, ears, engine (drains), then sign off: each may still need the next."""
         if not self._running:
             return
         self._running = False
+        self.engine.halt()
         if self._purge is not None:
             await self._purge.stop()
         await self._ears.stop()

@@ -504,6 +504,8 @@ class AsyncOutbox(_Shared):
         if self._closed:
             return
         self._closed = True
+        if self._node is not None:
+            self._node.halt()
         if "topics" in self.__dict__:  # somebody asked for them
             await self.topics.close()
         if self._purger is not None:

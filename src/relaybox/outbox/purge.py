@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -13,7 +12,7 @@ from ..drivers.spi import AsyncRunner
 from ..errors import ServiceClosed
 from ..lifecycle import Observers, Purged
 from ..op import Op
-from ..runtime.service import cancelled, forever
+from ..runtime.loops import Loops
 from ..settings import Settings
 from ..store.spi import OutboxStore, Purge
 
@@ -92,19 +91,17 @@ class PurgeService:
         self._observers = observers
         self._clock = clock
         self._by_age = by_age
-        self._task: asyncio.Task[None] | None = None
+        self._loops = Loops(observers, clock)
         self._closed = False
 
     def start(self) -> None:
         if self._closed:
             raise ServiceClosed("this purge service was stopped; make a new one")
-        self._task = asyncio.create_task(
-            forever("purge", self._step, self._observers, self._clock), name="relaybox-purge"
-        )
+        self._loops.repeat("purge", self._step)
 
     async def stop(self) -> None:
         self._closed = True
-        await cancelled(self._task)
+        await self._loops.close()
 
     async def _step(self) -> None:
         await self.run_once()

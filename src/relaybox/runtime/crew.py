@@ -175,11 +175,15 @@ class Crew(Generic[W]):
 
     # -- stop -----------------------------------------------------------------------------------------
 
-    async def stop(self, timeout: float) -> None:
-        """Nothing more begins. What runs may finish; what takes longer is cancelled, and the log names it."""
+    def halt(self) -> None:
+        """Nothing more begins."""
         self.stopping.set()
         self._loops.closing()
         self.wake(len(self._sleepers))
+
+    async def stop(self, timeout: float) -> None:
+        """What runs may finish; what takes longer is cancelled, and the log names it."""
+        self.halt()
         running = [worker.task for worker in self.workers if worker.task is not None]
         _, slow = await asyncio.wait(running, timeout=timeout) if running else ((), ())
         self._tell([event for worker in self.workers if worker.task in slow for event in worker.in_hand()], timeout)

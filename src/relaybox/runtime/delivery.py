@@ -96,13 +96,19 @@ class DeliveryEngine:
         self._started = True
         self._workers.start(steps)
 
-    async def stop(self) -> None:
-        """Begin nothing more, let what runs finish within drain_timeout, settle, release the rest."""
-        if self._stopping or not self._started:
-            return
+    def halt(self) -> None:
+        """Begin nothing more. Comes before whatever else is to be stopped."""
         self._stopping = True
         self._hot.clear()
         self._cold.clear()
+        self._workers.halt()
+
+    async def stop(self) -> None:
+        """Begin nothing more, let what runs finish within drain_timeout, settle, release the rest."""
+        if not self._started:
+            return
+        self._started = False
+        self.halt()
         drain = self._settings.drain_timeout.total_seconds()
         deadline = self._loop.time() + drain
         await self._workers.stop(drain)

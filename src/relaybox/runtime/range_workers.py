@@ -113,6 +113,7 @@ class RangeWorkers:
         )
         self.calm = self._crew.calm
         self.wake = self._crew.wake
+        self.halt = self._crew.halt
         self.stop = self._crew.stop
         self.stop_loops = self._crew.stop_loops
         self.heard = self._crew.heard

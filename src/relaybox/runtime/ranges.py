@@ -117,7 +117,7 @@ class RangeEngine:
         self._alone: Taken | None = None
         self._wary = False  # among the parked is one that may kill its process: it runs alone
         self._writing = asyncio.Lock()  # settling and renewing lock the same rows
-        self._started = self._stopping = False
+        self._started = False
         self.processed = 0
         self.failed = 0
         self._workers = RangeWorkers(self, self._stock, handler, settings, retry, observers, clock)
@@ -131,11 +131,17 @@ class RangeEngine:
             {"claim": self._claim_step, "settle": self._settler.step, "renew": self._renewer.step},
         )
 
+    def halt(self) -> None:
+        """Begin nothing more. Comes before whatever else is to be stopped."""
+        self._stock.closed = True
+        self._workers.halt()
+
     async def stop(self) -> None:
-        """Start nothing more, let running handlers finish within drain_timeout, settle, give the rest back."""
-        if self._stopping or not self._started:
+        """Begin nothing more, let what runs finish within drain_timeout, settle, give the rest back."""
+        if not self._started:
             return
-        self._stopping = self._stock.closed = True
+        self._started = False
+        self.halt()
         drain = self._settings.drain_timeout.total_seconds()
         deadline = self._loop.time() + drain
         await self._workers.stop(drain)

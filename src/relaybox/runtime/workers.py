@@ -89,6 +89,7 @@ class Workers:
             for_ever=floor.blocks,
         )
         self.wake = self._crew.wake
+        self.halt = self._crew.halt
         self.stop = self._crew.stop
         self.stop_loops = self._crew.stop_loops
         self.heard = self._crew.heard

@@ -131,8 +131,12 @@ class LogDelivery:
         )
         return source, engine
 
+    def halt(self) -> None:
+        self.engine.halt()
+
     async def stop(self) -> None:
         """Ears, engine (drains and gives back), then sign off: each may still need the next."""
+        self.halt()
         await cancelled(self._looking)
         await self._ears.stop()
         await self.engine.stop()
@@ -216,7 +220,7 @@ class LogDelivery:
     @property
     def missing(self) -> int:
         """Background tasks that ended and are not replaced yet."""
-        return self.engine.missing
+        return self.engine.missing + self._home.heartbeats.missing
 
     @property
     def silent(self) -> bool:
@@ -263,6 +267,9 @@ class RowDelivery:
 
     async def start(self) -> None:
         await self._node.start()
+
+    def halt(self) -> None:
+        self._node.halt()
 
     async def stop(self) -> None:
         await self._node.stop()

@@ -157,6 +157,11 @@ class Group:
         if isinstance(self._delivering, LogDelivery):
             self._delivering.turned(self._row)
 
+    def halt(self) -> None:
+        """Begin nothing more here; `close` does it too."""
+        if self._delivering is not None:
+            self._delivering.halt()
+
     async def close(self) -> None:
         """Finish what runs, give back the rest, leave. The group stays subscribed. Safe to repeat."""
         if not self._closed:

@@ -18,7 +18,9 @@ from ..clock import Clock
 from ..drivers import open_async
 from ..lifecycle import LoopFailed, Observers
 from ..op import Op
-from ..runtime.service import cancelled, is_cancelled
+from ..runtime.loops import Loops
+from ..runtime.presence import BEATS
+from ..runtime.service import is_cancelled
 from ..settings import Settings
 from ..store.life import GroupState
 from ..store.topics import Beat, GroupRow, TopicStore
@@ -26,7 +28,6 @@ from ..store.topics import Beat, GroupRow, TopicStore
 log = logging.getLogger("relaybox")
 
 CONNECTIONS = 2
-BEATS = 5  # per time to live
 FIRST_PAUSE = 0.05
 
 Told = Callable[[GroupState], None]
@@ -106,7 +107,7 @@ class Heartbeats:
         self.clock = clock
         self._observers = observers
         self._members: dict[int, Membership] = {}
-        self._task: asyncio.Task[None] | None = None
+        self._loops = Loops(observers, clock)
         self._pause = FIRST_PAUSE
         self.held = False  # for tests of crashes: members stay and work, but nobody hears of them
 
@@ -124,8 +125,8 @@ class Heartbeats:
         membership = Membership(self, group, name, told, lost, alive)
         membership.member, membership.alive_until = await self._enter(membership)
         self._members[membership.member] = membership
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._forever(), name="relaybox-heartbeats")
+        if self._loops.task(self) is None:
+            self._loops.keep(self, "heartbeats", self._forever)
         return membership
 
     async def leave(self, membership: Membership) -> None:
@@ -136,13 +137,18 @@ class Heartbeats:
 
     async def close(self) -> None:
         """Leaves with every member that is still here; no group is cancelled by that."""
-        await cancelled(self._task)
+        await self._loops.close()
         for membership in list(self._members.values()):
             try:
                 await self.leave(membership)
             except Exception as error:
                 log.error("could not sign off from group %s; it will expire: %s", membership.group.name, error)
         await self._db.close()
+
+    @property
+    def missing(self) -> int:
+        """Background tasks that ended and are not replaced yet."""
+        return self._loops.missing
 
     # -- the loop ---------------------------------------------------------------------------------
 

@@ -192,6 +192,8 @@ class AsyncTopics:
 
     async def close(self) -> None:
         """Leave all groups; `AsyncOutbox.close()` does it."""
+        for made in self._made:  # all of them, before the first one is waited for
+            made.halt()
         while self._made:
             await self._made.pop().close()
         await self._home.close()

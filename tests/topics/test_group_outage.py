@@ -1,0 +1,61 @@
+"""A push group and a database that is away for longer than every timeout of the group."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from relaybox import AsyncOutbox, Event, Settings, Topic
+from relaybox.lifecycle import TaskEnded
+from relaybox.testing import Probe
+from relaybox.testing.servers import require
+from relaybox.testing.servers.gate import TcpGate
+from relaybox.topics.start import StartFrom
+
+SETTINGS = Settings(
+    handler_timeout=timedelta(milliseconds=200),
+    instance_ttl=timedelta(seconds=1),
+    lease=timedelta(seconds=3),
+    worker_count=4,
+)
+OUTAGE = 2.5  # seconds: the process is silent after one, and each worker then waits with an event in hand
+EVENTS = 300
+
+
+@pytest.mark.parametrize("batch", [None, 5])
+async def test_a_group_delivers_again_after_the_outage(batch: int | None) -> None:
+    url = require("postgres-wheel", durable=False).create_database()
+    probe, seen, begun = Probe(), Counter[int](), asyncio.Event()
+    writer = AsyncOutbox(url)
+    await writer.migrate()
+    await writer.topics.configure(Topic.pub_sub("orders"))
+
+    async def handle(given: Any) -> None:
+        events: list[Event] = given if isinstance(given, list) else [given]
+        begun.set()
+        await asyncio.sleep(0.03)
+        seen.update([event.payload for event in events])
+
+    with TcpGate(urlsplit(url).port or 5432) as gate:
+        async with asyncio.timeout(60), AsyncOutbox(gate.through(url), settings=SETTINGS, observers=[probe]) as box:
+            group = box.topics.group("mailer", "orders", batch=batch)
+            group.add_consumer("one", handle)
+            await group.start(StartFrom.earliest())
+            async with writer.transaction() as tx:
+                await writer.write_all(tx, [Event("E", n, topic="orders", key=f"k{n}") for n in range(EVENTS)])
+            await begun.wait()
+            gate.refuse()
+            await asyncio.sleep(OUTAGE)
+            before = len(seen)
+            gate.open()
+            while len(seen) < EVENTS:
+                await asyncio.sleep(0.01)
+            assert before < EVENTS
+            assert not probe.of(TaskEnded)
+            await group.close()
+    await writer.close()
