@@ -92,16 +92,18 @@ def test_labels(registry: CollectorRegistry, fact: Fact, name: str, labels: dict
 
 
 @pytest.mark.parametrize(
-    ("fact", "name", "label", "value"),
+    ("fact", "name", "label", "count"),
     [
         (Stuck("id", "T", 11, timedelta(0), "E"), "outbox_dispatch_stuck_total", {"event_type": "T"}, 1),
         (CutOff(2, "drain_timeout"), "outbox_dispatch_cut_off_total", {"limit": "drain_timeout"}, 2),
         (TaskEnded("worker", "E"), "outbox_tasks_ended_total", {"task": "worker"}, 1),
     ],
 )
-def test_values_by_label(registry: CollectorRegistry, fact: Fact, name: str, label: dict[str, str], value: float) -> None:
+def test_counts_by_label(
+    registry: CollectorRegistry, fact: Fact, name: str, label: dict[str, str], count: float
+) -> None:
     PrometheusObserver(registry=registry)(fact)
-    assert registry.get_sample_value(name, label) == value
+    assert registry.get_sample_value(name, label) == count
 
 
 def test_prefix_and_two_observers_in_one_registry(registry: CollectorRegistry) -> None:
