@@ -54,7 +54,7 @@ async def test_block_retries_for_ever_and_the_key_waits(pg: str, probe: Probe, s
     chosen = settings(order_strategy=strategy, max_attempts=2, on_exhausted="block")
     async with Relay(pg, sink, to="x", observers=[probe], settings=chosen):
         await probe.wait(Delivered, OTHERS, timeout=20)
-        await probe.wait(Retried, 6)
+        await probe.wait(Retried, 4)
         assert probe.of(Died) == []
         assert "bad" not in sink.by_key()
         with Outbox(pg) as box:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from datetime import timedelta
 from typing import Any
@@ -351,14 +351,14 @@ async def test_a_silence_is_not_the_end(sqlite: str, monkeypatch: pytest.MonkeyP
         await relay.drained()
         node = relay._node
         assert node is not None
-        await cancelled(node._instance._task)
+        await node._instance.presence._loops.close()
         node._source.pulse.alive_until = 0.0
         claims = 0
 
-        async def counted(limit: int) -> list[Delivery]:
+        async def counted(limit: int, past: Collection[str] = ()) -> list[Delivery]:
             nonlocal claims
             claims += 1
-            return await OrderedSource.claim(node._source, limit)  # type: ignore[arg-type]
+            return await OrderedSource.claim(node._source, limit, past)  # type: ignore[arg-type]
 
         monkeypatch.setattr(node._source, "claim", counted)
         await asyncio.to_thread(write, sqlite, *of_key("a", 3))

@@ -87,7 +87,7 @@ class InboxSource:
     async def claim(self, limit: int, past: Collection[str] = ()) -> list[Delivery]:
         """Nothing means that nothing is due: not that all we looked at had to be held back, nor that a key has moved on
         meanwhile."""
-        limit = int(min(limit, self._left))
+        limit = 0 if past else int(min(limit, self._left))  # others come by arrival: nothing until there is room
         while not self.silent and limit > 0 and self._suspect is None:
             moved = self._moved
             messages, more = await self._claim(limit)
