@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from relaybox import AsyncOutbox, Event, Listeners, Settings
+from relaybox import AsyncOutbox, Event, Listeners, Settings, Topic
+from relaybox.inbox import AsyncInbox, Order
 from relaybox.relay import Relay
 from relaybox.sinks.spi import Features, Message
 from relaybox.testing.servers import require
+from relaybox.topics.start import StartFrom
 
-HOT = 2_500  # more than a process holds at once
+HOT = 6_000  # more than a process holds at once
 OTHERS = 40
 PAUSE = 0.005
 
@@ -40,18 +42,24 @@ class Seen:
     def __init__(self) -> None:
         self.by_key: dict[str, list[int]] = defaultdict(list)
         self.all_others = asyncio.Event()
+        self.first_other = asyncio.Event()
         self.waited: dict[str, int] = {}
 
     def add(self, event: Event) -> None:
         key = str(event.key)
         self.waited.setdefault(key, len(self.by_key["hot"]))
         self.by_key[key].append(event.payload)
+        if key != "hot":
+            self.first_other.set()
         if len(self.waited) == OTHERS + 1 and all(len(n) == 2 for k, n in self.by_key.items() if k != "hot"):
             self.all_others.set()
 
     async def check(self) -> None:
         async with asyncio.timeout(60):
             await self.all_others.wait()
+        self.check_first()
+
+    def check_first(self) -> None:
         first = min(waited for key, waited in self.waited.items() if key != "hot")
         assert first < 200, f"{first} of the hot key went before any other"
         assert all(numbers == sorted(numbers) for numbers in self.by_key.values())
@@ -110,3 +118,48 @@ async def test_relay(engine: str, sequences: bool, tmp_path: Path) -> None:
     await fill(url)
     async with Relay(url, SlowSink(seen, sequences=sequences), to="there"):  # type: ignore[arg-type]
         await seen.check()
+
+
+async def test_ordered_group() -> None:
+    url, seen = require("postgres-wheel", durable=False).create_database(), Seen()
+    outbox = AsyncOutbox(url)
+    await outbox.migrate()
+    await outbox.topics.configure(Topic.pub_sub("orders"))
+    hot = [Event("E", n, key="hot", topic="orders") for n in range(HOT)]
+    others = [Event("E", n, key=f"k{k}", topic="orders") for n in range(2) for k in range(OTHERS)]
+    async with outbox.transaction() as tx:
+        await outbox.write_all(tx, [*hot, *others])
+
+    async def handle(event: Event) -> None:
+        await asyncio.sleep(PAUSE)
+        seen.add(event)
+
+    group = outbox.topics.group("mailer", "orders")
+    group.add_consumer("one", handle)
+    await group.start(StartFrom.earliest())
+    async with asyncio.timeout(60):
+        await seen.first_other.wait()
+    seen.check_first()
+    await outbox.close()
+
+
+@pytest.mark.parametrize("engine", ["postgres", "sqlite", "mysql"])
+async def test_ordered_inbox(engine: str, tmp_path: Path) -> None:
+    """Smaller: each message costs a transaction."""
+    url, seen = url_for(engine, tmp_path), Seen()
+    inbox = AsyncInbox(url, order=Order())
+    await inbox.migrate()
+    hot = [("hot", n) for n in range(1, 1_200)]
+    others = [(f"k{k}", n) for n in (1, 2) for k in range(OTHERS)]
+    numbered = [Event("E", n, key=key, headers={"sequence": str(n)}) for key, n in [*hot, *others]]
+    for start in range(0, len(numbered), 100):
+        await inbox.accept_all(None, numbered[start : start + 100])
+
+    async def handle(event: Event, handle: object) -> None:
+        await asyncio.sleep(PAUSE)
+        seen.add(event)
+
+    settings = Settings(cold_queue_capacity=200, worker_count=4)
+    async with inbox.processor(handle, settings=settings):
+        await seen.check()
+    await inbox.close()

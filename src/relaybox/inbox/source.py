@@ -15,7 +15,7 @@ from typing import assert_never
 from ..clock import Clock
 from ..drivers.spi import AsyncRunner
 from ..event import Event
-from ..ids import new_token
+from ..ids import key_hash, new_token
 from ..outcome import Dead, Done, RetryAt, Skip
 from ..runtime.work import Alive, Delivery, Pulse, Settled
 from ..settings import Settings
@@ -87,15 +87,15 @@ class InboxSource:
     async def claim(self, limit: int, past: Collection[str] = ()) -> list[Delivery]:
         """Nothing means that nothing is due: not that all we looked at had to be held back, nor that a key has moved on
         meanwhile."""
-        limit = 0 if past else int(min(limit, self._left))  # others come by arrival: nothing until there is room
+        limit, full = int(min(limit, self._left)), frozenset(map(key_hash, past))
         while not self.silent and limit > 0 and self._suspect is None:
             moved = self._moved
-            messages, more = await self._claim(limit)
+            messages, more = await self._claim(limit, full)
             if messages or not (more or moved != self._moved):
                 return messages
         return []
 
-    async def _claim(self, limit: int) -> tuple[list[Delivery], bool]:
+    async def _claim(self, limit: int, full: Collection[int]) -> tuple[list[Delivery], bool]:
         loop = asyncio.get_running_loop()
         await asyncio.sleep(max(0.0, self._not_before - loop.time()))
         now = self._clock.database_now()
@@ -107,7 +107,7 @@ class InboxSource:
         self._doubtful.append(claim)
         order, priority = self._order, self._priority
         arrived, more = await self._db.run(
-            self._store.claim_messages(claim, limit, now, share=self._share, order=order, priority=priority),
+            self._store.claim_messages(claim, limit, now, share=self._share, order=order, priority=priority, full=full),
             tx=not self._store.claims_at_once(order, priority),
         )
         self._doubtful.clear()

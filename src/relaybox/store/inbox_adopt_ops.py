@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from importlib import import_module
 from types import MappingProxyType
@@ -124,13 +124,13 @@ class InboxAdopted(InboxMeta, InboxAlerts, InboxBury, InboxOperate):
     # -- claim ------------------------------------------------------------------------------------
 
     def _pick(
-        self, limit: int, share: Share, priority: Priority | None, now: datetime | None
+        self, limit: int, share: Share, priority: Priority | None, now: datetime | None, full: Collection[int]
     ) -> Op[Sequence[tuple[int, int]]]:
         if self.adoption is None:
-            return (yield from super()._pick(limit, share, priority, now))
+            return (yield from super()._pick(limit, share, priority, now, full))
         looked = False
         while True:
-            picked = yield from super()._pick(limit, share, priority, now)
+            picked = yield from super()._pick(limit, share, priority, now, full)
             if len(picked) < limit and not looked:
                 looked = True
                 if (yield from self.pick_up(now)):

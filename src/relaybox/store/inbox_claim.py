@@ -10,7 +10,7 @@ renewal nor a take-over waits for a handler, and a slow one loses nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -97,9 +97,12 @@ class InboxClaims(InboxJournal):
         share: Share,
         order: Order | None = None,
         priority: Priority | None = None,
+        full: Collection[int] = (),
     ) -> Op[tuple[list[Arrived], bool]]:
-        """Those of a key in the order of their numbers; and whether there may be more. Needs a transaction."""
-        picked = yield from self._pick(limit if order is None else max(limit, LOOK_AT), share, priority, now)
+        """Those of a key in the order of their numbers, and whether there may be more. An ordered one gives nothing of
+        the keys that are `full` (their hashes). Needs a transaction."""
+        look_at = limit if order is None else max(limit, LOOK_AT)
+        picked = yield from self._pick(look_at, share, priority, now, full)
         if not picked:
             return [], False
         seqs: Sequence[int] = _together(picked)
@@ -112,9 +115,10 @@ class InboxClaims(InboxJournal):
         return (yield from self._take(claim, seqs, now)), True
 
     def _pick(
-        self, limit: int, share: Share, priority: Priority | None, now: datetime | None
+        self, limit: int, share: Share, priority: Priority | None, now: datetime | None, full: Collection[int]
     ) -> Op[Sequence[tuple[int, int]]]:
         values = {"limit": limit, "now": self.to_time(now), "worker": share.worker, "workers": share.workers}
+        values["full"] = self.numbers(sorted(full))
         if priority is None:
             return (yield self.sql["inbox.claim.pick"].bind(**values)).rows
         waiting = {}

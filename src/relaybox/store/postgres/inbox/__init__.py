@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, ClassVar
 
@@ -94,9 +94,11 @@ class PostgresInboxStore(InboxStore, PostgresStore):
         share: Share,
         order: Order | None = None,
         priority: Priority | None = None,
+        full: Collection[int] = (),
     ) -> Op[tuple[list[Arrived], bool]]:
         if not self.claims_at_once(order, priority):
-            return (yield from super().claim_messages(claim, limit, now, share=share, order=order, priority=priority))
+            claimed = super().claim_messages(claim, limit, now, share=share, order=order, priority=priority, full=full)
+            return (yield from claimed)
         result = yield self.sql["inbox.claim"].bind(
             **self._claim(claim, limit, now), worker=share.worker, workers=share.workers, suspect=SUSPECT
         )

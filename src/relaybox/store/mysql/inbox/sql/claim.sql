@@ -1,8 +1,9 @@
 -- name: inbox.claim.pick -> rows
--- The longest-due rows, locked; others pass over them. With :workers only the keys of one worker's share. FORCE INDEX,
--- because a sort would lock the whole table.
+-- The longest-due rows, locked; others pass over them. With :workers only the keys of one worker's share; keys that
+-- are :full are passed over. FORCE INDEX, because a sort would lock the whole table.
 SELECT seq, strikes FROM {pending} FORCE INDEX ({pending_name}_due)
 WHERE due <= {clock} AND (:workers = 1 OR (key_hash >> 32) % :workers = :worker)
+  AND NOT json_contains(:full, cast(key_hash AS char))
 ORDER BY due, seq LIMIT :limit FOR UPDATE SKIP LOCKED
 
 -- name: inbox.claim.ranked -> rows
@@ -10,6 +11,7 @@ ORDER BY due, seq LIMIT :limit FOR UPDATE SKIP LOCKED
 -- priorities is locked after.
 SELECT seq, timestampdiff(MICROSECOND, due, {clock}) / 1000000e0 FROM {pending} FORCE INDEX ({pending_name}_prio)
 WHERE priority = :priority AND due <= {clock} AND (:workers = 1 OR (key_hash >> 32) % :workers = :worker)
+  AND NOT json_contains(:full, cast(key_hash AS char))
 ORDER BY due, seq LIMIT :limit
 
 -- name: inbox.claim.lock -> rows

@@ -30,12 +30,14 @@ FROM taken t LEFT JOIN {message} m ON m.seq = t.seq
 ORDER BY t.due, t.seq
 
 -- name: inbox.claim.pick -> rows
--- The same in steps: numbers or priorities decide in between, or the rows are somebody else's table.
+-- The same in steps: numbers or priorities decide in between, or the rows are somebody else's table. Keys that are :full
+-- are passed over.
 WITH clock AS MATERIALIZED (
   SELECT coalesce(:now, clock_timestamp()) AS now, set_config('synchronous_commit', 'off', true))
 SELECT seq, strikes FROM {pending}
 WHERE due <= (SELECT now FROM clock)
   AND (:workers::integer = 1 OR (key_hash >> 32) % :workers::integer = :worker::integer)
+  AND key_hash <> ALL(:full::bigint[])
 ORDER BY due, seq LIMIT :limit
 FOR UPDATE SKIP LOCKED
 
@@ -45,6 +47,7 @@ FOR UPDATE SKIP LOCKED
 SELECT seq, extract(epoch FROM coalesce(:now, clock_timestamp()) - due)::float8 FROM {pending}
 WHERE priority = :priority AND due <= (SELECT coalesce(:now, clock_timestamp()))
   AND (:workers::integer = 1 OR (key_hash >> 32) % :workers::integer = :worker::integer)
+  AND key_hash <> ALL(:full::bigint[])
 ORDER BY due, seq LIMIT :limit
 
 -- name: inbox.claim.lock -> rows

@@ -1,13 +1,15 @@
 -- name: inbox.claim.pick -> rows
--- The longest-due rows. With :workers only the keys of one worker's share.
+-- The longest-due rows. With :workers only the keys of one worker's share; keys that are :full are passed over.
 SELECT seq, strikes FROM {pending}
 WHERE due <= {clock} AND (:workers = 1 OR (key_hash >> 32) % :workers = :worker)
+  AND key_hash NOT IN (SELECT value FROM json_each(:full))
 ORDER BY due, seq LIMIT :limit
 
 -- name: inbox.claim.ranked -> rows
 -- The longest-due of one priority, with the seconds they have waited.
 SELECT seq, ({clock} - due) / 1000000.0 FROM {pending}
 WHERE priority = :priority AND due <= {clock} AND (:workers = 1 OR (key_hash >> 32) % :workers = :worker)
+  AND key_hash NOT IN (SELECT value FROM json_each(:full))
 ORDER BY due, seq LIMIT :limit
 
 -- name: inbox.claim.lock -> rows
