@@ -24,13 +24,14 @@ SETTINGS = Settings(
     worker_count=4,
 )
 OUTAGE = 2.5  # seconds: the process is silent after one, and each worker then waits with an event in hand
-EVENTS = 300
+CALLS = 300
 
 
 @pytest.mark.parametrize("batch", [None, 5])
 async def test_a_group_delivers_again_after_the_outage(batch: int | None) -> None:
     url = require("postgres-wheel", durable=False).create_database()
     probe, seen, begun = Probe(), Counter[int](), asyncio.Event()
+    events_in_all = CALLS * (batch or 1)
     writer = AsyncOutbox(url)
     await writer.migrate()
     await writer.topics.configure(Topic.pub_sub("orders"))
@@ -47,15 +48,15 @@ async def test_a_group_delivers_again_after_the_outage(batch: int | None) -> Non
             group.add_consumer("one", handle)
             await group.start(StartFrom.earliest())
             async with writer.transaction() as tx:
-                await writer.write_all(tx, [Event("E", n, topic="orders", key=f"k{n}") for n in range(EVENTS)])
+                await writer.write_all(tx, [Event("E", n, topic="orders", key=f"k{n}") for n in range(events_in_all)])
             await begun.wait()
             gate.refuse()
             await asyncio.sleep(OUTAGE)
             before = len(seen)
             gate.open()
-            while len(seen) < EVENTS:
+            while len(seen) < events_in_all:
                 await asyncio.sleep(0.01)
-            assert before < EVENTS
+            assert before < events_in_all
             assert not probe.of(TaskEnded)
             await group.close()
     await writer.close()
