@@ -13,7 +13,7 @@ its `with` block.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from functools import cached_property
@@ -178,32 +178,21 @@ class _Shared:
         contracts = self._options.get("contracts")
         routes = self._routes if store.dialect == "postgres" else None
         node = self._node
+        committed: Callable[[HandOver], None] | None = None
+        unseen: Callable[[], None] | None = None
         if node is not None:
-            return Writer(
-                store,
-                clock=self._clock,
-                observers=self._observers,
-                hook=hook,
-                contracts=contracts,
-                claim=node.claim,
-                committed=node.committed,
-                unseen=node.unseen,
-                routes=routes,
-                notifier=notifier,
-            )
-
-        def committed(_: HandOver) -> None:
-            if notifier is not None:
-                notifier.soon()
-
+            committed, unseen = node.committed, node.unseen
+        elif notifier is not None:
+            committed, unseen = (lambda _: notifier.soon()), notifier.later
         return Writer(
             store,
             clock=self._clock,
             observers=self._observers,
             hook=hook,
             contracts=contracts,
-            committed=committed if notifier is not None else None,
-            unseen=notifier.later if notifier is not None else None,
+            claim=_nothing if node is None else node.claim,
+            committed=committed,
+            unseen=unseen,
             plain=self._plain,
             routes=routes,
             notifier=notifier,
@@ -224,17 +213,8 @@ class _Shared:
         from ..topics.home import Home
 
         store = self.topic_store or open_topic_store(self.store.dialect, self._tables)  # which says what is needed
-        return Home(
-            self._target,
-            db,
-            store,
-            self.settings,
-            self._clock,
-            self._observers,
-            self._codec,
-            self._wake,
-            services=services,
-        )
+        shared = (store, self.settings, self._clock, self._observers, self._codec, self._wake)
+        return Home(self._target, db, *shared, services=services)
 
     def _wake(self) -> None:
         raise NotImplementedError
@@ -274,6 +254,10 @@ class _Shared:
                 "this process was forked after delivery had started: it delivers nothing itself, and what it writes "
                 "waits for the processes that do. Start delivery after the fork"
             )
+
+
+def _nothing() -> None:
+    """What is written by a process that does not deliver is claimed by nobody."""
 
 
 class Outbox(_Shared):
