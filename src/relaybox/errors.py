@@ -42,7 +42,8 @@
         ├── Unroutable         nobody listens: dead at once
         ├── Undecodable        the stored event cannot be read: dead at once
         ├── Reject             raised by a listener: do not retry, dead letter now
-        │   └── ContractViolation  an event does not keep its contract    (also an InvalidEvent)
+        │   ├── ContractViolation  an event does not keep its contract    (also an InvalidEvent)
+        │   └── TransactionEnded   a handler of an inbox ended the inbox's own transaction
         ├── RetryLater         raised by a listener: try again after a delay it names
         ├── BatchFailed        raised by a batch handler: these failed, the others are done
         ├── SourceUnavailable  the broker that an ingest reads from is away: what was not acknowledged comes again
@@ -283,6 +284,18 @@ class ContractViolation(Reject, InvalidEvent):
     def __init__(self, message: str, reason: str = "invalid_payload") -> None:
         super().__init__(message)
         self.reason = reason
+
+
+class TransactionEnded(Reject):
+    """A handler of an inbox committed or rolled back the transaction that its effect shares with the mark, or went on
+    after an error that had rolled all of it back. What it has done cannot be told, so it is not repeated."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the handler ended the inbox's transaction, so its effect and the mark that it was processed have parted; "
+            "it is not repeated. Look what it has left behind, then replay or discard the message. Leave commit and "
+            "rollback to the inbox, and let errors of the database pass: a deadlock may have rolled back everything"
+        )
 
 
 class RetryLater(DeliveryError):

@@ -18,6 +18,7 @@ from .postgres_errors import Translated, connection_lost, translate_sqlstate
 from .postgres_sessions import BEGIN, OUR_SESSIONS, PULSE
 from .spi import Callback, Dialect
 
+_JOINED = "; COMMIT"  # how `commit_after` ends
 GOODBYE = 1.0  # seconds for the end of a connection that has nothing more to say
 
 
@@ -53,7 +54,8 @@ class _CommitWatch:
         if not (self.committed or self.rolled_back):
             self._rest()
             return
-        verb, raw = record.query[:8].upper(), self._raw()
+        joined = record.query.endswith(_JOINED)
+        verb, raw = "COMMIT" if joined else record.query[:8].upper(), self._raw()
         if (raw is not None and raw.is_in_transaction()) or not verb.startswith(("COMMIT", "END", "ROLLBACK")):
             self._failed = record.exception is not None or (self._failed and not verb.startswith("ROLLBACK"))
             return
@@ -150,8 +152,15 @@ class AsyncpgConnection:
             await self.raw.execute(BEGIN if self._pooled else "BEGIN")
 
     async def commit(self) -> None:
+        await self._commit("COMMIT")
+
+    async def commit_after(self, statement: Statement) -> None:
+        """A statement without parameters and COMMIT in one round trip: no COMMIT if it fails."""
+        await self._commit(statement.query.text + _JOINED)
+
+    async def _commit(self, text: str) -> None:
         with translated:
-            said = await self.raw.execute("COMMIT")
+            said = await self.raw.execute(text)
         if said == "ROLLBACK":  # how the server answers COMMIT of a failed transaction
             raise translate_sqlstate("25P02", "")
 

@@ -93,6 +93,12 @@ class PsycopgConnection(_Adapter):
         with translated:
             self.raw.commit()
 
+    def commit_after(self, statement: Statement) -> None:
+        """A statement without parameters and COMMIT in one round trip: no COMMIT if it fails."""
+        self._check_committable()
+        with translated:
+            self.raw.execute(f"{statement.query.text}; COMMIT", prepare=False)
+
     def rollback(self) -> None:
         with translated:
             self.raw.rollback()
@@ -132,6 +138,11 @@ class AsyncPsycopgConnection(_Adapter):
         self._check_committable()
         with translated:
             await self.raw.commit()
+
+    async def commit_after(self, statement: Statement) -> None:
+        self._check_committable()
+        with translated:
+            await self.raw.execute(f"{statement.query.text}; COMMIT", prepare=False)
 
     async def rollback(self) -> None:
         with translated:

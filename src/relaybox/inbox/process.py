@@ -1,22 +1,28 @@
 """The deliver stage of an inbox: each message in a transaction, its effect and its mark standing or falling together.
 
-    begin ─► mark ─► handler(event, handle) ─► commit
+    begin ─► mark ─► handler(event, handle) ─► commit, if the mark is still there
 
 The mark comes first: it locks the pending row under our token, so nobody else runs the message meanwhile, and a lost
 claim is noticed before anything is done. A batch locks all its rows first and marks what was done last. A crash
 anywhere before the commit leaves the rows as they were.
+
+A handler that ends the transaction has effects without a mark. Nobody can tell which, so the message is not repeated:
+TransactionEnded makes it a dead letter. On PostgreSQL the question travels with the COMMIT; elsewhere the last of the
+statements that make a mark finds out.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 from .. import faults
 from ..clock import Clock
-from ..errors import ConfigError, Reject, SinkUnavailable
+from ..errors import ConfigError, Reject, SinkUnavailable, StoreError, TransactionEnded
 from ..event import Event
 from ..op import Op, arun, run
 from ..runtime.threads import ListenerThreads
@@ -26,7 +32,9 @@ from ..store.inbox import InboxStore
 from ..store.inbox_order import Order
 from ..store.spi import Held
 from .source import Message
-from .transactions import AsyncFactory, SyncFactory, async_savepoint, not_its_fault, savepoint
+from .transactions import AsyncFactory, RolledBack, SyncFactory, async_savepoint, ended, not_its_fault, savepoint
+
+log = logging.getLogger("relaybox")
 
 MessageHandler: TypeAlias = Callable[[Event, Any], Any]
 
@@ -45,6 +53,11 @@ class Marks:
         if not marked:
             raise lost(message)
         yield from self.turn(message)
+
+    def still(self, message: Message) -> Op[None]:
+        """After the handler, unless the commit looks by itself."""
+        if not (yield from self._store.still_marked(_held(message), message.event)):
+            raise TransactionEnded
 
     def begin(self, messages: Sequence[Message]) -> Op[set[int]]:
         """Before a batch: which of it are ours."""
@@ -75,6 +88,10 @@ def lost(message: Message) -> SinkUnavailable:
     return SinkUnavailable(f"message {message.event.id} is another processor's by now")
 
 
+def told(event: Event, error: TransactionEnded) -> None:
+    log.error("message %s (%s): %s", event.id, event.type, error)
+
+
 def _held(message: Message) -> Held:
     return Held(message.seq, message.token)
 
@@ -103,12 +120,31 @@ def make_async(
     handler: MessageHandler, begin: AsyncFactory, marks: Marks, settings: Settings, batch: int
 ) -> Handler | BatchHandler:
     async def one(delivery: Delivery) -> None:
-        async with begin() as tx:
-            with not_its_fault():
-                await arun(marks.one(_message(delivery)), tx.connection)
-            await handler(delivery.event, tx.handle)
-            faults.hit("settle.before")
-        faults.hit("settle.after")
+        message = _message(delivery)
+        try:
+            async with begin() as tx:
+                with not_its_fault():
+                    await arun(marks.one(message), tx.connection)
+                failure: Exception | None = None
+                try:
+                    await handler(message.event, tx.handle)
+                except Exception as error:
+                    failure = error
+                if ended(tx, failure):
+                    if not tx.connection.in_transaction():
+                        with suppress(StoreError, TransactionEnded):  # if it was committed with its mark, it counts
+                            await arun(marks.still(message), tx.connection)
+                    raise TransactionEnded from failure
+                if failure is not None:
+                    raise failure
+                if not tx.looks:
+                    with not_its_fault():
+                        await arun(marks.still(message), tx.connection)
+                faults.hit("settle.before")
+            faults.hit("settle.after")
+        except TransactionEnded as error:
+            told(message.event, error)
+            raise
 
     return one if batch == 1 else _AsyncBatches(handler, begin, marks, settings, batch)
 
@@ -117,13 +153,32 @@ def make_sync(
     handler: MessageHandler, begin: SyncFactory, marks: Marks, threads: ListenerThreads, settings: Settings, batch: int
 ) -> Handler | BatchHandler:
     def one(delivery: Delivery, call: _Call) -> None:
-        with begin() as tx:
-            with not_its_fault():
-                run(marks.one(_message(delivery)), tx.connection)
-            handler(delivery.event, tx.handle)
-            faults.hit("settle.before")
-            call.check()
-        faults.hit("settle.after")
+        message = _message(delivery)
+        try:
+            with begin() as tx:
+                with not_its_fault():
+                    run(marks.one(message), tx.connection)
+                failure: Exception | None = None
+                try:
+                    handler(message.event, tx.handle)
+                except Exception as error:
+                    failure = error
+                if ended(tx, failure):
+                    if not tx.connection.in_transaction():
+                        with suppress(StoreError, TransactionEnded):  # if it was committed with its mark, it counts
+                            run(marks.still(message), tx.connection)
+                    raise TransactionEnded from failure
+                if failure is not None:
+                    raise failure
+                if not tx.looks:
+                    with not_its_fault():
+                        run(marks.still(message), tx.connection)
+                faults.hit("settle.before")
+                call.check()
+            faults.hit("settle.after")
+        except TransactionEnded as error:
+            told(message.event, error)
+            raise
 
     async def threaded(delivery: Delivery) -> None:
         call = _Call()
@@ -152,6 +207,7 @@ class _Fates:
         self.messages = [_message(delivery) for delivery in deliveries]
         self.done: list[Message] = []
         self.failed: dict[int, BaseException] = {}
+        self._begun: set[int] = set()
         self._waiting: set[str] = set()
 
     def to_do(self, ours: set[int]) -> Iterator[Message]:
@@ -159,12 +215,25 @@ class _Fates:
             if message.seq not in ours:
                 self.fail(message, lost(message))
             elif message.lane not in self._waiting:
+                self._begun.add(message.seq)
                 yield message
 
     def fail(self, message: Message, error: BaseException) -> None:
         self.failed[message.seq] = error
         if message.lane is not None:
             self._waiting.add(message.lane)
+
+    def ended(self, error: TransactionEnded) -> None:
+        """Instead of a commit: nobody knows whether effects of those that ran stand; the others were not begun."""
+        self.done.clear()
+        for message in self.messages:
+            if message.seq in self.failed:
+                continue
+            if message.seq in self._begun:
+                self.fail(message, error)
+            elif message.lane not in self._waiting:
+                self.fail(message, SinkUnavailable("the transaction of its batch was ended before its turn"))
+        log.error("of a batch of %d messages: %s", len(self.messages), error)
 
     def tell(self, batch: Batch) -> None:
         """After the commit."""
@@ -195,25 +264,28 @@ class _AsyncBatches(_Batches):
 
     async def handle(self, batch: Batch) -> None:
         fates, marks = _Fates(await batch.waiting()), self._marks
-        async with self._begin() as tx:
-            with not_its_fault():
-                ours = await arun(marks.begin(fates.messages), tx.connection)
-            for message in fates.to_do(ours):
-                try:
-                    async with async_savepoint(tx):
-                        with not_its_fault():
-                            await arun(marks.turn(message), tx.connection)
-                        async with asyncio.timeout(self._timeout):
-                            await self._handler(message.event, tx.handle)
-                    fates.done.append(message)
-                except Exception as error:
-                    if tx.connection.broken():
-                        raise
-                    fates.fail(message, error)
-            with not_its_fault():
-                await arun(marks.end(fates.done), tx.connection)
-            faults.hit("settle.before")
-        faults.hit("settle.after")
+        try:
+            async with self._begin() as tx:
+                with not_its_fault():
+                    ours = await arun(marks.begin(fates.messages), tx.connection)
+                for message in fates.to_do(ours):
+                    try:
+                        async with async_savepoint(tx):
+                            with not_its_fault():
+                                await arun(marks.turn(message), tx.connection)
+                            async with asyncio.timeout(self._timeout):
+                                await self._handler(message.event, tx.handle)
+                        fates.done.append(message)
+                    except Exception as error:
+                        if tx.connection.broken() or isinstance(error, (TransactionEnded, RolledBack)):
+                            raise
+                        fates.fail(message, error)
+                with not_its_fault():
+                    await arun(marks.end(fates.done), tx.connection)
+                faults.hit("settle.before")
+            faults.hit("settle.after")
+        except TransactionEnded as error:
+            fates.ended(error)
         fates.tell(batch)
 
 
@@ -237,6 +309,8 @@ class _SyncBatches(_Batches):
         try:
             async with asyncio.timeout(limit):
                 await self._threads.call(self._run, fates, call)
+        except TransactionEnded as error:
+            fates.ended(error)
         finally:
             call.over = True
         fates.tell(batch)
@@ -254,7 +328,7 @@ class _SyncBatches(_Batches):
                         self._handler(message.event, tx.handle)
                     fates.done.append(message)
                 except Exception as error:
-                    if tx.connection.broken():
+                    if tx.connection.broken() or isinstance(error, (TransactionEnded, RolledBack)):
                         raise
                     fates.fail(message, error)
             with not_its_fault():

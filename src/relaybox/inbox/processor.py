@@ -161,14 +161,15 @@ class AsyncProcessor:
     def _make_handler(self, stack: AsyncExitStack, marks: Marks, settings: Settings) -> Handler | BatchHandler:
         """Transactions have connections of their own: the engine must not wait for a handler."""
         session, size = self._options.get("session"), settings.worker_count
+        last = self._store.last_word if self._batch == 1 else None  # a batch sees it by its savepoints
         if is_async(self._handler):
             work = open_async(self._target, size=size)
             stack.push_async_callback(work.close)
-            return make_async(self._handler, async_factory(session, work), marks, settings, self._batch)
+            return make_async(self._handler, async_factory(session, work, last), marks, settings, self._batch)
         database, threads = open_sync(self._target, size=size), ListenerThreads(size)
         stack.callback(database.close)
         stack.callback(threads.close)
-        begin = sync_factory(session, database)
+        begin = sync_factory(session, database, last)
         return make_sync(self._handler, begin, marks, threads, settings, self._batch)
 
     def _settings(self, plan: Plan) -> Settings:

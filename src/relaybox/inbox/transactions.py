@@ -24,25 +24,43 @@ from contextlib import (
 from typing import Any, NamedTuple
 
 from ..drivers import wrap
+from ..drivers.layers import translate_cause
 from ..drivers.spi import AsyncConnection, AsyncRunner, Connection, Runner
-from ..errors import ConfigError, ConnectionLost, NoTransaction, SinkUnavailable, StoreBusy, StoreError
-from ..op import Query
+from ..errors import (
+    ConfigError,
+    ConnectionLost,
+    NoTransaction,
+    SinkUnavailable,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+    TransactionEnded,
+)
+from ..op import Query, Statement
+from ..store.inbox_claim import GONE
 
 _SAVEPOINT = Query("inbox.savepoint", "SAVEPOINT relaybox_inbox", "count")
 _RELEASE = Query("inbox.release", "RELEASE SAVEPOINT relaybox_inbox", "count")
 _ROLLBACK = Query("inbox.rollback", "ROLLBACK TO SAVEPOINT relaybox_inbox", "count")
 
 
+class RolledBack(SinkUnavailable):
+    """The database itself has ended a transaction: all of it is tried again."""
+
+
 class Open(NamedTuple):
-    """A transaction under way: how we speak to it, and what the handler is given."""
+    """A transaction under way: how we speak to it, what the handler is given, and whether its commit looks for the
+    mark."""
 
     connection: Connection
     handle: Any
+    looks: bool = False
 
 
 class AsyncOpen(NamedTuple):
     connection: AsyncConnection
     handle: Any
+    looks: bool = False
 
 
 SyncFactory = Callable[[], AbstractContextManager[Open]]
@@ -61,15 +79,35 @@ def not_its_fault(kinds: tuple[type[StoreError], ...] = (ConnectionLost, StoreBu
         raise SinkUnavailable(f"the inbox's database: {error}") from error
 
 
-def sync_factory(session: Any, db: Runner) -> SyncFactory:
+def ended(tx: Open | AsyncOpen, error: Exception | None = None) -> bool:
+    """After a handler, and what it raised: what it did after the end of the transaction stands, and the mark does not.
+    Where the server itself has ended it and the handler let the error pass, nothing was done."""
+    if tx.connection.broken():
+        return False
+    asked = getattr(tx.handle, "in_transaction", None)  # SQLAlchemy begins anew by itself: only it can tell
+    over = not tx.connection.in_transaction() or (callable(asked) and not asked())
+    return over and not by_the_server(error)
+
+
+def by_the_server(error: BaseException | None) -> bool:
+    """A deadlock, a full disk, a lost connection: the database may have rolled back everything by itself."""
+    while error is not None:
+        ours = error if isinstance(error, StoreError) else translate_cause(error, lost=False)
+        if isinstance(ours, (ConnectionLost, StoreBusy, StoreFull)):
+            return True
+        error = error.__cause__
+    return False
+
+
+def sync_factory(session: Any, db: Runner, last: Statement | None = None) -> SyncFactory:
     if session is None:
-        return lambda: _own(db)
+        return lambda: _own(db, last)
     return lambda: _given(_begin(session), db.dialect)
 
 
-def async_factory(session: Any, db: AsyncRunner) -> AsyncFactory:
+def async_factory(session: Any, db: AsyncRunner, last: Statement | None = None) -> AsyncFactory:
     if session is None:
-        return lambda: _aown(db)
+        return lambda: _aown(db, last)
     return lambda: _agiven(_begin(session), db.dialect)
 
 
@@ -84,22 +122,28 @@ def _begin(session: Any) -> Any:
 
 
 @contextmanager
-def _own(db: Runner) -> Iterator[Open]:
+def _own(db: Runner, last: Statement | None) -> Iterator[Open]:
     with _entered(db) as connection:
+        joined = last and getattr(connection, "commit_after", None)  # not a protocol: asking for one is slow
         with not_its_fault():
             connection.begin()
         try:
-            yield Open(connection, connection.raw)
+            yield Open(connection, connection.raw, joined is not None)
         except BaseException:
             with suppress(StoreError):
                 connection.rollback()
             raise
         try:
             with not_its_fault((StoreBusy,)):
-                connection.commit()
-        except BaseException:
+                if joined:
+                    joined(last)
+                else:
+                    connection.commit()
+        except BaseException as error:
             with suppress(StoreError):
                 connection.rollback()
+            if isinstance(error, StoreError) and GONE in str(error):
+                raise TransactionEnded from error
             raise
 
 
@@ -118,22 +162,28 @@ def _entered(db: Runner) -> Iterator[Connection]:
 
 
 @asynccontextmanager
-async def _aown(db: AsyncRunner) -> AsyncIterator[AsyncOpen]:
+async def _aown(db: AsyncRunner, last: Statement | None) -> AsyncIterator[AsyncOpen]:
     async with _aentered(db) as connection:
+        joined = last and getattr(connection, "commit_after", None)  # not a protocol: asking for one is slow
         with not_its_fault():
             await connection.begin()
         try:
-            yield AsyncOpen(connection, connection.raw)
+            yield AsyncOpen(connection, connection.raw, joined is not None)
         except BaseException:
             with suppress(StoreError):
                 await connection.rollback()
             raise
         try:
             with not_its_fault((StoreBusy,)):
-                await connection.commit()
-        except BaseException:
+                if joined:
+                    await joined(last)
+                else:
+                    await connection.commit()
+        except BaseException as error:
             with suppress(StoreError):
                 await connection.rollback()
+            if isinstance(error, StoreError) and GONE in str(error):
+                raise TransactionEnded from error
             raise
 
 
@@ -189,34 +239,72 @@ def _not_a_transaction(manager: object, kind: str) -> str:
     return f"the session gave a {type(manager).__qualname__}, which is no {kind} context manager of a transaction"
 
 
+class _Inner:
+    """What happened between a savepoint and its end."""
+
+    error: BaseException | None = None
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            self.error = error
+            raise
+
+    @contextmanager
+    def judged(self, tx: Open | AsyncOpen) -> Iterator[None]:
+        """A savepoint that cannot be released or rolled back to is gone, and so is its transaction."""
+        try:
+            yield
+            if ended(tx):
+                raise TransactionEnded
+        except (ConnectionLost, TransactionEnded):
+            raise
+        except Exception as error:
+            if ended(tx, error):
+                raise TransactionEnded from error
+            if error is self.error or not isinstance(self.error or error, Exception):
+                raise
+            cause = self.error or error
+            if by_the_server(cause):
+                raise RolledBack(f"the inbox's database rolled back the batch: {type(cause).__name__}") from error
+            raise TransactionEnded from cause
+
+
 @contextmanager
 def savepoint(tx: Open) -> Iterator[None]:
     """SQLAlchemy has to know of it: it forgets the objects of what is rolled back."""
-    nested = getattr(tx.handle, "begin_nested", None)
-    if nested is not None:
-        with nested():
-            yield
-        return
-    tx.connection.execute(_SAVEPOINT.bind())
-    try:
-        yield
-    except BaseException:
-        tx.connection.execute(_ROLLBACK.bind())
-        raise
-    tx.connection.execute(_RELEASE.bind())
+    inner, nested = _Inner(), getattr(tx.handle, "begin_nested", None)
+    with inner.judged(tx):
+        if nested is not None:
+            with nested(), inner.kept():
+                yield
+            return
+        tx.connection.execute(_SAVEPOINT.bind())
+        try:
+            with inner.kept():
+                yield
+                tx.connection.execute(_RELEASE.bind())
+        except BaseException:
+            tx.connection.execute(_ROLLBACK.bind())
+            raise
 
 
 @asynccontextmanager
 async def async_savepoint(tx: AsyncOpen) -> AsyncIterator[None]:
-    nested = getattr(tx.handle, "begin_nested", None)
-    if nested is not None:
-        async with nested():
-            yield
-        return
-    await tx.connection.execute(_SAVEPOINT.bind())
-    try:
-        yield
-    except BaseException:
-        await tx.connection.execute(_ROLLBACK.bind())
-        raise
-    await tx.connection.execute(_RELEASE.bind())
+    inner, nested = _Inner(), getattr(tx.handle, "begin_nested", None)
+    with inner.judged(tx):
+        if nested is not None:
+            async with nested():
+                with inner.kept():
+                    yield
+            return
+        await tx.connection.execute(_SAVEPOINT.bind())
+        try:
+            with inner.kept():
+                yield
+                await tx.connection.execute(_RELEASE.bind())
+        except BaseException:
+            await tx.connection.execute(_ROLLBACK.bind())
+            raise

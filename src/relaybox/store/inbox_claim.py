@@ -18,12 +18,13 @@ from typing import Any, NamedTuple
 from ..errors import ConfigError
 from ..event import Event
 from ..ids import key_hash, shard_of
-from ..op import Op
+from ..op import Op, Statement
 from .inbox_order import Order, Priority, Standing, admit
 from .inbox_stats import InboxJournal
 from .spi import Claim, Death, Held, Retry
 from .sql_store import cut
 
+GONE = "relaybox_mark_is_gone"  # what the last word of a transaction says whose mark is not there
 SUSPECT = 2  # claims in a row without an outcome, from which on a message is claimed alone
 LOOK_AT = 500  # messages that an ordered claim looks at, at least: most of them may have to be held back
 
@@ -211,6 +212,12 @@ class InboxClaims(InboxJournal):
         result = yield self.sql["inbox.claim.next"].bind(now=self.to_time(now))
         return timedelta(seconds=float(result.rows[0][0])) if result.rows else None
 
+    @property
+    def last_word(self) -> Statement | None:
+        """A statement without parameters that may go with the COMMIT: an error with GONE unless the mark is there.
+        None: there is none, `still_marked` does it."""
+        return None
+
     # -- settle -----------------------------------------------------------------------------------
 
     def mark(self, held: Held, event: Event, now: datetime | None) -> Op[bool]:
@@ -223,8 +230,13 @@ class InboxClaims(InboxJournal):
             now=self.to_time(now),
         )
         if marked.count:
-            yield from self.unpend([held])
+            yield from self.unpend([held], counted=False)
         return marked.count > 0
+
+    def still_marked(self, held: Held, event: Event) -> Op[bool]:
+        """Before the commit: whether the mark is in this transaction. False: the handler has rolled it back."""
+        still = yield self.sql["inbox.settle.still"].bind(seq=held.seq, event_type=event.type)
+        return still.count > 0
 
     def lock_messages(self, held: Sequence[Held]) -> Op[set[int]]:
         """Which of a batch are still ours. Until our transaction ends nobody else gets them."""
@@ -234,11 +246,12 @@ class InboxClaims(InboxJournal):
     def mark_all(self, held: Sequence[Held], now: datetime | None) -> Op[None]:
         """Processed, all of these, which are locked."""
         yield self.sql["inbox.settle.mark_all"].bind(**self.pairs(held), now=self.to_time(now))
-        yield from self.unpend(held)
+        yield from self.unpend(held, counted=True)
 
-    def unpend(self, held: Sequence[Held]) -> Op[None]:
+    def unpend(self, held: Sequence[Held], *, counted: bool) -> Op[None]:
         seqs = self.numbers([one.seq for one in held])
-        yield self.sql["inbox.journal.marked"].bind(seqs=seqs)
+        if counted:
+            yield self.sql["inbox.journal.marked"].bind(seqs=seqs)
         yield self.sql["inbox.settle.forget"].bind(seqs=seqs)
 
     def advance(self, key: str, position: int, now: datetime | None) -> Op[int | None]:

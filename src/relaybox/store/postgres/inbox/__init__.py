@@ -7,11 +7,12 @@ from datetime import datetime
 from typing import Any, ClassVar
 
 from ....codec import JSON
+from ....errors import StoreError
 from ....event import GLOBAL, Event
 from ....ids import key_hash
-from ....op import Op, Row
+from ....op import Op, Row, Statement
 from ...inbox import InboxStore, told
-from ...inbox_claim import SUSPECT, Arrived, Share
+from ...inbox_claim import GONE, SUSPECT, Arrived, Share
 from ...inbox_order import UNRANKED, Order, Priority, position_of, priority_of
 from ...spi import Claim, Held
 from ...sql_store import lane_key
@@ -104,7 +105,20 @@ class PostgresInboxStore(InboxStore, PostgresStore):
         )
         return self.arrived(result.rows), bool(result.rows)
 
-    def unpend(self, held: Sequence[Held]) -> Op[None]:
+    @property
+    def last_word(self) -> Statement | None:
+        return self.sql["inbox.settle.still"].bind()
+
+    def still_marked(self, held: Held, event: Event) -> Op[bool]:
+        try:
+            yield self.sql["inbox.settle.still"].bind()
+        except StoreError as error:
+            if GONE in str(error):
+                return False
+            raise
+        return True
+
+    def unpend(self, held: Sequence[Held], *, counted: bool) -> Op[None]:
         """The mark has done it."""
         yield from ()
 

@@ -1,7 +1,11 @@
 -- name: inbox.settle.mark -> count
 -- Processed, in the transaction of the effect: the row under our token goes, and with it the claim; another processor
--- passes over it from here on. No row: the claim was lost, and nothing may be done.
-WITH gone AS (DELETE FROM {pending} WHERE seq = :seq AND token = :token RETURNING seq, attempts),
+-- passes over it from here on. No row: the claim was lost, and nothing may be done. The setting is there for as long as
+-- the mark is: until the transaction ends, or is rolled back to before it.
+WITH gone AS (
+  DELETE FROM {pending}
+  WHERE seq = :seq AND token = :token AND (SELECT set_config('relaybox.mark', 'here', true)) IS NOT NULL
+  RETURNING seq, attempts),
 marked AS (
   INSERT INTO {done} (seq, processed_at, attempts, waited)
   SELECT seq, coalesce(:now, clock_timestamp()), attempts,
@@ -10,6 +14,10 @@ marked AS (
   RETURNING waited)
 INSERT INTO {journal} (event_type, pending, processed, waited)
 SELECT :event_type::text, -1, 1, round(waited * 1000000) FROM marked
+
+-- name: inbox.settle.still -> rows
+-- Before the commit, in the same round trip where that can be: an error unless the mark is in this transaction.
+SELECT CAST(CASE current_setting('relaybox.mark', true) WHEN 'here' THEN '1' ELSE 'relaybox_mark_is_gone' END AS integer)
 
 -- name: inbox.settle.lock -> rows
 -- Of a batch what is still ours; from here on nobody else's.
