@@ -47,6 +47,7 @@ class Fault:
     machine: bool = False  # receivers run on another one
     disk: bool = False  # the database is on a small disk
     clock: bool = False  # the receivers' clocks are wrong
+    silent: bool = False  # a synchronous call may hang for as long as the kernel waits
     in_hand: float = 0.15  # seconds a handler takes meanwhile, so that there is work to interrupt
 
 
@@ -195,6 +196,7 @@ FAULTS = {
             black_hole,
             seconds=2.0,
             engines=SERVERS,
+            silent=True,
         ),
         Fault(
             "fail-over",

@@ -124,6 +124,7 @@ def _become(question: dict[str, Any]) -> None:
         os.dup2(log, 1)
         os.dup2(log, 2)
         sys.argv = [question["module"], *question["arguments"]]
+        sys.modules.pop(question["module"], None)  # it is run anew
         runpy.run_module(question["module"], run_name="__main__", alter_sys=True)
         code = 0
     except SystemExit as end:

@@ -31,6 +31,7 @@ from .products import GROUP, INBOX, MARIADB, POSTGRES, PRODUCTS, SQLITE, TOPIC, 
 from .writer import make
 
 VISIBILITY = timedelta(seconds=5)
+PATIENCE = 3.0  # of a program that polls: its calls have no deadline of their own
 HOT_PACE = 0.06
 
 
@@ -126,7 +127,7 @@ class Receiver:
         kind = self.product.kind
         if kind == "outbox" and self.number % 2:
             self._sync_outbox()
-        elif kind == "pull" and self.number % 2:
+        elif kind == "pull" and self.number % 2 and not self.spec["silent"]:
             self._sync_pull()
         elif kind in ("inbox", "ingest") and not self.product.asynchronous:
             self._sync_inbox()
@@ -280,7 +281,8 @@ class Receiver:
             self._ready()
             while not self.astop.is_set():
                 try:
-                    batch = await consumer.poll(max_events=50, visibility=VISIBILITY)
+                    async with asyncio.timeout(PATIENCE):
+                        batch = await consumer.poll(max_events=50, visibility=VISIBILITY)
                     failed = {}
                     for event in batch:
                         if self.slow():
@@ -290,7 +292,8 @@ class Receiver:
                         except Reject as error:
                             failed[event] = error
                     if batch:
-                        await consumer.commit(batch, failed=failed)
+                        async with asyncio.timeout(PATIENCE):
+                            await consumer.commit(batch, failed=failed)
                     else:
                         await asyncio.sleep(0.05)
                 except (RelayboxError, OSError) as error:

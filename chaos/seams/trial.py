@@ -335,6 +335,7 @@ class Trial:
             "url": self.url,
             "settings": self.settings,
             "plant": self.plant,
+            "silent": self.fault is not None and self.fault.silent,
         }
 
     @property
