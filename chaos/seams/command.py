@@ -1,6 +1,6 @@
 """The `relaybox` command in a process that notes when it got no processor:
 
-python -m chaos.seams.command NOTES PLANT relay --config FILE
+python -m chaos.seams.command NOTES relay --config FILE
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ STALL = 0.6
 def look_for_stalls(notes: Notes) -> None:
     """Beside the rest, for ever; ends the process when its trial is gone."""
     trial = os.getppid()
+    clock = threading.Event()  # time.sleep() fails under a faked clock
     while os.getppid() == trial:
         before = time.monotonic()
-        time.sleep(0.1)
+        clock.wait(0.1)
         gap = time.monotonic() - before
         if gap > STALL:
             notes.note("stall", seconds=gap)
@@ -30,11 +31,7 @@ def look_for_stalls(notes: Notes) -> None:
 
 
 def main() -> None:
-    _, file, plant, *arguments = sys.argv
-    if plant:
-        from .planted import plant as put_in
-
-        put_in(plant)
+    _, file, *arguments = sys.argv
     threading.Thread(target=look_for_stalls, args=(Notes(Path(file)),), daemon=True).start()
     sys.argv = ["relaybox", *arguments]
     runpy.run_module("relaybox.cli", run_name="__main__", alter_sys=True)

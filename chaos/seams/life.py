@@ -88,7 +88,7 @@ def group_of(trial: Trial) -> str:
 def pause_and_resume(trial: Trial) -> None:
     group = group_of(trial)
     operate(trial, lambda box: box.topics.groups.pause(TOPIC, group, reason="trial"))
-    time.sleep(1.2)
+    time.sleep(2.0)
     operate(trial, lambda box: box.topics.groups.resume(TOPIC, group, reason="trial"))
 
 
@@ -219,14 +219,20 @@ def migrate(trial: Trial) -> None:
 LIVES = {
     life.name: life
     for life in (
-        Life("pause and resume", "by an operator", pause_and_resume, logs),
+        Life(
+            "pause and resume",
+            "by an operator, for longer than an idle group may stand still",
+            pause_and_resume,
+            logs,
+            topic={"zombie_ttl": 1.0, "retention": 0.5},
+        ),
         Life(
             "die and return",
             "all receivers killed and missed",
             die_and_return,
             everything,
             duplicates=True,
-            topic={"heartbeat_timeout": 2.5},
+            topic={"heartbeat_timeout": 2.5, "zero_retention": 0.5},
         ),
         Life("cancel", "another group comes and is cancelled", cancel, pub_sub),
         Life("seek", "back to the beginning", seek, pub_sub, again=True),

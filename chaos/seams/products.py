@@ -24,7 +24,7 @@ TOPIC, GROUP, INBOX = "seam", "g", "seam_inbox"
 TYPE = "Counted"
 
 # Every timeout of a trial is short, so that a fault of a few seconds is longer than all of them.
-TTL, LEASE, DATABASE, HANDLER = 1.5, 3.0, 1.0, 2.5
+TTL, LEASE, DATABASE, HANDLER = 1.5, 3.0, 2.0, 2.5
 OUTAGE = 6.0
 TIMES: dict[str, Any] = {
     "instance_ttl": TTL,

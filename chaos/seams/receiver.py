@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import threading
-import time
+import zlib
 from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -30,6 +30,7 @@ from .notes import Notes
 from .products import GROUP, INBOX, MARIADB, POSTGRES, PRODUCTS, SQLITE, TOPIC, TYPE, outbox, settings
 from .writer import make
 
+FLAKY = 40  # one message in so many fails once in each process
 VISIBILITY = timedelta(seconds=5)
 PATIENCE = 3.0  # of a program that polls: its calls have no deadline of their own
 HOT_PACE = 0.06
@@ -49,6 +50,7 @@ class Receiver:
         self.settings = settings(spec["settings"])
         self.stop = threading.Event()
         self.fork = threading.Event()
+        self.failed: set[str] = set()
         self.box: Any = None  # the outbox whose pool `hog` takes
         self.loop: asyncio.AbstractEventLoop | None = None
 
@@ -67,19 +69,28 @@ class Receiver:
         return bool(self.told("slow") or self.told("hog"))
 
     def check(self, event: Event) -> None:
+        """Some fail for good until they are mended, some only once."""
         if (event.key or "").startswith("p") and not (self.folder / "healed").exists():
             self.note("failed", event)
             raise Reject("until somebody mends it")
+        if zlib.crc32(event.id.encode()) % FLAKY == 0 and event.id not in self.failed:
+            self.failed.add(event.id)
+            self.note("failed", event)
+            raise ValueError("by chance")
+
+    def sleep(self, seconds: float) -> None:
+        """As time.sleep(), which fails under a faked clock."""
+        threading.Event().wait(seconds)
 
     def handle(self, event: Event) -> None:
         self.note("begin", event)
         self.check(event)
         if slow := self.told("slow"):
-            time.sleep(slow)
+            self.sleep(slow)
         if (hog := self.told("hog")) and self.box is not None:
             with self.box.transaction() as tx:
                 tx.connection.execute("SELECT 1")
-                time.sleep(hog)
+                self.sleep(hog)
         self.note("done", event)
 
     async def ahandle(self, event: Event) -> None:
@@ -102,7 +113,7 @@ class Receiver:
         else:
             mark = "?" if self.engine == SQLITE else "%s"
             connection.execute(f"INSERT INTO seam_effect VALUES ({mark})", (event.id,))
-        time.sleep(max(self.told("slow"), self.told("hog")))
+        self.sleep(max(self.told("slow"), self.told("hog")))
         self.note("done", event)
 
     async def aeffect(self, event: Event, connection: Any) -> None:
@@ -218,14 +229,14 @@ class Receiver:
             self.notes.note("stopping")
 
     def _pull(self, consumer: Any) -> None:
-        batch = consumer.poll(max_events=50, visibility=VISIBILITY)
+        batch = consumer.poll(max_events=20 * self.number, visibility=VISIBILITY)
         failed = {}
         for event in batch:
             if self.slow():
                 consumer.extend(batch, VISIBILITY)
             try:
                 self.handle(event)
-            except Reject as error:
+            except (Reject, ValueError) as error:
                 failed[event] = error
         if batch:
             consumer.commit(batch, failed=failed)
@@ -282,14 +293,14 @@ class Receiver:
             while not self.astop.is_set():
                 try:
                     async with asyncio.timeout(PATIENCE):
-                        batch = await consumer.poll(max_events=50, visibility=VISIBILITY)
+                        batch = await consumer.poll(max_events=20 * self.number, visibility=VISIBILITY)
                     failed = {}
                     for event in batch:
                         if self.slow():
                             await consumer.extend(batch, VISIBILITY)
                         try:
                             await self.ahandle(event)
-                        except Reject as error:
+                        except (Reject, ValueError) as error:
                             failed[event] = error
                     if batch:
                         async with asyncio.timeout(PATIENCE):
@@ -327,10 +338,6 @@ class Receiver:
 def main(path: str) -> None:
     spec = json.loads(Path(path).read_text())
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", force=True)
-    if plant := spec.get("plant"):
-        from .planted import plant as put_in
-
-        put_in(plant)
     Receiver(spec).run()
 
 

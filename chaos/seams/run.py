@@ -15,7 +15,7 @@ from .trial import Plan, Trial
 from .world import World
 
 
-def lane(number: int, todo: Any, done: Any, plant: str, keep: bool) -> None:
+def lane(number: int, todo: Any, done: Any, keep: bool) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us, in order
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with World(number) as world:
@@ -24,23 +24,19 @@ def lane(number: int, todo: Any, done: Any, plant: str, keep: bool) -> None:
             if plan is None:
                 break
             why = missing_here(plan)
-            result = {"trial": plan.name, "verdict": f"SKIP: {why}"} if why else attempt(plan, world, plant, keep)
+            result = {"trial": plan.name, "verdict": f"SKIP: {why}"} if why else Trial(plan, world, keep=keep).run()
             done.put(result)
     done.put(None)
 
 
-def attempt(plan: Plan, world: World, plant: str, keep: bool) -> dict[str, Any]:
-    return Trial(plan, world, plant=plant, keep=keep).run()
-
-
-def run(plans: list[Plan], lanes: int, results: Path, *, plant: str = "", keep: bool = False) -> list[dict[str, Any]]:
+def run(plans: list[Plan], lanes: int, results: Path, *, keep: bool = False) -> list[dict[str, Any]]:
     """Results as they come are appended to the file, so that an interrupted run goes on where it was."""
     context = multiprocessing.get_context("spawn")
     todo, done = context.Queue(), context.Queue()
     for plan in plans:
         todo.put(plan)
     workers = [
-        context.Process(target=lane, args=(number, todo, done, plant, keep)) for number in range(min(lanes, len(plans)))
+        context.Process(target=lane, args=(number, todo, done, keep)) for number in range(min(lanes, len(plans)))
     ]
     for worker in workers:
         todo.put(None)

@@ -38,6 +38,7 @@ WARM, AFTERWARDS = 60, 40  # messages before and after
 CALM = 30.0
 READY = 40.0
 STOP = 15.0
+RESTARTS = 5
 STREAM = "out"
 
 
@@ -65,6 +66,8 @@ class Process:
         self.trial, self.number, self.group, self.kind = trial, number, group, kind
         self.incarnation = 0
         self.process: subprocess.Popen[bytes] | Child | None = None
+        self.restarts = 0
+        self.stopped = False
 
     @property
     def log_path(self) -> Path:
@@ -72,6 +75,7 @@ class Process:
 
     def start(self) -> None:
         self.incarnation += 1
+        self.stopped = False  # by us
         trial = self.trial
         clock = faults.environment(trial.fault, self.number)
         module, arguments = self._command()
@@ -92,7 +96,7 @@ class Process:
             config = trial.folder / f"{self.kind}-{self.number}.toml"
             config.write_text(trial.toml(self.kind, self.number))
             notes = trial.folder / f"c{self.number}-{self.incarnation}.notes"
-            return "chaos.seams.command", [str(notes), trial.plant, self.kind, "--config", str(config)]
+            return "chaos.seams.command", [str(notes), self.kind, "--config", str(config)]
         spec = trial.spec() | {"number": self.number, "incarnation": self.incarnation, "group": self.group}
         path = trial.folder / f"receiver-{self.number}.json"
         path.write_text(json.dumps(spec))
@@ -108,14 +112,22 @@ class Process:
     def wait_ready(self) -> None:
         deadline = time.monotonic() + READY
         while not self.ready():
-            if self.process is not None and self.process.poll() is not None:
-                raise RuntimeError(f"receiver {self.number} ended at its start; see {self.log_path}")
+            self.supervise()
             if time.monotonic() > deadline:
                 raise RuntimeError(f"receiver {self.number} was not ready within {READY:.0f} s; see {self.log_path}")
             time.sleep(0.03)
 
+    def supervise(self) -> None:
+        """A process that cannot start, say because the database is away, is started again, as anybody does."""
+        if self.process is not None and self.process.poll() is not None and not self.ready() and not self.stopped:
+            self.restarts += 1
+            if self.restarts > RESTARTS:
+                raise RuntimeError(f"receiver {self.number} ended at its start; see {self.log_path}")
+            self.start()
+
     def kill(self) -> None:
         assert self.process is not None
+        self.stopped = True
         self.process.kill()
         self.process.wait()
 
@@ -125,19 +137,19 @@ class Process:
 
     def stop(self) -> None:
         assert self.process is not None
-        if self.process.poll() is None:
-            with suppress(RuntimeError):
-                self.wait_ready()  # before that a signal just ends it
-            if not end(self.process, STOP):
-                self.trial.harness.append(f"receiver {self.number} did not stop within {STOP:.0f} s")
-                return
+        with suppress(RuntimeError):
+            self.wait_ready()  # before that a signal just ends it
+        self.stopped = True
+        if self.process.poll() is None and not end(self.process, STOP):
+            self.trial.harness.append(f"receiver {self.number} did not stop within {STOP:.0f} s")
+            return
         if self.process.returncode != 0:
             self.trial.harness.append(f"receiver {self.number} ended with {self.process.returncode}")
 
 
 class Trial:
-    def __init__(self, plan: Plan, world: World, *, plant: str = "", keep: bool = False) -> None:
-        self.plan, self.world, self.plant, self._keep = plan, world, plant, keep
+    def __init__(self, plan: Plan, world: World, *, keep: bool = False) -> None:
+        self.plan, self.world, self._keep = plan, world, keep
         self.product: Product = PRODUCTS[plan.product]
         self.engine = plan.engine
         self.fault = faults.FAULTS[plan.fault] if plan.fault else None
@@ -334,7 +346,6 @@ class Trial:
             "engine": self.engine,
             "url": self.url,
             "settings": self.settings,
-            "plant": self.plant,
             "silent": self.fault is not None and self.fault.silent,
         }
 
@@ -498,6 +509,8 @@ class Trial:
             if self.life is not None and self.life.settle is not None:
                 self.life.settle(self)
             time.sleep(0.1)
+            for receiver in self.receivers:
+                receiver.supervise()
             truth = self._truth()
         for receiver in self.receivers:
             if receiver.process is not None and receiver.process.poll() is not None:

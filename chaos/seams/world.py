@@ -22,6 +22,7 @@ from .products import MARIADB, POSTGRES, SQLITE
 FAKETIME = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
 POSTGRES_SETTINGS = {
     "idle_in_transaction_session_timeout": "2500",  # what a stranded connection had locked is free again
+    "default_transaction_isolation": "repeatable read",  # what a server's default is must not matter
     "shared_buffers": "32MB",
     "max_wal_size": "128MB",
     "min_wal_size": "32MB",

@@ -125,7 +125,9 @@ def test_a_process_without_a_processor_says_so() -> None:
 def test_effects_are_there_once() -> None:
     promise = Promise(effects=True)
     assert judge(TRUTH, GOOD, [], promise, {"a": 1, "b": 1}).passed
-    assert kinds(judge(TRUTH, GOOD, [], promise, {"a": 2, "b": 1})) == {"effect"}
+    again = [*GOOD, *handled("a", 3.0)]
+    assert judge(TRUTH, again, [], promise, {"a": 1, "b": 1}).passed, "a run that was rolled back"
+    assert kinds(judge(TRUTH, again, [], promise, {"a": 2, "b": 1})) == {"effect"}
     assert kinds(judge(TRUTH, GOOD, [], promise, {"a": 1})) == {"lost"}
     assert kinds(judge(TRUTH, GOOD, [], promise, {"a": 1, "b": 1, "x": 1})) == {"effect"}
 
