@@ -17,19 +17,18 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
-from ..clock import SYSTEM_CLOCK, Clock
-from ..codec import JSON_CODEC, Codec
+from ..clock import SYSTEM_CLOCK
+from ..codec import JSON_CODEC
 from ..contracts import Contracts
 from ..drivers import open_async, open_sync, parse, wrap
 from ..drivers.spi import AsyncRunner, Runner
 from ..errors import ConfigError, ServiceClosed
 from ..event import Event
 from ..forks import renew_after_fork
-from ..lifecycle import Observer, Observers, Purged
+from ..lifecycle import Observers, Purged
 from ..op import Op, arun, run
-from ..retry import RetryPolicy
 from ..runtime.service import LoopThread
 from ..runtime.threads import ListenerThreads
 from ..runtime.wakeups import Notifier, ThreadNotifier
@@ -38,13 +37,14 @@ from ..store import Tables, open_store
 from ..store.spi import BlockedKey, Instance, Migration, OutboxStore, Status
 from ..store.topics import TopicStore, open_topic_store
 from .dead import AsyncDeadLetters, DeadLetters, Progress
-from .deliver import Dispatch, Interceptor
+from .deliver import Dispatch
 from .listeners import Registry
 from .node import Node, Role
+from .options import NodeOptions, Options
 from .purge import PurgePlan, PurgeService
 from .route import Routes, migrate, plan, verify
 from .transaction import AsyncManualTransaction, ManualTransaction, async_transaction, transaction
-from .write import HandOver, Writer, WriterHook
+from .write import HandOver, Writer
 
 if TYPE_CHECKING:  # topics stand on the outbox; here is only the door to them
     from ..topics.home import Home
@@ -52,23 +52,6 @@ if TYPE_CHECKING:  # topics stand on the outbox; here is only the door to them
 
 log = logging.getLogger("relaybox")
 R = TypeVar("R", Runner, AsyncRunner)
-
-
-class Options(TypedDict, total=False):
-    table: str  # the event table; the others are named after it
-    schema: str | None
-    settings: Settings
-    hook: WriterHook | None
-    observers: Sequence[Observer]
-    migrate: bool  # create or upgrade the tables when the `with` block is entered
-    clock: Clock
-    codec: Codec
-    contracts: Contracts | None  # write() refuses events that do not keep theirs
-
-
-class NodeOptions(Options, total=False):
-    interceptors: Sequence[Interceptor]
-    retry: RetryPolicy | None
 
 
 class _Shared:

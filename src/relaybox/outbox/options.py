@@ -1,0 +1,32 @@
+"""What an outbox can be given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+from ..clock import Clock
+from ..codec import Codec
+from ..contracts import Contracts
+from ..lifecycle import Observer
+from ..retry import RetryPolicy
+from ..settings import Settings
+from .deliver import Interceptor
+from .write import WriterHook
+
+
+class Options(TypedDict, total=False):
+    table: str  # the event table; the others are named after it
+    schema: str | None
+    settings: Settings
+    hook: WriterHook | None
+    observers: Sequence[Observer]
+    migrate: bool  # create or upgrade the tables when the `with` block is entered
+    clock: Clock
+    codec: Codec
+    contracts: Contracts | None  # write() refuses events that do not keep theirs
+
+
+class NodeOptions(Options, total=False):
+    interceptors: Sequence[Interceptor]
+    retry: RetryPolicy | None
