@@ -12,12 +12,14 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from relaybox.drivers import open_async
 from relaybox.errors import ConfigError
 from relaybox.ids import new_token
+from relaybox.topic import Topic
 from relaybox.topics.backfill import (
     Backfill,
     BackfillProgress,
@@ -29,7 +31,9 @@ from relaybox.topics.backfill import (
     start_backfill,
 )
 from relaybox.topics.script import play
+from relaybox.topics.start import StartFrom
 
+from .test_group import Seen, process
 from .world import World
 
 LEASE = timedelta(seconds=30)
@@ -339,6 +343,35 @@ async def test_async_twins(world: World) -> None:
         assert (await asyncio.wait_for(task, 20)).outcome == "completed"
     finally:
         await db.close()
+
+
+@pytest.mark.parametrize("tracking", ["bitmap", "acks"])
+async def test_a_push_groups_backfill_ends_with_it_and_goes_on_after_a_restart(
+    tracking: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once: nobody waits for the lease of one that was closed in order."""
+    monkeypatch.setattr("relaybox.topics.backfill.IN_PLACE", 0)  # in the background
+    topic = Topic(name="orders", semantics="pub_sub", tracking=tracking)
+    async with process(None, topic) as here:
+        await here.box.topics.groups.create("orders", "before")
+        await here.write(*range(50))
+        group = here.group("late")
+        group.add_consumer("c", Seen().note)
+        with monkeypatch.context() as patch:
+            patch.setattr(Pace, "probed", lambda self, latency: 600.0)  # others wait too long: the job holds back
+            await group.start(StartFrom.earliest())
+            async with asyncio.timeout(20):
+                await group.close()
+        left = {task.get_name() for task in asyncio.all_tasks()}
+        assert not [name for name in left if name.startswith(("backfill", "relaybox-group"))]
+        assert (await here.box.topics.backfill_progress("orders", "late")).state == "in_progress"
+        async with process(here.url, topic) as restarted:
+            again = restarted.group("late")
+            again.add_consumer("c", Seen().note)
+            await again.start()
+            async with asyncio.timeout(15):  # less than a lease
+                while (await restarted.box.topics.backfill_progress("orders", "late")).state != "completed":
+                    await asyncio.sleep(0.02)
 
 
 # -- the pace ------------------------------------------------------------------------------------------

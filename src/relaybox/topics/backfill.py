@@ -1,7 +1,7 @@
 """Backfill: what was written before a group came, and is not complete yet, waits for that group too.
 
     result = backfill(home, topic, group, Backfill())              blocks until done
-    running = start_backfill(home, topic, group, Backfill())       up to 100,000 events in place, more in the background
+    running = start_backfill(home, topic, group, Backfill())       up to IN_PLACE events in place, more in the background
 
 A topic tracked by offset needs none: there the group's place says all. With bitmaps or acks the group is added to what
 open events require, in batches that each carry their checkpoint. A job that was killed, cancelled or failed goes on
@@ -15,6 +15,7 @@ import logging
 import threading
 from collections import deque
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import ceil
@@ -179,6 +180,10 @@ class Job(Generic[R]):
             row = yield from self._row()
             log.error("backfill of group %r of topic %r: %s", self._group.name, self._topic.topic.name, cause)
             return BackfillResult("failed", row.done, row.total, cause)
+        except (asyncio.CancelledError, KeyboardInterrupt):  # whoever comes next goes on at once
+            with suppress(Exception):
+                yield self._store.leave_backfill(self._group, self._token)
+            raise
         if not mine:
             return (yield from self._stopped())
         row = yield from self._row()
@@ -255,13 +260,13 @@ async def abackfill(home: Home[AsyncRunner], topic: TopicRow, group: GroupRow, c
 
 
 def start_backfill(
-    home: Home[Runner], topic: TopicRow, group: GroupRow, config: Backfill, *, in_place: int = IN_PLACE
+    home: Home[Runner], topic: TopicRow, group: GroupRow, config: Backfill, *, in_place: int | None = None
 ) -> Future[BackfillResult]:
     """Done already if it was a matter of `in_place` events; else a daemon thread is at it."""
     job = Job(home, topic, group, config)
     future: Future[BackfillResult] = Future()
     early = play(job.begin(), home.db)
-    if early is None and play(job.total(), home.db) <= in_place:
+    if early is None and play(job.total(), home.db) <= (IN_PLACE if in_place is None else in_place):
         early = play(job.go_on(), home.db)
     if early is not None:
         future.set_result(early)
@@ -278,15 +283,17 @@ def start_backfill(
 
 
 async def astart_backfill(
-    home: Home[AsyncRunner], topic: TopicRow, group: GroupRow, config: Backfill, *, in_place: int = IN_PLACE
+    home: Home[AsyncRunner], topic: TopicRow, group: GroupRow, config: Backfill, *, in_place: int | None = None
 ) -> asyncio.Future[BackfillResult]:
     """The same as a task of the running loop."""
     job = Job(home, topic, group, config)
     early = await aplay(job.begin(), home.db, home.clock)
-    if early is None and await aplay(job.total(), home.db, home.clock) <= in_place:
+    if early is None and await aplay(job.total(), home.db, home.clock) <= (IN_PLACE if in_place is None else in_place):
         early = await aplay(job.go_on(), home.db, home.clock)
     if early is not None:
         future: asyncio.Future[BackfillResult] = asyncio.get_running_loop().create_future()
         future.set_result(early)
         return future
-    return asyncio.create_task(aplay(job.go_on(), home.db, home.clock), name=f"backfill-{group.name}")
+    task = asyncio.create_task(aplay(job.go_on(), home.db, home.clock), name=f"backfill-{group.name}")
+    await asyncio.sleep(0)  # it has begun: from here on it gives the job back when it is cancelled
+    return task

@@ -137,7 +137,6 @@ class LogDelivery:
     async def stop(self) -> None:
         """Ears, engine (drains and gives back), then sign off: each may still need the next."""
         self.halt()
-        await cancelled(self._looking)
         await self._ears.stop()
         await self.engine.stop()
         self._source.close()
@@ -146,6 +145,7 @@ class LogDelivery:
             await self._membership.leave()
         except Exception as error:
             log.error("could not sign off from group %s; this member will expire: %s", self.row.name, error)
+        await cancelled(self._looking)  # now nothing can make us look again
 
     def told(self, state: GroupState) -> None:
         """How the group is. A paused or stalled one keeps its heartbeat and takes nothing."""

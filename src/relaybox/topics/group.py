@@ -18,6 +18,7 @@ from typing import Any, Self, Unpack
 from ..drivers.spi import AsyncRunner
 from ..errors import ConfigError, GroupError, ServiceClosed
 from ..retry import ExponentialBackoff, RetryPolicy
+from ..runtime.service import cancelled
 from ..runtime.threads import ListenerThreads
 from ..store.life import GroupState, Verb
 from ..store.topics import GroupOptions, GroupRow, TopicRow
@@ -173,6 +174,7 @@ class Group:
 
     async def _stop(self) -> None:
         delivering, self._delivering = self._delivering, None
+        await cancelled(self._backfill)
         if delivering is not None:
             await delivering.stop()
             self._counts = delivering.counts

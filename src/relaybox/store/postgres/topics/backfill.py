@@ -104,6 +104,10 @@ class BackfillOps(MarkOps):
         )
         return ended.count > 0
 
+    def leave_backfill(self, group: GroupRow, token: int) -> Op[None]:
+        """As it is, for whoever comes next."""
+        yield self.sql["topic.backfill.leave"].bind(group=group.id, token=token)
+
     def fail_backfill(self, group: GroupRow, token: int, error: str, now: datetime | None) -> Op[bool]:
         ended = yield self.sql["topic.backfill.end"].bind(
             group=group.id, state="failed", error=error, token=token, now=now

@@ -81,6 +81,10 @@ SET backfill_state = 'in_progress', backfill_seq = first_seq, backfill_until = m
 FROM (SELECT count(*) AS total, coalesce(max(seq), 0) AS last FROM {mark} WHERE completed_at IS NULL) m
 WHERE id = :group
 
+-- name: topic.backfill.leave -> count
+UPDATE {group} SET backfill_token = NULL, backfill_lease = NULL
+WHERE id = :group AND backfill_state = 'in_progress' AND backfill_token = :token
+
 -- name: topic.backfill.show -> rows
 SELECT backfill_state, backfill_done, backfill_total, backfill_limited, backfill_rate, backfill_started_at,
        backfill_ended_at, coalesce(backfill_ended_at, :now, clock_timestamp()) - backfill_started_at, backfill_error,
