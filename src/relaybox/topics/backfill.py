@@ -1,7 +1,7 @@
 """Backfill: what was written before a group came, and is not complete yet, waits for that group too.
 
     result = backfill(home, topic, group, Backfill())              blocks until done
-    running = start_backfill(home, topic, group, Backfill())       up to IN_PLACE events in place, more in the background
+    running = start_backfill(home, topic, group, Backfill())       up to 100,000 events in place, more behind
 
 A topic tracked by offset needs none: there the group's place says all. With bitmaps or acks the group is added to what
 open events require, in batches that each carry their checkpoint. A job that was killed, cancelled or failed goes on
