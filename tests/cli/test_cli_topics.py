@@ -146,3 +146,17 @@ def test_a_topic_is_advised_and_moved(relaybox: Command, env: dict[str, str]) ->
 
 def test_an_engine_without_topics_says_so(relaybox: Command, url: str) -> None:
     assert "PostgreSQL" in relaybox("topics", "list", exit_code=1, RELAYBOX_URL=url).output
+
+
+def test_which_groups_have_an_event(relaybox: Command, env: dict[str, str]) -> None:
+    relaybox("topics", "configure", "orders", "--semantics", "pub_sub", "--tracking", "bitmap", **env)
+    for group in ("mail", "search"):
+        relaybox("groups", "create", "orders", group, **env)
+    write(env, "orders", 1)
+    with closing(Outbox(env["RELAYBOX_URL"])) as box, box.topics.consumer("orders", group="mail") as consumer:
+        consumer.commit(consumer.poll())
+    shown = relaybox("topics", "completion", "orders", "1", "4711", **env).stdout
+    assert shown.splitlines() == ["1: mail done; search still to have it", "4711: not kept (any more)"]
+    (event,) = relaybox.json("topics", "completion", "orders", "1", **env)["events"]
+    assert (event["seq"], event["required"], event["waiting"]) == (1, ["mail", "search"], ["search"])
+    assert "not configured" in relaybox("topics", "completion", "nothing", "1", exit_code=1, **env).output

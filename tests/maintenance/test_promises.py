@@ -180,3 +180,20 @@ async def test_what_a_zombie_is_put_past_is_counted_and_told(world: World, box: 
     assert (report.put_forward, report.deleted, report.lost) == (4, 10, 10)
     assert [alert.group for alert in world.told("events_lost")] == ["mail"]
     assert box.topics.groups.health("orders", "mail").lost == 10
+
+
+async def test_a_group_whose_processes_restart_and_get_nowhere_is_told_as_stalled(world: World, box: Outbox) -> None:
+    box.topics.configure(topic("offset"))
+    box.topics.groups.create("orders", "mail", StartFrom.latest(), options=SOON)
+    write(box)
+    await world.maintain("ticks")
+    for restart in range(4):
+        with box.topics.consumer("orders", group="mail", name=f"m{restart}") as consumer:
+            consumer.heartbeat()
+        world.clock.pass_time(seconds=110)
+        await world.maintain("detect")
+    (alert,) = world.told("group_stalled")
+    assert (alert.group, "restarts without progress" in alert.text) == ("mail", True)
+    assert world.told("group_dead") == []
+    found = box.topics.groups.health("orders", "mail")
+    assert (found.state, "restarts without progress" in (found.reason or "")) == ("dead", True)

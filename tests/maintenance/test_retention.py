@@ -336,6 +336,20 @@ async def test_a_group_with_parked_events_is_kept(world: World) -> None:
     assert (await world.maintain("groups")).groups_forgotten == 1
 
 
+async def test_a_cancelled_group_is_forgotten_with_what_it_parked(world: World) -> None:
+    """Nobody can replay it: its name may belong to a new group by then."""
+    topic = world.topic()
+    group = world.group(topic)
+    for state in ("retry", "dead"):
+        park(world, group.id, state)
+    world.state(group, "cancelled")
+    world.clock.pass_time(days=29)
+    assert (await world.maintain("groups")).groups_forgotten == 0
+    world.clock.pass_time(days=2)
+    assert (await world.maintain("groups")).groups_forgotten == 1
+    assert world.sql("SELECT count(*) FROM outbox_event_parked") == [(0,)]
+
+
 def park(world: World, group: int, state: str) -> None:
     world.sql(
         "INSERT INTO outbox_event_parked (group_id, seq, shard, key_hash, state, attempts, due, parked_at, dead_at, "

@@ -175,3 +175,18 @@ def _start(url: str, sink: str, stream: str) -> subprocess.Popen[bytes]:
     command = ["relay", "--sink", sink, "--to", stream, "--topic", "orders", "--group", "nats", "--from", "earliest"]
     settings = ["--set", "instance_ttl=1s", "--set", "lease=3s"]
     return subprocess.Popen([sys.executable, "-m", "relaybox.cli", "--url", url, *command, *settings])
+
+
+async def test_a_relay_whose_group_is_paused_is_not_ready_and_says_why(url: str) -> None:
+    with Outbox(url) as box:
+        box.topics.groups.create("orders", "kafka")
+        box.topics.groups.pause("orders", "kafka", reason="the broker is full")
+        async with TopicRelay(url, ScriptedSink(), topic="orders", group="kafka", to="out", settings=QUICK) as relay:
+            health = relay.health()
+            assert not health.ready
+            assert "the broker is full" in health.reasons[0]
+            assert "relaybox groups resume orders kafka" in health.reasons[0]
+            box.topics.groups.resume("orders", "kafka")
+            async with asyncio.timeout(20):
+                while not relay.health().ready:
+                    await asyncio.sleep(0.02)
