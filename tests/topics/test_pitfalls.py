@@ -372,7 +372,7 @@ async def test_the_same_without_connections_of_their_own_would_die(offset: World
 
     async with beating(offset) as heartbeats:
         await joined(heartbeats, group)
-        heartbeats._db, own = pool, heartbeats._db
+        heartbeats._beats, own = pool, heartbeats._beats
         busy = asyncio.create_task(pool.run(work()))
         await asyncio.sleep(0)
         died = False
@@ -380,7 +380,7 @@ async def test_the_same_without_connections_of_their_own_would_die(offset: World
             died = died or any(verdict.died for verdict in await asyncio.to_thread(check, offset))
             await asyncio.sleep(0.1)
         assert died
-        heartbeats._db = own
+        heartbeats._beats = own
     await pool.close()
 
 
