@@ -8,10 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 from .errors import InvalidEvent
+
+# Levels of nesting that are written. Reading takes a stack frame for each, of the thousand that Python allows.
+MAX_DEPTH = 500
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_BRACKETS = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 JSON = "application/json"
 BYTES = "application/octet-stream"
@@ -47,6 +54,18 @@ class JsonCodec:
 
     def decode(self, data: bytes) -> Any:
         return json.loads(data)
+
+
+def too_deep(body: bytes) -> bool:
+    """Whether JSON is nested deeper than `MAX_DEPTH`. Most has not even that many brackets."""
+    if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
+        return False
+    rest = _STRING.sub(b"", body).translate(_BRACKETS, _NO_BRACKETS)
+    for _ in range(MAX_DEPTH):  # each time without its innermost level
+        inner, rest = rest, rest.replace(b"[]", b"")
+        if len(rest) == len(inner):  # all gone; or not JSON
+            break
+    return rest.count(b"[") > (0 if len(rest) < len(inner) else MAX_DEPTH)
 
 
 def _plain(value: Any) -> Any:

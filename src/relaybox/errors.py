@@ -23,6 +23,7 @@
     │   ├── ConnectionLost     retry on a new connection
     │   ├── StoreBusy          lock wait, deadlock, serialization failure: retry the transaction
     │   ├── StoreFull          disk or quota exhausted
+    │   ├── UnreadableRow      a stored value cannot be read: only its own row is set aside
     │   ├── TermLost           another process does this job now
     │   ├── DuplicateEvent     an event with this id is stored already
     │   ├── SchemaMissing      run migrate()
@@ -169,6 +170,10 @@ class StoreBusy(StoreError):
 
 class StoreFull(StoreError):
     pass
+
+
+class UnreadableRow(StoreError):
+    """The client library cannot read a value that is stored. The message names its column, never the value."""
 
 
 class TermLost(StoreError):

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, Final, Protocol, overload, runtime_checkable
 
 from .clock import utc_now
-from .codec import BYTES, JSON, JSON_CODEC, Codec, headers_from_text, headers_to_text
+from .codec import BYTES, JSON, JSON_CODEC, MAX_DEPTH, Codec, headers_from_text, headers_to_text, too_deep
 from .errors import InvalidEvent, PayloadTooLarge, Undecodable
 from .ids import new_id
 
@@ -240,6 +240,11 @@ class Event(_Fields):
             fields.type = _text("type", name_of(type, "type"))
             fields.body = body
             fields.content_type = default_type if content_type is None else _text("content_type", content_type)
+            if len(body) > MAX_DEPTH and is_json(fields.content_type) and too_deep(body):
+                raise InvalidEvent(
+                    f"payload is nested more than {MAX_DEPTH} levels deep, which readers cannot be expected to read; "
+                    "flatten it, or pass it as payload_bytes"
+                )
             fields.id = new_id() if id is None else _text("id", id)
             fields.key = None if key is None else _text("key", key)
             if aggregate_type is GLOBAL:
@@ -263,7 +268,8 @@ class Event(_Fields):
 
     @classmethod
     def stored(cls, row: Sequence[Any], codec: Codec = JSON_CODEC, topic: str | None = None) -> Event:
-        """An event read back, in the column order of `store.spi.EVENT_COLUMNS`; trusted, unchecked."""
+        """An event read back, in the column order of `store.spi.EVENT_COLUMNS`; trusted, unchecked. Without a body it
+        is a row that cannot be read, and its headers say why (`unreadable`); without an id too, the row is gone."""
         fields = _Fields()
         (
             fields.seq,
@@ -299,11 +305,16 @@ class Event(_Fields):
         if self._headers is None:
             try:
                 parsed = MappingProxyType(headers_from_text(self._headers_text))
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise Undecodable(f"the headers of event {self.id} are not a JSON object") from error
             object.__setattr__(self, "_headers", parsed)
             return parsed
         return self._headers
+
+    @property
+    def unreadable(self) -> str | None:
+        """Why the row of a stored event cannot be read; None: it can."""
+        return self._headers_text or "the row cannot be read" if self.body is None else None
 
     @property
     def topic(self) -> str | None:
@@ -329,8 +340,12 @@ class Event(_Fields):
             return self.body
         try:
             return self._codec.decode(self.body)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise Undecodable(f"the payload of event {self.id} is not {self.content_type}") from error
+        except TypeError:
+            if self.unreadable is not None:
+                raise Undecodable(f"event {self.id} cannot be read: {self.unreadable}") from None
+            raise
 
     @property
     def payload_json(self) -> str:
@@ -338,8 +353,7 @@ class Event(_Fields):
 
     @property
     def is_json(self) -> bool:
-        kind = self.content_type.partition(";")[0]
-        return kind == JSON or kind.endswith("+json")
+        return is_json(self.content_type)
 
     @property
     def aggregate_id(self) -> str | None:
@@ -368,11 +382,16 @@ class Event(_Fields):
 
     def __repr__(self) -> str:
         key = f", key={self.key!r}" if self.key is not None else ""
-        return f"Event({self.type!r}, <{len(self.body)} bytes>{key}, id={self.id!r})"
+        return f"Event({self.type!r}, <{len(self.body or b'')} bytes>{key}, id={self.id!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         slots = {slot: getattr(self, slot) for slot in _Fields.__slots__ if slot not in ("_codec", "_headers")}
         return _rebuild, (slots,)
+
+
+def is_json(content_type: str) -> bool:
+    kind = content_type.partition(";")[0]
+    return kind == JSON or kind.endswith("+json")
 
 
 def topics_of(events: Sequence[Event]) -> list[str | None]:
@@ -407,7 +426,10 @@ def stored_time(stored: datetime | bytes | None) -> datetime | None:
     """Of a row, in which it may be as PostgreSQL sends it: microseconds since `Y2K`."""
     if stored is None or isinstance(stored, datetime):
         return stored
-    return Y2K + timedelta(microseconds=int.from_bytes(stored, signed=True))
+    try:
+        return Y2K + timedelta(microseconds=int.from_bytes(stored, signed=True))
+    except OverflowError:
+        raise Undecodable("expected the times of an event to lie in the years 1 to 9999") from None
 
 
 def _body(

@@ -119,6 +119,8 @@ def show(
 
 def content(event: Event) -> dict[str, Any]:
     """Headers and payload as well as they can be read: why an event died may be that they cannot."""
+    if event.unreadable is not None:
+        return {"unreadable": event.unreadable}
     try:
         headers: Any = dict(event.headers)
     except Undecodable:

@@ -21,6 +21,7 @@ from ..errors import (
     StoreBusy,
     StoreError,
     StoreFull,
+    UnreadableRow,
     UnsupportedByEngine,
 )
 from ..op import Copy, Result, Statement
@@ -41,7 +42,7 @@ def translated() -> Iterator[None]:
 
 
 def translate(error: sqlite3.Error) -> StoreError:
-    """By result code. SQLite's texts name tables and columns, never values."""
+    """By result code. SQLite's texts name tables and columns, and only in one case values."""
     code: int = getattr(error, "sqlite_errorcode", None) or 0
     text = str(error)
     match code & 0xFF:
@@ -60,6 +61,9 @@ def translate(error: sqlite3.Error) -> StoreError:
             return StoreError(f"this SQLite database is read-only ({text}); check the file and its folder")
         case sqlite3.SQLITE_CANTOPEN:
             return ConnectionLost(f"cannot open the SQLite database ({text}); does the folder exist?")
+    if text.startswith("Could not decode to UTF-8"):  # and what follows is the value
+        column = text.partition("column '")[2].partition("'")[0]
+        return UnreadableRow(f"SQLite holds text that is not UTF-8 in the column {column!r}")
     if isinstance(error, sqlite3.ProgrammingError) and "closed" in text:
         return ConnectionLost("this SQLite connection is closed; open a new one")
     return StoreError(f"SQLite refused ({getattr(error, 'sqlite_errorname', type(error).__name__)}): {text}")

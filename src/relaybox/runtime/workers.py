@@ -8,13 +8,15 @@ from typing import Protocol
 
 from .. import faults
 from ..clock import Clock
+from ..errors import Undecodable
 from ..event import Event
 from ..lifecycle import Observers
-from ..outcome import DONE, Outcome, Skip
+from ..outcome import DONE, Dead, Outcome, Skip
 from ..retry import RetryPolicy
 from ..settings import Settings
 from . import crew
 from .crew import Crew
+from .decide import describe
 from .work import BatchHandler, Delivery, Handler, Pulse
 
 YIELD_EVERY = 32  # events a worker runs before it lets the loop breathe
@@ -114,7 +116,11 @@ class Workers:
 
     def _hopeless(self, delivery: Delivery) -> Outcome | None:
         """What is decided before any handler sees it."""
-        return Skip("the event row is gone") if delivery.event.id is None else self._crew.hopeless(delivery.attempts)
+        if delivery.event.body is None:
+            if delivery.event.id is None:
+                return Skip("the event row is gone")
+            return Dead(describe(Undecodable(delivery.event.unreadable)))
+        return self._crew.hopeless(delivery.attempts)
 
     # -- one by one ---------------------------------------------------------------------------------
 

@@ -11,14 +11,14 @@ import base64
 import json
 import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from struct import Struct
 from typing import Literal, TypeAlias, get_args
 from urllib.parse import quote
 
 from ..errors import ConfigError, Undecodable
-from ..event import GLOBAL, Y2K, Event, stored_created, stored_occurred
+from ..event import GLOBAL, Event, stored_created, stored_occurred, stored_time
 from .spi import Features, Message
 
 MessageFormat: TypeAlias = Literal["plain", "cloudevents", "cloudevents-structured"]
@@ -171,6 +171,6 @@ def timestamp(moment: datetime | bytes) -> str:
     rest = _microseconds(moment)[0] - start
     if not 0 <= rest < 1_000_000:
         start, rest = start + rest - rest % 1_000_000, rest % 1_000_000
-        text = (Y2K + timedelta(microseconds=start)).isoformat()[:-6]
+        text = stored_time(moment).isoformat()[:19]
         _second = start, text
     return text + _MILLIS[rest // 1000] + _MICROS[rest % 1000] if rest else text + "Z"

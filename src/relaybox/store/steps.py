@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from ..errors import ConfigError
+from ..errors import ConfigError, UnreadableRow
 from ..event import Event
 from ..ids import key_hash
 from ..op import Op, Result
@@ -25,6 +25,7 @@ from .sql_store import SqlOutboxStore, cut, lane_key
 CHUNK_ROWS = 1_000
 CHUNK_BYTES = 4_000_000
 STEPS = 1_000  # most keys per walk
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def as_json(value: object) -> str:
@@ -47,6 +48,53 @@ def in_one_statement(events: Sequence[Event]) -> bool:
     return len(next(chunks(events), ())) == len(events)
 
 
+_TEXTS = {
+    1: "event_id",
+    2: "event_type",
+    3: "aggregate_type",
+    4: "aggregate_id",
+    5: "tenant_id",
+    6: "content_type",
+    8: "headers",
+}
+_USUAL: set[tuple[type, ...]] = set()  # types of the columns between number and times that need no look
+
+
+def _checked(row: Sequence[Any]) -> Sequence[Any]:
+    """A row with text and bytes where they belong, or ValueError with the column in which there is something else."""
+    values = list(row)
+    for place, name in _TEXTS.items():
+        if isinstance(row[place], bytes):
+            try:
+                values[place] = row[place].decode()
+            except UnicodeDecodeError:
+                raise ValueError(f"its column {name!r} is not UTF-8 text") from None
+        elif not isinstance(row[place], str | None):
+            raise ValueError(f"its column {name!r} is not text")
+    if isinstance(row[7], str):
+        values[7] = row[7].encode()
+    elif not isinstance(row[7], bytes | None):
+        raise ValueError("its column 'payload' is not bytes")
+    if (values[1] is None) != (values[7] is None):
+        raise ValueError("a column that every event has is NULL")
+    if values == list(row):
+        _USUAL.add((*map(type, row[1:9]),))
+    return values
+
+
+def _unreadable(row: Sequence[Any], reason: str) -> tuple[Any, ...]:
+    """No body, and the reason in place of headers: see `Event.stored`. Of the rest what is text."""
+    texts = [_text(value) for value in row[1:7]]
+    return (row[0], texts[0] or "?", texts[1] or "?", *texts[2:], None, reason, EPOCH, None, EPOCH)
+
+
+def _text(value: object) -> str | None:
+    try:
+        return value.decode() if isinstance(value, bytes) else value if isinstance(value, str) else None
+    except UnicodeDecodeError:
+        return None
+
+
 class SteppedOutboxStore(SqlOutboxStore):
     # -- lists as JSON ----------------------------------------------------------------------------
 
@@ -57,8 +105,17 @@ class SteppedOutboxStore(SqlOutboxStore):
         return as_json(sorted(values))
 
     def event_row(self, row: Sequence[Any]) -> tuple[Any, ...]:
-        """Times become datetimes. All are NULL when somebody deleted the event under its pending row."""
-        times = [None if value is None else self.from_time(value) for value in row[9:12]]
+        """Times become datetimes. All are NULL when somebody deleted the event under its pending row. A row that no
+        writer of ours has made may hold anything: what cannot be read becomes an event that says so."""
+        if (*map(type, row[1:9]),) not in _USUAL:
+            try:
+                row = _checked(row)
+            except ValueError as error:
+                return _unreadable(row, str(error))
+        try:
+            times = [None if value is None else self.from_time(value) for value in row[9:12]]
+        except (TypeError, ValueError, AttributeError, OverflowError):
+            return _unreadable(row, "its times are not times")
         return (*row[:9], *times)
 
     # -- write ------------------------------------------------------------------------------------
@@ -183,7 +240,10 @@ class SteppedOutboxStore(SqlOutboxStore):
             lease=claim.lease.total_seconds(),
             now=self.to_time(now),
         )
-        result = yield self.sql["outbox.claim.read"].bind(seqs=seqs, token=claim.token)
+        try:
+            result = yield self.sql["outbox.claim.read"].bind(seqs=seqs, token=claim.token)
+        except UnreadableRow:
+            result = yield self.sql["outbox.claim.read_raw"].bind(seqs=seqs, token=claim.token)
         return self.claimed(result.rows)
 
     def verify(self, held: Sequence[Held]) -> Op[set[int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 from ...codec import JSON_CODEC, Codec
@@ -11,12 +11,17 @@ from ...errors import ConfigError
 from ...event import Event
 from ...op import Op, Statement
 from ..names import Tables
-from ..spi import Capabilities
-from ..steps import SteppedOutboxStore, as_json
+from ..spi import EVENT_COLUMNS, Capabilities
+from ..steps import EPOCH, SteppedOutboxStore, as_json
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TICK = timedelta(microseconds=1)
 _CLOCK = "coalesce(:now, CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS integer) * 1000)"
+
+# The columns of an event as they lie there, where the client library cannot read them: a type is only a wish here.
+_RAW = ", ".join(
+    [f"CAST(e.{name} AS blob)" for name in EVENT_COLUMNS[1:9]]
+    + [f"CASE WHEN typeof(e.{name}) = 'text' THEN x'' ELSE e.{name} END" for name in EVENT_COLUMNS[9:12]]
+)
 
 
 class SqliteStore(SteppedOutboxStore):
@@ -35,6 +40,7 @@ class SqliteStore(SteppedOutboxStore):
         "lease": "CAST(round(:lease * 1000000.0) AS integer)",
         "ttl": "CAST(round(:ttl * 1000000.0) AS integer)",
         "ready": f"(p.due <= {_CLOCK} OR (p.since IS NOT NULL AND p.token IS NULL))",
+        "raw": _RAW,
         "seqs": "(SELECT value FROM json_each(:seqs))",
         "held": "(SELECT p.seq FROM json_each(:held) h CROSS JOIN {pending} p "
         "ON p.seq = json_extract(h.value, '$[0]') AND p.token = json_extract(h.value, '$[1]'))",
@@ -48,10 +54,10 @@ class SqliteStore(SteppedOutboxStore):
         super().__init__(tables, codec)
 
     def to_time(self, value: datetime | None) -> int | None:
-        return None if value is None else (value - _EPOCH) // _TICK
+        return None if value is None else (value - EPOCH) // _TICK
 
     def from_time(self, value: Any) -> datetime:
-        return _EPOCH + timedelta(microseconds=value)
+        return EPOCH + timedelta(microseconds=value)
 
     def insert_events(self, events: Sequence[Event], now: datetime | None, *, spelled: bool = False) -> Op[list[int]]:
         """A batch carries its payloads as one BLOB from which each row cuts its part: nothing is encoded."""

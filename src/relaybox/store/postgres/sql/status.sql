@@ -35,7 +35,8 @@ SELECT count(last_error) FROM {pending}
 -- What is due, in the order it was written, for people to look at: nothing is claimed or locked.
 WITH clock AS MATERIALIZED (SELECT coalesce(:now, clock_timestamp()) AS now)
 SELECT e.seq, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,
-       e.payload, e.headers, e.occurred_at, e.deliver_at, e.created_at
+       e.payload, e.headers, timestamptz_send(e.occurred_at), timestamptz_send(e.deliver_at),
+       timestamptz_send(e.created_at)
 FROM (
   (SELECT seq FROM {pending} WHERE due <= (SELECT now FROM clock) OR since IS NOT NULL ORDER BY seq LIMIT :limit)
   UNION ALL

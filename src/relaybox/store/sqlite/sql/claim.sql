@@ -31,6 +31,12 @@ SELECT p.seq, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tena
 FROM json_each(:seqs) s CROSS JOIN {pending} p ON p.seq = s.value AND p.token = :token
 LEFT JOIN {event} e ON e.seq = p.seq
 
+-- name: outbox.claim.read_raw -> rows
+-- The same where one of the rows cannot be read as text.
+SELECT p.seq, {raw}, p.attempts
+FROM json_each(:seqs) s CROSS JOIN {pending} p ON p.seq = s.value AND p.token = :token
+LEFT JOIN {event} e ON e.seq = p.seq
+
 -- name: outbox.claim.verify -> rows
 -- Which rows of a hand-over exist: one whose savepoint was rolled back does not.
 SELECT seq FROM {held}

@@ -1,7 +1,6 @@
 -- name: outbox.dead.list -> rows
 -- Oldest first, by keyset (:after) so that long lists page.
-SELECT e.seq, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,
-       e.payload, e.headers, e.occurred_at, e.deliver_at, e.created_at,
+SELECT e.seq, {raw},
        d.attempts, d.last_error, d.dead_at
 FROM {dead} d JOIN {event} e ON e.seq = d.seq
 WHERE d.seq > :after

@@ -21,7 +21,6 @@ SELECT count(last_error) FROM {pending}
 
 -- name: outbox.status.waiting -> rows
 -- What is due, in the order it was written, for people to look at: nothing is claimed or locked.
-SELECT e.seq, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,
-       e.payload, e.headers, e.occurred_at, e.deliver_at, e.created_at
+SELECT e.seq, {raw}
 FROM {pending} p JOIN {event} e ON e.seq = p.seq
 WHERE p.owner IS NULL AND {ready} ORDER BY p.seq LIMIT :limit
