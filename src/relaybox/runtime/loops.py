@@ -14,6 +14,23 @@ from .service import FIRST_PAUSE, LONGEST_PAUSE, cancelled, forever
 log = logging.getLogger("relaybox")
 
 
+class Every:
+    """A step that is due again so many seconds after it began. One that failed is due at once: it is late already."""
+
+    def __init__(self, seconds: float, step: Callable[[], Awaitable[None]], clock: Clock, first: float = 1.0) -> None:
+        """`first`: the part of that time before the first one."""
+        self._seconds = seconds
+        self._step = step
+        self._clock = clock
+        self._due = clock.monotonic() + seconds * first
+
+    async def __call__(self) -> None:
+        await self._clock.sleep(max(0.0, self._due - self._clock.monotonic()))
+        began = self._clock.monotonic()
+        await self._step()
+        self._due = began + self._seconds
+
+
 class Loops:
     def __init__(self, observers: Observers, clock: Clock) -> None:
         self.missing = 0  # tasks that ended and are not replaced yet
@@ -23,17 +40,14 @@ class Loops:
         self._stopping = False
         self._ended = 0
 
-    def repeat(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
+    def repeat(self, name: str, step: Callable[[], Awaitable[None]], longest: float = LONGEST_PAUSE) -> None:
         """`step` again and again; what it raises is told and followed by a pause."""
-        self.keep(name, name, lambda: forever(name, step, self._observers, self._clock))
+        self.keep(name, name, lambda: forever(name, step, self._observers, self._clock, longest))
 
     def keep(self, key: object, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         task = asyncio.create_task(work(), name=f"relaybox-{name}")
         self._tasks[key] = task
         task.add_done_callback(lambda task: self._gone(task, key, name, work))
-
-    def task(self, key: object) -> asyncio.Task[None] | None:
-        return self._tasks.get(key)
 
     def closing(self) -> None:
         """What ends from now on is not replaced."""

@@ -11,15 +11,16 @@ import asyncio
 import logging
 import math
 import os
+import random
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Protocol
 
 from ..clock import Clock
 from ..lifecycle import Observers
-from .loops import Loops
+from .loops import Every, Loops
 
 log = logging.getLogger("relaybox")
 
@@ -30,6 +31,12 @@ SIGN_OFF = 2.0  # seconds a stop gives the database to take note of it
 def default_name() -> str:
     """Unique even when two pods share a host name: pid and a random part."""
     return f"{socket.gethostname()[:80]}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def keep_beating(loops: Loops, beat: Callable[[], Awaitable[None]], ttl: timedelta, clock: Clock) -> None:
+    """Several times per time to live, not all processes at the same moment; one that failed is tried again soon."""
+    seconds = ttl.total_seconds()
+    loops.repeat("heartbeat", Every(seconds / BEATS, beat, clock, first=random.random()), longest=seconds / 3)
 
 
 class Roll(Protocol):
@@ -81,7 +88,7 @@ class Presence:
     async def start(self) -> None:
         await self._register()
         await self._roll.tend()
-        self._loops.repeat("heartbeat", self._beat)
+        keep_beating(self._loops, self._beat, self._ttl, self._clock)
 
     async def stop(self) -> None:
         await self._loops.close()
@@ -97,7 +104,6 @@ class Presence:
         self.alive_until = started + self._ttl.total_seconds()
 
     async def _beat(self) -> None:
-        await self._clock.sleep(self._ttl.total_seconds() / BEATS)
         was_silent, started = self.silent, self._clock.monotonic()
         if await self._roll.beat(self._ttl):
             self.alive_until = started + self._ttl.total_seconds()

@@ -9,6 +9,7 @@ from typing import Generic, Protocol, TypeVar
 from .. import faults
 from ..clock import Clock
 from ..lifecycle import ClaimLost, Observers
+from .loops import Every
 
 CHUNK = 1000  # claims per round trip
 
@@ -35,12 +36,9 @@ class Renewer(Generic[L]):
         self._lease = lease.total_seconds()
         self._observers = observers
         self._clock = clock
-        self._due = clock.monotonic() + self._lease / 3
+        self.step = Every(self._lease / 3, self._renew_aging, clock)
 
-    async def step(self) -> None:
-        """One that fails is due at once again: its leases have little time left."""
-        if (wait := self._due - self._clock.monotonic()) > 0:
-            await self._clock.sleep(wait)
+    async def _renew_aging(self) -> None:
         started = self._clock.monotonic()
         aging = [each for each in self._held() if each.lease_end - started < self._lease * 0.75]
         for start in range(0, len(aging), CHUNK):
@@ -49,4 +47,3 @@ class Renewer(Generic[L]):
             lost = await self._renew(aging[start : start + CHUNK], ends)
             if lost:
                 self._observers(ClaimLost(lost))
-        self._due = started + self._lease / 3

@@ -20,7 +20,13 @@ LONGEST_PAUSE = 2.0
 ASK_AGAIN = 2.0  # seconds that a task has to come to an end; longer than a connection is given to close
 
 
-async def forever(name: str, step: Callable[[], Awaitable[None]], observers: Observers, clock: Clock) -> None:
+async def forever(
+    name: str,
+    step: Callable[[], Awaitable[None]],
+    observers: Observers,
+    clock: Clock,
+    longest: float = LONGEST_PAUSE,
+) -> None:
     """Repeat `step`. An error is logged, reported and followed by a growing pause; success resets it."""
     pause = FIRST_PAUSE
     while True:
@@ -34,7 +40,7 @@ async def forever(name: str, step: Callable[[], Awaitable[None]], observers: Obs
             log.debug("%s failed", name, exc_info=True)
             observers(LoopFailed(name, f"{type(error).__name__}: {error}"))
             await clock.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
+            pause = min(pause * 2, longest)
 
 
 def is_cancelled() -> bool:

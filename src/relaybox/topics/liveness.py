@@ -7,20 +7,17 @@ others may take what it has. It goes on when a beat gets through.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import random
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 from ..clock import Clock
 from ..drivers import open_async
-from ..lifecycle import LoopFailed, Observers
+from ..lifecycle import Observers
 from ..op import Op
 from ..runtime.loops import Loops
-from ..runtime.presence import BEATS
-from ..runtime.service import is_cancelled
+from ..runtime.presence import keep_beating
 from ..settings import Settings
 from ..store.life import GroupState
 from ..store.topics import Beat, GroupRow, TopicStore
@@ -28,7 +25,6 @@ from ..store.topics import Beat, GroupRow, TopicStore
 log = logging.getLogger("relaybox")
 
 CONNECTIONS = 2
-FIRST_PAUSE = 0.05
 
 Told = Callable[[GroupState], None]
 Alive = Callable[[], bool]
@@ -108,7 +104,7 @@ class Heartbeats:
         self._observers = observers
         self._members: dict[int, Membership] = {}
         self._loops = Loops(observers, clock)
-        self._pause = FIRST_PAUSE
+        self._beating = False
         self.held = False  # for tests of crashes: members stay and work, but nobody hears of them
 
     async def join(
@@ -125,8 +121,9 @@ class Heartbeats:
         membership = Membership(self, group, name, told, lost, alive)
         membership.member, membership.alive_until = await self._enter(membership)
         self._members[membership.member] = membership
-        if self._loops.task(self) is None:
-            self._loops.keep(self, "heartbeats", self._forever)
+        if not self._beating:
+            self._beating = True
+            keep_beating(self._loops, self.beat, self._ttl, self.clock)
         return membership
 
     async def leave(self, membership: Membership) -> None:
@@ -152,27 +149,10 @@ class Heartbeats:
 
     # -- the loop ---------------------------------------------------------------------------------
 
-    async def _forever(self) -> None:
-        interval = self._ttl.total_seconds() / BEATS
-        await self.clock.sleep(random.random() * interval)  # processes that start together
-        while True:
-            try:
-                if self._members and not self.held:
-                    await self.beat()
-                self._pause = FIRST_PAUSE
-                await self.clock.sleep(interval)
-            except Exception as error:
-                if is_cancelled():
-                    raise asyncio.CancelledError from None
-                log.error("heartbeat failed and will be tried again in %.2f s: %s", self._pause, error or type(error))
-                self._observers(LoopFailed("heartbeat", f"{type(error).__name__}: {error}"))
-                await self.clock.sleep(self._pause)
-                self._pause = min(self._pause * 2, self._ttl.total_seconds() / 3)
-
     async def beat(self) -> None:
         """Speak for everybody who is alive, and hear how their groups are."""
         beats = [entry.beat() for _, entry in sorted(self._members.items()) if entry.alive()]
-        if not beats:
+        if not beats or self.held:
             return
         started = self.clock.monotonic()
         states = await self._beats.run(self._store.beat(beats, self._ttl, self.clock.database_now()), tx=False)
