@@ -16,7 +16,7 @@ from relaybox.store.topics import Beat, GroupRow
 from relaybox.testing.clock import ManualClock
 
 from .kit import World
-from .liveness_kit import QUICK, beating, check, joined, state_of, until
+from .liveness_kit import beating, check, joined, state_of, until
 
 MINUTE = timedelta(minutes=1)
 SLOW = Settings(instance_ttl=timedelta(seconds=50), lease=timedelta(seconds=100))

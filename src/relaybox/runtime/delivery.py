@@ -29,7 +29,7 @@ from ..outcome import DONE, Dead, Done, Outcome, RetryAt
 from ..retry import RetryPolicy
 from ..settings import Settings
 from .lanes import Lanes
-from .poller import QUIET, Poller
+from .poller import EAGER, QUIET, Poller
 from .renewer import Renewer
 from .reports import is_news, report
 from .settler import Settler
@@ -78,6 +78,7 @@ class DeliveryEngine:
         self.until_idle = self._poller.until_idle
         self._settler = Settler(lambda: self._outcomes, self._settle)
         self._renewer = Renewer(self._in_flight.values, self._renew, settings.lease, observers, clock)
+        self._no_others_until = 0.0  # of the keys that have no queue here nothing is due, as far as we know
         self._retry_timer: asyncio.TimerHandle | None = None  # the earliest only: there may be millions of retries
         self._started = self._stopping = False
         self._workers = Workers(self, handler, settings, retry, observers, clock)
@@ -194,11 +195,15 @@ class DeliveryEngine:
         if room < min(poller.portion, capacity // 4 or 1):
             await poller.more_room()
             return
+        crowded = self._lanes.waiting > capacity // 2
+        if crowded and self._loop.time() < self._no_others_until and not poller.woken:
+            await poller.more_room(EAGER)  # until queues here got shorter, or somebody writes
+            return
         limit = min(room, poller.portion)
         poller.begin()
         faults.hit("claim.before")
         started = self._loop.time()
-        past = self._lanes.crowded() if self._lanes.waiting > capacity // 2 else ()
+        past = self._lanes.crowded() if crowded else ()
         async with self._claim_or_block:
             await self._return_strays()
             claimed = await self._source.claim(limit, past)
@@ -211,15 +216,10 @@ class DeliveryEngine:
         )
         if len(claimed) >= limit:
             poller.was_full()
-        elif past and not claimed:
-            await self._until_less_crowded(capacity // 2)
+        elif crowded and not claimed:
+            self._no_others_until = self._loop.time() + QUIET
         elif not claimed:  # a short claim does not mean that nothing is left: only an empty one does
             await poller.rest(self._source.next_due)
-
-    async def _until_less_crowded(self, waiting: int) -> None:
-        """Of the keys that have no queue here nothing is due: until those that have one got shorter, or one came."""
-        while self._lanes.waiting > waiting and not await self._poller.woken_within(QUIET):
-            pass
 
     def _not_behind_strays(self, claimed: list[Delivery]) -> list[Delivery]:
         """What was given up while this claim was under way goes before what it brings of the same key."""

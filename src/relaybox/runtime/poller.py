@@ -70,9 +70,11 @@ class Poller:
             self.portion = max(self.portion // 2, self.least)
         self._last_full = now
 
-    async def more_room(self) -> None:
+    async def more_room(self, within: float | None = None) -> None:
         self._room.clear()
-        await self._room.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                await self._room.wait()
 
     async def rest(self, next_due: Callable[[], Awaitable[timedelta | None]]) -> None:
         """Nothing more is due: sleep until woken, until the next row is due, or for the poll interval.

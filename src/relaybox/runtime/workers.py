@@ -129,6 +129,7 @@ class Workers:
         take, conclude, pulse = floor.take, floor.conclude, floor.pulse
         if worker.current:  # the task before this one ended amid it
             self._floor.forget(worker.current[0])
+            worker.current = ()
         while True:
             delivery = take() or await self._next()
             if delivery is None:
@@ -173,6 +174,7 @@ class Workers:
         assert self._batches is not None
         for delivery in worker.current:  # the task before this one ended amid them
             self._floor.forget(delivery)
+        worker.current = ()
         while (first := await self._next()) is not None:
             await self.heard()
             if self.stopping:
@@ -189,8 +191,6 @@ class Workers:
             except BaseException as raised:
                 error = self._crew.meant(worker, raised)
             worker.current = ()
-            if self.stopping and not isinstance(error, Exception):
-                return
             for delivery in batch.left() if not self.stopping else ():  # else they are given back
                 batch.failed(delivery, error)
             if faults.armed is not None:
