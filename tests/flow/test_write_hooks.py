@@ -12,6 +12,8 @@ from typing import Any
 import asyncpg
 import psycopg
 import pytest
+import sqlalchemy
+from sqlalchemy.orm import Session
 
 from relaybox import AsyncOutbox, ConfigError, Event, Outbox, WriterHook
 from relaybox.errors import InvalidEvent, ServiceClosed, StoreError
@@ -202,6 +204,41 @@ async def test_manual_transaction_async(url: str, probe: Probe) -> None:
     assert probe.ids == [kept]
     assert inner not in probe.ids
     assert {seen.source for seen in probe.seen} == {"HOT"}
+
+
+def test_what_a_savepoint_took_back_is_told_as_rolled_back(url: str, probe: Probe) -> None:
+    """Neither `after_commit` nor the ids of the transaction speak of it."""
+    hook = Recorder()
+    with Outbox(url, hook=hook) as box:
+        with box.transaction() as tx:
+            kept = box.write(tx, happened(1))
+            with pytest.raises(ZeroDivisionError), tx.savepoint():
+                box.write_all(tx, [happened(2), happened(3)])
+                raise ZeroDivisionError
+            assert hook.calls[-1] == ("after_rollback", 2)
+            assert tx.event_ids == [kept]
+    assert [call for call in hook.calls if call[0] == "after_commit"] == [("after_commit", 1)]
+
+
+def test_what_a_savepoint_of_a_session_took_back_is_told_as_rolled_back(url: str) -> None:
+    hook = Recorder()
+    dialects = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql"}
+    scheme, _, rest = url.partition("://")
+    engine = sqlalchemy.create_engine(f"{dialects.get(scheme, scheme)}://{rest}")
+    with Outbox(url, hook=hook) as box, Session(engine) as session:
+        outer = session.begin_nested()  # begun before anything was written
+        box.write(session, happened(1))
+        nested = session.begin_nested()
+        box.write_all(session, [happened(2), happened(3)])
+        nested.rollback()
+        assert hook.calls[-1] == ("after_rollback", 2)
+        outer.rollback()
+        assert hook.calls[-1] == ("after_rollback", 1)
+        box.write(session, happened(4))
+        session.commit()
+    engine.dispose()
+    assert [call for call in hook.calls if call[0] == "after_commit"] == [("after_commit", 1)]
+    assert stored(url) == 1
 
 
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg", "psycopg-sync"])

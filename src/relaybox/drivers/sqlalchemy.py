@@ -24,7 +24,7 @@ from ..op import Copy, ParamStyle, Result, Statement
 from .layers import BEGIN, translate_cause
 from .pool import AsyncDatabase, Database
 from .spi import AsyncConnection, Callback, Connection, Dialect
-from .sqlalchemy_hooks import Watch, mark, watch
+from .sqlalchemy_hooks import Watch, mark_failed, watch
 
 log = logging.getLogger("relaybox.drivers")
 
@@ -101,7 +101,7 @@ def _copy(connection: sa.Connection, statement: Copy) -> Result:
     try:
         return _copy_by_driver(connection, connection.connection.driver_connection, statement)
     except BaseException:
-        mark(connection, failed=True)  # SQLAlchemy did not see it
+        mark_failed(connection)  # SQLAlchemy did not see it
         raise
 
 

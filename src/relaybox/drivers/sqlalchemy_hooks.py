@@ -21,12 +21,20 @@ log = logging.getLogger("relaybox.drivers")
 
 
 class Watch:
-    """The callbacks of one root transaction."""
+    """The callbacks of one root transaction. What a savepoint takes back was rolled back, whatever follows."""
 
     def __init__(self) -> None:
         self.committed: list[Callback] = []
         self.rolled_back: list[Callback] = []
+        self.savepoints: dict[str, tuple[int, int]] = {}  # how many callbacks of each kind there were before it
         self.failed = False  # PostgreSQL answers COMMIT of a failed transaction with ROLLBACK and no error
+
+    def undo_to(self, savepoint: str) -> None:
+        committed, rolled_back = self.savepoints.get(savepoint, (0, 0))  # it is older than this watch
+        undone = self.rolled_back[rolled_back:]
+        del self.committed[committed:], self.rolled_back[rolled_back:]
+        self.failed = False
+        _fire(undone)
 
 
 # Keyed by the checked-out connection, and emptied at each end: later transactions inherit nothing.
@@ -44,7 +52,7 @@ def _wrap_dialect(dialect: Dialect) -> None:
     with _lock:
         if dialect not in _wrapped:
             _replace(dialect)
-            _note_failures(dialect)
+            _note_savepoints(dialect)
             _wrapped.add(dialect)
 
 
@@ -67,20 +75,27 @@ def _replace(dialect: Dialect) -> None:
     dialect.do_rollback = do_rollback  # type: ignore[method-assign]
 
 
-def _note_failures(dialect: Dialect) -> None:
+def _note_savepoints(dialect: Dialect) -> None:
     """A fatal error undoes the transaction though it can still be committed; going back to a savepoint mends it."""
-    rollback_to = dialect.do_rollback_to_savepoint
+    savepoint, rollback_to = dialect.do_savepoint, dialect.do_rollback_to_savepoint
 
     def failed(context: sa.engine.ExceptionContext) -> None:
         connection = context.connection
         if connection is not None and not connection.closed and _fatal(context.original_exception):
-            mark(connection, failed=True)
+            mark_failed(connection)
+
+    def do_savepoint(connection: sa.Connection, name: str) -> None:
+        savepoint(connection, name)
+        if (found := _found(connection)) is not None:
+            found.savepoints[name] = len(found.committed), len(found.rolled_back)
 
     def do_rollback_to_savepoint(connection: sa.Connection, name: str) -> None:
         rollback_to(connection, name)
-        mark(connection, failed=False)
+        if (found := _found(connection)) is not None:
+            found.undo_to(name)
 
     sa.event.listen(dialect, "handle_error", failed)
+    dialect.do_savepoint = do_savepoint  # type: ignore[method-assign]
     dialect.do_rollback_to_savepoint = do_rollback_to_savepoint  # type: ignore[method-assign]
 
 
@@ -89,12 +104,13 @@ def _fatal(error: BaseException) -> bool:
     return bool(getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)) or error.args[:1] == (1213,)
 
 
-def mark(connection: sa.Connection, *, failed: bool) -> None:
-    if connection.invalidated:
-        return
-    found = _watches.get(connection.connection)
-    if found is not None:
-        found.failed = failed
+def _found(connection: sa.Connection) -> Watch | None:
+    return None if connection.invalidated else _watches.get(connection.connection)
+
+
+def mark_failed(connection: sa.Connection) -> None:
+    if (found := _found(connection)) is not None:
+        found.failed = True
 
 
 def _fire(callbacks: list[Callback]) -> None:

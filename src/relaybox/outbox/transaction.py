@@ -68,6 +68,17 @@ class _Manual:
         for callback in callbacks:
             callback()
 
+    def _standing(self) -> tuple[int, int, int]:
+        return len(self.event_ids), len(self._committed), len(self._rolled_back)
+
+    def _undone(self, standing: tuple[int, int, int]) -> None:
+        """What was written since then was rolled back, whatever becomes of the transaction."""
+        ids, committed, rolled_back = standing
+        undone = self._rolled_back[rolled_back:]
+        del self.event_ids[ids:], self._committed[committed:], self._rolled_back[rolled_back:]
+        for callback in undone:
+            callback()
+
     def _savepoint(self, verb: str) -> Statement:
         return Query("savepoint", f"{verb} relaybox_{self._depth}", "count").bind()
 
@@ -104,10 +115,12 @@ class ManualTransaction(_Manual):
         """An error inside rolls back to here; the outer transaction goes on if you catch it."""
         self._depth += 1
         self._inner.execute(self._savepoint("SAVEPOINT"))
+        standing = self._standing()
         try:
             yield
         except BaseException:
             self._inner.execute(self._savepoint("ROLLBACK TO SAVEPOINT"))
+            self._undone(standing)
             raise
         else:
             self._inner.execute(self._savepoint("RELEASE SAVEPOINT"))
@@ -141,10 +154,12 @@ class AsyncManualTransaction(_Manual):
     async def savepoint(self) -> AsyncIterator[None]:
         self._depth += 1
         await self._inner.execute(self._savepoint("SAVEPOINT"))
+        standing = self._standing()
         try:
             yield
         except BaseException:
             await self._inner.execute(self._savepoint("ROLLBACK TO SAVEPOINT"))
+            self._undone(standing)
             raise
         else:
             await self._inner.execute(self._savepoint("RELEASE SAVEPOINT"))
