@@ -303,3 +303,15 @@ async def test_a_new_event_under_a_number_that_is_here_is_delivered(started: Sta
         while source.rows:
             await asyncio.sleep(0.001)
     assert set(seen) == {*old[:2], *new, *(delivery.event.id for delivery in hot)}
+
+
+async def test_what_a_worker_puts_back_after_a_halt_does_not_begin(probe: Probe) -> None:
+    source = ScriptedSource()
+
+    async def handle(delivery: Delivery) -> None:
+        raise AssertionError
+
+    engine = make_engine(source, handle, probe)
+    engine.halt()
+    engine.defer(source.add_hot(2))
+    assert engine.take() is None

@@ -307,8 +307,9 @@ class DeliveryEngine:
 
     def defer(self, deliveries: Sequence[Delivery]) -> None:
         """Deliveries that were taken come next again."""
-        self._cold.extendleft(reversed(deliveries))
-        self._workers.wake(len(deliveries))
+        if not self._stopping:
+            self._cold.extendleft(reversed(deliveries))
+            self._workers.wake(len(deliveries))
 
     def conclude(self, delivery: Delivery, outcome: Outcome) -> None:
         self._outcomes.append((delivery, outcome))
@@ -393,8 +394,7 @@ class DeliveryEngine:
         for delivery, outcome in renamed:
             if isinstance(outcome, RetryAt):
                 delivery.attempts += 1
-                self._cold.append(delivery)
-                self._workers.wake(1)
+                self._may_run([delivery])
             else:
                 self._outcomes.insert(missed, (delivery, outcome))
                 missed += 1
