@@ -5,7 +5,7 @@
 * every event that a group was to have and does not get is counted in its row and told;
 * a group that is given nothing says why, and open events wait for every group that is still to have them.
 
-Rules act on a real database and on the model; the test moves the database's time. 12 scripts of 24 steps for each
+Rules act on a real database and on the model; the test moves the database's time. 10 scripts of 24 steps for each
 tracking, the same ones each time; LIFE_EXAMPLES=500 makes as many new ones.
 """
 
@@ -35,7 +35,7 @@ from relaybox.topic import Tracking
 
 from .kit import World
 
-EXAMPLES = int(os.environ.get("LIFE_EXAMPLES", "12"))
+EXAMPLES = int(os.environ.get("LIFE_EXAMPLES", "10"))
 pytestmark = pytest.mark.timeout(300 + 30 * EXAMPLES)
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -45,7 +45,7 @@ OPTIONS = GroupOptions(heartbeat_timeout=TIMEOUT)
 names = st.sampled_from(("mail", "search"))
 waits = st.sampled_from((HOUR, 5 * HOUR, 30 * HOUR, 30 * HOUR, 50 * HOUR, 80 * HOUR, 11 * DAY))
 ALL = ("ticks", "partitions", "detect", "cleanup", "groups", "thin")
-runs = st.sampled_from((("detect",), ("cleanup",), ("detect", "cleanup"), ALL))
+runs = st.sampled_from((("detect",), ("cleanup",), ("detect", "cleanup", "partitions"), ALL))
 _numbers = count(1)
 
 
@@ -107,7 +107,7 @@ class Life(RuleBasedStateMachine):
     def now(self) -> datetime:
         return self.clock.at
 
-    @initialize(zero=st.sampled_from((4 * HOUR, 4 * DAY)), partitions=st.sampled_from(("none", "none", "day")))
+    @initialize(zero=st.sampled_from((4 * HOUR, 4 * DAY)), partitions=st.sampled_from(("none", "day")))
     def configure(self, zero: timedelta, partitions: Any) -> None:
         self.zero = zero
         row = self.box.topics.configure(
@@ -167,10 +167,11 @@ class Life(RuleBasedStateMachine):
             reader.moved_at = self.now
         reader.wants -= got
         if most > 1:
-            lost = self.admin.health(self.topic, name).lost
-            assert lost - reader.settled == len(reader.wants), f"{name} misses {reader.wants}"
-            assert not any(self.events[number].there for number in reader.wants) or self._put_forward(name)
-            reader.settled, reader.wants = lost, set()
+            lost, parked = self.admin.health(self.topic, name).lost, self._parked(name)
+            missing = reader.wants - parked
+            assert lost - reader.settled == len(missing), f"{name} misses {missing}"
+            assert not any(self.events[number].there for number in missing) or self._put_forward(name)
+            reader.settled, reader.wants = lost, reader.wants & parked
 
     @rule(name=names)
     def take_and_crash(self, name: str) -> None:
@@ -311,7 +312,7 @@ class Life(RuleBasedStateMachine):
             event.there, age = False, self.now - event.at
             assert age > (RETENTION if event.promised else min(self.zero, LONGEST)), f"{number} went after {age}"
             for name, reader in self.readers.items():
-                if number in reader.wants and STANDING[reader.state].kept:  # type: ignore[index]
+                if number in reader.wants - self._parked(name) and STANDING[reader.state].kept:  # type: ignore[index]
                     assert age > LONGEST or self._put_forward(name), f"{number} went before {name} had it"
 
     @invariant()
@@ -327,7 +328,7 @@ class Life(RuleBasedStateMachine):
         assert set(+counted) <= alerts
         for name, reader in self.readers.items():
             (lost,) = (row.lost for row in self._rows() if row.name == name and row.state != "cancelled")
-            gone = sum(not self.events[number].there for number in reader.wants)
+            gone = sum(not self.events[number].there for number in reader.wants - self._parked(name))
             assert gone <= lost - reader.settled, f"{name} lost {gone} events without a word"
             assert lost <= told[name]
 
@@ -336,6 +337,7 @@ class Life(RuleBasedStateMachine):
     def open_events_wait_for_who_is_to_have_them(self) -> None:
         there = self._there()
         for shown in self.box.topics.completion(self.topic, *there):
+            assert set(shown.waiting) <= set(self.readers), f"{shown.seq} waits for a group that is gone"
             if shown.completed_at is None:
                 for name, reader in self.readers.items():
                     wanted = shown.seq in reader.wants and reader.required and not self._put_forward(name)
@@ -346,6 +348,13 @@ class Life(RuleBasedStateMachine):
 
     def _there(self) -> set[int]:
         return {row[0] for row in self.home.look.execute(f"SELECT seq FROM {self.log}")}  # type: ignore[arg-type]
+
+    def _parked(self, name: str) -> set[int]:
+        """What crashed with its reader too often is with the group as a copy: the log may go."""
+        text = f"""SELECT p.seq FROM outbox_event_parked p JOIN outbox_event_group g ON g.id = p.group_id
+                   JOIN outbox_event_topic t ON t.id = g.topic_id
+                   WHERE t.name = '{self.topic}' AND g.name = '{name}' AND g.state <> 'cancelled'"""
+        return {row[0] for row in self.home.look.execute(text)}  # type: ignore[arg-type]
 
     def _rows(self) -> list[Any]:
         return self.home.world.run(self.home.world.store.groups(self.topic))

@@ -44,7 +44,7 @@ class Watch:
                 "zero_subscriptions",
                 topic,
                 "",
-                f"no active group; {'writes are refused' if blocked else 'events are kept for zero_retention'}",
+                f"no active group; {'writes are refused' if blocked else 'what is written is delivered to nobody now'}",
             )
             for topic, blocked in await work.read(work.store.without_groups())
         ]
