@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from relaybox import Settings
+from relaybox import AsyncGuard, Settings
+from relaybox.errors import InProgress
 from relaybox.testing.servers import require
 from relaybox.testing.servers.gate import TcpGate
 
@@ -110,3 +111,24 @@ async def test_what_is_being_handled_is_settled_and_does_not_run_twice(place: Pl
         await arrival(product, 4, PATIENCE)
         assert time.monotonic() - started < TWICE
     assert sorted(product.arrived) == [1, 2, 3, 4]
+
+
+async def test_the_lease_of_a_guard_is_renewed() -> None:
+    """While its block runs, for longer than the lease: nobody else may enter."""
+    server = require("postgres-wheel", durable=False)
+    direct = server.create_database()
+    lease = 6.0
+    with TcpGate(urlsplit(direct).port or 0) as gate:
+        async with (
+            AsyncGuard.sql(gate.through(direct), consumer="c", lease=f"{lease}s") as guard,
+            AsyncGuard.sql(direct, consumer="c") as other,
+        ):
+            await guard.migrate()
+            async with guard("m") as first:
+                assert first
+                gate.strand()
+                await asyncio.sleep(lease * 1.2)
+                with pytest.raises(InProgress):
+                    async with other("m"):
+                        pass
+    server.drop_database(direct)

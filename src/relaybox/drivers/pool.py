@@ -23,6 +23,7 @@ from weakref import WeakSet
 from ..errors import ConnectionLost, ServiceClosed, StoreBusy, StoreError
 from ..forks import FreshLock, renew_after_fork
 from ..op import Op, T, arun, run
+from .limits import Limits
 from .spi import AsyncConnection, AsyncRunner, Connection, Dialect
 
 log = logging.getLogger("relaybox")
@@ -151,10 +152,11 @@ class AsyncDatabase:
         """Also in a forked child: its parent's tasks hold connections and slots that nobody here gives back."""
         self.idle: list[AsyncConnection] = []
         self.slots = asyncio.Semaphore(self._size)
+        self._limits = Limits()
         self._ending: set[asyncio.Future[None]] = set()
 
-    async def run(self, op: Op[T], *, tx: bool = True) -> T:
-        return await self.run_within(self._timeout, op, tx=tx)
+    def run(self, op: Op[T], *, tx: bool = True) -> Coroutine[Any, Any, T]:
+        return self.run_within(self._timeout, op, tx=tx)
 
     def within(self, seconds: float | None) -> AsyncRunner:
         """The same connections with another limit."""
@@ -162,19 +164,32 @@ class AsyncDatabase:
 
     async def run_within(self, seconds: float | None, op: Op[T], *, tx: bool) -> T:
         loan = self.connection()
-        if seconds is None:
-            async with loan as connection:
-                return await _run(op, connection, tx=tx)
+        limited = self._limits.enter(seconds) if seconds is not None else None
         try:
-            async with asyncio.timeout(seconds), loan as connection:
-                return await _run(op, connection, tx=tx)
-        except TimeoutError:
+            async with loan as connection:
+                if not tx:
+                    return await arun(op, connection)
+                await connection.begin()
+                try:
+                    value = await arun(op, connection)
+                except Exception:  # what is cancelled loses its connection, and the transaction with it
+                    with suppress(StoreError):
+                        await connection.rollback()
+                    raise
+                await connection.commit()
+                return value
+        except asyncio.CancelledError:
+            if limited is None or not self._limits.missed(limited):
+                raise
             if not loan.begun:
                 raise StoreBusy(f"none of our {self._size} connections was free within {seconds:g} s") from None
             _doubt(self.address)
             raise ConnectionLost(
                 f"the database did not answer within {seconds:g} s (database_timeout); the connection is given up"
             ) from None
+        finally:
+            if limited is not None:
+                self._limits.leave(limited)
 
     def connection(self) -> _AsyncLoan:
         if self._closed:
@@ -237,8 +252,8 @@ class _Within:
         self._database = database
         self._seconds = seconds
 
-    async def run(self, op: Op[T], *, tx: bool = True) -> T:
-        return await self._database.run_within(self._seconds, op, tx=tx)
+    def run(self, op: Op[T], *, tx: bool = True) -> Coroutine[Any, Any, T]:
+        return self._database.run_within(self._seconds, op, tx=tx)
 
     def within(self, seconds: float | None) -> AsyncRunner:
         return self._database.within(seconds)
@@ -248,20 +263,6 @@ class _Within:
 
     async def close(self) -> None:
         await self._database.close()
-
-
-async def _run(op: Op[T], connection: AsyncConnection, *, tx: bool) -> T:
-    if not tx:
-        return await arun(op, connection)
-    await connection.begin()
-    try:
-        value = await arun(op, connection)
-    except Exception:  # what is cancelled loses its connection, and the transaction with it
-        with suppress(StoreError):
-            await connection.rollback()
-        raise
-    await connection.commit()
-    return value
 
 
 class _Loan:

@@ -355,8 +355,10 @@ class AsyncGuard(_Shared):
         return await self._place.run(steps, tx=False)  # type: ignore[no-any-return]
 
     async def _renew(self, held: Held) -> bool:
+        """One that is not answered ends in time for another."""
+        place = self._place.within(self._every() / 2) if isinstance(self._marks, SqlMarks) else self._place
         with self._renewing(held):
-            return self._told(held, await self._run(self._marks.renew(*held)))
+            return self._told(held, await place.run(self._marks.renew(*held), tx=False))
         return True
 
     @asynccontextmanager

@@ -32,6 +32,7 @@ from ..forks import renew_after_fork
 from ..lifecycle import Accepted, Alert, Observer, Observers
 from ..op import Op, arun, run
 from ..runtime.wakeups import Notifier, ThreadNotifier
+from ..settings import DATABASE_TIMEOUT
 from ..store.inbox import InboxStatus, InboxStore, InboxTables, check_source, open_inbox_store
 from ..store.inbox_adopt import Adoption, Columns
 from ..store.inbox_adopt_make import Dropped
@@ -392,7 +393,8 @@ class AsyncInbox(_Shared):
         return wake
 
     async def _notify(self) -> bool:
-        self._heard = await self._db.run(self.store.notify(self._clock.database_now()), tx=False)
+        notice = self.store.notify(self._clock.database_now())
+        self._heard = await self._db.within(DATABASE_TIMEOUT.total_seconds()).run(notice, tx=False)
         return self._heard
 
     async def migrate(self) -> list[Migration]:
