@@ -186,6 +186,9 @@ class DuplicateEvent(StoreError):
     pass
 
 
+MIGRATE = "run `relaybox migrate` (for an inbox: `relaybox inbox create`) or call migrate()"
+
+
 class SchemaMissing(StoreError):
     pass
 

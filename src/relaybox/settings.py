@@ -211,6 +211,19 @@ class Loaded(NamedTuple):
     origins: list[Origin]
 
 
+_in_force: Settings | None = None
+
+
+def use(settings: Settings) -> None:
+    """What an outbox of this process has that is given no settings: `relaybox run` says so before it makes one."""
+    global _in_force
+    _in_force = settings
+
+
+def in_force() -> Settings:
+    return _in_force or Settings()
+
+
 def load(
     explicit: Mapping[str, Any] | None = None,
     *,

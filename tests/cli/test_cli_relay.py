@@ -9,10 +9,11 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import tomllib
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,11 +21,13 @@ from typing import Any
 
 import pytest
 
-from relaybox import Event, Outbox
+from relaybox import Event, Outbox, Topic
 from relaybox.errors import ConfigError
 from relaybox.relay.config import ALIASES, load
 from relaybox.settings import Settings
+from relaybox.testing.servers import require
 from relaybox.testing.servers.process import free_port
+from relaybox.topics.start import StartFrom
 
 from .conftest import Command
 
@@ -274,6 +277,54 @@ def test_a_process_serves_its_health_and_stops_gracefully(url: str, tmp_path: Pa
     assert "relaybox stops" in output
     with Outbox(url) as box:
         assert box.instances() == []
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    ends = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < ends, "waited in vain"
+        time.sleep(0.05)
+
+
+def sample(page: str, name: str) -> float:
+    """One metric of a page; 0.0 while there is none."""
+    with urllib.request.urlopen(page, timeout=20) as answer:
+        found = [line.split()[1] for line in answer.read().decode().splitlines() if line.startswith(name + " ")]
+    return float(found[0]) if found else 0.0
+
+
+def test_the_age_of_what_waits_grows_while_the_broker_is_away(
+    url: str, tmp_path: Path, started: Any, relaybox: Command
+) -> None:
+    """All of it is in the relay, claimed: neither the metrics nor the command may say that nothing waits."""
+    port, nobody = free_port(), free_port()
+    process = started(
+        "--url", url, "--sink", f"nats://127.0.0.1:{nobody}", "--to", "x", "--listen", f"127.0.0.1:{port}"
+    )
+    process.ready()
+    page = f"http://127.0.0.1:{port}/metrics"
+    wait_until(lambda: sample(page, "outbox_backlog_claimed") == 9)
+    wait_until(lambda: sample(page, "outbox_backlog_oldest_seconds") > 0)
+    wait_until(lambda: sample(page, "outbox_lag_oldest_ms") > 0)
+    assert relaybox.json("status", "--url", url)["oldest_due_seconds"] > 0
+
+
+def test_the_backlog_of_a_topic_relay_is_that_of_its_group(tmp_path: Path, started: Any) -> None:
+    url = require("postgres-wheel", durable=False).create_database()
+    with Outbox(url, migrate=True) as box:
+        box.topics.configure(Topic.pub_sub("orders"))
+        box.topics.groups.create("orders", "relay", start=StartFrom.earliest_unlimited())
+        with box.transaction() as tx:
+            box.write_all(tx, [Event("Placed", n, key="k", topic="orders") for n in range(3)])
+    port, nobody = free_port(), free_port()
+    reads = ("--topic", "orders", "--group", "relay")
+    process = started(
+        "--url", url, "--sink", f"nats://127.0.0.1:{nobody}", "--to", "x", *reads, "--listen", f"127.0.0.1:{port}"
+    )
+    process.ready()
+    page = f"http://127.0.0.1:{port}/metrics"
+    wait_until(lambda: sample(page, "outbox_backlog") + sample(page, "outbox_backlog_claimed") == 3)
+    wait_until(lambda: sample(page, "outbox_backlog_oldest_seconds") > 0)
 
 
 SINKS = ["amqp://u:canary@127.0.0.1:{port}", "nats://u:canary@127.0.0.1:{port}", "redis://u:canary@127.0.0.1:{port}"]

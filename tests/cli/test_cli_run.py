@@ -111,6 +111,30 @@ def test_runs_until_a_signal_and_drains(shop: str, tmp_path: Path, reference: st
     assert "slow ends" in seen  # what was under way was finished, not cut
 
 
+def test_an_outbox_without_settings_has_those_of_the_environment(
+    shop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that `relaybox config` shows; what the program gives itself stays."""
+    (tmp_path / "own_app.py").write_text(
+        "import shop_app\n"
+        "from relaybox import Outbox, Settings\n"
+        "def make():\n"
+        "    own = Outbox.multi_node(shop_app.URL, shop_app.listeners, settings=Settings(batch_size=7))\n"
+        "    shop_app.say(f'own {own.settings.worker_count} {own.settings.batch_size}')\n"
+        "    box = Outbox.multi_node(shop_app.URL, shop_app.listeners)\n"
+        "    shop_app.say(f'given {box.settings.worker_count} {box.settings.batch_size}')\n"
+        "    return box\n"
+    )
+    (tmp_path / "box.toml").write_text("[relaybox]\nbatch_size = 33\n")
+    monkeypatch.setenv("RELAYBOX_WORKER_COUNT", "9")
+    monkeypatch.setenv("RELAYBOX_CONFIG", "box.toml")
+    with running("own_app:make") as process:
+        seen = lines(process, "relaybox runs")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    assert seen[:2] == ["own 4 7", "given 9 33"]
+
+
 def test_a_second_signal_exits_at_once(shop: str) -> None:
     write(shop, Event("Stuck", None))
     with running("shop_app:make") as process:

@@ -159,6 +159,19 @@ async def test_plain_listeners_run_in_threads_with_the_callers_context(start: Ma
     assert seen[0].startswith("relaybox-listener")
 
 
+def test_names_with_colons_are_not_taken_for_each_other() -> None:
+    listeners, calls = Listeners(), []
+    listeners.register("b:c", lambda event: calls.append(1), aggregate_type="a")
+    listeners.register("c", lambda event: calls.append(2), aggregate_type="a:b")
+    for place, found in enumerate((listeners.find("a", "b:c"), listeners.find("a:b", "c")), 1):
+        assert found is not None
+        found.call(None)
+        assert calls[-1] == place
+    assert listeners.find("a:b:c", "") is None
+    assert listeners.event_types() == {"b:c", "c"}
+    assert (listeners.near_misses("c"), len(listeners)) == (["a:b:c"], 2)
+
+
 def test_one_listener_per_pair() -> None:
     listeners = Listeners()
     listeners.register("T", print)

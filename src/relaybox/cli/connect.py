@@ -49,10 +49,10 @@ class Target:
     def settings(self) -> settings.Loaded:
         return settings.load(environment=translated(os.environ), file=self.config)
 
-    def database(self, *, may_create: bool = False) -> Database:
+    def database(self, *, may_create: bool = False, maker: str = "relaybox migrate") -> Database:
         url = self.needed_url
         if not may_create and (missing := missing_file(url)) is not None:
-            raise ConfigError(f"there is no SQLite database {missing.name!r}; `relaybox migrate` makes it")
+            raise ConfigError(f"there is no SQLite database {missing.name!r}; `{maker}` makes it")
         return open_sync(url)
 
     @contextmanager

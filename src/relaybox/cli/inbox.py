@@ -47,7 +47,7 @@ Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID...]", help="ids of
 @contextmanager
 def opened(context: typer.Context, name: str) -> Iterator[Inbox]:
     target = target_of(context)
-    target.database().close()  # the same checks, no connection
+    target.database(maker="relaybox inbox create").close()  # the same checks, no connection
     with Inbox(target.needed_url, name, schema=target.schema.value) as inbox:
         inbox.verify()
         yield inbox
@@ -57,7 +57,7 @@ def opened(context: typer.Context, name: str) -> Iterator[Inbox]:
 def status(context: typer.Context, json: Json = False) -> None:
     """All inboxes of the database."""
     target = target_of(context)
-    target.database().close()
+    target.database(maker="relaybox inbox create").close()
     found = inboxes(target.needed_url)
     if json:
         emit({"inboxes": [asdict(info) for info in found]})

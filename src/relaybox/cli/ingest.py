@@ -68,7 +68,9 @@ def ingest(
         logging.getLogger().setLevel(logging.INFO)
         log.setLevel(logging.DEBUG)
     target = target_of(context)
-    target.database(may_create=migrate).close()  # checks, no connection: nobody wants a new empty file
+    target.database(
+        may_create=migrate, maker="relaybox inbox create"
+    ).close()  # checks, no connection: nobody wants a new empty file
     given = {
         "url": source,
         "options": pairs(source_option, "--source-option"),

@@ -16,15 +16,16 @@ import typer
 from ..clock import SYSTEM_CLOCK
 from ..contracts import Contracts
 from ..durations import format_duration, parse_duration
-from ..errors import ConfigError, StoreError
+from ..errors import ConfigError, ConsumerGroupNotFound, StoreError
 from ..lifecycle import Delivered, Died, Fact, Observer, Retried
 from ..memory import settle_in
 from ..observe.health import HealthServer
 from ..outbox import Outbox
 from ..relay import Preview, Relay
 from ..relay.config import RelayConfig, load
-from ..relay.topic_relay import TopicRelay
+from ..relay.topic_relay import TopicRelay, status_of
 from ..sinks import sink_from_url
+from ..store.spi import Status
 from ..topics.start import StartFrom
 from .connect import DEFAULT_TABLE, Target, scrub, target_of
 from .output import console, emit, progress, say, table
@@ -114,7 +115,7 @@ class _Command:
         observers: list[Observer] = [self._count]
         self._metrics = None
         if config.listen is not None:
-            self._metrics = _metrics(target, observers)
+            self._metrics = _metrics(target, observers, reads)
         self._warn_about_ttl()
         self._reads = reads
         kind: Any = TopicRelay if reads else Relay
@@ -282,7 +283,20 @@ def _contracts(reference: str | None) -> Contracts | None:
     return found
 
 
-def _metrics(target: Target, observers: list[Observer]) -> Any:
+class _GroupBacklog:
+    """What waits for the group that a relay of a topic is a member of, as its status says it."""
+
+    def __init__(self, box: Outbox, topic: str, group: str) -> None:
+        self._box, self._names = box, (topic, group)
+
+    def status(self) -> Status:
+        try:
+            return status_of(self._box.topics.groups.lag(*self._names))
+        except ConsumerGroupNotFound as error:  # the relay has not subscribed it yet
+            raise StoreError(str(error)) from error
+
+
+def _metrics(target: Target, observers: list[Observer], reads: dict[str, Any]) -> Any:
     """The Prometheus page, when the client is there: facts of this process, and the backlog at each scrape."""
     try:
         from prometheus_client import CollectorRegistry, generate_latest
@@ -295,7 +309,7 @@ def _metrics(target: Target, observers: list[Observer]) -> Any:
     registry = CollectorRegistry()
     observers.append(PrometheusObserver(registry=registry))
     box = Outbox(target.needed_url, table=target.table.value or DEFAULT_TABLE, schema=target.schema.value)
-    registry.register(BacklogCollector(box))
+    registry.register(BacklogCollector(_GroupBacklog(box, reads["topic"], reads["group"]) if reads else box))
     return lambda: (200, CONTENT_TYPE_LATEST, generate_latest(registry))
 
 

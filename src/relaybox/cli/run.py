@@ -13,8 +13,10 @@ from typing import Annotated, Any
 
 import typer
 
+from .. import settings
 from ..errors import ConfigError
 from ..outbox import AsyncOutbox, Outbox
+from .connect import target_of
 
 Box = Outbox | AsyncOutbox
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -22,6 +24,7 @@ _LEVELS = ("debug", "info", "warning", "error")
 
 
 def run(
+    context: typer.Context,
     reference: Annotated[
         str,
         typer.Argument(
@@ -30,8 +33,12 @@ def run(
     ],
     log_level: Annotated[str, typer.Option(envvar="RELAYBOX_LOG_LEVEL", help="debug, info, warning or error")] = "info",
 ) -> None:
-    """Deliver until Ctrl-C or SIGTERM, finish what runs, sign off. A second signal exits at once."""
+    """Deliver until Ctrl-C or SIGTERM, finish what runs, sign off. A second signal exits at once.
+
+    An outbox that was made without settings has those of the environment and of --config; `relaybox config` shows them.
+    """
     log_to_stderr(log_level)
+    settings.use(target_of(context).settings().settings)
     found = load_object(reference)
     asyncio.run(_serve(reference, found))
 

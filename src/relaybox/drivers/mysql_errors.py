@@ -7,6 +7,7 @@ tables, columns and accounts are kept whole, the rest end before the first quote
 from __future__ import annotations
 
 from ..errors import (
+    MIGRATE,
     ConnectionLost,
     DuplicateEvent,
     SchemaMissing,
@@ -44,7 +45,7 @@ def translate_error(code: int, message: str) -> StoreError:
     if code in _DUPLICATE:
         return DuplicateEvent("an event with this id is stored already")
     if code in _MISSING:
-        return SchemaMissing(f"{message}; run `relaybox migrate` or call migrate()")
+        return SchemaMissing(f"{message}; {MIGRATE}")
     if code in _BUSY:
         return StoreBusy(f"MySQL gave up on a lock or a conflict ({code}): {unquoted(message)}; retry")
     if code in _FULL or (code == _ENGINE and "28" in message):

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 
 from ..errors import (
+    MIGRATE,
     ConnectionLost,
     DuplicateEvent,
     SchemaMissing,
@@ -48,7 +49,7 @@ def translate_sqlstate(sqlstate: str, message: str) -> StoreError:
         case "23505":
             return DuplicateEvent(f"an event with this id is stored already ({message})")
         case "42P01" | "42703" | "3F000":
-            return SchemaMissing(f"{message}; run `relaybox migrate` or call migrate()")
+            return SchemaMissing(f"{message}; {MIGRATE}")
         case "40001" | "40P01" | "55P03" | "57014":
             return StoreBusy(f"PostgreSQL gave up on a lock or a conflict ({sqlstate}): {message}; retry")
         case "53100" | "53200" | "53400" | "54000":

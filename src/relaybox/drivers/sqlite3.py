@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, Literal, TypeVar
 
 from ..errors import (
+    MIGRATE,
     ConnectionLost,
     DuplicateEvent,
     SchemaMissing,
@@ -56,7 +57,7 @@ def translate(error: sqlite3.Error) -> StoreError:
         ):
             return DuplicateEvent(f"an event with this id is stored already ({text})")
         case sqlite3.SQLITE_ERROR if "no such table" in text or "no such column" in text or "no column named" in text:
-            return SchemaMissing(f"{text}; run `relaybox migrate` or call migrate()")
+            return SchemaMissing(f"{text}; {MIGRATE}")
         case sqlite3.SQLITE_READONLY:
             return StoreError(f"this SQLite database is read-only ({text}); check the file and its folder")
         case sqlite3.SQLITE_CANTOPEN:

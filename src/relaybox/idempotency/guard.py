@@ -336,8 +336,10 @@ class Guard(_Shared):
         """Safe to repeat. A client that was handed in stays open."""
         if not self._closed:
             self._closed = True
-            self._keeper.close()
-            self._place.close()
+            try:
+                self._keeper.close()
+            finally:
+                self._place.close()
 
     def __enter__(self) -> Self:
         return self

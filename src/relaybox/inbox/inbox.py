@@ -350,9 +350,11 @@ class Inbox(_Shared):
         return drained
 
     def close(self) -> None:
-        if isinstance(self._notifier, ThreadNotifier):
-            self._notifier.stop()
-        self._db.close()
+        try:
+            if isinstance(self._notifier, ThreadNotifier):
+                self._notifier.stop()
+        finally:
+            self._db.close()
 
     def __enter__(self) -> Self:
         return self
@@ -560,9 +562,11 @@ class AsyncInbox(_Shared):
         return await drain(self._db, self.store, retention or Retention(), self._clock)
 
     async def close(self) -> None:
-        if isinstance(self._notifier, Notifier):
-            await self._notifier.stop()
-        await self._db.close()
+        try:
+            if isinstance(self._notifier, Notifier):
+                await self._notifier.stop()
+        finally:
+            await self._db.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -121,12 +121,16 @@ class Ingest:
     async def close(self) -> None:
         """Receive no more, finish the batch under way, give the rest back. Safe to repeat."""
         self._stopping.set()
-        if self._tasks:
-            await asyncio.wait(self._tasks[:1], timeout=STOP_SECONDS)
-        await cancelled(*self._tasks)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(STOP_SECONDS):
-                await self.broker.close()
+        try:
+            if self._tasks:
+                await asyncio.wait(self._tasks[:1], timeout=STOP_SECONDS)
+        finally:
+            try:
+                await cancelled(*self._tasks)
+            finally:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(STOP_SECONDS):
+                        await self.broker.close()
 
     async def drained(self) -> None:
         """Returns once the broker has had nothing new for as long as it is waited for."""

@@ -80,7 +80,7 @@ class Cleanup:
         tables = work.store.tables.queue(topic.id)
         plan = PurgePlan(
             open_store("postgres", tables),
-            work.clock.now(),
+            work.clock.database_now(),
             retention=topic.topic.retention,
             dead_retention=None,
             batch_size=min(work.upkeep.cleanup_batch, topic.topic.cleanup_batch),

@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime, time, timedelta
 from functools import partial
 from typing import Any, Self
@@ -112,12 +112,13 @@ class Maintainer:
             return
         self._closed = self._work.stopping = True
         self._stop.set()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=self.upkeep.stop_wait.total_seconds())
-        await cancelled(*self._tasks, self._term_task)
-        await self._give_up()
-        await self._db.close()
-        await self._term_db.close()
+        async with AsyncExitStack() as ending:  # last in, first out, each also when another failed
+            ending.push_async_callback(self._term_db.close)
+            ending.push_async_callback(self._db.close)
+            ending.push_async_callback(self._give_up)
+            ending.push_async_callback(cancelled, *self._tasks, self._term_task)
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=self.upkeep.stop_wait.total_seconds())
 
     # -- leading ----------------------------------------------------------------------------------
 

@@ -186,7 +186,13 @@ MEASURES: Final = (
     ),
     Measure(Depths, "gauge", "queue.hot.depth", "events in the hot queue", lambda fact: float(fact.hot)),
     Measure(Depths, "gauge", "queue.cold.depth", "events in the cold queue", lambda fact: float(fact.cold)),
-    Measure(Depths, "gauge", "lag.oldest.ms", "milliseconds the oldest due event has waited; 0: none is due", _lag),
+    Measure(
+        Depths,
+        "gauge",
+        "lag.oldest.ms",
+        "milliseconds since the oldest event became due that waits or is claimed; 0: there is none",
+        _lag,
+    ),
 )
 
 

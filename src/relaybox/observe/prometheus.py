@@ -93,7 +93,11 @@ BACKLOG: Final[tuple[tuple[str, str, Callable[[Snapshot], float]], ...]] = (
     ("backlog_claimed", "events claimed by some process", lambda s: s.claimed),
     ("backlog_retrying", "waiting events that failed at least once", lambda s: s.retrying),
     ("backlog_dead", "dead letters", lambda s: s.dead),
-    ("backlog_oldest_seconds", "age of the oldest due event", lambda s: s.oldest_due.total_seconds()),
+    (
+        "backlog_oldest_seconds",
+        "since the oldest event became due that waits or is claimed; 0: there is none",
+        lambda s: s.oldest_due.total_seconds(),
+    ),
 )
 
 

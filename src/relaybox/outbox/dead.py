@@ -48,8 +48,7 @@ class _Ops:
         self, where: DeadFilter, after: int, newest: int, cutoff: datetime, limit: int
     ) -> Op[tuple[int, int] | None]:
         """(where it got to, how many) or None at the end. What dies again after the cut-off is left alone."""
-        letters = yield from self.store.dead(where, after, limit)
-        seqs = [letter.event.seq for letter in letters if letter.event.seq is not None and letter.event.seq <= newest]
+        seqs = yield from self.store.dead_numbers(where, after, newest, limit)
         if not seqs:
             return None
         faults.hit("replay.before")

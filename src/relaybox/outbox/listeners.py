@@ -38,7 +38,7 @@ class Listeners:
     """
 
     def __init__(self) -> None:
-        self._by_key: dict[str, Listener] = {}
+        self._all: dict[tuple[str, str], Listener] = {}  # by aggregate type and event type
 
     def on(self, event_type: str | Named, *, aggregate_type: str | Named = GLOBAL) -> Callable[[F], F]:
         def decorate(function: F) -> F:
@@ -57,26 +57,26 @@ class Listeners:
         if not callable(function):
             raise ConfigError(f"expected a listener to be callable, got {type(function).__name__}")
         event_name = name_of(event_type, "event type")
-        key = f"{name_of(aggregate_type, 'aggregate type')}:{event_name}"
-        if key in self._by_key:
+        key = name_of(aggregate_type, "aggregate type"), event_name
+        if key in self._all:
             raise ConfigError(
-                f"a listener for {key!r} is registered already; one event has one listener. "
+                f"a listener for {':'.join(key)!r} is registered already; one event has one listener. "
                 "Call several functions from it, or use different aggregate types"
             )
-        self._by_key[key] = Listener(function, _is_async(function), _takes_two(function))
+        self._all[key] = Listener(function, _is_async(function), _takes_two(function))
 
     def find(self, aggregate_type: str, event_type: str) -> Listener | None:
-        return self._by_key.get(f"{aggregate_type}:{event_type}")
+        return self._all.get((aggregate_type, event_type))
 
     def event_types(self) -> set[str]:
-        return {key.partition(":")[2] for key in self._by_key}
+        return {event_type for _, event_type in self._all}
 
     def near_misses(self, event_type: str) -> list[str]:
-        """Keys with the same event type: what somebody meant who forgot the aggregate type."""
-        return sorted(key for key in self._by_key if key.partition(":")[2] == event_type)
+        """Others with the same event type: what somebody meant who forgot the aggregate type."""
+        return sorted(":".join(key) for key in self._all if key[1] == event_type)
 
     def __len__(self) -> int:
-        return len(self._by_key)
+        return len(self._all)
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 
 from ..clock import SYSTEM_CLOCK
 from ..codec import JSON_CODEC
@@ -29,15 +29,16 @@ from ..event import Event
 from ..forks import renew_after_fork
 from ..lifecycle import Observers, Purged
 from ..op import Op, arun, run
+from ..retry import RetryPolicy
 from ..runtime.service import LoopThread
 from ..runtime.threads import ListenerThreads
 from ..runtime.wakeups import Notifier, ThreadNotifier
-from ..settings import Settings
+from ..settings import in_force
 from ..store import Tables, open_store
 from ..store.spi import BlockedKey, Instance, Migration, OutboxStore, Status
 from ..store.topics import TopicStore, open_topic_store
 from .dead import AsyncDeadLetters, DeadLetters, Progress
-from .deliver import Dispatch
+from .deliver import Dispatch, Interceptor
 from .listeners import Registry
 from .node import Node, Role
 from .options import NodeOptions, Options
@@ -57,18 +58,17 @@ R = TypeVar("R", Runner, AsyncRunner)
 class _Shared:
     """What the twins have in common: names, store, settings, and how a purge is planned."""
 
-    def __init__(self, target: Any, **options: Unpack[NodeOptions]) -> None:
-        unknown = set(options) - set(NodeOptions.__annotations__)
-        if unknown:
-            raise ConfigError(
-                f"unknown option {sorted(unknown)[0]!r}; expected {', '.join(NodeOptions.__annotations__)}"
-            )
+    def __init__(self, target: Any, **options: Unpack[Options]) -> None:
+        for name in sorted(set(options) - set(Options.__annotations__)):
+            if name in NodeOptions.__annotations__:
+                raise ConfigError(f"{name} is for delivery; give it to single_node, multi_node or ordered")
+            raise ConfigError(f"unknown option {name!r}; expected {', '.join(NodeOptions.__annotations__)}")
         contracts = options.get("contracts")
         if contracts is not None and not isinstance(contracts, Contracts):
             raise ConfigError(f"expected contracts to be a Contracts registry, got {type(contracts).__name__}")
         self._target = target
         self._options = options
-        self.settings = options.get("settings") or Settings()
+        self.settings = options.get("settings") or in_force()
         self._clock = options.get("clock") or SYSTEM_CLOCK
         self._observers = Observers(options.get("observers") or ())
         self._tables = Tables(options.get("table") or "outbox_event", options.get("schema"))
@@ -77,6 +77,8 @@ class _Shared:
         self._node: Node | None = None
         self._role: Role | None = None
         self._listeners: Registry | None = None
+        self._interceptors: Sequence[Interceptor] = ()
+        self._retry: RetryPolicy | None = None
         self._threads = ListenerThreads(self.settings.worker_count)
         self._purger: PurgeService | None = None
         self._plain = False
@@ -109,7 +111,7 @@ class _Shared:
         return cls._composite("ordered", target, listeners, options)
 
     @classmethod
-    def writer_only(cls, target: Any, **options: Unpack[NodeOptions]) -> Self:
+    def writer_only(cls, target: Any, **options: Unpack[Options]) -> Self:
         """No delivery by relaybox (change data capture reads the table); purged by age if purge_retention is set."""
         box = cls(target, **options)
         box._plain = True
@@ -118,8 +120,10 @@ class _Shared:
 
     @classmethod
     def _composite(cls, role: Role, target: Any, listeners: Registry, options: NodeOptions) -> Self:
-        box = cls(target, **options)
+        given = {name: value for name, value in options.items() if name not in ("interceptors", "retry")}
+        box = cls(target, **cast(Options, given))
         box._run_as(role, listeners)
+        box._interceptors, box._retry = options.get("interceptors") or (), options.get("retry")
         return box
 
     @property
@@ -149,11 +153,11 @@ class _Shared:
             self._role,
             db,
             store,
-            Dispatch(self._listeners, self._options.get("interceptors") or (), self._threads),
+            Dispatch(self._listeners, self._interceptors, self._threads),
             self.settings,
             observers=self._observers,
             clock=self._clock,
-            retry=self._options.get("retry"),
+            retry=self._retry,
         )
 
     def _make_writer(self, store: OutboxStore, notifier: Notifier | ThreadNotifier | None) -> Writer:
@@ -221,7 +225,7 @@ class _Shared:
                 raise ConfigError(f"expected {name} to be a duration of at least zero, got {value}")
         return PurgePlan(
             store,
-            self._clock.now(),
+            self._clock.database_now(),
             retention=older_than,
             dead_retention=dead_older_than,
             batch_size=self.settings.purge_batch_size,
@@ -246,7 +250,7 @@ def _nothing() -> None:
 class Outbox(_Shared):
     """For synchronous programs. Delivery, when asked for, runs in a thread of its own."""
 
-    def __init__(self, target: Any, **options: Unpack[NodeOptions]) -> None:
+    def __init__(self, target: Any, **options: Unpack[Options]) -> None:
         super().__init__(target, **options)
         self._db: Runner = open_sync(target)
         self._services: Runner = open_sync(target, timeout=self.settings.statement_seconds)
@@ -290,13 +294,14 @@ class Outbox(_Shared):
         self._writer = self._make_writer(self.store, self._notifier)
 
     async def _stop(self) -> None:
-        if self._purger is not None:
-            await self._purger.stop()
-        if self._node is not None:
-            await self._node.stop()
-            self._threads.close()
-        if self._background is not None:
-            await self._background.close()
+        async with AsyncExitStack() as last_first:
+            if self._background is not None:
+                last_first.push_async_callback(self._background.close)
+            if self._node is not None:
+                last_first.callback(self._threads.close)
+                last_first.push_async_callback(self._node.stop)
+            if self._purger is not None:
+                await self._purger.stop()
 
     def __exit__(self, *exc: object) -> None:
         self.close()
@@ -306,13 +311,14 @@ class Outbox(_Shared):
         if self._closed:
             return
         self._closed = True
-        if self._thread is not None:
-            self._thread.call(self._stop())
-            self._thread.stop()
-        if self._notifier is not None:
-            self._notifier.stop()
-        self._services.close()
-        self._db.close()
+        with ExitStack() as last_first:  # all of it, also when one fails or somebody is impatient
+            last_first.callback(self._db.close)
+            last_first.callback(self._services.close)
+            if self._notifier is not None:
+                last_first.callback(self._notifier.stop)
+            if self._thread is not None:
+                last_first.callback(self._thread.stop)
+                self._thread.call(self._stop())
 
     # -- schema ---------------------------------------------------------------------------------------
 
@@ -427,7 +433,7 @@ class Outbox(_Shared):
 class AsyncOutbox(_Shared):
     """For asyncio programs. Delivery runs in the same loop."""
 
-    def __init__(self, target: Any, **options: Unpack[NodeOptions]) -> None:
+    def __init__(self, target: Any, **options: Unpack[Options]) -> None:
         super().__init__(target, **options)
         self._db: AsyncRunner = open_async(target)
         # Connections of their own: the program's transactions must not keep heartbeats, renewals and settles waiting.
@@ -473,17 +479,18 @@ class AsyncOutbox(_Shared):
         self._closed = True
         if self._node is not None:
             self._node.halt()
-        if "topics" in self.__dict__:  # somebody asked for them
-            await self.topics.close()
-        if self._purger is not None:
-            await self._purger.stop()
-        if self._node is not None:
-            await self._node.stop()
-            self._threads.close()
-        if self._notifier is not None:
-            await self._notifier.stop()
-        await self._services.close()
-        await self._db.close()
+        async with AsyncExitStack() as last_first:  # all of it, also when one fails or somebody is impatient
+            last_first.push_async_callback(self._db.close)
+            last_first.push_async_callback(self._services.close)
+            if self._notifier is not None:
+                last_first.push_async_callback(self._notifier.stop)
+            if self._node is not None:
+                last_first.callback(self._threads.close)
+                last_first.push_async_callback(self._node.stop)
+            if self._purger is not None:
+                last_first.push_async_callback(self._purger.stop)
+            if "topics" in self.__dict__:  # somebody asked for them
+                await self.topics.close()
 
     async def migrate(self) -> list[Migration]:
         return await self._db.run(migrate(self.store, self.topic_store))

@@ -27,7 +27,7 @@ class PurgePlan:
     def __init__(
         self,
         store: OutboxStore,
-        now: datetime,
+        now: datetime | None,
         *,
         retention: timedelta | None,
         dead_retention: timedelta | None,
@@ -35,41 +35,48 @@ class PurgePlan:
         by_age: bool = False,
     ) -> None:
         self._store = store
-        self._before = now - retention if retention is not None else None
-        self._dead_before = now - dead_retention if dead_retention is not None else None
+        self._now = now  # None: ask the database, whose clock dated the events
+        self._retention = retention
+        self._dead_retention = dead_retention
         self._batch = batch_size
         self._by_age = by_age
         self._after = 0
 
     def next_batch(self) -> Op[Purge] | None:
         """The next op to run, or None when everything old is gone. Tell `ran` what it answered."""
-        if self._before is not None:
-            return (
-                self._age(self._before)
-                if self._by_age
-                else self._store.purge_done(self._before, self._after, self._batch)
-            )
-        if self._dead_before is not None:
-            return self._dead(self._dead_before)
+        if self._retention is not None:
+            return self._finished(self._retention)
+        if self._dead_retention is not None:
+            return self._dead(self._dead_retention)
         return None
 
     def ran(self, batch: Purge) -> int:
         faults.hit("purge.after")
         self._after = batch.last
         if batch.seen < self._batch:  # a short batch: this kind is exhausted
-            if self._before is not None:
-                self._before = None
+            if self._retention is not None:
+                self._retention = None
             else:
-                self._dead_before = None
+                self._dead_retention = None
         return batch.gone
 
-    def _age(self, before: datetime) -> Op[Purge]:
+    def _finished(self, age: timedelta) -> Op[Purge]:
+        before = yield from self._ago(age)
+        if not self._by_age:
+            return (yield from self._store.purge_done(before, self._after, self._batch))
         gone = yield from self._store.purge_age(before, self._batch)
         return Purge(gone, 0, gone)
 
-    def _dead(self, before: datetime) -> Op[Purge]:
+    def _dead(self, age: timedelta) -> Op[Purge]:
+        before = yield from self._ago(age)
         gone = yield from self._store.purge_dead(before, self._batch)
         return Purge(gone, 0, gone)
+
+    def _ago(self, age: timedelta) -> Op[datetime]:
+        """The same moment for all batches of a purge."""
+        if self._now is None:
+            self._now = yield from self._store.time(None)
+        return self._now - age
 
 
 class PurgeService:
@@ -111,7 +118,7 @@ class PurgeService:
         settings = self._settings
         plan = PurgePlan(
             self._store,
-            self._clock.now(),
+            self._clock.database_now(),
             retention=settings.purge_retention,
             dead_retention=settings.purge_dead_retention,
             batch_size=settings.purge_batch_size,

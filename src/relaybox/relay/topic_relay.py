@@ -25,7 +25,7 @@ from ..settings import Settings
 from ..sinks.spi import Sink
 from ..store import Tables
 from ..store.spi import Status
-from ..store.topics import GroupOptions, GroupRow, TopicRow, open_topic_store
+from ..store.topics import GroupOptions, GroupRow, Lag, TopicRow, open_topic_store
 from ..topics.deliver import LogDelivery
 from ..topics.dispatch import Durations
 from ..topics.home import Home
@@ -115,6 +115,12 @@ class _Publication:
         self._skipped |= {delivery.event.id for delivery in self._open.values()}
         if self._errors or self._skipped:
             raise BatchFailed(self._errors, self._skipped)
+
+
+def status_of(lag: Lag) -> Status:
+    """How far a group is behind, in the words of an outbox."""
+    due = max(0, lag.events - lag.taken - lag.parked)
+    return Status(due, 0, lag.taken, lag.parked, lag.dead, lag.oldest or timedelta(0), lag.events)
 
 
 class TopicRelay(Relay):
@@ -209,8 +215,7 @@ class TopicRelay(Relay):
         lag = await self._patient.run(
             self._home.store.lag(self._topic_row, self._row, self._clock.database_now()), tx=False
         )
-        due = max(0, lag.events - lag.taken - lag.parked)
-        return Status(due, 0, lag.taken, lag.parked, lag.dead, lag.oldest or timedelta(0), lag.events)
+        return status_of(lag)
 
     async def failing(self) -> int:
         return (await self.status()).retrying

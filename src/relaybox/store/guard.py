@@ -26,6 +26,10 @@ class GuardSchema(SqlOutboxStore):
         words = {**self.words, "guard": "{event}"}
         self.sql |= load(f"{self.dialect}/guard", tables, self.quote, words)
 
+    @property
+    def advice(self) -> str:
+        return "call migrate() of the guard"
+
     def migrations(self) -> list[Migration]:
         names = self.tables.substitutions(self.quote)
         names |= {"guard": names["event"], "guard_name": names["event_name"]}

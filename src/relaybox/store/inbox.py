@@ -89,6 +89,11 @@ class InboxStore(InboxMaking):
     def event_ids(self, ids: Sequence[str]) -> Any:
         return as_json(list(ids))
 
+    @property
+    def advice(self) -> str:
+        name = self.tables.event
+        return f"run `relaybox inbox create --inbox {name} --if-not-exists` or call migrate() of the inbox"
+
     def migrations(self) -> list[Migration]:
         names = self.tables.substitutions(self.quote)
         return [

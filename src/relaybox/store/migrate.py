@@ -50,6 +50,10 @@ class MigrationOps:
     capabilities: Capabilities
     sql: dict[str, Query]
 
+    @property
+    def advice(self) -> str:
+        return "run `relaybox migrate` or call migrate()"
+
     def from_time(self, value: Any) -> datetime:
         raise NotImplementedError
 
@@ -118,7 +122,7 @@ class MigrationOps:
         if todo:
             raise SchemaMissing(
                 f"table {self.tables.event!r} lacks {len(todo)} migration(s), first {todo[0].version} "
-                f"({todo[0].name}); run `relaybox migrate` or call migrate()"
+                f"({todo[0].name}); {self.advice}"
             )
 
     def drift(self) -> Op[list[str]]:

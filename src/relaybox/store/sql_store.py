@@ -223,6 +223,12 @@ class SqlOutboxStore(MigrationOps):
             "tenant_id": where.tenant,
         }
 
+    def dead_numbers(self, where: DeadFilter, after: int, newest: int, limit: int) -> Op[list[int]]:
+        result = yield self.sql["outbox.dead.numbers"].bind(
+            **self._where(where), after=after, newest=newest, limit=limit
+        )
+        return [row[0] for row in result.rows]
+
     def newest_dead(self, now: datetime | None) -> Op[tuple[int, datetime]]:
         result = yield self.sql["outbox.dead.newest"].bind(now=self.to_time(now))
         return int(result.rows[0][0]), self.from_time(result.rows[0][1])
@@ -235,6 +241,10 @@ class SqlOutboxStore(MigrationOps):
         if replayed:
             yield self.sql["outbox.dead.unpark"].bind(seqs=self.numbers(replayed))
         return replayed
+
+    def time(self, now: datetime | None) -> Op[datetime]:
+        result = yield self.sql["outbox.purge.now"].bind(now=self.to_time(now))
+        return self.from_time(result.rows[0][0])
 
     def purge_done(self, before: datetime, after: int, limit: int) -> Op[Purge]:
         result = yield self.sql["outbox.purge.done"].bind(before=self.to_time(before), after=after, limit=limit)

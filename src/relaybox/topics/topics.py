@@ -13,6 +13,7 @@ with outbox.topics.consumer("orders", group="billing") as c:      or poll and co
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any, NoReturn, Unpack, overload
 
@@ -194,9 +195,10 @@ class AsyncTopics:
         """Leave all groups; `AsyncOutbox.close()` does it."""
         for made in self._made:  # all of them, before the first one is waited for
             made.halt()
-        while self._made:
-            await self._made.pop().close()
-        await self._home.close()
+        async with AsyncExitStack() as ending:  # each also when another failed, or nobody waits any longer
+            ending.push_async_callback(self._home.close)
+            while self._made:
+                ending.push_async_callback(self._made.pop().close)
 
 
 def progress_of(home: Home[Any], topic: str, group: str) -> Op[BackfillProgress]:

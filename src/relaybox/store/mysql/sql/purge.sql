@@ -1,3 +1,7 @@
+-- name: outbox.purge.now -> rows
+-- Ages are counted by the clock that dated the events.
+SELECT {clock}
+
 -- name: outbox.purge.seen -> rows
 -- Old events from :after on, by seq, so dead letters at the front are passed once per run.
 SELECT seq FROM {event}

@@ -13,6 +13,16 @@ WHERE d.seq > :after
   AND (:event_id::text IS NULL OR e.event_id = :event_id)
 ORDER BY d.seq LIMIT :limit
 
+-- name: outbox.dead.numbers -> rows
+-- Those of a replay: their events are not read.
+SELECT d.seq FROM {dead} d JOIN {event} e ON e.seq = d.seq
+WHERE d.seq > :after AND d.seq <= :newest
+  AND (:event_type::text IS NULL OR e.event_type = :event_type)
+  AND (:aggregate_type::text IS NULL OR coalesce(e.aggregate_type, '__GLOBAL__') = :aggregate_type)
+  AND (:aggregate_id::text IS NULL OR e.aggregate_id = :aggregate_id)
+  AND (:tenant_id::text IS NULL OR e.tenant_id = :tenant_id)
+ORDER BY d.seq LIMIT :limit
+
 -- name: outbox.dead.count -> rows
 SELECT count(*) FROM {dead} d JOIN {event} e ON e.seq = d.seq
 WHERE (:event_type::text IS NULL OR e.event_type = :event_type)

@@ -1,3 +1,7 @@
+-- name: outbox.purge.now -> rows
+-- Ages are counted by the clock that dated the events.
+SELECT coalesce(:now, clock_timestamp())
+
 -- name: outbox.purge.done -> rows
 -- Finished and old: neither pending, claimed nor dead. Walks by seq from :after, so dead letters at the front are
 -- passed once per run and not once per batch. Returns where it got to and how many went.
