@@ -23,7 +23,7 @@ from typing import Generic, Literal, TypeVar
 
 from ..clock import Clock
 from ..drivers.spi import AsyncRunner, Runner
-from ..errors import ConfigError, StoreBusy
+from ..errors import ConfigError, StoreBusy, StoreError
 from ..ids import new_token
 from ..store.completion import BackfillRow, BackfillState
 from ..store.topics import GroupRow, TopicRow, TopicStore
@@ -181,7 +181,7 @@ class Job(Generic[R]):
             log.error("backfill of group %r of topic %r: %s", self._group.name, self._topic.topic.name, cause)
             return BackfillResult("failed", row.done, row.total, cause)
         except (asyncio.CancelledError, KeyboardInterrupt):  # whoever comes next goes on at once
-            with suppress(Exception):
+            with suppress(StoreError):  # its lease ends then
                 yield self._store.leave_backfill(self._group, self._token)
             raise
         if not mine:
