@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, Final, Protocol, overload, runtime_checkable
 
 from .clock import utc_now
-from .codec import BYTES, JSON, JSON_CODEC, MAX_DEPTH, Codec, headers_from_text, headers_to_text, too_deep
+from .codec import BYTES, JSON, JSON_CODEC, Codec, headers_from_text, headers_to_text
 from .errors import InvalidEvent, PayloadTooLarge, Undecodable
 from .ids import new_id
 
@@ -240,11 +240,6 @@ class Event(_Fields):
             fields.type = _text("type", name_of(type, "type"))
             fields.body = body
             fields.content_type = default_type if content_type is None else _text("content_type", content_type)
-            if len(body) > MAX_DEPTH and is_json(fields.content_type) and too_deep(body):
-                raise InvalidEvent(
-                    f"payload is nested more than {MAX_DEPTH} levels deep, which readers cannot be expected to read; "
-                    "flatten it, or pass it as payload_bytes"
-                )
             fields.id = new_id() if id is None else _text("id", id)
             fields.key = None if key is None else _text("key", key)
             if aggregate_type is GLOBAL:
@@ -353,7 +348,8 @@ class Event(_Fields):
 
     @property
     def is_json(self) -> bool:
-        return is_json(self.content_type)
+        kind = self.content_type.partition(";")[0]
+        return kind == JSON or kind.endswith("+json")
 
     @property
     def aggregate_id(self) -> str | None:
@@ -387,11 +383,6 @@ class Event(_Fields):
     def __reduce__(self) -> tuple[Any, ...]:
         slots = {slot: getattr(self, slot) for slot in _Fields.__slots__ if slot not in ("_codec", "_headers")}
         return _rebuild, (slots,)
-
-
-def is_json(content_type: str) -> bool:
-    kind = content_type.partition(";")[0]
-    return kind == JSON or kind.endswith("+json")
 
 
 def topics_of(events: Sequence[Event]) -> list[str | None]:
