@@ -307,6 +307,7 @@ def test_the_age_of_what_waits_grows_while_the_broker_is_away(
     wait_until(lambda: sample(page, "outbox_backlog_oldest_seconds") > 0)
     wait_until(lambda: sample(page, "outbox_lag_oldest_ms") > 0)
     assert relaybox.json("status", "--url", url)["oldest_due_seconds"] > 0
+    wait_until(lambda: relaybox.json("status", "--url", url)["instances"][0]["note"] == "nats is unavailable")
 
 
 def test_the_backlog_of_a_topic_relay_is_that_of_its_group(tmp_path: Path, started: Any) -> None:

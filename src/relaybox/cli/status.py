@@ -73,8 +73,8 @@ def view(state: Status, instances: list[Instance], blocked: list[BlockedKey]) ->
     counts.show_header = False
     parts: list[Any] = [counts, Text()]
     if instances:
-        rows = [(i.name, i.role, i.started_at, i.expires_at) for i in instances]
-        parts.append(table("delivering", ("instance", "role", "started", "alive until"), rows))
+        rows = [(i.name, i.role, i.started_at, i.expires_at, i.note or "") for i in instances]
+        parts.append(table("delivering", ("instance", "role", "started", "alive until", ""), rows))
     else:
         parts.append(Text("no process delivers", style="yellow"))
     if blocked:

@@ -68,6 +68,11 @@ class Node:
         self._hand_overs = HandOvers(self.engine, self._source, clock, self._given_back)
         self._running = False
 
+    @property
+    def owner(self) -> int:
+        """This process as the database knows it; 0: not yet."""
+        return self._source.owner
+
     async def start(self) -> None:
         """Workers run and the first claim is under way when this returns. A failed start leaves nothing behind."""
         self._loop = asyncio.get_running_loop()

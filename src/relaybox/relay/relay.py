@@ -9,6 +9,7 @@ Any number of relays may run on one outbox; they share its keys. `relaybox relay
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from ..clock import SYSTEM_CLOCK, Clock
 from ..codec import JSON_CODEC, Codec
 from ..contracts import Contracts
 from ..drivers import open_async, parse
-from ..errors import ConfigError, ServiceClosed, SinkUnavailable
+from ..errors import ConfigError, ServiceClosed, SinkUnavailable, StoreError
 from ..event import Event
 from ..lifecycle import Observer, Observers
 from ..observe.health import Health
@@ -42,6 +43,8 @@ DEFAULTS: dict[str, Any] = {
     "shard_rows": 800,
     "purge_retention": timedelta(days=30),
 }
+log = logging.getLogger("relaybox")
+
 PULSE = 1.0  # seconds between two signs of life of the loop
 
 
@@ -124,6 +127,7 @@ class Relay:
         self.circuit: Circuit | None = None
         self._pulse = clock.monotonic()
         self._pulse_task: asyncio.Task[None] | None = None
+        self._note_task: asyncio.Task[None] | None = None
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -172,6 +176,7 @@ class Relay:
             retry=self._retry,
         )
         await node.start()
+        self._note_task = asyncio.create_task(self._keep_note(node), name="relaybox-note")
         return node
 
     async def _reach(self) -> None:
@@ -193,7 +198,7 @@ class Relay:
         async with AsyncExitStack() as ending:  # last in, first out, each also when another failed
             ending.push_async_callback(self._db.close)
             ending.push_async_callback(self.sink.close)
-            ending.push_async_callback(cancelled, self._pulse_task)
+            ending.push_async_callback(cancelled, self._pulse_task, self._note_task)
             if self.circuit is not None:
                 ending.push_async_callback(self.circuit.stop)
             if self._node is not None:
@@ -218,6 +223,20 @@ class Relay:
     async def _beat(self) -> None:
         while True:
             self._pulse = self._clock.monotonic()
+            await self._clock.sleep(PULSE)
+
+    async def _keep_note(self, node: Node) -> None:
+        """An outage is written down with this process, for `relaybox status`."""
+        told: tuple[int, str | None] = (0, None)
+        while True:
+            away = self.circuit is not None and self.circuit.is_open
+            note = node.owner, f"{self.sink.name} is unavailable" if away else None
+            if note != told and (away or told[1] is not None):
+                try:
+                    await self._db.run(self.store.note(*note), tx=False)
+                    told = note
+                except StoreError as error:
+                    log.debug("the state of the broker could not be written down: %s", type(error).__name__)
             await self._clock.sleep(PULSE)
 
     # -- looking ------------------------------------------------------------------------------------

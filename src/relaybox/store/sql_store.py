@@ -182,9 +182,15 @@ class SqlOutboxStore(MigrationOps):
         )
         return result.count > 0
 
+    def note(self, instance: int, text: str | None) -> Op[None]:
+        yield self.sql["outbox.instance.note"].bind(id=instance, note=text)
+
     def instances(self, now: datetime | None) -> Op[list[Instance]]:
         result = yield self.sql["outbox.instance.live"].bind(now=self.to_time(now))
-        return [Instance(row[0], row[1], row[2], self.from_time(row[3]), self.from_time(row[4])) for row in result.rows]
+        return [
+            Instance(row[0], row[1], row[2], self.from_time(row[3]), self.from_time(row[4]), row[5])
+            for row in result.rows
+        ]
 
     def renew_shards(self, owner: int, ttl: timedelta, now: datetime | None) -> Op[dict[int, int]]:
         result = yield self.sql["outbox.shard.renew"].bind(owner=owner, ttl=ttl.total_seconds(), now=self.to_time(now))

@@ -10,6 +10,9 @@ SELECT last_insert_id()
 -- changed: our connections set CLIENT_FOUND_ROWS.)
 UPDATE {instance} SET expires_at = {clock} + INTERVAL :ttl SECOND WHERE id = :id
 
+-- name: outbox.instance.note -> count
+UPDATE {instance} SET note = :note WHERE id = :id
+
 -- name: outbox.instance.leave -> count
 DELETE FROM {instance} WHERE id = :id
 
@@ -30,7 +33,7 @@ UPDATE {pending} SET due = {clock}, token = NULL, owner = NULL, claimed_at = NUL
 WHERE owner IS NOT NULL AND JSON_CONTAINS(:owners, CAST(owner AS char))
 
 -- name: outbox.instance.live -> rows
-SELECT id, name, role, started_at, expires_at FROM {instance} WHERE expires_at >= {clock} ORDER BY id
+SELECT id, name, role, started_at, expires_at, note FROM {instance} WHERE expires_at >= {clock} ORDER BY id
 
 -- name: outbox.shard.count -> rows
 SELECT count(*) FROM {shard} WHERE shard < :shards

@@ -10,6 +10,9 @@ UPDATE {instance}
 SET expires_at = coalesce(:now, clock_timestamp()) + make_interval(secs => :ttl::float8)
 WHERE id = :id
 
+-- name: outbox.instance.note -> count
+UPDATE {instance} SET note = :note WHERE id = :id
+
 -- name: outbox.instance.leave -> count
 DELETE FROM {instance} WHERE id = :id
 
@@ -25,7 +28,7 @@ WHERE id IN (
 RETURNING id
 
 -- name: outbox.instance.live -> rows
-SELECT id, name, role, started_at, expires_at FROM {instance}
+SELECT id, name, role, started_at, expires_at, note FROM {instance}
 WHERE expires_at >= coalesce(:now, clock_timestamp()) ORDER BY id
 
 -- name: outbox.shard.seed -> count

@@ -8,6 +8,9 @@ SELECT last_insert_rowid()
 -- Zero rows: somebody declared us dead. Our claims are gone; register anew.
 UPDATE {instance} SET expires_at = {clock} + {ttl} WHERE id = :id
 
+-- name: outbox.instance.note -> count
+UPDATE {instance} SET note = :note WHERE id = :id
+
 -- name: outbox.instance.leave -> count
 DELETE FROM {instance} WHERE id = :id
 
@@ -25,7 +28,7 @@ UPDATE {pending} SET due = {clock}, token = NULL, owner = NULL, claimed_at = NUL
 WHERE owner IN (SELECT value FROM json_each(:owners))
 
 -- name: outbox.instance.live -> rows
-SELECT id, name, role, started_at, expires_at FROM {instance} WHERE expires_at >= {clock} ORDER BY id
+SELECT id, name, role, started_at, expires_at, note FROM {instance} WHERE expires_at >= {clock} ORDER BY id
 
 -- name: outbox.shard.count -> rows
 SELECT count(*) FROM {shard} WHERE shard < :shards
