@@ -24,7 +24,7 @@ class Operations:
         self._clock = clock
 
     def enable(self, *, order: Order | None = None, priority: Priority | None = None) -> Op[Plan]:
-        return self._store.agree(Plan(order, priority))
+        return self._store.agree(Plan(order, priority), self._clock.database_now())
 
     def disable_ordering(self) -> Op[bool]:
         return self._store.disable("order", self._clock.database_now())

@@ -70,6 +70,7 @@ class InboxAdopted(InboxMeta, InboxAlerts, InboxBury, InboxOperate):
     def facts(self) -> Op[dict[str, str]]:
         found = yield from super().facts()
         self.limits = json.loads(found.get("limits", "{}"))
+        self.until = json.loads(found.get("history", "{}")).get("until", 0)
         self.learn(Adoption.from_json(found["adopted"]) if "adopted" in found else None)
         return found
 
@@ -84,6 +85,7 @@ class InboxAdopted(InboxMeta, InboxAlerts, InboxBury, InboxOperate):
             return
         self.forget()
         self.adoption, self._known, self._ours = adoption, True, dict(self.sql)
+        self.others_process = "aggregate_id" in adoption.columns
         names = self.their_names(adoption)
         for name, (text, answer) in blocks(f"{self.dialect}/inbox/adopted").items():
             self.sql[name] = Query(name, fill(text, names), answer)
@@ -91,7 +93,7 @@ class InboxAdopted(InboxMeta, InboxAlerts, InboxBury, InboxOperate):
     def forget(self) -> None:
         """The inbox is gone; another one may take its name."""
         self.sql |= self._ours
-        self.adoption, self._known = None, False
+        self.adoption, self._known, self.others_process = None, False, False
 
     def their_names(self, adoption: Adoption) -> dict[str, str]:
         names = self.tables.substitutions(self.quote)
@@ -277,6 +279,10 @@ class InboxAdopted(InboxMeta, InboxAlerts, InboxBury, InboxOperate):
     def drain_processed(self, ttl: timedelta, limit: int, now: datetime | None) -> Op[int]:
         yield from self.know()
         return (yield from super().drain_processed(ttl, limit, now))
+
+    def remember(self, seqs: Sequence[int], now: datetime | None) -> Op[None]:
+        if self.adoption is None:  # their table keeps its history
+            yield from super().remember(seqs, now)
 
     def drain_dead(self, ttl: timedelta, limit: int, now: datetime | None) -> Op[int]:
         """Their dead rows stay dead while they are there; only letters whose rows are gone go."""

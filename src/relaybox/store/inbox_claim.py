@@ -19,7 +19,7 @@ from ..errors import ConfigError
 from ..event import Event
 from ..ids import key_hash, shard_of
 from ..op import Op, Statement
-from .inbox_order import Order, Priority, Standing, admit
+from .inbox_order import Order, Priority, Standing, admit, number_in
 from .inbox_stats import InboxJournal
 from .spi import Claim, Death, Held, Retry
 from .sql_store import cut
@@ -83,6 +83,13 @@ class Settling(NamedTuple):
 
 
 class InboxClaims(InboxJournal):
+    until = 0  # messages up to this number may have been processed while nobody kept an order
+    others_process = False  # their own code may process rows of an adopted table at any time
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._asked: set[tuple[str, int]] = set()
+
     def table(self, rows: Sequence[Sequence[Any]], *names: str) -> dict[str, Any]:
         """Rows as parameters: one JSON text, or an array per column."""
         raise NotImplementedError
@@ -137,7 +144,7 @@ class InboxClaims(InboxJournal):
     ) -> Op[Sequence[int]]:
         """Holds back what is not next. The rows are locked before their state is read."""
         looked = yield self.sql["inbox.order.look"].bind(seqs=self.numbers(seqs))
-        rows = [Standing(*row) for row in looked.rows]
+        rows = yield from self._past_history([Standing(*row) for row in looked.rows], order, now)
         verdict = admit(rows, order.start)
         if verdict.begin:
             new = sorted((key_hash(key), key, first) for key, first in verdict.begin.items())
@@ -149,6 +156,43 @@ class InboxClaims(InboxJournal):
         taken = [*(seq for seq in seqs if seq not in numbered), *verdict.take]
         taken += yield from self._followers(verdict.then, limit - len(taken))
         return taken[:limit]
+
+    def _past_history(self, rows: Sequence[Standing], order: Order, now: datetime | None) -> Op[Sequence[Standing]]:
+        """The same, after numbers that were processed while nobody kept an order have been passed over. Asked once per
+        key and number; `sweep` asks again."""
+        heads: dict[str, tuple[int, int]] = {}
+        for row in rows:
+            first = row.expected if row.expected is not None else order.start
+            low = min(row.position, row.lowest or row.position, heads.get(row.key, (0, row.position))[1])
+            if first is not None and (row.expected is None or self.others_process):
+                heads[row.key] = (first, low)
+        asked = {key: head for key, head in heads.items() if head[1] > head[0] and (key, head[0]) not in self._asked}
+        self._asked |= {(key, first) for key, (first, _) in asked.items()}
+        found = yield from self.pass_over(asked, now)
+        return [row._replace(expected=found.get(row.key, row.expected)) for row in rows]
+
+    def pass_over(self, heads: Mapping[str, tuple[int, int]], now: datetime | None) -> Op[dict[str, int]]:
+        """Of keys that wait for a number, with the lowest that is here: where they go on, because the history ends
+        behind that number. Only of those."""
+        if not heads or not (self.until or self.others_process):
+            return {}
+        keys = self.event_ids(list(heads))
+        ends: dict[str, int] = {}
+        for key, headers in (yield self.sql["inbox.order.history"].bind(keys=keys, until=self.until)).rows:
+            number, (first, low) = number_in(headers), heads.get(key, (0, 0))
+            if number is not None and first <= number < low:
+                ends[key] = max(ends.get(key, 0), number + 1)
+        yield from self.raise_all(ends, now)
+        return ends
+
+    def raise_all(self, nexts: Mapping[str, int], now: datetime | None) -> Op[None]:
+        if nexts:
+            rows = sorted((key_hash(key), key, number) for key, number in nexts.items())
+            values = self.table(rows, "hashes", "keys", "nexts")
+            yield self.sql["inbox.order.raise"].bind(**values, now=self.to_time(now))
+
+    def event_ids(self, ids: Sequence[str]) -> Any:
+        raise NotImplementedError
 
     def _followers(self, then: Mapping[str, int], room: int) -> Op[list[int]]:
         """Held ones that come right after what is claimed now, key by key in turn, as many as there is room for."""

@@ -44,13 +44,25 @@ class InboxGaps(InboxClaims):
         yield from self.wake([Wake(key_hash(key), to)], now)
         return to
 
+    def still_without_order(self, now: datetime | None) -> Op[None]:
+        """What processors do that began before there was an order is history too."""
+        yield from ()
+
     def sweep(self, order: Order, now: datetime | None) -> Op[int]:
         """Wake what is next and held all the same, because who processed its predecessor died before he could; and go
         on past gaps that have lasted as long as they may. How many keys go on."""
+        yield from self.still_without_order(now)
         heads = yield self.sql["inbox.order.heads"].bind(now=self.to_time(now))
+        self._asked.clear()
+        blocked: dict[str, tuple[int, int]] = {}
+        for key, position, expected, _, _ in heads.rows:
+            first = expected if expected is not None else order.start
+            if first is not None and position > first:
+                blocked[key] = (first, position)
+        moved = yield from self.pass_over(blocked, now)
         wakes = []
         for key, position, expected, hashed, age in heads.rows:
-            first = expected if expected is not None else order.start
+            first = moved.get(key, expected if expected is not None else order.start)
             if first is not None and position > first:
                 if not isinstance(order.missing, timedelta) or float(age) < order.missing.total_seconds():
                     continue

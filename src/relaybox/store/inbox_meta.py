@@ -44,7 +44,7 @@ class InboxMeta(InboxClaims):
             priority_from(json.loads(found["priority"])) if "priority" in found else None,
         )
 
-    def agree(self, wanted: Plan) -> Op[Plan]:
+    def agree(self, wanted: Plan, now: datetime | None = None) -> Op[Plan]:
         """Writes down what is wanted, unless it contradicts what is there; nothing wanted: what is there. Two that
         come at once with different wishes meet at the lock."""
         yield self.sql["inbox.meta.lock"].bind()
@@ -54,10 +54,29 @@ class InboxMeta(InboxClaims):
         if (wanted.order and there.priority) or (wanted.priority and there.order):
             raise conflict()
         if wanted.order is not None:
+            if there.order is None:
+                yield from self._history_ends(None, older=True, now=now)
             yield from self._put("order", order_to(wanted.order))
         if wanted.priority is not None:
             yield from self._put("priority", priority_to(wanted.priority))
         return wanted
+
+    def _history_ends(self, at: str | None, *, older: bool, now: datetime | None) -> Op[None]:
+        """What is here may be processed without an order: `older` processors, which began before `at`, keep none."""
+        last, clock = (yield self.sql["inbox.order.last"].bind(now=self.to_time(now))).rows[0]
+        self.until = int(last)
+        at = at or self.from_time(clock).isoformat()
+        yield from self._put("history", {"until": self.until, "at": at, "older": older})
+
+    def still_without_order(self, now: datetime | None) -> Op[None]:
+        if not json.loads((yield from self.facts()).get("history", "{}")).get("older"):
+            return
+        yield self.sql["inbox.meta.lock"].bind()
+        found = json.loads((yield from self.facts()).get("history", "{}"))
+        if found.get("older"):  # they are there, or were when somebody looked last
+            at = self.to_time(datetime.fromisoformat(found["at"]))
+            older = (yield self.sql["inbox.order.older"].bind(at=at, now=self.to_time(now))).rows
+            yield from self._history_ends(found["at"], older=bool(older), now=now)
 
     def disable(self, what: Literal["order", "priority"], now: datetime | None) -> Op[bool]:
         """True: it was there. What was held back for its number is due."""

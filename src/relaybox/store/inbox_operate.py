@@ -12,7 +12,7 @@ from ..event import Event
 from ..ids import key_hash
 from ..op import Op
 from .inbox_claim import InboxClaims, Wake
-from .inbox_order import position_of, priority_of
+from .inbox_order import number_in, position_of, priority_of
 from .sql_store import lane_key
 
 Health = Literal["healthy", "degraded", "critical"]
@@ -224,9 +224,25 @@ class InboxOperate(InboxClaims):
         old = yield self.sql["inbox.drain.processed"].bind(**self._older(ttl, limit, now))
         seqs = [row[0] for row in old.rows]
         if seqs:
+            yield from self.remember(seqs, now)
             yield from self._undone(seqs, pending=0)
             yield self.sql["inbox.drain.message"].bind(seqs=self.numbers(seqs))
         return len(seqs)
+
+    def remember(self, seqs: Sequence[int], now: datetime | None) -> Op[None]:
+        """The numbers of what goes and was processed without an order: an order that comes later begins behind them."""
+        ordered = "order" in (yield from self.facts())
+        if ordered and not any(seq <= self.until for seq in seqs):
+            return
+        nexts: dict[str, int] = {}
+        for seq, key, headers in (yield self.sql["inbox.order.numbered"].bind(seqs=self.numbers(seqs))).rows:
+            number = number_in(headers)
+            if number is not None and (not ordered or seq <= self.until):
+                nexts[key] = max(nexts.get(key, 0), number + 1)
+        yield from self.raise_all(nexts, now)
+
+    def facts(self) -> Op[dict[str, str]]:
+        raise NotImplementedError
 
     def drain_dead(self, ttl: timedelta, limit: int, now: datetime | None) -> Op[int]:
         old = yield self.sql["inbox.drain.dead"].bind(**self._older(ttl, limit, now))

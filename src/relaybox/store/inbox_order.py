@@ -12,6 +12,7 @@ Messages without a number or a key are in no order.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -163,6 +164,14 @@ def position_of(event: Event) -> int | None:
     """From the header `sequence` (as CloudEvents: `ce_sequence`)."""
     number = _number(event, ("sequence", "ce_sequence"))
     return number if number is not None and number <= LARGEST else None
+
+
+def number_in(headers: str | bytes | None) -> int | None:
+    """The same from headers as they are stored."""
+    text = headers.decode() if isinstance(headers, bytes) else headers
+    if text is None or "sequence" not in text:
+        return None
+    return position_of(Event("history", None, headers=json.loads(text)))
 
 
 def priority_of(event: Event) -> int:

@@ -87,6 +87,35 @@ WHERE m.aggregate_id IS NOT NULL
 -- The lowest number of a key that is held back.
 SELECT min(position) FROM {pending} WHERE key_hash = :key_hash AND position IS NOT NULL AND held
 
+-- name: inbox.order.history -> rows
+-- Processed messages of keys that wait for a number: it may have been processed before there was an order, up to :until.
+SELECT m.aggregate_id, m.headers
+FROM JSON_TABLE(CONVERT(:keys USING utf8mb4), '$[*]' COLUMNS (
+  aggregate_id varchar(255) {text} PATH '$' ERROR ON ERROR)) k
+JOIN {message} m ON CAST(m.aggregate_id AS binary) = CAST(k.aggregate_id AS binary) JOIN {done} f ON f.seq = m.seq
+WHERE f.seq <= :until AND m.headers IS NOT NULL
+
+-- name: inbox.order.numbered -> rows
+-- Of messages that are about to go those that may have a number.
+SELECT m.seq, m.aggregate_id, m.headers FROM {seqs} STRAIGHT_JOIN {message} m FORCE INDEX (PRIMARY) ON m.seq = s.seq
+WHERE m.aggregate_id IS NOT NULL AND locate('sequence', m.headers) > 0
+
+-- name: inbox.order.raise -> count
+-- These numbers were processed: their keys go on behind them. Never back.
+INSERT INTO {state} (key_hash, aggregate_id, next, moved_at)
+SELECT s.key_hash, CAST(s.aggregate_id AS binary), s.next, {clock}
+FROM JSON_TABLE({rows}, '$[*]' COLUMNS (
+  key_hash bigint PATH '$[0]', aggregate_id varchar(255) {text} PATH '$[1]' ERROR ON ERROR, next bigint PATH '$[2]')) s
+ON DUPLICATE KEY UPDATE next = greatest({state}.next, VALUES(next)), moved_at = VALUES(moved_at)
+
+-- name: inbox.order.last -> rows
+-- Where the messages end that are here, and what time it is.
+SELECT coalesce(max(seq), 0), {clock} FROM {message}
+
+-- name: inbox.order.older -> rows
+-- Whether a processor is alive that began before there was an order, and keeps none.
+SELECT 1 FROM {instance} WHERE started_at < :at AND expires_at >= {clock} LIMIT 1
+
 -- name: inbox.order.free -> count
 -- Order is given up: whatever was held back is due.
 UPDATE {pending} SET due = {clock}, held = false WHERE held

@@ -51,6 +51,8 @@ class PostgresColumns:
             "of_aggregate_id": _text(columns.get("aggregate_id")),
             "of_payload": _payload(columns.get("payload"), adoption.types.get("payload", "")),
             "of_headers": _headers(columns),
+            "history_key": _text("t.aggregate_id" if "aggregate_id" in columns else None),
+            "history_headers": _headers({name: f"t.{name}" for name in columns}),
             "of_received_at": f"coalesce({received}, m.picked_at)",
         }
 

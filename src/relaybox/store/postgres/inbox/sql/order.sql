@@ -104,6 +104,33 @@ WHERE m.aggregate_id IS NOT NULL
 -- The lowest number of a key that is held back.
 SELECT min(position) FROM {pending} WHERE key_hash = :key_hash AND position IS NOT NULL AND held
 
+-- name: inbox.order.history -> rows
+-- Processed messages of keys that wait for a number: it may have been processed before there was an order, up to :until.
+SELECT m.aggregate_id, m.headers FROM {done} f JOIN {message} m ON m.seq = f.seq
+WHERE f.seq <= :until AND m.aggregate_id = ANY(:keys::text[]) AND m.headers IS NOT NULL
+
+-- name: inbox.order.numbered -> rows
+-- Of messages that are about to go those that may have a number.
+SELECT seq, aggregate_id, headers FROM {message}
+WHERE seq = ANY(:seqs::bigint[]) AND aggregate_id IS NOT NULL AND position('sequence' IN headers) > 0
+
+-- name: inbox.order.raise -> count
+-- These numbers were processed: their keys go on behind them. Never back.
+INSERT INTO {state} AS s (key_hash, aggregate_id, next, moved_at)
+SELECT r.key_hash, r.key, r.next, coalesce(:now, clock_timestamp())
+FROM unnest(:hashes::bigint[], :keys::text[], :nexts::bigint[]) AS r(key_hash, key, next)
+ORDER BY r.key_hash
+ON CONFLICT (key_hash, aggregate_id) DO UPDATE SET next = excluded.next, moved_at = excluded.moved_at
+WHERE s.next < excluded.next
+
+-- name: inbox.order.last -> rows
+-- Where the messages end that are here, and what time it is.
+SELECT coalesce(max(seq), 0), coalesce(:now, clock_timestamp()) FROM {message}
+
+-- name: inbox.order.older -> rows
+-- Whether a processor is alive that began before there was an order, and keeps none.
+SELECT 1 FROM {instance} WHERE started_at < :at AND expires_at >= coalesce(:now, clock_timestamp()) LIMIT 1
+
 -- name: inbox.order.free -> count
 -- Order is given up: whatever was held back is due.
 UPDATE {pending} SET due = coalesce(:now, clock_timestamp()), held = false WHERE held

@@ -48,6 +48,8 @@ class SqliteColumns:
             "of_aggregate_id": _text(columns.get("aggregate_id")),
             "of_payload": f"CAST(coalesce({columns.get('payload', 'NULL')}, 'null') AS blob)",
             "of_headers": _headers(columns),
+            "history_key": _text("t.aggregate_id" if "aggregate_id" in columns else None),
+            "history_headers": _headers({name: f"t.{name}" for name in columns}),
             "of_received_at": f"coalesce({received}, m.picked_at)",
         }
 

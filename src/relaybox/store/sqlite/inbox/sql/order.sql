@@ -86,6 +86,32 @@ WHERE m.aggregate_id IS NOT NULL
 -- The lowest number of a key that is held back.
 SELECT min(position) FROM {pending} WHERE key_hash = :key_hash AND position IS NOT NULL AND held
 
+-- name: inbox.order.history -> rows
+-- Processed messages of keys that wait for a number: it may have been processed before there was an order, up to :until.
+SELECT m.aggregate_id, m.headers FROM {done} f JOIN {message} m ON m.seq = f.seq
+WHERE f.seq <= :until AND m.aggregate_id IN (SELECT value FROM json_each(:keys)) AND m.headers IS NOT NULL
+
+-- name: inbox.order.numbered -> rows
+-- Of messages that are about to go those that may have a number.
+SELECT seq, aggregate_id, headers FROM {message}
+WHERE seq IN {seqs} AND aggregate_id IS NOT NULL AND instr(headers, 'sequence') > 0
+
+-- name: inbox.order.raise -> count
+-- These numbers were processed: their keys go on behind them. Never back.
+INSERT INTO {state} (key_hash, aggregate_id, next, moved_at)
+SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'), {clock}
+FROM json_each(:rows) WHERE true
+ON CONFLICT (key_hash, aggregate_id) DO UPDATE SET next = excluded.next, moved_at = excluded.moved_at
+WHERE next < excluded.next
+
+-- name: inbox.order.last -> rows
+-- Where the messages end that are here, and what time it is.
+SELECT coalesce(max(seq), 0), {clock} FROM {message}
+
+-- name: inbox.order.older -> rows
+-- Whether a processor is alive that began before there was an order, and keeps none.
+SELECT 1 FROM {instance} WHERE started_at < :at AND expires_at >= {clock} LIMIT 1
+
 -- name: inbox.order.free -> count
 -- Order is given up: whatever was held back is due.
 UPDATE {pending} SET due = {clock}, held = 0 WHERE held

@@ -135,3 +135,10 @@ LEFT JOIN {dead} d ON d.seq = m.seq LEFT JOIN {done} f ON f.seq = m.seq
 LEFT JOIN {pending} p ON p.seq = m.seq
 WHERE CAST(m.event_id AS binary) = CAST(s.event_id AS binary) AND p.seq IS NULL
 ORDER BY m.seq
+
+-- name: inbox.order.history -> rows
+-- The same in their table, whoever has processed them.
+SELECT {history_key}, {history_headers}
+FROM JSON_TABLE(CONVERT(:keys USING utf8mb4), '$[*]' COLUMNS (k varchar(255) {text} PATH '$' ERROR ON ERROR)) k
+JOIN {theirs} t ON CAST({history_key} AS binary) = CAST(k.k AS binary)
+WHERE t.processed_at IS NOT NULL AND :until >= 0

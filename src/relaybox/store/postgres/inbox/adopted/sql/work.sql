@@ -134,3 +134,8 @@ FROM {message} m LEFT JOIN {dead} d ON d.seq = m.seq LEFT JOIN {done} f ON f.seq
 LEFT JOIN {pending} p ON p.seq = m.seq
 WHERE m.event_id = ANY(:event_ids::text[]) AND p.seq IS NULL
 ORDER BY m.seq
+
+-- name: inbox.order.history -> rows
+-- The same in their table, whoever has processed them.
+SELECT {history_key}, {history_headers} FROM {theirs} t
+WHERE t.processed_at IS NOT NULL AND {history_key} = ANY(:keys::text[]) AND :until::bigint >= 0
