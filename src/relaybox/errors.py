@@ -15,6 +15,7 @@
     ├── NoTransaction          write() outside a transaction
     ├── NoSubscriptions        a topic that blocks writes has no active group
     ├── CommitUnknown          the commit's reply was lost: neither success nor failure
+    │   └── StillCommitting    and the server has not ended that transaction yet: ask again
     ├── MissingExtra           an optional package is not installed       (also an ImportError)
     ├── UnsupportedByEngine    this database cannot do that; the message names one that can
     ├── ServiceClosed          used after close()
@@ -136,6 +137,18 @@ class CommitUnknown(RelayboxError):
             "Call resolve(error.event_ids) on the outbox before repeating the transaction"
         )
         self.event_ids = tuple(event_ids)
+
+
+class StillCommitting(CommitUnknown):
+    """`resolve` waited, and a transaction that may have written these events is still under way in the server."""
+
+    def __init__(self, event_ids: Sequence[str]) -> None:
+        super().__init__(event_ids)
+        self.args = (
+            f"the server is still at a transaction that may store {len(event_ids)} of these event(s): a COMMIT that "
+            "waits for a standby or a trigger, or one that it does not know to be abandoned. Call "
+            "resolve(error.event_ids) again later; do not repeat the transaction before it has answered",
+        )
 
 
 class MissingExtra(RelayboxError, ImportError):

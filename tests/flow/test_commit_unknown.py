@@ -4,14 +4,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import timedelta
+from urllib.parse import urlsplit
 
 import asyncpg
 import psycopg
 import pytest
 
 from relaybox import AsyncOutbox, CommitUnknown, Outbox, Settings
+from relaybox.drivers import open_sync
+from relaybox.errors import StillCommitting
+from relaybox.testing.servers import TcpGate
 
 from .conftest import make_database
 from .kit import Probe, happened, make_box, recording, stored, with_driver
@@ -115,3 +121,77 @@ async def test_the_callers_own_transaction_on_a_hot_node(truth: str, proxy: Prox
             sentinel = await node.raw.write(after, happened(2))
         await probe.until(probe.has(sentinel))
     assert probe.count(written) == (1 if cut == "after" else 0)
+
+
+# -- the COMMIT is still under way in the server -------------------------------------------------------
+
+
+@pytest.fixture(params=["postgres", "mariadb", "sqlite"])
+def any_url(request: pytest.FixtureRequest, tmp_path: object) -> str:
+    return make_database(str(request.param), tmp_path)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("ending", ["commit", "rollback"])
+@pytest.mark.parametrize("twin", ["sync", "async"])
+async def test_an_open_transaction_is_waited_for(any_url: str, ending: str, twin: str) -> None:
+    writer = open_sync(any_url)
+    with Outbox(any_url) as box, writer.connection() as connection, ThreadPoolExecutor(1) as threads:
+        connection.begin()
+        event_id = box.write(connection.raw, happened(1))
+
+        async def ask() -> dict[str, bool]:
+            async with AsyncOutbox(any_url) as other:
+                return await other.resolve([event_id])
+
+        def asked() -> dict[str, bool]:
+            if twin == "async":
+                return asyncio.run(ask())
+            with Outbox(any_url) as other:
+                return other.resolve([event_id])
+
+        answer = threads.submit(asked)
+        assert not wait([answer], 0.5).done, "it is not known yet"
+        getattr(connection, ending)()
+        assert await asyncio.wrap_future(answer) == {event_id: ending == "commit"}
+    writer.close()
+
+
+@pytest.mark.parametrize("fate", ["commits", "fails", "goes on"])
+async def test_a_commit_under_way_in_the_server(tmp_path: object, fate: str) -> None:
+    """A deferred trigger keeps the COMMIT waiting while the client loses its connection."""
+    url = make_database("postgres", tmp_path)  # type: ignore[arg-type]
+    with psycopg.connect(url, autocommit=True) as other, TcpGate(urlsplit(url).port or 0) as gate:
+        other.execute("CREATE TABLE late (id int)")
+        other.execute(
+            "CREATE FUNCTION wait_for_it() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+            "PERFORM pg_advisory_xact_lock(4711); IF NEW.id < 0 THEN RAISE 'no'; END IF; RETURN NULL; END $$"
+        )
+        other.execute(
+            "CREATE CONSTRAINT TRIGGER late AFTER INSERT ON late DEFERRABLE INITIALLY DEFERRED "
+            "FOR EACH ROW EXECUTE FUNCTION wait_for_it()"
+        )
+        other.execute("SELECT pg_advisory_lock(4711)")
+        box, direct = Outbox(gate.through(url)), Outbox(url)
+
+        def place() -> str:
+            with pytest.raises(CommitUnknown) as caught, box.transaction() as tx:
+                box.write(tx, happened(1))
+                tx.raw.execute(f"INSERT INTO late VALUES ({-1 if fate == 'fails' else 1})")
+            return caught.value.event_ids[0]
+
+        with ThreadPoolExecutor(2) as threads:
+            placed = threads.submit(place)
+            waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+            while other.execute(waiting).fetchone() != (1,):
+                await asyncio.sleep(0.01)
+            gate.refuse()
+            event_id = await asyncio.wrap_future(placed)
+            if fate == "goes on":
+                with pytest.raises(StillCommitting, match="do not repeat"):
+                    direct.resolve([event_id], patience=timedelta(milliseconds=200))
+            answer = threads.submit(direct.resolve, [event_id])
+            assert not wait([answer], 0.3).done, "it is not known yet"
+            other.execute("SELECT pg_advisory_unlock(4711)")
+            assert await asyncio.wrap_future(answer) == {event_id: fate != "fails"}
+        direct.close()
+        box.close()

@@ -12,7 +12,9 @@ its `with` block.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from datetime import timedelta
@@ -24,7 +26,7 @@ from ..codec import JSON_CODEC
 from ..contracts import Contracts
 from ..drivers import open_async, open_sync, parse, wrap
 from ..drivers.spi import AsyncRunner, Runner
-from ..errors import ConfigError, ServiceClosed
+from ..errors import ConfigError, ServiceClosed, StillCommitting, StoreBusy
 from ..event import Event
 from ..forks import renew_after_fork
 from ..lifecycle import Observers, Purged
@@ -55,6 +57,19 @@ log = logging.getLogger("relaybox")
 R = TypeVar("R", Runner, AsyncRunner)
 
 
+PATIENCE = timedelta(seconds=30)  # how long resolve() waits for a transaction under way
+LOOK_AGAIN = 0.05  # seconds between two looks at it
+
+
+@contextmanager
+def _still_committing(event_ids: Sequence[str]) -> Iterator[None]:
+    """Where the database itself waits, it does so for as long as it waits for any lock."""
+    try:
+        yield
+    except StoreBusy as error:
+        raise StillCommitting(event_ids) from error
+
+
 class _Shared:
     """What the twins have in common: names, store, settings, and how a purge is planned."""
 
@@ -79,7 +94,7 @@ class _Shared:
         self._listeners: Registry | None = None
         self._interceptors: Sequence[Interceptor] = ()
         self._retry: RetryPolicy | None = None
-        self._threads = ListenerThreads(self.settings.worker_count)
+        self._threads = ListenerThreads(self.settings.worker_count, self._observers)
         self._purger: PurgeService | None = None
         self._plain = False
         self._closed = False
@@ -374,8 +389,21 @@ class Outbox(_Shared):
             with transaction(wrapped) as tx:
                 yield tx
 
-    def resolve(self, event_ids: Sequence[str]) -> dict[str, bool]:
-        """After CommitUnknown: which of these events are stored."""
+    def resolve(self, event_ids: Sequence[str], *, patience: timedelta = PATIENCE) -> dict[str, bool]:
+        """After CommitUnknown: which of these events are stored. A transaction that may yet store them is waited for;
+        StillCommitting if it has not ended within `patience`."""
+        stored = self._db.run(self._stored(event_ids), tx=False)
+        missing = [event_id for event_id, found in stored.items() if not found]
+        if not missing:
+            return stored
+        deadline, left = self._clock.monotonic() + patience.total_seconds(), None
+        while left is None or left:
+            if left and self._clock.monotonic() > deadline:
+                raise StillCommitting(missing)
+            with _still_committing(missing):
+                found = self._db.run(self.store.under_way(missing))
+            left = found if left is None else left & found
+            time.sleep(LOOK_AGAIN if left else 0)
         return self._db.run(self._stored(event_ids), tx=False)
 
     @cached_property
@@ -535,7 +563,21 @@ class AsyncOutbox(_Shared):
             async with async_transaction(wrapped) as tx:
                 yield tx
 
-    async def resolve(self, event_ids: Sequence[str]) -> dict[str, bool]:
+    async def resolve(self, event_ids: Sequence[str], *, patience: timedelta = PATIENCE) -> dict[str, bool]:
+        """After CommitUnknown: which of these events are stored. A transaction that may yet store them is waited for;
+        StillCommitting if it has not ended within `patience`."""
+        stored = await self._db.run(self._stored(event_ids), tx=False)
+        missing = [event_id for event_id, found in stored.items() if not found]
+        if not missing:
+            return stored
+        deadline, left = self._clock.monotonic() + patience.total_seconds(), None
+        while left is None or left:
+            if left and self._clock.monotonic() > deadline:
+                raise StillCommitting(missing)
+            with _still_committing(missing):
+                found = await self._db.run(self.store.under_way(missing))
+            left = found if left is None else left & found
+            await asyncio.sleep(LOOK_AGAIN if left else 0)
         return await self._db.run(self._stored(event_ids), tx=False)
 
     @cached_property

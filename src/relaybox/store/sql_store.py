@@ -102,6 +102,10 @@ class SqlOutboxStore(MigrationOps):
         result = yield self.sql["outbox.write.stored"].bind(event_ids=list(event_ids))
         return {row[0] for row in result.rows}
 
+    def under_way(self, event_ids: Sequence[str]) -> Op[set[str]]:
+        found = yield self.sql["outbox.write.under_way"].bind()
+        return {row[0] for row in found.rows}
+
     # -- claim ------------------------------------------------------------------------------------
 
     def claim_keys(

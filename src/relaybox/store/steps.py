@@ -168,6 +168,10 @@ class SteppedOutboxStore(SqlOutboxStore):
         result = yield self.sql["outbox.write.stored"].bind(event_ids=as_json(list(event_ids)))
         return {row[0] for row in result.rows}
 
+    def under_way(self, event_ids: Sequence[str]) -> Op[set[str]]:
+        yield self.sql["outbox.write.under_way"].bind(event_ids=as_json(list(event_ids)))
+        return set()
+
     # -- claim ------------------------------------------------------------------------------------
 
     def claim(self, claim: Claim, limit: int, now: datetime | None) -> Op[list[Claimed]]:

@@ -38,6 +38,10 @@ FROM JSON_TABLE({rows}, '$[*]' COLUMNS (
   key_hash   bigint PATH '$.key_hash',
   deliver_at varchar(26) {text} PATH '$.deliver_at' ERROR ON ERROR)) r
 
+-- name: outbox.write.under_way -> rows
+-- A locking read waits for the transaction that has inserted one of these ids and not ended.
+SELECT e.event_id FROM {ids} STRAIGHT_JOIN {event} e ON e.event_id = s.event_id LOCK IN SHARE MODE
+
 -- name: outbox.write.stored -> rows
 -- Which of these ids are stored: the answer to a commit whose reply was lost.
 SELECT e.event_id FROM {ids} STRAIGHT_JOIN {event} e ON e.event_id = s.event_id

@@ -75,6 +75,15 @@ FROM unnest(
 ORDER BY ord
 RETURNING seq
 
+-- name: outbox.write.under_way -> rows
+-- Who is writing to this outbox or its logs. A COMMIT that waits for a standby or a trigger holds its locks until its
+-- events can be seen. Needs no rights.
+SELECT DISTINCT l.virtualtransaction
+FROM pg_locks l JOIN pg_class c ON c.oid = l.relation JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE l.locktype = 'relation' AND l.mode = 'RowExclusiveLock' AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
+  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+  AND n.nspname = coalesce(nullif('{namespace}', ''), current_schema()) AND starts_with(c.relname, '{event_name}')
+
 -- name: outbox.write.stored -> rows
 -- Which of these ids are stored: the answer to a commit whose reply was lost.
 SELECT event_id FROM {event} WHERE event_id = ANY(:event_ids::text[])

@@ -34,6 +34,10 @@ SELECT seq, coalesce(deliver_at, {clock} + {lease}), key_hash,
 FROM (SELECT json_extract(value, '$.seq') AS seq, json_extract(value, '$.key_hash') AS key_hash,
              json_extract(value, '$.deliver_at') AS deliver_at FROM json_each(:rows))
 
+-- name: outbox.write.under_way -> rows
+-- The transaction that asks has waited for the only one that could write.
+SELECT 1 FROM {event} WHERE event_id IN (SELECT value FROM json_each(:event_ids)) LIMIT 1
+
 -- name: outbox.write.stored -> rows
 -- Which of these ids are stored: the answer to a commit whose reply was lost.
 SELECT event_id FROM {event} WHERE event_id IN (SELECT value FROM json_each(:event_ids))
