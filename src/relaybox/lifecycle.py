@@ -189,6 +189,14 @@ class WakeUps(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class Strayed(Fact):
+    """A synchronous listener ran out of its time, or one that had has come back: so many threads hang now."""
+
+    stage: ClassVar[str] = "deliver"
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
 class Published(Fact):
     """A sink acknowledged these in one publish; `took` is its duration in seconds."""
 

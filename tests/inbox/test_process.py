@@ -16,7 +16,7 @@ import pytest
 from flow.kit import Probe, one, rows
 from relaybox import ConfigError, Event, Outbox, Reject, RetryLater, Settings
 from relaybox.inbox import AsyncInbox, Inbox, Processed
-from relaybox.lifecycle import ClaimLost, Died, Retried
+from relaybox.lifecycle import ClaimLost, Died, Retried, Strayed
 
 from .effects import QUICK, asay, effects, say, text_of, with_effects, writing
 from .kit import PATIENCE, Twin, arrived, fresh_url, migrated, pending_ids
@@ -153,6 +153,34 @@ async def test_a_handler_that_hangs_is_given_up_and_commits_nothing(server: str,
             let_go.set()
             await probe.until(lambda: processor.processed.done == 1)
     assert len(effects(url)) == 1
+
+
+@pytest.mark.parametrize("server", ["postgres", "mariadb"])
+async def test_handlers_that_hang_for_ever_do_not_stop_the_inbox(
+    server: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each keeps its thread and its connection; others take their place. The log shows where it hangs."""
+    url = with_effects(migrated(fresh_url(server, tmp_path)))
+    let_go, probe = threading.Event(), Probe()
+
+    def where_it_hangs() -> None:
+        let_go.wait(PATIENCE)
+
+    def handler(event: Event, handle: Any) -> None:
+        if event.payload["n"] < 5:
+            where_it_hangs()
+        say(handle, text_of(event))
+
+    settings = replace(QUICK, handler_timeout=timedelta(milliseconds=200), worker_count=2, max_attempts=1)
+    with Inbox(url) as inbox:
+        inbox.accept_all(None, [arrived(n) for n in range(12)])
+        with inbox.processor(handler, settings=settings, observers=[probe]) as processor:
+            await probe.until(lambda: processor.processed.done == 7 and Strayed(5) in probe.of(Strayed))
+            let_go.set()
+            await probe.until(lambda: probe.of(Strayed)[-1].threads == 0)
+    assert len(effects(url)) == 7
+    assert "in thread relaybox-listener" in caplog.text
+    assert "in where_it_hangs" in caplog.text
 
 
 # -- handles ------------------------------------------------------------------------------------------

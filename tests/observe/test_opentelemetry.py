@@ -17,7 +17,7 @@ from opentelemetry.trace import SpanKind, StatusCode, Tracer
 
 from relaybox import Event, Listeners, Outbox, WriterHook
 from relaybox.event import MAX_HEADERS
-from relaybox.lifecycle import CircuitChanged, Claimed, Delivered, Depths, Died, Standing, WakeUps
+from relaybox.lifecycle import CircuitChanged, Claimed, Delivered, Depths, Died, Standing, Strayed, WakeUps
 from relaybox.observe.measures import MEASURES
 from relaybox.observe.opentelemetry import OpenTelemetryObserver, TracingHook, TracingInterceptor
 from relaybox.runtime.delivery import Delivery
@@ -61,6 +61,7 @@ def test_every_measure_is_exported() -> None:
     metrics.observer(WakeUps("listen", ""))
     metrics.observer(CircuitChanged("kafka", False, "back"))
     metrics.observer(Standing(timedelta(seconds=1), 2))
+    metrics.observer(Strayed(1))
     gauges = {f"outbox.{measure.name}" for measure in MEASURES if measure.kind == "gauge"}
     assert set(metrics.read()) - {"outbox.circuit.opened"} == gauges  # a counter that this fact leaves at zero
 

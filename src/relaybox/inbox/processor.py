@@ -25,10 +25,10 @@ from ..lifecycle import Delivered, Died, Fact, Observer, Observers, Retried
 from ..retry import ExponentialBackoff, RetryPolicy
 from ..runtime.delivery import DeliveryEngine
 from ..runtime.service import LoopThread
-from ..runtime.threads import ListenerThreads
+from ..runtime.threads import STRAYS, ListenerThreads
 from ..runtime.wakeups import Ears
 from ..runtime.work import BatchHandler, Handler
-from ..settings import Settings
+from ..settings import Settings, in_force
 from ..store.inbox import InboxStore
 from ..store.inbox_claim import Share
 from ..store.inbox_meta import Plan
@@ -111,7 +111,7 @@ class AsyncProcessor:
     async def _start(self, stack: AsyncExitStack) -> None:
         """What is started is stopped the other way round, also when the next one cannot start."""
         store, clock, observers = self._store, self._clock, self._observers
-        given = self._options.get("settings") or Settings()
+        given = self._options.get("settings") or in_force()
         if not given.inbox_enabled:
             log.warning("inbox_enabled is off: this process leaves inbox %r alone", store.tables.event)
             return
@@ -119,7 +119,7 @@ class AsyncProcessor:
         patient = db.within(given.batch_seconds)
         stack.push_async_callback(db.close)
         await db.run(store.verify_schema(), tx=False)
-        plan = await patient.run(store.agree(self._wanted))
+        plan = await patient.run(store.agree(self._wanted, clock.database_now()))
         settings = self._settings(plan)
         source = InboxSource(
             db,
@@ -166,7 +166,8 @@ class AsyncProcessor:
             work = open_async(self._target, size=size)
             stack.push_async_callback(work.close)
             return make_async(self._handler, async_factory(session, work, last), marks, settings, self._batch)
-        database, threads = open_sync(self._target, size=size), ListenerThreads(size)
+        threads = ListenerThreads(size, self._observers)
+        database = open_sync(self._target, size=size + STRAYS)  # a handler that hangs keeps its connection
         stack.callback(database.close)
         stack.callback(threads.close)
         begin = sync_factory(session, database, last)
@@ -174,7 +175,7 @@ class AsyncProcessor:
 
     def _settings(self, plan: Plan) -> Settings:
         """One writer at a time needs one worker. A failed head of an ordered key is settled before others of it run."""
-        settings = self._options.get("settings") or Settings()
+        settings = self._options.get("settings") or in_force()
         if "max_attempts" in self._store.limits:
             settings = dataclasses.replace(settings, max_attempts=self._store.limits["max_attempts"])
         if not self._store.capabilities.skip_locked:

@@ -49,7 +49,7 @@ class Group:
         payload_type = options.get("payload_type")
         self._payloads = Payloads(payload_type) if payload_type is not None else None
         self._members = Members(name, options.get("filter"), home.clock)
-        self._threads = ListenerThreads(self._settings.worker_count)
+        self._threads = ListenerThreads(self._settings.worker_count, home.observers)
         self._delivering: LogDelivery | RowDelivery | None = None
         self._row: GroupRow | None = None
         self._backfill: Any = None
