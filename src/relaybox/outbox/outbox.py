@@ -12,9 +12,7 @@ its `with` block.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from datetime import timedelta
@@ -26,7 +24,7 @@ from ..codec import JSON_CODEC
 from ..contracts import Contracts
 from ..drivers import open_async, open_sync, parse, wrap
 from ..drivers.spi import AsyncRunner, Runner
-from ..errors import ConfigError, ServiceClosed, StillCommitting, StoreBusy
+from ..errors import ConfigError, ServiceClosed
 from ..event import Event
 from ..forks import renew_after_fork
 from ..lifecycle import Observers, Purged
@@ -45,6 +43,7 @@ from .listeners import Registry
 from .node import Node, Role
 from .options import NodeOptions, Options
 from .purge import PurgePlan, PurgeService
+from .resolve import PATIENCE, aresolve, resolve
 from .route import Routes, migrate, plan, verify
 from .transaction import AsyncManualTransaction, ManualTransaction, async_transaction, transaction
 from .write import HandOver, Writer
@@ -55,19 +54,6 @@ if TYPE_CHECKING:  # topics stand on the outbox; here is only the door to them
 
 log = logging.getLogger("relaybox")
 R = TypeVar("R", Runner, AsyncRunner)
-
-
-PATIENCE = timedelta(seconds=30)  # how long resolve() waits for a transaction under way
-LOOK_AGAIN = 0.05  # seconds between two looks at it
-
-
-@contextmanager
-def _still_committing(event_ids: Sequence[str]) -> Iterator[None]:
-    """Where the database itself waits, it does so for as long as it waits for any lock."""
-    try:
-        yield
-    except StoreBusy as error:
-        raise StillCommitting(event_ids) from error
 
 
 class _Shared:
@@ -392,19 +378,7 @@ class Outbox(_Shared):
     def resolve(self, event_ids: Sequence[str], *, patience: timedelta = PATIENCE) -> dict[str, bool]:
         """After CommitUnknown: which of these events are stored. A transaction that may yet store them is waited for;
         StillCommitting if it has not ended within `patience`."""
-        stored = self._db.run(self._stored(event_ids), tx=False)
-        missing = [event_id for event_id, found in stored.items() if not found]
-        if not missing:
-            return stored
-        deadline, left = self._clock.monotonic() + patience.total_seconds(), None
-        while left is None or left:
-            if left and self._clock.monotonic() > deadline:
-                raise StillCommitting(missing)
-            with _still_committing(missing):
-                found = self._db.run(self.store.under_way(missing))
-            left = found if left is None else left & found
-            time.sleep(LOOK_AGAIN if left else 0)
-        return self._db.run(self._stored(event_ids), tx=False)
+        return resolve(self._db, self.store, self._stored, event_ids, patience, self._clock)
 
     @cached_property
     def topics(self) -> Topics:
@@ -566,19 +540,7 @@ class AsyncOutbox(_Shared):
     async def resolve(self, event_ids: Sequence[str], *, patience: timedelta = PATIENCE) -> dict[str, bool]:
         """After CommitUnknown: which of these events are stored. A transaction that may yet store them is waited for;
         StillCommitting if it has not ended within `patience`."""
-        stored = await self._db.run(self._stored(event_ids), tx=False)
-        missing = [event_id for event_id, found in stored.items() if not found]
-        if not missing:
-            return stored
-        deadline, left = self._clock.monotonic() + patience.total_seconds(), None
-        while left is None or left:
-            if left and self._clock.monotonic() > deadline:
-                raise StillCommitting(missing)
-            with _still_committing(missing):
-                found = await self._db.run(self.store.under_way(missing))
-            left = found if left is None else left & found
-            await asyncio.sleep(LOOK_AGAIN if left else 0)
-        return await self._db.run(self._stored(event_ids), tx=False)
+        return await aresolve(self._db, self.store, self._stored, event_ids, patience, self._clock)
 
     @cached_property
     def topics(self) -> AsyncTopics:
