@@ -32,6 +32,10 @@ def slow(seconds: float) -> Op[None]:
     yield Query("test.slow", f"SELECT pg_sleep({seconds})", "rows").bind()
 
 
+def said(text: str) -> Op[int]:
+    return (yield Query("test.said", text, "count").bind()).count
+
+
 def server() -> Op[int]:
     return int((yield Query("test.server", "SELECT pg_backend_pid()", "rows").bind()).rows[0][0])
 
@@ -107,6 +111,32 @@ async def test_pools_of_the_same_address_learn_of_it(database: AsyncDatabase, di
         assert await asyncio.to_thread(blocking.run, one()) == 1
     await tasks.close()
     blocking.close()
+
+
+@pytest.mark.parametrize("name", ["postgres-wheel", "mariadb"])
+async def test_what_a_cut_off_transaction_has_locked_is_soon_free(name: str) -> None:
+    """The server cannot know that nobody speaks on that connection any more, unless we told it how long we pause."""
+    direct = require(name, durable=False).create_database()
+    with TcpGate(urlsplit(direct).port or 0) as gate:
+        theirs, ours = open_async(gate.through(direct), timeout=LIMIT), open_async(direct, timeout=PATIENCE)
+        await ours.run(said("CREATE TABLE place AS SELECT 1 AS n"), tx=False)
+        async with theirs.connection() as connection:
+            await connection.begin()
+            await connection.execute(Query("test.lock", "UPDATE place SET n = 2", "count").bind())
+            gate.strand()
+            await ours.run(said("UPDATE place SET n = 3"))
+        await ours.close()
+        await theirs.close()
+
+
+async def test_a_loop_that_stood_still_gives_up_nothing(database: AsyncDatabase) -> None:
+    """A handler that computes, or a process that was frozen: the answer is there and only has to be read."""
+    before = await warm(database)
+    asking = asyncio.create_task(database.run(server(), tx=False))
+    while len(database.idle) == 2:
+        await asyncio.sleep(0)
+    time.sleep(2 * LIMIT)
+    assert await asking in before
 
 
 async def test_connecting_is_part_of_it(database: AsyncDatabase, gate: TcpGate) -> None:

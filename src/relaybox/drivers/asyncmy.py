@@ -16,7 +16,7 @@ from asyncmy.errors import MySQLError
 from ..errors import UnsupportedByEngine
 from ..op import Copy, Result, Statement
 from .mysql_errors import connection_lost, translate_exception, wrong_charset
-from .mysql_session import SETTINGS, options
+from .mysql_session import options, settings
 from .sockets import libpq_options, watch
 from .spi import Dialect, Silent
 
@@ -93,7 +93,7 @@ async def aconnect(url: str, *, timeout: float | None = None) -> AsyncmyConnecti
         try:
             transport = getattr(raw, "_transport", None) or raw._writer.transport  # a writer before asyncmy 0.2.12
             watch(transport.get_extra_info("socket"), libpq_options({}, timeout))
-            for setting in SETTINGS:
+            for setting in settings(timeout):
                 await raw.query(setting)
         except BaseException:
             raw.close()

@@ -15,7 +15,7 @@ from ..errors import StoreError
 from ..op import Copy, Result, Statement
 from . import sockets
 from .postgres_errors import Translated, connection_lost, translate_sqlstate
-from .postgres_sessions import BEGIN, OUR_SESSIONS, PULSE
+from .postgres_sessions import BEGIN, PULSE, session
 from .spi import Callback, Dialect
 
 _JOINED = "; COMMIT"  # how `commit_after` ends
@@ -193,7 +193,7 @@ async def aconnect(url: str, application: str = "relaybox", *, timeout: float | 
                 return AsyncpgConnection(raw, pooled=True)
             await raw.close()
         _direct.discard(url)  # a pooler may refuse our settings: then the next attempt looks again
-        raw, pooled = await _connected(url, application, timeout, OUR_SESSIONS)
+        raw, pooled = await _connected(url, application, timeout, session(timeout))
         if pooled:
             raw.terminate()
             raise connection_lost("there is a pooler now where a server was; the next attempt knows")
@@ -202,14 +202,14 @@ async def aconnect(url: str, application: str = "relaybox", *, timeout: float | 
 
 
 async def _connected(
-    url: str, application: str, timeout: float | None, session: Mapping[str, str] | None = None
+    url: str, application: str, timeout: float | None, settings: Mapping[str, str] | None = None
 ) -> tuple[Any, bool]:
     """A connection, and whether it leads to a pooler: one answers the start-up itself, so the pid it announced is not
     the one that runs our statements. In one transaction, which binds prepare and execute to one server. Without
     settings of the session, what a pooler could not bear is left out."""
-    named = {"application_name": application, **(session or {})}
+    named = {"application_name": application, **(settings or {})}
     url, options = sockets.split(url, timeout)
-    cached = 100 if session else 0
+    cached = 100 if settings else 0
     patience = options.get("connect_timeout") or None
     raw = await asyncpg.connect(url, server_settings=named, statement_cache_size=cached, timeout=patience)
     try:

@@ -38,8 +38,13 @@ class Limits:
         return limited
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """A loop that stood still (a handler that computes, a frozen process) read no answers: that does not count."""
+        assert self._timer is not None
         now = loop.time()
+        late = now - self._timer.when()
         for limited in self._under_way:
+            if late > LOOK:
+                limited.until += late
             if limited.until <= now and not limited.expired:
                 limited.expired = True
                 limited.task.cancel()

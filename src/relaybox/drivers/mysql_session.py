@@ -11,11 +11,19 @@ from .urls import redact
 
 # READ COMMITTED: a locking scan then keeps only the rows it returns. STRICT: a value that does not fit is an
 # error and never cut. The time zone matters only to people who look: our SQL asks for utc_timestamp().
-SETTINGS = (
-    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+_LEVEL = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
+_MODES = (
     "SET SESSION sql_mode = 'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION',"
-    " time_zone = '+00:00', innodb_lock_wait_timeout = 30",
+    " time_zone = '+00:00', innodb_lock_wait_timeout = 30"
 )
+
+
+def settings(timeout: float | None) -> tuple[str, str]:
+    """With a limit of its ops, a session is never idle in a transaction: if it seems so, its client is cut off. MariaDB
+    then ends it, and lets go of what it has locked; MySQL has nothing like that."""
+    idle = "" if timeout is None else f" /*M!100300 , idle_transaction_timeout = {max(1, int(timeout))} */"
+    return _LEVEL, _MODES + idle
+
 
 _OPTIONS = ("unix_socket", "connect_timeout", "ssl", "ssl_ca", "ssl_cert", "ssl_key")
 

@@ -28,3 +28,11 @@ OUR_SESSIONS = {
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",
 }
+
+
+def session(timeout: float | None) -> dict[str, str]:
+    """With a limit of its ops, a session is never idle in a transaction: if it seems so, its client is cut off, and
+    others wait for what it has locked."""
+    if timeout is None:
+        return OUR_SESSIONS
+    return {**OUR_SESSIONS, "idle_in_transaction_session_timeout": f"{max(1, int(timeout * 1000))}ms"}

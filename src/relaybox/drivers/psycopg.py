@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Callable
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
 import psycopg
@@ -18,12 +19,11 @@ from psycopg.rows import tuple_row
 from ..errors import StoreError
 from ..op import Copy, Result, Statement
 from .postgres_errors import Translated, connection_lost, translate_sqlstate
-from .postgres_sessions import BEGIN, OUR_SESSIONS, PULSE
+from .postgres_sessions import BEGIN, PULSE, session
 from .sockets import libpq_options
 from .spi import Dialect, Silent
 
 GOODBYE = 1.0  # seconds to tell a server that a statement is given up
-SESSION = "; ".join(f"SET {name} = '{value}'" for name, value in OUR_SESSIONS.items())
 
 
 def translate(error: BaseException) -> StoreError | None:
@@ -216,6 +216,11 @@ def _options(url: str, application: str, timeout: float | None) -> dict[str, Any
     return {"autocommit": True, "application_name": application, **libpq_options(conninfo_to_dict(url), timeout)}
 
 
+@lru_cache(16)
+def _session(timeout: float | None) -> bytes:
+    return "; ".join(f"SET {name} = '{value}'" for name, value in session(timeout).items()).encode()
+
+
 def connect(url: str, application: str = "relaybox", *, timeout: float | None = None) -> PsycopgConnection:
     with translated:
         raw = psycopg.connect(url, prepare_threshold=None, **_options(url, application, timeout))
@@ -224,7 +229,7 @@ def connect(url: str, application: str = "relaybox", *, timeout: float | None = 
         connection.pooled = row is None or _behind_pooler(raw, row[0])
         if not connection.pooled:
             raw.prepare_threshold = 3
-            raw.execute(SESSION)
+            raw.execute(_session(timeout))
     return connection
 
 
@@ -236,7 +241,7 @@ async def aconnect(url: str, application: str = "relaybox", *, timeout: float | 
         connection.pooled = row is None or _behind_pooler(raw, row[0])
         if not connection.pooled:
             raw.prepare_threshold = 3
-            await raw.execute(SESSION)
+            await raw.execute(_session(timeout))
     return connection
 
 

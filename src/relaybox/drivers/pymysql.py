@@ -13,7 +13,7 @@ from pymysql.cursors import Cursor
 from ..errors import StoreError, UnsupportedByEngine
 from ..op import Copy, Result, Statement
 from .mysql_errors import connection_lost, translate_exception, wrong_charset
-from .mysql_session import SETTINGS, options
+from .mysql_session import options, settings
 from .sockets import libpq_options, watch
 from .spi import Dialect, Silent
 
@@ -93,7 +93,7 @@ def connect(url: str, *, timeout: float | None = None) -> PymysqlConnection:
             raise StoreError(f"PyMySQL cannot log in: {error}") from error
         try:
             watch(raw._sock, libpq_options({}, timeout))
-            for setting in SETTINGS:
+            for setting in settings(timeout):
                 raw.query(setting)
         except BaseException:
             raw.close()
