@@ -160,3 +160,23 @@ def test_which_groups_have_an_event(relaybox: Command, env: dict[str, str]) -> N
     (event,) = relaybox.json("topics", "completion", "orders", "1", **env)["events"]
     assert (event["seq"], event["required"], event["waiting"]) == (1, ["mail", "search"], ["search"])
     assert "not configured" in relaybox("topics", "completion", "nothing", "1", exit_code=1, **env).output
+
+
+def test_a_queue_is_seen_and_operated_like_any_group(relaybox: Command, env: dict[str, str]) -> None:
+    """Tracked by rows, as a queue is by default."""
+    relaybox("topics", "configure", "jobs", "--semantics", "queue", **env)
+    relaybox("groups", "create", "jobs", "default", "--unordered", "--max-attempts", "1", **env)
+    write(env, "jobs", 4)
+    [group] = relaybox.json("status", **env)["groups"]
+    assert (group["topic"], group["group"], group["behind"], group["dead"]) == ("jobs", "default", 4, 0)
+    fail(env, "jobs", "default")
+    assert "jobs" in relaybox("status", **env).stdout
+    assert [group["dead"] for group in relaybox.json("groups", "list", **env)["groups"]] == [4]
+    dead = relaybox.json("groups", "parked", "jobs", "default", **env)["parked"]
+    assert relaybox.json("groups", "skip", "jobs", "default", str(dead[0]["seq"]), **env) == {"skipped": 1}
+    assert relaybox.json("groups", "pause", "jobs", "default", **env)["state"] == "paused"
+    assert relaybox.json("groups", "replay", "jobs", "default", "--yes", **env) == {"replayed": 3}
+    assert relaybox.json("groups", "lag", "jobs", "default", **env)["events"] == 3
+    assert relaybox.json("groups", "resume", "jobs", "default", **env)["state"] == "active"
+    assert "no place" in relaybox("groups", "seek", "jobs", "default", "--to", "1", "--yes", exit_code=1, **env).output
+    assert relaybox.json("groups", "cancel", "jobs", "default", "--yes", **env)["state"] == "cancelled"

@@ -14,6 +14,7 @@ from ..durations import parse_duration
 from ..errors import StoreError
 from ..outbox import Outbox
 from ..store.spi import BlockedKey, Instance, Status
+from ..topics.admin import GroupHealth
 from .connect import scrub, target_of
 from .output import age, console, emit, plain, table
 
@@ -38,11 +39,23 @@ def status(
             console().print(view(*look(box)))
 
 
-def look(box: Outbox) -> tuple[Status, list[Instance], list[BlockedKey]]:
-    return box.status(), box.instances(), box.blocked_keys()
+Look = tuple[Status, list[Instance], list[BlockedKey], list[GroupHealth]]
 
 
-def document(state: Status, instances: list[Instance], blocked: list[BlockedKey]) -> dict[str, Any]:
+def look(box: Outbox) -> Look:
+    return box.status(), box.instances(), box.blocked_keys(), _groups(box)
+
+
+def _groups(box: Outbox) -> list[GroupHealth]:
+    """None where the database keeps no topics, or not yet."""
+    if box.topic_store is None or box.plan():
+        return []
+    return box.topics.groups.list()
+
+
+def document(
+    state: Status, instances: list[Instance], blocked: list[BlockedKey], groups: list[GroupHealth]
+) -> dict[str, Any]:
     return {
         "due": state.due,
         "delayed": state.delayed,
@@ -53,10 +66,21 @@ def document(state: Status, instances: list[Instance], blocked: list[BlockedKey]
         "events": state.events,
         "instances": instances,
         "blocked_keys": blocked,
+        "groups": [
+            {
+                "topic": g.topic,
+                "group": g.group,
+                "state": g.state,
+                "behind": g.pending,
+                "parked": g.parked,
+                "dead": g.dead,
+            }
+            for g in groups
+        ],
     }
 
 
-def view(state: Status, instances: list[Instance], blocked: list[BlockedKey]) -> Group:
+def view(state: Status, instances: list[Instance], blocked: list[BlockedKey], groups: list[GroupHealth]) -> Group:
     counts = table(
         None,
         ("", ""),
@@ -79,6 +103,9 @@ def view(state: Status, instances: list[Instance], blocked: list[BlockedKey]) ->
         parts.append(Text("no process delivers", style="yellow"))
     if blocked:
         parts += [Text(), blocked_view(blocked)]
+    if groups:
+        seen = [(g.topic, g.group, g.state, g.pending, g.parked, g.dead) for g in groups if g.state != "cancelled"]
+        parts += [Text(), table("groups of topics", ("topic", "group", "state", "behind", "parked", "dead"), seen)]
     return Group(*parts)
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -81,6 +82,8 @@ class DeliveryEngine:
         self._no_others_until = 0.0  # of the keys that have no queue here nothing is due, as far as we know
         self._retry_timer: asyncio.TimerHandle | None = None  # the earliest only: there may be millions of retries
         self._started = self._stopping = False
+        self._may_claim = asyncio.Event()
+        self._may_claim.set()
         self._workers = Workers(self, handler, settings, retry, observers, clock)
 
     # -- life cycle -------------------------------------------------------------------------------
@@ -128,6 +131,20 @@ class DeliveryEngine:
             except Exception as error:
                 log.error("could not release %d events; their leases will run out: %s", len(rest), error)
         self._in_flight.clear()
+
+    def pause(self) -> None:
+        """Claim nothing more; what has not begun is given back."""
+        if self._may_claim.is_set():
+            self._may_claim.clear()
+            untouched = [*self._hot, *self._cold]
+            self._hot.clear()
+            self._cold.clear()
+            for delivery in untouched:
+                self._give_up(delivery)
+
+    def resume(self) -> None:
+        self._may_claim.set()
+        self._poller.wake()
 
     # -- entrances ----------------------------------------------------------------------------------
 
@@ -191,6 +208,11 @@ class DeliveryEngine:
             async with self._claim_or_block:
                 await self._return_strays()
         poller, capacity = self._poller, self._settings.cold_queue_capacity
+        if not self._may_claim.is_set():
+            poller.begin()
+            poller.ended(found=False, empty=not (self._in_flight or self._strays))
+            await poller.woken_within(math.inf)
+            return
         room = capacity - self._cold_in_flight
         if room < min(poller.portion, capacity // 4 or 1):
             await poller.more_room()
@@ -340,13 +362,17 @@ class DeliveryEngine:
     def forget(self, delivery: Delivery) -> None:
         """Its lease ended before it began (a pause, a long outage). By the database's clock, or by a renewal whose
         reply was lost, it may still be ours: it is given back, and whoever claims it next will deliver it."""
+        self._observers(ClaimLost(self._give_up(delivery)))
+
+    def _give_up(self, delivery: Delivery) -> int:
+        """With what waits behind it here; how many that are."""
         followers = self._lanes.clear(delivery)
         for gone in (delivery, *followers):
             self._remove(gone)
             self._strays.append(gone)
         self._poller.wake()
-        self._observers(ClaimLost(1 + len(followers)))
         self._poller.room()
+        return 1 + len(followers)
 
     def _remove(self, delivery: Delivery) -> None:
         if self._in_flight.get(delivery.seq) is delivery:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
@@ -193,6 +193,8 @@ class Operator:
             there: GroupRow | None = yield Plain(self.store.group(topic, group))
             if there is not None and there.state != "cancelled":
                 raise ConsumerGroupAlreadyExists(topic, group)
+        if known.topic.tracking == "rows" and options is PULLED:
+            options = replace(options, ordered=False)
         found, new = yield self.store.subscribe(known, group, start.start, options, self.now)
         if new and start.backfill:
             yield from waited_for(self.home, known, found)
@@ -274,15 +276,33 @@ class Operator:
     def parked(
         self, topic: str, group: str, state: ParkedState | None, seqs: Sequence[int] | None, after: int, limit: int
     ) -> Script[list[Parked]]:
-        _, found = yield from self.find(topic, group)
-        parked: list[Parked] = yield Plain(self.store.parked(found, state=state, seqs=seqs, after=after, limit=limit))
+        known, found = yield from self.find(topic, group)
+        return (yield from self._parked(known, found, state, seqs, after, limit))
+
+    def _parked(
+        self,
+        topic: TopicRow,
+        group: GroupRow,
+        state: ParkedState | None,
+        seqs: Sequence[int] | None,
+        after: int,
+        limit: int,
+    ) -> Script[list[Parked]]:
+        parked: list[Parked]
+        if topic.topic.tracking == "rows":
+            parked = yield Plain(self.store.parked_rows(topic, state, seqs, after, limit))
+        else:
+            parked = yield Plain(self.store.parked(group, state=state, seqs=seqs, after=after, limit=limit))
         return parked
 
     def replay(self, topic: str, group: str, seqs: Iterable[int] | None, reason: str) -> Script[int]:
-        _, found = yield from self.find(topic, group)
+        known, found = yield from self.find(topic, group)
         count = 0
-        for page in (yield from self._dead(found, seqs)):
-            count += len((yield self.store.replay_parked(found, page, self.now)))
+        for page in (yield from self._dead(known, found, seqs)):
+            if known.topic.tracking == "rows":
+                count += len((yield self.store.replay_rows(known, page, self.now)))
+            else:
+                count += len((yield self.store.replay_parked(found, page, self.now)))
         if count:
             yield from self._note("parked_replayed", found, f"{count} events: {reason}")
             self.home.observers(Replayed(count))
@@ -291,20 +311,23 @@ class Operator:
 
     def skip(self, topic: str, group: str, seqs: Sequence[int], reason: str) -> Script[int]:
         known, found = yield from self.find(topic, group)
-        count = len((yield self.store.skip_parked(known, found, seqs, self.now)))
+        if known.topic.tracking == "rows":
+            count = len((yield self.store.skip_rows(known, seqs)))
+        else:
+            count = len((yield self.store.skip_parked(known, found, seqs, self.now)))
         if count:
             yield from self._note("parked_skipped", found, f"{count} events: {reason}")
             self.home.wake()
         return count
 
-    def _dead(self, group: GroupRow, seqs: Iterable[int] | None) -> Script[list[list[int]]]:
+    def _dead(self, topic: TopicRow, group: GroupRow, seqs: Iterable[int] | None) -> Script[list[list[int]]]:
         """Those named, or all that are dead now: what dies again meanwhile is not among them."""
         if seqs is not None:
             return [list(seqs)]
         pages: list[list[int]] = []
         after = 0
         while True:
-            found: list[Parked] = yield Plain(self.store.parked(group, state="dead", after=after, limit=PAGE))
+            found = yield from self._parked(topic, group, "dead", None, after, PAGE)
             numbers = [one.event.seq for one in found if one.event.seq is not None]
             if not numbers:
                 return pages

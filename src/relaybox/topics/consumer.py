@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -22,8 +23,9 @@ from ..event import Event
 from ..lifecycle import Alert, Claimed, ClaimLost, Delivered, Died, Retried
 from ..op import Op
 from ..retry import ExponentialBackoff
-from ..store.topics import Beat, GroupRow, Lag, RangeSettlement, TopicRow
-from .admin import tell
+from ..store.spi import Held
+from ..store.topics import Beat, GroupRow, Lag, RangeSettlement, Start, TopicRow
+from .admin import PULLED, tell
 from .backfill import finish
 from .batch import Batch, Failures, Page
 from .home import Home
@@ -82,6 +84,15 @@ class _Pull:
         if self._topic is None or self._group is None:
             self._topic = yield Plain(self.home.readable(self._topic_name))
             self._group = yield Plain(self.store.group(self._topic_name, self._group_name))
+            if self._group is None and self._topic.topic.tracking == "rows":  # a queue has its group by itself
+                self._group, _ = yield self.store.subscribe(
+                    self._topic, self._group_name, Start("earliest"), replace(PULLED, ordered=False), self.now
+                )
+            if self._group is not None and self._group.ordered and self._topic.topic.tracking == "rows":
+                raise ConfigError(
+                    f"queue {self._topic_name!r} is tracked by rows and its group is ordered, which only push groups "
+                    "can be; use topics.queue() of an AsyncOutbox, or cancel the group and begin anew"
+                )
             if self._group is None or self._group.state == "cancelled":
                 self._group = None
                 raise self._not_found()
@@ -179,7 +190,11 @@ class _Pull:
         comes behind it."""
         if self._doubtful:
             known = [token for batch in self._open for token in batch.tokens]
-            yield self.store.abandon(group, self.member, known, self.now)
+            topic = self._known()
+            if topic.topic.tracking == "rows":
+                yield self.store.abandon_rows(topic, self.member, known, self.now)
+            else:
+                yield self.store.abandon(group, self.member, known, self.now)
         self._doubtful = True
         found: _Found = yield self._take(group, most, visibility)
         self._doubtful = False
@@ -258,12 +273,18 @@ class _Pull:
             observers(_fact(event, batch.attempts(event), outcome.delay, outcome.error, outcome.dead))
 
     def extend(self, batch: Batch | None, visibility: timedelta) -> Script[datetime]:
-        _, group = yield from self.seats()
+        topic, group = yield from self.seats()
         batches = [batch] if batch is not None else [one for one in self._open if one.open]
         yield from self.alive(visibility)
         tokens = {token for one in batches for token in one.tokens}
         until: datetime
-        until, ours = yield self.store.prolong(group, sorted(tokens), visibility, self.now)
+        if topic.topic.tracking == "rows":
+            held = [Held(event.seq or 0, found.token) for one in batches for found, event in one.parked]
+            mine = yield self.store.renew_rows(topic, self.member, held, visibility, self.now)
+            until = yield Plain(self.store.time_ago(-visibility, self.now))
+            ours = tokens - {one.token for one in held if one.seq not in mine}
+        else:
+            until, ours = yield self.store.prolong(group, sorted(tokens), visibility, self.now)
         if tokens - ours:
             raise BatchLost(group.name, len(tokens - ours), len(tokens))
         for one in batches:
@@ -291,6 +312,8 @@ class _Pull:
     def close(self) -> Script[None]:
         member, self._member, self._closed = self._member, None, True
         if member is not None:
+            if self._topic is not None and self._topic.topic.tracking == "rows":
+                yield self.store.leave_rows(self._topic, member, self.now)
             yield self._sign_off(self._beat(member))
 
     def _sign_off(self, beat: Beat) -> Op[None]:

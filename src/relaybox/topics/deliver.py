@@ -235,13 +235,26 @@ class RowDelivery:
     """A queue tracked by rows is an outbox of its own."""
 
     def __init__(
-        self, home: Home[AsyncRunner], topic: TopicRow, members: Members, options: GroupOption, retry: RetryPolicy
+        self,
+        home: Home[AsyncRunner],
+        topic: TopicRow,
+        row: GroupRow,
+        members: Members,
+        options: GroupOption,
+        retry: RetryPolicy,
+        *,
+        cancelled: Callable[[], None],
     ) -> None:
         if options.get("batch") is not None:
             raise ConfigError(f"queue {topic.topic.name!r} is tracked by rows: handlers take one event; omit batch")
         settings = options.get("settings") or home.settings
+        self._home = home
+        self.row = row
+        self._cancelled = cancelled
+        self._name = options.get("instance") or settings.owner or default_name()
         self._members = members
         self._processed = self._failed = 0
+        self._counted = Counts()
         self._node = Node(
             "ordered" if options.get("ordered") else "multi",
             home.own,
@@ -266,13 +279,53 @@ class RowDelivery:
         self._processed += 1
 
     async def start(self) -> None:
-        await self._node.start()
+        """A member of the group for its state, and an instance of the queue for its claims."""
+        self._membership = await self._home.heartbeats.join(self.row, self._name, told=self._heard, alive=self._beat)
+        try:
+            self.told(self._membership.state)
+            await self._node.start()
+        except BaseException:
+            await self._membership.leave()
+            raise
+        if self.row.standstill is not None:
+            log.warning("%s", self.row.standstill)
 
     def halt(self) -> None:
         self._node.halt()
 
     async def stop(self) -> None:
         await self._node.stop()
+        self._beat()
+        try:
+            await self._membership.leave()
+        except Exception as error:
+            log.error("could not sign off from group %s; this member will expire: %s", self.row.name, error)
+
+    def told(self, state: GroupState) -> None:
+        if state == "active":
+            self._node.engine.resume()
+        else:
+            self._node.engine.pause()
+
+    def turned(self, row: GroupRow) -> None:
+        self.row = row
+        self.told(row.state)
+
+    def _heard(self, state: GroupState) -> None:
+        self.row = replace(self.row, state=state)
+        self.told(state)
+        if state == "cancelled":
+            self._cancelled()
+
+    def _beat(self) -> bool:
+        now, last = self.counts, self._counted
+        self._membership.count(
+            processed=now.processed - last.processed,
+            failed=now.failed - last.failed,
+            filtered=now.filtered - last.filtered,
+        )
+        self._counted = now
+        return True
 
     @property
     def counts(self) -> Counts:

@@ -98,16 +98,16 @@ class Group:
         queue = topic.topic.semantics == "queue"
         if queue and self.name != QUEUE:
             raise ConfigError(f"topic {self.topic!r} is a queue: its one group is {QUEUE!r}, got {self.name!r}")
-        if topic.topic.tracking == "rows":
-            rows = RowDelivery(home, topic, self._members, self._options, self._retry())
-            await rows.start()
-            self._delivering = rows
-            return self
         begin = start or (StartFrom.earliest_unlimited() if queue else StartFrom.latest())
         row, new = await home.db.run(
             home.store.subscribe(topic, self.name, begin.start, self._group_options(topic), home.clock.database_now())
         )
         self._row = row
+        if topic.topic.tracking == "rows":
+            rows = RowDelivery(home, topic, row, self._members, self._options, self._retry(), cancelled=self._cancelled)
+            await rows.start()
+            self._delivering = rows
+            return self
         batch = self._options.get("batch")
         log = LogDelivery(
             home,
@@ -132,7 +132,8 @@ class Group:
         return GroupOptions(
             ordered=topic.topic.semantics != "queue" if ordered is None else ordered,
             max_attempts=options.get("max_attempts") or self._settings.max_attempts,
-            on_exhausted=options.get("on_exhausted") or plain.on_exhausted,
+            on_exhausted=options.get("on_exhausted")
+            or (self._settings.on_exhausted if topic.topic.tracking == "rows" else plain.on_exhausted),
             heartbeat_interval=options.get("heartbeat_interval") or topic.topic.heartbeat_interval,
             heartbeat_timeout=options.get("heartbeat_timeout") or topic.topic.heartbeat_timeout,
         )
@@ -152,10 +153,10 @@ class Group:
 
     async def _turn(self, verb: Verb) -> None:
         if self._row is None:
-            raise GroupError(f"group {self.name!r} is not started, or its queue is tracked by rows; use the admin API")
+            raise GroupError(f"group {self.name!r} is not started; use the admin API")
         home = self._home
         self._row = await aplay(Operator(home).turn(self._row, verb, "asked by a member"), home.db, home.clock)
-        if isinstance(self._delivering, LogDelivery):
+        if self._delivering is not None:
             self._delivering.turned(self._row)
 
     def halt(self) -> None:
@@ -196,14 +197,14 @@ class Group:
 
     @property
     def state(self) -> GroupState | None:
-        """As last heard; None: it is not started, or its queue is tracked by rows and has no state."""
-        row = self._delivering.row if isinstance(self._delivering, LogDelivery) else self._row
+        """As last heard; None: it is not started."""
+        row = self._delivering.row if self._delivering is not None else self._row
         return None if row is None else row.state
 
     @property
     def standstill(self) -> str | None:
         """Why the started group is given nothing, and what ends that; None: it is given what there is."""
-        return self._delivering.row.standstill if isinstance(self._delivering, LogDelivery) else None
+        return self._delivering.row.standstill if self._delivering is not None else None
 
     @property
     def counts(self) -> Counts:

@@ -120,6 +120,10 @@ class Topics:
             f"consumer({topic!r}, group={name!r})"
         )
 
+    def queue(self, topic: str, *, name: str | None = None) -> Consumer:
+        """Pull from the one group that a queue has. Handlers that are called need an AsyncOutbox."""
+        return self.consumer(topic, group=QUEUE, name=name)
+
 
 class AsyncTopics:
     def __init__(self, home: Home[AsyncRunner], write: AsyncWrite) -> None:

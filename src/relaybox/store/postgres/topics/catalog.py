@@ -104,7 +104,7 @@ class CatalogOps(MarkOps, PartitionOps):
         if not locked.rows or row is None:
             return False
         readers = yield self.sql["topic.catalog.readers"].bind(topic=row.id)
-        if readers.rows:
+        if readers.rows and row.topic.tracking != "rows":  # of which is asked whether anything is left
             names = ", ".join(f"{group} ({state})" for group, state in readers.rows)
             raise ConfigError(f"topic {name!r} is read by the group(s) {names}; cancel them before you drop it")
         if row.moving is not None:

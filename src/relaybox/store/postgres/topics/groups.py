@@ -14,6 +14,7 @@ from ...topics import GroupOptions, GroupRow, Start, StartPlace, TopicRow
 from .ticks import TickOps
 
 BITS = 64
+QUEUE = "default"  # the one group of a queue
 
 
 class GroupOps(TickOps):
@@ -24,11 +25,8 @@ class GroupOps(TickOps):
     ) -> Op[tuple[GroupRow, bool]]:
         if not name or not name.isprintable() or len(name) > 255:
             raise ConfigError(f"expected a group's name to be 1 to 255 printable characters, got {name!r}")
-        if topic.topic.tracking == "rows":
-            raise ConfigError(
-                f"topic {topic.topic.name!r} is a queue tracked by rows and has no groups; consume it with "
-                f"topics.queue({topic.topic.name!r}), or configure it with tracking='offset'"
-            )
+        if topic.topic.tracking == "rows" and name != QUEUE:
+            raise ConfigError(f"topic {topic.topic.name!r} is a queue: its one group is {QUEUE!r}, got {name!r}")
         yield from self._lock_groups(topic.id)
         group = yield from self.group(topic.topic.name, name)
         if group is None or group.state == "cancelled":
@@ -40,7 +38,8 @@ class GroupOps(TickOps):
     def _create_group(
         self, topic: TopicRow, name: str, start: Start, options: GroupOptions, now: datetime | None
     ) -> Op[GroupRow]:
-        place = yield from self.start_of(topic, start, now)
+        rows = topic.topic.tracking == "rows"  # which wait in a table of their own: the group has a state and no place
+        place = StartPlace(0, 0, None) if rows else (yield from self.start_of(topic, start, now))
         bit = (yield from self.take_bit(topic)) if topic.topic.tracking == "bitmap" else None
         inserted = yield self.sql["topic.group.insert"].bind(
             topic=topic.id,
@@ -55,8 +54,9 @@ class GroupOps(TickOps):
             **_bound(options),
         )
         group_id = inserted.rows[0][0]
-        yield self.sql["topic.group.cursors"].bind(id=group_id, shards=topic.topic.shards, base=place.base, now=now)
-        yield from self.promise(topic.id, place.base, now)
+        if not rows:
+            yield self.sql["topic.group.cursors"].bind(id=group_id, shards=topic.topic.shards, base=place.base, now=now)
+            yield from self.promise(topic.id, place.base, now)
         yield self.sql["topic.group.count"].bind(topic=topic.id)
         return (yield from self._group_by_id(group_id))
 

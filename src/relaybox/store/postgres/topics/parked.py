@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from ....event import Event
 from ....ids import new_token
 from ....op import Op
 from ...topics import GroupRow, Parked, ParkedEvent, ParkedOutcome, ParkedState, Parking, TopicRow
 from .. import event_arrays
 from .marks import MarkOps
+from .queues import QueueOps
 
 
 class ParkedSettled(NamedTuple):
@@ -19,7 +19,7 @@ class ParkedSettled(NamedTuple):
     lost: int
 
 
-class ParkedOps(MarkOps):
+class ParkedOps(MarkOps, QueueOps):
     # -- inside claims and settles ----------------------------------------------------------------
 
     def park(self, group: GroupRow, parkings: Sequence[Parking], now: datetime | None) -> Op[None]:
@@ -84,6 +84,8 @@ class ParkedOps(MarkOps):
     def claim_parked(
         self, topic: TopicRow, group: GroupRow, member: int, limit: int, lease: timedelta, now: datetime | None
     ) -> Op[list[ParkedEvent]]:
+        if topic.topic.tracking == "rows":
+            return (yield from self.claim_rows(topic, member, limit, lease, now))
         """Needs a transaction. What was tried often enough and never heard of again is dead here."""
         token = new_token()
         result = yield self.sql["topic.parked.claim"].bind(
@@ -125,7 +127,7 @@ class ParkedOps(MarkOps):
         result = yield self.sql["topic.parked.list"].bind(
             group=group.id, state=state, seqs=None if seqs is None else list(seqs), after=after, limit=limit
         )
-        return [self._parked(row, group.topic) for row in self.event_rows(result.rows)]
+        return [self._parked_row(row, group.topic) for row in self.event_rows(result.rows)]
 
     def replay_parked(self, group: GroupRow, seqs: Sequence[int], now: datetime | None) -> Op[list[int]]:
         """Dead ones, from the start of their attempts. Needs a transaction."""
@@ -145,11 +147,6 @@ class ParkedOps(MarkOps):
         yield from self._promote(group, [row[1] for row in result.rows], now)
         yield from self.complete(topic, group, gone, now)
         return gone
-
-    def _parked(self, row: Sequence[Any], topic: str) -> Parked:
-        state, attempts, due, error, dead_at = row[12:17]
-        event = Event.stored(tuple(row[:12]), topic=topic)
-        return Parked(event, state, attempts, self.from_time(due), error, dead_at and self.from_time(dead_at))
 
 
 def _of(group: GroupRow, outcomes: Sequence[ParkedOutcome]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from ....errors import ConfigError
 from ....op import Op
 from ...topics import GroupRow, Lag, Start, TopicRow
 from .groups import GroupOps
@@ -16,6 +17,11 @@ COUNTED = 20_000
 class PositionOps(RangeOps, GroupOps):
     def seek(self, topic: TopicRow, group: GroupRow, to: Start, now: datetime | None) -> Op[None]:
         """Needs a transaction. What members hold is refused from then on. Waits for claims that are under way."""
+        if topic.topic.tracking == "rows":
+            raise ConfigError(
+                f"queue {topic.topic.name!r} is tracked by rows: what is done is gone, and there is no place to go to; "
+                "replay dead events instead, or move the queue to tracking='offset'"
+            )
         yield from self._lock_groups(topic.id)
         place = yield from self.start_of(topic, to, now)
         yield from self.promise(topic.id, place.base, now)
@@ -30,6 +36,8 @@ class PositionOps(RangeOps, GroupOps):
         yield from self._promote(group, [row[0] for row in again.rows], now)
 
     def lag(self, topic: TopicRow, group: GroupRow, now: datetime | None) -> Op[Lag]:
+        if topic.topic.tracking == "rows":
+            return (yield from self.lag_rows(topic, group, now))
         log, shards = self.log(topic.id), topic.topic.shards
         most = COUNTED // shards + 1
         unread = yield log["topic.position.lag"].bind(topic=topic.id, group=group.id, shards=shards, most=most)

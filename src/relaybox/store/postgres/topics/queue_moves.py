@@ -17,8 +17,8 @@ from ...topics import GroupOptions, GroupRow, Start, TopicRow
 from .. import PostgresStore
 from .catalog import CatalogOps
 from .checks import CheckOps
+from .groups import QUEUE
 
-QUEUE = "default"  # the one group of a queue
 WINDOW = 2_000  # events per step
 LOG = ("topic.log.create", "topic.log.sequence", "topic.log.by_shard", "topic.log.by_xid", "topic.log.rest")
 DROP_ROWS = ("topic.log.drop_view", "topic.log.drop_queue", "topic.log.drop_sequence", "topic.log.drop_hash")
@@ -32,6 +32,9 @@ class QueueMoveOps(CatalogOps, CheckOps):
         for name in LOG:
             yield log[name].bind()
         yield self.sql["topic.catalog.begin"].bind(topic=topic.id)
+        group = yield from self.group(topic.topic.name, QUEUE)
+        if group is not None:  # of the rows; that of the log has a place
+            yield from self.set_state(group, "cancelled", "the queue is moved to a log", now)
         yield from self._paused_group(topic, moving, now)
         return {**moving, "phase": "cut_rows"}
 

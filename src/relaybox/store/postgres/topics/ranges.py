@@ -95,6 +95,8 @@ class RangeOps(ParkedOps):
         """Four statements when there is something, one when there is nothing. Shards that turned out to have nothing
         are behind us then, so the next ones are tried. Not in one transaction with a settle: the commit does not wait
         for the disk."""
+        if topic.topic.tracking == "rows":
+            return Taken([], 0, behind=True)  # all of it comes from claim_parked
         wish = _Wish(events, ranges, LAST if most is None else most, target)
         taken = Taken([], 0)
         for _ in range(topic.topic.shards):
@@ -323,6 +325,8 @@ class RangeOps(ParkedOps):
 
     def settle(self, topic: TopicRow, group: GroupRow, settlement: RangeSettlement, now: datetime | None) -> Op[int]:
         """Whatever belongs to a token that is gone is left out: somebody else has it."""
+        if topic.topic.tracking == "rows":
+            return (yield from self.settle_rows(topic, settlement.parked, now))
         given = [*settlement.finished, *settlement.returned]
         ours: set[int] = set()
         if settlement.finished:
