@@ -64,7 +64,7 @@ SELECT m.id, m.group_id, t.name, g.name, m.name, m.started_at, m.seen_at, n.at -
 FROM {member} m JOIN {group} g ON g.id = m.group_id JOIN {topic} t ON t.id = g.topic_id,
      (SELECT coalesce(:now, clock_timestamp()) AS at) n
 WHERE m.group_id = :group
-ORDER BY m.id
+ORDER BY m.started_at, m.id
 
 -- name: topic.member.unhealthy -> rows
 -- Each is named once; a beat makes it healthy again.
