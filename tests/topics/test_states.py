@@ -176,10 +176,13 @@ def test_a_live_group_is_not_forgotten(world: World) -> None:
     assert len(world.run(world.store.groups())) == 1
 
 
-def test_a_queue_tracked_by_rows_has_no_groups(world: World) -> None:
+def test_a_queue_tracked_by_rows_has_one_group_without_a_place(world: World) -> None:
     rows = world.configure("jobs", semantics="queue", tracking="rows", shards=16)
-    with pytest.raises(ConfigError, match="tracked by rows and has no groups"):
+    with pytest.raises(ConfigError, match="its one group is 'default'"):
         world.run(world.store.subscribe(rows, "g", Start(), None, None))
+    group, new = world.run(world.store.subscribe(rows, "default", Start(), None, None))
+    assert (new, group.state) == (True, "active")
+    assert world.one("SELECT count(*) FROM outbox_event_cursor") == 0
 
 
 # -- where a group begins ---------------------------------------------------------------------------
