@@ -26,7 +26,8 @@ from ..topic import Topic
 from .completion import CompletionStore
 from .life import Condition, GroupState, Verb, listed, standstill
 from .names import Tables
-from .spi import Held, Migration
+from .queue_group import QueueGroupStore
+from .spi import Migration
 from .upkeep import UpkeepStore
 
 NOBODY = 0  # the owner of a range that was given back
@@ -388,7 +389,7 @@ class Lag:
     exact: bool = True  # False: more than were counted; the rest was reckoned from the numbers that are left
 
 
-class TopicStore(CompletionStore, UpkeepStore, Protocol):
+class TopicStore(CompletionStore, QueueGroupStore, UpkeepStore, Protocol):
     """Composed from mixins in `store/postgres/topics`, one per subject."""
 
     dialect: str
@@ -506,18 +507,6 @@ class TopicStore(CompletionStore, UpkeepStore, Protocol):
     def skip_parked(self, topic: TopicRow, group: GroupRow, seqs: Sequence[int], now: datetime | None) -> Op[list[int]]:
         """Given up for good; what waits behind them goes on. Needs a transaction."""
         ...
-
-    # queues.py
-    def renew_rows(
-        self, topic: TopicRow, member: int, held: Sequence[Held], lease: timedelta, now: datetime | None
-    ) -> Op[set[int]]: ...
-    def abandon_rows(self, topic: TopicRow, member: int, known: Sequence[int], now: datetime | None) -> Op[int]: ...
-    def leave_rows(self, topic: TopicRow, member: int, now: datetime | None) -> Op[None]: ...
-    def parked_rows(
-        self, topic: TopicRow, state: ParkedState | None, seqs: Sequence[int] | None, after: int, limit: int
-    ) -> Op[list[Parked]]: ...
-    def replay_rows(self, topic: TopicRow, seqs: Sequence[int], now: datetime | None) -> Op[list[int]]: ...
-    def skip_rows(self, topic: TopicRow, seqs: Sequence[int]) -> Op[list[int]]: ...
 
     # positions.py
     def lag(self, topic: TopicRow, group: GroupRow, now: datetime | None) -> Op[Lag]: ...
