@@ -134,13 +134,12 @@ class DeliveryEngine:
 
     def pause(self) -> None:
         """Claim nothing more; what has not begun is given back."""
-        if self._may_claim.is_set():
-            self._may_claim.clear()
-            untouched = [*self._hot, *self._cold]
-            self._hot.clear()
-            self._cold.clear()
-            for delivery in untouched:
-                self._give_up(delivery)
+        self._may_claim.clear()
+        untouched = [*self._hot, *self._cold]
+        self._hot.clear()
+        self._cold.clear()
+        for delivery in untouched:
+            self._give_up(delivery)
 
     def resume(self) -> None:
         self._may_claim.set()
@@ -288,6 +287,8 @@ class DeliveryEngine:
         if deliveries and not self._stopping:
             self._cold.extend(deliveries)
             self._workers.wake(len(deliveries))
+            if not self._may_claim.is_set():  # paused while they were claimed, or while one of their key ran
+                self.pause()
 
     async def _measure_step(self) -> None:
         """Queue depths and lag for observers, in a loop of its own: the lag matters most when the poller is busy or
