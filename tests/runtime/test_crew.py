@@ -15,7 +15,8 @@ from scripted_source import ScriptedSource, make_engine
 
 from relaybox.clock import SYSTEM_CLOCK
 from relaybox.event import Event
-from relaybox.lifecycle import CutOff, Delivered, LoopFailed, Retried, Stuck, TaskEnded
+from relaybox.ids import shard_of
+from relaybox.lifecycle import Claimed, CutOff, Delivered, LoopFailed, Retried, Stuck, TaskEnded
 from relaybox.runtime.delivery import Delivery, DeliveryEngine
 from relaybox.runtime.range_workers import RangeBatch
 from relaybox.runtime.ranges import RangeEngine
@@ -315,3 +316,122 @@ async def test_what_a_worker_puts_back_after_a_halt_does_not_begin(probe: Probe)
     engine.halt()
     engine.defer(source.add_hot(2))
     assert engine.take() is None
+
+
+async def test_an_event_that_waits_for_a_heartbeat_survives_its_worker(
+    started: Start, probe: Probe, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was taken and has not begun: the worker that replaces the other gives it back."""
+    world, seen = Rows(probe), []
+
+    async def handle(event: Event) -> None:
+        seen.append(event.id)
+
+    world.silence(True)
+    world.add(3)
+    started(world.make(handle, worker_count=1))
+    await probe.wait(Claimed, 3)
+    worker = next(task for task in asyncio.all_tasks() if task.get_name() == "relaybox-worker")
+    worker.cancel()
+    await probe.wait(TaskEnded)
+    world.silence(False)
+    await probe.wait(Delivered, 3)
+    assert len(set(seen)) == 3
+
+
+async def test_a_batch_worker_that_ends_gives_back_only_what_is_open(started: Start, probe: Probe) -> None:
+    """What it had concluded is done, and the next of that key runs already."""
+    source, running, together = ScriptedSource(ordered=True), set(), []
+    seen: list[int] = []
+    ended = asyncio.Event()
+
+    class Batches:
+        size, sequences = 2, False
+
+        async def handle(self, batch: Batch) -> None:
+            deliveries = await batch.waiting()
+            keys = {delivery.lane for delivery in deliveries}
+            together.extend(keys & running)
+            running.update(keys)
+            try:
+                if {delivery.seq for delivery in deliveries} == {1, 2} and not ended.is_set():
+                    batch.done(deliveries[0])
+                    seen.append(1)
+                    running.discard("a")
+                    ended.set()
+                    task = asyncio.current_task()
+                    assert task is not None
+                    task.cancel()
+                await asyncio.sleep(0.01)
+                for delivery in deliveries:
+                    seen.append(delivery.seq)
+                    batch.done(delivery)
+            finally:
+                running.difference_update(keys)
+
+    source.add(1, key="a")
+    source.add(1, key="b")
+    source.add(5, key="a")
+    started(make_engine(source, Batches(), probe, worker_count=2))
+    await probe.wait(Delivered, 7, timeout=20)
+    assert together == []
+    assert sorted(seen) == [1, 2, 3, 4, 5, 6, 7]
+
+
+async def test_a_range_worker_that_ends_amid_a_split_batch_leaves_no_shard_busy(started: Start, probe: Probe) -> None:
+    log, cancelled = ScriptedLog(shards=2), False
+
+    class Batches:
+        size = 4
+
+        async def handle(self, batch: RangeBatch) -> None:
+            nonlocal cancelled
+            shards = {shard_of(str(event.key), 2) for event in batch.events}
+            if not cancelled and len(shards) > 1:
+                raise RuntimeError("halves, please")
+            if not cancelled and len(log.parked) == 0 and probe.count(TaskEnded) == 0 and batch.events[-1].seq == 4:
+                cancelled = True
+                task = asyncio.current_task()
+                assert task is not None
+                task.cancel()
+                await asyncio.sleep(60)
+
+    one, two = (next(f"k{n}" for n in range(99) if shard_of(f"k{n}", 2) == shard) for shard in (0, 1))
+    for key in (one, one, two, two):
+        log.add(1, key=key)
+    started(make_range_engine(log, Batches(), probe, worker_count=1))
+    await probe.wait(TaskEnded, timeout=10)
+    log.add(3, key=one)
+    log.add(3, key=two)
+    async with asyncio.timeout(20):
+        while not log.empty:
+            await asyncio.sleep(0.005)
+
+
+def test_a_follower_that_is_not_ours_any_more_shares_no_batch(probe: Probe) -> None:
+    """Its number may be another event's by now, in the same batch."""
+
+    async def law() -> None:
+        source, seen = ScriptedSource(ordered=True), []
+
+        class Batches:
+            size, sequences = 10, True
+
+            async def handle(self, batch: Batch) -> None:
+                deliveries = await batch.waiting()
+                seen.append([delivery.seq for delivery in deliveries])
+                batch.done_all(deliveries)
+
+        source.add(3, key="a")
+        engine = make_engine(source, Batches(), probe, worker_count=1)
+        source.silent = True  # nothing begins before the lease of the second has ended
+        engine.start()
+        await probe.wait(Claimed, 3)
+        next(delivery for delivery in engine.in_flight() if delivery.seq == 2).lease_end = 0.0
+        source.silent = False
+        await probe.wait(Delivered, 1)
+        assert seen[0] == [1]
+        await probe.wait(Delivered, 3)
+        await engine.stop()
+
+    asyncio.run(law())

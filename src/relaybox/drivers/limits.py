@@ -29,8 +29,9 @@ class Limits:
     def enter(self, seconds: float) -> Limited:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
-        if loop is not self._loop:  # another one is over, and its timer with it
+        if loop is not self._loop:  # another one is over, with its timer and what was under way there
             self._loop, self._timer = loop, None
+            self._under_way.clear()
         limited = Limited(task, loop.time() + seconds)
         self._under_way.add(limited)
         if self._timer is None:

@@ -110,6 +110,8 @@ class InboxSource:
             self._store.claim_messages(claim, limit, now, share=self._share, order=order, priority=priority, full=full),
             tx=not self._store.claims_at_once(order, priority),
         )
+        if claim.owner != self.owner:  # declared dead meanwhile: the claim is nobody's and stays in doubt
+            return [], True
         self._doubtful.clear()
         self._left -= len(arrived)
         self._not_before = loop.time() + LINGER if 0 < len(arrived) < limit else 0.0
@@ -156,7 +158,7 @@ class InboxSource:
         return settling
 
     def _gone(self, deliveries: Sequence[Delivery]) -> None:
-        if self._suspect is not None and any(delivery is self._suspect for delivery in deliveries):
+        if self._suspect is not None and any(delivery.seq == self._suspect.seq for delivery in deliveries):
             self._suspect = None
             self.freed()
 

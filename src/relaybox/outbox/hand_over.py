@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from ..clock import Clock
 from ..errors import StoreError
 from ..runtime.delivery import DeliveryEngine
-from ..runtime.service import FIRST_PAUSE, LONGEST_PAUSE
+from ..runtime.service import FIRST_PAUSE, LONGEST_PAUSE, cancelled
 from ..runtime.work import Delivery
 from .source import OutboxSource
 
@@ -28,9 +28,12 @@ class HandOvers:
         self._arrived: list[Delivery] = []
         self._refused: list[Delivery] = []
         self._task: asyncio.Task[None] | None = None
+        self._stopped = False
 
     def take(self, deliveries: Sequence[Delivery]) -> None:
         """What is more than the hot queue can have is refused before anything is asked."""
+        if self._stopped:
+            return  # signing off frees it
         room = max(0, self._engine.hot_room - len(self._arrived))
         self._arrived += deliveries[:room]
         if len(deliveries) > room:
@@ -72,6 +75,7 @@ class HandOvers:
             self._given_back()
 
     async def stop(self, timeout: float = 1.0) -> None:
+        self._stopped = True
         if self._task is not None:
             await asyncio.wait([self._task], timeout=timeout)
-            self._task.cancel()
+            await cancelled(self._task)

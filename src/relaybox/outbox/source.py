@@ -82,6 +82,8 @@ class OutboxSource:
         ends = self._clock.monotonic() + claim.lease.total_seconds()
         self.doubtful.append(claim)
         rows = await self._db.run(self._pick(claim, limit, past), tx=self._claim_tx)
+        if claim.owner != self.owner:  # declared dead meanwhile: the claim is nobody's and stays in doubt
+            return []
         self._claimed(claim, rows)
         self._remember(claim, rows)
         event, codec, token, hot, ordered = Event.stored, self._codec, claim.token, False, self.ordered
@@ -195,7 +197,8 @@ class OrderedSource(OutboxSource):
     def _pick(self, claim: Claim, limit: int, past: Collection[str]) -> Op[list[Claimed]]:
         limit, now = min(limit, self._settings.shard_rows), self._clock.database_now()
         full = frozenset(map(key_hash, past))
-        return self._store.claim_ordered(claim, limit, self._settings.shards, now, self._turn, full)
+        leaving = frozenset(self.leaving)
+        return self._store.claim_ordered(claim, limit, self._settings.shards, now, self._turn, full, leaving)
 
     async def claim(self, limit: int, past: Collection[str] = ()) -> list[Delivery]:
         async with self.claiming:

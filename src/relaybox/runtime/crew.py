@@ -20,6 +20,8 @@ from .service import cancelled
 
 log = logging.getLogger("relaybox")
 
+ENDED = "the task in which the handler ran was cancelled, perhaps by the handler"
+
 HEARING = 0.02  # seconds between two looks whether a silence has ended
 NAMED = 10  # events that a log line names
 
@@ -27,11 +29,12 @@ NAMED = 10  # events that a log line names
 class Worker:
     """One call of the handler at a time."""
 
-    __slots__ = ("calls", "task", "timed_out")
+    __slots__ = ("calls", "ended_in_call", "task", "timed_out")
 
     def __init__(self) -> None:
         self.calls = 0  # calls begun and ended: odd while the handler runs
         self.timed_out = False
+        self.ended_in_call = False  # the task before this one ended while the handler ran
         self.task: asyncio.Task[None] | None = None
 
     def in_hand(self) -> Sequence[Event]:
@@ -85,6 +88,7 @@ class Crew(Generic[W]):
             self._loops.keep(worker, "worker", lambda worker=worker: self._begin(worker))  # type: ignore[misc]
 
     async def _begin(self, worker: W) -> None:
+        worker.ended_in_call = worker.calls % 2 == 1
         worker.timed_out, worker.calls = False, worker.calls + worker.calls % 2
         worker.task = asyncio.current_task()
         await self._work(worker)

@@ -79,7 +79,8 @@ class DeliveryEngine:
         self.until_idle = self._poller.until_idle
         self._settler = Settler(lambda: self._outcomes, self._settle)
         self._renewer = Renewer(self._in_flight.values, self._renew, settings.lease, observers, clock)
-        self._no_others_until = 0.0  # of the keys that have no queue here nothing is due, as far as we know
+        self._looked_past = 0.0  # when nothing was found of keys that have no queue here
+        self._in_vain = 0  # how often in a row
         self._retry_timer: asyncio.TimerHandle | None = None  # the earliest only: there may be millions of retries
         self._started = self._stopping = False
         self._may_claim = asyncio.Event()
@@ -102,7 +103,7 @@ class DeliveryEngine:
 
     def halt(self) -> None:
         """Begin nothing more. Comes before whatever else is to be stopped."""
-        self._stopping = True
+        self._stopping = self._poller.closed = True
         self._hot.clear()
         self._cold.clear()
         self._workers.halt()
@@ -217,8 +218,8 @@ class DeliveryEngine:
             await poller.more_room()
             return
         crowded = self._lanes.waiting > capacity // 2
-        if crowded and self._loop.time() < self._no_others_until and not poller.woken:
-            await poller.more_room(EAGER)  # until queues here got shorter, or somebody writes
+        if crowded and self._loop.time() < self._looked_past + QUIET * (1 if poller.woken else 2**self._in_vain):
+            await poller.more_room(EAGER)  # until queues here got shorter, or it is time to look past them again
             return
         limit = min(room, poller.portion)
         poller.begin()
@@ -235,10 +236,12 @@ class DeliveryEngine:
         poller.ended(
             found=bool(claimed), empty=not (self._in_flight or self._strays or self._source.silent or self._stopping)
         )
+        if claimed:
+            self._in_vain = 0
         if len(claimed) >= limit:
             poller.was_full()
         elif crowded and not claimed:
-            self._no_others_until = self._loop.time() + QUIET
+            self._looked_past, self._in_vain = self._loop.time(), min(self._in_vain + 1, 4)
         elif not claimed:  # a short claim does not mean that nothing is left: only an empty one does
             await poller.rest(self._source.next_due)
 

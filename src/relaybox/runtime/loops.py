@@ -13,6 +13,8 @@ from .service import FIRST_PAUSE, LONGEST_PAUSE, cancelled, forever
 
 log = logging.getLogger("relaybox")
 
+LASTING = 60.0  # seconds after which the end of a task has nothing to do with the one before
+
 
 class Every:
     """A step that is due again so many seconds after it began. One that failed is due at once: it is late already."""
@@ -45,9 +47,9 @@ class Loops:
         self.keep(name, name, lambda: forever(name, step, self._observers, self._clock, longest))
 
     def keep(self, key: object, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        task = asyncio.create_task(work(), name=f"relaybox-{name}")
+        task, began = asyncio.create_task(work(), name=f"relaybox-{name}"), self._clock.monotonic()
         self._tasks[key] = task
-        task.add_done_callback(lambda task: self._gone(task, key, name, work))
+        task.add_done_callback(lambda task: self._gone(task, began, key, name, work))
 
     def closing(self) -> None:
         """What ends from now on is not replaced."""
@@ -62,7 +64,12 @@ class Loops:
         await self.stop()
 
     def _gone(
-        self, task: asyncio.Task[None], key: object, name: str, work: Callable[[], Coroutine[Any, Any, None]]
+        self,
+        task: asyncio.Task[None],
+        began: float,
+        key: object,
+        name: str,
+        work: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
         if self._stopping:
             return
@@ -72,6 +79,8 @@ class Loops:
         log.error("the task %s ended unexpectedly and will be replaced", task.get_name(), exc_info=error)
         self._observers(TaskEnded(name, "cancelled" if error is None else type(error).__name__))
         self.missing += 1
+        if self._clock.monotonic() - began > LASTING:
+            self._ended = 0
         pause = min(FIRST_PAUSE * 2**self._ended, LONGEST_PAUSE)  # a little later each time
         self._ended = min(self._ended + 1, 10)
         task.get_loop().call_later(pause, self._replace, key, name, work)

@@ -20,6 +20,7 @@ class Poller:
         self.least = least
         self.most = most  # the engine may lower it while payloads are large
         self.portion = least  # events to ask for, or to have here: grows while handlers keep up
+        self.closed = False  # the engine stops
         self._woken = asyncio.Event()
         self._room = asyncio.Event()
         self._idle = asyncio.Event()  # set while a claim found nothing and nothing is under way
@@ -107,9 +108,9 @@ class Poller:
             return False
 
     async def until_idle(self) -> None:
-        """Until a claim finds nothing and nothing is under way. Asks more often than an idle poller would."""
+        """Until a claim finds nothing and nothing is under way, or the engine stops. Asks more often than when idle."""
         self._idle.clear()
-        while not self._idle.is_set():
+        while not (self._idle.is_set() or self.closed):
             self._woken.set()
             with suppress(TimeoutError):
                 async with asyncio.timeout(QUIET):

@@ -76,6 +76,7 @@ class Presence:
         self._heard = heard
         self._lost = lost
         self._loops = Loops(observers, clock)
+        self._beaten = asyncio.Event()
 
     @property
     def silent(self) -> bool:
@@ -87,8 +88,13 @@ class Presence:
 
     async def start(self) -> None:
         await self._register()
-        await self._roll.tend()
+        try:
+            await self._roll.tend()
+        except BaseException:  # a failed start leaves nothing behind
+            await self.stop()
+            raise
         keep_beating(self._loops, self._beat, self._ttl, self._clock)
+        self._loops.repeat("tend", self._tend)
 
     async def stop(self) -> None:
         await self._loops.close()
@@ -113,4 +119,10 @@ class Presence:
             await self._register()
         if was_silent:
             self._heard()
+        self._beaten.set()
+
+    async def _tend(self) -> None:
+        """In a loop of its own: what takes long here must not make the next beat late."""
+        await self._beaten.wait()
+        self._beaten.clear()
         await self._roll.tend()

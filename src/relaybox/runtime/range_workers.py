@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeAlias
 
 from .. import faults
 from ..clock import Clock
-from ..errors import BatchFailed, RetryLater, SinkUnavailable
+from ..errors import BatchFailed, DeliveryError, RetryLater, SinkUnavailable
 from ..event import Event
 from ..lifecycle import Observers
 from ..outcome import Outcome, RetryAt
@@ -37,8 +37,11 @@ class RangeBatch:
         self.events: list[Event] = list(chain.from_iterable([events for _, events in portions]))
 
     async def ours(self) -> set[str]:
-        """The ids of the events that are still ours: for a handler that waits, to ask before every try."""
+        """The ids of the events that are still ours: for a handler that waits, to ask before every try. None once the
+        engine stops: a try that has not begun does not begin."""
         await self._workers.heard()
+        if self._workers.stopping:
+            return set()
         now = self._workers.clock.monotonic()
         return {event.id for taken, events in self._portions if taken.lease_end > now for event in events}
 
@@ -68,12 +71,13 @@ class Floor(Protocol):
 
 
 class Worker(crew.Worker):
-    __slots__ = ("current", "handed")
+    __slots__ = ("current", "gathered", "handed")
 
     def __init__(self) -> None:
         super().__init__()
         self.handed: Handed | None = None  # what it has, or what it has next; set whenever others may run
-        self.current: Sequence[Portion] = ()  # the same in batches
+        self.current: Sequence[Portion] = ()  # the same in batches, as long as it is not concluded
+        self.gathered: Sequence[Portion] = ()  # the whole batch
 
     def in_hand(self) -> Sequence[Event]:
         if self.calls % 2 and self.handed is not None:
@@ -124,6 +128,10 @@ class RangeWorkers:
         self._crew.start(steps, watched=True)
 
     @property
+    def stopping(self) -> bool:
+        return self._stop.is_set()
+
+    @property
     def missing(self) -> int:
         return self._crew.missing
 
@@ -137,6 +145,8 @@ class RangeWorkers:
     async def _work(self, worker: Worker) -> None:
         stock, floor, handler, monotonic = self._stock, self._floor, self._handler, self.clock.monotonic
         take, done, stopped, pulse = stock.take, stock.done, self._stop.is_set, floor.pulse
+        if worker.ended_in_call and worker.handed is not None:  # it has failed, or it would come back for ever
+            worker.handed = self._failed(*worker.handed, DeliveryError(crew.ENDED))
         while not stopped():
             if worker.handed is None:
                 worker.handed = take()
@@ -188,24 +198,27 @@ class RangeWorkers:
 
     async def _work_batches(self, worker: Worker) -> None:
         stock = self._stock
-        if worker.current:  # the task before this one ended amid them
+        if worker.gathered:  # the task before this one ended amid it
             for taken, _ in worker.current:
                 self._floor.forget(taken)
-            stock.part(worker.current)
-            worker.current = ()
+            self._part(worker)
         while not self._stop.is_set():
             portions = stock.gather(self._batches.size, self.calm)
             if not portions:
                 await self._crew.sleep()
                 continue
-            worker.current = portions
+            worker.current = worker.gathered = portions
             await self._deliver(worker, portions)
             if self._stop.is_set():
                 return  # what is not concluded is given back
-            worker.current = ()
-            stock.part(portions)
-            self.wake(len(self._crew.workers))  # its shards are free
+            self._part(worker)
             await asyncio.sleep(0)
+
+    def _part(self, worker: Worker) -> None:
+        """The shards of its batch are free, also of what has left the batch meanwhile."""
+        self._stock.part(worker.gathered)
+        worker.current = worker.gathered = ()
+        self.wake(len(self._crew.workers))
 
     async def _deliver(self, worker: Worker, portions: Sequence[Portion]) -> None:
         """All in one call. If it fails, halves, and halves of halves: whoever spoils it for the others is found in a

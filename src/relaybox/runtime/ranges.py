@@ -133,7 +133,7 @@ class RangeEngine:
 
     def halt(self) -> None:
         """Begin nothing more. Comes before whatever else is to be stopped."""
-        self._stock.closed = True
+        self._stock.closed = self._poller.closed = True
         self._workers.halt()
 
     async def stop(self) -> None:

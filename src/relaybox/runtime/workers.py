@@ -8,7 +8,7 @@ from typing import Protocol
 
 from .. import faults
 from ..clock import Clock
-from ..errors import Undecodable
+from ..errors import DeliveryError, Undecodable
 from ..event import Event
 from ..lifecycle import Observers
 from ..outcome import DONE, Dead, Outcome, Skip
@@ -51,14 +51,19 @@ class Floor(Protocol):
 
 
 class Worker(crew.Worker):
-    __slots__ = ("current",)
+    __slots__ = ("batch", "current")
 
     def __init__(self) -> None:
         super().__init__()
         self.current: Sequence[Delivery] = ()
+        self.batch: _Gathered | None = None
+
+    def left(self) -> Sequence[Delivery]:
+        """Taken and not concluded."""
+        return self.current if self.batch is None else self.batch.left()
 
     def in_hand(self) -> Sequence[Event]:
-        return [delivery.event for delivery in self.current]
+        return [delivery.event for delivery in self.left()]
 
 
 class Workers:
@@ -127,13 +132,12 @@ class Workers:
     async def _work(self, worker: Worker) -> None:
         floor, monotonic = self._floor, self._clock.monotonic
         take, conclude, pulse = floor.take, floor.conclude, floor.pulse
-        if worker.current:  # the task before this one ended amid it
-            self._floor.forget(worker.current[0])
-            worker.current = ()
+        self._forget_left(worker)
         while True:
             delivery = take() or await self._next()
             if delivery is None:
                 return
+            worker.current = (delivery,)
             now = monotonic()
             if now >= pulse.alive_until:
                 await self.heard()
@@ -142,8 +146,8 @@ class Workers:
                 now = monotonic()
             if now >= delivery.lease_end:  # nothing starts after its lease ended by our own clock
                 floor.forget(delivery)
+                worker.current = ()
                 continue
-            worker.current = (delivery,)
             worker.calls += 1
             outcome = await self._deliver(worker, delivery)
             worker.calls += 1
@@ -151,6 +155,17 @@ class Workers:
             conclude(delivery, outcome)
             if not worker.calls % (2 * YIELD_EVERY):
                 await asyncio.sleep(0)
+
+    def _forget_left(self, worker: Worker) -> None:
+        """The task before this one ended amid it. What was being handled has failed, or it would come back for ever."""
+        for delivery in worker.left():
+            if not worker.ended_in_call:
+                self._floor.forget(delivery)
+            elif worker.batch is not None:
+                worker.batch.failed(delivery, DeliveryError(crew.ENDED))
+            else:
+                self.finish(delivery, DeliveryError(crew.ENDED))
+        worker.current, worker.batch = (), None
 
     async def _deliver(self, worker: Worker, delivery: Delivery) -> Outcome:
         try:
@@ -172,25 +187,24 @@ class Workers:
 
     async def _work_batches(self, worker: Worker) -> None:
         assert self._batches is not None
-        for delivery in worker.current:  # the task before this one ended amid them
-            self._floor.forget(delivery)
-        worker.current = ()
+        self._forget_left(worker)
         while (first := await self._next()) is not None:
+            worker.current, worker.batch = (first,), None
             await self.heard()
             if self.stopping:
                 return
-            batch = self._gather(self._batches, first)
+            batch = worker.batch = self._gather(self._batches, first)
             if not batch:
                 continue
             if faults.armed is not None:
                 faults.hit("deliver.before")
-            worker.current = batch.left()
+            worker.calls += 1
             try:
                 await self._batches.handle(batch)
                 error: BaseException = RuntimeError("the batch handler said nothing about this event")
             except BaseException as raised:
                 error = self._crew.meant(worker, raised)
-            worker.current = ()
+            worker.calls += 1
             for delivery in batch.left() if not self.stopping else ():  # else they are given back
                 batch.failed(delivery, error)
             if faults.armed is not None:
@@ -231,10 +245,10 @@ class Workers:
         return delivery.attempts > self._crew.calm
 
     def _followers(self, head: Delivery, limit: int) -> list[Delivery]:
-        """Up to the first suspect."""
-        followers = self._floor.take_followers(head, limit)
+        """Up to the first suspect, or the first that is not ours any more."""
+        followers, now = self._floor.take_followers(head, limit), self._clock.monotonic()
         for number, follower in enumerate(followers):
-            if self._suspect(follower):
+            if self._suspect(follower) or follower.lease_end <= now:
                 self._floor.put_back(followers[number:])
                 return followers[:number]
         return followers

@@ -227,8 +227,9 @@ class OutboxStore(Protocol):
         now: datetime | None,
         turn: Turn | None = None,
         full: Collection[int] = (),
+        leaving: Collection[int] = (),
     ) -> Op[list[Claimed]]:
-        """Nothing of the keys whose hashes are in `full`."""
+        """Nothing of the keys whose hashes are in `full`, nor of the shards that are `leaving`."""
         ...
 
     def claim_keys(

@@ -188,6 +188,7 @@ class SteppedOutboxStore(SqlOutboxStore):
         now: datetime | None,
         turn: Turn | None = None,
         full: Collection[int] = (),
+        leaving: Collection[int] = (),
     ) -> Op[list[Claimed]]:
         if limit < 1:
             return []
@@ -195,7 +196,9 @@ class SteppedOutboxStore(SqlOutboxStore):
         owned = yield self.sql["outbox.claim.shards"].bind(owner=claim.owner, now=at)
         if not owned.rows:
             return []
-        mine = [row[0] for row in owned.rows]
+        mine = [row[0] for row in owned.rows if row[0] not in leaving]
+        if not mine:
+            return []
         if owned.rows[0][1] or full:
             picked = yield from self._pick_by_key(mine, limit, shards, turn or Turn(), now, full)
         else:

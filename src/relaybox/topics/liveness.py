@@ -7,6 +7,7 @@ others may take what it has. It goes on when a beat gets through.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from datetime import timedelta
@@ -14,10 +15,11 @@ from typing import Any
 
 from ..clock import Clock
 from ..drivers import open_async
+from ..errors import StoreError
 from ..lifecycle import Observers
 from ..op import Op
 from ..runtime.loops import Loops
-from ..runtime.presence import keep_beating
+from ..runtime.presence import SIGN_OFF, keep_beating
 from ..settings import Settings
 from ..store.life import GroupState
 from ..store.topics import Beat, GroupRow, TopicStore
@@ -130,7 +132,8 @@ class Heartbeats:
         if self._members.pop(membership.member, None) is None:
             return
         membership.alive_until = 0.0
-        await self._db.run(self._sign_off(membership.beat()))
+        async with asyncio.timeout(SIGN_OFF):
+            await self._db.run(self._sign_off(membership.beat()))
 
     async def close(self) -> None:
         """Leaves with every member that is still here; no group is cancelled by that."""
@@ -157,23 +160,33 @@ class Heartbeats:
         started = self.clock.monotonic()
         states = await self._beats.run(self._store.beat(beats, self._ttl, self.clock.database_now()), tx=False)
         until = started + self._ttl.total_seconds()
+        moved: list[tuple[Membership, GroupState | None]] = []
         for beat in beats:
             membership = self._members.get(beat.member)
             if membership is None:
                 continue  # left meanwhile
             state = states.get(beat.member)
-            if state is None:
-                await self._removed(membership)
-                continue
-            membership.answered(beat, state, until)
-            if state == "dead":
-                await self._resurrect(membership)
-            elif state == "cancelled":
-                self._ended(membership)
+            if state is not None:
+                membership.answered(beat, state, until)
+            if state in (None, "dead", "cancelled"):
+                moved.append((membership, state))
+        for membership, state in moved:  # after all were answered: none waits for another's topic
+            try:
+                await self._moved(membership, state)
+            except StoreError as error:  # the next beat tries again
+                log.error("could not look after group %s: %s", membership.group.name, error)
+
+    async def _moved(self, membership: Membership, state: GroupState | None) -> None:
+        if state is None:
+            await self._removed(membership)
+        elif state == "dead":
+            await self._resurrect(membership)
+        else:
+            self._ended(membership)
 
     async def _resurrect(self, membership: Membership) -> None:
         """A sign of life brings a silent group back, where it stood. One that stalled waits for an operator."""
-        group = await self._db.run(
+        group = await self._beats.run(
             self._store.resurrect(membership.group, "a member's heartbeat", self.clock.database_now())
         )
         if group.state == "active":
@@ -183,14 +196,14 @@ class Heartbeats:
 
     async def _removed(self, membership: Membership) -> None:
         """Our row is gone: we were silent for very long, or the group is no more. It is never made anew from here."""
-        group = await self._db.run(self._store.group(membership.group.topic, membership.group.name), tx=False)
+        group = await self._beats.run(self._store.group(membership.group.topic, membership.group.name), tx=False)
         if group is None or group.id != membership.group.id or group.state == "cancelled":
             self._ended(membership)
             return
         log.warning("this member of group %s was removed after a silence; it joins again", group.name)
         gone, (member, alive_until) = membership.member, await self._enter(membership)
         if self._members.pop(gone, None) is None:  # it left meanwhile
-            await self._db.run(self._store.leave(member, self.clock.database_now()))
+            await self._beats.run(self._store.leave(member, self.clock.database_now()))
             return
         self._members[member] = membership
         membership.rejoined(member, alive_until)

@@ -12,6 +12,7 @@ with outbox.topics.consumer("orders", group="billing") as c:      or poll and co
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -197,12 +198,12 @@ class AsyncTopics:
 
     async def close(self) -> None:
         """Leave all groups; `AsyncOutbox.close()` does it."""
-        for made in self._made:  # all of them, before the first one is waited for
-            made.halt()
+        made, self._made = self._made, []
+        for group in made:  # all of them, before the first one is waited for
+            group.halt()
         async with AsyncExitStack() as ending:  # each also when another failed, or nobody waits any longer
             ending.push_async_callback(self._home.close)
-            while self._made:
-                ending.push_async_callback(self._made.pop().close)
+            await asyncio.gather(*(group.close() for group in made))
 
 
 def progress_of(home: Home[Any], topic: str, group: str) -> Op[BackfillProgress]:

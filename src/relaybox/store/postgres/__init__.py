@@ -184,10 +184,11 @@ class PostgresStore(KeyedOutboxStore):
         now: datetime | None,
         turn: Turn | None = None,
         full: Collection[int] = (),
+        leaving: Collection[int] = (),
     ) -> Op[list[Claimed]]:
         """Batches and expired claims become single rows first, and without jitter: order decides here."""
         turn = turn or Turn()
-        values = {**self._claim(claim, limit, now), "shards": shards}
+        values = {**self._claim(claim, limit, now), "shards": shards, "leaving": list(leaving)}
         claimed = yield from self._shard_rows(claim, values, turn, full)
         if not claimed and (yield from self._expire((), now, ordered=True)):
             claimed = yield from self._shard_rows(claim, values, turn, full)

@@ -49,7 +49,7 @@ SELECT cardinality(items), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        CASE WHEN tried THEN items END FROM whole
 
 -- name: outbox.claim.ordered -> rows
--- The same for ordered delivery, from single rows only and from the shards this instance owns now. By seq, not by
+-- The same for ordered delivery, from single rows only and from the shards this instance owns and keeps. By seq, not by
 -- due: a row that was given back is due later than its successors and must still go before them. So is one that was
 -- written before the clock was set back: what waits for no time (`since`) is not compared with the clock. While a batch
 -- waits or a claim has expired, nothing is claimed: it may hold earlier events of the same keys and must become
@@ -59,7 +59,8 @@ SELECT cardinality(items), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
 WITH clock AS MATERIALIZED (
   SELECT coalesce(:now, clock_timestamp()) AS now, set_config('synchronous_commit', 'off', true)),
 mine AS MATERIALIZED (
-  SELECT shard FROM {shard} WHERE owner = :owner AND until > (SELECT now FROM clock) FOR SHARE),
+  SELECT shard FROM {shard} WHERE owner = :owner AND until > (SELECT now FROM clock)
+    AND shard <> ALL(:leaving::integer[]) FOR SHARE),
 picked AS MATERIALIZED (
   SELECT p.ctid FROM {pending} p
   WHERE (p.due <= (SELECT now FROM clock) OR p.since IS NOT NULL)

@@ -96,7 +96,8 @@ FROM gone t LEFT JOIN {event} e ON e.seq = t.item / 65536
 WITH RECURSIVE clock AS MATERIALIZED (
   SELECT coalesce(:now, clock_timestamp()) AS now, set_config('synchronous_commit', 'off', true)),
 mine AS MATERIALIZED (
-  SELECT shard FROM {shard} WHERE owner = :owner AND until > (SELECT now FROM clock) FOR SHARE),
+  SELECT shard FROM {shard} WHERE owner = :owner AND until > (SELECT now FROM clock)
+    AND shard <> ALL(:leaving::integer[]) FOR SHARE),
 walk AS (
   SELECT (SELECT min(key_hash) FROM {pending} WHERE key_hash > :after::bigint) AS key_hash
   UNION ALL
