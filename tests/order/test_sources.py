@@ -206,7 +206,7 @@ async def test_contention_is_told(place: Place) -> None:
     await place.write("a", "b", "c")
     async with one._db.connection() as slow:
         await slow.begin()
-        await arun(one._pick(one.new_claim(), 10), slow)
+        await arun(one._pick(one.new_claim(), 10, ()), slow)
         await place.write("d")
         assert keys(await two.claim(10)) == "d"
         await slow.commit()
@@ -254,8 +254,15 @@ async def test_a_claim_whose_leaving_part_could_not_be_given_back_is_in_doubt_as
     source.owner = await db.run(store.register("one", "ordered", timedelta(minutes=1), place.clock.now()))
     await db.run(store.acquire_shards(source.owner, 16, 16, timedelta(minutes=1), place.clock.now()))
     seqs = await place.write("a", "b", "a", "b")
-    source.leaving = {shard_of("b", 16)}
-    release = store.release
+    pick, release = source._pick, store.release
+
+    def told_meanwhile(*args: Any) -> Any:
+        """While the claim is under way: else it would bring nothing of that shard."""
+        op = pick(*args)
+        source.leaving = {shard_of("b", 16)}
+        return op
+
+    monkeypatch.setattr(source, "_pick", told_meanwhile)
 
     def away(*args: Any) -> Any:
         raise ConnectionLost("away")
@@ -264,9 +271,26 @@ async def test_a_claim_whose_leaving_part_could_not_be_given_back_is_in_doubt_as
     monkeypatch.setattr(store, "release", away)
     with pytest.raises(ConnectionLost):
         await source.claim(2)
-    monkeypatch.setattr(store, "release", release)
+    monkeypatch.undo()
+    assert store.release == release
     source.leaving = set()
     claimed = await source.claim(10)
     assert [delivery.seq for delivery in claimed] == seqs
     assert [delivery.attempts for delivery in claimed] == [1, 1, 1, 1]
+    await db.close()
+
+
+@pytest.mark.parametrize("dialect", ["postgres", "sqlite"])
+async def test_a_leaving_shard_fills_no_claim(dialect: str, tmp_path: Path) -> None:
+    """Its rows are older than all others, and it is busy here: the other shards of this process go on."""
+    url = f"sqlite:///{tmp_path / 'a.db'}" if dialect == "sqlite" else require("postgres-wheel").create_database()
+    place = Place(url, dialect, "shards")
+    db, store = place.connect(), place.store
+    await db.run(store.migrate())
+    source = OrderedSource(db, store, place.settings, place.clock)
+    source.owner = await db.run(store.register("one", "ordered", timedelta(minutes=1), place.clock.now()))
+    await db.run(store.acquire_shards(source.owner, 16, 16, timedelta(minutes=1), place.clock.now()))
+    await place.write(*["b"] * 20, "a")
+    source.leaving = {shard_of("b", 16)}
+    assert keys(await source.claim(10)) == "a"
     await db.close()
