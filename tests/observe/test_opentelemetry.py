@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -107,7 +108,7 @@ def run(url: str, tracer: Tracer, listener: Any, *, link: bool = False, raise_er
     listeners = Listeners()
     listeners.register("OrderPlaced", listener)
     options: dict[str, Any] = {"hook": TracingHook(), "interceptors": [TracingInterceptor(tracer, link=link)]}
-    with Outbox(url, **options) as outbox:
+    with closing(Outbox.single_node(url, listeners, **options)) as outbox:  # delivered here, not in the background
         outbox.migrate()
         with tracer.start_as_current_span("business"), outbox.transaction() as tx:
             outbox.write(tx, Event("OrderPlaced", {"card": "4111-1111-CARD"}, key="k"))

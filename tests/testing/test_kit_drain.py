@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -151,7 +152,7 @@ def test_interceptors_run(relaybox_url: str) -> None:
     interceptor = Interceptor.before(lambda delivery: seen.append(delivery.event.type))
     listeners = Listeners()
     listeners.register("A", lambda event: seen.append("listener"))
-    with Outbox(relaybox_url, interceptors=[interceptor]) as outbox:
+    with closing(Outbox.multi_node(relaybox_url, listeners, interceptors=[interceptor])) as outbox:
         outbox.migrate()
         write(outbox, Event("A", 1))
         deliver_pending(outbox, listeners)

@@ -112,7 +112,8 @@ class _Box(Protocol):
     settings: Settings
     store: OutboxStore
     _clock: Clock
-    _options: Any
+    _interceptors: Any
+    _retry: Any
     _observers: Observers
 
 
@@ -121,10 +122,8 @@ class _Drain:
         self._box = box
         self._db = db
         self._source = _Held(db, box.store, box.settings, box._clock)
-        self._handler = Dispatch(listeners, box._options.get("interceptors") or (), _Here(1))
-        self._retry: RetryPolicy = box._options.get("retry") or ExponentialBackoff(
-            box.settings.retry_base, box.settings.retry_max
-        )
+        self._handler = Dispatch(listeners, box._interceptors, _Here(1))
+        self._retry: RetryPolicy = box._retry or ExponentialBackoff(box.settings.retry_base, box.settings.retry_max)
         self._waiting: list[Delivery] = []
         self._done: list[Settled] = []
         self._failed: list[Settled] = []  # settled at the end: until then they are held, so nobody claims them again
