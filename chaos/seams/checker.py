@@ -21,7 +21,7 @@ from typing import Any
 from .notes import Note
 
 SECOND = 1_000_000_000
-BEFORE = 2 * SECOND  # what was begun so long before a fault may still have been on its way to be settled
+BEFORE = 4 * SECOND  # what was begun so long before a fault may not be settled: ranges are, when all of it is handled
 AFTER = 6 * SECOND  # how long after it an interrupted settle may end: leases, and the time of a take-over
 LATE = SECOND // 4  # a thread that had been given its work may be so late to say so
 EXAMPLES = 5

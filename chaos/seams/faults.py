@@ -47,6 +47,7 @@ class Fault:
     machine: bool = False  # receivers run on another one
     disk: bool = False  # the database is on a small disk
     clock: bool = False  # the receivers' clocks are wrong
+    calm: float = 30.0  # seconds until everything must have been handled
     silent: bool = False  # a synchronous call may hang for as long as the kernel waits
     in_hand: float = 0.15  # seconds a handler takes meanwhile, so that there is work to interrupt
 
@@ -197,6 +198,7 @@ FAULTS = {
             seconds=2.0,
             engines=SERVERS,
             silent=True,
+            calm=75.0,  # the server keeps a handler's stranded transaction for a minute
         ),
         Fault(
             "fail-over",

@@ -35,6 +35,7 @@ class Life:
     again: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
     topic: dict[str, float] = field(default_factory=dict)  # options, in seconds
+    alone: dict[str, float] = field(default_factory=dict)  # more, where no fault keeps a group from moving
     poison: bool = False  # some messages fail until they are mended
     streams: tuple[str, ...] = ()  # more groups that must have everything
     settle: Callable[[Trial], None] | None = None  # again and again until all is delivered
@@ -86,10 +87,14 @@ def group_of(trial: Trial) -> str:
 
 
 def pause_and_resume(trial: Trial) -> None:
+    """Handlers are slow when it is resumed: a maintainer looks before the group has moved."""
     group = group_of(trial)
     operate(trial, lambda box: box.topics.groups.pause(TOPIC, group, reason="trial"))
-    time.sleep(2.0)
+    time.sleep(5.0 if trial.fault is None else 1.5)
+    trial.flag("slow", 0.5)
     operate(trial, lambda box: box.topics.groups.resume(TOPIC, group, reason="trial"))
+    time.sleep(1.0)
+    trial.unflag("slow")
 
 
 def die_and_return(trial: Trial) -> None:
@@ -224,7 +229,8 @@ LIVES = {
             "by an operator, for longer than an idle group may stand still",
             pause_and_resume,
             logs,
-            topic={"zombie_ttl": 1.0, "retention": 0.5},
+            topic={"retention": 0.5},
+            alone={"zombie_ttl": 4.0},
         ),
         Life(
             "die and return",

@@ -5,6 +5,7 @@ Imports nothing but the standard library: the checker and the processes under tr
     acked      a writer's transaction was committed (or the broker has the message)
     begin      a handler was called          done       it returned
     failed     it raised on purpose          stopping   from here on nothing may begin in this process
+    forked     a child begins                left       it has done what it wanted
     ready      the process receives          stall      the process got no processor for `seconds`
 """
 

@@ -14,11 +14,15 @@ from .trial import Plan
 
 # A few that meet most of the machinery, for the tests: each pair is one that went wrong once.
 SHORT = (
+    "database away × push group, ordered",
+    "black hole × plain",
+    "fail-over × ordered by shards",
+    "SIGTERM × ordered by shards",
+    "pool exhausted × push group, ordered",
     "kill -9 × inbox, sync on sqlite",
     "fork × plain",
-    "freeze × ordered by advisory locks",
-    "pause and resume × push group, bitmap",
     "replay × inbox, async",
+    "rebalance × push group, bitmap",
 )
 
 

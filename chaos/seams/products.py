@@ -21,6 +21,7 @@ from .checker import Promise
 POSTGRES, MARIADB, SQLITE = "postgresql", "mariadb", "sqlite"
 ALL = (POSTGRES, MARIADB, SQLITE)
 TOPIC, GROUP, INBOX = "seam", "g", "seam_inbox"
+BESIDE = "h"  # a second push group in the same processes: the two read together
 TYPE = "Counted"
 
 # Every timeout of a trial is short, so that a fault of a few seconds is longer than all of them.
@@ -86,8 +87,8 @@ class Product:
         return 2
 
     def promise(self, *more: str) -> Promise:
-        first = GROUP if self.topic else ""
-        return Promise(streams=(first, *more), ordered=self.ordered, effects=self.effects)
+        first = (GROUP, BESIDE) if self.kind == "group" else (GROUP,) if self.topic else ("",)
+        return Promise(streams=(*first, *more), ordered=self.ordered, effects=self.effects)
 
 
 PRODUCTS = {

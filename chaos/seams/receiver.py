@@ -16,8 +16,9 @@ import signal
 import sys
 import threading
 import zlib
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, AsyncExitStack, suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,26 @@ from relaybox.inbox import AsyncInbox, Inbox, Order
 
 from .command import look_for_stalls
 from .notes import Notes
-from .products import GROUP, INBOX, MARIADB, POSTGRES, PRODUCTS, SQLITE, TOPIC, TYPE, outbox, settings
+from .products import (
+    BESIDE,
+    DATABASE,
+    GROUP,
+    INBOX,
+    MARIADB,
+    POSTGRES,
+    PRODUCTS,
+    SQLITE,
+    TOPIC,
+    TTL,
+    TYPE,
+    outbox,
+    settings,
+)
 from .writer import make
 
+LITTLE, MUCH = 10, 100  # events per poll
 FLAKY = 40  # one message in so many fails once in each process
-VISIBILITY = timedelta(seconds=5)
+VISIBILITY = timedelta(seconds=8)
 PATIENCE = 3.0  # of a program that polls: its calls have no deadline of their own
 HOT_PACE = 0.06
 
@@ -50,14 +66,16 @@ class Receiver:
         self.settings = settings(spec["settings"])
         self.stop = threading.Event()
         self.fork = threading.Event()
-        self.failed: set[str] = set()
+        # A large poll may be left behind to small ones.
+        self.most = MUCH if self.number % 2 == 0 and spec["incarnation"] == 1 else LITTLE
+        self.failed: set[tuple[str, str | None]] = set()
         self.box: Any = None  # the outbox whose pool `hog` takes
         self.loop: asyncio.AbstractEventLoop | None = None
 
     # -- handlers -----------------------------------------------------------------------------------------------
 
-    def note(self, op: str, event: Event) -> None:
-        self.notes.note(op, id=event.id, key=event.key, n=event.payload["n"], stream=self.stream)
+    def note(self, op: str, event: Event, stream: str | None = None) -> None:
+        self.notes.note(op, id=event.id, key=event.key, n=event.payload["n"], stream=stream or self.stream)
 
     def told(self, name: str) -> float:
         try:
@@ -68,14 +86,14 @@ class Receiver:
     def slow(self) -> bool:
         return bool(self.told("slow") or self.told("hog"))
 
-    def check(self, event: Event) -> None:
+    def check(self, event: Event, stream: str | None = None) -> None:
         """Some fail for good until they are mended, some only once."""
         if (event.key or "").startswith("p") and not (self.folder / "healed").exists():
-            self.note("failed", event)
+            self.note("failed", event, stream)
             raise Reject("until somebody mends it")
-        if zlib.crc32(event.id.encode()) % FLAKY == 0 and event.id not in self.failed:
-            self.failed.add(event.id)
-            self.note("failed", event)
+        if zlib.crc32(event.id.encode()) % FLAKY == 0 and (event.id, stream) not in self.failed:
+            self.failed.add((event.id, stream))
+            self.note("failed", event, stream)
             raise ValueError("by chance")
 
     def sleep(self, seconds: float) -> None:
@@ -93,16 +111,16 @@ class Receiver:
                 self.sleep(hog)
         self.note("done", event)
 
-    async def ahandle(self, event: Event) -> None:
-        self.note("begin", event)
-        self.check(event)
+    async def ahandle(self, event: Event, stream: str | None = None) -> None:
+        self.note("begin", event, stream)
+        self.check(event, stream)
         if slow := self.told("slow"):
             await asyncio.sleep(slow)
         if (hog := self.told("hog")) and self.box is not None:
             async with self.box.transaction() as tx:
                 await tx.connection.execute("SELECT 1")
                 await asyncio.sleep(hog)
-        self.note("done", event)
+        self.note("done", event, stream)
 
     def effect(self, event: Event, connection: Any) -> None:
         self.note("begin", event)
@@ -165,7 +183,9 @@ class Receiver:
         status = 1
         try:
             self.notes = Notes(self.folder / f"child-{os.getpid()}.notes")
+            self.notes.note("forked")
             self._child_writes()
+            self.notes.note("left")
             status = 0
         except BaseException as error:
             print(f"child: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
@@ -229,7 +249,7 @@ class Receiver:
             self.notes.note("stopping")
 
     def _pull(self, consumer: Any) -> None:
-        batch = consumer.poll(max_events=20 * self.number, visibility=VISIBILITY)
+        batch = consumer.poll(max_events=self.most, visibility=VISIBILITY)
         failed = {}
         for event in batch:
             if self.slow():
@@ -293,7 +313,7 @@ class Receiver:
             while not self.astop.is_set():
                 try:
                     async with asyncio.timeout(PATIENCE):
-                        batch = await consumer.poll(max_events=20 * self.number, visibility=VISIBILITY)
+                        batch = await consumer.poll(max_events=self.most, visibility=VISIBILITY)
                     failed = {}
                     for event in batch:
                         if self.slow():
@@ -323,22 +343,39 @@ class Receiver:
             return
         self.box = AsyncOutbox(self.url, settings=self.settings)
         options: dict[str, Any] = {"max_attempts": self.settings.max_attempts}
-        if self.product.kind == "queue":
-            group = self.box.topics.queue(TOPIC, **options)
-        else:
-            group = self.box.topics.group(self.group, TOPIC, ordered=self.product.ordered, **options)
-        group.add_consumer(f"r{self.number}", self.ahandle)
-        async with self.box, group:
-            await group.start(StartFrom.earliest())
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self.box)
+            for name in (self.group, BESIDE) if self.product.kind == "group" and self.group == GROUP else (self.group,):
+                if self.product.kind == "queue":
+                    group = self.box.topics.queue(TOPIC, **options)
+                else:
+                    group = self.box.topics.group(name, TOPIC, ordered=self.product.ordered, **options)
+                group.add_consumer(f"r{self.number}", partial(self.ahandle, stream=name))
+                await stack.enter_async_context(group)
+                await group.start(StartFrom.earliest())
             self._ready()
             await self.astop.wait()
             self.notes.note("stopping")
 
 
+class Slowness(logging.Handler):
+    """A database without a processor is a stall too, and the process that waited for it says so."""
+
+    def __init__(self, notes: Notes) -> None:
+        super().__init__(logging.ERROR)
+        self._notes = notes
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "database_timeout" in record.getMessage():
+            self._notes.note("stall", seconds=DATABASE + TTL)
+
+
 def main(path: str) -> None:
     spec = json.loads(Path(path).read_text())
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", force=True)
-    Receiver(spec).run()
+    receiver = Receiver(spec)
+    logging.getLogger("relaybox").addHandler(Slowness(receiver.notes))
+    receiver.run()
 
 
 if __name__ == "__main__":

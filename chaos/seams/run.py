@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import multiprocessing
 import queue
 import signal
@@ -18,6 +19,7 @@ from .world import World
 def lane(number: int, todo: Any, done: Any, keep: bool) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us, in order
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    logging.getLogger("relaybox").setLevel(logging.CRITICAL)  # of the trial's own operators and maintainers
     with World(number) as world:
         while True:
             plan = todo.get()

@@ -26,7 +26,7 @@ from relaybox.testing.servers import PostgresStandby, TcpGate
 from relaybox.testing.servers.postgres import connect as connect_admin
 
 from . import faults, life
-from .checker import Message, Report, Window, judge, missing
+from .checker import Message, Report, Window, judge, missing, tally
 from .notes import Note, Notes, Reader
 from .nursery import Child
 from .products import GROUP, INBOX, PRODUCTS, SQLITE, TIMES, Product, connect, execute, known, prepare
@@ -261,7 +261,9 @@ class Trial:
 
     def _run(self) -> Report:
         self._open()
-        options = self.life.topic if self.life else {}
+        options = dict(self.life.topic) if self.life else {}
+        if self.life and self.fault is None:
+            options |= self.life.alone
         prepare(self.product, self.engine, self.direct, options)
         if self.fault is not None and self.fault.forgets:
             self.standby = self._stack.enter_context(PostgresStandby(self.server))
@@ -384,7 +386,7 @@ class Trial:
         often = timedelta(milliseconds=400)
         upkeep = Upkeep(
             tick_interval=often,
-            detect_interval=often,
+            detect_interval=often / 8,
             cleanup_interval=often,
             thin_interval=often,
             partition_interval=often,
@@ -503,7 +505,7 @@ class Trial:
         except subprocess.TimeoutExpired:
             self.harness.append("the writer did not stop")
             self.writer.kill()
-        deadline = time.monotonic() + CALM
+        deadline = time.monotonic() + (self.fault.calm if self.fault else CALM)
         truth = self._truth()
         while self._left(truth) and time.monotonic() < deadline:
             if self.life is not None and self.life.settle is not None:
@@ -512,6 +514,9 @@ class Trial:
             for receiver in self.receivers:
                 receiver.supervise()
             truth = self._truth()
+        children = tally(self._notes())
+        if children["forked"] != children["left"]:
+            self.harness.append(f"{children['forked'] - children['left']} forked children did not do what they should")
         for receiver in self.receivers:
             if receiver.process is not None and receiver.process.poll() is not None:
                 self.harness.append(f"receiver {receiver.number} ended by itself: {receiver.process.returncode}")

@@ -15,6 +15,7 @@ sys.path.insert(0, str(ROOT))
 from chaos.seams.checker import AFTER, BEFORE, SECOND, Message, Promise, Report, Window, judge  # noqa: E402
 from chaos.seams.notes import Note, Notes, Reader  # noqa: E402
 from chaos.seams.plan import SHORT, chosen, missing_here, not_tried, plans  # noqa: E402
+from chaos.seams.planted import PLANTS, Plant, fits  # noqa: E402
 from chaos.seams.run import run  # noqa: E402
 
 T = 1_000 * SECOND
@@ -197,6 +198,12 @@ def test_every_pair_is_tried_or_has_a_reason() -> None:
     assert alone | not_tried().keys() == wanted
     assert not alone & not_tried().keys()
     assert {(p.fault, p.life) for p in everything if p.fault and p.life} == {(f, e) for f in FAULTS for e in LIVES}
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.name)
+def test_every_repair_that_is_taken_back_is_still_there(plant: Plant) -> None:
+    assert fits(plant), "the source has changed: write down again what the repair was"
+    assert plant.trial in [plan.name for plan in plans()]
 
 
 @pytest.mark.timeout(400)
