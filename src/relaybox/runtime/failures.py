@@ -11,13 +11,15 @@ import traceback
 from pathlib import Path
 
 from ..clock import Clock
-from ..errors import RetryLater, SinkUnavailable
+from ..errors import Reject, RetryLater, SinkUnavailable, Undecodable, Unroutable
 from ..event import Event
 
 log = logging.getLogger("relaybox")
 
 EVERY = 60.0  # seconds between two lines about the same failure
 DIFFERENT = 200  # failures that are told apart
+# The handler's own word, which is told by its outcome; and an outage, of which the circuit speaks.
+TOLD = (RetryLater, Reject, Unroutable, Undecodable, SinkUnavailable)
 FRAMES = 20  # of a stack, the innermost
 OURS = str(Path(__file__).parent.parent)
 
@@ -28,7 +30,7 @@ class FailureLog:
         self._told: dict[tuple[str, str, str], tuple[float, int]] = {}  # when it was written last, and how many since
 
     def __call__(self, event: Event, attempts: int, error: BaseException) -> None:
-        if isinstance(error, (RetryLater, SinkUnavailable)):  # the handler's wish; the circuit speaks for the other
+        if isinstance(error, TOLD):
             return
         stack = traceback.extract_tb(error.__traceback__)
         last = stack[-1] if stack else None

@@ -125,7 +125,7 @@ class Heartbeats:
         self._members[membership.member] = membership
         if not self._beating:
             self._beating = True
-            keep_beating(self._loops, self.beat, self._ttl, self.clock)
+            keep_beating(self._loops, self._beat_in_time, self._ttl, self.clock)
         return membership
 
     async def leave(self, membership: Membership) -> None:
@@ -152,10 +152,14 @@ class Heartbeats:
 
     # -- the loop ---------------------------------------------------------------------------------
 
+    async def _beat_in_time(self) -> None:
+        if not self.held:
+            await self.beat()
+
     async def beat(self) -> None:
         """Speak for everybody who is alive, and hear how their groups are."""
         beats = [entry.beat() for _, entry in sorted(self._members.items()) if entry.alive()]
-        if not beats or self.held:
+        if not beats:
             return
         started = self.clock.monotonic()
         states = await self._beats.run(self._store.beat(beats, self._ttl, self.clock.database_now()), tx=False)
