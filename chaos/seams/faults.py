@@ -47,7 +47,7 @@ class Fault:
     machine: bool = False  # receivers run on another one
     disk: bool = False  # the database is on a small disk
     clock: bool = False  # the receivers' clocks are wrong
-    calm: float = 30.0  # seconds until everything must have been handled
+    calm: float = 30.0  # seconds until an inbox must have handled everything
     silent: bool = False  # a synchronous call may hang for as long as the kernel waits
     in_hand: float = 0.15  # seconds a handler takes meanwhile, so that there is work to interrupt
 

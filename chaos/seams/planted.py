@@ -115,6 +115,19 @@ PLANTS = (
         ),
     ),
     Plant(
+        "locks",
+        "what a stranded session of ours has locked stays locked for a minute",
+        "black hole × push group, ordered",
+        ("lost",),
+        (
+            Edit(
+                "drivers/postgres_sessions.py",
+                "    if timeout is None:\n        return OUR_SESSIONS\n",
+                "    return OUR_SESSIONS\n",
+            ),
+        ),
+    ),
+    Plant(
         "stop",
         "what was claimed before a stop still begins after it",
         "SIGTERM × ordered by shards",

@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 import zlib
-from contextlib import AbstractContextManager, AsyncExitStack, suppress
+from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -343,19 +343,21 @@ class Receiver:
             return
         self.box = AsyncOutbox(self.url, settings=self.settings)
         options: dict[str, Any] = {"max_attempts": self.settings.max_attempts}
-        async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self.box)
-            for name in (self.group, BESIDE) if self.product.kind == "group" and self.group == GROUP else (self.group,):
+        names = (self.group, BESIDE) if self.product.kind == "group" and self.group == GROUP else (self.group,)
+        groups = []
+        async with self.box:
+            for name in names:
                 if self.product.kind == "queue":
                     group = self.box.topics.queue(TOPIC, **options)
                 else:
                     group = self.box.topics.group(name, TOPIC, ordered=self.product.ordered, **options)
                 group.add_consumer(f"r{self.number}", partial(self.ahandle, stream=name))
-                await stack.enter_async_context(group)
                 await group.start(StartFrom.earliest())
+                groups.append(group)
             self._ready()
             await self.astop.wait()
             self.notes.note("stopping")
+            await asyncio.gather(*(group.close() for group in groups))
 
 
 class Slowness(logging.Handler):

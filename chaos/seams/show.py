@@ -196,8 +196,8 @@ def sigterm(product: str, world: World, *, cut: bool) -> list[str]:
         for one in scene.receivers:
             one.stop()
         notes = scene._notes()
-        twice = [id for id, count in Counter(n.id for n in notes if n.op == "done").items() if count > 1]
-        killed = {n.id for n in notes if n.who == "r1-1"}  # what the first had is not the second's
+        finished = {(n.stream, n.id) for n in notes if n.op == "done" and n.who == "r2-1"}
+        twice = [n.id for n in notes if n.op == "begin" and n.who[-1] == "2" and (n.stream, n.id) in finished]
         report = judge(truth, notes, [], scene.product.promise(), scene._effects())
         late = report.violations.get("late", [])
         lost = missing(truth, notes, scene.product.promise()) if not scene.product.effects else set()
@@ -205,7 +205,7 @@ def sigterm(product: str, world: World, *, cut: bool) -> list[str]:
     print(
         f"sigterm, {product}{', cut' if cut else ''}: {words}, {len(late)} began late, {len(twice)} twice", flush=True
     )
-    for what, found in (("late", late), ("twice", set(twice) - killed), ("not named", unnamed), ("lost", lost)):
+    for what, found in (("late", late), ("twice", twice), ("not named", unnamed), ("lost", lost)):
         if found:
             problems.append(f"{product}: {len(found)} {what}")
     if status != 0:

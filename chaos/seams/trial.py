@@ -104,7 +104,7 @@ class Process:
 
     def ready(self) -> bool:
         if self.kind:
-            said = self.log_path.read_bytes()[self._begins :]
+            said = self.log_path.read_bytes()[self._begins :] if self.log_path.exists() else b""
             return b"relaybox relays" in said or b"relaybox ingest" in said or b"stores" in said
         mine = f"r{self.number}-{self.incarnation}"
         return any(note.op == "ready" and note.who == mine for note in self.trial._notes())
@@ -505,7 +505,7 @@ class Trial:
         except subprocess.TimeoutExpired:
             self.harness.append("the writer did not stop")
             self.writer.kill()
-        deadline = time.monotonic() + (self.fault.calm if self.fault else CALM)
+        deadline = time.monotonic() + (self.fault.calm if self.fault and self.product.inbox else CALM)
         truth = self._truth()
         while self._left(truth) and time.monotonic() < deadline:
             if self.life is not None and self.life.settle is not None:
