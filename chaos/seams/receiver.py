@@ -106,9 +106,13 @@ class Receiver:
         if slow := self.told("slow"):
             self.sleep(slow)
         if (hog := self.told("hog")) and self.box is not None:
-            with self.box.transaction() as tx:
-                tx.connection.execute("SELECT 1")
-                self.sleep(hog)
+            try:
+                with self.box.transaction() as tx:
+                    execute(tx.connection, "SELECT 1")
+                    self.sleep(hog)
+            except Exception:
+                self.note("failed", event)  # no connection was free for it
+                raise
         self.note("done", event)
 
     async def ahandle(self, event: Event, stream: str | None = None) -> None:
@@ -117,9 +121,12 @@ class Receiver:
         if slow := self.told("slow"):
             await asyncio.sleep(slow)
         if (hog := self.told("hog")) and self.box is not None:
-            async with self.box.transaction() as tx:
-                await tx.connection.execute("SELECT 1")
-                await asyncio.sleep(hog)
+            try:
+                async with self.box.transaction():
+                    await asyncio.sleep(hog)
+            except Exception:
+                self.note("failed", event, stream)
+                raise
         self.note("done", event, stream)
 
     def effect(self, event: Event, connection: Any) -> None:
