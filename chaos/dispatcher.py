@@ -37,8 +37,8 @@ def instrument(history: History) -> None:
             ]
         )
 
-    async def noting_claim(self: OutboxSource, limit: int) -> list[Delivery]:
-        claimed = await claim(self, limit)
+    async def noting_claim(self: OutboxSource, *args: Any) -> list[Delivery]:
+        claimed = await claim(self, *args)
         gains(claimed)
         return claimed
 
