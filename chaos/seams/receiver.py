@@ -40,6 +40,7 @@ from .products import (
     TOPIC,
     TTL,
     TYPE,
+    execute,
     outbox,
     settings,
 )
