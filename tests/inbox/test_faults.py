@@ -171,8 +171,8 @@ async def test_hot_queries_use_their_indexes(tmp_path: Path) -> None:
         share = {"worker": 0, "workers": 1, "now": None}
         seqs = list(range(15001, 15051))
         plans: dict[str, tuple[dict[str, Any], str]] = {
-            "inbox.claim.pick": ({**share, "limit": 50}, "inbox_pending_due"),
-            "inbox.claim.ranked": ({**share, "limit": 50, "priority": 3}, "inbox_pending_"),
+            "inbox.claim.pick": ({**share, "limit": 50, "full": []}, "inbox_pending_due"),
+            "inbox.claim.ranked": ({**share, "limit": 50, "priority": 3, "full": []}, "inbox_pending_"),
             "inbox.claim.read": ({"seqs": seqs, "token": 1}, "inbox_pkey"),
             "inbox.claim": (
                 {**share, "limit": 50, "token": 1, "owner": 1, "lease": 30.0, "suspect": 2},
