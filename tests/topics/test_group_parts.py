@@ -169,7 +169,7 @@ async def test_what_a_lost_reply_claimed_comes_before_what_follows_it() -> None:
     async with process(None, Topic.pub_sub("orders", shards=1)) as here, here.group() as group:
         seen = Seen()
         group.add_consumer("a", seen.note)
-        db, lost = here.box.topics._home.db, []
+        db, lost = here.box.topics._home.own, []
         run = db.run
 
         async def losing(op: Any, *, tx: bool = True) -> Any:
