@@ -211,6 +211,6 @@ def test_short_trials(tmp_path: Path) -> None:
     chosen_plans = chosen([], short=True)
     assert [plan.name for plan in chosen_plans] == list(SHORT)
     todo = [plan for plan in chosen_plans if not missing_here(plan)]
-    results = run(todo, 3, tmp_path / "results.jsonl")
+    results = run(todo, 1, tmp_path / "results.jsonl")  # side by side they starve each other: a start takes too long
     assert len(results) == len(todo)
     assert [(r["trial"], r["verdict"], r.get("examples")) for r in results if r["verdict"] != "PASS"] == []
