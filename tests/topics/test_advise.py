@@ -9,9 +9,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from relaybox.drivers import open_async
+from relaybox.drivers.script import aplay, play
 from relaybox.store.completion import Counters
 from relaybox.topic import Tracking
-from relaybox.topics.advise import Measures, aadvise, advise, between, decide
+from relaybox.topics.advise import Measures, advise, between, decide
 
 from .world import World
 
@@ -95,7 +96,7 @@ async def test_measured_on_a_real_topic(world: World) -> None:
     world.join("a")
     world.write(100)
     world.drain("a")
-    advice = advise(world.home, world.name)
+    advice = play(advise(world.home, world.name), world.db)
     assert advice.tracking == world.topic.topic.tracking
     assert advice.measures.groups == 1
     assert advice.measures.fetch_p95 > 0
@@ -103,7 +104,7 @@ async def test_measured_on_a_real_topic(world: World) -> None:
     assert (advice.measures.acks_per_second is None) == (advice.tracking == "offset")
     db = open_async(world.url)
     try:
-        assert (await aadvise(replace(world.home, db=db), world.name)).measures.groups == 1
+        assert (await aplay(advise(world.home, world.name), db, world.home.clock)).measures.groups == 1
     finally:
         await db.close()
 
@@ -111,6 +112,6 @@ async def test_measured_on_a_real_topic(world: World) -> None:
 def test_a_queue_by_rows() -> None:
     world = World("rows", semantics="queue")
     try:
-        assert advise(world.home, world.name).fits == "rows"
+        assert play(advise(world.home, world.name), world.db).fits == "rows"
     finally:
         world.close()

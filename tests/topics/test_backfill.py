@@ -17,20 +17,12 @@ from typing import Any
 import pytest
 
 from relaybox.drivers import open_async
+from relaybox.drivers.script import play
 from relaybox.errors import ConfigError
 from relaybox.ids import new_token
+from relaybox.store.topics import GroupRow
 from relaybox.topic import Topic
-from relaybox.topics.backfill import (
-    Backfill,
-    BackfillProgress,
-    Job,
-    Pace,
-    abackfill,
-    astart_backfill,
-    backfill,
-    start_backfill,
-)
-from relaybox.topics.script import play
+from relaybox.topics.backfill import Backfill, BackfillProgress, BackfillResult, Job, Pace, start_backfill
 from relaybox.topics.start import StartFrom
 
 from .test_group import Seen, process
@@ -47,8 +39,12 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     world.close()
 
 
+def run(world: World, group: GroupRow, config: Backfill = QUICK) -> BackfillResult:
+    return play(Job(world.home, world.topic, group, config).run(), world.db)
+
+
 def fill(world: World, config: Backfill = QUICK) -> tuple[str, int, int]:
-    result = backfill(world.home, world.topic, world.group("late"), config)
+    result = run(world, world.group("late"), config)
     return result.outcome, result.processed, result.total
 
 
@@ -90,7 +86,7 @@ def test_the_newest_so_many(world: World) -> None:
     world.join("late", "earliest", limit=20)
     assert fill(world, replace(QUICK, max_messages=20)) == ("completed", 20, 20)
     world.join("other", "earliest")
-    result = backfill(world.home, world.topic, world.group("other"), replace(QUICK, max_messages=5))
+    result = run(world, world.group("other"), replace(QUICK, max_messages=5))
     assert (result.outcome, result.processed) == ("limit_reached", 5)
     assert [seq for seq in seqs if "other" in world.required(seq)] == seqs[-5:]
     assert [seq for seq in seqs if "late" in world.required(seq)] == seqs[-20:]
@@ -186,7 +182,7 @@ def test_one_job_per_group(world: World) -> None:
     outcomes: list[str] = []
 
     def start() -> None:
-        outcomes.append(backfill(world.home, world.topic, group, QUICK).outcome)
+        outcomes.append(run(world, group, QUICK).outcome)
 
     threads = [threading.Thread(target=start) for _ in range(10)]
     for thread in threads:
@@ -205,7 +201,7 @@ def test_a_failure_is_kept_and_can_be_resumed(world: World) -> None:
     world.write(30)
     group = world.join("late", "earliest")
     world.sql("ALTER TABLE outbox_event_mark_1 ADD CONSTRAINT broken CHECK (seq <= 15) NOT VALID")
-    result = backfill(world.home, world.topic, group, QUICK)
+    result = run(world, group, QUICK)
     assert (result.outcome, result.processed) == ("failed", 10)
     assert result.cause is not None
     assert "broken" in result.cause
@@ -226,7 +222,7 @@ def test_the_group_ends_in_the_middle(world: World, state: str) -> None:
     world.run(world.store.backfill_step(world.topic, group, token, 10, LEASE, 0.0, None))
     world.state("late", state)
     assert world.run(world.store.backfill_step(world.topic, group, token, 10, LEASE, 0.0, None)) is None
-    assert backfill(world.home, world.topic, group, QUICK).outcome == "failed"
+    assert run(world, group, QUICK).outcome == "failed"
     world.release()
     assert all(world.required(seq) == {"a"} for seq in seqs)
     world.drain("a")
@@ -266,7 +262,7 @@ from datetime import timedelta
 sys.path[:0] = sys.argv[2:]
 from topics.world import World
 from relaybox.topics.backfill import Job, Backfill
-from relaybox.topics.script import play
+from relaybox.drivers.script import play
 import relaybox.topics.backfill as b
 b.LEASE = timedelta(milliseconds=1)
 world = World("bitmap", url=sys.argv[1])
@@ -318,29 +314,19 @@ def test_an_offset_topic_has_nothing_to_add() -> None:
         world.close()
 
 
-def test_many_go_to_the_background(world: World) -> None:
+async def test_many_go_to_the_background(world: World) -> None:
     """K-03."""
-    world.join("a")
-    world.write(30)
-    world.join("late", "earliest")
-    small = start_backfill(world.home, world.topic, world.group("late"), QUICK, in_place=30)
-    assert small.done()
-    assert small.result().outcome == "completed"
-    world.join("more", "earliest")
-    large = start_backfill(world.home, world.topic, world.group("more"), QUICK, in_place=29)
-    assert large.result(timeout=20).outcome == "completed"
-
-
-async def test_async_twins(world: World) -> None:
     world.join("a")
     world.write(30)
     db = open_async(world.url)
     try:
         home = replace(world.home, db=db)
-        result = await abackfill(home, world.topic, world.join("late", "earliest"), QUICK)
-        assert (result.outcome, result.processed) == ("completed", 30)
-        task = await astart_backfill(home, world.topic, world.join("more", "earliest"), QUICK, in_place=1)
-        assert (await asyncio.wait_for(task, 20)).outcome == "completed"
+        small = await start_backfill(home, world.topic, world.join("late", "earliest"), QUICK, in_place=30)
+        assert small.done()
+        assert (small.result().outcome, small.result().processed) == ("completed", 30)
+        large = await start_backfill(home, world.topic, world.join("more", "earliest"), QUICK, in_place=29)
+        assert not large.done()
+        assert (await asyncio.wait_for(large, 20)).outcome == "completed"
     finally:
         await db.close()
 

@@ -16,11 +16,12 @@ import pytest
 
 import relaybox.store.postgres.topics.moves as moves
 from relaybox import Event
+from relaybox.drivers.script import play
 from relaybox.errors import ConfigError
 from relaybox.ids import key_hash
 from relaybox.store.topics import ParkedOutcome, Parking, RangeSettlement
 from relaybox.topic import Tracking
-from relaybox.topics.move import cancel_move, move, plan_move, script
+from relaybox.topics.move import move, plan_move
 
 from .world import TTL, World
 
@@ -65,7 +66,7 @@ def test_every_group_keeps_its_place(make: Callable[..., World], was: Tracking, 
     held = world.claim("gaps", events=3, ranges=2)
     parked = park_one(world, "gaps")
     later = world.write(5)
-    move(world.home, world.name, to)
+    play(move(world.home, world.name, to), world.db)
     topic = world.topic
     assert (topic.topic.tracking, topic.moving) == (to, None)
     assert topic.version > 1
@@ -125,7 +126,7 @@ def test_writers_go_on_and_one_is_slow(make: Callable[..., World], was: Tracking
             threads.append(threading.Thread(target=writer))
             threads[-1].start()
         waited = 0
-        steps = script(world.home, world.name, to)
+        steps = move(world.home, world.name, to)
         answer: Any = None
         while waited < 3:
             step = steps.send(answer)
@@ -135,7 +136,7 @@ def test_writers_go_on_and_one_is_slow(make: Callable[..., World], was: Tracking
         while len(numbers) < before + 20:  # nobody waits for the slow one
             pass
     steps.close()
-    move(world.home, world.name, to)
+    play(move(world.home, world.name, to), world.db)
     stop.set()
     for thread in threads:
         thread.join()
@@ -152,7 +153,7 @@ def test_readers_that_do_not_know_yet(make: Callable[..., World]) -> None:
     seqs = world.write(10)
     world.tick()
     taken, stale = world.claim("a"), world.topic
-    move(world.home, world.name, "bitmap")
+    play(move(world.home, world.name, "bitmap"), world.db)
     done = [(held, [row[0] for row in rows]) for held, rows in taken.pages]
     world.run(world.store.settle(stale, world.group("a"), RangeSettlement(finished=done), None))
     assert world.open() == seqs
@@ -170,8 +171,8 @@ def test_rolled_back_before_the_switch(make: Callable[..., World]) -> None:
         moving = world.run(world.store.move_step(world.name, None))
     assert moving is not None
     assert moving["phase"] == "build"
-    assert cancel_move(world.home, world.name)
-    assert not cancel_move(world.home, world.name)
+    assert world.run(world.store.cancel_move(world.name, None))
+    assert not world.run(world.store.cancel_move(world.name, None))
     assert (world.topic.topic.tracking, world.topic.version, world.topic.moving) == ("offset", 1, None)
     assert world.group("a").bit is None
     assert world.sql(f"SELECT to_regclass('{world.mark}')") == [(None,)]
@@ -184,10 +185,10 @@ def test_past_the_switch_there_is_no_way_back(make: Callable[..., World]) -> Non
         world.run(world.store.begin_move(world.name, "offset", None))
         world.run(world.store.move_step(world.name, None))
         with pytest.raises(ConfigError, match="finish the move"):
-            cancel_move(world.home, world.name)
+            world.run(world.store.cancel_move(world.name, None))
         with pytest.raises(ConfigError, match="on its way to 'offset'"):
             world.run(world.store.begin_move(world.name, "acks", None))
-    move(world.home, world.name, "offset")
+    play(move(world.home, world.name, "offset"), world.db)
     assert world.topic.moving is None
 
 
@@ -196,10 +197,11 @@ import sys
 sys.path[:0] = sys.argv[3:]
 import relaybox.store.postgres.topics.moves as moves
 from relaybox.topics.move import move
+from relaybox.drivers.script import play
 from topics.world import World
 moves.WINDOW = 3
 world = World("offset", url=sys.argv[1])
-move(world.home, "orders", sys.argv[2], lambda moving: print(moving["phase"], flush=True))
+play(move(world.home, "orders", sys.argv[2], lambda moving: print(moving["phase"], flush=True)), world.db)
 """
 
 
@@ -231,12 +233,12 @@ def test_killed_at_any_point(make: Callable[..., World], was: Tracking, to: Trac
 
 def test_the_plan_touches_nothing(make: Callable[..., World]) -> None:
     world = make("offset")
-    plan = plan_move(world.home, world.name, "bitmap")
+    plan = play(plan_move(world.home, world.name, "bitmap"), world.db)
     assert (plan.tracking, plan.to, plan.under_way) == ("offset", "bitmap", None)
     assert any("rolled back" in step for step in plan.steps)
     assert world.topic.moving is None
     with pytest.raises(ConfigError, match="pub_sub"):
-        plan_move(world.home, world.name, "rows")
+        play(plan_move(world.home, world.name, "rows"), world.db)
 
 
 def test_too_many_groups_for_a_bitmap(make: Callable[..., World]) -> None:
@@ -244,7 +246,7 @@ def test_too_many_groups_for_a_bitmap(make: Callable[..., World]) -> None:
     for n in range(65):
         world.join(f"g{n}")
     with pytest.raises(ConfigError, match=r"65 groups.*64"):
-        move(world.home, world.name, "bitmap")
+        play(move(world.home, world.name, "bitmap"), world.db)
 
 
 def test_a_group_that_joins_meanwhile(make: Callable[..., World]) -> None:
@@ -256,7 +258,7 @@ def test_a_group_that_joins_meanwhile(make: Callable[..., World]) -> None:
         world.run(world.store.move_step(world.name, None))
     world.join("late", "earliest")
     world.join("now")
-    move(world.home, world.name, "bitmap")
+    play(move(world.home, world.name, "bitmap"), world.db)
     assert {world.group(name).bit for name in ("a", "late", "now")} == {0, 1, 2}
     more = world.write(3)
     assert sorted(world.drain("late")) == seqs + more
@@ -279,5 +281,5 @@ def test_events_cleaned_up_meanwhile_leave_no_mark(make: Callable[..., World]) -
     swept = world.run(world.store.sweep_log(world.topic, dict.fromkeys(range(4), 0), 1000, None))
     assert swept is not None
     assert swept.deleted == 20
-    move(world.home, world.name, "bitmap")
+    play(move(world.home, world.name, "bitmap"), world.db)
     assert world.open() == world.complete() == []

@@ -15,11 +15,12 @@ import pytest
 
 from relaybox.clock import SystemClock
 from relaybox.drivers import open_async
+from relaybox.drivers.script import play
 from relaybox.op import Op, Query
 from relaybox.store.topics import Beat, GroupRow, Range, Row, Start, TopicRow
 from relaybox.testing.clock import ManualClock
 from relaybox.topics.admin import GroupAdmin
-from relaybox.topics.backfill import Backfill, backfill
+from relaybox.topics.backfill import Backfill, Job
 from relaybox.topics.consumer import Consumer
 
 from .kit import TTL, World, happened, numbers
@@ -284,7 +285,7 @@ def test_pitfall_7_ten_instances_come_back_together() -> None:
             back, new = world.run(world.store.subscribe(topic(world), "g", Start(), None, None))
             assert not new
             moves.append(back.state_at)
-            results.append(backfill(home(world), topic(world), back, Backfill()).outcome)
+            results.append(play(Job(home(world), topic(world), back, Backfill()).run(), world.db).outcome)
 
         with together(*[come_back] * 10):
             pass

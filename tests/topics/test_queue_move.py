@@ -18,13 +18,14 @@ import pytest
 import relaybox.store.postgres.topics.queue_moves as moves
 from relaybox import Event, Outbox
 from relaybox.clock import utc_now
+from relaybox.drivers.script import play
 from relaybox.errors import StoreBusy
 from relaybox.ids import key_hash, new_token
 from relaybox.store.postgres import PostgresStore
 from relaybox.store.spi import Claim, Claimed, Death, Held, Retry, Settlement
 from relaybox.store.topics import Parking, RangeSettlement, Start
 from relaybox.topic import Tracking
-from relaybox.topics.move import cancel_move, move
+from relaybox.topics.move import move
 
 from .world import TTL, World
 
@@ -103,7 +104,7 @@ def test_rows_to_a_log(make: Make) -> None:
             world.run(store.settle(Settlement([Held(held.row[0], token)]), None))
             settled.append(moving["phase"])
 
-    move(world.home, world.name, "offset", progress)
+    play(move(world.home, world.name, "offset", progress), world.db)
     assert settled == ["drain_rows"]
     assert (world.topic.topic.tracking, world.topic.moving) == ("offset", None)
     more = world.write(3)
@@ -137,7 +138,7 @@ def test_a_log_to_rows(make: Make) -> None:
     settlement = RangeSettlement(finished=finished, parkings=parkings)
     world.run(world.store.settle(world.topic, world.group("default"), settlement, None))
     world.sql("UPDATE outbox_event_range SET until = now()")
-    move(world.home, world.name, "rows")
+    play(move(world.home, world.name, "rows"), world.db)
     assert (world.topic.topic.tracking, world.topic.moving) == ("rows", None)
     more = world.run(rows_of(world).write(events(3), None, None))
     assert min(more) > max(seqs)
@@ -184,7 +185,7 @@ def test_writers_go_on(make: Make, was: Tracking, to: Tracking) -> None:
         thread.start()
     try:
         wait_for(lambda: min(map(len, written.values())) > 30)
-        move(world.home, world.name, to, ordered=True)
+        play(move(world.home, world.name, to, ordered=True), world.db)
         moved = {key: len(ids) for key, ids in written.items()}
         wait_for(lambda: all(len(ids) > moved[key] + 10 for key, ids in written.items()))
     finally:
@@ -219,10 +220,11 @@ import sys
 sys.path[:0] = sys.argv[3:]
 import relaybox.store.postgres.topics.queue_moves as moves
 from relaybox.topics.move import move
+from relaybox.drivers.script import play
 from topics.world import World
 moves.WINDOW = 3
 world = World("offset", url=sys.argv[1])
-move(world.home, "orders", sys.argv[2], lambda moving: print(moving["phase"], flush=True))
+play(move(world.home, "orders", sys.argv[2], lambda moving: print(moving["phase"], flush=True)), world.db)
 """
 
 
@@ -259,10 +261,10 @@ def test_rolled_back(make: Make, was: Tracking, to: Tracking) -> None:
         world.run(world.store.subscribe(world.topic, "default", Start("earliest"), None, None))
     world.run(world.store.begin_move(world.name, to, None))
     world.run(world.store.move_step(world.name, None))
-    assert cancel_move(world.home, world.name)
+    assert world.run(world.store.cancel_move(world.name, None))
     assert (world.topic.topic.tracking, world.topic.moving) == (was, None)
     got = [one.row[0] for one in drain_rows(world)] if was == "rows" else world.drain("default")
     assert sorted(got) == seqs
     if was == "rows":
-        move(world.home, world.name, to)
+        play(move(world.home, world.name, to), world.db)
         assert world.topic.topic.tracking == to

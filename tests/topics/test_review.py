@@ -15,6 +15,7 @@ import pytest
 
 from relaybox.clock import SYSTEM_CLOCK
 from relaybox.drivers.psycopg import PsycopgConnection
+from relaybox.drivers.script import play
 from relaybox.errors import Reject, SinkUnavailable, StoreBusy, StoreError
 from relaybox.event import Event
 from relaybox.ids import key_hash
@@ -375,7 +376,7 @@ def test_a_pull_consumer_learns_of_a_move() -> None:
         pulled.world.write_many(2)
         batch = consumer.poll()
         assert len(batch) == 2
-        move(pulled.home, "t", tracking)
+        play(move(pulled.home, "t", tracking), pulled.home.db)
         with suppress(StoreError):  # once: it did not know yet
             consumer.commit(batch)
         consumer.commit(batch)
@@ -406,7 +407,7 @@ async def test_what_was_settled_without_an_ack_is_noted_later(world: World) -> N
     group = world.group()
     member = world.member(group)
     old = world.topic
-    move(home(world, [], SYSTEM_CLOCK), "t", "bitmap")
+    play(move(home(world, [], SYSTEM_CLOCK), "t", "bitmap"), world.db)
     world.topic = world.run(world.store.topic("t"))
     world.write_many(4)
     world.topic = old

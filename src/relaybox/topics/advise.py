@@ -1,6 +1,6 @@
 """Which tracking fits a topic, from what is measured.
 
-    print(advise(home, "orders"))
+    print(outbox.topics.advise("orders"))
 
 The limits are those of the mode guide. `audit`: it must be known of every event that every group has acknowledged it,
 which only marks can say.
@@ -14,12 +14,11 @@ from datetime import timedelta
 from math import ceil
 from typing import Any
 
-from ..drivers.spi import AsyncRunner, Runner
+from ..drivers.script import Script, commit, look
 from ..store.completion import Counters
 from ..store.topics import TopicRow
 from ..topic import Tracking
 from .home import Home
-from .script import Plain, Script, aplay, play
 
 WINDOW = timedelta(seconds=1)
 PROBES = 20
@@ -130,22 +129,22 @@ def _warnings(tracking: Tracking, measures: Measures) -> list[str]:
     return found
 
 
-def script(home: Home[Any], topic: str, *, audit: bool = False) -> Script[Advice]:
-    row: TopicRow = yield home.known(topic)
+def advise(home: Home[Any], topic: str, *, audit: bool = False) -> Script[Advice]:
+    row = yield from commit(home.known(topic))
     if row.topic.tracking == "rows":
         rate = yield from _rows_rate(home, row)
         return decide(topic, "rows", Measures(rate, 1, None, None, None, None, 0.0, None, None), audit=audit)
     now = home.clock.database_now()
-    first: Counters = yield home.store.counters(row, now)
-    io = yield Plain(home.store.io_bytes())
+    first = yield from commit(home.store.counters(row, now))
+    io = yield from look(home.store.io_bytes())
     took = []
     for shard in range(PROBES):
         before = home.clock.monotonic()
-        yield Plain(home.store.fetch_probe(row, shard))
+        yield from look(home.store.fetch_probe(row, shard))
         took.append(home.clock.monotonic() - before)
     yield WINDOW.total_seconds()
-    last: Counters = yield home.store.counters(row, now)
-    io_after = yield Plain(home.store.io_bytes())
+    last = yield from commit(home.store.counters(row, now))
+    io_after = yield from look(home.store.io_bytes())
     measures = between(first, last, io, io_after, sorted(took)[ceil(0.95 * len(took)) - 1])
     return decide(topic, row.topic.tracking, measures, audit=audit)
 
@@ -175,16 +174,8 @@ def between(
 
 
 def _rows_rate(home: Home[Any], row: TopicRow) -> Script[float]:
-    first = yield home.store.queue_numbers(row)
+    first = yield from commit(home.store.queue_numbers(row))
     began = home.clock.monotonic()
     yield WINDOW.total_seconds()
-    last = yield home.store.queue_numbers(row)
+    last = yield from commit(home.store.queue_numbers(row))
     return float((last - first) / max(home.clock.monotonic() - began, 1e-6))
-
-
-def advise(home: Home[Runner], topic: str, *, audit: bool = False) -> Advice:
-    return play(script(home, topic, audit=audit), home.db)
-
-
-async def aadvise(home: Home[AsyncRunner], topic: str, *, audit: bool = False) -> Advice:
-    return await aplay(script(home, topic, audit=audit), home.db, home.clock)

@@ -1,7 +1,7 @@
 """Backfill: what was written before a group came, and is not complete yet, waits for that group too.
 
-    result = backfill(home, topic, group, Backfill())              blocks until done
-    running = start_backfill(home, topic, group, Backfill())       up to 100,000 events in place, more behind
+    Job(home, topic, group, Backfill()).run()                      a script: ends when it is done
+    running = await start_backfill(home, topic, group, Backfill()) up to 100,000 events in place, more behind
 
 A topic tracked by offset needs none: there the group's place says all. With bitmaps or acks the group is added to what
 open events require, in batches that each carry their checkpoint. A job that was killed, cancelled or failed goes on
@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections import deque
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -22,13 +20,13 @@ from math import ceil
 from typing import Generic, Literal, TypeVar
 
 from ..clock import Clock
+from ..drivers.script import Script, aplay, commit, look
 from ..drivers.spi import AsyncRunner, Runner
-from ..errors import ConfigError, StoreBusy, StoreError
+from ..errors import ConfigError, ConsumerGroupNotFound, StoreBusy, StoreError
 from ..ids import new_token
 from ..store.completion import BackfillRow, BackfillState
 from ..store.topics import GroupRow, TopicRow, TopicStore
 from .home import Home
-from .script import Plain, Script, aplay, play
 
 log = logging.getLogger("relaybox")
 
@@ -176,13 +174,13 @@ class Job(Generic[R]):
             mine = yield from self._batches()
         except Exception as error:
             cause = f"{type(error).__name__}: {error}"
-            yield self._store.fail_backfill(self._group, self._token, cause, self._now)
+            yield from commit(self._store.fail_backfill(self._group, self._token, cause, self._now))
             row = yield from self._row()
             log.error("backfill of group %r of topic %r: %s", self._group.name, self._topic.topic.name, cause)
             return BackfillResult("failed", row.done, row.total, cause)
         except (asyncio.CancelledError, KeyboardInterrupt):  # whoever comes next goes on at once
             with suppress(StoreError):  # its lease ends then
-                yield self._store.leave_backfill(self._group, self._token)
+                yield from commit(self._store.leave_backfill(self._group, self._token))
             raise
         if not mine:
             return (yield from self._stopped())
@@ -224,7 +222,7 @@ class Job(Generic[R]):
         """Somebody else's word: cancelled, taken over, or the group is gone."""
         row = yield from self._row()
         if row.group_state not in ("active", "paused"):
-            yield self._store.cancel_backfill(self._group, self._now)
+            yield from commit(self._store.cancel_backfill(self._group, self._now))
             return BackfillResult("cancelled", row.done, row.total, f"the group is {row.group_state}")
         return BackfillResult("in_progress" if row.state == "in_progress" else "cancelled", row.done, row.total)
 
@@ -233,7 +231,10 @@ class Job(Generic[R]):
         return BackfillResult(outcome, row.done, row.total)
 
     def _row(self) -> Script[BackfillRow]:
-        return (yield self._store.backfill(self._group, self._now))  # type: ignore[no-any-return]
+        row = yield from commit(self._store.backfill(self._group, self._now))
+        if row is None:
+            raise ConsumerGroupNotFound(f"group {self._group.name!r} of topic {self._topic.topic.name!r} is gone")
+        return row
 
     @property
     def _now(self) -> datetime | None:
@@ -243,49 +244,18 @@ class Job(Generic[R]):
 def finish(home: Home[R], group: GroupRow) -> Script[bool]:
     """Goes on with a backfill of the group that was begun and that nobody is at: it came back from the dead, or the
     process that was at it ended. False: somebody else is at it."""
-    row: BackfillRow | None = yield Plain(home.store.backfill(group, home.clock.database_now()))
+    row = yield from look(home.store.backfill(group, home.clock.database_now()))
     if row is None or row.state != "in_progress":
         return True
-    topic: TopicRow = yield Plain(home.known(group.topic))
+    topic = yield from look(home.known(group.topic))
     result = yield from Job(home, topic, group, Backfill()).run()
     return result.outcome != "in_progress"
 
 
-def backfill(home: Home[Runner], topic: TopicRow, group: GroupRow, config: Backfill) -> BackfillResult:
-    return play(Job(home, topic, group, config).run(), home.db)
-
-
-async def abackfill(home: Home[AsyncRunner], topic: TopicRow, group: GroupRow, config: Backfill) -> BackfillResult:
-    return await aplay(Job(home, topic, group, config).run(), home.db, home.clock)
-
-
-def start_backfill(
-    home: Home[Runner], topic: TopicRow, group: GroupRow, config: Backfill, *, in_place: int | None = None
-) -> Future[BackfillResult]:
-    """Done already if it was a matter of `in_place` events; else a daemon thread is at it."""
-    job = Job(home, topic, group, config)
-    future: Future[BackfillResult] = Future()
-    early = play(job.begin(), home.db)
-    if early is None and play(job.total(), home.db) <= (IN_PLACE if in_place is None else in_place):
-        early = play(job.go_on(), home.db)
-    if early is not None:
-        future.set_result(early)
-        return future
-
-    def work() -> None:
-        try:
-            future.set_result(play(job.go_on(), home.db))
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=work, name=f"backfill-{group.name}", daemon=True).start()
-    return future
-
-
-async def astart_backfill(
+async def start_backfill(
     home: Home[AsyncRunner], topic: TopicRow, group: GroupRow, config: Backfill, *, in_place: int | None = None
 ) -> asyncio.Future[BackfillResult]:
-    """The same as a task of the running loop."""
+    """Done already if it was a matter of `in_place` events; else a task of the running loop is at it."""
     job = Job(home, topic, group, config)
     early = await aplay(job.begin(), home.db, home.clock)
     if early is None and await aplay(job.total(), home.db, home.clock) <= (IN_PLACE if in_place is None else in_place):

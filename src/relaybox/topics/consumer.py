@@ -15,9 +15,9 @@ import logging
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
-from ..drivers.spi import AsyncRunner, Runner
+from ..drivers.script import Async, Plain, Script, Sync, aplay, commit, look, play, twin
 from ..errors import BatchLost, ConfigError, ConsumerGroupNotFound, ServiceClosed, StoreError
 from ..event import Event
 from ..lifecycle import Alert, Claimed, ClaimLost, Delivered, Died, Retried
@@ -29,7 +29,6 @@ from .admin import PULLED, tell
 from .backfill import finish
 from .batch import Batch, Failures, Page
 from .home import Home
-from .script import Plain, Script, aplay, play
 from .start import StartFrom
 
 log = logging.getLogger("relaybox")
@@ -50,8 +49,10 @@ class _Pull:
     """What both twins do, as scripts."""
 
     def __init__(self, home: Home[Any], topic: str, group: str, name: str) -> None:
-        self.home = home
-        self.store = home.store
+        self._home = home
+        self._db = home.own
+        self._clock = home.clock
+        self._store = home.store
         self._topic_name = topic
         self._group_name = group
         self.name = name
@@ -66,27 +67,27 @@ class _Pull:
         self._doubtful = False
         self._ranges = 1  # to ask for: few where shards have much, many where each has little
         self._closed = False
-        self.standstill: str | None = None
+        self.standstill: str | None = None  # why polls are given nothing, and what ends that
 
     @property
-    def now(self) -> datetime | None:
-        return self.home.clock.database_now()
+    def _now(self) -> datetime | None:
+        return self._clock.database_now()
 
     @property
-    def member(self) -> int:
+    def _me(self) -> int:
         assert self._member is not None
         return self._member
 
-    def seats(self) -> Script[tuple[TopicRow, GroupRow]]:
+    def _seats(self) -> Script[tuple[TopicRow, GroupRow]]:
         """The topic and the group, which must be there."""
         if self._closed:
             raise ServiceClosed(f"consumer {self.name!r} is closed; make a new one")
         if self._topic is None or self._group is None:
-            self._topic = yield Plain(self.home.readable(self._topic_name))
-            self._group = yield Plain(self.store.group(self._topic_name, self._group_name))
+            self._topic = yield from look(self._home.readable(self._topic_name))
+            self._group = yield from look(self._store.group(self._topic_name, self._group_name))
             if self._group is None and self._topic.topic.tracking == "rows":  # a queue has its group by itself
-                self._group, _ = yield self.store.subscribe(
-                    self._topic, self._group_name, Start("earliest"), replace(PULLED, ordered=False), self.now
+                self._group, _ = yield self._store.subscribe(
+                    self._topic, self._group_name, Start("earliest"), replace(PULLED, ordered=False), self._now
                 )
             if self._group is not None and self._group.ordered and self._topic.topic.tracking == "rows":
                 raise ConfigError(
@@ -106,37 +107,39 @@ class _Pull:
 
     # -- signs of life ----------------------------------------------------------------------------
 
-    def alive(self, visibility: timedelta, *, at_once: bool = False) -> Script[GroupRow]:
+    def _alive(self, visibility: timedelta, *, at_once: bool = False) -> Script[GroupRow]:
         """Join or beat: the row must outlive the lease. A dead group is alive again by it, unless it stalled."""
-        _, group = yield from self.seats()
-        started = self.home.clock.monotonic()
+        _, group = yield from self._seats()
+        started = self._clock.monotonic()
         held = [timedelta(seconds=batch.until - started) for batch in self._open if batch.open]
         ttl = max(visibility, HEALTHY, *held) + SLACK
         if self._member is None:
-            self._member = yield self.store.join(group, self.name, ttl, self.now)
+            self._member = yield from commit(self._store.join(group, self.name, ttl, self._now))
         elif (
             started - self._beaten < BEAT and self._lives_until >= started + visibility.total_seconds() and not at_once
         ):
             return group
-        beat = self._beat(self.member)
-        states = yield Plain(self.store.beat([beat], ttl, self.now))
+        beat = self._beat(self._me)
+        states = yield from look(self._store.beat([beat], ttl, self._now))
         self._processed, self._failed = self._processed - beat.processed, self._failed - beat.failed
         self._busy -= beat.busy_ms / 1000
-        state = states.get(self.member)
+        state = states.get(self._me)
         if state is None:  # removed after a long silence, or with its group
             self._member = self._topic = self._group = None
-            return (yield from self.alive(visibility))
+            return (yield from self._alive(visibility))
         self._beaten, self._lives_until = started, started + ttl.total_seconds()
         if state == "cancelled":
             self._group = None
             raise self._not_found()
-        known = yield Plain(self.home.readable(self._topic_name))
+        known = yield from look(self._home.readable(self._topic_name))
         if known.version != self._known().version:  # moved: the group may have got another bit
             _, group = yield from self._again()
         if state == "dead":
-            self._group = group = yield self.store.turn(group, "beat", f"consumer {self.name} polls", self.now)
+            self._group = group = yield from commit(
+                self._store.turn(group, "beat", f"consumer {self.name} polls", self._now)
+            )
             if group.state == "active":
-                yield from finish(self.home, group)
+                yield from finish(self._home, group)
         elif state != group.state:
             _, group = yield from self._again()
         self._say(group)
@@ -144,7 +147,7 @@ class _Pull:
 
     def _again(self) -> Script[tuple[TopicRow, GroupRow]]:
         self._topic = None
-        return (yield from self.seats())
+        return (yield from self._seats())
 
     def _say(self, group: GroupRow) -> None:
         """Once per change: a poll that is given nothing looks like one that finds nothing."""
@@ -155,34 +158,39 @@ class _Pull:
     def _beat(self, member: int) -> Beat:
         return Beat(member, self._processed, self._failed, 0, int(self._busy * 1000))
 
+    @twin
     def heartbeat(self) -> Script[None]:
-        yield from self.alive(timedelta(0), at_once=True)
+        """A sign of life; leases are not touched."""
+        yield from self._alive(timedelta(0), at_once=True)
 
     # -- poll -------------------------------------------------------------------------------------
 
-    def poll(self, max_events: int, visibility: timedelta) -> Script[Batch]:
+    @twin
+    def poll(self, max_events: int = 100, visibility: timedelta = VISIBILITY) -> Script[Batch]:
+        """The next events, at most so many (what another consumer left behind comes whole), for so long. Empty: there
+        is nothing for this consumer now."""
         if max_events < 1 or visibility <= timedelta(0):
             raise ConfigError(f"expected positive max_events and visibility, got {max_events} and {visibility}")
-        _, group = yield from self.seats()
-        started = self.home.clock.monotonic()
+        _, group = yield from self._seats()
+        started = self._clock.monotonic()
         self._open = [batch for batch in self._open if batch.open and batch.until > started]
         if group.ordered and self._open:
             raise ConfigError(
                 f"consumer {self.name!r} of the ordered group {group.name!r} has a batch that is not committed; commit "
                 "or release it first, or use more consumers"
             )
-        group = yield from self.alive(visibility)
+        group = yield from self._alive(visibility)
         found = yield from self._ask(group, max_events, visibility)
         if not found.batch.open and found.at_the_end:
-            newest = yield Plain(self.store.tick(self._known(), self.now))
+            newest = yield from look(self._store.tick(self._known(), self._now))
             if newest is not None and newest > found.tick:
                 found = yield from self._ask(group, max_events, visibility)
         while found.batch.open and not found.batch:  # all of it waits behind parked events: nothing to show
-            yield from self.commit(found.batch, None, None)
+            yield from self._commit(found.batch)
             found = yield from self._ask(group, max_events, visibility)
         if found.batch:
             self._open.append(found.batch)
-            self.home.observers(Claimed(len(found.batch), self.home.clock.monotonic() - started))
+            self._home.observers(Claimed(len(found.batch), self._clock.monotonic() - started))
         return found.batch
 
     def _ask(self, group: GroupRow, most: int, visibility: timedelta) -> Script[_Found]:
@@ -192,13 +200,13 @@ class _Pull:
             known = [token for batch in self._open for token in batch.tokens]
             topic = self._known()
             if topic.topic.tracking == "rows":
-                yield self.store.abandon_rows(topic, self.member, known, self.now)
+                yield from commit(self._store.abandon_rows(topic, self._me, known, self._now))
             else:
-                yield self.store.abandon(group, self.member, known, self.now)
+                yield from commit(self._store.abandon(group, self._me, known, self._now))
         self._doubtful = True
-        found: _Found = yield self._take(group, most, visibility)
+        found = yield from commit(self._take(group, most, visibility))
         self._doubtful = False
-        found.batch.since = self.home.clock.monotonic()
+        found.batch.since = self._clock.monotonic()
         found.batch.until = found.batch.since + visibility.total_seconds()  # not before the database's
         return found
 
@@ -208,16 +216,16 @@ class _Pull:
 
     def _take(self, group: GroupRow, most: int, visibility: timedelta) -> Op[_Found]:
         """Due parked events, then ranges, until there are enough."""
-        topic, codec, now = self._known(), self.home.codec, self.now
-        claimed = yield from self.store.claim_parked(topic, group, self.member, most, visibility, now)
+        topic, codec, now = self._known(), self._home.codec, self._now
+        claimed = yield from self._store.claim_parked(topic, group, self._me, most, visibility, now)
         parked = [(one, Event.stored(one.row, codec, topic.topic.name)) for one in claimed]
         pages: list[Page] = []
         held: frozenset[int] = frozenset()
         room, ranges, tick, at_the_end = most - len(parked), self._ranges, 0, False
         while room > most * ENOUGH:
             ranges = min(ranges, room)
-            taken = yield from self.store.claim(
-                topic, group, self.member, events=room // ranges, ranges=ranges, most=room, lease=visibility, now=now
+            taken = yield from self._store.claim(
+                topic, group, self._me, events=room // ranges, ranges=ranges, most=room, lease=visibility, now=now
             )
             tick, at_the_end = taken.tick, not taken.behind
             held |= taken.held  # also what another consumer has finished since: ours of that key wait in this batch
@@ -235,14 +243,31 @@ class _Pull:
 
     # -- commit -----------------------------------------------------------------------------------
 
-    def commit(self, batch: Batch, failed: Failures | None, done: Iterable[Event] | None) -> Script[None]:
+    @twin
+    def commit(
+        self, batch: Batch, *, failed: Failures | None = None, done: Iterable[Event] | None = None
+    ) -> Script[None]:
+        """All that did not fail is done; with `done` only those are, and the rest is given back. What failed is tried
+        again later or dies, as the group says. Where order matters stop with a key when one of its events fails, and
+        say what is done: the rest then waits behind it. Raises BatchLost if parts are no longer ours; the others are
+        committed."""
+        return self._commit(batch, failed, done)
+
+    @twin
+    def release(self, batch: Batch) -> Script[None]:
+        """Give it back: it is delivered again at once, and no attempt is counted."""
+        return self._commit(batch, done=())
+
+    def _commit(
+        self, batch: Batch, failed: Failures | None = None, done: Iterable[Event] | None = None
+    ) -> Script[None]:
         if not batch.open:
             return
-        topic, group = yield from self.seats()
+        topic, group = yield from self._seats()
         settlement = batch.settlement(group, done, failed or {}, self._retry)
         was_doubtful, batch.doubtful = batch.doubtful, True
         try:
-            settle = self.store.settle(topic, group, settlement, self.now)
+            settle = self._store.settle(topic, group, settlement, self._now)
             lost = yield Plain(settle) if settlement.is_one_statement(topic) else settle
         except StoreError:
             self._topic = None  # it may have been moved: ask again
@@ -252,19 +277,19 @@ class _Pull:
             raise
         batch.open = False
         if lost and not was_doubtful:
-            self.home.observers(ClaimLost(lost))
+            self._home.observers(ClaimLost(lost))
             raise BatchLost(group.name, lost, len(batch.tokens))
         self._tell(batch, settlement)
-        yield from self.alive(timedelta(0))
+        yield from self._alive(timedelta(0))
 
     def _tell(self, batch: Batch, settlement: RangeSettlement) -> None:
-        observers = self.home.observers
+        observers = self._home.observers
         left = [(parking.event, parking) for _, parking in settlement.parkings if parking.state != "held"]
         again = [(event, one) for (_, event), one in zip(batch.parked, settlement.parked, strict=True) if one.error]
         done = len(batch.done(settlement))
         self._processed += done
         self._failed += len(left) + len(again)
-        self._busy += self.home.clock.monotonic() - batch.since
+        self._busy += self._clock.monotonic() - batch.since
         if done:
             observers(Delivered(done))
         for event, parking in left:
@@ -272,53 +297,56 @@ class _Pull:
         for event, outcome in again:
             observers(_fact(event, batch.attempts(event), outcome.delay, outcome.error, outcome.dead))
 
-    def extend(self, batch: Batch | None, visibility: timedelta) -> Script[datetime]:
-        topic, group = yield from self.seats()
+    @twin
+    def extend(self, batch: Batch | None = None, visibility: timedelta = VISIBILITY) -> Script[datetime]:
+        """Hold it (None: all open batches) for so long from now. Returns until when, by the database's clock. Raises
+        BatchLost."""
+        topic, group = yield from self._seats()
         batches = [batch] if batch is not None else [one for one in self._open if one.open]
-        yield from self.alive(visibility)
+        yield from self._alive(visibility)
         tokens = {token for one in batches for token in one.tokens}
-        until: datetime
         if topic.topic.tracking == "rows":
             held = [Held(event.seq or 0, found.token) for one in batches for found, event in one.parked]
-            mine = yield self.store.renew_rows(topic, self.member, held, visibility, self.now)
-            until = yield Plain(self.store.time_ago(-visibility, self.now))
+            mine = yield from commit(self._store.renew_rows(topic, self._me, held, visibility, self._now))
+            until = yield from look(self._store.time_ago(-visibility, self._now))
             ours = tokens - {one.token for one in held if one.seq not in mine}
         else:
-            until, ours = yield self.store.prolong(group, sorted(tokens), visibility, self.now)
+            until, ours = yield from commit(self._store.prolong(group, sorted(tokens), visibility, self._now))
         if tokens - ours:
             raise BatchLost(group.name, len(tokens - ours), len(tokens))
         for one in batches:
-            one.until = self.home.clock.monotonic() + visibility.total_seconds()
+            one.until = self._clock.monotonic() + visibility.total_seconds()
         return until
 
     # -- the group --------------------------------------------------------------------------------
 
-    def seek(self, to: StartFrom) -> Script[None]:
-        topic, group = yield from self.seats()
-        yield self.store.seek(topic, group, to.start, self.now)
+    def _seek(self, to: StartFrom) -> Script[None]:
+        topic, group = yield from self._seats()
+        yield from commit(self._store.seek(topic, group, to.start, self._now))
         self._open.clear()
         self._group = None
         after: int | None = 0
         while topic.topic.tracking in ("bitmap", "acks") and after is not None:
-            after = yield self.store.catch_up(topic, group, after, self.now)
+            after = yield from commit(self._store.catch_up(topic, group, after, self._now))
         text = f"by {self.name}: {to.start}"
-        yield from tell(self.home, Alert("consumer_seeked", topic.topic.name, group.name, text))
+        yield from tell(self._home, Alert("consumer_seeked", topic.topic.name, group.name, text))
 
-    def lag(self) -> Script[Lag]:
-        topic, group = yield from self.seats()
-        lag: Lag = yield Plain(self.store.lag(topic, group, self.now))
-        return lag
+    def _lag(self) -> Script[Lag]:
+        topic, group = yield from self._seats()
+        return (yield from look(self._store.lag(topic, group, self._now)))
 
+    @twin
     def close(self) -> Script[None]:
+        """Leave: what is not committed goes to others at once. The group stays."""
         member, self._member, self._closed = self._member, None, True
         if member is not None:
             if self._topic is not None and self._topic.topic.tracking == "rows":
-                yield self.store.leave_rows(self._topic, member, self.now)
-            yield self._sign_off(self._beat(member))
+                yield from commit(self._store.leave_rows(self._topic, member, self._now))
+            yield from commit(self._sign_off(self._beat(member)))
 
     def _sign_off(self, beat: Beat) -> Op[None]:
-        yield from self.store.beat([beat], timedelta(0), self.now)
-        yield from self.store.leave(beat.member, self.now)
+        yield from self._store.beat([beat], timedelta(0), self._now)
+        yield from self._store.leave(beat.member, self._now)
 
 
 def _fact(event: Event, attempts: int, delay: timedelta | None, error: str | None, dead: bool) -> Retried | Died:
@@ -327,106 +355,34 @@ def _fact(event: Event, attempts: int, delay: timedelta | None, error: str | Non
     return Retried(event.id, event.type, attempts, delay or timedelta(0), error or "")
 
 
-class Consumer:
+class Consumer(_Pull, Sync):
     """`outbox.topics.consumer(topic, group=…)`. One thread at a time; use one consumer per thread."""
-
-    def __init__(self, home: Home[Runner], topic: str, group: str, name: str) -> None:
-        self._db, self._pull = home.own, _Pull(home, topic, group, name)
-
-    @property
-    def name(self) -> str:
-        return self._pull.name
-
-    @property
-    def standstill(self) -> str | None:
-        """Why polls are given nothing, and what ends that; None: they are given what there is."""
-        return self._pull.standstill
-
-    def poll(self, max_events: int = 100, visibility: timedelta = VISIBILITY) -> Batch:
-        """The next events, at most so many (what another consumer left behind comes whole), for so long. Empty: there
-        is nothing for this consumer now."""
-        return play(self._pull.poll(max_events, visibility), self._db)
-
-    def commit(self, batch: Batch, *, failed: Failures | None = None, done: Iterable[Event] | None = None) -> None:
-        """All that did not fail is done; with `done` only those are, and the rest is given back. What failed is tried
-        again later or dies, as the group says. Where order matters stop with a key when one of its events fails, and
-        say what is done: the rest then waits behind it. Raises BatchLost if parts are no longer ours; the others are
-        committed."""
-        play(self._pull.commit(batch, failed, done), self._db)
-
-    def release(self, batch: Batch) -> None:
-        """Give it back: it is delivered again at once, and no attempt is counted."""
-        play(self._pull.commit(batch, None, ()), self._db)
-
-    def extend(self, batch: Batch | None = None, visibility: timedelta = VISIBILITY) -> datetime:
-        """Hold it (None: all open batches) for so long from now. Returns until when, by the database's clock. Raises
-        BatchLost."""
-        return play(self._pull.extend(batch, visibility), self._db)
-
-    def heartbeat(self) -> None:
-        """A sign of life; leases are not touched."""
-        play(self._pull.heartbeat(), self._db)
 
     def seek(self, to: StartFrom) -> None:
         """Move the whole group. What its consumers hold is lost to them."""
-        play(self._pull.seek(to), self._pull.home.db)
+        play(self._seek(to), self._home.db)
 
     def lag(self) -> Lag:
-        return play(self._pull.lag(), self._pull.home.db)
+        return play(self._lag(), self._home.db)
 
-    def close(self) -> None:
-        """Leave: what is not committed goes to others at once. The group stays."""
-        play(self._pull.close(), self._db)
-
-    def __enter__(self) -> Consumer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
 
 
-class AsyncConsumer:
+class AsyncConsumer(_Pull, Async):
     """The same in an event loop."""
 
-    def __init__(self, home: Home[AsyncRunner], topic: str, group: str, name: str) -> None:
-        self._db, self._pull = home.own, _Pull(home, topic, group, name)
-
-    @property
-    def name(self) -> str:
-        return self._pull.name
-
-    @property
-    def standstill(self) -> str | None:
-        """Why polls are given nothing, and what ends that; None: they are given what there is."""
-        return self._pull.standstill
-
-    async def poll(self, max_events: int = 100, visibility: timedelta = VISIBILITY) -> Batch:
-        return await aplay(self._pull.poll(max_events, visibility), self._db, self._pull.home.clock)
-
-    async def commit(
-        self, batch: Batch, *, failed: Failures | None = None, done: Iterable[Event] | None = None
-    ) -> None:
-        await aplay(self._pull.commit(batch, failed, done), self._db, self._pull.home.clock)
-
-    async def release(self, batch: Batch) -> None:
-        await aplay(self._pull.commit(batch, None, ()), self._db, self._pull.home.clock)
-
-    async def extend(self, batch: Batch | None = None, visibility: timedelta = VISIBILITY) -> datetime:
-        return await aplay(self._pull.extend(batch, visibility), self._db, self._pull.home.clock)
-
-    async def heartbeat(self) -> None:
-        await aplay(self._pull.heartbeat(), self._db, self._pull.home.clock)
-
     async def seek(self, to: StartFrom) -> None:
-        await aplay(self._pull.seek(to), self._pull.home.db, self._pull.home.clock)
+        """Move the whole group. What its consumers hold is lost to them."""
+        await aplay(self._seek(to), self._home.db, self._clock)
 
     async def lag(self) -> Lag:
-        return await aplay(self._pull.lag(), self._pull.home.db, self._pull.home.clock)
+        return await aplay(self._lag(), self._home.db, self._clock)
 
-    async def close(self) -> None:
-        await aplay(self._pull.close(), self._db, self._pull.home.clock)
-
-    async def __aenter__(self) -> AsyncConsumer:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exc: object) -> None:

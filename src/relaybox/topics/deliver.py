@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TypedDict
 
+from ..drivers.script import aplay
 from ..drivers.spi import AsyncRunner
 from ..errors import ConfigError, StoreError
 from ..outbox.node import Node
@@ -27,7 +28,6 @@ from .backfill import finish
 from .dispatch import Filter, Members, PayloadType
 from .home import Home
 from .liveness import Membership
-from .script import aplay
 from .source import TopicSource
 
 log = logging.getLogger("relaybox")

@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Self, Unpack
 
+from ..drivers.script import aplay
 from ..drivers.spi import AsyncRunner
 from ..errors import ConfigError, GroupError, ServiceClosed
 from ..retry import ExponentialBackoff, RetryPolicy
@@ -22,12 +23,11 @@ from ..runtime.service import cancelled
 from ..runtime.threads import ListenerThreads
 from ..store.life import GroupState, Verb
 from ..store.topics import GroupOptions, GroupRow, TopicRow
-from .admin import Operator
-from .backfill import Backfill, astart_backfill
+from .admin import turn
+from .backfill import Backfill, start_backfill
 from .deliver import Counts, GroupOption, LogDelivery, RowDelivery
 from .dispatch import Batches, Filter, Member, Members, Payloads
 from .home import Home
-from .script import aplay
 from .start import StartFrom
 
 QUEUE = "default"  # the one group of a queue
@@ -123,7 +123,7 @@ class Group:
         await log.start()
         self._delivering = log
         if new and begin.backfill and topic.topic.tracking in ("bitmap", "acks"):
-            self._backfill = await astart_backfill(home, topic, row, Backfill())
+            self._backfill = await start_backfill(home, topic, row, Backfill())
         return self
 
     def _group_options(self, topic: TopicRow) -> GroupOptions:
@@ -155,7 +155,7 @@ class Group:
         if self._row is None:
             raise GroupError(f"group {self.name!r} is not started; use the admin API")
         home = self._home
-        self._row = await aplay(Operator(home).turn(self._row, verb, "asked by a member"), home.db, home.clock)
+        self._row = await aplay(turn(home, self._row, verb, "asked by a member"), home.db, home.clock)
         if self._delivering is not None:
             self._delivering.turned(self._row)
 

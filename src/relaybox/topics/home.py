@@ -12,6 +12,7 @@ from ..drivers.spi import AsyncRunner, Runner
 from ..errors import ConfigError, ConsumerGroupNotFound, GroupError
 from ..lifecycle import Observers
 from ..op import Op
+from ..runtime.presence import default_name
 from ..settings import Settings
 from ..store.topics import GroupRow, TopicRow, TopicStore
 from .liveness import Heartbeats
@@ -44,7 +45,13 @@ class Home(Generic[R]):
     wake: Callable[[], None]  # tell listeners that there is something new
     reads: SharedReads = field(default_factory=SharedReads, compare=False)
     services: R | None = field(default=None, compare=False)  # as `db`, but neither handlers nor callers can take them
+    _name: str = field(default_factory=default_name, compare=False)
     _beats: list[Heartbeats] = field(default_factory=list, compare=False)  # one, once somebody needs it
+
+    @property
+    def who(self) -> str:
+        """The name under which an operator is written down."""
+        return self.settings.owner or self._name
 
     @property
     def own(self) -> R:

@@ -1,8 +1,7 @@
 """Moving a topic to another way of tracking, while it is written and read.
 
-    plan = plan_move(home, "orders", "bitmap")     what it will do, in words; nothing is touched
-    move(home, "orders", "bitmap")                 blocks until it is done
-    cancel_move(home, "orders")                    back, as long as writers have not been told
+    plan_move(home, "orders", "bitmap")     what it will do, in words; nothing is touched
+    move(home, "orders", "bitmap")          ends when it is done
 
 A move that was killed goes on where it was when it is called again. Nothing is lost for any group, paused ones
 and those with parked events included: between offset, bitmap and acks no group moves at all, only marks come or go.
@@ -14,12 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..drivers.spi import AsyncRunner, Runner
+from ..drivers.script import Script, commit
 from ..errors import ConfigError, StoreBusy
 from ..store.topics import GroupRow, TopicRow
 from ..topic import Tracking
 from .home import Home
-from .script import Script, aplay, play
 
 WAIT = 0.1  # for transactions that were under way, and for locks
 LONGEST_WAIT = 2.0
@@ -36,9 +34,9 @@ class MovePlan:
     under_way: dict[str, Any] | None  # a move that was begun and not finished
 
 
-def plan_script(home: Home[Any], topic: str, to: Tracking) -> Script[MovePlan]:
-    row: TopicRow = yield home.known(topic)
-    groups: list[GroupRow] = yield home.store.groups(topic)
+def plan_move(home: Home[Any], topic: str, to: Tracking) -> Script[MovePlan]:
+    row = yield from commit(home.known(topic))
+    groups = yield from commit(home.store.groups(topic))
     check(row, to, groups)
     return MovePlan(topic, row.topic.tracking, to, _steps(row.topic.tracking, to), row.moving)
 
@@ -84,20 +82,21 @@ def _steps(was: Tracking, to: Tracking) -> list[str]:
     return steps
 
 
-def script(
+def move(
     home: Home[Any], topic: str, to: Tracking, progress: Progress | None = None, *, ordered: bool = False
 ) -> Script[None]:
-    yield from plan_script(home, topic, to)
-    moving = yield home.store.begin_move(topic, to, home.clock.database_now(), ordered=ordered)
+    """`ordered`: whether the group that a queue on a log has keeps the order of each key."""
+    yield from plan_move(home, topic, to)
+    moving = yield from commit(home.store.begin_move(topic, to, home.clock.database_now(), ordered=ordered))
     busy = 0
     while moving is not None:
         if progress is not None:
             progress(moving)
         try:
             if moving["phase"] == "prepare":  # a fresh tick: less to be looked for after the switch
-                row: TopicRow = yield home.known(topic)
-                yield home.store.tick(row, home.clock.database_now(), wait=True, force=True)
-            moving = yield home.store.move_step(topic, home.clock.database_now())
+                row = yield from commit(home.known(topic))
+                yield from commit(home.store.tick(row, home.clock.database_now(), wait=True, force=True))
+            moving = yield from commit(home.store.move_step(topic, home.clock.database_now()))
         except StoreBusy:  # somebody has the table; nothing was done, and writers shall not wait for us all the time
             busy += 1
             yield min(WAIT * 2**busy, LONGEST_WAIT)
@@ -105,32 +104,3 @@ def script(
         busy = 0
         if moving is not None and moving["waits"]:
             yield WAIT
-
-
-def plan_move(home: Home[Runner], topic: str, to: Tracking) -> MovePlan:
-    return play(plan_script(home, topic, to), home.db)
-
-
-def move(
-    home: Home[Runner], topic: str, to: Tracking, progress: Progress | None = None, *, ordered: bool = False
-) -> None:
-    """`ordered`: whether the group that a queue on a log has keeps the order of each key."""
-    play(script(home, topic, to, progress, ordered=ordered), home.db)
-
-
-def cancel_move(home: Home[Runner], topic: str) -> bool:
-    return home.db.run(home.store.cancel_move(topic, home.clock.database_now()))
-
-
-async def aplan_move(home: Home[AsyncRunner], topic: str, to: Tracking) -> MovePlan:
-    return await aplay(plan_script(home, topic, to), home.db, home.clock)
-
-
-async def amove(
-    home: Home[AsyncRunner], topic: str, to: Tracking, progress: Progress | None = None, *, ordered: bool = False
-) -> None:
-    await aplay(script(home, topic, to, progress, ordered=ordered), home.db, home.clock)
-
-
-async def acancel_move(home: Home[AsyncRunner], topic: str) -> bool:
-    return await home.db.run(home.store.cancel_move(topic, home.clock.database_now()))

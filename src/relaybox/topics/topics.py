@@ -13,62 +13,128 @@ with outbox.topics.consumer("orders", group="billing") as c:      or poll and co
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, NoReturn, Unpack, overload
 
+from ..drivers.script import Async, Script, Sync, commit, look, twin
 from ..drivers.spi import AsyncRunner, Runner
 from ..errors import ConfigError, ConsumerGroupNotFound
-from ..op import Op
 from ..runtime.presence import default_name
 from ..store.completion import Completion
 from ..store.spi import Migration
 from ..store.topics import TopicRow
 from ..topic import Topic, Tracking
 from .admin import AsyncGroupAdmin, GroupAdmin
-from .advise import Advice, aadvise, advise
-from .backfill import Backfill, BackfillProgress, BackfillResult, abackfill, backfill
+from .advise import Advice, advise
+from .backfill import Backfill, BackfillProgress, BackfillResult, Job
 from .consumer import AsyncConsumer, Consumer
 from .deliver import GroupOption
 from .group import QUEUE, Group
 from .home import Home
-from .move import MovePlan, acancel_move, amove, aplan_move, cancel_move, move, plan_move
+from .move import MovePlan, move, plan_move
 from .move import Progress as MoveProgress
 from .producer import AsyncProducer, AsyncWrite, P, Producer, Write, shard_topics
 
-Migrations = list[Migration]
-Rows = list[TopicRow]
-Completions = list[Completion]
 
+class _Topics:
+    """What both twins do, as scripts."""
 
-class Topics:
-    def __init__(self, home: Home[Runner], write: Write) -> None:
+    def __init__(self, home: Home[Any]) -> None:
         self._home = home
+        self._db = home.db
+        self._clock = home.clock
+        self._store = home.store
+
+    @property
+    def _now(self) -> datetime | None:
+        return self._clock.database_now()
+
+    @twin
+    def migrate(self) -> Script[list[Migration]]:
+        """Create or upgrade the tables of topics; `Outbox.migrate()` does it too."""
+        return commit(self._store.migrate())
+
+    @twin
+    def configure(self, topic: Topic) -> Script[TopicRow]:
+        """Make the topic with its tables, or change what may be changed of it. Safe to repeat."""
+        return commit(self._store.configure(_topic(topic), self._now))
+
+    @twin
+    def configure_sharded(self, topic: Topic, shards: int) -> Script[list[TopicRow]]:
+        """One hot topic as several; `producer(topic, shards=…)` writes to them as to one."""
+        rows = []
+        for name in shard_topics(_topic(topic).name, shards):
+            rows.append((yield from commit(self._store.configure(replace(topic, name=name), self._now))))
+        return rows
+
+    @twin
+    def get(self, name: str) -> Script[TopicRow | None]:
+        return look(self._store.topic(name))
+
+    @twin
+    def drop(self, name: str) -> Script[bool]:
+        """With its events. Refused while a group reads it that is not cancelled. False: there is none."""
+        return commit(self._store.drop(name))
+
+    @twin
+    def backfill(self, topic: str, group: str, config: Backfill | None = None) -> Script[BackfillResult]:
+        """Ask the marks of a topic for what was written before the group came. Blocks; goes on where it was stopped."""
+        found = yield from look(self._home.reader(topic, group))
+        return (yield from Job(self._home, *found, config or Backfill()).run())
+
+    @twin
+    def backfill_progress(self, topic: str, group: str) -> Script[BackfillProgress]:
+        _, found = yield from look(self._home.reader(topic, group))
+        row = yield from look(self._store.backfill(found, self._now))
+        if row is None:
+            raise ConsumerGroupNotFound(f"group {group!r} of topic {topic!r} is gone")
+        return BackfillProgress.of(row)
+
+    @twin
+    def cancel_backfill(self, topic: str, group: str) -> Script[bool]:
+        """Also one that another process runs: it ends after its batch. False: none is under way."""
+        _, found = yield from look(self._home.reader(topic, group))
+        return (yield from commit(self._store.cancel_backfill(found, self._now)))
+
+    @twin
+    def completion(self, topic: str, *numbers: int) -> Script[list[Completion]]:
+        """Which groups must have these events, and which are done with them. Of events that are not kept any more
+        there is no answer."""
+        row = yield from look(self._home.known(topic))
+        return (yield from look(self._store.completion(row, numbers)))
+
+    @twin
+    def advise(self, topic: str, *, audit: bool = False) -> Script[Advice]:
+        """Which tracking fits what is measured. `audit`: somebody must see of each event who has it."""
+        return advise(self._home, topic, audit=audit)
+
+    @twin
+    def plan_move(self, topic: str, tracking: Tracking) -> Script[MovePlan]:
+        """What `move` would do; nothing is touched."""
+        return plan_move(self._home, topic, tracking)
+
+    @twin
+    def move(self, topic: str, tracking: Tracking, *, progress: MoveProgress | None = None) -> Script[None]:
+        """To another tracking while it is used. Blocks; goes on where it was stopped."""
+        return move(self._home, topic, tracking, progress)
+
+    @twin
+    def cancel_move(self, topic: str) -> Script[bool]:
+        """Back, as long as writers have not been told. False: none is under way."""
+        return commit(self._store.cancel_move(topic, self._now))
+
+    @twin
+    def list(self) -> Script[list[TopicRow]]:
+        return look(self._store.topics())
+
+
+class Topics(_Topics, Sync):
+    def __init__(self, home: Home[Runner], write: Write) -> None:
+        super().__init__(home)
         self._write = write
         self.groups = GroupAdmin(home)
-
-    def migrate(self) -> Migrations:
-        """Create or upgrade the tables of topics; `Outbox.migrate()` does it too."""
-        return self._home.db.run(self._home.store.migrate())
-
-    def configure(self, topic: Topic) -> TopicRow:
-        """Make the topic with its tables, or change what may be changed of it. Safe to repeat."""
-        return self._home.db.run(self._home.store.configure(_topic(topic), self._home.clock.database_now()))
-
-    def configure_sharded(self, topic: Topic, shards: int) -> Rows:
-        """One hot topic as several; `producer(topic, shards=…)` writes to them as to one."""
-        return [self.configure(replace(_topic(topic), name=name)) for name in shard_topics(topic.name, shards)]
-
-    def get(self, name: str) -> TopicRow | None:
-        return self._home.db.run(self._home.store.topic(name), tx=False)
-
-    def list(self) -> Rows:
-        return self._home.db.run(self._home.store.topics(), tx=False)
-
-    def drop(self, name: str) -> bool:
-        """With its events. Refused while a group reads it that is not cancelled. False: there is none."""
-        return self._home.db.run(self._home.store.drop(name))
 
     @overload
     def producer(self, topic: str, payload_type: type[P], *, shards: int | None = None) -> Producer[P]: ...
@@ -82,39 +148,6 @@ class Topics:
         """Pull: `poll`, `commit`. The group must be there; `groups.create` makes one."""
         return Consumer(self._home, topic, group, name or default_name())
 
-    def backfill(self, topic: str, group: str, config: Backfill | None = None) -> BackfillResult:
-        """Ask the marks of a topic for what was written before the group came. Blocks; goes on where it was stopped."""
-        found = self._home.db.run(self._home.reader(topic, group), tx=False)
-        return backfill(self._home, *found, config or Backfill())
-
-    def backfill_progress(self, topic: str, group: str) -> BackfillProgress:
-        return self._home.db.run(progress_of(self._home, topic, group), tx=False)
-
-    def cancel_backfill(self, topic: str, group: str) -> bool:
-        """Also one that another process runs: it ends after its batch. False: none is under way."""
-        return self._home.db.run(stop_backfill(self._home, topic, group))
-
-    def completion(self, topic: str, *numbers: int) -> Completions:
-        """Which groups must have these events, and which are done with them. Of events that are not kept any more
-        there is no answer."""
-        return self._home.db.run(completion_of(self._home, topic, numbers), tx=False)
-
-    def advise(self, topic: str, *, audit: bool = False) -> Advice:
-        """Which tracking fits what is measured. `audit`: somebody must see of each event who has it."""
-        return advise(self._home, topic, audit=audit)
-
-    def plan_move(self, topic: str, tracking: Tracking) -> MovePlan:
-        """What `move` would do; nothing is touched."""
-        return plan_move(self._home, topic, tracking)
-
-    def move(self, topic: str, tracking: Tracking, *, progress: MoveProgress | None = None) -> None:
-        """To another tracking while it is used. Blocks; goes on where it was stopped."""
-        move(self._home, topic, tracking, progress)
-
-    def cancel_move(self, topic: str) -> bool:
-        """Back, as long as writers have not been told. False: none is under way."""
-        return cancel_move(self._home, topic)
-
     def group(self, name: str, topic: str, **options: Unpack[GroupOption]) -> NoReturn:
         raise ConfigError(
             f"group {name!r} would need an event loop for its handlers: use AsyncOutbox, or pull with "
@@ -126,30 +159,12 @@ class Topics:
         return self.consumer(topic, group=QUEUE, name=name)
 
 
-class AsyncTopics:
+class AsyncTopics(_Topics, Async):
     def __init__(self, home: Home[AsyncRunner], write: AsyncWrite) -> None:
-        self._home = home
+        super().__init__(home)
         self._write = write
         self.groups = AsyncGroupAdmin(home)
         self._made: list[Group] = []
-
-    async def migrate(self) -> Migrations:
-        return await self._home.db.run(self._home.store.migrate())
-
-    async def configure(self, topic: Topic) -> TopicRow:
-        return await self._home.db.run(self._home.store.configure(_topic(topic), self._home.clock.database_now()))
-
-    async def configure_sharded(self, topic: Topic, shards: int) -> Rows:
-        return [await self.configure(replace(_topic(topic), name=name)) for name in shard_topics(topic.name, shards)]
-
-    async def get(self, name: str) -> TopicRow | None:
-        return await self._home.db.run(self._home.store.topic(name), tx=False)
-
-    async def list(self) -> Rows:
-        return await self._home.db.run(self._home.store.topics(), tx=False)
-
-    async def drop(self, name: str) -> bool:
-        return await self._home.db.run(self._home.store.drop(name))
 
     @overload
     def producer(self, topic: str, payload_type: type[P], *, shards: int | None = None) -> AsyncProducer[P]: ...
@@ -160,31 +175,6 @@ class AsyncTopics:
 
     def consumer(self, topic: str, *, group: str, name: str | None = None) -> AsyncConsumer:
         return AsyncConsumer(self._home, topic, group, name or default_name())
-
-    async def backfill(self, topic: str, group: str, config: Backfill | None = None) -> BackfillResult:
-        found = await self._home.db.run(self._home.reader(topic, group), tx=False)
-        return await abackfill(self._home, *found, config or Backfill())
-
-    async def backfill_progress(self, topic: str, group: str) -> BackfillProgress:
-        return await self._home.db.run(progress_of(self._home, topic, group), tx=False)
-
-    async def cancel_backfill(self, topic: str, group: str) -> bool:
-        return await self._home.db.run(stop_backfill(self._home, topic, group))
-
-    async def completion(self, topic: str, *numbers: int) -> Completions:
-        return await self._home.db.run(completion_of(self._home, topic, numbers), tx=False)
-
-    async def advise(self, topic: str, *, audit: bool = False) -> Advice:
-        return await aadvise(self._home, topic, audit=audit)
-
-    async def plan_move(self, topic: str, tracking: Tracking) -> MovePlan:
-        return await aplan_move(self._home, topic, tracking)
-
-    async def move(self, topic: str, tracking: Tracking, *, progress: MoveProgress | None = None) -> None:
-        await amove(self._home, topic, tracking, progress)
-
-    async def cancel_move(self, topic: str) -> bool:
-        return await acancel_move(self._home, topic)
 
     def group(self, name: str, topic: str, **options: Unpack[GroupOption]) -> Group:
         """Push: add consumers to it and start it. Closed with the outbox, if not before."""
@@ -204,24 +194,6 @@ class AsyncTopics:
         async with AsyncExitStack() as ending:  # each also when another failed, or nobody waits any longer
             ending.push_async_callback(self._home.close)
             await asyncio.gather(*(group.close() for group in made))
-
-
-def progress_of(home: Home[Any], topic: str, group: str) -> Op[BackfillProgress]:
-    _, found = yield from home.reader(topic, group)
-    row = yield from home.store.backfill(found, home.clock.database_now())
-    if row is None:
-        raise ConsumerGroupNotFound(f"group {group!r} of topic {topic!r} is gone")
-    return BackfillProgress.of(row)
-
-
-def completion_of(home: Home[Any], topic: str, numbers: Sequence[int]) -> Op[Completions]:
-    row = yield from home.known(topic)
-    return (yield from home.store.completion(row, numbers))
-
-
-def stop_backfill(home: Home[Any], topic: str, group: str) -> Op[bool]:
-    _, found = yield from home.reader(topic, group)
-    return (yield from home.store.cancel_backfill(found, home.clock.database_now()))
 
 
 def _topic(topic: object) -> Topic:

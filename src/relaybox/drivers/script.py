@@ -1,0 +1,136 @@
+"""Jobs of several transactions as generators: they yield an op to run in a transaction of its own (`Plain`: without
+one), or seconds to wait, and are sent what the op returned. One source for sync and async, as ops are.
+
+A method of both twins is written once, as a script:
+
+    class Shared:
+        @twin
+        def unblock(self, key: str) -> Script[bool]:
+            return (yield from commit(self.store.unblock(key)))
+
+    class Outbox(Shared, Sync): ...          outbox.unblock("k") -> bool
+    class AsyncOutbox(Shared, Async): ...    await outbox.unblock("k") -> bool
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Coroutine, Generator
+from functools import update_wrapper
+from types import MethodType
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar, overload
+
+from ..clock import Clock
+from ..op import Op
+from .spi import AsyncRunner, Runner
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class Plain(NamedTuple):
+    """An op of one statement, or one that only looks."""
+
+    op: Op[Any]
+
+
+Script = Generator[Op[Any] | Plain | float, Any, T]
+
+
+def look(op: Op[T]) -> Script[T]:
+    """One op without a transaction."""
+    return (yield Plain(op))  # type: ignore[no-any-return]
+
+
+def commit(op: Op[T]) -> Script[T]:
+    """One op in a transaction of its own."""
+    return (yield op)  # type: ignore[no-any-return]
+
+
+def play(script: Script[T], db: Runner, wait: Callable[[float], object] = time.sleep) -> T:
+    try:
+        step = next(script)
+        while True:
+            try:
+                if isinstance(step, float):
+                    answer = wait(step)
+                elif isinstance(step, Plain):
+                    answer = db.run(step.op, tx=False)
+                else:
+                    answer = db.run(step)
+            except BaseException as error:
+                step = script.throw(error)
+            else:
+                step = script.send(answer)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+
+
+async def aplay(script: Script[T], db: AsyncRunner, clock: Clock) -> T:
+    try:
+        step = next(script)
+        while True:
+            try:
+                if isinstance(step, float):
+                    answer = await clock.sleep(step)  # type: ignore[func-returns-value]
+                elif isinstance(step, Plain):
+                    answer = await db.run(step.op, tx=False)
+                else:
+                    answer = await db.run(step)
+            except BaseException as error:
+                step = script.throw(error)
+            else:
+                step = script.send(answer)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+
+
+class Sync:
+    """The twin for synchronous programs: its methods that are scripts are played."""
+
+    _db: Runner
+
+    def _play(self, script: Script[T]) -> T:
+        return play(script, self._db)
+
+
+class Async:
+    """The twin for asyncio programs: the same methods are coroutines."""
+
+    _db: AsyncRunner
+    _clock: Clock
+
+    async def _play(self, script: Script[T]) -> T:
+        return await aplay(script, self._db, self._clock)
+
+
+class twin(Generic[P, T]):
+    def __init__(self, script: Callable[Concatenate[Any, P], Script[T]]) -> None:
+        def method(self: Sync, *args: P.args, **kwargs: P.kwargs) -> T:
+            return self._play(script(self, *args, **kwargs))
+
+        async def coroutine(self: Async, *args: P.args, **kwargs: P.kwargs) -> T:
+            return await self._play(script(self, *args, **kwargs))
+
+        self._method, self._coroutine = _shown_as(script, method), _shown_as(script, coroutine)
+
+    @overload
+    def __get__(self, box: Sync, owner: object = None) -> Callable[P, T]: ...
+    @overload
+    def __get__(self, box: Async, owner: object = None) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    @overload
+    def __get__(self, box: None, owner: object = None) -> Callable[..., Any]: ...
+    def __get__(self, box: Any, owner: Any = None) -> Callable[..., Any]:
+        function = self._coroutine if issubclass(owner or type(box), Async) else self._method
+        return function if box is None else MethodType(function, box)
+
+
+def _shown_as(script: Callable[..., Any], function: Any) -> Callable[..., Any]:
+    """With the name, text and signature of the script, but returning what the script returns in the end."""
+    update_wrapper(function, script)
+    told = inspect.signature(script)
+    returned = str(told.return_annotation).removeprefix("Script[").removesuffix("]")
+    function.__signature__ = told.replace(return_annotation=returned)
+    function.__annotations__ = {**script.__annotations__, "return": returned}
+    return function  # type: ignore[no-any-return]
