@@ -23,7 +23,8 @@ from ..clock import SYSTEM_CLOCK
 from ..codec import JSON_CODEC
 from ..contracts import Contracts
 from ..drivers import open_async, open_sync, parse, wrap
-from ..drivers.spi import AsyncRunner, Runner
+from ..drivers.script import Async, Script, Sync, commit, look, twin
+from ..drivers.spi import AsyncRunner, Dialect, Runner
 from ..errors import ConfigError, ServiceClosed
 from ..event import Event
 from ..forks import renew_after_fork
@@ -43,7 +44,7 @@ from .listeners import Registry
 from .node import Node, Role
 from .options import NodeOptions, Options
 from .purge import PurgePlan, PurgeService
-from .resolve import PATIENCE, aresolve, resolve
+from .resolve import PATIENCE, resolve
 from .route import Routes, migrate, plan, verify
 from .transaction import AsyncManualTransaction, ManualTransaction, async_transaction, transaction
 from .write import HandOver, Writer
@@ -75,6 +76,7 @@ class _Shared:
         self._tables = Tables(options.get("table") or "outbox_event", options.get("schema"))
         self.store: OutboxStore
         self._writer: Writer
+        self._notifier: Notifier | ThreadNotifier | None = None
         self._node: Node | None = None
         self._role: Role | None = None
         self._listeners: Registry | None = None
@@ -93,6 +95,7 @@ class _Shared:
         the parent's name: nobody would hand it over."""
         self.__dict__.pop("topics", None)
         self._orphaned, self._node, self._purger = self._node is not None, None, None
+        self._writer = self._make_writer()
 
     # -- composites ---------------------------------------------------------------------------------
 
@@ -116,7 +119,7 @@ class _Shared:
         """No delivery by relaybox (change data capture reads the table); purged by age if purge_retention is set."""
         box = cls(target, **options)
         box._plain = True
-        box._writer = box._make_writer(box.store, None)
+        box._writer = box._make_writer()
         return box
 
     @classmethod
@@ -134,8 +137,12 @@ class _Shared:
             return "writer_only"
         return {"single": "single_node", "multi": "multi_node", "ordered": "ordered"}.get(self._role or "")
 
-    def _make_store(self, dialect: str) -> OutboxStore:
-        return open_store(dialect, self._tables, self._codec)
+    def _connected(self, dialect: Dialect, notifier: Callable[[], Notifier | ThreadNotifier]) -> None:
+        self.store = open_store(dialect, self._tables, self._codec)
+        if self.store.capabilities.listen and self.settings.notify:
+            self._notifier = notifier()
+        self._writer = self._make_writer()
+        renew_after_fork(self)
 
     def _run_as(self, role: Role, listeners: Registry) -> None:
         if not hasattr(listeners, "find"):
@@ -147,24 +154,43 @@ class _Shared:
             )
         self._role, self._listeners = role, listeners
 
-    def _make_node(self, db: AsyncRunner, store: OutboxStore) -> Node:
-        assert self._role is not None
+    # -- delivery -----------------------------------------------------------------------------------
+
+    @property
+    def _works(self) -> bool:
+        """Whether something runs inside its `with` block."""
+        return self._role is not None or (self._plain and bool(self.settings.purge_retention))
+
+    async def _begin(self, db: AsyncRunner) -> None:
+        if self._role is None:
+            patient = db.within(self.settings.batch_seconds)
+            self._purger = PurgeService(patient, self.store, self.settings, self._observers, self._clock, by_age=True)
+            self._purger.start()
+            return
         assert self._listeners is not None
-        return Node(
+        node = Node(
             self._role,
             db,
-            store,
+            self.store,
             Dispatch(self._listeners, self._interceptors, self._threads),
             self.settings,
             observers=self._observers,
             clock=self._clock,
             retry=self._retry,
         )
+        await node.start()
+        self._node = node
+        self._writer = self._make_writer()
 
-    def _make_writer(self, store: OutboxStore, notifier: Notifier | ThreadNotifier | None) -> Writer:
-        hook = self._options.get("hook")
-        contracts = self._options.get("contracts")
-        routes = self._routes if store.dialect == "postgres" else None
+    def _end(self, last_first: AsyncExitStack) -> None:
+        if self._node is not None:
+            last_first.callback(self._threads.close)
+            last_first.push_async_callback(self._node.stop)
+        if self._purger is not None:
+            last_first.push_async_callback(self._purger.stop)
+
+    def _make_writer(self) -> Writer:
+        notifier = None if self._plain else self._notifier
         node = self._node
         committed: Callable[[HandOver], None] | None = None
         unseen: Callable[[], None] | None = None
@@ -173,18 +199,24 @@ class _Shared:
         elif notifier is not None:
             committed, unseen = (lambda _: notifier.soon()), notifier.later
         return Writer(
-            store,
+            self.store,
             clock=self._clock,
             observers=self._observers,
-            hook=hook,
-            contracts=contracts,
+            hook=self._options.get("hook"),
+            contracts=self._options.get("contracts"),
             claim=_nothing if node is None else node.claim,
             committed=committed,
             unseen=unseen,
             plain=self._plain,
-            routes=routes,
+            routes=self._routes if self.store.dialect == "postgres" else None,
             notifier=notifier,
         )
+
+    def _wake(self) -> None:
+        if self._node is not None:
+            self._node.unseen()
+        elif self._notifier is not None:
+            self._notifier.soon()
 
     @cached_property
     def topic_store(self) -> TopicStore | None:
@@ -204,9 +236,6 @@ class _Shared:
         shared = (store, self.settings, self._clock, self._observers, self._codec, self._wake)
         return Home(self._target, db, *shared, services=services)
 
-    def _wake(self) -> None:
-        raise NotImplementedError
-
     def _notification(self) -> Op[bool]:
         now = self._clock.database_now()
         return self.store.notify(now) if self._routing is None else self._routing.notify(self.store, now)
@@ -218,20 +247,74 @@ class _Shared:
             found |= yield from self._routes().stored(missing)
         return {event_id: event_id in found for event_id in event_ids}
 
-    def _purge_plan(
-        self, store: OutboxStore, older_than: timedelta | None, dead_older_than: timedelta | None
-    ) -> PurgePlan:
+    # -- schema ---------------------------------------------------------------------------------------
+
+    @twin
+    def migrate(self) -> Script[list[Migration]]:
+        """Create or upgrade the tables. Safe to call from many processes at once, and again."""
+        return commit(migrate(self.store, self.topic_store))
+
+    @twin
+    def plan(self) -> Script[list[Migration]]:
+        """What migrate() would apply."""
+        return look(plan(self.store, self.topic_store))
+
+    @twin
+    def verify(self) -> Script[None]:
+        """Raise SchemaMissing, SchemaTooNew or SchemaDrift unless the tables fit this release."""
+        return look(verify(self.store, self.topic_store))
+
+    # -- operate --------------------------------------------------------------------------------------
+
+    @twin
+    def resolve(self, event_ids: Sequence[str], *, patience: timedelta = PATIENCE) -> Script[dict[str, bool]]:
+        """After CommitUnknown: which of these events are stored. A transaction that may yet store them is waited for;
+        StillCommitting if it has not ended within `patience`."""
+        return resolve(self.store, self._stored, event_ids, patience, self._clock)
+
+    @twin
+    def status(self) -> Script[Status]:
+        return look(self.store.status(self._clock.database_now()))
+
+    @twin
+    def instances(self) -> Script[list[Instance]]:
+        return look(self.store.instances(self._clock.database_now()))
+
+    @twin
+    def blocked_keys(self, limit: int = 100) -> Script[list[BlockedKey]]:
+        return look(self.store.blocked(limit))
+
+    @twin
+    def unblock(self, key: str) -> Script[bool]:
+        """Let an ordered key go on without its failed head."""
+        unblocked = yield from commit(self.store.unblock(key))
+        self._wake()
+        return unblocked
+
+    @twin
+    def purge(
+        self,
+        *,
+        older_than: timedelta | None = timedelta(days=7),
+        dead_older_than: timedelta | None = None,
+        progress: Progress | None = None,
+    ) -> Script[int]:
+        """Delete finished events older than this, and dead letters only when asked. Returns how many."""
         for name, value in (("older_than", older_than), ("dead_older_than", dead_older_than)):
             if value is not None and value < timedelta(0):
                 raise ConfigError(f"expected {name} to be a duration of at least zero, got {value}")
-        return PurgePlan(
-            store,
+        plan = PurgePlan(
+            self.store,
             self._clock.database_now(),
             retention=older_than,
             dead_retention=dead_older_than,
             batch_size=self.settings.purge_batch_size,
             by_age=self._plain,
         )
+        total = yield from plan.run(progress)
+        if total:
+            self._observers(Purged(total))
+        return total
 
     def _check_open(self) -> None:
         if self._closed:
@@ -248,32 +331,29 @@ def _nothing() -> None:
     """What is written by a process that does not deliver is claimed by nobody."""
 
 
-class Outbox(_Shared):
+class Outbox(_Shared, Sync):
     """For synchronous programs. Delivery, when asked for, runs in a thread of its own."""
+
+    _notifier: ThreadNotifier | None
 
     def __init__(self, target: Any, **options: Unpack[Options]) -> None:
         super().__init__(target, **options)
-        self._db: Runner = open_sync(target)
+        self._db = open_sync(target)
         self._services: Runner = open_sync(target, timeout=self.settings.statement_seconds)
-        self.store = self._make_store(self._db.dialect)
-        notifies = self.store.capabilities.listen and self.settings.notify
-        self._notifier = ThreadNotifier(self._notify) if notifies else None
-        self._writer = self._make_writer(self.store, self._notifier)
         self._thread: LoopThread | None = None
         self._background: AsyncRunner | None = None
+        self._connected(self._db.dialect, lambda: ThreadNotifier(self._notify))
         self.dead = DeadLetters(self._db, self.store, self._clock, self._observers, self._wake)
-        renew_after_fork(self)
 
     def after_fork(self) -> None:
         super().after_fork()
         self._thread = self._background = None
-        self._writer = self._make_writer(self.store, None if self._plain else self._notifier)
 
     def __enter__(self) -> Self:
         self._check_open()
         if self._options.get("migrate"):
             self.migrate()
-        if self._role is not None or (self._plain and self.settings.purge_retention):
+        if self._works:
             self._thread = LoopThread()
             try:
                 self._thread.call(self._start())
@@ -284,25 +364,13 @@ class Outbox(_Shared):
 
     async def _start(self) -> None:
         self._background = open_async(self._target, timeout=self.settings.statement_seconds)
-        if self._plain:
-            patient = self._background.within(self.settings.batch_seconds)
-            self._purger = PurgeService(patient, self.store, self.settings, self._observers, self._clock, by_age=True)
-            self._purger.start()
-            return
-        node = self._make_node(self._background, self.store)
-        await node.start()
-        self._node = node
-        self._writer = self._make_writer(self.store, self._notifier)
+        await self._begin(self._background)
 
     async def _stop(self) -> None:
         async with AsyncExitStack() as last_first:
             if self._background is not None:
                 last_first.push_async_callback(self._background.close)
-            if self._node is not None:
-                last_first.callback(self._threads.close)
-                last_first.push_async_callback(self._node.stop)
-            if self._purger is not None:
-                await self._purger.stop()
+            self._end(last_first)
 
     def __exit__(self, *exc: object) -> None:
         self.close()
@@ -320,20 +388,6 @@ class Outbox(_Shared):
             if self._thread is not None:
                 last_first.callback(self._thread.stop)
                 self._thread.call(self._stop())
-
-    # -- schema ---------------------------------------------------------------------------------------
-
-    def migrate(self) -> list[Migration]:
-        """Create or upgrade the tables. Safe to call from many processes at once, and again."""
-        return self._db.run(migrate(self.store, self.topic_store))
-
-    def plan(self) -> list[Migration]:
-        """What migrate() would apply."""
-        return self._db.run(plan(self.store, self.topic_store), tx=False)
-
-    def verify(self) -> None:
-        """Raise SchemaMissing, SchemaTooNew or SchemaDrift unless the tables fit this release."""
-        self._db.run(verify(self.store, self.topic_store), tx=False)
 
     # -- write ----------------------------------------------------------------------------------------
 
@@ -375,11 +429,6 @@ class Outbox(_Shared):
             with transaction(wrapped) as tx:
                 yield tx
 
-    def resolve(self, event_ids: Sequence[str], *, patience: timedelta = PATIENCE) -> dict[str, bool]:
-        """After CommitUnknown: which of these events are stored. A transaction that may yet store them is waited for;
-        StillCommitting if it has not ended within `patience`."""
-        return resolve(self._db, self.store, self._stored, event_ids, patience, self._clock)
-
     @cached_property
     def topics(self) -> Topics:
         """Topics, their groups and consumers. PostgreSQL only."""
@@ -387,86 +436,30 @@ class Outbox(_Shared):
 
         return Topics(self._home(self._db, self._services), self._write)
 
-    # -- operate --------------------------------------------------------------------------------------
-
-    def status(self) -> Status:
-        return self._db.run(self.store.status(self._clock.database_now()), tx=False)
-
-    def instances(self) -> list[Instance]:
-        return self._db.run(self.store.instances(self._clock.database_now()), tx=False)
-
-    def blocked_keys(self, limit: int = 100) -> list[BlockedKey]:
-        return self._db.run(self.store.blocked(limit), tx=False)
-
-    def unblock(self, key: str) -> bool:
-        """Let an ordered key go on without its failed head."""
-        unblocked = self._db.run(self.store.unblock(key))
-        self._wake()
-        return unblocked
-
-    def purge(
-        self,
-        *,
-        older_than: timedelta | None = timedelta(days=7),
-        dead_older_than: timedelta | None = None,
-        progress: Progress | None = None,
-    ) -> int:
-        """Delete finished events older than this, and dead letters only when asked. Returns how many."""
-        plan = self._purge_plan(self.store, older_than, dead_older_than)
-        total = 0
-        while (batch := plan.next_batch()) is not None:
-            total += plan.ran(self._db.run(batch))
-            if progress is not None:
-                progress(total)
-        if total:
-            self._observers(Purged(total))
-        return total
-
-    def _wake(self) -> None:
-        if self._node is not None:
-            self._node.unseen()
-        elif self._notifier is not None:
-            self._notifier.soon()
-
     def _notify(self) -> bool:
         return self._services.run(self._notification(), tx=False)
 
 
-class AsyncOutbox(_Shared):
+class AsyncOutbox(_Shared, Async):
     """For asyncio programs. Delivery runs in the same loop."""
+
+    _notifier: Notifier | None
 
     def __init__(self, target: Any, **options: Unpack[Options]) -> None:
         super().__init__(target, **options)
-        self._db: AsyncRunner = open_async(target)
+        self._db = open_async(target)
         # Connections of their own: the program's transactions must not keep heartbeats, renewals and settles waiting.
         self._services: AsyncRunner = open_async(target, timeout=self.settings.statement_seconds)
-        self.store = self._make_store(self._db.dialect)
-        notifies = self.store.capabilities.listen and self.settings.notify
-        self._notifier = Notifier(self._notify) if notifies else None
-        self._writer = self._make_writer(self.store, self._notifier)
+        self._connected(self._db.dialect, lambda: Notifier(self._notify))
         self.dead = AsyncDeadLetters(self._db, self.store, self._clock, self._observers, self._wake)
-        renew_after_fork(self)
-
-    def after_fork(self) -> None:
-        super().after_fork()
-        self._writer = self._make_writer(self.store, None if self._plain else self._notifier)
 
     async def __aenter__(self) -> Self:
         self._check_open()
         try:
             if self._options.get("migrate"):
                 await self.migrate()
-            if self._plain and self.settings.purge_retention:
-                patient = self._db.within(self.settings.batch_seconds)
-                self._purger = PurgeService(
-                    patient, self.store, self.settings, self._observers, self._clock, by_age=True
-                )
-                self._purger.start()
-            elif self._role is not None:
-                node = self._make_node(self._services, self.store)
-                await node.start()
-                self._node = node
-                self._writer = self._make_writer(self.store, self._notifier)
+            if self._works:
+                await self._begin(self._services)
         except BaseException:
             await self.close()
             raise
@@ -486,22 +479,9 @@ class AsyncOutbox(_Shared):
             last_first.push_async_callback(self._services.close)
             if self._notifier is not None:
                 last_first.push_async_callback(self._notifier.stop)
-            if self._node is not None:
-                last_first.callback(self._threads.close)
-                last_first.push_async_callback(self._node.stop)
-            if self._purger is not None:
-                last_first.push_async_callback(self._purger.stop)
+            self._end(last_first)
             if "topics" in self.__dict__:  # somebody asked for them
                 await self.topics.close()
-
-    async def migrate(self) -> list[Migration]:
-        return await self._db.run(migrate(self.store, self.topic_store))
-
-    async def plan(self) -> list[Migration]:
-        return await self._db.run(plan(self.store, self.topic_store), tx=False)
-
-    async def verify(self) -> None:
-        await self._db.run(verify(self.store, self.topic_store), tx=False)
 
     async def write(self, handle: Any, event: Event) -> str | None:
         ids = await self.write_all(handle, (event,))
@@ -537,53 +517,11 @@ class AsyncOutbox(_Shared):
             async with async_transaction(wrapped) as tx:
                 yield tx
 
-    async def resolve(self, event_ids: Sequence[str], *, patience: timedelta = PATIENCE) -> dict[str, bool]:
-        """After CommitUnknown: which of these events are stored. A transaction that may yet store them is waited for;
-        StillCommitting if it has not ended within `patience`."""
-        return await aresolve(self._db, self.store, self._stored, event_ids, patience, self._clock)
-
     @cached_property
     def topics(self) -> AsyncTopics:
         from ..topics.topics import AsyncTopics
 
         return AsyncTopics(self._home(self._db, self._services), self._write)
-
-    async def status(self) -> Status:
-        return await self._db.run(self.store.status(self._clock.database_now()), tx=False)
-
-    async def instances(self) -> list[Instance]:
-        return await self._db.run(self.store.instances(self._clock.database_now()), tx=False)
-
-    async def blocked_keys(self, limit: int = 100) -> list[BlockedKey]:
-        return await self._db.run(self.store.blocked(limit), tx=False)
-
-    async def unblock(self, key: str) -> bool:
-        unblocked = await self._db.run(self.store.unblock(key))
-        self._wake()
-        return unblocked
-
-    async def purge(
-        self,
-        *,
-        older_than: timedelta | None = timedelta(days=7),
-        dead_older_than: timedelta | None = None,
-        progress: Progress | None = None,
-    ) -> int:
-        plan = self._purge_plan(self.store, older_than, dead_older_than)
-        total = 0
-        while (batch := plan.next_batch()) is not None:
-            total += plan.ran(await self._db.run(batch))
-            if progress is not None:
-                progress(total)
-        if total:
-            self._observers(Purged(total))
-        return total
-
-    def _wake(self) -> None:
-        if self._node is not None:
-            self._node.unseen()
-        elif self._notifier is not None:
-            self._notifier.soon()
 
     async def _notify(self) -> bool:
         return await self._services.run(self._notification(), tx=False)

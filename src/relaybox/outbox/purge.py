@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 from .. import faults
 from ..clock import Clock
+from ..drivers.script import Script, aplay, commit
 from ..drivers.spi import AsyncRunner
 from ..errors import ServiceClosed
 from ..lifecycle import Observers, Purged
@@ -59,6 +60,16 @@ class PurgePlan:
             else:
                 self._dead_retention = None
         return batch.gone
+
+    def run(self, progress: Progress | None = None) -> Script[int]:
+        """All of it. Returns how many events are gone."""
+        total = 0
+        while (batch := self.next_batch()) is not None:
+            faults.hit("purge.before")
+            total += self.ran((yield from commit(batch)))
+            if progress is not None:
+                progress(total)
+        return total
 
     def _finished(self, age: timedelta) -> Op[Purge]:
         before = yield from self._ago(age)
@@ -124,10 +135,7 @@ class PurgeService:
             batch_size=settings.purge_batch_size,
             by_age=self._by_age,
         )
-        total = 0
-        while (batch := plan.next_batch()) is not None:
-            faults.hit("purge.before")
-            total += plan.ran(await self._db.run(batch))
+        total = await aplay(plan.run(), self._db, self._clock)
         if total:
             log.info("purged %d events", total)
             self._observers(Purged(total))
