@@ -17,6 +17,7 @@ from .decide import decide
 from .failures import FailureLog
 from .loops import Loops
 from .service import cancelled
+from .work import Pulse
 
 log = logging.getLogger("relaybox")
 
@@ -50,38 +51,40 @@ class Crew(Generic[W]):
         self,
         workers: Sequence[W],
         work: Callable[[W], Coroutine[Any, Any, None]],
-        silent: Callable[[], bool],
+        pulse: Callable[[], Pulse],
         settings: Settings,
         retry: RetryPolicy,
         observers: Observers,
         clock: Clock,
         *,
         for_ever: bool,
+        watched: bool = True,
     ) -> None:
-        """`silent`: others may hold this process for dead. `for_ever`: what keeps failing keeps its key waiting."""
+        """`for_ever`: what keeps failing keeps its key waiting. `watched`: handlers that run too long are cancelled."""
         self.workers = workers
-        self.stopping = asyncio.Event()
+        self._stop = asyncio.Event()
         self._loops = Loops(observers, clock)
         self.stop_loops = self._loops.stop
         # Nothing to look into up to so many attempts.
         self.calm = min(settings.max_attempts, max(2, settings.max_attempts // 2))
         self._work = work
-        self._silent = silent
+        self._pulse = pulse
         self._settings = settings
         self._retry = retry
         self._observers = observers
         self._clock = clock
         self._for_ever = for_ever
+        self._watched = watched
         self._failures = FailureLog(clock)
         self._sleepers: list[asyncio.Future[None]] = []
 
     # -- tasks ----------------------------------------------------------------------------------------
 
-    def start(self, steps: dict[str, Callable[[], Awaitable[None]]], *, watched: bool) -> None:
+    def start(self, steps: dict[str, Callable[[], Awaitable[None]]]) -> None:
         """The loops of the engine, and its workers."""
         for name, step in steps.items():
             self._loops.repeat(name, step)
-        if watched and self._settings.handler_timeout is not None:
+        if self._watched and self._settings.handler_timeout is not None:
             limit = self._settings.handler_timeout.total_seconds()
             self._loops.repeat("watch", lambda: self._watch(limit))
         for worker in self.workers:
@@ -97,6 +100,10 @@ class Crew(Generic[W]):
     def missing(self) -> int:
         """Tasks that ended and are not replaced yet."""
         return self._loops.missing
+
+    @property
+    def stopping(self) -> bool:
+        return self._stop.is_set()
 
     # -- workers --------------------------------------------------------------------------------------
 
@@ -116,7 +123,8 @@ class Crew(Generic[W]):
 
     async def heard(self) -> None:
         """Nothing starts while this process may have been declared dead (a pause, an outage of the database)."""
-        while self._silent() and not self.stopping.is_set():  # noqa: ASYNC110 - a heartbeat moves a time on
+        monotonic, pulse = self._clock.monotonic, self._pulse()
+        while monotonic() >= pulse.alive_until and not self.stopping:  # noqa: ASYNC110 - a heartbeat moves a time on
             await asyncio.sleep(HEARING)
 
     async def _watch(self, limit: float) -> None:
@@ -181,7 +189,7 @@ class Crew(Generic[W]):
 
     def halt(self) -> None:
         """Nothing more begins."""
-        self.stopping.set()
+        self._stop.set()
         self._loops.closing()
         self.wake(len(self._sleepers))
 

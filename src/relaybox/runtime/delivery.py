@@ -25,16 +25,15 @@ from typing import Any
 
 from .. import faults
 from ..clock import Clock
-from ..lifecycle import Claimed, ClaimLost, Delivered, Depths, HotDropped, HotEnqueued, Observers, Released
+from ..lifecycle import Claimed, ClaimLost, Delivered, Depths, HotDropped, HotEnqueued, Observers
 from ..outcome import DONE, Dead, Done, Outcome, RetryAt
 from ..retry import RetryPolicy
 from ..settings import Settings
+from .engine import Engine
 from .lanes import Lanes
 from .poller import EAGER, QUIET, Poller
-from .renewer import Renewer
 from .reports import is_news, report
-from .settler import Settler
-from .work import BatchHandler, Delivery, Handler, Pulse, Settled, Source
+from .work import BatchHandler, Delivery, Handler, Settled, Source
 from .workers import Workers
 
 __all__ = ["Delivery", "DeliveryEngine", "Handler", "Settled", "Source"]
@@ -42,11 +41,12 @@ __all__ = ["Delivery", "DeliveryEngine", "Handler", "Settled", "Source"]
 log = logging.getLogger("relaybox")
 
 SETTLE_BATCH = 1000  # outcomes per round trip
-RELEASE = 1.0  # seconds a stop gives the database at least, to take back what is left
 MEASURE = 1.0  # seconds between two measurements of depths and lag
 
 
-class DeliveryEngine:
+class DeliveryEngine(Engine[Delivery]):
+    _source: Source
+
     def __init__(
         self,
         source: Source,
@@ -56,10 +56,16 @@ class DeliveryEngine:
         observers: Observers,
         clock: Clock,
     ) -> None:
-        self._source = source
-        self._settings = settings
-        self._observers = observers
-        self._clock = clock
+        capacity = settings.cold_queue_capacity
+        super().__init__(
+            source,
+            settings,
+            observers,
+            clock,
+            Poller(min(settings.batch_size, capacity), capacity),
+            pending=lambda: self._outcomes,
+            held=lambda: self._in_flight.values(),
+        )
         self._hot: deque[Delivery] = deque()
         self._cold: deque[Delivery] = deque()
         self._turn = 0
@@ -68,70 +74,31 @@ class DeliveryEngine:
         self._cold_in_flight = 0
         self._renamed = 0  # deliveries that were claimed anew while they were here
         self._outcomes: list[Settled] = []
-        self._strays: list[Delivery] = []  # no longer wanted here, perhaps still ours in the database
         # An ordered claim must not overlap the settling of a failed head: it could bring in its followers.
         self._claim_or_block: AbstractAsyncContextManager[Any] = asyncio.Lock() if source.ordered else nullcontext()
-        capacity = settings.cold_queue_capacity
-        self._poller = Poller(min(settings.batch_size, capacity), capacity)
-        self.wake = self._poller.wake
-        self.expect = self._poller.expect
-        self.poll_every = self._poller.every
-        self.until_idle = self._poller.until_idle
-        self._settler = Settler(lambda: self._outcomes, self._settle)
-        self._renewer = Renewer(self._in_flight.values, self._renew, settings.lease, observers, clock)
         self._looked_past = 0.0  # when nothing was found of keys that have no queue here
         self._in_vain = 0  # how often in a row
         self._retry_timer: asyncio.TimerHandle | None = None  # the earliest only: there may be millions of retries
-        self._started = self._stopping = False
-        self._may_claim = asyncio.Event()
-        self._may_claim.set()
+        self._stopping = False
         self._workers = Workers(self, handler, settings, retry, observers, clock)
 
     # -- life cycle -------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        steps: dict[str, Callable[[], Awaitable[None]]] = {
-            "claim": self._claim_step,
-            "settle": self._settler.step,
-            "renew": self._renewer.step,
-        }
-        if self._observers:
-            steps["measure"] = self._measure_step
-        self._started = True
-        self._workers.start(steps)
+    def _steps(self) -> dict[str, Callable[[], Awaitable[None]]]:
+        return super()._steps() | ({"measure": self._measure_step} if self._observers else {})
 
     def halt(self) -> None:
-        """Begin nothing more. Comes before whatever else is to be stopped."""
         self._stopping = self._poller.closed = True
         self._hot.clear()
         self._cold.clear()
         self._workers.halt()
 
-    async def stop(self) -> None:
-        """Begin nothing more, let what runs finish within drain_timeout, settle, release the rest."""
-        if not self._started:
-            return
-        self._started = False
-        self.halt()
-        drain = self._settings.drain_timeout.total_seconds()
-        deadline = self._loop.time() + drain
-        await self._workers.stop(drain)
-        await self._workers.stop_loops("claim")
-        await self._settler.flush(max(deadline, self._loop.time() + RELEASE))
-        await self._workers.stop_loops()
+    def _give_up_all(self) -> int:
         if self._retry_timer is not None:
             self._retry_timer.cancel()
-        rest = [*self._strays, *self._in_flight.values()]
-        if rest:
-            try:
-                faults.hit("release.before")
-                async with asyncio.timeout(max(drain, RELEASE)):
-                    await self._source.release(rest)
-                self._observers(Released(len(rest)))
-            except Exception as error:
-                log.error("could not release %d events; their leases will run out: %s", len(rest), error)
+        self._strays += self._in_flight.values()
         self._in_flight.clear()
+        return len(self._strays)
 
     def pause(self) -> None:
         """Claim nothing more; what has not begun is given back."""
@@ -141,10 +108,6 @@ class DeliveryEngine:
         self._cold.clear()
         for delivery in untouched:
             self._give_up(delivery)
-
-    def resume(self) -> None:
-        self._may_claim.set()
-        self._poller.wake()
 
     # -- entrances ----------------------------------------------------------------------------------
 
@@ -177,20 +140,6 @@ class DeliveryEngine:
         """The same for rows that a rolled-back savepoint may have taken away: ask the database first."""
         exist = await self._source.verify(deliveries)
         return self.offer([delivery for delivery in deliveries if delivery.seq in exist])
-
-    @property
-    def pulse(self) -> Pulse:
-        return self._source.pulse
-
-    @property
-    def blocks(self) -> bool:
-        """Whether what keeps failing keeps its key waiting, for ever."""
-        return self._source.ordered and self._settings.on_exhausted == "block"
-
-    @property
-    def missing(self) -> int:
-        """Background tasks that ended and are not replaced yet."""
-        return self._workers.missing
 
     @property
     def depths(self) -> tuple[int, int]:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import chain
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from .. import faults
 from ..clock import Clock
@@ -19,7 +19,9 @@ from ..settings import Settings
 from . import crew
 from .crew import Crew
 from .stock import Handed, Portion, Stock, Taken
-from .work import Pulse
+
+if TYPE_CHECKING:
+    from .ranges import RangeEngine
 
 YIELD_EVERY = 64  # events a worker runs before it lets the loop breathe
 
@@ -42,7 +44,7 @@ class RangeBatch:
         await self._workers.heard()
         if self._workers.stopping:
             return set()
-        now = self._workers.clock.monotonic()
+        now = self._workers._clock.monotonic()
         return {event.id for taken, events in self._portions if taken.lease_end > now for event in events}
 
 
@@ -52,22 +54,6 @@ class RangeBatchHandler(Protocol):
     size: int  # most events in one call
 
     async def handle(self, batch: RangeBatch) -> None: ...
-
-
-class Floor(Protocol):
-    """What the engine is to its workers."""
-
-    @property
-    def pulse(self) -> Pulse: ...
-
-    @property
-    def blocks(self) -> bool: ...
-
-    def forget(self, taken: Taken) -> None: ...
-
-    def suspects(self, taken: Taken) -> bool: ...
-
-    def run_failed(self, taken: Taken) -> None: ...
 
 
 class Worker(crew.Worker):
@@ -85,12 +71,12 @@ class Worker(crew.Worker):
         return [event for _, events in self.current for event in events]
 
 
-class RangeWorkers:
+class RangeWorkers(Crew[Worker]):
     """`worker_count` calls of the handler at the same time."""
 
     def __init__(
         self,
-        floor: Floor,
+        engine: RangeEngine,
         stock: Stock,
         handler: RangeHandler | RangeBatchHandler,
         settings: Settings,
@@ -98,60 +84,41 @@ class RangeWorkers:
         observers: Observers,
         clock: Clock,
     ) -> None:
-        self._floor = floor
+        self._engine = engine
         self._stock = stock
-        self.clock = clock
         if callable(handler):
             self._handler = handler
         else:
             self._batches = handler
-        self._crew = Crew(
+        super().__init__(
             [Worker() for _ in range(settings.worker_count)],
-            self._work if callable(handler) else self._work_batches,
-            lambda: clock.monotonic() >= floor.pulse.alive_until,
+            self._work_singly if callable(handler) else self._work_batches,
+            lambda: engine.pulse,
             settings,
             retry,
             observers,
             clock,
-            for_ever=floor.blocks,
+            for_ever=engine.blocks,
         )
-        self.calm = self._crew.calm
-        self.wake = self._crew.wake
-        self.halt = self._crew.halt
-        self.stop = self._crew.stop
-        self.stop_loops = self._crew.stop_loops
-        self.heard = self._crew.heard
-        self._stop = self._crew.stopping
         stock.handed = self._handed
 
-    def start(self, steps: dict[str, Callable[[], Awaitable[None]]]) -> None:
-        self._crew.start(steps, watched=True)
-
-    @property
-    def stopping(self) -> bool:
-        return self._stop.is_set()
-
-    @property
-    def missing(self) -> int:
-        return self._crew.missing
-
     def _handed(self) -> Iterable[Handed]:
-        workers = self._crew.workers
+        workers = self.workers
         batches = [(taken, event) for worker in workers for taken, events in worker.current for event in events]
         return batches + [worker.handed for worker in workers if worker.handed is not None]
 
     # -- one by one ---------------------------------------------------------------------------------
 
-    async def _work(self, worker: Worker) -> None:
-        stock, floor, handler, monotonic = self._stock, self._floor, self._handler, self.clock.monotonic
-        take, done, stopped, pulse = stock.take, stock.done, self._stop.is_set, floor.pulse
+    async def _work_singly(self, worker: Worker) -> None:
+        stock, engine, handler, monotonic = self._stock, self._engine, self._handler, self._clock.monotonic
+        take, done, stopped, pulse = stock.take, stock.done, self._stop.is_set, self._pulse()
         if worker.ended_in_call and worker.handed is not None:  # it has failed, or it would come back for ever
             worker.handed = self._failed(*worker.handed, DeliveryError(crew.ENDED))
         while not stopped():
             if worker.handed is None:
                 worker.handed = take()
                 if worker.handed is None:
-                    await self._crew.sleep()
+                    await self.sleep()
                     continue
             taken, event = worker.handed
             now = monotonic()
@@ -160,11 +127,11 @@ class RangeWorkers:
                 now = monotonic()
                 if stopped():
                     return
-            if now >= taken.lease_end or taken.gone or (taken.parked and floor.suspects(taken)):
-                floor.forget(taken)
+            if now >= taken.lease_end or taken.gone or (taken.parked and engine.suspects(taken)):
+                engine.forget(taken)
                 worker.handed = stock.abandon(event)
                 continue
-            if taken.parked and (outcome := self._crew.hopeless(taken.attempts)) is not None:
+            if taken.parked and (outcome := self.hopeless(taken.attempts)) is not None:
                 worker.handed = self._conclude(taken, event, outcome)
                 continue
             worker.calls += 1
@@ -177,21 +144,21 @@ class RangeWorkers:
                 worker.calls += 1
                 worker.handed = done(taken, event)
             except BaseException as error:
-                meant = self._crew.meant(worker, error)
+                meant = self.meant(worker, error)
                 worker.calls += 1
                 worker.handed = self._failed(taken, event, meant)
             if worker.timed_out:  # and the handler swallowed it
-                self._crew.forgive(worker)
+                self.forgive(worker)
             if not worker.calls % (2 * YIELD_EVERY):
                 await asyncio.sleep(0)
 
     def _failed(self, taken: Taken, event: Event, error: BaseException) -> Handed | None:
-        return self._conclude(taken, event, self._crew.failed(event, taken.attempts, error))
+        return self._conclude(taken, event, self.failed(event, taken.attempts, error))
 
     def _conclude(self, taken: Taken, event: Event, outcome: Outcome) -> Handed | None:
         handed = self._stock.failed(taken, event, outcome, taken.attempts)
         if taken.parked and self._stock.holds(outcome):
-            self._floor.run_failed(taken)
+            self._engine.run_failed(taken)
         return handed
 
     # -- in batches ---------------------------------------------------------------------------------
@@ -200,12 +167,12 @@ class RangeWorkers:
         stock = self._stock
         if worker.gathered:  # the task before this one ended amid it
             for taken, _ in worker.current:
-                self._floor.forget(taken)
+                self._engine.forget(taken)
             self._part(worker)
         while not self._stop.is_set():
             portions = stock.gather(self._batches.size, self.calm)
             if not portions:
-                await self._crew.sleep()
+                await self.sleep()
                 continue
             worker.current = worker.gathered = portions
             await self._deliver(worker, portions)
@@ -218,7 +185,7 @@ class RangeWorkers:
         """The shards of its batch are free, also of what has left the batch meanwhile."""
         self._stock.part(worker.gathered)
         worker.current = worker.gathered = ()
-        self.wake(len(self._crew.workers))
+        self.wake(len(self.workers))
 
     async def _deliver(self, worker: Worker, portions: Sequence[Portion]) -> None:
         """All in one call. If it fails, halves, and halves of halves: whoever spoils it for the others is found in a
@@ -250,22 +217,22 @@ class RangeWorkers:
 
     def _runnable(self, part: Sequence[Portion]) -> list[Portion]:
         """What is still ours, without those that must follow a failed one."""
-        follows, now = self._stock.follows, self.clock.monotonic()
+        follows, now = self._stock.follows, self._clock.monotonic()
         for taken, _ in part:
             if taken.lease_end <= now:
-                self._floor.forget(taken)
+                self._engine.forget(taken)
         still = [(taken, [e for e in events if not follows(taken, e)]) for taken, events in part if not taken.gone]
         return [(taken, events) for taken, events in still if events]
 
     def _may_run(self, taken: Taken, events: Sequence[Event]) -> bool:
         if taken.gone:  # with one before it in this batch, which it must not overtake
             return False
-        if taken.lease_end <= self.clock.monotonic():
-            self._floor.forget(taken)
+        if taken.lease_end <= self._clock.monotonic():
+            self._engine.forget(taken)
         elif not (taken.parked and taken.attempts > self.calm):
             return True
-        elif not self._floor.suspects(taken):
-            if (outcome := self._crew.hopeless(taken.attempts)) is None:
+        elif not self._engine.suspects(taken):
+            if (outcome := self.hopeless(taken.attempts)) is None:
                 return True
             self._conclude(taken, events[0], outcome)
         return False
@@ -283,10 +250,10 @@ class RangeWorkers:
                     faults.hit("deliver.after")
                 worker.calls += 1
                 if worker.timed_out:
-                    self._crew.forgive(worker)
+                    self.forgive(worker)
                 return None
             except BaseException as raised:
-                error = self._crew.meant(worker, raised)
+                error = self.meant(worker, raised)
                 worker.calls += 1
             tries += 1
             pause = self._worth_waiting(error, tries)
@@ -303,7 +270,7 @@ class RangeWorkers:
         """Seconds after which the same call is made again: the destination is away, or the handler asked for it."""
         if not isinstance(error, (RetryLater, SinkUnavailable)):
             return None
-        outcome = self._crew.outcome(error, tries)
+        outcome = self.outcome(error, tries)
         return outcome.delay.total_seconds() if isinstance(outcome, RetryAt) else None
 
     def _some_failed(self, part: Sequence[Portion], error: BatchFailed) -> list[Portion]:

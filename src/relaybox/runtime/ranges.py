@@ -23,21 +23,19 @@ from typing import NamedTuple, Protocol
 
 from .. import faults
 from ..clock import Clock
-from ..lifecycle import Claimed, ClaimLost, Delivered, Observers, Released
+from ..lifecycle import Claimed, ClaimLost, Delivered, Observers
 from ..outcome import Dead, RetryAt
 from ..retry import RetryPolicy
 from ..settings import Settings
+from .engine import Engine
 from .poller import QUIET, Poller
 from .range_workers import RangeBatchHandler, RangeHandler, RangeWorkers
-from .renewer import Renewer
 from .reports import report
-from .settler import Settler
 from .stock import Stock, Taken
-from .work import Pulse
+from .work import Origin
 
 log = logging.getLogger("relaybox")
 
-RELEASE = 1.0  # seconds a stop gives the database at least, to take back what is left
 PARKED = 500  # parked events per claim
 LOOK = 1.0  # seconds between two looks at the parked ones while the log keeps us busy
 REMEMBERED = 1000  # retries of ours whose time we know
@@ -49,16 +47,12 @@ class Claims(NamedTuple):
     split: bool = False  # a range that nobody could finish was taken apart: its events are among the parked
 
 
-class RangeSource(Protocol):
-    """Where ranges come from. Every method is one round trip or a few; errors are raised, the engine retries."""
+class RangeSource(Origin, Protocol):
+    """Every method is one round trip or a few; errors are raised, the engine retries."""
 
-    ordered: bool
     shards: int
     share: int  # of the shards, that one claim can bring: others may have the rest
     known: Callable[[], Sequence[int]]  # tokens that are here; set by the engine
-
-    @property
-    def pulse(self) -> Pulse: ...
 
     async def claim(self, events: int, ranges: int) -> Claims:
         """At most `ranges` of at most `events` each, with their events."""
@@ -77,7 +71,9 @@ class RangeSource(Protocol):
     async def next_parked(self) -> timedelta | None: ...
 
 
-class RangeEngine:
+class RangeEngine(Engine[Taken]):
+    _source: RangeSource
+
     def __init__(
         self,
         source: RangeSource,
@@ -92,75 +88,43 @@ class RangeEngine:
         eager: bool = False,
     ) -> None:
         """`eager`: whole ranges from the first claim on, which groups that read the same can share."""
-        self._source = source
-        self._settings = settings
-        self._observers = observers
-        self._clock = clock
+        super().__init__(
+            source,
+            settings,
+            observers,
+            clock,
+            Poller(capacity if eager else min(settings.batch_size, capacity), capacity),
+            pending=lambda: self._stock.settleable(self._finished),
+            held=lambda: self._stock.all(),
+        )
         self._eager = eager
         self._range_events = min(range_events, capacity)
         self._capacity = capacity
-        self._poller = Poller(capacity if eager else min(settings.batch_size, capacity), capacity)
-        self.wake = self._poller.wake
-        self.poll_every = self._poller.every
-        self.until_idle = self._poller.until_idle
-        self._settler = Settler(lambda: self._stock.settleable(self._finished), self._settle)
         self._finished: list[Taken] = []
-        self._strays: list[Taken] = []  # to be given back
         parks = settings.on_exhausted == "park"
         self._stock = Stock(ordered=source.ordered, parks=parks, finished=self._range_finished)
         source.known = self._known
-        self._renewer = Renewer(self._stock.all, self._renew, settings.lease, observers, clock)
-        self._may_claim = asyncio.Event()
-        self._may_claim.set()
         self._parked_due = 0.0
         self._retries: list[float] = []
         self._alone: Taken | None = None
         self._wary = False  # among the parked is one that may kill its process: it runs alone
         self._writing = asyncio.Lock()  # settling and renewing lock the same rows
-        self._started = False
         self.processed = 0
         self.failed = 0
         self._workers = RangeWorkers(self, self._stock, handler, settings, retry, observers, clock)
 
     # -- life cycle -------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._started = True
-        self._workers.start(
-            {"claim": self._claim_step, "settle": self._settler.step, "renew": self._renewer.step},
-        )
-
     def halt(self) -> None:
-        """Begin nothing more. Comes before whatever else is to be stopped."""
         self._stock.closed = self._poller.closed = True
         self._workers.halt()
 
-    async def stop(self) -> None:
-        """Begin nothing more, let what runs finish within drain_timeout, settle, give the rest back."""
-        if not self._started:
-            return
-        self._started = False
-        self.halt()
-        drain = self._settings.drain_timeout.total_seconds()
-        deadline = self._loop.time() + drain
-        await self._workers.stop(drain)
-        await self._workers.stop_loops("claim")
-        await self._settler.flush(max(deadline, self._loop.time() + RELEASE))
-        await self._workers.stop_loops()
+    def _give_up_all(self) -> int:
         rest = self._stock.all()
         self._finished.clear()
         self._stock.give_up(rest)
         self._strays += rest
-        if self._strays:
-            events = sum(taken.left for taken in self._strays)
-            try:
-                faults.hit("release.before")
-                async with asyncio.timeout(max(drain, RELEASE)):
-                    await self._return_strays()
-                self._observers(Released(events))
-            except Exception as error:
-                log.error("could not give back %d events; their leases will run out: %s", events, error)
+        return sum(taken.left for taken in self._strays)
 
     # -- entrances ----------------------------------------------------------------------------------
 
@@ -173,10 +137,6 @@ class RangeEngine:
             self._strays += untouched
             self._poller.wake()
             self._poller.room()
-
-    def resume(self) -> None:
-        self._may_claim.set()
-        self._poller.wake()
 
     def lost(self) -> None:
         """This process was declared dead: what is here may be another's."""
@@ -191,20 +151,6 @@ class RangeEngine:
     @property
     def silent(self) -> bool:
         return self._clock.monotonic() >= self._source.pulse.alive_until
-
-    @property
-    def pulse(self) -> Pulse:
-        return self._source.pulse
-
-    @property
-    def blocks(self) -> bool:
-        """Whether what keeps failing keeps its key waiting, for ever."""
-        return self._stock.ordered and self._settings.on_exhausted == "block"
-
-    @property
-    def missing(self) -> int:
-        """Background tasks that ended and are not replaced yet."""
-        return self._workers.missing
 
     @property
     def in_flight(self) -> int:

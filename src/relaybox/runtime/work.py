@@ -58,13 +58,17 @@ class Alive:
     alive_until = math.inf
 
 
-class Source(Protocol):
-    """Where work comes from. Every method is one round trip; errors are raised, the engine retries."""
+class Origin(Protocol):
+    """Where work comes from."""
 
     ordered: bool
 
     @property
     def pulse(self) -> Pulse: ...
+
+
+class Source(Origin, Protocol):
+    """Every method is one round trip; errors are raised, the engine retries."""
 
     @property
     def silent(self) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from .. import faults
 from ..clock import Clock
@@ -17,37 +17,12 @@ from ..settings import Settings
 from . import crew
 from .crew import Crew
 from .decide import describe
-from .work import BatchHandler, Delivery, Handler, Pulse
+from .work import BatchHandler, Delivery, Handler
+
+if TYPE_CHECKING:
+    from .delivery import DeliveryEngine
 
 YIELD_EVERY = 32  # events a worker runs before it lets the loop breathe
-
-
-class Floor(Protocol):
-    """What the engine is to its workers."""
-
-    @property
-    def pulse(self) -> Pulse: ...
-
-    @property
-    def blocks(self) -> bool: ...
-
-    def take(self) -> Delivery | None: ...
-
-    def take_many(self, limit: int) -> list[Delivery]: ...
-
-    def followed(self, heads: Sequence[Delivery]) -> list[Delivery]: ...
-
-    def take_followers(self, delivery: Delivery, limit: int) -> list[Delivery]: ...
-
-    def put_back(self, followers: Sequence[Delivery]) -> None: ...
-
-    def defer(self, deliveries: Sequence[Delivery]) -> None: ...
-
-    def conclude(self, delivery: Delivery, outcome: Outcome) -> None: ...
-
-    def conclude_all(self, deliveries: Sequence[Delivery]) -> None: ...
-
-    def forget(self, delivery: Delivery) -> None: ...
 
 
 class Worker(crew.Worker):
@@ -66,72 +41,55 @@ class Worker(crew.Worker):
         return [delivery.event for delivery in self.left()]
 
 
-class Workers:
-    """`worker_count` calls of the handler at the same time, one event each."""
+class Workers(Crew[Worker]):
+    """`worker_count` calls of the handler at the same time, one event each. A batch handler watches the time itself."""
 
     def __init__(
         self,
-        floor: Floor,
+        engine: DeliveryEngine,
         handler: Handler | BatchHandler,
         settings: Settings,
         retry: RetryPolicy,
         observers: Observers,
         clock: Clock,
     ) -> None:
-        self._floor = floor
-        self._clock = clock
+        self._engine = engine
         self._batches: BatchHandler | None = None
         if callable(handler):
             self._handler = handler
         else:
             self._batches = handler
-        self._crew = Crew(
+        super().__init__(
             [Worker() for _ in range(settings.worker_count)],
-            self._work if callable(handler) else self._work_batches,
-            lambda: clock.monotonic() >= floor.pulse.alive_until,
+            self._work_singly if callable(handler) else self._work_batches,
+            lambda: engine.pulse,
             settings,
             retry,
             observers,
             clock,
-            for_ever=floor.blocks,
+            for_ever=engine.blocks,
+            watched=callable(handler),
         )
-        self.wake = self._crew.wake
-        self.halt = self._crew.halt
-        self.stop = self._crew.stop
-        self.stop_loops = self._crew.stop_loops
-        self.heard = self._crew.heard
-
-    def start(self, steps: dict[str, Callable[[], Awaitable[None]]]) -> None:
-        """A batch handler watches the time itself."""
-        self._crew.start(steps, watched=self._batches is None)
-
-    @property
-    def missing(self) -> int:
-        return self._crew.missing
-
-    @property
-    def stopping(self) -> bool:
-        return self._crew.stopping.is_set()
 
     async def _next(self) -> Delivery | None:
         """None when this worker ends."""
-        while (delivery := self._floor.take()) is None and not self.stopping:
-            await self._crew.sleep()
+        while (delivery := self._engine.take()) is None and not self.stopping:
+            await self.sleep()
         return delivery
 
-    def _hopeless(self, delivery: Delivery) -> Outcome | None:
+    def _undeliverable(self, delivery: Delivery) -> Outcome | None:
         """What is decided before any handler sees it."""
         if delivery.event.body is None:
             if delivery.event.id is None:
                 return Skip("the event row is gone")
             return Dead(describe(Undecodable(delivery.event.unreadable)))
-        return self._crew.hopeless(delivery.attempts)
+        return self.hopeless(delivery.attempts)
 
     # -- one by one ---------------------------------------------------------------------------------
 
-    async def _work(self, worker: Worker) -> None:
-        floor, monotonic = self._floor, self._clock.monotonic
-        take, conclude, pulse = floor.take, floor.conclude, floor.pulse
+    async def _work_singly(self, worker: Worker) -> None:
+        engine, monotonic, pulse = self._engine, self._clock.monotonic, self._pulse()
+        take, conclude = engine.take, engine.conclude
         self._forget_left(worker)
         while True:
             delivery = take() or await self._next()
@@ -145,7 +103,7 @@ class Workers:
                     return
                 now = monotonic()
             if now >= delivery.lease_end:  # nothing starts after its lease ended by our own clock
-                floor.forget(delivery)
+                engine.forget(delivery)
                 worker.current = ()
                 continue
             worker.calls += 1
@@ -160,7 +118,7 @@ class Workers:
         """The task before this one ended amid it. What was being handled has failed, or it would come back for ever."""
         for delivery in worker.left():
             if not worker.ended_in_call:
-                self._floor.forget(delivery)
+                self._engine.forget(delivery)
             elif worker.batch is not None:
                 worker.batch.failed(delivery, DeliveryError(crew.ENDED))
             else:
@@ -171,17 +129,17 @@ class Workers:
         try:
             if faults.armed is not None:
                 faults.hit("deliver.before")
-            if (outcome := self._hopeless(delivery)) is not None:
+            if (outcome := self._undeliverable(delivery)) is not None:
                 return outcome
             await self._handler(delivery)
             if faults.armed is not None:
                 faults.hit("deliver.after")
             return DONE
         except BaseException as error:
-            return self._crew.failed(delivery.event, delivery.attempts, self._crew.meant(worker, error))
+            return self.failed(delivery.event, delivery.attempts, self.meant(worker, error))
         finally:
             if worker.timed_out:
-                self._crew.forgive(worker)
+                self.forgive(worker)
 
     # -- in batches ---------------------------------------------------------------------------------
 
@@ -203,7 +161,7 @@ class Workers:
                 await self._batches.handle(batch)
                 error: BaseException = RuntimeError("the batch handler said nothing about this event")
             except BaseException as raised:
-                error = self._crew.meant(worker, raised)
+                error = self.meant(worker, raised)
             worker.calls += 1
             for delivery in batch.left() if not self.stopping else ():  # else they are given back
                 batch.failed(delivery, error)
@@ -213,14 +171,14 @@ class Workers:
 
     def _gather(self, batches: BatchHandler, first: Delivery) -> _Gathered:
         """As much as one call may take, without waiting for more."""
-        size, calm, now = batches.size, self._crew.calm, self._clock.monotonic()
-        heads = [first, *self._floor.take_many(size - 1)]
+        size, calm, now = batches.size, self.calm, self._clock.monotonic()
+        heads = [first, *self._engine.take_many(size - 1)]
         taken = [d for d in heads if d.lease_end > now and d.attempts <= calm and d.event.id is not None]
         if len(taken) < len(heads):
             taken = self._sort_out(heads, now)
         alone = len(taken) == 1 and self._suspect(taken[0])
         if batches.sequences and len(taken) < size and not alone:
-            for head in self._floor.followed(taken):
+            for head in self._engine.followed(taken):
                 taken += self._followers(head, size - len(taken))
         return _Gathered(self, batches, taken)
 
@@ -230,32 +188,32 @@ class Workers:
         taken: list[Delivery] = []
         for place, head in enumerate(heads):
             if head.lease_end <= now:
-                self._floor.forget(head)
-            elif (outcome := self._hopeless(head)) is not None:
-                self._floor.conclude(head, outcome)
+                self._engine.forget(head)
+            elif (outcome := self._undeliverable(head)) is not None:
+                self._engine.conclude(head, outcome)
             elif not self._suspect(head):
                 taken.append(head)
             else:
                 alone = [] if taken else [head]
-                self._floor.defer(heads[place + len(alone) :])
+                self._engine.defer(heads[place + len(alone) :])
                 return taken or alone
         return taken
 
     def _suspect(self, delivery: Delivery) -> bool:
-        return delivery.attempts > self._crew.calm
+        return delivery.attempts > self.calm
 
     def _followers(self, head: Delivery, limit: int) -> list[Delivery]:
         """Up to the first suspect, or the first that is not ours any more."""
-        followers, now = self._floor.take_followers(head, limit), self._clock.monotonic()
+        followers, now = self._engine.take_followers(head, limit), self._clock.monotonic()
         for number, follower in enumerate(followers):
             if self._suspect(follower) or follower.lease_end <= now:
-                self._floor.put_back(followers[number:])
+                self._engine.put_back(followers[number:])
                 return followers[:number]
         return followers
 
     def finish(self, delivery: Delivery, error: BaseException | None) -> None:
-        outcome = DONE if error is None else self._crew.failed(delivery.event, delivery.attempts, error)
-        self._floor.conclude(delivery, outcome)
+        outcome = DONE if error is None else self.failed(delivery.event, delivery.attempts, error)
+        self._engine.conclude(delivery, outcome)
 
 
 class _Gathered:
@@ -285,7 +243,7 @@ class _Gathered:
                 head, *later = self._lane(lost)
                 del self._open[head.seq]
                 self._hold_back(later)
-                self._workers._floor.forget(head)
+                self._workers._engine.forget(head)
         return self.left()
 
     def done(self, delivery: Delivery) -> None:
@@ -293,7 +251,7 @@ class _Gathered:
             self._workers.finish(delivery, None)
 
     def done_all(self, deliveries: Sequence[Delivery]) -> None:
-        self._workers._floor.conclude_all([d for d in deliveries if self._open.pop(d.seq, None) is not None])
+        self._workers._engine.conclude_all([d for d in deliveries if self._open.pop(d.seq, None) is not None])
 
     def failed(self, delivery: Delivery, error: BaseException) -> None:
         if delivery.seq not in self._open:
@@ -316,4 +274,4 @@ class _Gathered:
         for follower in later:
             del self._open[follower.seq]
         if later:
-            self._workers._floor.put_back(later)
+            self._workers._engine.put_back(later)
