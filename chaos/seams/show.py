@@ -256,15 +256,16 @@ def fail_over(product: str, world: World) -> list[str]:
     result = scene.run()
     verdict = result["verdict"]
     print(f"fail-over, {product}: {verdict}, {result.get('messages')} messages", *truths, flush=True)
+    for line in (*result.get("examples", ()), result.get("folder")) if verdict != "PASS" else ():
+        print(f"    {line}", flush=True)
     return [f"{product}: {text}" for text in truths] + ([] if verdict == "PASS" else [f"{product}: {verdict}"])
 
 
 def _lag_problems(scene: Scene) -> list[str]:
-    """While much is unhandled, the lag says so."""
-    handled = scene.handled()
-    waiting = [id for id in scene._truth() if id not in handled]
-    if scene.product.inbox or not waiting:
+    """While much is unhandled, the lag says so: much that is there before it is asked and not handled after."""
+    if scene.product.inbox:
         return []
+    truth = scene._truth()
     with Outbox(scene.direct) as box:
         if scene.product.topic:
             lag = box.topics.groups.lag(TOPIC, GROUP)
@@ -272,7 +273,9 @@ def _lag_problems(scene: Scene) -> list[str]:
         else:
             status = box.status()
             seen = status.due + status.claimed + status.delayed
-    return [] if seen else [f"lag says 0 while {len(waiting)} wait"]
+    handled = scene.handled()
+    waiting = [id for id in truth if id not in handled]
+    return [] if seen or not waiting else [f"lag says 0 while {len(waiting)} wait"]
 
 
 SHOWN = ("plain", "ordered by shards", "relay", "push group, ordered", "inbox, async")

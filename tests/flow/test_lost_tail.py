@@ -8,6 +8,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -122,3 +123,74 @@ async def test_all_that_the_new_primary_acknowledged_is_delivered(pair: Postgres
         assert len(new) == len(set(new)), "delivered twice without need"
         if product == "ordered":
             assert new == sorted(new)
+
+
+class Failing:
+    """Waits for leave; "a1" fails then, the first time it comes."""
+
+    def __init__(self) -> None:
+        self.may = {name: asyncio.Event() for name in ("a1", "b")}
+        self.begun: list[str] = []
+        self.done: list[str] = []
+
+    async def __call__(self, event: Event) -> None:
+        self.begun.append(event.payload)
+        if event.payload in self.may:
+            await self.may[event.payload].wait()
+        if event.payload == "a1" and self.begun.count("a1") == 1:
+            raise ValueError("once")
+        self.done.append(event.payload)
+
+
+@pytest.mark.parametrize("ordered", [False, True], ids=["plain", "ordered"])
+async def test_a_failure_that_was_forgotten_is_made_up_for(pair: PostgresPair, ordered: bool) -> None:
+    """It failed after the standby was cut off, and waits for another try of which the new primary knows nothing. There
+    it is in a claim of ours, with an event that is done since, and before one that is new."""
+    failing, listeners = Failing(), Listeners()
+    listeners.register("E", failing)
+    late = timedelta(minutes=10)
+    patient = replace(QUICK, lease=timedelta(seconds=4), retry_base=late, retry_max=late)
+    make = AsyncOutbox.ordered if ordered else AsyncOutbox.multi_node
+    url = pair.create_database()
+    box = make(url, listeners, settings=patient, migrate=True)
+
+    async def write(*payloads: str) -> None:
+        while True:
+            try:
+                async with writer.transaction() as tx:
+                    return await writer.write_all(tx, [Event("E", payload, key=payload[0]) for payload in payloads])
+            except Exception:
+                await asyncio.sleep(0.05)
+
+    async with asyncio.timeout(60), AsyncOutbox(url) as writer:
+        await writer.migrate()
+        await write("a1", "b")
+        async with box:
+            while len(failing.begun) < 2:
+                await asyncio.sleep(0.01)
+            await asyncio.to_thread(pair.follow)
+            pair.cut()
+            failing.may["a1"].set()
+            while not (await writer.status()).delayed:
+                await asyncio.sleep(0.01)
+            await asyncio.to_thread(pair.fail_over)
+            await write("a2")
+            failing.may["b"].set()
+            while not {"a1", "a2"} <= set(failing.done):  # a1 not before the claim ends, if nothing is in a hurry
+                await asyncio.sleep(0.01)
+    assert not ordered or [payload for payload in failing.done if payload != "b"] == ["a1", "a2"]
+
+
+async def test_a_process_that_was_forgotten_is_not_taken_for_the_next_one(pair: PostgresPair) -> None:
+    """Two that beat under one number would take each other's claims for their own."""
+    url, listeners = pair.create_database(), Listeners()
+    listeners.register("E", Receiver())
+    async with asyncio.timeout(60), AsyncOutbox(url) as looker:
+        await looker.migrate()
+        await asyncio.to_thread(pair.follow)
+        pair.cut()
+        async with AsyncOutbox.ordered(url, listeners, settings=QUICK):
+            await asyncio.to_thread(pair.fail_over)
+            async with AsyncOutbox.ordered(url, listeners, settings=QUICK):
+                while len(await looker.instances()) < 2:
+                    await asyncio.sleep(0.02)

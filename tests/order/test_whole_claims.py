@@ -96,11 +96,25 @@ async def test_the_last_part_of_a_claim_is_its_whole(place: Place) -> None:
     await place.write(*"abcd")
     a, b, c, d = await place.claim()
     assert await place.settle(a, b) == 0
-    await place.source.release([c])
-    assert await place.settle(d) == 0
+    assert await place.settle(c, d) == 0
     assert [bool(settlement.whole) for settlement in place.asked] == [False, True]
     assert place.source._left == {}
-    assert await place.waiting() == "c"
+
+
+@pytest.mark.parametrize("how", ["given back", "failed"])
+async def test_what_left_a_claim_undone_is_not_settled_with_it(place: Place, how: str) -> None:
+    """A fail-over may forget that it left."""
+    await place.write(*"ab")
+    a, b = await place.claim()
+    if how == "failed":
+        await place.settle(a, outcome=AT_ONCE)
+    else:
+        await place.source.release([a])
+    assert await place.settle(b) == 0
+    assert not place.asked[-1].whole
+    assert place.source._left == {}
+    assert place.source._undone == set()
+    assert await place.waiting() == "a"
 
 
 async def test_what_failed_is_not_swept_away_with_the_rest(place: Place) -> None:

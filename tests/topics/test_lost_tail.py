@@ -52,18 +52,28 @@ async def started(here: Process, name: str, handler: Any) -> Group:
     return await group.start(EARLIEST)
 
 
-async def written(here: Process, *payloads: Any) -> None:
+async def written(here: Process, *payloads: Any, key: Any = str) -> None:
     """Acknowledged: tried until the database has said so."""
     async with asyncio.timeout(30):
         while True:
             try:
-                return await here.write(*payloads, key=str)
+                return await here.write(*payloads, key=key)
             except Exception:
                 await asyncio.sleep(0.02)
 
 
 async def lags(here: Process, *groups: str) -> list[int]:
     return [(await here.box.topics.groups.lag("orders", group)).events for group in groups]
+
+
+async def has(here: Process, kind: str, count: int) -> None:
+    async with asyncio.timeout(30):
+        while getattr(await here.box.topics.groups.lag("orders", "g"), kind) < count:
+            await asyncio.sleep(0.01)
+
+
+def _key(payload: str) -> str:
+    return payload[0]
 
 
 async def caught_up(here: Process, *groups: str) -> None:
@@ -144,3 +154,41 @@ async def test_a_crash_that_forgets_a_tick_loses_no_acknowledged_event(forgetful
         await paused.resume()
         await until(lambda: {"first", "second"} <= set(slow))
         await caught_up(here, "quick", "slow")
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["claimed before", "new"])
+async def test_a_failure_that_was_forgotten_comes_before_what_follows_it(pair: PostgresPair, together: bool) -> None:
+    """It failed after the standby was cut off, and was parked. What follows it is here already, with an event of
+    another key that is done since; or it is new."""
+    patient = Settings(
+        instance_ttl=timedelta(seconds=2), retry_base=timedelta(minutes=5), retry_max=timedelta(minutes=5)
+    )
+    topic = Topic.pub_sub("orders", shards=1)
+    may = {name: asyncio.Event() for name in ("a1", "b")}
+    begun, done = Seen(), Seen()
+
+    async def handle(event: Event) -> None:
+        await begun.note(event)
+        if event.payload in may:
+            await may[event.payload].wait()
+        if event.payload == "a1" and begun.count("a1") == 1:
+            raise ValueError("once")
+        await done.note(event)
+
+    async with process(pair.create_database(), topic, settings=patient) as here:
+        await started(here, "g", handle)
+        await here.write("a1", key=_key)
+        await until(lambda: begun == ["a1"])
+        if together:
+            await here.write("b", "a2", key=_key)
+            await has(here, "taken", 3)
+        await asyncio.to_thread(pair.follow)
+        pair.cut()
+        may["a1"].set()
+        await has(here, "parked", 1)
+        await asyncio.to_thread(pair.fail_over)
+        may["b"].set()
+        if not together:
+            await written(here, "a2", key=_key)
+        await until(lambda: "a2" in done)
+        assert done.index("a1") < done.index("a2")

@@ -45,6 +45,7 @@ class InstanceService:
         self._clock = clock
         self._in_flight = in_flight
         self._freed = source.freed = freed
+        source.known = lambda: {delivery.token for delivery in in_flight()}
         self._name = settings.owner or default_name()
         self._alone = role == "single"  # until it has looked: whatever is claimed here is a former run's
         self.presence = source.pulse = Presence(

@@ -18,26 +18,27 @@ class Wish(NamedTuple):
 
 
 def wish(settings: Settings, mine: Collection[int], peers: Sequence[Instance], me: int, name: str) -> Wish:
-    """By `shard_assignment`: a fair share of any, those that this process wins over its peers, or those configured."""
+    """By `shard_assignment`: a fair share of any, those that this process wins over its peers, or those configured.
+    `peers` by age, the oldest first."""
     if settings.shard_assignment == "leases":
         share = fair_share(settings.shards, [peer.id for peer in peers], me)
         return Wish(share - len(mine), None, set(sorted(mine)[share:]))
     if settings.static_shards is not None:
         wanted = set(shard_numbers(settings.static_shards, settings.shards))
     else:
-        everybody = {(peer.name, peer.id) for peer in peers} | {(name, me)}
+        everybody = list(dict.fromkeys([*((peer.name, peer.id) for peer in peers), (name, me)]))
         wanted = {shard for shard in range(settings.shards) if _winner(shard, everybody) == (name, me)}
     missing = wanted.difference(mine)
     return Wish(len(missing), sorted(missing), set(mine) - wanted)
 
 
-def _winner(shard: int, processes: set[tuple[str, int]]) -> tuple[str, int]:
+def _winner(shard: int, processes: Sequence[tuple[str, int]]) -> tuple[str, int]:
     """By name, so that a process that comes back gets its shards back. Of two with one name the younger: the other is
     most likely what a crash left behind."""
-    return max(processes, key=lambda process: (rendezvous(shard, process[0]), process[1]))
+    return max(enumerate(processes), key=lambda aged: (rendezvous(shard, aged[1][0]), aged[0]))[1]
 
 
 def fair_share(shards: int, instances: list[int], me: int) -> int:
     """How many shards `me` may own: all live instances' shares add up to the whole, the oldest get the odd ones."""
-    ranked = sorted({*instances, me})
+    ranked = list(dict.fromkeys([*instances, me]))
     return math.floor(shards / len(ranked)) + (1 if ranked.index(me) < shards % len(ranked) else 0)

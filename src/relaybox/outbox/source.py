@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Literal, assert_never
+from typing import Literal, TypeVar, assert_never
 
 from ..clock import Clock
 from ..codec import JSON_CODEC, Codec
@@ -32,8 +32,9 @@ from ..store.spi import (
     Turn,
 )
 
+T = TypeVar("T")
 NOBODY = Observers()
-REMEMBERED = 1000  # claims
+REMEMBERED = 1000  # claims, besides those that are here
 NEVER = {-1}  # no event has this number
 
 
@@ -57,10 +58,15 @@ class OutboxSource:
         self._observers = observers
         self._free: Sequence[KeyLease] = ()  # leases that end with what is settled or released now
         self._tx = not store.capabilities.single_statement
-        # Of each claim, what is not known to have left it: whatever settles all of that settles the claim.
+        # Of each claim, what is not known to have left it: if all of that is done, the claim is settled whole.
         self._left: dict[int, set[int]] = {}
+        self._most = REMEMBERED
+        # But not one of which something left undone: a fail-over may forget that, and it would be settled as well.
+        self._undone: set[int] = set()
+        self.known: Callable[[], Collection[int]] = tuple  # tokens of what is here; set by the instance service
         self._claim_tx = self._tx
         self._codec: Codec = getattr(store, "codec", JSON_CODEC)  # not every store keeps one
+        self._failures = self._compared = 0  # of statements: after one the database may be another's, and know less
         self.owner = 0
         self.pulse: Pulse = Alive()  # set by the instance service
         self.doubtful: list[Claim] = []  # asked for, no reply: the database may have made them
@@ -81,7 +87,8 @@ class OutboxSource:
         claim = self.new_claim()
         ends = self._clock.monotonic() + claim.lease.total_seconds()
         self.doubtful.append(claim)
-        rows = await self._db.run(self._pick(claim, limit, past), tx=self._claim_tx)
+        failures = self._failures
+        rows = await self._run(self._pick(claim, limit, past), tx=self._claim_tx)
         if claim.owner != self.owner:  # declared dead meanwhile: the claim is nobody's and stays in doubt
             return []
         self._claimed(claim, rows)
@@ -92,6 +99,7 @@ class OutboxSource:
         ]
         kept = await self._kept(claimed)
         self.doubtful.clear()  # not before: what the engine does not learn of must be given back
+        self._compared = failures
         return kept
 
     async def _kept(self, claimed: list[Delivery]) -> list[Delivery]:
@@ -111,17 +119,22 @@ class OutboxSource:
         """For sources that remember what they have."""
 
     def _remember(self, claim: Claim, rows: Sequence[Claimed]) -> None:
+        if len(self._left) > self._most:  # those that others took over would stay for ever
+            known = self.known()
+            self._left = {token: left for token, left in self._left.items() if token in known}
+            self._undone &= self._left.keys()
+            self._most = REMEMBERED + 2 * len(self._left)
         if rows and self._store.capabilities.whole_claims:
             self._left[claim.token] = {row[0] for row, _, _ in rows}
-            if len(self._left) > REMEMBERED:  # those that others took over would stay for ever
-                del self._left[next(iter(self._left))]
 
-    def _out(self, parts: Mapping[int, set[int]]) -> None:
+    def _out(self, parts: Mapping[int, set[int]], undone: Iterable[Delivery]) -> None:
+        self._undone.update([delivery.token for delivery in undone if delivery.token in self._left])
         for token, seqs in parts.items():
             if token in self._left:
                 self._left[token] -= seqs
                 if not self._left[token]:
                     del self._left[token]
+                    self._undone.discard(token)
 
     async def verify(self, deliveries: Sequence[Delivery]) -> set[int]:
         return await self._db.run(self._store.verify(_held(deliveries)), tx=False)
@@ -130,8 +143,8 @@ class OutboxSource:
         parts = _by_claim(delivery for delivery, _ in outcomes)
         settlement = self._settlement(outcomes, parts)
         settle = self._store.settle(settlement, self._clock.database_now())
-        lost = await self._db.run(settle, tx=self._tx or _several(settlement))
-        self._out(parts)
+        lost = await self._run(settle, tx=self._tx or _several(settlement))
+        self._out(parts, [delivery for delivery, outcome in outcomes if outcome is not DONE])
         return lost
 
     def _settlement(self, outcomes: Sequence[Settled], parts: Mapping[int, set[int]]) -> Settlement:
@@ -140,7 +153,10 @@ class OutboxSource:
         dead: list[Death] = []
         unlucky = any(outcome is not DONE for _, outcome in outcomes)
         fine = _by_claim(delivery for delivery, outcome in outcomes if outcome is DONE) if unlucky else parts
-        whole = {token: len(seqs) for token, seqs in fine.items() if self._left.get(token, NEVER) <= seqs}
+        left, undone = self._left, self._undone
+        whole = {
+            token: len(seqs) for token, seqs in fine.items() if left.get(token, NEVER) <= seqs and token not in undone
+        }
         for delivery, outcome in outcomes if unlucky or len(whole) < len(parts) else ():
             if outcome is DONE and delivery.token in whole:
                 continue
@@ -161,12 +177,19 @@ class OutboxSource:
 
     async def release(self, deliveries: Sequence[Delivery]) -> None:
         parts = _by_claim(deliveries)
-        await self._db.run(self._store.release(_held(deliveries), self._clock.database_now(), self._free))
-        self._out(parts)
+        await self._run(self._store.release(_held(deliveries), self._clock.database_now(), self._free))
+        self._out(parts, deliveries)
 
     async def renew(self, deliveries: Sequence[Delivery]) -> set[int]:
         renewal = self._store.renew(_held(deliveries), self._settings.lease, self._clock.database_now())
-        return await self._db.run(renewal, tx=self._tx)
+        return await self._run(renewal, tx=self._tx)
+
+    async def _run(self, op: Op[T], *, tx: bool = True) -> T:
+        try:
+            return await self._db.run(op, tx=tx)
+        except Exception:
+            self._failures += 1
+            raise
 
     async def oldest(self) -> timedelta:
         return await self._db.run(self._store.oldest(self._clock.database_now()), tx=False)
@@ -197,8 +220,15 @@ class OrderedSource(OutboxSource):
     def _pick(self, claim: Claim, limit: int, past: Collection[str]) -> Op[list[Claimed]]:
         limit, now = min(limit, self._settings.shard_rows), self._clock.database_now()
         full = frozenset(map(key_hash, past))
-        leaving = frozenset(self.leaving)
-        return self._store.claim_ordered(claim, limit, self._settings.shards, now, self._turn, full, leaving)
+        leaving, shards = frozenset(self.leaving), self._settings.shards
+        return self._store.claim_ordered(claim, limit, shards, now, self._turn, full, leaving, self._titles())
+
+    def _titles(self) -> Collection[int] | None:
+        """What the database should know as claimed by us. After a fail-over that forgot a settle it has more: what was
+        to be tried again, or was given back, must come before what follows it."""
+        if self._store.capabilities.whole_claims:
+            return list(self._left)
+        return self.known() if self._failures != self._compared else None
 
     async def claim(self, limit: int, past: Collection[str] = ()) -> list[Delivery]:
         async with self.claiming:

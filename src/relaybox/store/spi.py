@@ -228,8 +228,10 @@ class OutboxStore(Protocol):
         turn: Turn | None = None,
         full: Collection[int] = (),
         leaving: Collection[int] = (),
+        known: Collection[int] | None = None,
     ) -> Op[list[Claimed]]:
-        """Nothing of the keys whose hashes are in `full`, nor of the shards that are `leaving`."""
+        """Nothing of the keys whose hashes are in `full`, nor of the shards that are `leaving`. `known`: the tokens of
+        the owner's claims. What it has under others is given back first."""
         ...
 
     def claim_keys(

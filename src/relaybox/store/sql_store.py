@@ -5,6 +5,7 @@ Values pass through `to_time`/`from_time` and `pairs`, the two things the dialec
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from operator import itemgetter
@@ -175,10 +176,12 @@ class SqlOutboxStore(MigrationOps):
     def register(self, name: str, role: str, ttl: timedelta, now: datetime | None) -> Op[int]:
         if not 0 < len(name) <= 128:
             raise ConfigError(f"expected the owner name to have 1 to 128 characters, got {len(name)}")
-        result = yield self.sql["outbox.instance.register"].bind(
-            name=name, role=role, ttl=ttl.total_seconds(), now=self.to_time(now)
-        )
-        return int(result.rows[0][0])
+        while True:  # by chance, not by counting: after a fail-over that forgot us the next one would get our number
+            id, at = 1 + secrets.randbelow(2**31 - 1), self.to_time(now)
+            register = self.sql["outbox.instance.register"]
+            result = yield register.bind(id=id, name=name, role=role, ttl=ttl.total_seconds(), now=at)
+            if result.count:
+                return id
 
     def beat(self, instance: int, ttl: timedelta, now: datetime | None) -> Op[bool]:
         result = yield self.sql["outbox.instance.beat"].bind(

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from ..errors import ConfigError, UnreadableRow
+from ..errors import UnreadableRow
 from ..event import Event
 from ..ids import key_hash
 from ..op import Op, Result
@@ -189,6 +189,7 @@ class SteppedOutboxStore(SqlOutboxStore):
         turn: Turn | None = None,
         full: Collection[int] = (),
         leaving: Collection[int] = (),
+        known: Collection[int] | None = None,
     ) -> Op[list[Claimed]]:
         if limit < 1:
             return []
@@ -196,6 +197,8 @@ class SteppedOutboxStore(SqlOutboxStore):
         owned = yield self.sql["outbox.claim.shards"].bind(owner=claim.owner, now=at)
         if not owned.rows:
             return []
+        if known is not None:
+            yield self.sql["outbox.claim.estranged"].bind(owner=claim.owner, known=self.numbers(list(known)), now=at)
         mine = [row[0] for row in owned.rows if row[0] not in leaving]
         if not mine:
             return []
@@ -315,15 +318,6 @@ class SteppedOutboxStore(SqlOutboxStore):
         return result.count
 
     # -- instances and shards -----------------------------------------------------------------------
-
-    def register(self, name: str, role: str, ttl: timedelta, now: datetime | None) -> Op[int]:
-        if not 0 < len(name) <= 128:
-            raise ConfigError(f"expected the owner name to have 1 to 128 characters, got {len(name)}")
-        yield self.sql["outbox.instance.register"].bind(
-            name=name, role=role, ttl=ttl.total_seconds(), now=self.to_time(now)
-        )
-        result = yield self.sql["outbox.instance.registered"].bind()
-        return int(result.rows[0][0])
 
     def retire(self, instance: int, now: datetime | None) -> Op[int]:
         """Sign off: whatever is still claimed under this instance is free at once."""

@@ -12,7 +12,7 @@ in production (the database's clock decides) and ops never begin, commit or roll
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from importlib import import_module
@@ -222,6 +222,7 @@ class RangeSettlement(NamedTuple):
     returned: Sequence[tuple[Range, Sequence[int]]] = ()
     parkings: Sequence[tuple[int, Parking]] = ()  # (token of its range, event)
     parked: Sequence[ParkedOutcome] = ()
+    known: Collection[int] = ()  # tokens of what else the member has: what failed may lie behind it
 
     def is_one_statement(self, topic: TopicRow) -> bool:
         """For which nothing has to be begun: whole ranges are done, and the topic keeps no marks."""
@@ -450,10 +451,12 @@ class TopicStore(CompletionStore, QueueGroupStore, UpkeepStore, Protocol):
         pages: Pages | None = None,
         target: int | None = None,
         most: int | None = None,
+        known: Collection[int] | None = None,
     ) -> Op[Taken]:
         """Places for this member, `events` at most in each and `most` in all (one range that was left behind is given
         in any case): those that others left behind first, then what is unread, up to tick `target` or the newest. An
-        ordered group gives a shard to one member at a time; each gets its fair share. Needs a transaction."""
+        ordered group gives a shard to one member at a time; each gets its fair share. `known`: the tokens of what the
+        member has; whatever else is in its name was left behind. Needs a transaction."""
         ...
 
     def read(self, topic: TopicRow, places: Sequence[Place], limit: int) -> Op[list[list[Row]]]:

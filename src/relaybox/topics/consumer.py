@@ -197,18 +197,21 @@ class _Pull:
         """After a claim whose reply was lost we may hold what we do not know of: it is given back before we take what
         comes behind it."""
         if self._doubtful:
-            known = [token for batch in self._open for token in batch.tokens]
             topic = self._known()
             if topic.topic.tracking == "rows":
-                yield from commit(self._store.abandon_rows(topic, self._me, known, self._now))
+                yield from commit(self._store.abandon_rows(topic, self._me, self._tokens, self._now))
             else:
-                yield from commit(self._store.abandon(group, self._me, known, self._now))
+                yield from commit(self._store.abandon(group, self._me, self._tokens, self._now))
         self._doubtful = True
         found = yield from commit(self._take(group, most, visibility))
         self._doubtful = False
         found.batch.since = self._clock.monotonic()
         found.batch.until = found.batch.since + visibility.total_seconds()  # not before the database's
         return found
+
+    @property
+    def _tokens(self) -> list[int]:
+        return [token for batch in self._open for token in batch.tokens]
 
     def _known(self) -> TopicRow:
         assert self._topic is not None
@@ -225,7 +228,15 @@ class _Pull:
         while room > most * ENOUGH:
             ranges = min(ranges, room)
             taken = yield from self._store.claim(
-                topic, group, self._me, events=room // ranges, ranges=ranges, most=room, lease=visibility, now=now
+                topic,
+                group,
+                self._me,
+                events=room // ranges,
+                ranges=ranges,
+                most=room,
+                lease=visibility,
+                now=now,
+                known=self._tokens + [page.range.token for page in pages],
             )
             tick, at_the_end = taken.tick, not taken.behind
             held |= taken.held  # also what another consumer has finished since: ours of that key wait in this batch
@@ -264,7 +275,7 @@ class _Pull:
         if not batch.open:
             return
         topic, group = yield from self._seats()
-        settlement = batch.settlement(group, done, failed or {}, self._retry)
+        settlement = batch.settlement(group, done, failed or {}, self._retry)._replace(known=self._tokens)
         was_doubtful, batch.doubtful = batch.doubtful, True
         try:
             settle = self._store.settle(topic, group, settlement, self._now)

@@ -112,6 +112,7 @@ class TopicSource:
                 now=self._clock.database_now(),
                 pages=self._reads,
                 target=self._goal,
+                known=self.known(),
             )
         )
         self._doubtful = False

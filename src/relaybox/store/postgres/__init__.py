@@ -27,6 +27,7 @@ from ..sql_store import lane_key
 COPY_FROM = 200
 BATCH = 500  # events per waiting batch
 SPREAD = 2.0  # seconds over which the events of an expired claim come back
+NOTHING_STRANGE: Mapping[str, Any] = {"owner": None, "known": None}
 
 COLUMN_TYPES = {
     "seq": "int8",
@@ -185,12 +186,14 @@ class PostgresStore(KeyedOutboxStore):
         turn: Turn | None = None,
         full: Collection[int] = (),
         leaving: Collection[int] = (),
+        known: Collection[int] | None = None,
     ) -> Op[list[Claimed]]:
         """Batches and expired claims become single rows first, and without jitter: order decides here."""
         turn = turn or Turn()
-        values = {**self._claim(claim, limit, now), "shards": shards, "leaving": list(leaving)}
+        strange = {"owner": claim.owner, "known": None if known is None else list(known)}
+        values = {**self._claim(claim, limit, now), **strange, "shards": shards, "leaving": list(leaving)}
         claimed = yield from self._shard_rows(claim, values, turn, full)
-        if not claimed and (yield from self._expire((), now, ordered=True)):
+        if not claimed and (yield from self._expire((), now, ordered=True, strange=strange)):
             claimed = yield from self._shard_rows(claim, values, turn, full)
         return claimed
 
@@ -252,7 +255,13 @@ class PostgresStore(KeyedOutboxStore):
             yield self.sql["outbox.lease.free"].bind(keys=list(keys), tokens=list(tokens))
 
     def _expire(
-        self, owners: Sequence[int], now: datetime | None, *, ordered: bool = False, orphans: bool = False
+        self,
+        owners: Sequence[int],
+        now: datetime | None,
+        *,
+        ordered: bool = False,
+        orphans: bool = False,
+        strange: Mapping[str, Any] = NOTHING_STRANGE,
     ) -> Op[int]:
         result = yield self.sql["outbox.claim.expired"].bind(
             owners=list(owners),
@@ -260,6 +269,7 @@ class PostgresStore(KeyedOutboxStore):
             waiting=ordered,
             orphans=orphans,
             spread=0.0 if ordered or now is not None else SPREAD,
+            **strange,
         )
         return result.count
 

@@ -1,9 +1,6 @@
 -- name: outbox.instance.register -> count
-INSERT INTO {instance} (name, role, started_at, expires_at)
-VALUES (:name, :role, {clock}, {clock} + INTERVAL :ttl SECOND)
-
--- name: outbox.instance.registered -> rows
-SELECT last_insert_id()
+INSERT IGNORE INTO {instance} (id, name, role, started_at, expires_at)
+VALUES (:id, :name, :role, {clock}, {clock} + INTERVAL :ttl SECOND)
 
 -- name: outbox.instance.beat -> count
 -- Zero rows: somebody declared us dead. Our claims are gone; register anew. (Counts rows found, not rows
@@ -33,7 +30,7 @@ UPDATE {pending} SET due = {clock}, token = NULL, owner = NULL, claimed_at = NUL
 WHERE owner IS NOT NULL AND JSON_CONTAINS(:owners, CAST(owner AS char))
 
 -- name: outbox.instance.live -> rows
-SELECT id, name, role, started_at, expires_at, note FROM {instance} WHERE expires_at >= {clock} ORDER BY id
+SELECT id, name, role, started_at, expires_at, note FROM {instance} WHERE expires_at >= {clock} ORDER BY started_at, id
 
 -- name: outbox.shard.count -> rows
 SELECT count(*) FROM {shard} WHERE shard < :shards

@@ -53,7 +53,7 @@ SELECT cardinality(items), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
 -- due: a row that was given back is due later than its successors and must still go before them. So is one that was
 -- written before the clock was set back: what waits for no time (`since`) is not compared with the clock. While a batch
 -- waits or a claim has expired, nothing is claimed: it may hold earlier events of the same keys and must become
--- single rows first (outbox.claim.expired). Nor while somebody has leased keys (another strategy), or keys are
+-- single rows first (outbox.claim.expired). So must a claim that its owner does not know of. Nor while somebody has leased keys (another strategy), or keys are
 -- held: the last row says so in its second column, and outbox.keys.turn claims then. FOR SHARE on the shard rows makes a
 -- take-over wait for this claim, so it will see and free it; the rows themselves need no lock, they are deleted at once.
 WITH clock AS MATERIALIZED (
@@ -67,7 +67,8 @@ picked AS MATERIALIZED (
     AND (p.key_hash >> 32) % :shards = ANY(ARRAY(SELECT shard FROM mine))
     AND NOT EXISTS (SELECT 1 FROM {hold})
     AND NOT EXISTS (SELECT 1 FROM {lease})
-    AND NOT EXISTS (SELECT 1 FROM {claim} WHERE until <= (SELECT now FROM clock) OR owner IS NULL)
+    AND NOT EXISTS (SELECT 1 FROM {claim} WHERE until <= (SELECT now FROM clock) OR owner IS NULL
+                    OR (owner = :owner AND token <> ALL(:known::bigint[])))
   ORDER BY p.seq
   LIMIT :limit),
 gone AS (
@@ -128,7 +129,8 @@ SELECT e.seq, coalesce(:now, clock_timestamp()), {hash}(coalesce(e.aggregate_id,
 FROM gone, unnest(gone.items) AS item JOIN {event} e ON e.seq = item / 65536
 
 -- name: outbox.claim.expired -> count
--- Claims whose lease ended or whose owner is gone (with :orphans also one who claimed after he was declared dead),
+-- Claims whose lease ended or whose owner is gone (with :orphans also one who claimed after he was declared dead), those
+-- of :owner that are not :known to it (a fail-over forgot that they were settled),
 -- and with :waiting batches nobody claimed yet, become single rows. One remover each (SKIP LOCKED), and with the
 -- claim goes the token, so a zombie can settle nothing. :spread seconds of jitter keep what was claimed before
 -- apart from its neighbours: should one of them kill its worker, the others get away. Not where delivery is ordered
@@ -139,6 +141,7 @@ WITH gone AS (
     WHERE (until <= (SELECT coalesce(:now, clock_timestamp())) AND owner IS NOT NULL)
        OR (owner IS NULL AND :waiting)
        OR owner = ANY(:owners::integer[])
+       OR (owner = :owner AND token <> ALL(:known::bigint[]))
        OR (:orphans AND owner IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {instance} i WHERE i.id = owner))
     FOR UPDATE SKIP LOCKED)
   RETURNING items, coalesce(since, claimed_at, until) AS since)

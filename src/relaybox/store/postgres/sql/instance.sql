@@ -1,8 +1,8 @@
--- name: outbox.instance.register -> rows
-INSERT INTO {instance} (name, role, started_at, expires_at)
-VALUES (:name, :role, coalesce(:now, clock_timestamp()),
+-- name: outbox.instance.register -> count
+INSERT INTO {instance} (id, name, role, started_at, expires_at) OVERRIDING SYSTEM VALUE
+VALUES (:id, :name, :role, coalesce(:now, clock_timestamp()),
         coalesce(:now, clock_timestamp()) + make_interval(secs => :ttl::float8))
-RETURNING id
+ON CONFLICT (id) DO NOTHING
 
 -- name: outbox.instance.beat -> count
 -- Zero rows: somebody declared us dead. Our claims are gone; register anew.
@@ -29,7 +29,7 @@ RETURNING id
 
 -- name: outbox.instance.live -> rows
 SELECT id, name, role, started_at, expires_at, note FROM {instance}
-WHERE expires_at >= coalesce(:now, clock_timestamp()) ORDER BY id
+WHERE expires_at >= coalesce(:now, clock_timestamp()) ORDER BY started_at, id
 
 -- name: outbox.shard.seed -> count
 INSERT INTO {shard} (shard) SELECT generate_series(0, :shards - 1) ON CONFLICT DO NOTHING

@@ -113,7 +113,8 @@ picked AS MATERIALIZED (
     ORDER BY p.seq LIMIT :share::integer) r
   WHERE w.key_hash <> ALL(:full::bigint[])
     AND (w.key_hash >> 32) % :shards = ANY(ARRAY(SELECT shard FROM mine))
-    AND NOT EXISTS (SELECT 1 FROM {claim} WHERE until <= (SELECT now FROM clock) OR owner IS NULL)
+    AND NOT EXISTS (SELECT 1 FROM {claim} WHERE until <= (SELECT now FROM clock) OR owner IS NULL
+                    OR (owner = :owner AND token <> ALL(:known::bigint[])))
     AND NOT EXISTS (SELECT 1 FROM {lease})
   LIMIT :limit),
 gone AS (

@@ -7,7 +7,7 @@ time is split into parked events, so that one that ends its process ends alone i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from operator import itemgetter
@@ -56,12 +56,13 @@ class _Known(NamedTuple):
 
 
 class _Wish(NamedTuple):
-    """How much a claim may give: events in a range, ranges, events in all; and up to which tick."""
+    """How much a claim may give (events in a range, ranges, events in all), up to which tick, and what is here."""
 
     events: int
     ranges: int
     most: int
     target: int | None
+    known: Collection[int] | None  # tokens
 
 
 class _Wanted(NamedTuple):
@@ -91,13 +92,14 @@ class RangeOps(ParkedOps):
         pages: Pages | None = None,
         target: int | None = None,
         most: int | None = None,
+        known: Collection[int] | None = None,
     ) -> Op[Taken]:
         """Four statements when there is something, one when there is nothing. Shards that turned out to have nothing
         are behind us then, so the next ones are tried. Not in one transaction with a settle: the commit does not wait
         for the disk."""
         if topic.topic.tracking == "rows":
             return Taken([], 0, behind=True)  # all of it comes from claim_parked
-        wish = _Wish(events, ranges, LAST if most is None else most, target)
+        wish = _Wish(events, ranges, LAST if most is None else most, target, known)
         taken = Taken([], 0)
         for _ in range(topic.topic.shards):
             taken, ended = yield from self._claim(topic, group, member, wish, lease, now, pages)
@@ -138,7 +140,7 @@ class RangeOps(ParkedOps):
         group = replace(group, since=since and self.from_time(since), first=first)  # a seek may have changed them
         if not alive:
             return Taken([], tick, behind=behind > 0, state=state, alive=False), 0
-        known = [_known(row) for row in looked.rows if row[6] is not None]
+        known = [_known(row, member, wish.known) for row in looked.rows if row[6] is not None]
         fair = -(-shards // members)
         left, free = _choose(cursors, known, member, fair if group.ordered else shards, wish, group.ordered)
         retaken = (yield from self._retake(group, left, member, lease, now)) if left else []
@@ -327,6 +329,7 @@ class RangeOps(ParkedOps):
         """Whatever belongs to a token that is gone is left out: somebody else has it."""
         if topic.topic.tracking == "rows":
             return (yield from self.settle_rows(topic, settlement.parked, now))
+        settlement = yield from self._in_turn(group, settlement, now)
         given = [*settlement.finished, *settlement.returned]
         ours: set[int] = set()
         if settlement.finished:
@@ -345,6 +348,26 @@ class RangeOps(ParkedOps):
             waiting = {parking.event.seq for parking in parkings if parking.state != "dead"}
             yield from self.complete(topic, group, sorted(ended - waiting | settled.ended), now)
         return len(given) - len(ours) + settled.lost
+
+    def _in_turn(self, group: GroupRow, settlement: RangeSettlement, now: datetime | None) -> Op[RangeSettlement]:
+        """What is parked may be tried at once, so everything before it must be settled, or known to the member. A
+        fail-over may forget a settle: what lies behind is given back then, and delivered again in its turn."""
+        if not group.ordered or not settlement.parkings:
+            return settlement
+        tokens = sorted({token for token, _ in settlement.parkings})
+        before = [*settlement.known, *(range.token for range, _ in settlement.finished)]
+        found = yield self.sql["topic.range.early"].bind(tokens=tokens, before=before)
+        early = {row[0] for row in found.rows}
+        if not early:
+            return settlement
+        failed = {parking.event.seq for token, parking in settlement.parkings if token in early}
+        again = [pair for pair in (*settlement.finished, *settlement.returned) if pair[0].token in early]
+        return settlement._replace(
+            finished=[pair for pair in settlement.finished if pair[0].token not in early],
+            returned=[pair for pair in settlement.returned if pair[0].token not in early]
+            + [(range, [seq for seq in seqs if seq not in failed]) for range, seqs in again],
+            parkings=[pair for pair in settlement.parkings if pair[0] not in early],
+        )
 
     def _give_back(self, ranges: Sequence[tuple[int, frozenset[int]]], now: datetime | None) -> Op[set[int]]:
         result = yield self.sql["topic.range.give"].bind(
@@ -434,10 +457,12 @@ def _unread(cursor: _Cursor, target: int | None, tick: int) -> Place:
     return Place(cursor.shard, cursor.base, cursor.target, cursor.seq, LAST)
 
 
-def _known(row: Sequence[Any]) -> _Known:
+def _known(row: Sequence[Any], member: int, known: Collection[int] | None) -> _Known:
+    """What the member has and does not know of was left behind: a fail-over forgot that it was settled."""
     token, shard, base, target, after, upto, attempts, finished, until, owner, alive, events, number = row[6:19]
     place = Place(shard, base, target, after, upto)
     done = frozenset(finished or ())
+    alive = alive and (owner != member or known is None or token in known)
     return _Known(Range(token, place, attempts, done), until, owner, alive, events - len(done), number)
 
 

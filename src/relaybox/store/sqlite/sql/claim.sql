@@ -56,6 +56,11 @@ UPDATE {pending}
 SET due = {clock}, token = NULL, owner = NULL, claimed_at = NULL, attempts = max(attempts - 1, 0)
 WHERE token IN (SELECT value FROM json_each(:tokens))
 
+-- name: outbox.claim.estranged -> count
+-- What this owner has and does not know of: a crash may have forgotten that it was settled.
+UPDATE {pending} SET due = {clock}, token = NULL, owner = NULL, claimed_at = NULL
+WHERE owner = :owner AND token NOT IN (SELECT value FROM json_each(:known))
+
 -- name: outbox.claim.oldest -> rows
 -- Seconds since the oldest event became due that is not settled: it waits, or somebody has claimed it; NULL when there
 -- is none. Of those that wait the longest due one tells; the claimed ones are next in the same index, by the end of their

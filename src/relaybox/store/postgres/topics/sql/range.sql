@@ -129,6 +129,13 @@ FROM unnest(:tokens::bigint[], :range_shards::smallint[], :numbers::bigint[], :r
             :range_targets::bigint[], :afters::bigint[], :uptos::bigint[], :events::integer[])
      AS r(token, shard, n, base, target, after, upto, events)
 
+-- name: topic.range.early -> rows
+-- Which of these have another one of their shard before them than those in :before.
+SELECT r.token FROM {range} r
+WHERE r.token = ANY(:tokens::bigint[]) AND EXISTS (
+  SELECT 1 FROM {range} e
+  WHERE e.group_id = r.group_id AND e.shard = r.shard AND e.n < r.n AND e.token <> ALL(:before::bigint[]))
+
 -- name: topic.range.finish -> rows
 -- Whatever has another token by now is not ours to finish.
 DELETE FROM {range} WHERE token = ANY(:tokens::bigint[]) RETURNING token
