@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
+from typing import Any
 from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 import pytest_asyncio
+from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from relaybox.drivers import AsyncDatabase, open_async, open_sync
 from relaybox.errors import ConfigError, ConnectionLost, StoreBusy, StoreError
@@ -30,6 +33,11 @@ def one() -> Op[int]:
 
 def slow(seconds: float) -> Op[None]:
     yield Query("test.slow", f"SELECT pg_sleep({seconds})", "rows").bind()
+
+
+def napping(server: str, seconds: float) -> Op[None]:
+    text = f"SELECT {'pg_sleep' if server.startswith('postgres') else 'SLEEP'}({seconds})"
+    yield Query("test.slow", text, "rows").bind()
 
 
 def said(text: str) -> Op[int]:
@@ -94,6 +102,51 @@ async def test_one_silent_connection_is_enough_to_leave_all_idle_ones(
     assert await database.run(one(), tx=tx) == 1
     assert time.monotonic() - started < 2 * LIMIT
     assert not before & await warm(database)
+
+
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+async def test_the_limit_holds_for_an_engine(direct: str, gate: TcpGate, driver: str) -> None:
+    """psycopg itself waits for the word of the server when a statement is cancelled: its connection is cut."""
+    engine = create_async_engine(gate.through(direct).replace("://", f"+{driver}://", 1))
+    database = open_async(engine, timeout=LIMIT)
+    assert await database.run(one()) == 1
+    gate.strand()
+    started = time.monotonic()
+    with pytest.raises(ConnectionLost, match="database_timeout"):
+        await database.run(one())
+    assert time.monotonic() - started < LIMIT + 2.0
+    assert await database.run(one()) == 1
+    await database.close()
+    await engine.dispose()
+
+
+@pytest.mark.parametrize("tx", [True, False])
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("postgres-wheel", str),
+        ("mariadb", str),
+        ("postgres-wheel", lambda url: create_engine(url.replace("://", "+psycopg://", 1))),
+        ("mariadb", lambda url: create_engine(url.replace("://", "+pymysql://", 1))),
+    ],
+    ids=["psycopg", "pymysql", "engine on psycopg", "engine on pymysql"],
+)
+def test_the_limit_holds_in_threads(name: str, target: Callable[[str], Any], tx: bool) -> None:
+    direct = require(name, durable=False).create_database()
+    with TcpGate(urlsplit(direct).port or 0) as gate:
+        database = open_sync(target(gate.through(direct)), timeout=LIMIT)
+        assert database.run(one(), tx=tx) == 1
+        gate.strand()
+        started = time.monotonic()
+        with pytest.raises(ConnectionLost, match=r"did not answer within 0\.5 s \(database_timeout\)"):
+            database.run(one(), tx=tx)
+        assert LIMIT / 2 < time.monotonic() - started < LIMIT + 2.0
+        assert database.run(one(), tx=tx) == 1
+        database.within(PATIENCE).run(napping(name, 2 * LIMIT))
+        with database.connection(), database.connection(), database.connection(), database.connection():
+            with pytest.raises(StoreBusy, match=r"none of our 4 connections was free within 0\.5 s"):
+                database.run(one())
+        database.close()
 
 
 async def test_pools_of_the_same_address_learn_of_it(database: AsyncDatabase, direct: str, gate: TcpGate) -> None:

@@ -91,29 +91,36 @@ def _choose(url: Url, candidates: tuple[str, ...]) -> Any:
     raise missing
 
 
-def open_sync(target: Any, *, size: int = 4, timeout: float | None = None) -> Database:
+def open_sync(target: Any, *, size: int = 4, timeout: float | None = None, pause: float | None = None) -> Database:
     """A URL, or an object that gives connections: a SQLAlchemy engine, a Django alias.
 
     `timeout`: for services of ours. Seconds after which a database counts as away, and connections that are not shared
-    with whoever else has the target.
+    with whoever else has the target. `pause`: seconds that a session may be idle in a transaction, if not `timeout`.
     """
     if not isinstance(target, str):
-        return cast(Database, _borrowed(target, "borrow", size, timeout))
+        return cast(Database, _borrowed(target, "borrow", size, timeout, pause))
     url = parse(target)
     module = _choose(url, _SYNC[url.dialect])
-    connect = partial(module.connect, url.bare, timeout=timeout)
-    return Database(url.dialect, connect, size=url.pool_size(size), address=url.bare)
+    connect = partial(module.connect, url.bare, timeout=timeout, **_pause(url, pause))
+    return Database(url.dialect, connect, size=url.pool_size(size), timeout=timeout, address=url.bare)
 
 
-def open_async(target: Any, *, size: int = 4, timeout: float | None = None) -> AsyncDatabase:
+def _pause(url: Url, pause: float | None) -> dict[str, float]:
+    """SQLite has no sessions."""
+    return {} if pause is None or url.dialect == "sqlite" else {"pause": pause}
+
+
+def open_async(
+    target: Any, *, size: int = 4, timeout: float | None = None, pause: float | None = None
+) -> AsyncDatabase:
     if not isinstance(target, str):
-        return cast(AsyncDatabase, _borrowed(target, "aborrow", size, timeout))
+        return cast(AsyncDatabase, _borrowed(target, "aborrow", size, timeout, pause))
     url = parse(target)
     module = _choose(url, _ASYNC[url.dialect])
     listen = getattr(module, "listen", None)
     return AsyncDatabase(
         url.dialect,
-        partial(module.aconnect, url.bare, timeout=timeout),
+        partial(module.aconnect, url.bare, timeout=timeout, **_pause(url, pause)),
         size=url.pool_size(size),
         listen=partial(listen, url.bare, timeout=timeout) if listen else None,
         timeout=timeout,
@@ -121,12 +128,12 @@ def open_async(target: Any, *, size: int = 4, timeout: float | None = None) -> A
     )
 
 
-def _borrowed(target: Any, verb: str, size: int, timeout: float | None) -> Any:
+def _borrowed(target: Any, verb: str, *options: Any) -> Any:
     for base in type(target).__mro__:
         package = base.__module__.partition(".")[0]
         if package in _MODULES:
             borrow = getattr(import_module(_MODULES[package]), verb, None)
-            database = borrow(target, size, timeout) if borrow else None
+            database = borrow(target, *options) if borrow else None
             if database is not None:
                 return database
     raise ConfigError(

@@ -73,9 +73,18 @@ class AsyncmyConnection(Silent):
         with translated():
             await self.raw.ensure_closed()
 
+    def abort(self) -> None:
+        if (transport := _transport(self.raw)) is not None:
+            transport.abort()
+
     def broken(self) -> bool:
         """Closed by us, by a cancelled read, or by the server while it lay idle."""
         return not self.raw.connected or bool(getattr(self.raw, "_stream_broken", False))
+
+
+def _transport(raw: Any) -> Any:
+    """asyncmy before 0.2.12 has a writer."""
+    return getattr(raw, "_transport", None) or getattr(getattr(raw, "_writer", None), "transport", None)
 
 
 def wrap(handle: Any) -> AsyncmyConnection | None:
@@ -86,14 +95,13 @@ def wrap(handle: Any) -> AsyncmyConnection | None:
     return None
 
 
-async def aconnect(url: str, *, timeout: float | None = None) -> AsyncmyConnection:
+async def aconnect(url: str, *, timeout: float | None = None, pause: float | None = None) -> AsyncmyConnection:
     """FOUND_ROWS: an UPDATE answers how many rows it found; one that was right already is not missing."""
     with translated():
         raw: Any = await asyncmy.connect(**options(url), client_flag=FOUND_ROWS)
         try:
-            transport = getattr(raw, "_transport", None) or raw._writer.transport  # a writer before asyncmy 0.2.12
-            watch(transport.get_extra_info("socket"), libpq_options({}, timeout))
-            for setting in settings(timeout):
+            watch(_transport(raw).get_extra_info("socket"), libpq_options({}, timeout))
+            for setting in settings(timeout, pause):
                 await raw.query(setting)
         except BaseException:
             raw.close()

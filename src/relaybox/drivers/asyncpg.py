@@ -172,6 +172,10 @@ class AsyncpgConnection:
         with translated:
             await self.raw.close(timeout=5)
 
+    def abort(self) -> None:
+        with suppress(asyncpg.InterfaceError):  # it went back to its pool
+            self.raw.terminate()
+
     def broken(self) -> bool:
         return bool(self.raw.is_closed())
 
@@ -185,7 +189,9 @@ def wrap(handle: Any) -> AsyncpgConnection | None:
 _direct: set[str] = set()  # URLs that led to a server and not to a pooler, the last time
 
 
-async def aconnect(url: str, application: str = "relaybox", *, timeout: float | None = None) -> AsyncpgConnection:
+async def aconnect(
+    url: str, application: str = "relaybox", *, timeout: float | None = None, pause: float | None = None
+) -> AsyncpgConnection:
     with translated:
         if url not in _direct:
             raw, pooled = await _connected(url, application, timeout)
@@ -193,7 +199,7 @@ async def aconnect(url: str, application: str = "relaybox", *, timeout: float | 
                 return AsyncpgConnection(raw, pooled=True)
             await raw.close()
         _direct.discard(url)  # a pooler may refuse our settings: then the next attempt looks again
-        raw, pooled = await _connected(url, application, timeout, session(timeout))
+        raw, pooled = await _connected(url, application, timeout, session(timeout, pause))
         if pooled:
             raw.terminate()
             raise connection_lost("there is a pooler now where a server was; the next attempt knows")

@@ -21,7 +21,7 @@ from django.utils.connection import ConnectionProxy
 
 from ..errors import ConfigError, StoreError, UnsupportedByEngine
 from ..op import Copy, Result, Statement
-from .layers import BEGIN, translate_cause
+from .layers import BEGIN, abort, translate_cause
 from .pool import AsyncDatabase, Database
 from .spi import Callback, Dialect
 
@@ -110,6 +110,10 @@ class DjangoHandle:
     def close(self) -> None:
         _not_ours()
 
+    def abort(self) -> None:
+        if self.raw.connection is not None:
+            abort(self.raw.connection)
+
     def broken(self) -> bool:
         return False
 
@@ -178,7 +182,7 @@ def _connect(alias: str) -> OwnDjangoConnection:
     return OwnDjangoConnection(raw)
 
 
-def borrow(target: Any, size: int, timeout: float | None = None) -> Database | None:
+def borrow(target: Any, size: int, timeout: float | None = None, pause: float | None = None) -> Database | None:
     """With psycopg 3 our own driver connects by Django's settings: its rows are binary and it has COPY."""
     wrapper = _wrapper(target)
     if wrapper is None:
@@ -186,17 +190,18 @@ def borrow(target: Any, size: int, timeout: float | None = None) -> Database | N
     if _has_psycopg3(wrapper):
         from .psycopg import connect
 
-        return Database("postgres", partial(connect, _conninfo(wrapper), timeout=timeout), size=size)
-    return Database(_dialect(wrapper), partial(_connect, wrapper.alias), size=size)
+        opened = partial(connect, _conninfo(wrapper), timeout=timeout, pause=pause)
+        return Database("postgres", opened, size=size, timeout=timeout)
+    return Database(_dialect(wrapper), partial(_connect, wrapper.alias), size=size, timeout=timeout)
 
 
-def aborrow(target: Any, size: int, timeout: float | None = None) -> AsyncDatabase | None:
+def aborrow(target: Any, size: int, timeout: float | None = None, pause: float | None = None) -> AsyncDatabase | None:
     wrapper = _wrapper(target)
     if wrapper is None:
         return None
     from . import open_async
 
-    return open_async(_url(wrapper), size=size, timeout=timeout)
+    return open_async(_url(wrapper), size=size, timeout=timeout, pause=pause)
 
 
 def _has_psycopg3(wrapper: Any) -> bool:

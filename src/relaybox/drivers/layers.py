@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import StoreError
+from ..errors import ConfigError, StoreError
+from . import wrap
 from .mysql_errors import translate_exception
 from .postgres_errors import connection_lost, translate_sqlstate
+from .sockets import cut
 from .spi import Dialect
 
 # How a transaction begins on an autocommit connection, whatever isolation its owner prefers: after we waited for a
@@ -17,6 +19,15 @@ BEGIN: dict[Dialect, tuple[str, ...]] = {
     "sqlite": ("BEGIN IMMEDIATE",),
     "mysql": ("SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "BEGIN"),
 }
+
+
+def abort(driver: Any) -> None:
+    """Cut the connection of the client library below; what none of our drivers knows is asked for its socket."""
+    try:
+        wrap(driver).abort()
+    except ConfigError:
+        if hasattr(driver, "fileno"):
+            cut(driver.fileno())
 
 
 def translate_cause(cause: Any, *, lost: bool) -> StoreError:

@@ -1,21 +1,48 @@
-"""Time limits of ops: as `asyncio.timeout`, at a quarter of its price. One timer looks after all that is under way."""
+"""Time limits of what waits for a database.
+
+In an event loop: as `asyncio.timeout`, at a quarter of its price; one timer looks after all that is under way. A client
+library that is cancelled may wait for the server's word, in vain where the network swallows it: a call that has not
+ended `GRACE` after its task was cancelled, by its limit or by anybody, loses its connection, and ends by that.
+
+In threads nobody can be cancelled: there the connection goes at once.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import math
+import threading
+import time
+from typing import Any, Protocol, Self
+
+from ..errors import ConnectionLost
+from ..forks import renew_after_fork
 
 LOOK = 0.05  # seconds between two looks
+GRACE = 1.0
+IDLE = 200  # looks at nothing after which the thread that looks ends
+
+
+class Abortable(Protocol):
+    def abort(self) -> None: ...
+
+
+def silent(seconds: float | None) -> ConnectionLost:
+    return ConnectionLost(
+        f"the database did not answer within {seconds or 0:g} s (database_timeout); the connection is given up"
+    )
 
 
 class Limited:
     """One op under way."""
 
-    __slots__ = ("cancelling", "expired", "task", "until")
+    __slots__ = ("cancelling", "connection", "cut", "expired", "task", "until")
 
-    def __init__(self, task: asyncio.Task[Any], until: float) -> None:
+    def __init__(self, task: asyncio.Task[Any], now: float, seconds: float, connection: Abortable | None) -> None:
         self.task = task
-        self.until = until
+        self.until = now + seconds
+        self.cut = now + GRACE
+        self.connection = connection
         self.cancelling = task.cancelling()  # by others, before
         self.expired = False
 
@@ -26,17 +53,21 @@ class Limits:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def enter(self, seconds: float) -> Limited:
+    def enter(self, seconds: float, connection: Abortable | None = None) -> Limited:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
         if loop is not self._loop:  # another one is over, with its timer and what was under way there
             self._loop, self._timer = loop, None
             self._under_way.clear()
-        limited = Limited(task, loop.time() + seconds)
+        limited = Limited(task, loop.time(), seconds, connection)
         self._under_way.add(limited)
         if self._timer is None:
             self._timer = loop.call_later(LOOK, self._look, loop)
         return limited
+
+    def within(self, seconds: float | None, connection: Abortable | None = None) -> _Within:
+        """The same as a `with` block. None: no limit, but what is cancelled ends."""
+        return _Within(self, seconds, connection)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         """A loop that stood still (a handler that computes, a frozen process) read no answers: that does not count."""
@@ -46,9 +77,14 @@ class Limits:
         for limited in self._under_way:
             if late > LOOK:
                 limited.until += late
+                limited.cut += late
             if limited.until <= now and not limited.expired:
                 limited.expired = True
                 limited.task.cancel()
+            if limited.task.cancelling() <= limited.cancelling:
+                limited.cut = now + GRACE
+            elif limited.cut <= now and limited.connection is not None:
+                limited.connection.abort()
         self._timer = loop.call_later(LOOK, self._look, loop) if self._under_way else None
 
     def missed(self, limited: Limited) -> bool:
@@ -59,3 +95,91 @@ class Limits:
         self._under_way.discard(limited)
         if limited.expired:
             limited.task.uncancel()
+
+
+class _Within:
+    __slots__ = ("_connection", "_limited", "_limits", "_seconds")
+
+    def __init__(self, limits: Limits, seconds: float | None, connection: Abortable | None) -> None:
+        self._limits = limits
+        self._seconds = seconds
+        self._connection = connection
+
+    def __enter__(self) -> None:
+        self._limited = self._limits.enter(math.inf if self._seconds is None else self._seconds, self._connection)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """An abort shows as an error of the connection, also where its cancellation was lost on the way."""
+        limited = self._limited
+        missed = error is not None and self._limits.missed(limited)
+        self._limits.leave(limited)
+        if missed:
+            raise silent(self._seconds) from error
+
+
+class Watched:
+    """A call of a thread under way: its connection is cut when its time is over."""
+
+    __slots__ = ("connection", "expired", "seconds", "until")
+
+    def __init__(self, seconds: float | None, connection: Abortable) -> None:
+        self.seconds = seconds
+        self.connection = connection
+        self.expired = False
+
+    def __enter__(self) -> Self:
+        if self.seconds is not None:
+            self.until = time.monotonic() + self.seconds
+            _watch.enter(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if self.seconds is not None:
+            _watch.leave(self)
+            if self.expired and isinstance(error, Exception):
+                raise silent(self.seconds) from error
+
+
+class _Watch:
+    """One thread looks after all calls, and ends when there are none."""
+
+    def __init__(self) -> None:
+        self.after_fork()
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
+        self._lock = threading.Lock()
+        self._under_way: set[Watched] = set()
+        self._thread: threading.Thread | None = None
+
+    def enter(self, call: Watched) -> None:
+        with self._lock:
+            self._under_way.add(call)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._look, name="relaybox-limits", daemon=True)
+                self._thread.start()
+
+    def leave(self, call: Watched) -> None:
+        with self._lock:
+            self._under_way.discard(call)
+
+    def _look(self) -> None:
+        idle, last = 0, time.monotonic()
+        while True:
+            time.sleep(LOOK)
+            with self._lock:
+                now = time.monotonic()
+                late, last = now - last - LOOK, now
+                idle = 0 if self._under_way else idle + 1
+                if idle > IDLE:
+                    self._thread = None
+                    return
+                for call in self._under_way:
+                    if late > LOOK:
+                        call.until += late
+                    if call.until <= now:
+                        call.expired = True
+                        call.connection.abort()
+
+
+_watch = _Watch()

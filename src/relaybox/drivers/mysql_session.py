@@ -18,10 +18,12 @@ _MODES = (
 )
 
 
-def settings(timeout: float | None) -> tuple[str, str]:
-    """With a limit of its ops, a session is never idle in a transaction: if it seems so, its client is cut off. MariaDB
-    then ends it, and lets go of what it has locked; MySQL has nothing like that."""
-    idle = "" if timeout is None else f" /*M!100300 , idle_transaction_timeout = {max(1, int(timeout))} */"
+def settings(timeout: float | None, pause: float | None) -> tuple[str, str]:
+    """With a limit of its ops, a session is never idle in a transaction (that of a handler no longer than `pause`): if
+    it seems so, its client is cut off. MariaDB then ends it, and lets go of what it has locked; MySQL has nothing like
+    that."""
+    longest = timeout if pause is None else pause
+    idle = "" if longest is None else f" /*M!100300 , idle_transaction_timeout = {max(1, int(longest))} */"
     return _LEVEL, _MODES + idle
 
 

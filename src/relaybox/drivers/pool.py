@@ -4,7 +4,7 @@ Every client library has a pool of its own with its own habits; relaybox needs a
 once and the same behaviour on all of them, so this is one small pool over the adapters. A forked child
 never touches its parent's sockets, and keeps what it inherits of them from ending as garbage.
 
-A pool of background services has a time limit: an op that has not ended by then (waiting for a connection, opening
+A pool of services of ours has a time limit: an op that has not ended by then (waiting for a connection, opening
 one and the commit included) loses its connection. With it go the idle ones to the same address, in this pool and in
 others: they are as suspect, and would be found out one by one. A network that swallows packets says nothing: only new
 connections show that the database is there.
@@ -16,15 +16,15 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 from weakref import WeakSet
 
 from ..errors import ConnectionLost, ServiceClosed, StoreBusy, StoreError
 from ..forks import FreshLock, renew_after_fork
 from ..op import Op, T, arun, run
-from .limits import Limits
-from .spi import AsyncConnection, AsyncRunner, Connection, Dialect
+from .limits import Limits, Watched, silent
+from .spi import AsyncConnection, AsyncRunner, Connection, Dialect, Runner
 
 log = logging.getLogger("relaybox")
 GOODBYE = 1.0  # seconds a database gets to take note of the end of a connection
@@ -51,13 +51,20 @@ class Database:
     """Sync: `run(op)` on a borrowed connection, inside a transaction unless told otherwise."""
 
     def __init__(
-        self, dialect: Dialect, connect: Callable[[], Connection], size: int = 4, *, address: object = None
+        self,
+        dialect: Dialect,
+        connect: Callable[[], Connection],
+        size: int = 4,
+        *,
+        timeout: float | None = None,
+        address: object = None,
     ) -> None:
         self.dialect = dialect
         self.address = address if address is not None else self
         self.doubted = False  # what is idle here may be dead: its network swallows packets
         self._connect = connect
-        self._size = size
+        self.size = size
+        self._timeout = timeout  # seconds for one op; None: no limit
         self._closed = False
         self.begin()
         _register(self)
@@ -70,25 +77,43 @@ class Database:
         """Also in a forked child: what its parent's threads hold of connections and locks nobody gives back here."""
         self.idle: list[Connection] = []
         self._lock = threading.Lock()
-        self.slots = threading.BoundedSemaphore(self._size)
+        self.slots = threading.BoundedSemaphore(self.size)
 
     def run(self, op: Op[T], *, tx: bool = True) -> T:
-        with self.connection() as connection:
-            if not tx:
-                return run(op, connection)
-            connection.begin()
-            try:
-                value = run(op, connection)
-            except BaseException:
-                _quietly(connection.rollback)
-                raise
-            connection.commit()
-            return value
+        return self.run_within(self._timeout, op, tx=tx)
 
-    def connection(self) -> AbstractContextManager[Connection]:
+    def within(self, seconds: float | None) -> Runner:
+        """The same connections with another limit."""
+        return _Within(self, seconds)
+
+    def run_within(self, seconds: float | None, op: Op[T], *, tx: bool) -> T:
+        """SQLite has a limit of its own."""
+        if self.dialect == "sqlite":
+            seconds = None
+        with self.connection(seconds) as connection:
+            watched = Watched(seconds, connection)
+            try:
+                with watched:
+                    if not tx:
+                        return run(op, connection)
+                    connection.begin()
+                    try:
+                        value = run(op, connection)
+                    except BaseException:
+                        _quietly(connection.rollback)
+                        raise
+                    connection.commit()
+                    return value
+            finally:
+                if watched.expired:  # in the last moment, perhaps: then it does not look broken
+                    _quietly(connection.close)
+                    _doubt(self.address)
+
+    def connection(self, seconds: float | None = None) -> AbstractContextManager[Connection]:
+        """Of which one is free within so many seconds."""
         if self._closed:
             raise ServiceClosed("this outbox is closed; make a new one")
-        return _Loan(self)
+        return _Loan(self, seconds)
 
     def take(self) -> Connection:
         if self.doubted:
@@ -136,7 +161,7 @@ class AsyncDatabase:
         self.address = address if address is not None else self
         self.doubted = False
         self._connect = connect
-        self._size = size
+        self.size = size
         self._timeout = timeout  # seconds for one op; None: no limit
         self._closed = False
         # listen(channel, ready, wake): LISTENs until cancelled or the connection breaks; None: cannot
@@ -151,7 +176,7 @@ class AsyncDatabase:
     def begin(self) -> None:
         """Also in a forked child: its parent's tasks hold connections and slots that nobody here gives back."""
         self.idle: list[AsyncConnection] = []
-        self.slots = asyncio.Semaphore(self._size)
+        self.slots = asyncio.Semaphore(self.size)
         self._limits = Limits()
         self._ending: set[asyncio.Future[None]] = set()
 
@@ -160,13 +185,15 @@ class AsyncDatabase:
 
     def within(self, seconds: float | None) -> AsyncRunner:
         """The same connections with another limit."""
-        return _Within(self, seconds)
+        return _AsyncWithin(self, seconds)
 
     async def run_within(self, seconds: float | None, op: Op[T], *, tx: bool) -> T:
         loan = self.connection()
         limited = self._limits.enter(seconds) if seconds is not None else None
         try:
             async with loan as connection:
+                if limited is not None:
+                    limited.connection = connection
                 if not tx:
                     return await arun(op, connection)
                 await connection.begin()
@@ -178,15 +205,13 @@ class AsyncDatabase:
                     raise
                 await connection.commit()
                 return value
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, ConnectionLost):  # lost: cut, as it went on in spite of its cancellation
             if limited is None or not self._limits.missed(limited):
                 raise
             if not loan.begun:
-                raise StoreBusy(f"none of our {self._size} connections was free within {seconds:g} s") from None
+                raise _busy(self.size, seconds) from None
             _doubt(self.address)
-            raise ConnectionLost(
-                f"the database did not answer within {seconds:g} s (database_timeout); the connection is given up"
-            ) from None
+            raise silent(seconds) from None
         finally:
             if limited is not None:
                 self._limits.leave(limited)
@@ -207,23 +232,18 @@ class AsyncDatabase:
 
     async def give_back(self, connection: AsyncConnection, *, suspect: bool) -> None:
         if self._closed or connection.broken() or (suspect and connection.in_transaction()):
-            await self.end(connection)
+            self.drop(connection)
         else:
             self.idle.append(connection)
 
-    async def end(self, connection: AsyncConnection) -> None:
-        """Close it. Nobody waits for that for ever: a database that swallows packets answers no good-bye either."""
-        await asyncio.wait([self.drop(connection)], timeout=GOODBYE)
+    def drop(self, connection: AsyncConnection) -> None:
+        """Close it without waiting for it: a database that swallows packets answers no good-bye either."""
+        self.ending(connection.close())
 
-    def drop(self, connection: AsyncConnection) -> asyncio.Future[None]:
-        """Close it without waiting for it."""
-        return self.ending(connection.close())
-
-    def ending(self, close: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
+    def ending(self, close: Coroutine[Any, Any, None]) -> None:
         ending = asyncio.ensure_future(close)
         self._ending.add(ending)
         ending.add_done_callback(self._ended)
-        return ending
 
     def distrust(self) -> None:
         self.doubted = False
@@ -240,42 +260,55 @@ class AsyncDatabase:
         self._closed = True
         self.distrust()
         if self._ending:
-            await asyncio.wait(self._ending, timeout=GOODBYE)
+            _, mute = await asyncio.wait(self._ending, timeout=GOODBYE)
+            for ending in mute:
+                ending.cancel()
+            if mute:
+                await asyncio.wait(mute, timeout=GOODBYE)
 
 
 class _Within:
     """A database with a limit of its own."""
 
+    def __init__(self, database: Database, seconds: float | None) -> None:
+        self.dialect = database.dialect
+        self.within = database.within
+        self.connection = database.connection
+        self.close = database.close
+        self._database = database
+        self._seconds = seconds
+
+    def run(self, op: Op[T], *, tx: bool = True) -> T:
+        return self._database.run_within(self._seconds, op, tx=tx)
+
+
+class _AsyncWithin:
     def __init__(self, database: AsyncDatabase, seconds: float | None) -> None:
         self.dialect = database.dialect
         self.listen = database.listen
+        self.within = database.within
+        self.connection = database.connection
+        self.close = database.close
         self._database = database
         self._seconds = seconds
 
     def run(self, op: Op[T], *, tx: bool = True) -> Coroutine[Any, Any, T]:
         return self._database.run_within(self._seconds, op, tx=tx)
 
-    def within(self, seconds: float | None) -> AsyncRunner:
-        return self._database.within(seconds)
-
-    def connection(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        return self._database.connection()
-
-    async def close(self) -> None:
-        await self._database.close()
-
 
 class _Loan:
     """A connection for a `with` block. Not a generator: every statement of ours pays for this."""
 
-    __slots__ = ("_connection", "_database", "_slots")
+    __slots__ = ("_connection", "_database", "_seconds", "_slots")
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, seconds: float | None) -> None:
         self._database = database
+        self._seconds = seconds
         self._slots = database.slots
 
     def __enter__(self) -> Connection:
-        self._slots.acquire()
+        if not self._slots.acquire(timeout=self._seconds):
+            raise _busy(self._database.size, self._seconds)
         try:
             self._connection = self._database.take()
         except BaseException:
@@ -327,6 +360,10 @@ class _AsyncLoan:
                 self._database.drop(self._connection)
         finally:
             self._slots.release()
+
+
+def _busy(size: int, seconds: float | None) -> StoreBusy:
+    return StoreBusy(f"none of our {size} connections was free within {seconds or 0:g} s")
 
 
 def _quietly(action: Callable[[], Any]) -> None:

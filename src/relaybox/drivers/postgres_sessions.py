@@ -30,9 +30,10 @@ OUR_SESSIONS = {
 }
 
 
-def session(timeout: float | None) -> dict[str, str]:
+def session(timeout: float | None, pause: float | None = None) -> dict[str, str]:
     """With a limit of its ops, a session is never idle in a transaction: if it seems so, its client is cut off, and
-    others wait for what it has locked."""
-    if timeout is None:
+    others wait for what it has locked. `pause`: a handler may be, for so long."""
+    longest = timeout if pause is None else pause
+    if longest is None:
         return OUR_SESSIONS
-    return {**OUR_SESSIONS, "idle_in_transaction_session_timeout": f"{max(1, int(timeout * 1000))}ms"}
+    return {**OUR_SESSIONS, "idle_in_transaction_session_timeout": f"{max(1, int(longest * 1000))}ms"}

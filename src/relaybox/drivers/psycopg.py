@@ -18,9 +18,10 @@ from psycopg.rows import tuple_row
 
 from ..errors import StoreError
 from ..op import Copy, Result, Statement
+from .limits import Watched
 from .postgres_errors import Translated, connection_lost, translate_sqlstate
 from .postgres_sessions import BEGIN, PULSE, session
-from .sockets import libpq_options
+from .sockets import CONNECT_SECONDS, cut, libpq_options
 from .spi import Dialect, Silent
 
 GOODBYE = 1.0  # seconds to tell a server that a statement is given up
@@ -55,6 +56,10 @@ class _Adapter(Silent):
 
     def broken(self) -> bool:
         return bool(self.raw.closed or self.raw.broken)
+
+    def abort(self) -> None:
+        with suppress(psycopg.Error):  # closed already
+            cut(self.raw.fileno())
 
     def _check_committable(self) -> None:
         """The server would answer COMMIT of a failed transaction with ROLLBACK and no error."""
@@ -217,23 +222,28 @@ def _options(url: str, application: str, timeout: float | None) -> dict[str, Any
 
 
 @lru_cache(16)
-def _session(timeout: float | None) -> bytes:
-    return "; ".join(f"SET {name} = '{value}'" for name, value in session(timeout).items()).encode()
+def _session(timeout: float | None, pause: float | None) -> bytes:
+    return "; ".join(f"SET {name} = '{value}'" for name, value in session(timeout, pause).items()).encode()
 
 
-def connect(url: str, application: str = "relaybox", *, timeout: float | None = None) -> PsycopgConnection:
+def connect(
+    url: str, application: str = "relaybox", *, timeout: float | None = None, pause: float | None = None
+) -> PsycopgConnection:
     with translated:
         raw = psycopg.connect(url, prepare_threshold=None, **_options(url, application, timeout))
-        row = raw.execute("SELECT pg_backend_pid()").fetchone()
         connection = PsycopgConnection(raw)
-        connection.pooled = row is None or _behind_pooler(raw, row[0])
-        if not connection.pooled:
-            raw.prepare_threshold = 3
-            raw.execute(_session(timeout))
+        with Watched(timeout or CONNECT_SECONDS, connection):
+            row = raw.execute("SELECT pg_backend_pid()").fetchone()
+            connection.pooled = row is None or _behind_pooler(raw, row[0])
+            if not connection.pooled:
+                raw.prepare_threshold = 3
+                raw.execute(_session(timeout, pause))
     return connection
 
 
-async def aconnect(url: str, application: str = "relaybox", *, timeout: float | None = None) -> AsyncPsycopgConnection:
+async def aconnect(
+    url: str, application: str = "relaybox", *, timeout: float | None = None, pause: float | None = None
+) -> AsyncPsycopgConnection:
     with translated:
         raw = await _Own.connect(url, prepare_threshold=None, **_options(url, application, timeout))
         row = await (await raw.execute("SELECT pg_backend_pid()")).fetchone()
@@ -241,7 +251,7 @@ async def aconnect(url: str, application: str = "relaybox", *, timeout: float | 
         connection.pooled = row is None or _behind_pooler(raw, row[0])
         if not connection.pooled:
             raw.prepare_threshold = 3
-            await raw.execute(_session(timeout))
+            await raw.execute(_session(timeout, pause))
     return connection
 
 

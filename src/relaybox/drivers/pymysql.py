@@ -12,9 +12,10 @@ from pymysql.cursors import Cursor
 
 from ..errors import StoreError, UnsupportedByEngine
 from ..op import Copy, Result, Statement
+from .limits import Watched
 from .mysql_errors import connection_lost, translate_exception, wrong_charset
 from .mysql_session import options, settings
-from .sockets import libpq_options, watch
+from .sockets import CONNECT_SECONDS, cut, libpq_options, watch
 from .spi import Dialect, Silent
 
 
@@ -71,6 +72,10 @@ class PymysqlConnection(Silent):
             if self.raw.open:
                 self.raw.close()
 
+    def abort(self) -> None:
+        if (there := self.raw._sock) is not None and there.fileno() >= 0:
+            cut(there.fileno())
+
     def broken(self) -> bool:
         return not self.raw.open
 
@@ -83,19 +88,20 @@ def wrap(handle: Any) -> PymysqlConnection | None:
     return None
 
 
-def connect(url: str, *, timeout: float | None = None) -> PymysqlConnection:
+def connect(url: str, *, timeout: float | None = None, pause: float | None = None) -> PymysqlConnection:
     """FOUND_ROWS: an UPDATE answers how many rows it found; one that was right already is not missing."""
-    limits = {} if timeout is None else {"read_timeout": timeout, "write_timeout": timeout}
     with translated():
         try:
-            raw = pymysql.connect(**options(url), **limits, client_flag=CLIENT.FOUND_ROWS)
+            raw = pymysql.connect(**options(url), client_flag=CLIENT.FOUND_ROWS)
         except RuntimeError as error:  # an authentication method that needs another package
             raise StoreError(f"PyMySQL cannot log in: {error}") from error
         try:
             watch(raw._sock, libpq_options({}, timeout))
-            for setting in settings(timeout):
-                raw.query(setting)
+            connection = PymysqlConnection(raw)
+            with Watched(timeout or CONNECT_SECONDS, connection):
+                for setting in settings(timeout, pause):
+                    raw.query(setting)
         except BaseException:
             raw.close()
             raise
-    return PymysqlConnection(raw)
+    return connection

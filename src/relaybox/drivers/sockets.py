@@ -54,6 +54,12 @@ def _number(name: str, value: str) -> int:
         raise ConfigError(f"expected {name} in the database URL to be a whole number, got {value[:20]!r}") from None
 
 
+def cut(descriptor: int) -> None:
+    """End a connection under a thread or a loop that waits for it: its next read finds the end of the stream."""
+    with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
+        connection.shutdown(socket.SHUT_RDWR)
+
+
 def watch(connection: socket.socket | None, options: Mapping[str, int]) -> None:
     """Set them where the kernel has them; a Unix socket needs none."""
     if connection is None or connection.family not in (socket.AF_INET, socket.AF_INET6):

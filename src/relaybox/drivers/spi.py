@@ -38,6 +38,11 @@ class Transaction(Protocol):
 
     def after_rollback(self, callback: Callback) -> bool: ...
 
+    def abort(self) -> None:
+        """Cut the connection, whatever waits for an answer on it: that ends with an error. Never waits itself; of a
+        synchronous connection, from any thread. Nothing to cut on SQLite."""
+        ...
+
 
 class Connection(Transaction, Protocol):
     is_async: ClassVar[Literal[False]]
@@ -82,6 +87,9 @@ class Silent:
     def after_rollback(self, callback: Callback) -> bool:
         return False
 
+    def abort(self) -> None:
+        """A file has nothing to cut."""
+
 
 Wake = Callable[[], None]
 
@@ -92,6 +100,11 @@ class Runner(Protocol):
     dialect: Dialect
 
     def run(self, op: Op[T], *, tx: bool = True) -> T: ...
+
+    def within(self, seconds: float | None) -> Runner:
+        """The same connections for ops that get so long; None: no limit. What has not ended by then raises
+        ConnectionLost."""
+        ...
 
     def connection(self) -> AbstractContextManager[Connection]: ...
 
@@ -104,10 +117,7 @@ class AsyncRunner(Protocol):
 
     async def run(self, op: Op[T], *, tx: bool = True) -> T: ...
 
-    def within(self, seconds: float | None) -> AsyncRunner:
-        """The same connections for ops that get so long; None: no limit. What has not ended by then raises
-        ConnectionLost."""
-        ...
+    def within(self, seconds: float | None) -> AsyncRunner: ...
 
     def connection(self) -> AbstractAsyncContextManager[AsyncConnection]: ...
 

@@ -21,7 +21,7 @@ from sqlalchemy.util import await_only, greenlet_spawn
 
 from ..errors import ConfigError, ConnectionLost, StoreBusy, StoreError
 from ..op import Copy, ParamStyle, Result, Statement
-from .layers import BEGIN, translate_cause
+from .layers import BEGIN, abort, translate_cause
 from .pool import AsyncDatabase, Database
 from .spi import AsyncConnection, Callback, Connection, Dialect
 from .sqlalchemy_hooks import Watch, mark_failed, watch
@@ -187,6 +187,11 @@ class _Handle:
             return None
         return watch(found)
 
+    def abort(self) -> None:
+        found = self._found()
+        if found is not None and not found.closed and not found.invalidated:
+            abort(found.connection.driver_connection)
+
     def broken(self) -> bool:
         found = self._found()
         return found is not None and (found.closed or found.invalidated)
@@ -330,17 +335,30 @@ def _speak(connection: sa.Connection, words: tuple[str, ...]) -> None:
 
 
 class BorrowedConnection(ConnectionHandle):
+    """In autocommit mode from its first use on: to make it so can be a word to the server, and that has a limit."""
+
     def __init__(self, raw: sa.Connection) -> None:
         super().__init__(raw)
-        self._begun = False
+        self._used = self._begun = False
 
     def in_transaction(self) -> bool:
         return self._begun
 
+    def execute(self, statement: Statement | Copy) -> Result:
+        with translated():
+            return _execute(self._ready(), statement)
+
+    def _ready(self) -> sa.Connection:
+        if not self._used:
+            self.raw.execution_options(isolation_level="AUTOCOMMIT")
+            self._used = True
+        return self.raw  # type: ignore[no-any-return]
+
     def begin(self) -> None:
         with translated():
+            ready = self._ready()
             self._begun = True
-            _speak(self.raw, BEGIN[self.dialect])
+            _speak(ready, BEGIN[self.dialect])
 
     def commit(self) -> None:
         self._end("COMMIT")
@@ -466,27 +484,27 @@ def _in_memory(engine: sa.Engine) -> bool:
     return engine.dialect.name == "sqlite" and engine.url.database in (None, "", ":memory:")
 
 
-def borrow(engine: Any, size: int, timeout: float | None = None) -> Database | None:
-    """An async engine cannot give sync connections: its address is opened with our own driver."""
+def borrow(engine: Any, size: int, timeout: float | None = None, pause: float | None = None) -> Database | None:
+    """An async engine cannot give sync connections: its address is opened with our own driver. The sessions of the
+    user's engine are as the user has set them: `pause` is for sessions of ours."""
     if isinstance(engine, sa_async.AsyncEngine):
         from . import open_sync
 
-        return open_sync(_url(engine.sync_engine), size=size, timeout=timeout)
+        return open_sync(_url(engine.sync_engine), size=size, timeout=timeout, pause=pause)
     if not isinstance(engine, sa.Engine):
         return None
     sibling = None if timeout is None or _in_memory(engine) else _sibling(engine)
-    autocommit = (sibling or engine).execution_options(isolation_level="AUTOCOMMIT")
     size = 1 if _in_memory(engine) else size
-    database = BorrowedDatabase(_dialect(engine), partial(_connect, autocommit), size=size)
+    database = BorrowedDatabase(_dialect(engine), partial(_connect, sibling or engine), size=size, timeout=timeout)
     database.sibling = sibling
     return database
 
 
-def aborrow(engine: Any, size: int, timeout: float | None = None) -> AsyncDatabase | None:
+def aborrow(engine: Any, size: int, timeout: float | None = None, pause: float | None = None) -> AsyncDatabase | None:
     if isinstance(engine, sa.Engine):
         from . import open_async
 
-        return open_async(_url(engine), size=size, timeout=timeout)
+        return open_async(_url(engine), size=size, timeout=timeout, pause=pause)
     if not isinstance(engine, sa_async.AsyncEngine):
         return None
     listen: Callable[[str, Callback, Callback], Awaitable[None]] | None = None

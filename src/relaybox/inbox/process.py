@@ -16,8 +16,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias
 
 from .. import faults
@@ -32,7 +33,7 @@ from ..store.inbox import InboxStore
 from ..store.inbox_order import Order
 from ..store.spi import Held
 from .source import Message
-from .transactions import AsyncFactory, RolledBack, SyncFactory, async_savepoint, ended, not_its_fault, savepoint
+from .transactions import AsyncFactory, Ours, RolledBack, SyncFactory, async_savepoint, ended, not_its_fault, savepoint
 
 log = logging.getLogger("relaybox")
 
@@ -127,7 +128,8 @@ def make_async(
                     await arun(marks.one(message), tx.connection)
                 failure: Exception | None = None
                 try:
-                    await handler(message.event, tx.handle)
+                    with tx.connection.handed_out():
+                        await handler(message.event, tx.handle)
                 except Exception as error:
                     failure = error
                 if ended(tx, failure):
@@ -155,7 +157,7 @@ def make_sync(
     def one(delivery: Delivery, call: _Call) -> None:
         message = _message(delivery)
         try:
-            with begin() as tx:
+            with begin() as tx, call.using(tx.connection):
                 with not_its_fault():
                     run(marks.one(message), tx.connection)
                 failure: Exception | None = None
@@ -174,7 +176,6 @@ def make_sync(
                     with not_its_fault():
                         run(marks.still(message), tx.connection)
                 faults.hit("settle.before")
-                call.check()
             faults.hit("settle.after")
         except TransactionEnded as error:
             told(message.event, error)
@@ -185,19 +186,39 @@ def make_sync(
         try:
             await threads.call(one, delivery, call)
         finally:
-            call.over = True
+            call.end()
 
     return threaded if batch == 1 else _SyncBatches(handler, begin, marks, threads, settings, batch)
 
 
 class _Call:
-    """A handler in a thread cannot be stopped; one that was given up must not commit when it comes back."""
+    """A handler in a thread cannot be stopped. One that is given up loses its connection: what waits for an answer
+    there ends, and nothing is committed when it comes back."""
 
-    over = False
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._connection: Ours | None = None
+        self._over = False
 
-    def check(self) -> None:
-        if self.over:
-            raise TimeoutError("the handler ran too long, or this process is stopping")
+    @contextmanager
+    def using(self, connection: Ours) -> Iterator[None]:
+        try:
+            self._set(connection)
+            yield
+        finally:
+            self._set(None)
+
+    def _set(self, connection: Ours | None) -> None:
+        with self._lock:
+            self._connection = connection
+            if self._over:
+                raise TimeoutError("the handler ran too long, or this process is stopping")
+
+    def end(self) -> None:
+        with self._lock:
+            self._over = True
+            if self._connection is not None:
+                self._connection.abort()
 
 
 class _Fates:
@@ -273,8 +294,9 @@ class _AsyncBatches(_Batches):
                         async with async_savepoint(tx):
                             with not_its_fault():
                                 await arun(marks.turn(message), tx.connection)
-                            async with asyncio.timeout(self._timeout):
-                                await self._handler(message.event, tx.handle)
+                            with tx.connection.handed_out():
+                                async with asyncio.timeout(self._timeout):
+                                    await self._handler(message.event, tx.handle)
                         fates.done.append(message)
                     except Exception as error:
                         if tx.connection.broken() or isinstance(error, (TransactionEnded, RolledBack)):
@@ -312,12 +334,12 @@ class _SyncBatches(_Batches):
         except TransactionEnded as error:
             fates.ended(error)
         finally:
-            call.over = True
+            call.end()
         fates.tell(batch)
 
     def _run(self, fates: _Fates, call: _Call) -> None:
         marks = self._marks
-        with self._begin() as tx:
+        with self._begin() as tx, call.using(tx.connection):
             with not_its_fault():
                 ours = run(marks.begin(fates.messages), tx.connection)
             for message in fates.to_do(ours):
@@ -334,7 +356,6 @@ class _SyncBatches(_Batches):
             with not_its_fault():
                 run(marks.end(fates.done), tx.connection)
             faults.hit("settle.before")
-            call.check()
         faults.hit("settle.after")
 
 

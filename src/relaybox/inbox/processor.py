@@ -159,18 +159,21 @@ class AsyncProcessor:
         stack.callback(self._running.discard, wake)
 
     def _make_handler(self, stack: AsyncExitStack, marks: Marks, settings: Settings) -> Handler | BatchHandler:
-        """Transactions have connections of their own: the engine must not wait for a handler."""
+        """Transactions have connections of their own: the engine must not wait for a handler. Should the network
+        swallow one, what it has locked is free soon after the handler's time."""
         session, size = self._options.get("session"), settings.worker_count
+        ours = settings.database_timeout.total_seconds()
+        pause = settings.handler_timeout.total_seconds() + ours if settings.handler_timeout else None
         last = self._store.last_word if self._batch == 1 else None  # a batch sees it by its savepoints
         if is_async(self._handler):
-            work = open_async(self._target, size=size)
+            work = open_async(self._target, size=size, pause=pause)
             stack.push_async_callback(work.close)
-            return make_async(self._handler, async_factory(session, work, last), marks, settings, self._batch)
+            return make_async(self._handler, async_factory(session, work, ours, last), marks, settings, self._batch)
         threads = ListenerThreads(size, self._observers)
-        database = open_sync(self._target, size=size + STRAYS)  # a handler that hangs keeps its connection
+        database = open_sync(self._target, size=size + STRAYS, pause=pause)  # a handler that hangs keeps its connection
         stack.callback(database.close)
         stack.callback(threads.close)
-        begin = sync_factory(session, database, last)
+        begin = sync_factory(session, database, ours, last)
         return make_sync(self._handler, begin, marks, threads, settings, self._batch)
 
     def _settings(self, plan: Plan) -> Settings:

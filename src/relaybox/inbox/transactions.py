@@ -9,11 +9,14 @@
                 yield django.db.connection
 
 What enters must commit when its block ends and roll back on an error: the mark goes into it.
+
+A network can fall silent. Every statement of ours, begin, commit and rollback with them, ends within
+`database_timeout`. The handler's own end with its time: its connection is cut then, and thrown away.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -25,6 +28,7 @@ from typing import Any, NamedTuple
 
 from ..drivers import wrap
 from ..drivers.layers import translate_cause
+from ..drivers.limits import Limits, Watched
 from ..drivers.spi import AsyncConnection, AsyncRunner, Connection, Runner
 from ..errors import (
     ConfigError,
@@ -36,7 +40,7 @@ from ..errors import (
     StoreFull,
     TransactionEnded,
 )
-from ..op import Query, Statement
+from ..op import Copy, Query, Result, Statement
 from ..store.inbox_claim import GONE
 
 _SAVEPOINT = Query("inbox.savepoint", "SAVEPOINT relaybox_inbox", "count")
@@ -48,17 +52,54 @@ class RolledBack(SinkUnavailable):
     """The database itself has ended a transaction: all of it is tried again."""
 
 
+class Ours:
+    """How we speak to a handler's transaction: each statement has `seconds`."""
+
+    def __init__(self, inner: Connection, seconds: float | None) -> None:
+        self.abort, self.broken, self.in_transaction = inner.abort, inner.broken, inner.in_transaction
+        self._inner = inner
+        self._seconds = None if inner.dialect == "sqlite" else seconds  # which is no network, and has its own
+
+    def execute(self, statement: Statement | Copy) -> Result:
+        with Watched(self._seconds, self._inner):
+            return self._inner.execute(statement)
+
+    def do(self, action: Callable[..., None], *args: Statement) -> None:
+        with Watched(self._seconds, self._inner):
+            action(*args)
+
+
+class AsyncOurs:
+    def __init__(self, inner: AsyncConnection, seconds: float | None, limits: Limits) -> None:
+        self.broken, self.in_transaction = inner.broken, inner.in_transaction
+        self._inner = inner
+        self._seconds = None if inner.dialect == "sqlite" else seconds
+        self._limits = limits
+
+    async def execute(self, statement: Statement | Copy) -> Result:
+        with self._limits.within(self._seconds, self._inner):
+            return await self._inner.execute(statement)
+
+    async def do(self, action: Callable[..., Awaitable[None]], *args: Statement) -> None:
+        with self._limits.within(self._seconds, self._inner):
+            await action(*args)
+
+    def handed_out(self) -> AbstractContextManager[None]:
+        """While the handler has it: one that is cancelled ends, also where it waits for an answer."""
+        return self._limits.within(None, self._inner)
+
+
 class Open(NamedTuple):
     """A transaction under way: how we speak to it, what the handler is given, and whether its commit looks for the
     mark."""
 
-    connection: Connection
+    connection: Ours
     handle: Any
     looks: bool = False
 
 
 class AsyncOpen(NamedTuple):
-    connection: AsyncConnection
+    connection: AsyncOurs
     handle: Any
     looks: bool = False
 
@@ -99,16 +140,17 @@ def by_the_server(error: BaseException | None) -> bool:
     return False
 
 
-def sync_factory(session: Any, db: Runner, last: Statement | None = None) -> SyncFactory:
+def sync_factory(session: Any, db: Runner, seconds: float, last: Statement | None = None) -> SyncFactory:
     if session is None:
-        return lambda: _own(db, last)
-    return lambda: _given(_begin(session), db.dialect)
+        return lambda: _own(db, seconds, last)
+    return lambda: _given(_begin(session), db.dialect, seconds)
 
 
-def async_factory(session: Any, db: AsyncRunner, last: Statement | None = None) -> AsyncFactory:
+def async_factory(session: Any, db: AsyncRunner, seconds: float, last: Statement | None = None) -> AsyncFactory:
+    limits = Limits()
     if session is None:
-        return lambda: _aown(db, last)
-    return lambda: _agiven(_begin(session), db.dialect)
+        return lambda: _aown(db, limits, seconds, last)
+    return lambda: _agiven(_begin(session), db.dialect, limits, seconds)
 
 
 def _begin(session: Any) -> Any:
@@ -122,26 +164,27 @@ def _begin(session: Any) -> Any:
 
 
 @contextmanager
-def _own(db: Runner, last: Statement | None) -> Iterator[Open]:
+def _own(db: Runner, seconds: float, last: Statement | None) -> Iterator[Open]:
     with _entered(db) as connection:
+        ours = Ours(connection, seconds)
         joined = last and getattr(connection, "commit_after", None)  # not a protocol: asking for one is slow
         with not_its_fault():
-            connection.begin()
+            ours.do(connection.begin)
         try:
-            yield Open(connection, connection.raw, joined is not None)
+            yield Open(ours, connection.raw, joined is not None)
         except BaseException:
             with suppress(StoreError):
-                connection.rollback()
+                ours.do(connection.rollback)
             raise
         try:
             with not_its_fault((StoreBusy,)):
-                if joined:
-                    joined(last)
+                if joined and last:
+                    ours.do(joined, last)
                 else:
-                    connection.commit()
+                    ours.do(connection.commit)
         except BaseException as error:
             with suppress(StoreError):
-                connection.rollback()
+                ours.do(connection.rollback)
             if isinstance(error, StoreError) and GONE in str(error):
                 raise TransactionEnded from error
             raise
@@ -162,65 +205,71 @@ def _entered(db: Runner) -> Iterator[Connection]:
 
 
 @asynccontextmanager
-async def _aown(db: AsyncRunner, last: Statement | None) -> AsyncIterator[AsyncOpen]:
-    async with _aentered(db) as connection:
+async def _aown(db: AsyncRunner, limits: Limits, seconds: float, last: Statement | None) -> AsyncIterator[AsyncOpen]:
+    """What is cancelled loses its connection, and the transaction with it."""
+    async with _aentered(db, limits, seconds) as connection:
+        ours = AsyncOurs(connection, seconds, limits)
         joined = last and getattr(connection, "commit_after", None)  # not a protocol: asking for one is slow
         with not_its_fault():
-            await connection.begin()
+            await ours.do(connection.begin)
         try:
-            yield AsyncOpen(connection, connection.raw, joined is not None)
-        except BaseException:
+            yield AsyncOpen(ours, connection.raw, joined is not None)
+        except Exception:
             with suppress(StoreError):
-                await connection.rollback()
+                await ours.do(connection.rollback)
             raise
         try:
             with not_its_fault((StoreBusy,)):
-                if joined:
-                    await joined(last)
+                if joined and last:
+                    await ours.do(joined, last)
                 else:
-                    await connection.commit()
-        except BaseException as error:
+                    await ours.do(connection.commit)
+        except Exception as error:
             with suppress(StoreError):
-                await connection.rollback()
+                await ours.do(connection.rollback)
             if isinstance(error, StoreError) and GONE in str(error):
                 raise TransactionEnded from error
             raise
 
 
 @asynccontextmanager
-async def _aentered(db: AsyncRunner) -> AsyncIterator[AsyncConnection]:
+async def _aentered(db: AsyncRunner, limits: Limits, seconds: float) -> AsyncIterator[AsyncConnection]:
     manager = db.connection()
-    with not_its_fault():
+    with not_its_fault(), limits.within(seconds):
         connection = await manager.__aenter__()
     try:
         yield connection
     except BaseException as error:
-        if not await manager.__aexit__(type(error), error, error.__traceback__):
-            raise
+        with limits.within(seconds, connection):
+            if not await manager.__aexit__(type(error), error, error.__traceback__):
+                raise
     else:
-        await manager.__aexit__(None, None, None)
+        with limits.within(seconds, connection):
+            await manager.__aexit__(None, None, None)
 
 
 @contextmanager
-def _given(manager: AbstractContextManager[Any], dialect: str) -> Iterator[Open]:
+def _given(manager: AbstractContextManager[Any], dialect: str, seconds: float) -> Iterator[Open]:
     if not hasattr(manager, "__enter__"):
         raise ConfigError(_not_a_transaction(manager, "synchronous"))
     with manager as handle:
         connection = _wrapped(handle, dialect)
         if connection.is_async:
             raise ConfigError(f"{type(handle).__qualname__} is an async handle; write an async handler for it")
-        yield Open(connection, handle)
+        yield Open(Ours(connection, seconds), handle)
 
 
 @asynccontextmanager
-async def _agiven(manager: AbstractAsyncContextManager[Any], dialect: str) -> AsyncIterator[AsyncOpen]:
+async def _agiven(
+    manager: AbstractAsyncContextManager[Any], dialect: str, limits: Limits, seconds: float
+) -> AsyncIterator[AsyncOpen]:
     if not hasattr(manager, "__aenter__"):
         raise ConfigError(_not_a_transaction(manager, "asynchronous"))
     async with manager as handle:
         connection = _wrapped(handle, dialect)
         if not connection.is_async:
             raise ConfigError(f"{type(handle).__qualname__} is a sync handle; write a plain function for it")
-        yield AsyncOpen(connection, handle)
+        yield AsyncOpen(AsyncOurs(connection, seconds, limits), handle)
 
 
 def _wrapped(handle: Any, dialect: str) -> Connection | AsyncConnection:

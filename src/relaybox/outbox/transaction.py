@@ -63,6 +63,9 @@ class _Manual:
     def broken(self) -> bool:
         return self._inner.broken()
 
+    def abort(self) -> None:
+        self._inner.abort()
+
     def ended(self, callbacks: list[Callback]) -> None:
         self._active = False
         for callback in callbacks:
