@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from ..clock import Clock
 from ..errors import StoreError
@@ -17,18 +18,16 @@ from ..runtime.work import Delivery
 from .source import OutboxSource
 
 
+@dataclass(eq=False)
 class HandOvers:
-    def __init__(
-        self, engine: DeliveryEngine, source: OutboxSource, clock: Clock, given_back: Callable[[], None]
-    ) -> None:
-        self._engine = engine
-        self._source = source
-        self._clock = clock
-        self._given_back = given_back
-        self._arrived: list[Delivery] = []
-        self._refused: list[Delivery] = []
-        self._task: asyncio.Task[None] | None = None
-        self._stopped = False
+    _engine: DeliveryEngine
+    _source: OutboxSource
+    _clock: Clock
+    _given_back: Callable[[], None]
+    _arrived: list[Delivery] = field(default_factory=list)
+    _refused: list[Delivery] = field(default_factory=list)
+    _task: asyncio.Task[None] | None = None
+    _stopped: bool = False
 
     def take(self, deliveries: Sequence[Delivery]) -> None:
         """What is more than the hot queue can have is refused before anything is asked."""

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from ..errors import ConfigError
 from ..event import GLOBAL, Named, name_of
+from ..runtime.threads import is_async
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -63,7 +64,7 @@ class Listeners:
                 f"a listener for {':'.join(key)!r} is registered already; one event has one listener. "
                 "Call several functions from it, or use different aggregate types"
             )
-        self._all[key] = Listener(function, _is_async(function), _takes_two(function))
+        self._all[key] = Listener(function, is_async(function), _takes_two(function))
 
     def find(self, aggregate_type: str, event_type: str) -> Listener | None:
         return self._all.get((aggregate_type, event_type))
@@ -77,12 +78,6 @@ class Listeners:
 
     def __len__(self) -> int:
         return len(self._all)
-
-
-def _is_async(function: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
-    )
 
 
 def _takes_two(function: Callable[..., Any]) -> bool:

@@ -199,7 +199,7 @@ class _Shared:
         elif notifier is not None:
             committed, unseen = (lambda _: notifier.soon()), notifier.later
         return Writer(
-            self.store,
+            store=self.store,
             clock=self._clock,
             observers=self._observers,
             hook=self._options.get("hook"),

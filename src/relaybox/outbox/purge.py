@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from datetime import datetime, timedelta
 
 from .. import faults
@@ -22,43 +23,35 @@ log = logging.getLogger("relaybox")
 Progress = Callable[[int], None]
 
 
+@dataclass(eq=False, slots=True)
 class PurgePlan:
     """The batches of one purge, as ops: each runs in a transaction of its own. Shared by sync and async."""
 
-    def __init__(
-        self,
-        store: OutboxStore,
-        now: datetime | None,
-        *,
-        retention: timedelta | None,
-        dead_retention: timedelta | None,
-        batch_size: int,
-        by_age: bool = False,
-    ) -> None:
-        self._store = store
-        self._now = now  # None: ask the database, whose clock dated the events
-        self._retention = retention
-        self._dead_retention = dead_retention
-        self._batch = batch_size
-        self._by_age = by_age
-        self._after = 0
+    store: OutboxStore
+    now: datetime | None  # None: ask the database, whose clock dated the events
+    _: KW_ONLY
+    retention: timedelta | None
+    dead_retention: timedelta | None
+    batch_size: int
+    by_age: bool = False
+    _after: int = 0
 
     def next_batch(self) -> Op[Purge] | None:
         """The next op to run, or None when everything old is gone. Tell `ran` what it answered."""
-        if self._retention is not None:
-            return self._finished(self._retention)
-        if self._dead_retention is not None:
-            return self._dead(self._dead_retention)
+        if self.retention is not None:
+            return self._finished(self.retention)
+        if self.dead_retention is not None:
+            return self._dead(self.dead_retention)
         return None
 
     def ran(self, batch: Purge) -> int:
         faults.hit("purge.after")
         self._after = batch.last
-        if batch.seen < self._batch:  # a short batch: this kind is exhausted
-            if self._retention is not None:
-                self._retention = None
+        if batch.seen < self.batch_size:  # a short batch: this kind is exhausted
+            if self.retention is not None:
+                self.retention = None
             else:
-                self._dead_retention = None
+                self.dead_retention = None
         return batch.gone
 
     def run(self, progress: Progress | None = None) -> Script[int]:
@@ -73,44 +66,37 @@ class PurgePlan:
 
     def _finished(self, age: timedelta) -> Op[Purge]:
         before = yield from self._ago(age)
-        if not self._by_age:
-            return (yield from self._store.purge_done(before, self._after, self._batch))
-        gone = yield from self._store.purge_age(before, self._batch)
+        if not self.by_age:
+            return (yield from self.store.purge_done(before, self._after, self.batch_size))
+        gone = yield from self.store.purge_age(before, self.batch_size)
         return Purge(gone, 0, gone)
 
     def _dead(self, age: timedelta) -> Op[Purge]:
         before = yield from self._ago(age)
-        gone = yield from self._store.purge_dead(before, self._batch)
+        gone = yield from self.store.purge_dead(before, self.batch_size)
         return Purge(gone, 0, gone)
 
     def _ago(self, age: timedelta) -> Op[datetime]:
         """The same moment for all batches of a purge."""
-        if self._now is None:
-            self._now = yield from self._store.time(None)
-        return self._now - age
+        if self.now is None:
+            self.now = yield from self.store.time(None)
+        return self.now - age
 
 
+@dataclass(eq=False)
 class PurgeService:
     """Runs a purge every `purge_interval`; errors are logged and the next run tries again."""
 
-    def __init__(
-        self,
-        db: AsyncRunner,
-        store: OutboxStore,
-        settings: Settings,
-        observers: Observers,
-        clock: Clock,
-        *,
-        by_age: bool = False,
-    ) -> None:
-        self._db = db
-        self._store = store
-        self._settings = settings
-        self._observers = observers
-        self._clock = clock
-        self._by_age = by_age
-        self._loops = Loops(observers, clock)
-        self._closed = False
+    _db: AsyncRunner
+    _store: OutboxStore
+    _settings: Settings
+    _observers: Observers
+    _clock: Clock
+    by_age: bool = False
+    _closed: bool = False
+
+    def __post_init__(self) -> None:
+        self._loops = Loops(self._observers, self._clock)
 
     def start(self) -> None:
         if self._closed:
@@ -133,7 +119,7 @@ class PurgeService:
             retention=settings.purge_retention,
             dead_retention=settings.purge_dead_retention,
             batch_size=settings.purge_batch_size,
-            by_age=self._by_age,
+            by_age=self.by_age,
         )
         total = await aplay(plan.run(), self._db, self._clock)
         if total:

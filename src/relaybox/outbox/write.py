@@ -78,39 +78,25 @@ class HandOver(NamedTuple):
     lease_end: float
 
 
+@dataclass(eq=False, slots=True, kw_only=True)
 class Writer:
-    def __init__(
-        self,
-        store: OutboxStore,
-        *,
-        clock: Clock,
-        observers: Observers,
-        hook: WriterHook | None = None,
-        contracts: Contracts | None = None,
-        claim: Callable[[], Claim | None] = lambda: None,
-        committed: Callable[[HandOver], None] | None = None,
-        unseen: Callable[[], None] | None = None,
-        plain: bool = False,
-        routes: Callable[[], Routes] | None = None,
-        notifier: Notifier | ThreadNotifier | None = None,
-    ) -> None:
-        self._store = store
-        self._clock = clock
-        self._observers = observers
-        self._hook = hook
-        self._contracts = contracts
-        self._claim = claim
-        self._committed = committed
-        self._unseen = unseen
-        self._plain = plain
-        self._routes = routes
-        self._notifier = notifier
+    store: OutboxStore
+    clock: Clock
+    observers: Observers
+    hook: WriterHook | None = None
+    contracts: Contracts | None = None
+    claim: Callable[[], Claim | None] = lambda: None
+    committed: Callable[[HandOver], None] | None = None
+    unseen: Callable[[], None] | None = None
+    plain: bool = False
+    routes: Callable[[], Routes] | None = None
+    notifier: Notifier | ThreadNotifier | None = None
 
     def connection(self, handle: Any) -> Connection | AsyncConnection:
         connection = wrap(handle)
-        if connection.dialect != self._store.dialect:
+        if connection.dialect != self.store.dialect:
             raise ConfigError(
-                f"this outbox is on {self._store.dialect}, the handle is a {connection.dialect} connection; "
+                f"this outbox is on {self.store.dialect}, the handle is a {connection.dialect} connection; "
                 "events must be written to the database of the business rows"
             )
         if not connection.in_transaction():
@@ -123,23 +109,23 @@ class Writer:
     def prepare(self, events: Sequence[Event], connection: Connection | AsyncConnection) -> Ticket | None:
         """None: a hook suppressed the write."""
         _check(events)
-        if self._hook is not None:
-            events = list(self._hook.before_write(events) or ())
+        if self.hook is not None:
+            events = list(self.hook.before_write(events) or ())
             _check(events)
         if not events:
             return None
-        if self._contracts is not None:
+        if self.contracts is not None:
             for event in events:
-                self._contracts.check(event)
+                self.contracts.check(event)
         topics = topics_of(events)
         routing = Routing(topics) if any(topics) else None
-        if routing is not None and self._routes is None:
+        if routing is not None and self.routes is None:
             raise UnsupportedByEngine(
-                f"topics are kept by PostgreSQL; on {self._store.dialect} write the event without a topic"
+                f"topics are kept by PostgreSQL; on {self.store.dialect} write the event without a topic"
             )
         # Only a handle that tells of its commit may claim: nobody else would hand the rows over.
-        claim = self._claim() if _tells(connection) else None
-        lease_end = self._clock.monotonic() + claim.lease.total_seconds() if claim is not None else 0.0
+        claim = self.claim() if _tells(connection) else None
+        lease_end = self.clock.monotonic() + claim.lease.total_seconds() if claim is not None else 0.0
         return Ticket(events, claim, lease_end, routing)
 
     def op(self, ticket: Ticket, connection: Connection | AsyncConnection) -> Op[list[int]]:
@@ -148,7 +134,7 @@ class Writer:
         return self._insert(ticket, connection)
 
     def _insert(self, ticket: Ticket, connection: Connection | AsyncConnection) -> Op[list[int]]:
-        now = self._clock.database_now()
+        now = self.clock.database_now()
         if ticket.routing is not None:
             return self._routed(ticket, ticket.routing, now, copy=connection.copy)
         return self._into_outbox(ticket.events, ticket.claim, now, copy=connection.copy)
@@ -156,17 +142,17 @@ class Writer:
     def _into_outbox(
         self, events: Sequence[Event], claim: Claim | None, now: datetime | None, *, copy: bool
     ) -> Op[list[int]]:
-        if self._plain:
-            return self._store.write_plain(events, now)
-        return self._store.write(events, claim, now, copy=copy)
+        if self.plain:
+            return self.store.write_plain(events, now)
+        return self.store.write(events, claim, now, copy=copy)
 
     def _routed(self, ticket: Ticket, routing: Routing, now: datetime | None, *, copy: bool) -> Op[list[int]]:
-        assert self._routes is not None
+        assert self.routes is not None
 
         def outbox(events: Sequence[Event]) -> Op[list[int]]:
             return self._into_outbox(events, ticket.claim, now, copy=copy)
 
-        seqs, routing.here = yield from self._routes().write(ticket.events, routing.topics, outbox, now, copy=copy)
+        seqs, routing.here = yield from self.routes().write(ticket.events, routing.topics, outbox, now, copy=copy)
         return seqs
 
     def _watched(self, ticket: Ticket, connection: Connection | AsyncConnection) -> Op[list[int]]:
@@ -177,24 +163,24 @@ class Writer:
 
     def finish(self, ticket: Ticket, seqs: Sequence[int], connection: Connection | AsyncConnection) -> list[str]:
         events = ticket.events
-        if self._hook is not None:
+        if self.hook is not None:
             self._call("after_write", events)
-        if self._observers:
-            self._observers(Written(len(events)))
+        if self.observers:
+            self.observers(Written(len(events)))
         routing = ticket.routing
         if routing is None:
             hand_over = HandOver(events, seqs, ticket.claim, ticket.lease_end)
         else:
             mine, numbers = [events[place] for place in routing.here], [seqs[place] for place in routing.here]
             hand_over = HandOver(mine, numbers, ticket.claim, ticket.lease_end)
-        notifier = self._notifier if routing is not None and len(routing.here) < len(events) else None
+        notifier = self.notifier if routing is not None and len(routing.here) < len(events) else None
         seen = (
-            self._hook is not None or self._committed is not None or notifier is not None
+            self.hook is not None or self.committed is not None or notifier is not None
         ) and connection.after_commit(lambda: self._after_commit(events, hand_over, notifier))
-        if self._hook is not None:
+        if self.hook is not None:
             connection.after_rollback(lambda: self._call("after_rollback", events))
-        if not seen and self._unseen is not None:
-            self._unseen()
+        if not seen and self.unseen is not None:
+            self.unseen()
         if not seen and notifier is not None:
             notifier.later()
         return [event.id for event in events]
@@ -204,8 +190,8 @@ class Writer:
     ) -> None:
         faults.hit("write.committed")
         try:
-            if self._committed is not None and hand_over.events:
-                self._committed(hand_over)
+            if self.committed is not None and hand_over.events:
+                self.committed(hand_over)
             if notifier is not None:
                 notifier.soon()
         except Exception:
@@ -213,12 +199,12 @@ class Writer:
         self._call("after_commit", events)
 
     def _call(self, name: str, events: Sequence[Event]) -> None:
-        if self._hook is None:
+        if self.hook is None:
             return
         try:
-            getattr(self._hook, name)(events)
+            getattr(self.hook, name)(events)
         except Exception:
-            log.exception("%s of %s failed", name, type(self._hook).__name__)
+            log.exception("%s of %s failed", name, type(self.hook).__name__)
 
 
 def _check(events: Sequence[Event]) -> None:

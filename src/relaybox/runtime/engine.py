@@ -48,7 +48,7 @@ class Engine(ABC, Generic[L]):
         self.poll_every = poller.every
         self.until_idle = poller.until_idle
         self._settler = Settler(pending, self._settle)
-        self._renewer = Renewer(held, self._renew, settings.lease, observers, clock)
+        self._renewer = Renewer(held, self._renew, settings.lease.total_seconds(), observers, clock)
         self._strays: list[L] = []  # no longer wanted here, perhaps still ours in the database
         self._may_claim = asyncio.Event()
         self._may_claim.set()
@@ -88,6 +88,10 @@ class Engine(ABC, Generic[L]):
             except Exception as error:
                 log.error("could not give back %d events; their leases will run out: %s", events, error)
             self._strays.clear()
+
+    @abstractmethod
+    def pause(self) -> None:
+        """Claim nothing more; what has not begun is given back."""
 
     def resume(self) -> None:
         self._may_claim.set()

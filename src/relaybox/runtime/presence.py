@@ -15,6 +15,7 @@ import random
 import secrets
 import socket
 from collections.abc import Awaitable, Callable
+from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from typing import Protocol
 
@@ -57,25 +58,19 @@ class Roll(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class Presence:
-    def __init__(
-        self,
-        roll: Roll,
-        ttl: timedelta,
-        observers: Observers,
-        clock: Clock,
-        *,
-        heard: Callable[[], None],
-        lost: Callable[[], None],
-    ) -> None:
-        """`heard`: a silence is over. `lost`: what is here may be another's."""
-        self.alive_until = math.inf  # after it we may have been declared dead
-        self._roll = roll
-        self._ttl = ttl
-        self._clock = clock
-        self._heard = heard
-        self._lost = lost
-        self._loops = Loops(observers, clock)
+    _roll: Roll
+    _ttl: timedelta
+    _observers: Observers
+    _clock: Clock
+    _: KW_ONLY
+    heard: Callable[[], None]  # a silence is over
+    lost: Callable[[], None]  # what is here may be another's
+    alive_until: float = math.inf  # after it we may have been declared dead
+
+    def __post_init__(self) -> None:
+        self._loops = Loops(self._observers, self._clock)
         self._beaten = asyncio.Event()
 
     @property
@@ -115,10 +110,10 @@ class Presence:
             self.alive_until = started + self._ttl.total_seconds()
         else:
             log.warning("this process was declared dead after a silence; its claims were given to others")
-            self._lost()
+            self.lost()
             await self._register()
         if was_silent:
-            self._heard()
+            self.heard()
         self._beaten.set()
 
     async def _tend(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from datetime import timedelta
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from .. import faults
@@ -21,22 +21,18 @@ class Leased(Protocol):
 L = TypeVar("L", bound=Leased)
 
 
+@dataclass(eq=False)
 class Renewer(Generic[L]):
-    def __init__(
-        self,
-        held: Callable[[], Iterable[L]],
-        renew: Callable[[Sequence[L], float], Awaitable[int]],
-        lease: timedelta,
-        observers: Observers,
-        clock: Clock,
-    ) -> None:
-        """`renew` moves on the ends of the leases that are still ours, marks the others and counts their events."""
-        self._held = held
-        self._renew = renew
-        self._lease = lease.total_seconds()
-        self._observers = observers
-        self._clock = clock
-        self.step = Every(self._lease / 3, self._renew_aging, clock)
+    """`renew` moves on the ends of the leases that are still ours, marks the others and counts their events."""
+
+    _held: Callable[[], Iterable[L]]
+    _renew: Callable[[Sequence[L], float], Awaitable[int]]
+    _lease: float
+    _observers: Observers
+    _clock: Clock
+
+    def __post_init__(self) -> None:
+        self.step = Every(self._lease / 3, self._renew_aging, self._clock)
 
     async def _renew_aging(self) -> None:
         started = self._clock.monotonic()

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
@@ -37,25 +38,18 @@ class Sleeper(Protocol):
     def poll_every(self, interval: timedelta) -> None: ...
 
 
+@dataclass(eq=False)
 class Ears:
     """Runs `listen(ready, wake)` for ever and sets the engine's poll interval to match."""
 
-    def __init__(
-        self,
-        engine: Sleeper,
-        listen: Listen | None,
-        fixed: timedelta | None,
-        observers: Observers,
-        clock: Clock,
-    ) -> None:
-        self._engine = engine
-        self._listen = listen
-        self._fixed = fixed
-        self._observers = observers
-        self._clock = clock
-        self._mode = ""
-        self._told: WakeUps | None = None
-        self._task: asyncio.Task[None] | None = None
+    _engine: Sleeper
+    _listen: Listen | None
+    _fixed: timedelta | None
+    _observers: Observers
+    _clock: Clock
+    _mode: str = ""
+    _told: WakeUps | None = None
+    _task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         if self._listen is None:
@@ -145,7 +139,18 @@ class Pace:
         self._silent_until = now + self.DEAF
 
 
-class Notifier:
+class _Asked:
+    def soon(self) -> None:
+        self._ask(Pace.SOON)
+
+    def later(self) -> None:
+        self._ask(Pace.LATER)
+
+    def _ask(self, delays: frozenset[float]) -> None:
+        raise NotImplementedError
+
+
+class Notifier(_Asked):
     """Tells other processes that something was committed: coalesced, from outside the writer's transaction."""
 
     def __init__(self, send: Callable[[], Awaitable[bool]]) -> None:
@@ -157,12 +162,6 @@ class Notifier:
         self._pace = Pace()
         self._task: asyncio.Task[None] | None = None
         self._asked = asyncio.Event()
-
-    def soon(self) -> None:
-        self._ask(Pace.SOON)
-
-    def later(self) -> None:
-        self._ask(Pace.LATER)
 
     def _ask(self, delays: frozenset[float]) -> None:
         running = self._task is not None and not self._task.done()
@@ -194,7 +193,7 @@ class Notifier:
         await cancelled(self._task)
 
 
-class ThreadNotifier:
+class ThreadNotifier(_Asked):
     """The same for processes without an event loop: one daemon thread, started by the first commit."""
 
     def __init__(self, send: Callable[[], bool]) -> None:
@@ -207,12 +206,6 @@ class ThreadNotifier:
         self._pace = Pace()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
-
-    def soon(self) -> None:
-        self._ask(Pace.SOON)
-
-    def later(self) -> None:
-        self._ask(Pace.LATER)
 
     def _ask(self, delays: frozenset[float]) -> None:
         if self._pace.asked(delays):

@@ -23,7 +23,7 @@ from ..op import Op
 from ..store.life import GroupState, Verb
 from ..store.topics import GroupOptions, GroupRow, Lag, MemberRow, Parked, ParkedState, TopicRow
 from .backfill import Backfill, Job, finish
-from .home import Home, in_its_cluster
+from .home import AtHome, Home, in_its_cluster
 from .start import StartFrom
 
 log = logging.getLogger("relaybox")
@@ -119,18 +119,8 @@ def _note(home: Home[Any], name: str, group: GroupRow, text: str) -> Script[None
     yield from tell(home, Alert(name, group.topic, group.name, f"by {home.who}: {text}"))
 
 
-class _Operator:
+class _Operator(AtHome):
     """What both twins do, as scripts."""
-
-    def __init__(self, home: Home[Any]) -> None:
-        self._home = home
-        self._db = home.db
-        self._clock = home.clock
-        self._store = home.store
-
-    @property
-    def _now(self) -> datetime | None:
-        return self._clock.database_now()
 
     def _find(self, topic: str, group: str) -> Script[tuple[TopicRow, GroupRow]]:
         known = yield from look(self._home.known(topic))

@@ -9,12 +9,13 @@ from typing import overload
 from ..errors import ConfigError, DeliveryError
 from ..event import Event
 from ..ids import key_hash
-from ..outcome import Dead, RetryAt
+from ..outcome import Dead, Outcome, RetryAt
 from ..retry import RetryPolicy
 from ..runtime.decide import decide
 from ..store.sql_store import lane_key
 from ..store.topics import GroupRow, ParkedEvent, ParkedOutcome, Parking, Range, RangeSettlement
 
+NOW = timedelta(0)
 Failures = Mapping[Event, BaseException | str]
 
 
@@ -84,17 +85,18 @@ class Batch(Sequence[Event]):
         returned: list[tuple[Range, Sequence[int]]] = []
         parkings: list[tuple[int, Parking]] = []
         for page in self.pages:
+            shard, attempts = page.range.place.shard, page.range.attempts
             leaving = [
-                self._parking(page, event, group, errors[event.seq], retry)
+                parking(event, shard, attempts, _decided(errors[event.seq], attempts, group, retry))
                 for event in page.shown
                 if event.seq in errors
             ]
-            leaving += [_behind(page, event) for event in page.held]
-            parkings += [(page.range.token, parking) for parking in leaving]
+            leaving += [parking(event, shard, 0, None) for event in page.held]
+            parkings += [(page.range.token, gone) for gone in leaving]
             ends = sorted(seq for event in page.shown if (seq := event.seq) is not None and seq in finished)
-            gone = [parking.event.seq for parking in leaving if parking.event.seq is not None]
-            complete = len(ends) + len(gone) == len(page.shown) + len(page.held)
-            (whole if complete else returned).append((page.range, sorted(ends + gone)))
+            left = [gone.event.seq for gone in leaving if gone.event.seq is not None]
+            complete = len(ends) + len(left) == len(page.shown) + len(page.held)
+            (whole if complete else returned).append((page.range, sorted(ends + left)))
         outcomes = [self._outcome(found, event, finished, errors, group, retry) for found, event in self.parked]
         return RangeSettlement(whole, returned, parkings, outcomes)
 
@@ -103,15 +105,6 @@ class Batch(Sequence[Event]):
         seqs = {seq for _, ends in (*settlement.finished, *settlement.returned) for seq in ends}
         seqs |= {one.seq for one in settlement.parked if one.delay is None and not one.dead}
         return seqs.difference(parking.event.seq or 0 for _, parking in settlement.parkings)
-
-    def _parking(self, page: Page, event: Event, group: GroupRow, error: BaseException, retry: RetryPolicy) -> Parking:
-        attempts = page.range.attempts
-        outcome = _decided(error, attempts, group, retry)
-        hashed, shard = key_hash(lane_key(event)), page.range.place.shard
-        if isinstance(outcome, RetryAt):
-            counted = attempts if outcome.counted else attempts - 1
-            return Parking(event, shard, hashed, "retry", counted, outcome.delay, outcome.error)
-        return Parking(event, shard, hashed, "dead", attempts, timedelta(0), outcome.error)
 
     def _outcome(
         self,
@@ -124,29 +117,42 @@ class Batch(Sequence[Event]):
     ) -> ParkedOutcome:
         assert event.seq is not None
         if event.seq in finished:
-            return ParkedOutcome(event.seq, found.token, None, None)
+            return parked_outcome(event.seq, found.token, None)
         if event.seq not in errors:
-            return ParkedOutcome(event.seq, found.token, timedelta(0), None, counted=False)
-        outcome = _decided(errors[event.seq], found.attempts, group, retry)
-        if isinstance(outcome, RetryAt):
-            return ParkedOutcome(event.seq, found.token, outcome.delay, outcome.error, counted=outcome.counted)
-        return ParkedOutcome(event.seq, found.token, None, outcome.error, dead=True)
+            return given_back(event.seq, found.token)
+        return parked_outcome(event.seq, found.token, _decided(errors[event.seq], found.attempts, group, retry))
 
 
-def _behind(page: Page, event: Event) -> Parking:
-    return Parking(event, page.range.place.shard, key_hash(lane_key(event)), "held", 0, timedelta(0), None)
+def parking(event: Event, shard: int, attempts: int, outcome: Outcome | None) -> Parking:
+    """How an event leaves its range. Without an outcome it waits behind an earlier one of its key."""
+    hashed = key_hash(lane_key(event))
+    match outcome:
+        case RetryAt(delay, error, counted):
+            return Parking(event, shard, hashed, "retry", attempts if counted else attempts - 1, delay, error)
+        case Dead(error):
+            return Parking(event, shard, hashed, "dead", attempts, NOW, error)
+        case _:
+            return Parking(event, shard, hashed, "held", 0, NOW, None)
 
 
-def _decided(error: BaseException, attempts: int, group: GroupRow, retry: RetryPolicy) -> RetryAt | Dead:
-    outcome = decide(
-        error,
-        attempts,
-        max_attempts=group.max_attempts,
-        retry=retry,
-        retry_for_ever=group.on_exhausted == "block",
-    )
-    assert isinstance(outcome, RetryAt | Dead)
-    return outcome
+def parked_outcome(seq: int, token: int, outcome: Outcome | None) -> ParkedOutcome:
+    """Of an event that was parked. Without an outcome it is done."""
+    match outcome:
+        case RetryAt(delay, error, counted):
+            return ParkedOutcome(seq, token, delay, error, counted=counted)
+        case Dead(error):
+            return ParkedOutcome(seq, token, None, error, dead=True)
+        case _:
+            return ParkedOutcome(seq, token, None, None)
+
+
+def given_back(seq: int, token: int) -> ParkedOutcome:
+    return ParkedOutcome(seq, token, NOW, None, counted=False)
+
+
+def _decided(error: BaseException, attempts: int, group: GroupRow, retry: RetryPolicy) -> Outcome:
+    for_ever = group.on_exhausted == "block"
+    return decide(error, attempts, max_attempts=group.max_attempts, retry=retry, retry_for_ever=for_ever)
 
 
 def _error(error: BaseException | str) -> BaseException:

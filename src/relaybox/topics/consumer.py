@@ -28,7 +28,7 @@ from ..store.topics import Beat, GroupRow, Lag, RangeSettlement, Start, TopicRow
 from .admin import PULLED, tell
 from .backfill import finish
 from .batch import Batch, Failures, Page
-from .home import Home
+from .home import AtHome, Home
 from .start import StartFrom
 
 log = logging.getLogger("relaybox")
@@ -45,14 +45,12 @@ class _Found(NamedTuple):
     at_the_end: bool
 
 
-class _Pull:
+class _Pull(AtHome):
     """What both twins do, as scripts."""
 
     def __init__(self, home: Home[Any], topic: str, group: str, name: str) -> None:
-        self._home = home
+        super().__init__(home)
         self._db = home.own
-        self._clock = home.clock
-        self._store = home.store
         self._topic_name = topic
         self._group_name = group
         self.name = name
@@ -68,10 +66,6 @@ class _Pull:
         self._ranges = 1  # to ask for: few where shards have much, many where each has little
         self._closed = False
         self.standstill: str | None = None  # why polls are given nothing, and what ends that
-
-    @property
-    def _now(self) -> datetime | None:
-        return self._clock.database_now()
 
     @property
     def _me(self) -> int:

@@ -7,13 +7,14 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from ..drivers.script import aplay
 from ..drivers.spi import AsyncRunner
 from ..errors import ConfigError, StoreError
 from ..outbox.node import Node
 from ..retry import RetryPolicy
+from ..runtime.engine import Engine
 from ..runtime.presence import default_name
 from ..runtime.range_workers import RangeBatchHandler, RangeHandler
 from ..runtime.ranges import RangeEngine
@@ -57,8 +58,75 @@ class Counts:
     filtered: int = 0
 
 
-class LogDelivery:
+class _Delivery:
+    """A member of the group, and the engine that works for it."""
+
+    engine: Engine[Any]
+    _membership: Membership
+
+    def __init__(
+        self,
+        home: Home[AsyncRunner],
+        row: GroupRow,
+        options: GroupOption,
+        cancelled: Callable[[], None],
+        mean: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self._home = home
+        self.row = row
+        self._settings = options.get("settings") or home.settings
+        self._name = options.get("instance") or self._settings.owner or default_name()
+        self._cancelled = cancelled
+        self._mean = mean  # seconds that the handler takes for an event; 0: not measured
+        self._counted = Counts()
+
+    def halt(self) -> None:
+        self.engine.halt()
+
+    async def until_idle(self) -> None:
+        await self.engine.until_idle()
+
+    def told(self, state: GroupState) -> None:
+        """How the group is. A paused or stalled one keeps its heartbeat and takes nothing."""
+        if state == "active":
+            self.engine.resume()
+        else:
+            self.engine.pause()
+
+    def turned(self, row: GroupRow) -> None:
+        """By this process: nobody has to ask how the group is."""
+        self.row = row
+        self.told(row.state)
+
+    def _say(self) -> None:
+        if self.row.standstill is not None:
+            log.warning("%s", self.row.standstill)
+
+    async def _leave(self) -> None:
+        self._count()
+        try:
+            await self._membership.leave()
+        except Exception as error:
+            log.error("could not sign off from group %s; this member will expire: %s", self.row.name, error)
+
+    @property
+    def counts(self) -> Counts:
+        raise NotImplementedError
+
+    def _count(self) -> None:
+        now, last = self.counts, self._counted
+        processed, failed = now.processed - last.processed, now.failed - last.failed
+        filtered = now.filtered - last.filtered
+        if now != last:
+            busy = self._mean() * (processed + failed - filtered)
+            self._membership.count(processed=processed, failed=failed, filtered=filtered, busy=busy)
+        self._counted = now
+
+
+class LogDelivery(_Delivery):
     """Membership, engine and ears."""
+
+    engine: RangeEngine
 
     def __init__(
         self,
@@ -73,30 +141,37 @@ class LogDelivery:
         filtered: Callable[[], int] = lambda: 0,
         mean: Callable[[], float],
     ) -> None:
-        self._home = home
+        super().__init__(home, row, options, cancelled, mean)
         self._topic = topic
-        self.row = row
         self._handler = handler
-        self._options = options
+        self._in_flight = options.get("in_flight") or topic.topic.fetch_batch * topic.topic.shards
         self._retry = retry
-        self._cancelled = cancelled
         self._filtered = filtered
-        self._mean = mean  # seconds that the handler takes for an event
-        self._counted = Counts()
         self._required = topic.topic.tracking not in ("bitmap", "acks")  # no open event is left to be told of the group
         self._looking: asyncio.Task[None] | None = None
         self._asked = False
-        settings = options.get("settings") or home.settings
         exhausted: OnExhausted = row.on_exhausted  # type: ignore[assignment]  # the table checks it
-        self._settings = replace(settings, max_attempts=row.max_attempts, on_exhausted=exhausted)
+        self._settings = replace(self._settings, max_attempts=row.max_attempts, on_exhausted=exhausted)
 
     async def start(self) -> None:
         home, settings = self._home, self._settings
-        name = self._options.get("instance") or settings.owner or default_name()
         self._membership = await home.heartbeats.join(
-            self.row, name, told=self._heard, lost=self._lost, alive=self._beat
+            self.row, self._name, told=self._heard, lost=self._lost, alive=self._beat
         )
-        self._source, self.engine = self._make(self._membership)
+        self._source = TopicSource(
+            home.own, home.store, home.reads, self._topic, self._membership, settings, home.clock, home.codec
+        )
+        self.engine = RangeEngine(
+            self._source,
+            self._handler,
+            settings,
+            self._retry,
+            home.observers,
+            home.clock,
+            range_events=self._topic.topic.fetch_batch,
+            capacity=self._in_flight,
+            eager=not callable(self._handler),
+        )
         listen = home.own.listen if settings.notify else None
         self._ears = Ears(
             self.engine,
@@ -108,31 +183,9 @@ class LogDelivery:
         self.engine.start()
         self.told(self._membership.state)
         self._ears.start()
-        if self.row.standstill is not None:
-            log.warning("%s", self.row.standstill)
+        self._say()
         if not self._required:
             self._look()
-
-    def _make(self, membership: Membership) -> tuple[TopicSource, RangeEngine]:
-        home, settings, config = self._home, self._settings, self._topic.topic
-        source = TopicSource(
-            home.own, home.store, home.reads, self._topic, membership, settings, home.clock, home.codec
-        )
-        engine = RangeEngine(
-            source,
-            self._handler,
-            settings,
-            self._retry,
-            home.observers,
-            home.clock,
-            range_events=config.fetch_batch,
-            capacity=self._options.get("in_flight") or config.fetch_batch * config.shards,
-            eager=not callable(self._handler),
-        )
-        return source, engine
-
-    def halt(self) -> None:
-        self.engine.halt()
 
     async def stop(self) -> None:
         """Ears, engine (drains and gives back), then sign off: each may still need the next."""
@@ -140,24 +193,8 @@ class LogDelivery:
         await self._ears.stop()
         await self.engine.stop()
         self._source.close()
-        self._count()
-        try:
-            await self._membership.leave()
-        except Exception as error:
-            log.error("could not sign off from group %s; this member will expire: %s", self.row.name, error)
+        await self._leave()
         await cancelled(self._looking)  # now nothing can make us look again
-
-    def told(self, state: GroupState) -> None:
-        """How the group is. A paused or stalled one keeps its heartbeat and takes nothing."""
-        if state == "active":
-            self.engine.resume()
-        else:
-            self.engine.pause()
-
-    def turned(self, row: GroupRow) -> None:
-        """By this process: nobody has to ask how the group is."""
-        self.row = row
-        self.told(row.state)
 
     def _heard(self, state: GroupState) -> None:
         self.told(state)
@@ -201,18 +238,6 @@ class LogDelivery:
             self._look()
         return True
 
-    def _count(self) -> None:
-        now, last = self.counts, self._counted
-        processed, failed, filtered = (
-            now.processed - last.processed,
-            now.failed - last.failed,
-            now.filtered - last.filtered,
-        )
-        if now != last:
-            busy = self._mean() * (processed + failed - filtered)
-            self._membership.count(processed=processed, failed=failed, filtered=filtered, busy=busy)
-        self._counted = now
-
     @property
     def counts(self) -> Counts:
         return Counts(self.engine.processed, self.engine.failed, self._filtered())
@@ -227,11 +252,8 @@ class LogDelivery:
         """Too long without a heartbeat: others may hold us for dead."""
         return self.engine.silent
 
-    async def until_idle(self) -> None:
-        await self.engine.until_idle()
 
-
-class RowDelivery:
+class RowDelivery(_Delivery):
     """A queue tracked by rows is an outbox of its own."""
 
     def __init__(
@@ -247,28 +269,24 @@ class RowDelivery:
     ) -> None:
         if options.get("batch") is not None:
             raise ConfigError(f"queue {topic.topic.name!r} is tracked by rows: handlers take one event; omit batch")
-        settings = options.get("settings") or home.settings
-        self._home = home
-        self.row = row
-        self._cancelled = cancelled
-        self._name = options.get("instance") or settings.owner or default_name()
+        super().__init__(home, row, options, cancelled)
         self._members = members
         self._processed = self._failed = 0
-        self._counted = Counts()
         self._node = Node(
             "ordered" if options.get("ordered") else "multi",
             home.own,
             open_store("postgres", home.store.tables.queue(topic.id), home.codec),
             self._handle,
             replace(
-                settings,
-                max_attempts=options.get("max_attempts") or settings.max_attempts,
-                on_exhausted=options.get("on_exhausted") or settings.on_exhausted,
+                self._settings,
+                max_attempts=options.get("max_attempts") or self._settings.max_attempts,
+                on_exhausted=options.get("on_exhausted") or self._settings.on_exhausted,
             ),
             observers=home.observers,
             clock=home.clock,
             retry=retry,
         )
+        self.engine = self._node.engine
 
     async def _handle(self, delivery: Delivery) -> None:
         try:
@@ -287,29 +305,11 @@ class RowDelivery:
         except BaseException:
             await self._membership.leave()
             raise
-        if self.row.standstill is not None:
-            log.warning("%s", self.row.standstill)
-
-    def halt(self) -> None:
-        self._node.halt()
+        self._say()
 
     async def stop(self) -> None:
         await self._node.stop()
-        self._beat()
-        try:
-            await self._membership.leave()
-        except Exception as error:
-            log.error("could not sign off from group %s; this member will expire: %s", self.row.name, error)
-
-    def told(self, state: GroupState) -> None:
-        if state == "active":
-            self._node.engine.resume()
-        else:
-            self._node.engine.pause()
-
-    def turned(self, row: GroupRow) -> None:
-        self.row = row
-        self.told(row.state)
+        await self._leave()
 
     def _heard(self, state: GroupState) -> None:
         self.row = replace(self.row, state=state)
@@ -318,18 +318,9 @@ class RowDelivery:
             self._cancelled()
 
     def _beat(self) -> bool:
-        now, last = self.counts, self._counted
-        self._membership.count(
-            processed=now.processed - last.processed,
-            failed=now.failed - last.failed,
-            filtered=now.filtered - last.filtered,
-        )
-        self._counted = now
+        self._count()
         return True
 
     @property
     def counts(self) -> Counts:
         return Counts(self._processed, self._failed, self._members.filtered)
-
-    async def until_idle(self) -> None:
-        await self._node.engine.until_idle()

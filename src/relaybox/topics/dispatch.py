@@ -20,7 +20,7 @@ from ..errors import BatchFailed, ConfigError, GroupError, Unroutable
 from ..event import Event
 from ..ids import key_hash
 from ..runtime.range_workers import RangeBatch
-from ..runtime.threads import ListenerThreads
+from ..runtime.threads import ListenerThreads, is_async
 
 log = logging.getLogger("relaybox")
 
@@ -80,8 +80,7 @@ class Member:
         self._payloads = payloads
         self._threads = threads
         self._arguments = _arguments(handler)
-        is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
-        self._function: Callable[..., Awaitable[Any]] = handler if is_async else self._in_thread(handler)
+        self._function: Callable[..., Awaitable[Any]] = handler if is_async(handler) else self._in_thread(handler)
         self.call = self._function if payloads is None else self._typed  # of one event; without a type nothing is added
 
     def _in_thread(self, handler: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from ..clock import Clock
@@ -90,3 +91,17 @@ class Home(Generic[R]):
         """Leave with every member that is still here."""
         while self._beats:
             await self._beats.pop().close()
+
+
+class AtHome:
+    """What both twins of an operator have: `look` and `commit` run on the outbox's connections."""
+
+    def __init__(self, home: Home[Any]) -> None:
+        self._home = home
+        self._db = home.db
+        self._clock = home.clock
+        self._store = home.store
+
+    @property
+    def _now(self) -> datetime | None:
+        return self._clock.database_now()

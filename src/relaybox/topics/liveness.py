@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -40,21 +41,21 @@ def _yes() -> bool:
     return True
 
 
+@dataclass(eq=False)
 class Membership:
     """One member of one group, as the database knows it."""
 
-    def __init__(
-        self, heartbeats: Heartbeats, group: GroupRow, name: str, told: Told, lost: Callable[[], None], alive: Alive
-    ) -> None:
-        self.group = group
-        self.name = name
-        self.member = 0
-        self.state: GroupState = group.state
-        self.alive_until = 0.0
-        self._heartbeats = heartbeats
-        self._told = told
-        self._lost = lost
-        self.alive = alive
+    _heartbeats: Heartbeats
+    group: GroupRow
+    name: str
+    _told: Told
+    _lost: Callable[[], None]
+    alive: Alive
+    member: int = 0
+    alive_until: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.state: GroupState = self.group.state
         self._counts = [0, 0, 0, 0.0]
 
     @property

@@ -10,23 +10,21 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from datetime import timedelta
-from typing import Any
 
 from ..clock import Clock
 from ..codec import Codec
 from ..drivers.spi import AsyncRunner
-from ..ids import key_hash
-from ..outcome import Dead, RetryAt
+from ..outcome import Outcome
 from ..runtime.ranges import Claims
-from ..runtime.stock import Taken, Verdict
+from ..runtime.stock import Taken
 from ..settings import Settings
-from ..store.topics import ParkedOutcome, Parking, RangeSettlement, TopicRow, TopicStore
+from ..store.topics import RangeSettlement, TopicRow, TopicStore
 from ..store.topics import Taken as Given
+from .batch import given_back, parked_outcome, parking
 from .home import in_its_cluster
 from .liveness import Membership
 from .reads import SharedReads
 
-NOW = timedelta(0)
 MOMENTS = (0.0005, 0.001, 0.002, 0.004)  # seconds in which another's tick is made; what it shows may be ours to claim
 REFRESH = 2.0  # seconds after which the topic is looked up again: its tracking may have been moved
 
@@ -201,14 +199,14 @@ class TopicSource:
             finished=[(taken.title, _numbers(taken) if marked else ()) for taken in finished if not taken.parked],
             returned=[(taken.title, sorted(taken.finished)) for taken in returned if not taken.parked],
             parkings=[
-                (taken.token, _parking(taken, verdict))
+                (taken.token, parking(verdict.event, taken.shard, verdict.attempts, verdict.outcome))
                 for taken in (*finished, *returned)
                 if not taken.parked
                 for verdict in taken.verdicts
             ],
             parked=[
-                *(_parked_outcome(taken) for taken in finished if taken.parked),
-                *(_given_back(taken) for taken in returned if taken.parked),
+                *(parked_outcome(*_title(taken), _fate(taken)) for taken in finished if taken.parked),
+                *(given_back(*_title(taken)) for taken in returned if taken.parked),
             ],
         )
         async with self._turn.marking if marked else nullcontext():
@@ -226,30 +224,11 @@ def _numbers(taken: Taken) -> list[int]:
     return [event.seq for event in taken.events if event.seq is not None]
 
 
-def _parking(taken: Taken, verdict: Verdict) -> Parking:
-    event, outcome, attempts = verdict
-    hashed = key_hash(event.id if event.key is None else event.key)
-    match outcome:
-        case RetryAt(delay, error, counted):
-            return Parking(event, taken.shard, hashed, "retry", attempts if counted else attempts - 1, delay, error)
-        case Dead(error):
-            return Parking(event, taken.shard, hashed, "dead", attempts, NOW, error)
-        case _:
-            return Parking(event, taken.shard, hashed, "held", 0, NOW, None)
+def _title(taken: Taken) -> tuple[int, int]:
+    seq = taken.events[0].seq
+    assert seq is not None
+    return seq, taken.token
 
 
-def _parked_outcome(taken: Taken) -> ParkedOutcome:
-    seq: Any = taken.events[0].seq
-    outcome = taken.verdicts[0].outcome if taken.verdicts else None
-    match outcome:
-        case RetryAt(delay, error, counted):
-            return ParkedOutcome(seq, taken.token, delay, error, counted=counted)
-        case Dead(error):
-            return ParkedOutcome(seq, taken.token, None, error, dead=True)
-        case _:
-            return ParkedOutcome(seq, taken.token, None, None)
-
-
-def _given_back(taken: Taken) -> ParkedOutcome:
-    seq: Any = taken.events[0].seq
-    return ParkedOutcome(seq, taken.token, NOW, None, counted=False)
+def _fate(taken: Taken) -> Outcome | None:
+    return taken.verdicts[0].outcome if taken.verdicts else None

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from datetime import datetime
 from typing import Any, NoReturn, Unpack, overload
 
 from ..drivers.script import Async, Script, Sync, commit, look, twin
@@ -32,24 +31,14 @@ from .backfill import Backfill, BackfillProgress, BackfillResult, Job
 from .consumer import AsyncConsumer, Consumer
 from .deliver import GroupOption
 from .group import QUEUE, Group
-from .home import Home
+from .home import AtHome, Home
 from .move import MovePlan, move, plan_move
 from .move import Progress as MoveProgress
 from .producer import AsyncProducer, AsyncWrite, P, Producer, Write, shard_topics
 
 
-class _Topics:
+class _Topics(AtHome):
     """What both twins do, as scripts."""
-
-    def __init__(self, home: Home[Any]) -> None:
-        self._home = home
-        self._db = home.db
-        self._clock = home.clock
-        self._store = home.store
-
-    @property
-    def _now(self) -> datetime | None:
-        return self._clock.database_now()
 
     @twin
     def migrate(self) -> Script[list[Migration]]:
