@@ -71,7 +71,7 @@ async def test_keys_keep_their_order_under_random_failures(start: MakeEngine, pr
     for _ in range(300):
         source.add(key=rng.choice("abcdefgh"))
     sender = Sender(lambda d: ValueError("no") if rng.random() < 0.2 else None, sequences=sequences)
-    start(source, sender, worker_count=3, max_attempts=2, on_exhausted="block")
+    start(source, sender, worker_count=3, max_attempts=9, on_exhausted="block")  # beyond them it would wait for seconds
     await probe.wait(Delivered, 300)
     assert all(seqs == sorted(seqs) for seqs in sender.accepted.values())
     assert sum(map(len, sender.accepted.values())) == 300

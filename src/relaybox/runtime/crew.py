@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from ..clock import Clock
@@ -27,16 +28,14 @@ HEARING = 0.02  # seconds between two looks whether a silence has ended
 NAMED = 10  # events that a log line names
 
 
+@dataclass(eq=False, slots=True)
 class Worker:
     """One call of the handler at a time."""
 
-    __slots__ = ("calls", "ended_in_call", "task", "timed_out")
-
-    def __init__(self) -> None:
-        self.calls = 0  # calls begun and ended: odd while the handler runs
-        self.timed_out = False
-        self.ended_in_call = False  # the task before this one ended while the handler ran
-        self.task: asyncio.Task[None] | None = None
+    calls: int = 0  # calls begun and ended: odd while the handler runs
+    timed_out: bool = False
+    ended_in_call: bool = False  # the task before this one ended while the handler ran
+    task: asyncio.Task[None] | None = None
 
     def in_hand(self) -> Sequence[Event]:
         """The events of the call that runs."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -56,14 +57,11 @@ class RangeBatchHandler(Protocol):
     async def handle(self, batch: RangeBatch) -> None: ...
 
 
+@dataclass(eq=False, slots=True)
 class Worker(crew.Worker):
-    __slots__ = ("current", "gathered", "handed")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.handed: Handed | None = None  # what it has, or what it has next; set whenever others may run
-        self.current: Sequence[Portion] = ()  # the same in batches, as long as it is not concluded
-        self.gathered: Sequence[Portion] = ()  # the whole batch
+    handed: Handed | None = None  # what it has, or what it has next; set whenever others may run
+    current: Sequence[Portion] = ()  # the same in batches, as long as it is not concluded
+    gathered: Sequence[Portion] = ()  # the whole batch
 
     def in_hand(self) -> Sequence[Event]:
         if self.calls % 2 and self.handed is not None:

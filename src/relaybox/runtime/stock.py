@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from ..event import Event
@@ -26,53 +27,30 @@ class Verdict(NamedTuple):
     attempts: int
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Taken:
     """Events in this process under one token: a range of a log, or one event that was parked."""
 
-    __slots__ = (
-        "attempts",
-        "events",
-        "finished",
-        "gone",
-        "held",
-        "lease_end",
-        "left",
-        "next",
-        "parked",
-        "serial",
-        "shard",
-        "title",
-        "token",
-        "verdicts",
-    )
+    token: int
+    shard: int
+    events: Sequence[Event]
+    attempts: int
+    lease_end: float  # on the clock's monotonic time
+    _: KW_ONLY
+    held: frozenset[int] = frozenset()  # hashes of the keys that had parked events when this was claimed
+    finished: frozenset[int] = frozenset()  # numbers of those that were done before the rest was given back
+    parked: bool = False
+    title: Any = None  # what its source knows it by
+    serial: int = 0  # of the claim that brought it
+    next: int = 0  # events before this one have been handed out
+    left: int = field(init=False)  # not concluded
+    gone: bool = False  # no longer ours, or given back
+    verdicts: list[Verdict] = field(default_factory=list)
 
-    def __init__(
-        self,
-        token: int,
-        shard: int,
-        events: Sequence[Event],
-        attempts: int,
-        lease_end: float,
-        *,
-        held: frozenset[int] = frozenset(),
-        finished: frozenset[int] = frozenset(),
-        parked: bool = False,
-        title: Any = None,
-    ) -> None:
-        self.token = token
-        self.shard = shard
-        self.events = [event for event in events if event.seq not in finished] if finished else events
-        self.attempts = attempts
-        self.lease_end = lease_end  # on the clock's monotonic time
-        self.held = held  # hashes of the keys that had parked events when this was claimed
-        self.finished = finished  # numbers of those that were done before the rest was given back
-        self.parked = parked
-        self.title = title  # what its source knows it by
-        self.serial = 0  # of the claim that brought it
-        self.next = 0  # events before this one have been handed out
-        self.left = len(self.events)  # not concluded
-        self.gone = False  # no longer ours, or given back
-        self.verdicts: list[Verdict] = []
+    def __post_init__(self) -> None:
+        if self.finished:
+            self.events = [event for event in self.events if event.seq not in self.finished]
+        self.left = len(self.events)
 
     def __repr__(self) -> str:
         kind = "parked event" if self.parked else "range"
@@ -83,14 +61,12 @@ Handed: TypeAlias = tuple[Taken, Event]
 Portion: TypeAlias = tuple[Taken, Sequence[Event]]
 
 
+@dataclass(eq=False, slots=True)
 class _Block:
     """A key whose later events must follow an earlier one."""
 
-    __slots__ = ("open", "serial")
-
-    def __init__(self) -> None:
-        self.open = 0  # verdicts that are not in the database yet
-        self.serial = 0  # claims up to this one may not have seen them
+    open: int = 0  # verdicts that are not in the database yet
+    serial: int = 0  # claims up to this one may not have seen them
 
 
 class Stock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .. import faults
@@ -25,13 +26,10 @@ if TYPE_CHECKING:
 YIELD_EVERY = 32  # events a worker runs before it lets the loop breathe
 
 
+@dataclass(eq=False, slots=True)
 class Worker(crew.Worker):
-    __slots__ = ("batch", "current")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.current: Sequence[Delivery] = ()
-        self.batch: _Gathered | None = None
+    current: Sequence[Delivery] = ()
+    batch: _Gathered | None = None
 
     def left(self) -> Sequence[Delivery]:
         """Taken and not concluded."""
