@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NoReturn
 
 from ..drivers.spi import AsyncConnection, Callback, Connection, Dialect
 from ..errors import CommitUnknown, ConfigError, ConnectionLost, StoreError
@@ -48,6 +48,18 @@ class _Manual:
     @property
     def copy(self) -> bool:
         return self._inner.copy
+
+    def begin(self) -> NoReturn:
+        raise ConfigError("transaction() began this transaction; use savepoint() for a nested one")
+
+    def commit(self) -> NoReturn:
+        raise ConfigError("the transaction() block commits at its end; leave the block")
+
+    def rollback(self) -> NoReturn:
+        raise ConfigError("raise an exception to roll the transaction() block back")
+
+    def close(self) -> NoReturn:
+        raise ConfigError("the transaction() block ends by itself")
 
     def in_transaction(self) -> bool:
         return self._active
@@ -101,18 +113,6 @@ class ManualTransaction(_Manual):
     def execute(self, statement: Statement | Copy) -> Result:
         return self._inner.execute(statement)
 
-    def begin(self) -> None:
-        raise ConfigError("transaction() began this transaction; use savepoint() for a nested one")
-
-    def commit(self) -> None:
-        raise ConfigError("the transaction() block commits at its end; leave the block")
-
-    def rollback(self) -> None:
-        raise ConfigError("raise an exception to roll the transaction() block back")
-
-    def close(self) -> None:
-        raise ConfigError("the transaction() block ends by itself")
-
     @contextmanager
     def savepoint(self) -> Iterator[None]:
         """An error inside rolls back to here; the outer transaction goes on if you catch it."""
@@ -140,18 +140,6 @@ class AsyncManualTransaction(_Manual):
 
     async def execute(self, statement: Statement | Copy) -> Result:
         return await self._inner.execute(statement)
-
-    async def begin(self) -> None:
-        raise ConfigError("transaction() began this transaction; use savepoint() for a nested one")
-
-    async def commit(self) -> None:
-        raise ConfigError("the transaction() block commits at its end; leave the block")
-
-    async def rollback(self) -> None:
-        raise ConfigError("raise an exception to roll the transaction() block back")
-
-    async def close(self) -> None:
-        raise ConfigError("the transaction() block ends by itself")
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:
