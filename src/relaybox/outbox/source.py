@@ -71,6 +71,10 @@ class OutboxSource:
         self.pulse: Pulse = Alive()  # set by the instance service
         self.doubtful: list[Claim] = []  # asked for, no reply: the database may have made them
         self.freed: Callable[[], None] = lambda: None  # there may be something to claim; set by the instance service
+        self._set_up()
+
+    def _set_up(self) -> None:
+        """For sources that keep order."""
 
     def new_claim(self) -> Claim:
         return Claim(self.owner, new_token(), self._settings.lease)
@@ -143,7 +147,7 @@ class OutboxSource:
         parts = _by_claim(delivery for delivery, _ in outcomes)
         settlement = self._settlement(outcomes, parts)
         settle = self._store.settle(settlement, self._clock.database_now())
-        lost = await self._run(settle, tx=self._tx or _several(settlement))
+        lost = await self._run(settle, tx=self._tx or settlement.several)
         self._out(parts, [delivery for delivery, outcome in outcomes if outcome is not DONE])
         return lost
 
@@ -203,15 +207,7 @@ class OrderedSource(OutboxSource):
 
     ordered = True
 
-    def __init__(
-        self,
-        db: AsyncRunner,
-        store: OutboxStore,
-        settings: Settings,
-        clock: Clock,
-        observers: Observers = NOBODY,
-    ) -> None:
-        super().__init__(db, store, settings, clock, observers)
+    def _set_up(self) -> None:
         self._turn = Turn()
         self.leaving: set[int] = set()  # shards on their way to another instance: claim nothing more of them
         # Shards are given away only between claims: one under way may bring rows of a shard that looks idle.
@@ -253,15 +249,8 @@ class KeyedSource(OutboxSource):
 
     ordered = True
 
-    def __init__(
-        self,
-        db: AsyncRunner,
-        store: OutboxStore,
-        settings: Settings,
-        clock: Clock,
-        observers: Observers = NOBODY,
-    ) -> None:
-        super().__init__(db, store, settings, clock, observers)
+    def _set_up(self) -> None:
+        settings = self._settings
         by: Literal["advisory", "rows"] = "advisory" if settings.order_strategy == "advisory" else "rows"
         self._choice = KeyChoice(by, settings.key_candidates, settings.keys_per_claim, settings.lock_namespace)
         self._turn = Turn()
@@ -333,13 +322,6 @@ def make_source(
         )
     kind = OrderedSource if strategy == "shards" else KeyedSource
     return kind(db, store, settings, clock, observers)
-
-
-def _several(settlement: Settlement) -> bool:
-    """Whether a store that can needs more than one statement for it."""
-    if settlement.retry or settlement.dead or settlement.free:
-        return True
-    return bool(settlement.done) if settlement.whole else settlement.ordered
 
 
 def _by_claim(deliveries: Iterable[Delivery]) -> dict[int, set[int]]:

@@ -132,6 +132,13 @@ class Settlement(NamedTuple):
     free: Sequence[KeyLease] = ()
     whole: Mapping[int, int] = MappingProxyType({})
 
+    @property
+    def several(self) -> bool:
+        """Whether a store that can needs more than one statement for it."""
+        if self.retry or self.dead or self.free:
+            return True
+        return bool(self.done) if self.whole else self.ordered
+
 
 @dataclass(frozen=True, slots=True)
 class DeadFilter:
