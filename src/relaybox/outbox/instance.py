@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import timedelta
 
 from .. import faults
@@ -23,33 +24,25 @@ log = logging.getLogger("relaybox")
 ORDERED = ("ordered", "relay")  # roles that share the shards
 
 
+@dataclass(eq=False)
 class InstanceService:
-    def __init__(
-        self,
-        db: AsyncRunner,
-        store: OutboxStore,
-        source: OutboxSource,
-        settings: Settings,
-        role: str,
-        observers: Observers,
-        clock: Clock,
-        in_flight: Callable[[], Iterable[Delivery]],
-        freed: Callable[[], None],
-    ) -> None:
-        self._db = db
-        self._store = store
-        self._source = source
-        self._settings = settings
-        self._role = role
-        self._observers = observers
-        self._clock = clock
-        self._in_flight = in_flight
-        self._freed = source.freed = freed
-        source.known = lambda: {delivery.token for delivery in in_flight()}
-        self._name = settings.owner or default_name()
-        self._alone = role == "single"  # until it has looked: whatever is claimed here is a former run's
-        self.presence = source.pulse = Presence(
-            self, settings.instance_ttl, observers, clock, heard=freed, lost=self._lost
+    _db: AsyncRunner
+    _store: OutboxStore
+    _source: OutboxSource
+    _settings: Settings
+    _role: str
+    _observers: Observers
+    _clock: Clock
+    _in_flight: Callable[[], Iterable[Delivery]]
+    _freed: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        self._source.freed = self._freed
+        self._source.known = lambda: {delivery.token for delivery in self._in_flight()}
+        self._name = self._settings.owner or default_name()
+        self._alone = self._role == "single"  # until it has looked: whatever is claimed here is a former run's
+        self.presence = self._source.pulse = Presence(
+            self, self._settings.instance_ttl, self._observers, self._clock, heard=self._freed, lost=self._lost
         )
         self.start = self.presence.start
         self.stop = self.presence.stop

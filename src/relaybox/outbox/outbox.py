@@ -204,7 +204,7 @@ class _Shared:
             observers=self._observers,
             hook=self._options.get("hook"),
             contracts=self._options.get("contracts"),
-            claim=_nothing if node is None else node.claim,
+            claim=(lambda: None) if node is None else node.claim,  # who does not deliver claims nothing
             committed=committed,
             unseen=unseen,
             plain=self._plain,
@@ -325,10 +325,6 @@ class _Shared:
                 "this process was forked after delivery had started: it delivers nothing itself, and what it writes "
                 "waits for the processes that do. Start delivery after the fork"
             )
-
-
-def _nothing() -> None:
-    """What is written by a process that does not deliver is claimed by nobody."""
 
 
 class Outbox(_Shared, Sync):

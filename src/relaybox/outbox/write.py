@@ -124,7 +124,7 @@ class Writer:
                 f"topics are kept by PostgreSQL; on {self.store.dialect} write the event without a topic"
             )
         # Only a handle that tells of its commit may claim: nobody else would hand the rows over.
-        claim = self.claim() if _tells(connection) else None
+        claim = None if connection.silent else self.claim()
         lease_end = self.clock.monotonic() + claim.lease.total_seconds() if claim is not None else 0.0
         return Ticket(events, claim, lease_end, routing)
 
@@ -218,7 +218,3 @@ def _check(events: Sequence[Event]) -> None:
                 f"the payload of event {event.id} is nested more than {MAX_DEPTH} levels deep, which readers cannot be "
                 "expected to read; flatten it, or pass it as payload_bytes"
             )
-
-
-def _tells(connection: Connection | AsyncConnection) -> bool:
-    return not connection.silent

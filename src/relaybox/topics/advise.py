@@ -69,12 +69,11 @@ class Advice:
 
 def decide(topic: str, tracking: Tracking, measures: Measures, *, audit: bool = False) -> Advice:
     """Pure, so that it can be asked what if."""
-    choose = _queue if tracking == "rows" else _log
-    fits, why = choose(tracking, measures, audit)
+    fits, why = _queue(measures) if tracking == "rows" else _log(tracking, measures, audit)
     return Advice(topic, tracking, fits, why, _warnings(tracking, measures), measures)
 
 
-def _queue(tracking: Tracking, measures: Measures, audit: bool) -> tuple[Tracking, list[str]]:
+def _queue(measures: Measures) -> tuple[Tracking, list[str]]:
     if measures.events_per_second > QUIET:
         return "offset", [f"{measures.events_per_second:,.0f} events/s: a log writes nothing per event that is done"]
     return "rows", [f"{measures.events_per_second:,.0f} events/s is little; rows show the state of each event"]

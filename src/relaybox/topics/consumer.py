@@ -29,6 +29,7 @@ from .admin import PULLED, tell
 from .backfill import finish
 from .batch import Batch, Failures, Page
 from .home import AtHome, Home
+from .liveness import sign_off
 from .start import StartFrom
 
 log = logging.getLogger("relaybox")
@@ -347,11 +348,7 @@ class _Pull(AtHome):
         if member is not None:
             if self._topic is not None and self._topic.topic.tracking == "rows":
                 yield from commit(self._store.leave_rows(self._topic, member, self._now))
-            yield from commit(self._sign_off(self._beat(member)))
-
-    def _sign_off(self, beat: Beat) -> Op[None]:
-        yield from self._store.beat([beat], timedelta(0), self._now)
-        yield from self._store.leave(beat.member, self._now)
+            yield from commit(sign_off(self._store, self._beat(member), self._now))
 
 
 def _fact(event: Event, attempts: int, delay: timedelta | None, error: str | None, dead: bool) -> Retried | Died:

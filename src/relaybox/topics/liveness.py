@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from ..clock import Clock
@@ -39,6 +39,12 @@ def _ignore(*_: Any) -> None:
 
 def _yes() -> bool:
     return True
+
+
+def sign_off(store: TopicStore, beat: Beat, now: datetime | None) -> Op[None]:
+    """The last beat, for what was counted."""
+    yield from store.beat([beat], timedelta(0), now)
+    yield from store.leave(beat.member, now)
 
 
 @dataclass(eq=False)
@@ -134,7 +140,7 @@ class Heartbeats:
             return
         membership.alive_until = 0.0
         async with asyncio.timeout(SIGN_OFF):
-            await self._db.run(self._sign_off(membership.beat()))
+            await self._db.run(sign_off(self._store, membership.beat(), self.clock.database_now()))
 
     async def close(self) -> None:
         """Leaves with every member that is still here; no group is cancelled by that."""
@@ -224,8 +230,3 @@ class Heartbeats:
         started, now = self.clock.monotonic(), self.clock.database_now()
         member = await self._db.run(self._store.join(membership.group, membership.name, self._ttl, now))
         return member, started + self._ttl.total_seconds()
-
-    def _sign_off(self, beat: Beat) -> Op[None]:
-        now = self.clock.database_now()
-        yield from self._store.beat([beat], timedelta(0), now)
-        yield from self._store.leave(beat.member, now)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from datetime import timedelta
 
 from ..clock import Clock
@@ -29,35 +30,27 @@ MOMENTS = (0.0005, 0.001, 0.002, 0.004)  # seconds in which another's tick is ma
 REFRESH = 2.0  # seconds after which the topic is looked up again: its tracking may have been moved
 
 
+@dataclass(eq=False)
 class TopicSource:
-    def __init__(
-        self,
-        db: AsyncRunner,
-        store: TopicStore,
-        reads: SharedReads,
-        topic: TopicRow,
-        membership: Membership,
-        settings: Settings,
-        clock: Clock,
-        codec: Codec,
-    ) -> None:
-        self._db = db
-        self._store = store
-        self._reads = reads
-        self._topic = topic
-        self._membership = membership
-        self._settings = settings
-        self._clock = clock
-        self._codec = codec
-        self.ordered = membership.group.ordered
-        self.shards = self.share = topic.topic.shards
-        self.known: Callable[[], Sequence[int]] = lambda: ()
-        self._turn = reads.join(topic.id)
-        self._doubtful = False  # a claim was asked for and not answered
-        self._end: int | None = None  # the tick up to which nothing is unclaimed, as far as we know
-        self._reached = 0
-        self._claimed_at = 0.0
-        self._refreshed_at = clock.monotonic()
+    _db: AsyncRunner
+    _store: TopicStore
+    _reads: SharedReads
+    _topic: TopicRow
+    _membership: Membership
+    _settings: Settings
+    _clock: Clock
+    _codec: Codec
+    _doubtful: bool = False  # a claim was asked for and not answered
+    _end: int | None = None  # the tick up to which nothing is unclaimed, as far as we know
+    _reached: int = 0
+    _claimed_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.ordered = self._membership.group.ordered
+        self.shards = self.share = self._topic.topic.shards
+        self.known: Callable[[], Sequence[int]] = tuple  # tokens that are here; set by the engine
+        self._turn = self._reads.join(self._topic.id)
+        self._refreshed_at = self._clock.monotonic()
 
     def close(self) -> None:
         self._reads.leave(self._topic.id)
