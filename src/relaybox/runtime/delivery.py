@@ -80,7 +80,7 @@ class DeliveryEngine(Engine[Delivery]):
         self._in_vain = 0  # how often in a row
         self._retry_timer: asyncio.TimerHandle | None = None  # the earliest only: there may be millions of retries
         self._stopping = False
-        self._workers = Workers(self, handler, settings, retry, observers, clock)
+        self._workers = Workers(self, self._lanes, handler, settings, retry, observers, clock)
 
     # -- life cycle -------------------------------------------------------------------------------
 
@@ -269,17 +269,6 @@ class DeliveryEngine(Engine[Delivery]):
             return list(islice(iter(self.take, None), limit))
         return [self._cold.popleft() for _ in range(min(limit, len(self._cold)))]
 
-    def followed(self, heads: Sequence[Delivery]) -> list[Delivery]:
-        return self._lanes.followed(heads)
-
-    def take_followers(self, delivery: Delivery, limit: int) -> list[Delivery]:
-        """The next of its key, to share a batch with it."""
-        return self._lanes.join(delivery, limit)
-
-    def put_back(self, followers: Sequence[Delivery]) -> None:
-        """They were taken along with one that failed."""
-        self._lanes.part(followers)
-
     def defer(self, deliveries: Sequence[Delivery]) -> None:
         """Deliveries that were taken come next again."""
         if not self._stopping:
@@ -288,11 +277,8 @@ class DeliveryEngine(Engine[Delivery]):
 
     def conclude(self, delivery: Delivery, outcome: Outcome) -> None:
         self._outcomes.append((delivery, outcome))
-        if delivery.ordered:
-            if self._holds(outcome):
-                self._lanes.block(delivery)
-            else:
-                self._may_run(self._lanes.finish([delivery]))
+        if delivery.ordered and not self._holds(outcome):  # else nothing of the key runs until that is settled
+            self._may_run(self._lanes.finish([delivery]))
         self._settle_soon(1)
 
     def conclude_all(self, deliveries: Sequence[Delivery]) -> None:

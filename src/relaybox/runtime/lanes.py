@@ -30,7 +30,6 @@ class Lanes(Generic[D]):
         self._open: set[str] = set()
         self._waiting: dict[str, deque[D]] = {}  # followers, of the keys that have any
         self._joined: dict[str, int] = {}  # how many run together with their head
-        self._blocked: set[str] = set()
 
     @property
     def waiting(self) -> int:
@@ -109,22 +108,13 @@ class Lanes(Generic[D]):
             del self._waiting[key]
         return follower
 
-    def block(self, delivery: D) -> None:
-        """The head failed: nothing of the key runs until the failure is settled."""
-        if delivery.lane is not None:
-            self._blocked.add(delivery.lane)
-
     def clear(self, delivery: D) -> list[D]:
-        """The failure is settled: the followers, to be released in order. The lane is gone."""
+        """The head failed and that is settled: the followers, to be released in order. The lane is gone."""
         if delivery.lane is None:
             return []
         self._open.discard(delivery.lane)
-        self._blocked.discard(delivery.lane)
         self._joined.pop(delivery.lane, None)
         return list(self._waiting.pop(delivery.lane, ()))
-
-    def blocked(self) -> frozenset[str]:
-        return frozenset(self._blocked)
 
     def __len__(self) -> int:
         return len(self._open)

@@ -18,6 +18,7 @@ from ..settings import Settings
 from . import crew
 from .crew import Crew
 from .decide import describe
+from .lanes import Lanes
 from .work import BatchHandler, Delivery, Handler
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Workers(Crew[Worker]):
     def __init__(
         self,
         engine: DeliveryEngine,
+        lanes: Lanes[Delivery],
         handler: Handler | BatchHandler,
         settings: Settings,
         retry: RetryPolicy,
@@ -52,6 +54,7 @@ class Workers(Crew[Worker]):
         clock: Clock,
     ) -> None:
         self._engine = engine
+        self._lanes = lanes
         self._batches: BatchHandler | None = None
         if callable(handler):
             self._handler = handler
@@ -176,7 +179,7 @@ class Workers(Crew[Worker]):
             taken = self._sort_out(heads, now)
         alone = len(taken) == 1 and self._suspect(taken[0])
         if batches.sequences and len(taken) < size and not alone:
-            for head in self._engine.followed(taken):
+            for head in self._lanes.followed(taken):
                 taken += self._followers(head, size - len(taken))
         return _Gathered(self, batches, taken)
 
@@ -202,10 +205,10 @@ class Workers(Crew[Worker]):
 
     def _followers(self, head: Delivery, limit: int) -> list[Delivery]:
         """Up to the first suspect, or the first that is not ours any more."""
-        followers, now = self._engine.take_followers(head, limit), self._clock.monotonic()
+        followers, now = self._lanes.join(head, limit), self._clock.monotonic()
         for number, follower in enumerate(followers):
             if self._suspect(follower) or follower.lease_end <= now:
-                self._engine.put_back(followers[number:])
+                self._lanes.part(followers[number:])
                 return followers[:number]
         return followers
 
@@ -272,4 +275,4 @@ class _Gathered:
         for follower in later:
             del self._open[follower.seq]
         if later:
-            self._workers._engine.put_back(later)
+            self._workers._lanes.part(later)
