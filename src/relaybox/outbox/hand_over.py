@@ -61,9 +61,9 @@ class HandOvers:
     async def _offer(self) -> None:
         asked = list(self._arrived)
         if asked:
-            refused = await self._engine.offer_verified(asked)
+            exist = await self._source.verify(asked)
             del self._arrived[: len(asked)]
-            self._refused += refused
+            self._refused += self._engine.offer([delivery for delivery in asked if delivery.seq in exist])
 
     async def _give_back(self) -> None:
         """The poller here or elsewhere takes them at once."""

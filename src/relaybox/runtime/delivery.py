@@ -136,11 +136,6 @@ class DeliveryEngine(Engine[Delivery]):
             self._observers(HotDropped(len(deliveries)))
         return deliveries
 
-    async def offer_verified(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
-        """The same for rows that a rolled-back savepoint may have taken away: ask the database first."""
-        exist = await self._source.verify(deliveries)
-        return self.offer([delivery for delivery in deliveries if delivery.seq in exist])
-
     @property
     def depths(self) -> tuple[int, int]:
         return len(self._hot), len(self._cold)
