@@ -122,7 +122,7 @@ PLANTS = (
         (
             Edit(
                 "drivers/postgres_sessions.py",
-                "    if timeout is None:\n        return OUR_SESSIONS\n",
+                "    if longest is None:\n        return OUR_SESSIONS\n",
                 "    return OUR_SESSIONS\n",
             ),
         ),
