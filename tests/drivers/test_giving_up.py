@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from relaybox.drivers import AsyncDatabase, open_async
+from relaybox.drivers.psycopg import connect as open_session
 from relaybox.op import Op, Query
 from relaybox.runtime.service import cancelled
 from relaybox.testing.servers import require
@@ -119,3 +120,20 @@ async def test_nothing_is_left_behind_on_the_server(database: AsyncDatabase, dir
     await database.close()
     async with asyncio.timeout(5):
         await counted(direct, LEFT, 0)
+
+
+@pytest.mark.parametrize("sent", ["half a statement", "all but the commit"])
+def test_what_a_silent_client_had_locked_is_free_soon(direct: str, sent: str) -> None:
+    """Where the network swallows what a client sends, the server waits for the rest of it, with all its locks."""
+    client = open_session(direct, timeout=0.1).raw
+    client.execute("CREATE TABLE t (n integer); INSERT INTO t VALUES (1)")
+    client.execute("BEGIN; UPDATE t SET n = 2")
+    if sent == "half a statement":  # as asyncpg does: to be planned, and to be run when the answer is here
+        client.pgconn.enter_pipeline_mode()
+        client.pgconn.send_prepare(b"", b"SELECT 1")
+        client.pgconn.send_flush_request()
+        client.pgconn.flush()
+    with psycopg.connect(direct, autocommit=True) as other:
+        other.execute("SET lock_timeout = '10s'")
+        other.execute("UPDATE t SET n = 3")
+    client.close()

@@ -15,7 +15,7 @@ from ..errors import StoreError
 from ..op import Copy, Result, Statement
 from . import sockets
 from .postgres_errors import Translated, connection_lost, translate_sqlstate
-from .postgres_sessions import BEGIN, PULSE, session
+from .postgres_sessions import BEGIN, PULSE, session, transaction_limit
 from .spi import Callback, Dialect
 
 _JOINED = "; COMMIT"  # how `commit_after` ends
@@ -203,6 +203,7 @@ async def aconnect(
         if pooled:
             raw.terminate()
             raise connection_lost("there is a pooler now where a server was; the next attempt knows")
+        await raw.execute(transaction_limit(raw.get_server_version().major, timeout, pause))
     _direct.add(url)
     return AsyncpgConnection(raw)
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
+from ..settings import BATCHES
+
 PULSE = 10.0  # seconds between two questions on a connection that only listens
 
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"  # of ours behind a pooler, where the session's default is not ours
@@ -36,4 +40,15 @@ def session(timeout: float | None, pause: float | None = None) -> dict[str, str]
     longest = timeout if pause is None else pause
     if longest is None:
         return OUR_SESSIONS
-    return {**OUR_SESSIONS, "idle_in_transaction_session_timeout": f"{max(1, int(longest * 1000))}ms"}
+    return {**OUR_SESSIONS, "idle_in_transaction_session_timeout": _milliseconds(longest)}
+
+
+def transaction_limit(version: int, timeout: float | None, pause: float | None = None) -> str:
+    """A statement of which half arrived is neither idle nor running: from PostgreSQL 17 on, its transaction ends all
+    the same."""
+    longest = (timeout and BATCHES * timeout) if pause is None else pause
+    return f"SET transaction_timeout = '{_milliseconds(longest or 0)}'" if version >= 17 else ""
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{math.ceil(seconds * 1000)}ms"

@@ -20,7 +20,7 @@ from ..errors import StoreError
 from ..op import Copy, Result, Statement
 from .limits import Watched
 from .postgres_errors import Translated, connection_lost, translate_sqlstate
-from .postgres_sessions import BEGIN, PULSE, session
+from .postgres_sessions import BEGIN, PULSE, session, transaction_limit
 from .sockets import CONNECT_SECONDS, cut, libpq_options
 from .spi import Dialect, Silent
 
@@ -222,8 +222,9 @@ def _options(url: str, application: str, timeout: float | None) -> dict[str, Any
 
 
 @lru_cache(16)
-def _session(timeout: float | None, pause: float | None) -> bytes:
-    return "; ".join(f"SET {name} = '{value}'" for name, value in session(timeout, pause).items()).encode()
+def _session(version: int, timeout: float | None, pause: float | None) -> bytes:
+    settings = [f"SET {name} = '{value}'" for name, value in session(timeout, pause).items()]
+    return "; ".join([*settings, transaction_limit(version, timeout, pause)]).encode()
 
 
 def connect(
@@ -237,7 +238,7 @@ def connect(
             connection.pooled = row is None or _behind_pooler(raw, row[0])
             if not connection.pooled:
                 raw.prepare_threshold = 3
-                raw.execute(_session(timeout, pause))
+                raw.execute(_session(raw.info.server_version // 10000, timeout, pause))
     return connection
 
 
@@ -251,7 +252,7 @@ async def aconnect(
         connection.pooled = row is None or _behind_pooler(raw, row[0])
         if not connection.pooled:
             raw.prepare_threshold = 3
-            await raw.execute(_session(timeout, pause))
+            await raw.execute(_session(raw.info.server_version // 10000, timeout, pause))
     return connection
 
 

@@ -1,6 +1,9 @@
 -- name: schema.lock -> rows
--- Many processes may start at once: one migrates, the others wait and find nothing to do.
-SELECT pg_advisory_xact_lock(hashtextextended('relaybox.migrate.{namespace}.{event_name}', 0))
+-- Many processes may start at once: one migrates, the others wait and find nothing to do. A migration may take
+-- longer than any other transaction of ours.
+SELECT pg_advisory_xact_lock(hashtextextended('relaybox.migrate.{namespace}.{event_name}', 0)),
+       CASE WHEN current_setting('server_version_num')::integer >= 170000
+            THEN set_config('transaction_timeout', '0', true) END
 
 -- name: schema.exists -> rows
 SELECT to_regclass('{migration}') IS NOT NULL
