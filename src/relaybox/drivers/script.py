@@ -91,8 +91,8 @@ class Sync:
 
     _db: Runner
 
-    def _play(self, script: Script[T]) -> T:
-        return play(script, self._db)
+    def _play(self, script: Script[T], *, limited: bool = True) -> T:
+        return play(script, self._db if limited else self._db.within(None))
 
 
 class Async:
@@ -101,17 +101,21 @@ class Async:
     _db: AsyncRunner
     _clock: Clock
 
-    async def _play(self, script: Script[T]) -> T:
-        return await aplay(script, self._db, self._clock)
+    async def _play(self, script: Script[T], *, limited: bool = True) -> T:
+        return await aplay(script, self._db if limited else self._db.within(None), self._clock)
 
 
 class twin(Generic[P, T]):
+    limited = True  # each op ends within the limit of the database
+
     def __init__(self, script: Callable[Concatenate[Any, P], Script[T]]) -> None:
+        limited = self.limited
+
         def method(self: Sync, *args: P.args, **kwargs: P.kwargs) -> T:
-            return self._play(script(self, *args, **kwargs))
+            return self._play(script(self, *args, **kwargs), limited=limited)
 
         async def coroutine(self: Async, *args: P.args, **kwargs: P.kwargs) -> T:
-            return await self._play(script(self, *args, **kwargs))
+            return await self._play(script(self, *args, **kwargs), limited=limited)
 
         self._method, self._coroutine = _shown_as(script, method), _shown_as(script, coroutine)
 
@@ -124,6 +128,12 @@ class twin(Generic[P, T]):
     def __get__(self, box: Any, owner: Any = None) -> Callable[..., Any]:
         function = self._coroutine if issubclass(owner or type(box), Async) else self._method
         return function if box is None else MethodType(function, box)
+
+
+class slow(twin[P, T]):
+    """For what may take as long as it takes: tables are made or rewritten."""
+
+    limited = False
 
 
 def _shown_as(script: Callable[..., Any], function: Any) -> Callable[..., Any]:

@@ -40,6 +40,7 @@ from ..event import Event
 from ..ids import new_token
 from ..op import arun, run
 from ..runtime.service import cancelled
+from ..settings import in_force
 from ..store.doctor import Finding
 from ..store.guard import open_guard_schema
 from ..store.names import Tables
@@ -116,7 +117,7 @@ class _Shared:
         """Marks in the consumer's database: a URL, a SQLAlchemy engine or a Django connection."""
         terms = Terms(consumer, chosen_ttl(ttl, environment), parse_duration(lease, "lease"), mode)
         tables = Tables(table, schema)
-        place = open_async(target) if cls.is_async else open_sync(target)
+        place = (open_async if cls.is_async else open_sync)(target).within(in_force().batch_seconds)
         marks = SqlMarks(open_guard_schema(place.dialect, tables), terms, clock)
         return cls(marks, place, clock=clock)._covering(covers)
 
@@ -319,7 +320,8 @@ class Guard(_Shared):
 
     def migrate(self) -> list[Migration]:
         """Create or upgrade the table. Safe to call from many processes at once, and again."""
-        return self._place.run(self._sql().schema.migrate())  # type: ignore[no-any-return]
+        op = self._sql().schema.migrate()
+        return self._place.within(None).run(op)  # type: ignore[no-any-return]
 
     def verify(self) -> None:
         """Raise SchemaMissing, SchemaTooNew or SchemaDrift unless the table fits this release."""
@@ -421,7 +423,8 @@ class AsyncGuard(_Shared):
         return await arun(steps, connection) if connection.is_async else run(steps, connection)
 
     async def migrate(self) -> list[Migration]:
-        return await self._place.run(self._sql().schema.migrate())  # type: ignore[no-any-return]
+        op = self._sql().schema.migrate()
+        return await self._place.within(None).run(op)  # type: ignore[no-any-return]
 
     async def verify(self) -> None:
         await self._run(self._sql().schema.verify_schema())

@@ -25,14 +25,14 @@ from typing import Any, Self, Unpack
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..drivers import open_async, open_sync, parse, wrap
-from ..drivers.spi import AsyncConnection, AsyncRunner, Connection, Runner
+from ..drivers.spi import AsyncConnection, Connection
 from ..errors import ConfigError, InvalidEvent, NoTransaction
 from ..event import Event
 from ..forks import renew_after_fork
 from ..lifecycle import Accepted, Alert, Observer, Observers
 from ..op import Op, arun, run
 from ..runtime.wakeups import Notifier, ThreadNotifier
-from ..settings import DATABASE_TIMEOUT
+from ..settings import in_force
 from ..store.inbox import InboxStatus, InboxStore, InboxTables, check_source, open_inbox_store
 from ..store.inbox_adopt import Adoption, Columns
 from ..store.inbox_adopt_make import Dropped
@@ -150,7 +150,7 @@ class Inbox(_Shared):
     ) -> None:
         plan = Plan(order, priority)
         tables = InboxTables(name, schema)
-        self._db: Runner = open_sync(target)
+        self._db = open_sync(target).within(in_force().batch_seconds)
         super().__init__(target, open_inbox_store(self._db.dialect, tables), plan, observers, clock)
         self._together = Together(self._alone, self._accept_together)
         if self.store.capabilities.listen:
@@ -162,11 +162,11 @@ class Inbox(_Shared):
 
     def migrate(self) -> list[Migration]:
         """Create or upgrade the tables. Safe to call from many processes at once, and again."""
-        return self._db.run(self.store.migrate())
+        return self._db.within(None).run(self.store.migrate())
 
     def create(self, *, max_attempts: int | None = None, retention: Retention | None = None) -> None:
         """Make the tables, and keep with them what all processors are to do. Raises InboxAlreadyExists."""
-        self._db.run(self._making.create(max_attempts, retention))
+        self._db.within(None).run(self._making.create(max_attempts, retention))
 
     def adopt(
         self,
@@ -179,7 +179,7 @@ class Inbox(_Shared):
     ) -> Adoption:
         """Use a table that is there as this inbox, without changing it. Its rows wait until their processed_at is set.
         Raises InboxTableNotFound, InboxColumnMissing, InboxColumnUnfit, InboxAlreadyExists before anything is made."""
-        return self._db.run(self._making.adopt(table, columns, table_schema, max_attempts, retention))
+        return self._db.within(None).run(self._making.adopt(table, columns, table_schema, max_attempts, retention))
 
     def configure(self, *, max_attempts: int | None = None, retention: Retention | None = None) -> None:
         """Change what create() or adopt() agreed on, for all processors from their next start on. What is not given
@@ -189,7 +189,7 @@ class Inbox(_Shared):
     def drop(self, *, cascade: bool = False, if_exists: bool = False, force: bool = False) -> Dropped | None:
         """Remove what relaybox made; the messages only with `cascade`, an adopted table never. None: there was nothing.
         Raises InboxInUse while processors run or messages would be lost, unless forced."""
-        return self._db.run(self._making.drop(cascade, if_exists, force))
+        return self._db.within(None).run(self._making.drop(cascade, if_exists, force))
 
     def verify(self) -> None:
         """Raise SchemaMissing, SchemaTooNew or SchemaDrift unless the tables fit this release."""
@@ -379,7 +379,7 @@ class AsyncInbox(_Shared):
     ) -> None:
         plan = Plan(order, priority)
         tables = InboxTables(name, schema)
-        self._db: AsyncRunner = open_async(target)
+        self._db = open_async(target).within(in_force().batch_seconds)
         super().__init__(target, open_inbox_store(self._db.dialect, tables), plan, observers, clock)
         self._together = AsyncTogether(self._alone, self._accept_together)
         if self.store.capabilities.listen:
@@ -396,14 +396,14 @@ class AsyncInbox(_Shared):
 
     async def _notify(self) -> bool:
         notice = self.store.notify(self._clock.database_now())
-        self._heard = await self._db.within(DATABASE_TIMEOUT.total_seconds()).run(notice, tx=False)
+        self._heard = await self._db.within(in_force().statement_seconds).run(notice, tx=False)
         return self._heard
 
     async def migrate(self) -> list[Migration]:
-        return await self._db.run(self.store.migrate())
+        return await self._db.within(None).run(self.store.migrate())
 
     async def create(self, *, max_attempts: int | None = None, retention: Retention | None = None) -> None:
-        await self._db.run(self._making.create(max_attempts, retention))
+        await self._db.within(None).run(self._making.create(max_attempts, retention))
 
     async def adopt(
         self,
@@ -414,7 +414,9 @@ class AsyncInbox(_Shared):
         max_attempts: int | None = None,
         retention: Retention | None = None,
     ) -> Adoption:
-        return await self._db.run(self._making.adopt(table, columns, table_schema, max_attempts, retention))
+        return await self._db.within(None).run(
+            self._making.adopt(table, columns, table_schema, max_attempts, retention)
+        )
 
     async def configure(self, *, max_attempts: int | None = None, retention: Retention | None = None) -> None:
         """Change what create() or adopt() agreed on, for all processors from their next start on. What is not given
@@ -422,7 +424,7 @@ class AsyncInbox(_Shared):
         await self._db.run(self._making.configure(max_attempts, retention))
 
     async def drop(self, *, cascade: bool = False, if_exists: bool = False, force: bool = False) -> Dropped | None:
-        return await self._db.run(self._making.drop(cascade, if_exists, force))
+        return await self._db.within(None).run(self._making.drop(cascade, if_exists, force))
 
     async def verify(self) -> None:
         await self._db.run(self.store.verify_schema(), tx=False)
@@ -462,7 +464,8 @@ class AsyncInbox(_Shared):
         self, events: Sequence[Event], source: str | None, letters: Letters = None, timeout: timedelta | None = None
     ) -> list[bool]:
         op, tx = self._op(events, source, letters)
-        answers = await self._db.within(timeout.total_seconds() if timeout is not None else None).run(op, tx=tx)
+        db = self._db if timeout is None else self._db.within(timeout.total_seconds())
+        answers = await db.run(op, tx=tx)
         self._wake()
         return self._counted(answers)
 

@@ -23,7 +23,7 @@ from ..clock import SYSTEM_CLOCK
 from ..codec import JSON_CODEC
 from ..contracts import Contracts
 from ..drivers import open_async, open_sync, parse, wrap
-from ..drivers.script import Async, Script, Sync, commit, look, twin
+from ..drivers.script import Async, Script, Sync, commit, look, slow, twin
 from ..drivers.spi import AsyncRunner, Dialect, Runner
 from ..errors import ConfigError, ServiceClosed
 from ..event import Event
@@ -249,7 +249,7 @@ class _Shared:
 
     # -- schema ---------------------------------------------------------------------------------------
 
-    @twin
+    @slow
     def migrate(self) -> Script[list[Migration]]:
         """Create or upgrade the tables. Safe to call from many processes at once, and again."""
         return commit(migrate(self.store, self.topic_store))
@@ -334,7 +334,7 @@ class Outbox(_Shared, Sync):
 
     def __init__(self, target: Any, **options: Unpack[Options]) -> None:
         super().__init__(target, **options)
-        self._db = open_sync(target)
+        self._db = open_sync(target).within(self.settings.batch_seconds)
         self._services: Runner = open_sync(target, timeout=self.settings.statement_seconds)
         self._thread: LoopThread | None = None
         self._background: AsyncRunner | None = None
@@ -443,7 +443,7 @@ class AsyncOutbox(_Shared, Async):
 
     def __init__(self, target: Any, **options: Unpack[Options]) -> None:
         super().__init__(target, **options)
-        self._db = open_async(target)
+        self._db = open_async(target).within(self.settings.batch_seconds)
         # Connections of their own: the program's transactions must not keep heartbeats, renewals and settles waiting.
         self._services: AsyncRunner = open_async(target, timeout=self.settings.statement_seconds)
         self._connected(self._db.dialect, lambda: Notifier(self._notify))

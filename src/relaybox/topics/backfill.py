@@ -257,13 +257,14 @@ async def start_backfill(
 ) -> asyncio.Future[BackfillResult]:
     """Done already if it was a matter of `in_place` events; else a task of the running loop is at it."""
     job = Job(home, topic, group, config)
-    early = await aplay(job.begin(), home.db, home.clock)
-    if early is None and await aplay(job.total(), home.db, home.clock) <= (IN_PLACE if in_place is None else in_place):
-        early = await aplay(job.go_on(), home.db, home.clock)
+    db = home.db.within(None)
+    early = await aplay(job.begin(), db, home.clock)
+    if early is None and await aplay(job.total(), db, home.clock) <= (IN_PLACE if in_place is None else in_place):
+        early = await aplay(job.go_on(), db, home.clock)
     if early is not None:
         future: asyncio.Future[BackfillResult] = asyncio.get_running_loop().create_future()
         future.set_result(early)
         return future
-    task = asyncio.create_task(aplay(job.go_on(), home.db, home.clock), name=f"backfill-{group.name}")
+    task = asyncio.create_task(aplay(job.go_on(), db, home.clock), name=f"backfill-{group.name}")
     await asyncio.sleep(0)  # it has begun: from here on it gives the job back when it is cancelled
     return task

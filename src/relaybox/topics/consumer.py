@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, Self
 
 from ..drivers.script import Async, Plain, Script, Sync, aplay, commit, look, play, twin
-from ..errors import BatchLost, ConfigError, ConsumerGroupNotFound, ServiceClosed, StoreError
+from ..errors import BatchLost, ConfigError, ConnectionLost, ConsumerGroupNotFound, ServiceClosed, StoreError
 from ..event import Event
 from ..lifecycle import Alert, Claimed, ClaimLost, Delivered, Died, Retried
 from ..op import Op
@@ -343,12 +343,17 @@ class _Pull(AtHome):
 
     @twin
     def close(self) -> Script[None]:
-        """Leave: what is not committed goes to others at once. The group stays."""
+        """Leave: what is not committed goes to others at once; when its time is over, if the database cannot be told.
+        The group stays."""
         member, self._member, self._closed = self._member, None, True
-        if member is not None:
+        if member is None:
+            return
+        try:
             if self._topic is not None and self._topic.topic.tracking == "rows":
                 yield from commit(self._store.leave_rows(self._topic, member, self._now))
             yield from commit(sign_off(self._store, self._beat(member), self._now))
+        except ConnectionLost as error:
+            log.warning("consumer %r could not sign off, others wait for what it holds: %s", self.name, error)
 
 
 def _fact(event: Event, attempts: int, delay: timedelta | None, error: str | None, dead: bool) -> Retried | Died:

@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any, NoReturn, Unpack, overload
 
-from ..drivers.script import Async, Script, Sync, commit, look, twin
+from ..drivers.script import Async, Script, Sync, commit, look, slow, twin
 from ..drivers.spi import AsyncRunner, Runner
 from ..errors import ConfigError, ConsumerGroupNotFound
 from ..runtime.presence import default_name
@@ -40,7 +40,7 @@ from .producer import AsyncProducer, AsyncWrite, P, Producer, Write, shard_topic
 class _Topics(AtHome):
     """What both twins do, as scripts."""
 
-    @twin
+    @slow
     def migrate(self) -> Script[list[Migration]]:
         """Create or upgrade the tables of topics; `Outbox.migrate()` does it too."""
         return commit(self._store.migrate())
@@ -62,12 +62,12 @@ class _Topics(AtHome):
     def get(self, name: str) -> Script[TopicRow | None]:
         return look(self._store.topic(name))
 
-    @twin
+    @slow
     def drop(self, name: str) -> Script[bool]:
         """With its events. Refused while a group reads it that is not cancelled. False: there is none."""
         return commit(self._store.drop(name))
 
-    @twin
+    @slow
     def backfill(self, topic: str, group: str, config: Backfill | None = None) -> Script[BackfillResult]:
         """Ask the marks of a topic for what was written before the group came. Blocks; goes on where it was stopped."""
         found = yield from look(self._home.reader(topic, group))
@@ -104,7 +104,7 @@ class _Topics(AtHome):
         """What `move` would do; nothing is touched."""
         return plan_move(self._home, topic, tracking)
 
-    @twin
+    @slow
     def move(self, topic: str, tracking: Tracking, *, progress: MoveProgress | None = None) -> Script[None]:
         """To another tracking while it is used. Blocks; goes on where it was stopped."""
         return move(self._home, topic, tracking, progress)
