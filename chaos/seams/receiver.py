@@ -12,6 +12,7 @@ import gc
 import json
 import logging
 import os
+import select
 import signal
 import sys
 import threading
@@ -160,6 +161,9 @@ class Receiver:
     def run(self) -> None:
         signal.signal(signal.SIGTERM, lambda *_: self.stop.set())
         signal.signal(signal.SIGUSR1, lambda *_: self.fork.set())
+        self._signals, told = os.pipe()
+        os.set_blocking(told, False)
+        signal.set_wakeup_fd(told)
         threading.Thread(target=look_for_stalls, args=(self.notes,), daemon=True).start()
         kind = self.product.kind
         if kind == "outbox" and self.number % 2:
@@ -177,8 +181,14 @@ class Receiver:
     def _wait(self) -> None:
         """In the main thread, which alone may fork."""
         self._ready()
-        while not self.stop.wait(0.05):
+        while not self._stopped_within(0.05):
             self._fork_if_told()
+
+    def _stopped_within(self, seconds: float) -> bool:
+        """For the main thread, as Event.wait(), which under a faked clock may not return."""
+        if select.select([self._signals], [], [], seconds)[0]:
+            os.read(self._signals, 16)
+        return self.stop.is_set()
 
     def _fork_if_told(self) -> None:
         if self.fork.is_set():
@@ -293,7 +303,7 @@ class Receiver:
                 over.set()
 
         threading.Thread(target=work, daemon=True).start()
-        while not self.stop.wait(0.05) and not over.is_set():
+        while not self._stopped_within(0.05) and not over.is_set():
             self._fork_if_told()
         if self.loop is not None and not over.is_set():
             with suppress(RuntimeError):
