@@ -150,7 +150,8 @@ def hog(trial: Trial) -> None:
 
 def fork(trial: Trial) -> None:
     for receiver in trial.receivers:
-        receiver.signal(signal.SIGUSR1)
+        if not receiver.kind:  # a command does not fork
+            receiver.signal(signal.SIGUSR1)
 
 
 # -- the machine ----------------------------------------------------------------------------------------------
