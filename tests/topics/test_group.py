@@ -339,6 +339,40 @@ async def test_a_paused_group_takes_nothing_keeps_its_heartbeat_and_its_events()
         await until(lambda: sorted(seen) == [0, 1, 2, 3, 4])
 
 
+@pytest.mark.parametrize(
+    "topic", [Topic.pub_sub("orders"), Topic.queue("orders", tracking="rows")], ids=["log", "rows"]
+)
+async def test_nobody_waits_for_a_paused_group_to_be_idle(topic: Topic) -> None:
+    async with process(None, topic) as here:
+        queue = topic.semantics == "queue"
+        async with here.box.topics.queue("orders") if queue else here.group() as group, asyncio.timeout(20):
+            seen = Seen()
+            group.add_consumer("a", seen.note)
+            await group.start(EARLIEST)
+            await group.pause()
+            await here.write(1)
+            with pytest.raises(GroupError, match=r"in vain: group '\w+' of topic 'orders' is paused.*groups resume"):
+                await group.until_idle()
+            await group.resume()
+            await until(lambda: seen == [1])
+            await group.until_idle()
+            at_it, go_on = asyncio.Event(), asyncio.Event()
+
+            async def slow(event: Event) -> None:
+                at_it.set()
+                await go_on.wait()
+
+            group.add_consumer("b", slow)
+            group.remove_consumer("a")
+            await here.write(2)
+            waiting = asyncio.create_task(group.until_idle())
+            await at_it.wait()
+            await here.box.topics.groups.pause("orders", group.name)
+            with pytest.raises(GroupError, match="is paused"):
+                await waiting
+            go_on.set()
+
+
 async def test_pausing_elsewhere_stops_this_member_too() -> None:
     async with process() as here, process(here.url) as there, here.group() as group, there.group() as other:
         seen = Seen()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from relaybox import Event, Outbox
-from relaybox.errors import BatchLost, ConfigError, ConsumerGroupNotFound
+from relaybox.errors import BatchLost, ConfigError, ConsumerGroupNotFound, GroupError
 from relaybox.store.topics import GroupOptions
 from relaybox.topic import Topic
 from relaybox.topics.start import StartFrom
@@ -203,7 +203,8 @@ async def test_a_paused_queue_stays_paused_over_a_restart() -> None:
         again = await queued(here, seen.note)
         assert again.state == "paused"
         assert "groups resume jobs default" in (again.standstill or "")
-        await again.until_idle()
+        with pytest.raises(GroupError, match="groups resume jobs default"):
+            await again.until_idle()
         assert not seen
         await again.resume()
         await until(lambda: len(seen) == 3)

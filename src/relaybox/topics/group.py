@@ -31,6 +31,7 @@ from .home import Home
 from .start import StartFrom
 
 QUEUE = "default"  # the one group of a queue
+LOOK = 0.1  # seconds between two looks whether a wait is in vain
 
 
 class Group:
@@ -211,9 +212,19 @@ class Group:
         return self._counts if self._delivering is None else self._delivering.counts
 
     async def until_idle(self) -> None:
-        """Until everything that is there has been handled."""
-        if self._delivering is not None:
-            await self._delivering.until_idle()
+        """Until everything that is there has been handled. GroupError: it will not be, as the group stands still."""
+        delivering = self._delivering
+        if delivering is None:
+            return
+        idle = asyncio.create_task(delivering.until_idle())
+        try:
+            while delivering.row.condition not in ("paused", "stalled"):
+                if idle.done():
+                    return
+                await asyncio.wait([idle], timeout=LOOK)
+            raise GroupError(f"the wait is in vain: {delivering.row.standstill}")
+        finally:
+            await cancelled(idle)
 
     def _retry(self) -> RetryPolicy:
         return self._options.get("retry") or ExponentialBackoff(self._settings.retry_base, self._settings.retry_max)
