@@ -148,7 +148,7 @@ async def test_a_handler_that_waits_for_an_answer_is_given_up_with_its_locks(pla
     settings = replace(ONE, handler_timeout=timedelta(seconds=LIMIT), database_timeout=timedelta(seconds=LIMIT))
     hands = Hands(place.gate, nested if place.is_async else say)
     took = await asyncio.to_thread(partial(handled, place, hands, settings, [1, 2], batch=batch))
-    assert took < 2 * LIMIT + (LIMIT if batch > 1 else 0) + SLACK, "its locks are free, and it was handled again"
+    assert took < (batch + 1) * LIMIT + SLACK, "its locks are free, and it was handled again"
 
 
 @pytest.mark.parametrize("place", [*OWN, *GIVEN], ids=lambda case: "-".join(map(str, case)), indirect=True)

@@ -203,7 +203,8 @@ async def aconnect(
         if pooled:
             raw.terminate()
             raise connection_lost("there is a pooler now where a server was; the next attempt knows")
-        await raw.execute(transaction_limit(raw.get_server_version().major, timeout, pause))
+        if limit := transaction_limit(raw.get_server_version().major, timeout, pause):
+            await raw.execute(limit)  # asyncpg cannot say nothing
     _direct.add(url)
     return AsyncpgConnection(raw)
 

@@ -163,7 +163,8 @@ class AsyncProcessor:
         swallow one, what it has locked is free soon after the handler's time."""
         session, size = self._options.get("session"), settings.worker_count
         ours = settings.database_timeout.total_seconds()
-        pause = settings.handler_timeout.total_seconds() + ours if settings.handler_timeout else None
+        handlers = settings.handler_timeout.total_seconds() * self._batch if settings.handler_timeout else None
+        pause = None if handlers is None else handlers + ours
         last = self._store.last_word if self._batch == 1 else None  # a batch sees it by its savepoints
         if is_async(self._handler):
             work = open_async(self._target, size=size, pause=pause)
