@@ -19,49 +19,11 @@ from ..clock import SYSTEM_CLOCK, Clock
 from ..drivers import open_async, open_sync
 from ..errors import ConfigError
 from ..op import Op
-from ..store.inbox import InboxStore, InboxTables, open_inbox_store
-from ..store.inbox_adopt import Adoption, Columns
-from ..store.inbox_adopt_make import Dropped, InboxInfo
+from ..store.inbox import InboxTables, open_inbox_store
+from ..store.inbox_adopt_make import InboxInfo
 from .drain import Retention
 
 DEFAULT_ATTEMPTS = 10
-
-
-class Making:
-    """The ops of both twins: checks first, then the store."""
-
-    def __init__(self, store: InboxStore, clock: Clock) -> None:
-        self._store = store
-        self._clock = clock
-
-    def create(self, max_attempts: int | None, retention: Retention | None) -> Op[None]:
-        return self._store.create(limits_to(max_attempts, retention))
-
-    def adopt(
-        self,
-        table: str,
-        columns: Columns | None,
-        table_schema: str | None,
-        max_attempts: int | None,
-        retention: Retention | None,
-    ) -> Op[Adoption]:
-        if not isinstance(table, str) or not table or "\0" in table:
-            raise ConfigError(f"expected the name of the table to adopt, got {table!r}")
-        attempts = max_attempts or DEFAULT_ATTEMPTS
-        limits = limits_to(attempts, retention)
-        return self._store.adopt(
-            table, table_schema or self._store.tables.schema, columns or Columns(), attempts, limits
-        )
-
-    def configure(self, max_attempts: int | None, retention: Retention | None) -> Op[None]:
-        limits = limits_to(max_attempts, retention)
-        if not limits:
-            raise ConfigError("expected max_attempts or retention, got neither; what is not given stays as it is")
-        return self._store.configure(limits)
-
-    def drop(self, cascade: bool, if_exists: bool, force: bool) -> Op[Dropped | None]:
-        now = self._clock.database_now()
-        return self._store.drop(cascade=cascade, if_exists=if_exists, force=force, now=now)
 
 
 def inboxes(target: Any, *, clock: Clock = SYSTEM_CLOCK) -> list[InboxInfo]:

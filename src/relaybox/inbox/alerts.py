@@ -60,7 +60,7 @@ class Alerting:
         )
 
 
-def look(
+def new_alerts(
     store: InboxStore, alerting: Alerting, order: Order | None, now: datetime | None, *, at_once: bool
 ) -> Op[list[Alert]]:
     """What is to be told now; by NOTIFY it is, as soon as the transaction commits. `at_once`: whoever looked last."""
@@ -108,24 +108,18 @@ def log_all(alerts: list[Alert]) -> list[Alert]:
     return alerts
 
 
+@dataclass(eq=False)
 class AlertService:
-    def __init__(
-        self,
-        db: AsyncRunner,
-        store: InboxStore,
-        alerting: Alerting,
-        order: Order | None,
-        observers: Observers,
-        clock: Clock,
-    ) -> None:
-        self._db = db
-        self._store = store
-        self._alerting = alerting
-        self._order = order
-        self._observers = observers
-        self._clock = clock
+    _db: AsyncRunner
+    _store: InboxStore
+    _alerting: Alerting
+    _order: Order | None
+    _observers: Observers
+    _clock: Clock
+
+    def __post_init__(self) -> None:
         self._looking = asyncio.Lock()
-        self._loops = Loops(observers, clock)
+        self._loops = Loops(self._observers, self._clock)
 
     def start(self) -> None:
         self._loops.repeat("alerts", self._step)
@@ -140,6 +134,6 @@ class AlertService:
     async def _step(self) -> None:
         await self._clock.sleep(self._alerting.interval.total_seconds())
         async with self._looking:
-            looking = look(self._store, self._alerting, self._order, self._clock.database_now(), at_once=False)
+            looking = new_alerts(self._store, self._alerting, self._order, self._clock.database_now(), at_once=False)
             for alert in await self._db.run(looking):
                 self._observers(alert)

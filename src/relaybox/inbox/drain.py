@@ -14,6 +14,7 @@ from typing import Literal, Self, assert_never
 
 from .. import faults
 from ..clock import Clock
+from ..drivers.script import Script, aplay, commit, look
 from ..drivers.spi import AsyncRunner
 from ..errors import ConfigError
 from ..lifecycle import Observers, Purged
@@ -102,17 +103,17 @@ KEEP_ALL = Retention(processed=None, dead=None, seen=None, interval=timedelta(da
 FOLD_EVERY = timedelta(seconds=10)  # at least: who reads the numbers adds up what was not folded
 
 
+@dataclass(eq=False)
 class DrainService:
-    def __init__(
-        self, db: AsyncRunner, store: InboxStore, retention: Retention, observers: Observers, clock: Clock
-    ) -> None:
-        self._db = db
-        self._store = store
-        self._retention = retention
-        self._observers = observers
-        self._clock = clock
-        self._next = clock.monotonic()  # drain, and not only fold
-        self._loops = Loops(observers, clock)
+    _db: AsyncRunner
+    _store: InboxStore
+    _retention: Retention
+    _observers: Observers
+    _clock: Clock
+
+    def __post_init__(self) -> None:
+        self._next = self._clock.monotonic()  # drain, and not only fold
+        self._loops = Loops(self._observers, self._clock)
 
     def start(self) -> None:
         self._loops.repeat("drain", self._step)
@@ -126,22 +127,22 @@ class DrainService:
             retention = KEEP_ALL
         else:
             self._next = self._clock.monotonic() + interval
-        drained = await drain(self._db, self._store, retention, self._clock)
+        drained = await aplay(drain(self._store, retention, self._clock), self._db, self._clock)
         if drained.processed or drained.dead:
             self._observers(Purged(drained.processed + drained.dead))
         await self._clock.sleep(min(interval, FOLD_EVERY.total_seconds()))
 
 
-async def drain(db: AsyncRunner, store: InboxStore, retention: Retention, clock: Clock) -> Drained:
+def drain(store: InboxStore, retention: Retention, clock: Clock) -> Script[Drained]:
     """Batch by batch, a transaction each."""
     drained = Drained()
     for kind, age in retention.ages():
         gone = retention.batch
-        if kind == "folded" and not await db.run(store.unfolded(), tx=False):
+        if kind == "folded" and not (yield from look(store.unfolded())):
             continue
         while gone >= retention.batch:
             faults.hit("purge.before")
-            gone = await db.run(drain_op(store, kind, age, retention.batch, clock.database_now()))
+            gone = yield from commit(drain_op(store, kind, age, retention.batch, clock.database_now()))
             faults.hit("purge.after")
             drained.add(kind, gone)
     return drained

@@ -25,33 +25,24 @@ from typing import Any, Self, Unpack
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..drivers import open_async, open_sync, parse, wrap
+from ..drivers.script import Async, Sync
 from ..drivers.spi import AsyncConnection, Connection
 from ..errors import ConfigError, InvalidEvent, NoTransaction
 from ..event import Event
 from ..forks import renew_after_fork
-from ..lifecycle import Accepted, Alert, Observer, Observers
+from ..lifecycle import Accepted, Observer, Observers
 from ..op import Op, arun, run
 from ..runtime.wakeups import Notifier, ThreadNotifier
 from ..settings import in_force
-from ..store.inbox import InboxStatus, InboxStore, InboxTables, check_source, open_inbox_store
-from ..store.inbox_adopt import Adoption, Columns
-from ..store.inbox_adopt_make import Dropped
-from ..store.inbox_gaps import Gap
+from ..store.inbox import InboxStore, InboxTables, check_source, open_inbox_store
 from ..store.inbox_meta import Plan
-from ..store.inbox_operate import DeadMessage, InboxHealth, InboxMessage, MessageFilter, State, Thresholds
 from ..store.inbox_order import Order, Priority
-from ..store.inbox_stats import TypeStats
-from ..store.spi import Migration
 from ..store.steps import in_one_statement
-from .adopt import Making
-from .alerts import Alerting, log_all
-from .drain import Drained, Retention, drain, drain_op
 from .operations import Operations
 from .process import MessageHandler
 from .processor import AsyncProcessor, Options, Processed, Processor
 from .together import AsyncTogether, Together
 
-PAGE = 500  # messages per transaction of a replay by filter
 NO_EVENTS = "accept_all() takes a list of events, accept() takes one; Event(type, payload) makes one"
 Letters = Mapping[str, str] | None
 
@@ -61,21 +52,16 @@ def check_events(events: Sequence[Event]) -> None:
         raise InvalidEvent(NO_EVENTS)
 
 
-class _Shared:
+class _Shared(Operations):
     """What the twins have in common: the checks before anything reaches the database."""
 
     def __init__(self, target: Any, store: InboxStore, plan: Plan, observers: Sequence[Observer], clock: Clock) -> None:
-        self.store = store
-        self.name = store.tables.event
+        super().__init__(store, plan, clock)
         self._target = target
-        self._plan = plan
         self._observers = Observers(observers)
-        self._clock = clock
         self._processors: set[Callable[[], None]] = set()
-        self._operations = Operations(store, plan, clock)
         self._notifier: Notifier | ThreadNotifier | None = None
         self._heard = True  # False: nobody listened lately, so that nobody need be told at once
-        self._making = Making(store, clock)
         renew_after_fork(self)
 
     def after_fork(self) -> None:
@@ -134,7 +120,7 @@ class _Shared:
         return self._wake
 
 
-class Inbox(_Shared):
+class Inbox(_Shared, Sync):
     """For synchronous programs. Safe to use from many threads."""
 
     def __init__(
@@ -159,41 +145,6 @@ class Inbox(_Shared):
     def _notify(self) -> bool:
         self._heard = self._db.run(self.store.notify(self._clock.database_now()), tx=False)
         return self._heard
-
-    def migrate(self) -> list[Migration]:
-        """Create or upgrade the tables. Safe to call from many processes at once, and again."""
-        return self._db.within(None).run(self.store.migrate())
-
-    def create(self, *, max_attempts: int | None = None, retention: Retention | None = None) -> None:
-        """Make the tables, and keep with them what all processors are to do. Raises InboxAlreadyExists."""
-        self._db.within(None).run(self._making.create(max_attempts, retention))
-
-    def adopt(
-        self,
-        table: str,
-        columns: Columns | None = None,
-        *,
-        table_schema: str | None = None,
-        max_attempts: int | None = None,
-        retention: Retention | None = None,
-    ) -> Adoption:
-        """Use a table that is there as this inbox, without changing it. Its rows wait until their processed_at is set.
-        Raises InboxTableNotFound, InboxColumnMissing, InboxColumnUnfit, InboxAlreadyExists before anything is made."""
-        return self._db.within(None).run(self._making.adopt(table, columns, table_schema, max_attempts, retention))
-
-    def configure(self, *, max_attempts: int | None = None, retention: Retention | None = None) -> None:
-        """Change what create() or adopt() agreed on, for all processors from their next start on. What is not given
-        stays as it is."""
-        self._db.run(self._making.configure(max_attempts, retention))
-
-    def drop(self, *, cascade: bool = False, if_exists: bool = False, force: bool = False) -> Dropped | None:
-        """Remove what relaybox made; the messages only with `cascade`, an adopted table never. None: there was nothing.
-        Raises InboxInUse while processors run or messages would be lost, unless forced."""
-        return self._db.within(None).run(self._making.drop(cascade, if_exists, force))
-
-    def verify(self) -> None:
-        """Raise SchemaMissing, SchemaTooNew or SchemaDrift unless the tables fit this release."""
-        self._db.run(self.store.verify_schema(), tx=False)
 
     def accept(self, handle: Any, event: Event, *, source: str | None = None) -> bool:
         """Store it in the handle's transaction (None: in one of its own). False: it was there already.
@@ -250,105 +201,6 @@ class Inbox(_Shared):
         with self.processor(handler, **options) as processor:
             return processor.drained()
 
-    def read_only(self) -> bool:
-        """Whether nothing can be accepted here, as on a standby."""
-        return self._db.run(self.store.read_only(), tx=False)
-
-    def status(self) -> InboxStatus:
-        return self._db.run(self.store.counts(), tx=False)
-
-    # -- order and priority -------------------------------------------------------------------------
-
-    def enable_ordering(self, order: Order | None = None) -> None:
-        """For all processes that use this inbox, from their next start on. Raises InboxOrderingPriorityConflict."""
-        self._db.run(self._operations.enable(order=order or Order()))
-
-    def disable_ordering(self) -> bool:
-        return self._db.run(self._operations.disable_ordering())
-
-    def enable_priority(self, priority: Priority | None = None) -> None:
-        self._db.run(self._operations.enable(priority=priority or Priority()))
-
-    def disable_priority(self) -> bool:
-        return self._db.run(self._operations.disable_priority())
-
-    def gaps(self, limit: int = 100) -> list[Gap]:
-        """Numbers that are missing, the longest missed first."""
-        return self._db.run(self._operations.gaps(limit), tx=False)
-
-    def expected(self, key: str) -> int | None:
-        """The next number of a key; None: nothing of it was processed yet."""
-        return self._db.run(self.store.expected(key), tx=False)
-
-    def skip(self, key: str, to: int | None = None) -> int | None:
-        """Let a key go on with this number, or with the lowest that is held back. It never goes back."""
-        number = self._db.run(self._operations.skip(key, to))
-        self._wake()
-        return number
-
-    # -- operate ------------------------------------------------------------------------------------
-
-    def health(self, thresholds: Thresholds | None = None) -> InboxHealth:
-        return self._db.run(self._operations.health(thresholds), tx=False)
-
-    def stats(self) -> list[TypeStats]:
-        """By type of event, exact; at the same price however many messages are kept."""
-        return self._db.run(self.store.types(), tx=False)
-
-    def messages(
-        self, state: State = "pending", where: MessageFilter | None = None, *, after: int = 0, limit: int = 100
-    ) -> list[InboxMessage]:
-        """What waits, is dead or was processed; oldest first, `after` is the `event.seq` of the last one you have."""
-        return self._db.run(self.store.messages(state, where or MessageFilter(), after, limit), tx=False)
-
-    def message(self, event_id: str) -> InboxMessage | None:
-        return self._db.run(self.store.message(event_id), tx=False)
-
-    def dead(self, where: MessageFilter | None = None, *, after: int = 0, limit: int = 100) -> list[DeadMessage]:
-        """Dead letters, oldest first; `after` is the `event.seq` of the last one you have."""
-        return self._db.run(self._operations.dead(where, after, limit), tx=False)
-
-    def count_dead(self, where: MessageFilter | None = None) -> int:
-        return self._db.run(self.store.count_dead_messages(where or MessageFilter()), tx=False)
-
-    def replay(self, event_ids: Sequence[str]) -> list[str]:
-        """Process these again, whether dead or processed. Returns the ids of which that was so."""
-        replayed = self._db.run(self._operations.replay(event_ids))
-        self._wake()
-        return replayed
-
-    def replay_all(self, where: MessageFilter | None = None, *, processed: bool = False) -> int:
-        """The same for all dead letters that the filter finds, or for all processed messages. Returns how many."""
-        total, after, before = 0, 0, -1
-        while after != before:
-            before = after
-            page = self._operations.replay_page(where or MessageFilter(), after, PAGE, processed=processed)
-            after, count = self._db.run(page)
-            total += count
-        self._wake()
-        return total
-
-    def alerts(self, alerting: Alerting | None = None) -> list[Alert]:
-        """Tell what is new, whoever looked last: to the log and by NOTIFY. For cron; processors do it by themselves."""
-        return log_all(self._db.run(self._operations.alerts(alerting)))
-
-    def discard(self, event_ids: Sequence[str]) -> list[str]:
-        """Dead letters go for good. An ordered key goes on past them. Returns the ids that were dead."""
-        discarded = self._db.run(self._operations.discard(event_ids))
-        self._wake()
-        return discarded
-
-    def drain(self, retention: Retention | None = None) -> Drained:
-        """Delete what is older than it shall be kept."""
-        retention, drained = retention or Retention(), Drained()
-        for kind, age in retention.ages():
-            gone = retention.batch
-            while gone >= retention.batch:
-                op = drain_op(self.store, kind, age, retention.batch, self._clock.database_now())
-                gone = self._db.run(op)
-                drained.add(kind, gone)
-        return drained
-
     def close(self) -> None:
         try:
             if isinstance(self._notifier, ThreadNotifier):
@@ -363,7 +215,7 @@ class Inbox(_Shared):
         self.close()
 
 
-class AsyncInbox(_Shared):
+class AsyncInbox(_Shared, Async):
     """For asyncio programs."""
 
     def __init__(
@@ -398,36 +250,6 @@ class AsyncInbox(_Shared):
         notice = self.store.notify(self._clock.database_now())
         self._heard = await self._db.within(in_force().statement_seconds).run(notice, tx=False)
         return self._heard
-
-    async def migrate(self) -> list[Migration]:
-        return await self._db.within(None).run(self.store.migrate())
-
-    async def create(self, *, max_attempts: int | None = None, retention: Retention | None = None) -> None:
-        await self._db.within(None).run(self._making.create(max_attempts, retention))
-
-    async def adopt(
-        self,
-        table: str,
-        columns: Columns | None = None,
-        *,
-        table_schema: str | None = None,
-        max_attempts: int | None = None,
-        retention: Retention | None = None,
-    ) -> Adoption:
-        return await self._db.within(None).run(
-            self._making.adopt(table, columns, table_schema, max_attempts, retention)
-        )
-
-    async def configure(self, *, max_attempts: int | None = None, retention: Retention | None = None) -> None:
-        """Change what create() or adopt() agreed on, for all processors from their next start on. What is not given
-        stays as it is."""
-        await self._db.run(self._making.configure(max_attempts, retention))
-
-    async def drop(self, *, cascade: bool = False, if_exists: bool = False, force: bool = False) -> Dropped | None:
-        return await self._db.within(None).run(self._making.drop(cascade, if_exists, force))
-
-    async def verify(self) -> None:
-        await self._db.run(self.store.verify_schema(), tx=False)
 
     async def accept(self, handle: Any, event: Event, *, source: str | None = None) -> bool:
         if not isinstance(event, Event):
@@ -484,85 +306,6 @@ class AsyncInbox(_Shared):
     async def process(self, handler: MessageHandler, **options: Unpack[Options]) -> Processed:
         async with self.processor(handler, **options) as processor:
             return await processor.drained()
-
-    async def read_only(self) -> bool:
-        return await self._db.run(self.store.read_only(), tx=False)
-
-    async def status(self) -> InboxStatus:
-        return await self._db.run(self.store.counts(), tx=False)
-
-    # -- order and priority -------------------------------------------------------------------------
-
-    async def enable_ordering(self, order: Order | None = None) -> None:
-        await self._db.run(self._operations.enable(order=order or Order()))
-
-    async def disable_ordering(self) -> bool:
-        return await self._db.run(self._operations.disable_ordering())
-
-    async def enable_priority(self, priority: Priority | None = None) -> None:
-        await self._db.run(self._operations.enable(priority=priority or Priority()))
-
-    async def disable_priority(self) -> bool:
-        return await self._db.run(self._operations.disable_priority())
-
-    async def gaps(self, limit: int = 100) -> list[Gap]:
-        return await self._db.run(self._operations.gaps(limit), tx=False)
-
-    async def expected(self, key: str) -> int | None:
-        return await self._db.run(self.store.expected(key), tx=False)
-
-    async def skip(self, key: str, to: int | None = None) -> int | None:
-        number = await self._db.run(self._operations.skip(key, to))
-        self._wake()
-        return number
-
-    # -- operate ------------------------------------------------------------------------------------
-
-    async def health(self, thresholds: Thresholds | None = None) -> InboxHealth:
-        return await self._db.run(self._operations.health(thresholds), tx=False)
-
-    async def stats(self) -> list[TypeStats]:
-        return await self._db.run(self.store.types(), tx=False)
-
-    async def messages(
-        self, state: State = "pending", where: MessageFilter | None = None, *, after: int = 0, limit: int = 100
-    ) -> list[InboxMessage]:
-        return await self._db.run(self.store.messages(state, where or MessageFilter(), after, limit), tx=False)
-
-    async def message(self, event_id: str) -> InboxMessage | None:
-        return await self._db.run(self.store.message(event_id), tx=False)
-
-    async def dead(self, where: MessageFilter | None = None, *, after: int = 0, limit: int = 100) -> list[DeadMessage]:
-        return await self._db.run(self._operations.dead(where, after, limit), tx=False)
-
-    async def count_dead(self, where: MessageFilter | None = None) -> int:
-        return await self._db.run(self.store.count_dead_messages(where or MessageFilter()), tx=False)
-
-    async def replay(self, event_ids: Sequence[str]) -> list[str]:
-        replayed = await self._db.run(self._operations.replay(event_ids))
-        self._wake()
-        return replayed
-
-    async def replay_all(self, where: MessageFilter | None = None, *, processed: bool = False) -> int:
-        total, after, before = 0, 0, -1
-        while after != before:
-            before = after
-            page = self._operations.replay_page(where or MessageFilter(), after, PAGE, processed=processed)
-            after, count = await self._db.run(page)
-            total += count
-        self._wake()
-        return total
-
-    async def alerts(self, alerting: Alerting | None = None) -> list[Alert]:
-        return log_all(await self._db.run(self._operations.alerts(alerting)))
-
-    async def discard(self, event_ids: Sequence[str]) -> list[str]:
-        discarded = await self._db.run(self._operations.discard(event_ids))
-        self._wake()
-        return discarded
-
-    async def drain(self, retention: Retention | None = None) -> Drained:
-        return await drain(self._db, self.store, retention or Retention(), self._clock)
 
     async def close(self) -> None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from datetime import timedelta
 
 from .. import faults
@@ -22,30 +23,22 @@ SWEEP = 10.0  # seconds between two looks for keys that nobody woke: who should 
 ROLE = "inbox"
 
 
+@dataclass(eq=False)
 class Instance:
-    def __init__(
-        self,
-        db: AsyncRunner,
-        store: InboxStore,
-        source: InboxSource,
-        engine: DeliveryEngine,
-        settings: Settings,
-        order: Order | None,
-        observers: Observers,
-        clock: Clock,
-    ) -> None:
-        self._db = db
-        self._store = store
-        self._source = source
-        self._engine = engine
-        self._settings = settings
-        self._order = order
-        self._observers = observers
-        self._clock = clock
-        self._name = settings.owner or default_name()
-        self._next_sweep = 0.0
-        self.presence = source.pulse = Presence(
-            self, settings.instance_ttl, observers, clock, heard=engine.wake, lost=self._lost
+    _db: AsyncRunner
+    _store: InboxStore
+    _source: InboxSource
+    _engine: DeliveryEngine
+    _settings: Settings
+    _order: Order | None
+    _observers: Observers
+    _clock: Clock
+    _next_sweep: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._name = self._settings.owner or default_name()
+        self.presence = self._source.pulse = Presence(
+            self, self._settings.instance_ttl, self._observers, self._clock, heard=self._engine.wake, lost=self._lost
         )
         self.start = self.presence.start
         self.stop = self.presence.stop

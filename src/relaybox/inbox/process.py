@@ -97,12 +97,6 @@ def _held(message: Message) -> Held:
     return Held(message.seq, message.token)
 
 
-def is_async(handler: Any) -> bool:
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
-        getattr(handler, "__call__", None)  # noqa: B004 - an object with an async __call__
-    )
-
-
 def check_handler(handler: Any) -> None:
     if not callable(handler):
         raise ConfigError(f"expected a handler to be a function of (event, handle), got {type(handler).__qualname__}")

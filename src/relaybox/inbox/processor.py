@@ -25,7 +25,7 @@ from ..lifecycle import Delivered, Died, Fact, Observer, Observers, Retried
 from ..retry import ExponentialBackoff, RetryPolicy
 from ..runtime.delivery import DeliveryEngine
 from ..runtime.service import LoopThread
-from ..runtime.threads import STRAYS, ListenerThreads
+from ..runtime.threads import STRAYS, ListenerThreads, is_async
 from ..runtime.wakeups import Ears
 from ..runtime.work import BatchHandler, Handler
 from ..settings import Settings, in_force
@@ -36,7 +36,7 @@ from .adopt import retention_from
 from .alerts import Alerting, AlertService
 from .drain import KEEP_ALL, DrainService, Retention
 from .instance import Instance
-from .process import Marks, MessageHandler, check_handler, is_async, make_async, make_sync
+from .process import Marks, MessageHandler, check_handler, make_async, make_sync
 from .source import InboxSource
 from .transactions import async_factory, sync_factory
 

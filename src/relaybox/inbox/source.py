@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from typing import assert_never
 
@@ -48,35 +49,28 @@ class Message(Delivery):
         self.strikes = arrived.strikes
 
 
+@dataclass(eq=False)
 class InboxSource:
-    def __init__(
-        self,
-        db: AsyncRunner,
-        store: InboxStore,
-        settings: Settings,
-        clock: Clock,
-        *,
-        order: Order | None,
-        priority: Priority | None,
-        share: Share,
-        limit: int | None = None,
-    ) -> None:
-        self._db = db
-        self._store = store
-        self._settings = settings
-        self._clock = clock
-        self._order = order
-        self._priority = priority
-        self._share = share
-        self._left = math.inf if limit is None else limit
+    _db: AsyncRunner
+    _store: InboxStore
+    _settings: Settings
+    _clock: Clock
+    _: KW_ONLY
+    order: Order | None
+    priority: Priority | None
+    share: Share
+    limit: int | None = None
+    owner: int = 0
+
+    def __post_init__(self) -> None:
+        self._left = math.inf if self.limit is None else self.limit
         self._suspect: Message | None = None  # while it is here nothing else is claimed
         self._moved = 0  # how often keys have moved on
         self._not_before = 0.0  # of the loop's clock: the next claim
         self._doubtful: list[Claim] = []  # asked for, no reply: the database may have made them
         # A renewal must not have locked what is being settled: locked rows are passed over.
         self._writing = asyncio.Lock()
-        self.ordered = order is not None
-        self.owner = 0
+        self.ordered = self.order is not None
         self.pulse: Pulse = Alive()  # set by the instance service
         self.freed: Callable[[], None] = lambda: None
 
@@ -105,9 +99,9 @@ class InboxSource:
         claim = Claim(self.owner, new_token(), self._settings.lease)
         ends = self._clock.monotonic() + claim.lease.total_seconds()
         self._doubtful.append(claim)
-        order, priority = self._order, self._priority
+        order, priority = self.order, self.priority
         arrived, more = await self._db.run(
-            self._store.claim_messages(claim, limit, now, share=self._share, order=order, priority=priority, full=full),
+            self._store.claim_messages(claim, limit, now, share=self.share, order=order, priority=priority, full=full),
             tx=not self._store.claims_at_once(order, priority),
         )
         if claim.owner != self.owner:  # declared dead meanwhile: the claim is nobody's and stays in doubt
@@ -119,9 +113,6 @@ class InboxSource:
         if len(messages) == 1 and messages[0].strikes > SUSPECT:
             self._suspect = messages[0]
         return list(messages), more
-
-    async def verify(self, deliveries: Sequence[Delivery]) -> set[int]:
-        return await self._db.run(self._store.held_messages(_held(deliveries)), tx=False)
 
     async def settle(self, outcomes: Sequence[Settled]) -> int:
         settling = self._settling(outcomes)
@@ -142,7 +133,7 @@ class InboxSource:
             after = Wake(delivery.key_hash, delivery.position + 1) if delivery.position is not None else None
             match outcome:
                 case Done():
-                    if self._order is not None and after is not None:
+                    if self.order is not None and after is not None:
                         settling.wake.append(after)
                 case Skip():
                     settling.forget.append(Held(delivery.seq, delivery.token))
@@ -151,7 +142,7 @@ class InboxSource:
                 case Dead(error):
                     settling.dead.append(Death(delivery.seq, delivery.token, error))
                     key = delivery.event.key
-                    if self._order is not None and self._order.dead == "skip" and after is not None and key is not None:
+                    if self.order is not None and self.order.dead == "skip" and after is not None and key is not None:
                         settling.skip.append(Past(delivery.seq, key, after))
                 case _:
                     assert_never(outcome)

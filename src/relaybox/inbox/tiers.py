@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
-from typing import Any, Self, Unpack
+from typing import Any, Generic, Self, TypeVar, Unpack
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..event import Event
@@ -22,8 +22,12 @@ from .inbox import AsyncInbox, Inbox
 from .process import MessageHandler
 from .processor import AsyncProcessor, Options, Processor
 
+I = TypeVar("I", Inbox, AsyncInbox)  # noqa: E741
 
-class TieredInbox:
+
+class _Tiered(Generic[I]):
+    _kind: type[I]
+
     def __init__(
         self,
         target: Any,
@@ -37,12 +41,16 @@ class TieredInbox:
     ) -> None:
         self._priority = priority or Priority()
         options: Any = {"schema": schema, "order": order or Order(), "observers": observers, "clock": clock}
-        self.inboxes: Mapping[str, Inbox] = {
-            tier.name: Inbox(target, f"{name}_{tier.name}", **options) for tier in self._priority.tiers
+        self.inboxes: Mapping[str, I] = {
+            tier.name: self._kind(target, f"{name}_{tier.name}", **options) for tier in self._priority.tiers
         }
 
-    def inbox_of(self, event: Event) -> Inbox:
+    def inbox_of(self, event: Event) -> I:
         return self.inboxes[self._priority.tier_of(priority_of(event)).name]
+
+
+class TieredInbox(_Tiered[Inbox]):
+    _kind = Inbox
 
     def migrate(self) -> None:
         for inbox in self.inboxes.values():
@@ -67,26 +75,8 @@ class TieredInbox:
         self.close()
 
 
-class AsyncTieredInbox:
-    def __init__(
-        self,
-        target: Any,
-        name: str = "inbox",
-        *,
-        priority: Priority | None = None,
-        order: Order | None = None,
-        schema: str | None = None,
-        observers: Sequence[Observer] = (),
-        clock: Clock = SYSTEM_CLOCK,
-    ) -> None:
-        self._priority = priority or Priority()
-        options: Any = {"schema": schema, "order": order or Order(), "observers": observers, "clock": clock}
-        self.inboxes: Mapping[str, AsyncInbox] = {
-            tier.name: AsyncInbox(target, f"{name}_{tier.name}", **options) for tier in self._priority.tiers
-        }
-
-    def inbox_of(self, event: Event) -> AsyncInbox:
-        return self.inboxes[self._priority.tier_of(priority_of(event)).name]
+class AsyncTieredInbox(_Tiered[AsyncInbox]):
+    _kind = AsyncInbox
 
     async def migrate(self) -> None:
         for inbox in self.inboxes.values():
