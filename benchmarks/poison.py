@@ -16,9 +16,9 @@ from datetime import timedelta
 from typing import Any
 
 from relaybox import AsyncOutbox, Event, Settings
+from relaybox.brokers import Answer, Features, Message
 from relaybox.relay import Relay
 from relaybox.relay.relay import DEFAULTS
-from relaybox.sinks import Answer, Features, Message
 from relaybox.testing.servers import PostgresServer
 
 

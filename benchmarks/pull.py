@@ -24,7 +24,7 @@ from relaybox.clock import SYSTEM_CLOCK
 from relaybox.codec import JSON_CODEC
 from relaybox.drivers import Database as OurDatabase
 from relaybox.drivers import open_sync
-from relaybox.lifecycle import Observers
+from relaybox.facts import Observers
 from relaybox.store import Tables
 from relaybox.store.topics import GroupOptions, TopicRow, open_topic_store
 from relaybox.topic import Topic

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from relaybox import AsyncOutbox, Delivery, Event, Listeners, Settings
+from relaybox.engine.rows.engine import DeliveryEngine
 from relaybox.outbox.source import OutboxSource
 from relaybox.outcome import Done
-from relaybox.runtime.delivery import DeliveryEngine
 
 from . import planted
 from .load import AsyncpgWriter, Load

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from relaybox.engine.rows.engine import Delivery
 from relaybox.op import Query
 from relaybox.outbox.deliver import Dispatch
 from relaybox.outbox.instance import InstanceService
 from relaybox.outbox.source import OutboxSource
 from relaybox.outcome import DONE
-from relaybox.runtime.delivery import Delivery
 from relaybox.store.postgres import PostgresStore
 
 # Whoever holds the events, they are taken out of his claim, and the answer is always "all of them were yours".

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from relaybox import Event, Outbox
-from relaybox.idempotency import Guard
+from relaybox.guard import Guard
 from relaybox.testing.servers import PostgresServer
 from relaybox.testing.sink_contract import Received
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from relaybox import AsyncOutbox, Event, Settings
 from relaybox.drivers.asyncpg import AsyncpgConnection
-from relaybox.lifecycle import Claimed, Fact
+from relaybox.facts import Claimed, Fact
 from relaybox.op import Copy, Result, Statement
 from relaybox.topics.start import StartFrom
 

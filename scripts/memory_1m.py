@@ -16,7 +16,7 @@ from pathlib import Path
 import psycopg
 
 from relaybox import AsyncOutbox, Event, Listeners
-from relaybox.lifecycle import Delivered, Fact
+from relaybox.facts import Delivered, Fact
 from relaybox.testing.servers import PostgresServer
 
 FILL = """

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from relaybox.brokers import Features, Sink, sink_from_url
 from relaybox.durations import format_duration
-from relaybox.sinks import Features, Sink, sink_from_url
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "sinks.md"
 
@@ -28,7 +28,7 @@ TAIL = """
   It makes a difference where few keys have many events.
 - **outage of**: whether a broker that is away stops the sink, or an endpoint only itself.
 
-A sink of your own implements `relaybox.sinks.Sink` and passes `relaybox.testing.sink_contract.SinkContract`, as these
+A sink of your own implements `relaybox.brokers.Sink` and passes `relaybox.testing.sink_contract.SinkContract`, as these
 do.
 """
 

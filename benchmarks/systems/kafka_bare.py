@@ -9,8 +9,8 @@ import confluent_kafka
 
 from benchmarks.peers.python.peer import Peer, key, payload_bytes, serve
 from relaybox import Event
-from relaybox.sinks.formats import renderer
-from relaybox.sinks.kafka import KafkaSink
+from relaybox.brokers.formats import renderer
+from relaybox.brokers.kafka import KafkaSink
 
 
 class BareProducer(Peer):

@@ -21,8 +21,8 @@ from itertools import pairwise
 from typing import Any
 
 from relaybox import AsyncOutbox, Event, Listeners, Outbox, StartFrom, Topic
+from relaybox.brokers.spi import Answer, Features, Message
 from relaybox.relay import Relay
-from relaybox.sinks.spi import Answer, Features, Message
 
 from .checker import SECOND, judge, missing
 from .products import DATABASE, GROUP, INBOX, POSTGRES, TOPIC, TYPE, connect, execute, prepare

@@ -13,9 +13,9 @@ from typing import Any
 import asyncpg
 
 from relaybox import AsyncOutbox, Event, StartFrom, Topic
+from relaybox.brokers.lines import JsonLinesSink
 from relaybox.relay import Relay
 from relaybox.relay.topic_relay import TopicRelay
-from relaybox.sinks.json_lines import JsonLinesSink
 
 INLINE_LIMIT = 10_000  # bytes; brokers take a megabyte at most, and are happier with less
 

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from relaybox import AsyncOutbox, Event
 from relaybox.inbox import AsyncInbox
 from relaybox.relay import Relay
-from relaybox.sinks.inbox import InboxSink
+from relaybox.relay.inbox_sink import InboxSink
 
 
 class Service:

@@ -1,6 +1,7 @@
 """relaybox: transactional messaging on the database you already have."""
 
 from .contracts import Contract, Contracts
+from .engine.rows.engine import Delivery
 from .errors import (
     BatchFailed,
     CommitUnknown,
@@ -17,11 +18,10 @@ from .errors import (
     StoreError,
 )
 from .event import AggregateType, Event, EventType
-from .idempotency import AsyncGuard, Guard
+from .guard import AsyncGuard, Guard
 from .memory import settle_in
 from .outbox import AsyncOutbox, Interceptor, Listeners, Outbox, WriterHook
 from .retry import ExponentialBackoff
-from .runtime.delivery import Delivery
 from .settings import Settings
 from .store.spi import BlockedKey, DeadFilter, DeadLetter, Status
 from .topic import Topic

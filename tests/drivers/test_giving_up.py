@@ -13,7 +13,7 @@ import pytest_asyncio
 from relaybox.drivers import AsyncDatabase, open_async
 from relaybox.drivers.psycopg import connect as open_session
 from relaybox.op import Op, Query
-from relaybox.runtime.service import cancelled
+from relaybox.tasks import cancelled
 from relaybox.testing.servers import require
 from relaybox.testing.servers.gate import TcpGate
 

@@ -79,7 +79,7 @@ async def test_two_databases(shop: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("engine", ["sqlite", "postgresql"])
 async def test_fastapi_sqlalchemy(engine: str, tmp_path: Path) -> None:
-    from relaybox.lifecycle import Delivered, HotEnqueued
+    from relaybox.facts import Delivered, HotEnqueued
 
     example = runpy.run_path(str(EXAMPLES / "fastapi_sqlalchemy" / "app.py"), run_name="fastapi_example")
     url = postgres_url("+asyncpg") if engine == "postgresql" else f"sqlite+aiosqlite:///{tmp_path}/shop.db"

@@ -17,9 +17,9 @@ import httpx
 import pytest
 
 from relaybox import AsyncOutbox, Event
+from relaybox.brokers.nats.sink import NatsSink
 from relaybox.inbox import AsyncInbox
 from relaybox.relay import Relay
-from relaybox.sinks.nats import NatsSink
 from relaybox.testing.servers import require
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -99,8 +99,8 @@ async def test_inbox_writer_nats(tmp_path: Path) -> None:
 
 
 async def test_webhook_receiver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from relaybox.brokers.webhook.signature import new_secret, parse_secret, sign
     from relaybox.clock import SYSTEM_CLOCK
-    from relaybox.sinks.webhook_signature import new_secret, parse_secret, sign
 
     old, new = new_secret(), new_secret()
     url = f"sqlite:///{tmp_path}/billing.db"

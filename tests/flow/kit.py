@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from relaybox import AsyncOutbox, Event, Listeners, Outbox, Settings
-from relaybox.lifecycle import Fact
+from relaybox.facts import Fact
 
 PATIENCE = 20.0
 F = TypeVar("F", bound=Fact)

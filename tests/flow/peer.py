@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from relaybox import AsyncOutbox, Event, Listeners, Settings
-from relaybox.lifecycle import ClaimLost, Fact
+from relaybox.facts import ClaimLost, Fact
 
 
 async def main(url: str, role: str, file: str, ttl: str) -> None:

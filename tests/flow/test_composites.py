@@ -11,7 +11,7 @@ import pytest
 
 from relaybox import AsyncOutbox, ConfigError, DeadFilter, Event, Interceptor, Listeners, Outbox, Reject, Settings
 from relaybox.errors import ConnectionLost, SchemaMissing, SchemaTooNew, ServiceClosed
-from relaybox.lifecycle import Delivered, Died, HotDropped, Purged, Retried
+from relaybox.facts import Delivered, Died, HotDropped, Purged, Retried
 
 from .kit import QUICK, Box, Probe, happened, make_box, one, recording, rows, stored, waiting
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from relaybox import ConfigError, Contracts, ContractViolation, Event, Listeners, Outbox, WriterHook
-from relaybox.lifecycle import Died
+from relaybox.facts import Died
 
 from .kit import Box, Probe, happened, make_box, one, rows, stored
 

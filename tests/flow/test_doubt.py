@@ -12,7 +12,7 @@ import pytest
 from relaybox import Event, Listeners, Settings
 from relaybox.drivers.pool import AsyncDatabase
 from relaybox.errors import ConnectionLost
-from relaybox.lifecycle import LoopFailed
+from relaybox.facts import LoopFailed
 
 from .kit import Box, Probe, claimed, make_box, rows
 

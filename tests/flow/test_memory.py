@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 
 from relaybox import AsyncOutbox, Event, Listeners, Settings
-from relaybox.lifecycle import Delivered, Fact
+from relaybox.facts import Delivered, Fact
 
 BACKLOG = 100_000
 FILL = """

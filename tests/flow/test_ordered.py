@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from relaybox import Event, Listeners, Reject, Settings
-from relaybox.lifecycle import ClaimLost, Died, LoopFailed, TakenOver
+from relaybox.facts import ClaimLost, Died, LoopFailed, TakenOver
 
 from .kit import Box, Probe, make_box, one, waiting
 

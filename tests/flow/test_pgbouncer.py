@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from relaybox import AsyncOutbox, Event, Listeners, Outbox, Reject, Settings
-from relaybox.lifecycle import Died, LoopFailed, WakeUps
+from relaybox.facts import Died, LoopFailed, WakeUps
 from relaybox.testing.servers import require
 
 from .conftest import make_postgres

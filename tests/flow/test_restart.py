@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from relaybox.errors import CommitUnknown, StoreError
-from relaybox.lifecycle import WakeUps
+from relaybox.facts import WakeUps
 from relaybox.testing.servers import PostgresServer, ServerUnavailable
 
 from .kit import QUICK, Probe, happened, make_box, rows, waiting, with_driver

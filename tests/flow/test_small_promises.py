@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from relaybox import Event, InvalidEvent, Listeners, Outbox, Settings
-from relaybox.lifecycle import Delivered, Died, Purged
+from relaybox.facts import Delivered, Died, Purged
 from relaybox.testing import Probe
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from relaybox import AsyncOutbox, Event, Listeners, Outbox, Settings
-from relaybox.lifecycle import Released
+from relaybox.facts import Released
 
 from .kit import QUICK, Probe, happened
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from relaybox.lifecycle import TakenOver
+from relaybox.facts import TakenOver
 
 from .kit import PATIENCE, Probe, claimed, happened, make_box, one, rows, waiting
 

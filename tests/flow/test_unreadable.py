@@ -14,7 +14,7 @@ from relaybox import Event, InvalidEvent, Listeners, Outbox
 from relaybox.cli.dead import content
 from relaybox.codec import MAX_DEPTH
 from relaybox.errors import Undecodable
-from relaybox.lifecycle import Died
+from relaybox.facts import Died
 
 from .conftest import make_database
 from .kit import Probe

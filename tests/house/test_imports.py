@@ -26,7 +26,7 @@ def test_layer_contracts() -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-@pytest.mark.parametrize("module", ["relaybox", "relaybox.lifecycle", "relaybox.testing", "relaybox.observe.logs"])
+@pytest.mark.parametrize("module", ["relaybox", "relaybox.facts", "relaybox.testing", "relaybox.observe.logs"])
 def test_the_core_imports_only_the_standard_library(module: str) -> None:
     # What site-packages' own start-up files import is there before us and does not count.
     code = f"import sys; old = set(sys.modules); import json, {module}; print(json.dumps([*set(sys.modules) - old]))"

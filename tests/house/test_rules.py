@@ -11,8 +11,8 @@ import pytest
 from source_tree import ROOT, SOURCE, modules, page, python_files
 
 import relaybox
-from relaybox import Settings, faults, lifecycle
-from relaybox.lifecycle import Fact
+from relaybox import Settings, facts, faults
+from relaybox.facts import Fact
 from relaybox.observe.measures import MEASURES
 from relaybox.settings import load
 
@@ -99,8 +99,8 @@ def test_the_check_for_swallowed_errors(code: str, expected: bool) -> None:
 # -- what the documentation promises ----------------------------------------------------------------
 
 
-def facts() -> set[str]:
-    found = (kind for kind in vars(lifecycle).values() if isinstance(kind, type) and issubclass(kind, Fact))
+def fact_names() -> set[str]:
+    found = (kind for kind in vars(facts).values() if isinstance(kind, type) and issubclass(kind, Fact))
     return {kind.__name__ for kind in found} - {"Fact"}
 
 
@@ -111,7 +111,7 @@ def rows(text: str) -> list[list[str]]:
 
 
 def test_every_fact_has_a_metric() -> None:
-    assert {measure.fact.__name__ for measure in MEASURES} == facts()
+    assert {measure.fact.__name__ for measure in MEASURES} == fact_names()
 
 
 def test_every_fact_and_metric_has_a_row_in_the_docs() -> None:

@@ -15,9 +15,9 @@ import pytest
 from flow.kit import Probe
 from relaybox import ConfigError, Event, Reject, Settings
 from relaybox.clock import SYSTEM_CLOCK
+from relaybox.facts import Alert, Observers
 from relaybox.inbox import Alerting, Gap, Inbox, Order, Retention
 from relaybox.inbox.alerts import AlertService
-from relaybox.lifecycle import Alert, Observers
 from relaybox.settings import load
 from relaybox.store.inbox_alerts import Span, compare
 from relaybox.testing.clock import ManualClock

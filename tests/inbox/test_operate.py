@@ -14,8 +14,8 @@ from flow.kit import Probe, one, rows
 from relaybox import ConfigError, Event, Reject, Settings
 from relaybox.clock import SystemClock
 from relaybox.errors import SchemaMissing
+from relaybox.facts import Accepted, Fact, Purged
 from relaybox.inbox import Inbox, InboxStatus, MessageFilter, Retention, Thresholds
-from relaybox.lifecycle import Accepted, Fact, Purged
 from relaybox.settings import load
 from relaybox.store.inbox_operate import Pace, judge
 from relaybox.testing.clock import ManualClock

@@ -15,8 +15,8 @@ import pytest
 
 from flow.kit import Probe, one, rows
 from relaybox import ConfigError, Event, Outbox, Reject, RetryLater, Settings
+from relaybox.facts import Died, Retried, Strayed
 from relaybox.inbox import AsyncInbox, Inbox, Processed
-from relaybox.lifecycle import Died, Retried, Strayed
 
 from .effects import QUICK, asay, effects, say, text_of, with_effects, writing
 from .kit import PATIENCE, Twin, arrived, fresh_url, migrated, pending_ids

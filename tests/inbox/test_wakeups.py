@@ -19,9 +19,9 @@ from sqlalchemy.orm import Session
 
 from flow.kit import Probe
 from relaybox import Event
+from relaybox.engine.wakeups import ThreadNotifier
+from relaybox.facts import Delivered, WakeUps
 from relaybox.inbox import AsyncInbox, Inbox
-from relaybox.lifecycle import Delivered, WakeUps
-from relaybox.runtime.wakeups import ThreadNotifier
 
 from .effects import QUICK
 from .kit import PATIENCE, fresh_url, migrated

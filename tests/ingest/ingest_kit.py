@@ -13,11 +13,12 @@ from typing import Any
 from flow.kit import rows
 from inbox.kit import PATIENCE, fresh_url, migrated
 from relaybox import Event
+from relaybox.brokers import Source
+from relaybox.brokers.formats import renderer
+from relaybox.brokers.spi import Features, Message
+from relaybox.facts import Fact
 from relaybox.inbox import AsyncInbox
-from relaybox.ingest import Ingest, Source
-from relaybox.lifecycle import Fact
-from relaybox.sinks.formats import renderer
-from relaybox.sinks.spi import Features, Message
+from relaybox.ingest import Ingest
 
 __all__ = [
     "PATIENCE",

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Sequence
 
 from relaybox import Event
+from relaybox.brokers import Incoming
 from relaybox.errors import SourceUnavailable
-from relaybox.ingest import Incoming
 
 from .ingest_kit import plain
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from relaybox.brokers import Reading
 from relaybox.errors import ConfigError
-from relaybox.ingest import Reading
 from relaybox.ingest.config import load
 
 FILE = """

@@ -15,11 +15,12 @@ import pytest
 from flow.kit import rows
 from inbox.kit import ENGINES, pending_ids
 from relaybox import Event
+from relaybox.brokers import MALFORMED, Incoming, Reading
 from relaybox.errors import ConfigError, SchemaMissing, ServiceClosed
+from relaybox.facts import CircuitChanged, Ingested, LoopFailed
 from relaybox.inbox import AsyncInbox, Inbox
-from relaybox.ingest import MALFORMED, Incoming, Ingest, Reading
+from relaybox.ingest import Ingest
 from relaybox.ingest.ingest import LONGEST_PAUSE
-from relaybox.lifecycle import CircuitChanged, Ingested, LoopFailed
 from relaybox.testing.crash import InjectedFault, crash_at
 from relaybox.testing.servers import TcpGate
 

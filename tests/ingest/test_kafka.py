@@ -17,11 +17,12 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from flow.kit import rows
 from relaybox import Event
+from relaybox.brokers import Reading, source_from_url
+from relaybox.brokers.kafka import source as kafka
+from relaybox.brokers.kafka.source import KafkaSource
 from relaybox.errors import ConfigError, SourceUnavailable
+from relaybox.facts import CircuitChanged, LoopFailed
 from relaybox.inbox import Inbox
-from relaybox.ingest import Reading, kafka, source_from_url
-from relaybox.ingest.kafka import KafkaSource
-from relaybox.lifecycle import CircuitChanged, LoopFailed
 from relaybox.testing.servers import TcpGate
 
 from .ingest_kit import PATIENCE, arrivals, command, events, fresh_url, in_order, ingesting, migrated, plain, until

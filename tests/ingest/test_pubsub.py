@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from relaybox.brokers.pubsub.sink import PubSubSink
+from relaybox.brokers.pubsub.source import PubSubSource
 from relaybox.errors import ConfigError, SourceUnavailable
-from relaybox.ingest.pubsub import PubSubSource
-from relaybox.sinks.pubsub import PubSubSink
 from relaybox.testing.servers import PubSubServer, TcpGate, require
 from relaybox.testing.source_contract import SourceContract, SourceHarness, collect, comes_no_more, opened, send
 

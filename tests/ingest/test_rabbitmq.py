@@ -22,11 +22,11 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from flow.kit import rows
 from relaybox import Event
+from relaybox.brokers import Reading, source_from_url
+from relaybox.brokers.rabbitmq.source import RabbitMQSource
 from relaybox.errors import ConfigError
+from relaybox.facts import CircuitChanged
 from relaybox.inbox import Inbox
-from relaybox.ingest import Reading, source_from_url
-from relaybox.ingest.rabbitmq import RabbitMQSource
-from relaybox.lifecycle import CircuitChanged
 from relaybox.testing.servers import RabbitMQServer, TcpGate, require
 
 from .ingest_kit import WORKER, arrivals, command, events, fresh_url, in_order, ingesting, migrated, plain, until

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from relaybox.brokers.redis.sink import RedisStreamSink
+from relaybox.brokers.redis.source import RedisStreamSource
 from relaybox.errors import ConfigError, SourceUnavailable
-from relaybox.ingest.redis_streams import RedisStreamSource
-from relaybox.sinks.redis_streams import RedisStreamSink
 from relaybox.testing.servers import RedisServer, require
 from relaybox.testing.servers.redis import connect
 from relaybox.testing.sink_contract import SECRET, deliver, messages

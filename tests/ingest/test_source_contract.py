@@ -10,10 +10,10 @@ from urllib.parse import quote
 
 import pytest
 
-from relaybox.ingest.kafka import KafkaSource
-from relaybox.ingest.rabbitmq import RabbitMQSource
-from relaybox.sinks.kafka import KafkaSink
-from relaybox.sinks.rabbitmq import RabbitMQSink
+from relaybox.brokers.kafka.sink import KafkaSink
+from relaybox.brokers.kafka.source import KafkaSource
+from relaybox.brokers.rabbitmq.sink import RabbitMQSink
+from relaybox.brokers.rabbitmq.source import RabbitMQSource
 from relaybox.testing.servers import RabbitMQServer, TcpGate, require
 from relaybox.testing.sink_contract import SECRET
 from relaybox.testing.source_contract import SourceContract, SourceHarness

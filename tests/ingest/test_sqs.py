@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from relaybox.brokers.aws.sns_sink import SnsSink
+from relaybox.brokers.aws.sqs_sink import SqsSink
+from relaybox.brokers.aws.sqs_source import SqsSource
 from relaybox.errors import ConfigError, SourceUnavailable
-from relaybox.ingest.sqs import SqsSource
-from relaybox.sinks.sns import SnsSink
-from relaybox.sinks.sqs import SqsSink
 from relaybox.testing.servers import MotoServer, TcpGate, require
 from relaybox.testing.sink_contract import SECRET, deliver, messages
 from relaybox.testing.source_contract import SourceContract, SourceHarness, collect, comes_no_more, opened, send

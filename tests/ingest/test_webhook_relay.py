@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from inbox.kit import fresh_url, migrated
 from relaybox import AsyncOutbox, Event
+from relaybox.brokers.formats import MessageFormat, renderer
+from relaybox.brokers.webhook.sink import Endpoint, WebhookSink
 from relaybox.inbox import AsyncInbox
 from relaybox.ingest.webhook import WebhookReceiver
 from relaybox.relay import Relay
-from relaybox.sinks.formats import MessageFormat, renderer
-from relaybox.sinks.webhook import Endpoint, WebhookSink
 from relaybox.testing.servers.gate import TcpGate
 
 from .webhook_kit import SECRETS, events_of, post, receiving, serving, signed

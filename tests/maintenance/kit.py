@@ -11,7 +11,7 @@ from flow.kit import one, rows
 from relaybox import Event
 from relaybox.clock import SystemClock
 from relaybox.drivers import Database, open_sync
-from relaybox.lifecycle import Alert, Fact
+from relaybox.facts import Alert, Fact
 from relaybox.maintenance import Maintainer, Report, Upkeep
 from relaybox.op import Op, T
 from relaybox.store import Tables

@@ -14,12 +14,12 @@ import pytest
 
 from flow.kit import one, rows
 from relaybox import AsyncOutbox, Event
+from relaybox.brokers.lines.sink import JsonLinesSink
 from relaybox.drivers import open_sync
 from relaybox.errors import GroupError, StoreBusy
 from relaybox.maintenance import Maintainer, repair
 from relaybox.outbox.doctor import examine
 from relaybox.relay.topic_relay import TopicRelay
-from relaybox.sinks.json_lines import JsonLinesSink
 from relaybox.store import Tables, open_store
 from relaybox.store.topics import open_topic_store
 from relaybox.testing.servers import PostgresServer, require

@@ -27,7 +27,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from relaybox import Outbox, StartFrom, Topic
 from relaybox.errors import IllegalMove
-from relaybox.lifecycle import Alert, EventsLost
+from relaybox.facts import Alert, EventsLost
 from relaybox.maintenance import Maintainer, Upkeep
 from relaybox.store.life import STANDING
 from relaybox.store.topics import GroupOptions

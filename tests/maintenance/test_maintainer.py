@@ -18,7 +18,7 @@ import pytest
 
 from relaybox.clock import SystemClock
 from relaybox.errors import ConfigError, TermLost
-from relaybox.lifecycle import Detected, LoopFailed, Standing
+from relaybox.facts import Detected, LoopFailed, Standing
 from relaybox.maintenance import JOBS, Maintainer, Upkeep
 from relaybox.op import Op
 

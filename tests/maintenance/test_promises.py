@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from relaybox import Event, Outbox, StartFrom, Topic
-from relaybox.lifecycle import EventsLost
+from relaybox.facts import EventsLost
 from relaybox.store.topics import GroupOptions
 
 from .kit import World

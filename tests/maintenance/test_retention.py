@@ -8,7 +8,7 @@ import pytest
 
 from relaybox import Event
 from relaybox.errors import ConfigError
-from relaybox.lifecycle import Cleaned
+from relaybox.facts import Cleaned
 from relaybox.maintenance import Upkeep
 from relaybox.store import open_store
 

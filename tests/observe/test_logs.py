@@ -8,8 +8,8 @@ from datetime import timedelta
 
 import pytest
 
-from relaybox import lifecycle
-from relaybox.lifecycle import (
+from relaybox import facts
+from relaybox.facts import (
     Accepted,
     Alert,
     CircuitChanged,
@@ -101,8 +101,8 @@ def records(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[logging.LogRecord]
 
 
 def test_every_fact_is_in_the_table() -> None:
-    facts = {kind for kind in vars(lifecycle).values() if isinstance(kind, type) and issubclass(kind, Fact)}
-    assert {type(fact) for fact, _ in LEVELS} == facts - {Fact}
+    kinds = {kind for kind in vars(facts).values() if isinstance(kind, type) and issubclass(kind, Fact)}
+    assert {type(fact) for fact, _ in LEVELS} == kinds - {Fact}
 
 
 @pytest.mark.parametrize(("fact", "level"), LEVELS, ids=lambda value: type(value).__name__)

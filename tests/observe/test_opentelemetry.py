@@ -17,11 +17,11 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode, Tracer
 
 from relaybox import Event, Listeners, Outbox, WriterHook
+from relaybox.engine.rows.engine import Delivery
 from relaybox.event import MAX_HEADERS
-from relaybox.lifecycle import CircuitChanged, Claimed, Delivered, Depths, Died, Standing, Strayed, WakeUps
+from relaybox.facts import CircuitChanged, Claimed, Delivered, Depths, Died, Standing, Strayed, WakeUps
 from relaybox.observe.measures import MEASURES
 from relaybox.observe.opentelemetry import OpenTelemetryObserver, TracingHook, TracingInterceptor
-from relaybox.runtime.delivery import Delivery
 from relaybox.testing import ManualClock, deliver_pending, published
 from relaybox.testing.plugin import relaybox_url
 

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from relaybox import Outbox
 from relaybox.errors import ConnectionLost
-from relaybox.lifecycle import (
+from relaybox.facts import (
     Claimed,
     ClaimLost,
     CutOff,

@@ -15,7 +15,7 @@ from flow.test_ordered import Log, firsts, write
 from flow.test_ordered import quick as quick_shards
 from relaybox.drivers.pool import AsyncDatabase
 from relaybox.errors import StoreBusy
-from relaybox.lifecycle import Died, KeysChosen, LoopFailed
+from relaybox.facts import Died, KeysChosen, LoopFailed
 
 LEASES = "SELECT count(*) FROM outbox_event_lease"
 HOLDS = "SELECT count(*) FROM outbox_event_hold"

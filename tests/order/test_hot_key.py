@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from relaybox import AsyncOutbox, Event, Listeners, Settings, Topic
+from relaybox.brokers.spi import Features, Message
 from relaybox.inbox import AsyncInbox, Order
 from relaybox.relay import Relay
-from relaybox.sinks.spi import Features, Message
 from relaybox.testing.servers import require
 from relaybox.topics.start import StartFrom
 

@@ -13,13 +13,13 @@ import pytest_asyncio
 
 from relaybox import Event, Settings
 from relaybox.drivers import AsyncDatabase, open_async
+from relaybox.engine.work import Delivery
 from relaybox.errors import ConnectionLost, UnsupportedByEngine
+from relaybox.facts import Fact, KeysChosen, Observers
 from relaybox.ids import shard_of
-from relaybox.lifecycle import Fact, KeysChosen, Observers
 from relaybox.op import arun
 from relaybox.outbox.source import KeyedSource, OrderedSource, OutboxSource, make_source
 from relaybox.outcome import DONE, Outcome, RetryAt
-from relaybox.runtime.work import Delivery
 from relaybox.store import OutboxStore, open_store
 from relaybox.testing import ManualClock
 from relaybox.testing.servers import require

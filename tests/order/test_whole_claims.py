@@ -11,11 +11,11 @@ import pytest_asyncio
 
 from relaybox import Event, Settings
 from relaybox.drivers import AsyncDatabase, open_async
+from relaybox.engine.work import Delivery
 from relaybox.errors import ConnectionLost
 from relaybox.op import Op, arun
 from relaybox.outbox.source import OutboxSource, make_source
 from relaybox.outcome import DONE, Dead, Outcome, RetryAt
-from relaybox.runtime.work import Delivery
 from relaybox.store import OutboxStore, open_store
 from relaybox.store.spi import Settlement
 from relaybox.testing import ManualClock

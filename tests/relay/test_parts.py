@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relaybox import Event
+from relaybox.brokers import Features
+from relaybox.brokers.formats import CLOUDEVENTS_JSON, renderer, timestamp
 from relaybox.errors import ConfigError, Reject, SinkUnavailable, Undecodable
 from relaybox.event import Y2K
-from relaybox.lifecycle import CircuitChanged, Observers
+from relaybox.facts import CircuitChanged, Observers
 from relaybox.relay.circuit import LONGEST_PAUSE, Circuit
 from relaybox.relay.pauses import LASTS, LONGEST, SOON, TRIAL, Pauses
 from relaybox.relay.routing import router
-from relaybox.sinks import Features
-from relaybox.sinks.formats import CLOUDEVENTS_JSON, renderer, timestamp
 from relaybox.testing import ManualClock, Probe
 
 PLAIN = Features(keyed_order=True, dedup=False)

@@ -10,9 +10,9 @@ from scripted_sink import ScriptedSink
 from test_relay import settings
 
 from relaybox import Event, Outbox
-from relaybox.lifecycle import Delivered, Died, Retried
+from relaybox.brokers import Answer, Message
+from relaybox.facts import Delivered, Died, Retried
 from relaybox.relay import Relay
-from relaybox.sinks import Answer, Message
 from relaybox.testing import Probe
 from relaybox.testing.servers import require
 

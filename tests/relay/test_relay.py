@@ -13,7 +13,7 @@ from scripted_sink import ScriptedSink
 from relaybox import Event, Outbox
 from relaybox.contracts import Contracts
 from relaybox.errors import ConfigError, Reject, RetryLater, ServiceClosed, SinkUnavailable
-from relaybox.lifecycle import CircuitChanged, Delivered, Died, Published, Retried
+from relaybox.facts import CircuitChanged, Delivered, Died, Published, Retried
 from relaybox.relay import Relay
 from relaybox.relay.relay import DEFAULTS
 from relaybox.settings import Settings

@@ -18,12 +18,12 @@ import pytest
 from typer.testing import CliRunner
 
 from relaybox import Event, Outbox
+from relaybox.brokers import sink_from_url
 from relaybox.cli.app import app
 from relaybox.drivers import parse
 from relaybox.errors import ConfigError
 from relaybox.observe.health import Health, HealthServer
 from relaybox.relay.config import load
-from relaybox.sinks import sink_from_url
 from relaybox.testing.servers import require
 
 CANARY = "c4nary"

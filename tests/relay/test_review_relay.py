@@ -14,20 +14,20 @@ import pytest
 from scripted_sink import ScriptedSink
 
 from relaybox import Event, Outbox
+from relaybox.brokers import Answer, Features, Message
+from relaybox.brokers.formats import renderer
 from relaybox.drivers import open_sync
+from relaybox.engine.work import Delivery
 from relaybox.errors import ConfigError, SinkUnavailable, Undecodable
-from relaybox.lifecycle import CircuitChanged, Delivered, Died, Observers, Retried
+from relaybox.facts import CircuitChanged, Delivered, Died, Observers, Retried
 from relaybox.outbox.source import OrderedSource
 from relaybox.relay import Relay
 from relaybox.relay.circuit import Circuit
 from relaybox.relay.relay import DEFAULTS
 from relaybox.relay.routing import router
-from relaybox.runtime.service import cancelled
-from relaybox.runtime.work import Delivery
 from relaybox.settings import Settings
-from relaybox.sinks import Answer, Features, Message
-from relaybox.sinks.formats import renderer
 from relaybox.store.spi import Claim, Turn
+from relaybox.tasks import cancelled
 from relaybox.testing import ManualClock, Probe
 from relaybox.testing.servers import require
 from relaybox.testing.servers.gate import TcpGate

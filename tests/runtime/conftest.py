@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from scripted_source import MakeEngine, ScriptedSource, make_engine
 
-from relaybox.runtime.delivery import DeliveryEngine, Handler
+from relaybox.engine.rows.engine import DeliveryEngine, Handler
 from relaybox.testing import Probe
 
 

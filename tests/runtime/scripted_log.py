@@ -12,13 +12,13 @@ from datetime import timedelta
 from typing import Any
 
 from relaybox.clock import SYSTEM_CLOCK, Clock
+from relaybox.engine.ranges.engine import Claims, RangeEngine
+from relaybox.engine.ranges.holding import Taken
 from relaybox.errors import ConnectionLost
 from relaybox.event import Event
+from relaybox.facts import Observers
 from relaybox.ids import key_hash, shard_of
-from relaybox.lifecycle import Observers
 from relaybox.outcome import Dead, RetryAt
-from relaybox.runtime.ranges import Claims, RangeEngine
-from relaybox.runtime.stock import Taken
 from relaybox.settings import Settings
 from relaybox.testing import Probe
 

@@ -11,12 +11,12 @@ from datetime import timedelta
 from typing import Any
 
 from relaybox.clock import SYSTEM_CLOCK, Clock
+from relaybox.engine.rows.engine import DeliveryEngine
+from relaybox.engine.work import BatchHandler, Delivery, Handler, Settled
 from relaybox.errors import ConnectionLost
 from relaybox.event import Event
-from relaybox.lifecycle import Observers
+from relaybox.facts import Observers
 from relaybox.outcome import Dead, RetryAt
-from relaybox.runtime.delivery import DeliveryEngine
-from relaybox.runtime.work import BatchHandler, Delivery, Handler, Settled
 from relaybox.settings import Settings
 from relaybox.testing import Probe
 

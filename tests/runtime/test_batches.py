@@ -11,9 +11,9 @@ from datetime import timedelta
 import pytest
 from scripted_source import MakeEngine, ScriptedSource, make_engine
 
+from relaybox.engine.work import Batch, Delivery
 from relaybox.errors import Reject, SinkUnavailable
-from relaybox.lifecycle import ClaimLost, Delivered, Died, Retried
-from relaybox.runtime.work import Batch, Delivery
+from relaybox.facts import ClaimLost, Delivered, Died, Retried
 from relaybox.testing import ManualClock, Probe
 
 

@@ -14,13 +14,13 @@ from scripted_log import ScriptedLog, make_range_engine
 from scripted_source import ScriptedSource, make_engine
 
 from relaybox.clock import SYSTEM_CLOCK
+from relaybox.engine.ranges.engine import RangeEngine
+from relaybox.engine.ranges.workers import RangeBatch
+from relaybox.engine.rows.engine import Delivery, DeliveryEngine
+from relaybox.engine.work import Batch
 from relaybox.event import Event
+from relaybox.facts import Claimed, CutOff, Delivered, LoopFailed, Retried, Stuck, TaskEnded
 from relaybox.ids import shard_of
-from relaybox.lifecycle import Claimed, CutOff, Delivered, LoopFailed, Retried, Stuck, TaskEnded
-from relaybox.runtime.delivery import Delivery, DeliveryEngine
-from relaybox.runtime.range_workers import RangeBatch
-from relaybox.runtime.ranges import RangeEngine
-from relaybox.runtime.work import Batch
 from relaybox.testing import ManualClock, Probe
 
 Engine = DeliveryEngine | RangeEngine

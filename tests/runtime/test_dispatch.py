@@ -12,11 +12,11 @@ import pytest
 from scripted_source import MakeEngine, ScriptedSource
 
 from relaybox import Event, Interceptor, Listeners
+from relaybox.engine.rows.engine import Delivery
+from relaybox.engine.threads import ListenerThreads
 from relaybox.errors import ConfigError, Unroutable
-from relaybox.lifecycle import Delivered, Died, Retried
+from relaybox.facts import Delivered, Died, Retried
 from relaybox.outbox.deliver import Dispatch
-from relaybox.runtime.delivery import Delivery
-from relaybox.runtime.threads import ListenerThreads
 from relaybox.testing import Probe
 
 

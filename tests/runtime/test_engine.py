@@ -11,22 +11,12 @@ import pytest
 from scripted_source import MakeEngine, ScriptedSource, make_engine
 
 from relaybox.clock import SYSTEM_CLOCK
+from relaybox.engine.rows.engine import Delivery
+from relaybox.engine.threads import ListenerThreads
 from relaybox.errors import Reject, RetryLater, Undecodable, Unroutable
 from relaybox.event import Event
-from relaybox.lifecycle import (
-    Claimed,
-    ClaimLost,
-    Delivered,
-    Died,
-    HotDropped,
-    HotEnqueued,
-    LoopFailed,
-    Released,
-    Retried,
-)
+from relaybox.facts import Claimed, ClaimLost, Delivered, Died, HotDropped, HotEnqueued, LoopFailed, Released, Retried
 from relaybox.outbox.hand_over import HandOvers
-from relaybox.runtime.delivery import Delivery
-from relaybox.runtime.threads import ListenerThreads
 from relaybox.testing import Probe
 
 SECOND = timedelta(seconds=1)

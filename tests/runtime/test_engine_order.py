@@ -8,8 +8,8 @@ from datetime import timedelta
 
 from scripted_source import MakeEngine, ScriptedSource, make_engine
 
-from relaybox.lifecycle import Claimed, ClaimLost, Delivered, Died, Retried
-from relaybox.runtime.delivery import Delivery
+from relaybox.engine.rows.engine import Delivery
+from relaybox.facts import Claimed, ClaimLost, Delivered, Died, Retried
 from relaybox.testing import Probe
 
 

@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 from scripted_source import MakeEngine, ScriptedSource
 
-from relaybox.lifecycle import Claimed, ClaimLost, Delivered, Depths, LoopFailed, Retried
-from relaybox.runtime.delivery import Delivery
+from relaybox.engine.rows.engine import Delivery
+from relaybox.facts import Claimed, ClaimLost, Delivered, Depths, LoopFailed, Retried
 from relaybox.testing import ManualClock, Probe, crash_at
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from relaybox import AsyncOutbox, Event, Listeners, Settings
-from relaybox.lifecycle import Claimed, ClaimLost, Delivered, HotDropped, HotEnqueued, Retried
+from relaybox.facts import Claimed, ClaimLost, Delivered, HotDropped, HotEnqueued, Retried
 from relaybox.testing import ManualClock, Probe
 from relaybox.testing.plugin import relaybox_url
 

@@ -13,11 +13,11 @@ import pytest
 import pytest_asyncio
 from scripted_log import Parked, ScriptedLog, make_range_engine
 
+from relaybox.engine.ranges.engine import RangeEngine
+from relaybox.engine.ranges.workers import RangeBatch
 from relaybox.errors import BatchFailed, Reject, RetryLater, SinkUnavailable
 from relaybox.event import Event
-from relaybox.lifecycle import ClaimLost
-from relaybox.runtime.range_workers import RangeBatch
-from relaybox.runtime.ranges import RangeEngine
+from relaybox.facts import ClaimLost
 from relaybox.testing import Probe
 
 Start = Callable[..., RangeEngine]

@@ -9,11 +9,11 @@ from datetime import timedelta
 import pytest
 from scripted_source import MakeEngine, ScriptedSource, make_engine
 
+from relaybox.engine.wakeups import Ears
+from relaybox.engine.work import Batch, Delivery
 from relaybox.errors import ConnectionLost
-from relaybox.lifecycle import Claimed, ClaimLost, Delivered, Died, Observers, Retried
-from relaybox.runtime.service import cancelled
-from relaybox.runtime.wakeups import Ears
-from relaybox.runtime.work import Batch, Delivery
+from relaybox.facts import Claimed, ClaimLost, Delivered, Died, Observers, Retried
+from relaybox.tasks import cancelled
 from relaybox.testing import ManualClock, Probe
 
 

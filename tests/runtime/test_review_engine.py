@@ -8,9 +8,9 @@ from datetime import timedelta
 
 from scripted_source import MakeEngine, ScriptedSource
 
+from relaybox.engine.rows.engine import Delivery, Settled
 from relaybox.errors import RetryLater
-from relaybox.lifecycle import ClaimLost, Delivered, Retried
-from relaybox.runtime.delivery import Delivery, Settled
+from relaybox.facts import ClaimLost, Delivered, Retried
 from relaybox.testing import Probe
 
 

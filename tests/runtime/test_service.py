@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from relaybox.runtime import service
-from relaybox.runtime.service import cancelled
+from relaybox import tasks as service
+from relaybox.tasks import cancelled
 
 
 async def test_a_task_that_lost_its_cancellation_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:

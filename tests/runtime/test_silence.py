@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from scripted_source import MakeEngine, ScriptedSource
 
-from relaybox.lifecycle import Claimed, ClaimLost, Delivered
-from relaybox.runtime.work import Batch, Delivery
+from relaybox.engine.work import Batch, Delivery
+from relaybox.facts import Claimed, ClaimLost, Delivered
 from relaybox.testing import Probe
 
 

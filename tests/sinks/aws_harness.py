@@ -8,9 +8,9 @@ import itertools
 import json
 from typing import Any
 
-from relaybox.sinks.aws import AwsSink
-from relaybox.sinks.sns import SnsSink
-from relaybox.sinks.sqs import SqsSink
+from relaybox.brokers.aws.sink import AwsSink
+from relaybox.brokers.aws.sns_sink import SnsSink
+from relaybox.brokers.aws.sqs_sink import SqsSink
 from relaybox.testing.servers import MotoServer, TcpGate
 from relaybox.testing.sink_contract import SECRET, Received, SinkHarness
 

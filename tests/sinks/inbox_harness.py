@@ -16,7 +16,7 @@ import psycopg
 import pymysql
 
 from relaybox.inbox import Inbox
-from relaybox.sinks.inbox import InboxSink
+from relaybox.relay.inbox_sink import InboxSink
 from relaybox.testing.servers import MariaDBServer, PostgresServer
 from relaybox.testing.sink_contract import SECRET, Received, SinkHarness
 

@@ -8,7 +8,7 @@ import resource
 from pathlib import Path
 from typing import Any
 
-from relaybox.sinks.json_lines import JsonLinesSink
+from relaybox.brokers.lines.sink import JsonLinesSink
 from relaybox.testing.sink_contract import Received, SinkHarness
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from relaybox.sinks.kafka import KafkaSink
+from relaybox.brokers.kafka.sink import KafkaSink
 from relaybox.testing.servers.kafka import KafkaServer
 from relaybox.testing.sink_contract import Received, SinkHarness
 

@@ -13,7 +13,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from relaybox.sinks.kafka import BATCHES, KafkaSink
+from relaybox.brokers.kafka.sink import BATCHES, KafkaSink
 
 PRODUCE, INIT_PRODUCER_ID = 0, 22
 _HANDLE_OFFSET = 2 * ctypes.sizeof(ctypes.c_void_p)  # behind the head of a Python object

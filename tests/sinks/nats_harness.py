@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import unquote
 
-from relaybox.sinks.nats import NatsSink
+from relaybox.brokers.nats.sink import NatsSink
 from relaybox.testing.servers import NatsServer, require
 from relaybox.testing.sink_contract import SECRET, Received, SinkHarness
 

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 from google.pubsub_v1 import types
 
-from relaybox.sinks.pubsub import PubSubSink
+from relaybox.brokers.pubsub.sink import PubSubSink
 from relaybox.testing.servers import PubSubServer, TcpGate
 from relaybox.testing.sink_contract import Received, SinkHarness
 

@@ -13,7 +13,7 @@ from typing import Any
 import pika
 from pika.adapters.blocking_connection import BlockingChannel
 
-from relaybox.sinks.rabbitmq import RabbitMQSink
+from relaybox.brokers.rabbitmq.sink import RabbitMQSink
 from relaybox.testing.servers import RabbitMQServer, require
 from relaybox.testing.sink_contract import SECRET, Received, SinkHarness
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from relaybox.sinks.redis_streams import RedisStreamSink
+from relaybox.brokers.redis.sink import RedisStreamSink
 from relaybox.testing.servers import RedisServer
 from relaybox.testing.servers.process import free_port
 from relaybox.testing.servers.redis import connect

@@ -14,9 +14,9 @@ import pytest
 from aws_script import Entries, Reply, ScriptedSqs, accepted, raw, refused, scripted_sqs
 from certificates import Authority, Pair
 
+from relaybox.brokers.aws.sns_sink import SnsSink
+from relaybox.brokers.aws.sqs_sink import SqsSink
 from relaybox.errors import ConfigError, DeliveryError, Reject, SinkUnavailable
-from relaybox.sinks.sns import SnsSink
-from relaybox.sinks.sqs import SqsSink
 from relaybox.testing.sink_contract import SECRET, messages, publish
 
 

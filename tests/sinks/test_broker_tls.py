@@ -16,10 +16,10 @@ from nats_harness import Settings
 from nats_harness import private_server as private_nats
 from rabbitmq_harness import RabbitMQHarness, opened
 
+from relaybox.brokers.nats.sink import NatsSink
+from relaybox.brokers.rabbitmq.sink import RabbitMQSink
+from relaybox.brokers.spi import Sink
 from relaybox.errors import SinkUnavailable
-from relaybox.sinks.nats import NatsSink
-from relaybox.sinks.rabbitmq import RabbitMQSink
-from relaybox.sinks.spi import Sink
 from relaybox.testing.servers import NatsServer, RabbitMQServer, require
 from relaybox.testing.servers.process import free_port
 from relaybox.testing.sink_contract import SECRET, arrived, messages, publish

@@ -17,6 +17,8 @@ from inbox_harness import RELAY, DatabaseHarness, GuardedPostgres, MariaDBHarnes
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from relaybox import AsyncOutbox, Event
+from relaybox.brokers import sink_from_url
+from relaybox.brokers.formats import renderer
 from relaybox.drivers.asyncmy import AsyncmyConnection
 from relaybox.drivers.asyncpg import AsyncpgConnection
 from relaybox.errors import (
@@ -30,9 +32,7 @@ from relaybox.errors import (
 )
 from relaybox.inbox import Inbox
 from relaybox.relay import Relay
-from relaybox.sinks import sink_from_url
-from relaybox.sinks.formats import renderer
-from relaybox.sinks.inbox import InboxSink
+from relaybox.relay.inbox_sink import InboxSink
 from relaybox.testing.servers import MariaDBServer, PostgresServer, TcpGate, require
 from relaybox.testing.sink_contract import SECRET, SinkContract, arrived, messages, publish
 from relaybox.testing.sink_contract.harness import RESUME_SECONDS, until_back

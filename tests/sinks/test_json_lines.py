@@ -17,9 +17,9 @@ import pytest
 from json_lines_harness import JsonLinesHarness, limit_file_size, received
 
 from relaybox import Event
+from relaybox.brokers.formats import MessageFormat, renderer
+from relaybox.brokers.lines.sink import JsonLinesSink, line
 from relaybox.errors import ConfigError, SinkUnavailable
-from relaybox.sinks.formats import MessageFormat, renderer
-from relaybox.sinks.json_lines import JsonLinesSink, line
 from relaybox.testing.sink_contract import SinkContract, arrived, messages, publish
 
 UNLIMITED = -1
@@ -215,7 +215,7 @@ async def test_a_path_that_is_no_file(tmp_path: Path, path: str) -> None:
 
 WRITER = """
 import asyncio, sys
-from relaybox.sinks.json_lines import JsonLinesSink
+from relaybox.brokers.lines.sink import JsonLinesSink
 from relaybox.testing.sink_contract import messages
 
 async def main():

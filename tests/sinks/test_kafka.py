@@ -14,8 +14,8 @@ import pytest
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 from kafka_harness import SecuredHarness
 
+from relaybox.brokers.kafka.sink import KafkaSink
 from relaybox.errors import SinkUnavailable
-from relaybox.sinks.kafka import KafkaSink
 from relaybox.testing.servers import ServerUnavailable, require
 from relaybox.testing.servers.kafka import KafkaServer
 from relaybox.testing.sink_contract import SECRET, SinkContract, arrived, messages, publish

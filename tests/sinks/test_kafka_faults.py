@@ -12,8 +12,8 @@ from aiokafka.partitioner import DefaultPartitioner
 from confluent_kafka.admin import AdminClient
 from kafka_harness import KafkaHarness
 
+from relaybox.brokers.kafka.sink import KafkaSink
 from relaybox.errors import DeliveryError, Reject, SinkUnavailable
-from relaybox.sinks.kafka import KafkaSink
 from relaybox.testing.servers import TcpGate, require
 from relaybox.testing.servers.kafka import KafkaServer
 from relaybox.testing.sink_contract import arrived, deliver, messages, publish

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from certificates import Authority, Pair
 
+from relaybox.brokers.kafka.sink import KafkaSink
 from relaybox.errors import ConfigError, SinkUnavailable
-from relaybox.sinks.kafka import KafkaSink
 from relaybox.testing.sink_contract import SECRET
 from relaybox.testing.sink_contract.harness import check_discreet
 

@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import KafkaError
 from kafka_script import INIT_PRODUCER_ID, PRODUCE, Script, scripted_sink
 
+from relaybox.brokers.kafka.sink import KafkaSink
 from relaybox.errors import Reject, SinkUnavailable
-from relaybox.sinks.kafka import KafkaSink
 from relaybox.testing.sink_contract import messages, publish
 
 FOREVER = 100

@@ -12,10 +12,10 @@ import pytest
 from nats_harness import NatsHarness, headers_of, opened, private_server
 
 from relaybox import Event
+from relaybox.brokers.formats import renderer
+from relaybox.brokers.nats import connection as nats_connection
+from relaybox.brokers.nats.sink import NatsSink
 from relaybox.errors import ConfigError, DeliveryError, MissingExtra, Reject, SinkUnavailable
-from relaybox.sinks import nats_connection
-from relaybox.sinks.formats import renderer
-from relaybox.sinks.nats import NatsSink
 from relaybox.testing.servers import NatsServer
 from relaybox.testing.sink_contract import SECRET, SinkContract, arrived, messages, publish
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from nats_harness import USER, NatsHarness, RawNats, Settings, opened, private_server
 
+from relaybox.brokers.nats.sink import NatsSink
 from relaybox.errors import DeliveryError, SinkUnavailable
-from relaybox.sinks.nats import NatsSink
 from relaybox.testing.servers import NatsServer
 from relaybox.testing.servers.gate import TcpGate
 from relaybox.testing.sink_contract import SECRET, arrived, deliver, messages, publish

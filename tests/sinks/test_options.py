@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import pytest
 
+from relaybox.brokers.options import split_url, typed
 from relaybox.errors import ConfigError
-from relaybox.sinks.options import split_url, typed
 
 
 class Sink:

@@ -19,8 +19,8 @@ from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 from pubsub_harness import PubSubHarness
 
+from relaybox.brokers.pubsub.sink import PubSubSink
 from relaybox.errors import ConfigError, DeliveryError, Reject, ServiceClosed, SinkUnavailable
-from relaybox.sinks.pubsub import PubSubSink
 from relaybox.testing.servers import PubSubServer, TcpGate, require
 from relaybox.testing.sink_contract import SECRET, SinkContract, arrived, messages, publish
 

@@ -12,10 +12,10 @@ from pika.adapters.blocking_connection import BlockingChannel
 from rabbitmq_harness import EXCHANGE, USER, RabbitMQHarness, opened, shared_server
 
 from relaybox import Event, Outbox
+from relaybox.brokers.formats import renderer
+from relaybox.brokers.rabbitmq.sink import RabbitMQSink
 from relaybox.errors import ConfigError, DeliveryError, Reject
 from relaybox.relay import Relay
-from relaybox.sinks.formats import renderer
-from relaybox.sinks.rabbitmq import RabbitMQSink
 from relaybox.testing.sink_contract import CANARY, SECRET, SinkContract, arrived, messages, publish
 
 

@@ -12,9 +12,9 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from rabbitmq_harness import EXCHANGE, USER, RabbitMQHarness, opened, shared_server
 
+from relaybox.brokers.rabbitmq import connection as rabbitmq_connection
+from relaybox.brokers.rabbitmq.sink import RabbitMQSink
 from relaybox.errors import Reject, SinkUnavailable
-from relaybox.sinks import rabbitmq_connection
-from relaybox.sinks.rabbitmq import RabbitMQSink
 from relaybox.testing.servers.gate import TcpGate
 from relaybox.testing.sink_contract import arrived, deliver, messages, publish
 from relaybox.testing.sink_contract.life import open_sockets

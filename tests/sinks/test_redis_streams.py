@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from redis_harness import ClusterNode, RedisHarness, command, three_nodes
 
+from relaybox.brokers.redis import sink as redis_streams
+from relaybox.brokers.redis.sink import RedisStreamSink
 from relaybox.errors import ConfigError, DeliveryError, SinkUnavailable
-from relaybox.sinks import redis_streams
-from relaybox.sinks.redis_streams import RedisStreamSink
 from relaybox.testing.servers import RedisServer, TcpGate, require
 from relaybox.testing.sink_contract import SECRET, SinkContract, arrived, messages, publish
 

@@ -11,10 +11,10 @@ from datetime import timedelta
 import pytest
 from aws_harness import ACCOUNT, SnsHarness, SqsHarness
 
+from relaybox.brokers.aws.messages import encode
+from relaybox.brokers.aws.sink import AwsSink
+from relaybox.brokers.aws.sqs_sink import SqsSink
 from relaybox.errors import DeliveryError, SinkUnavailable
-from relaybox.sinks.aws import AwsSink
-from relaybox.sinks.aws_messages import encode
-from relaybox.sinks.sqs import SqsSink
 from relaybox.testing.servers import MotoServer, TcpGate, require
 from relaybox.testing.sink_contract import SinkContract, arrived, messages, publish
 

@@ -9,8 +9,8 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
+from relaybox.brokers.webhook.ssrf import Guard, Target, refusal
 from relaybox.errors import ConfigError, DeliveryError
-from relaybox.sinks.ssrf import Guard, Target, refusal
 
 ALLOWED = {
     "https://hooks.example": ("https", "hooks.example", 443, "/"),

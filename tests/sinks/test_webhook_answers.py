@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from relaybox.brokers.webhook.answers import answer_to, parse_retry_after
 from relaybox.errors import DeliveryError, Reject, RetryLater, SinkUnavailable
-from relaybox.sinks.webhook_answers import answer_to, parse_retry_after
 
 NOW = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -12,9 +12,9 @@ from scripted_endpoint import Request, answer, endpoint, hang
 from test_webhook_faults import SECRET
 
 from relaybox import AsyncOutbox, Event
+from relaybox.brokers.webhook.signature import verify
+from relaybox.brokers.webhook.sink import Endpoint, WebhookSink
 from relaybox.relay import Relay
-from relaybox.sinks.webhook import Endpoint, WebhookSink
-from relaybox.sinks.webhook_signature import verify
 
 EVENTS = 40
 BAD = {"busy": answer(429, retry_after="0"), "down": answer(503), "stuck": hang, "broken": answer(500)}

@@ -14,12 +14,12 @@ import pytest
 from scripted_endpoint import Authority, Request, answer, endpoint, hang, raw, reset
 from test_webhook_faults import SECRET, send, sink_for
 
+from relaybox.brokers.formats import MessageFormat, renderer
+from relaybox.brokers.spi import Message
+from relaybox.brokers.webhook.signature import new_secret, verify
+from relaybox.brokers.webhook.sink import Endpoint, WebhookSink
 from relaybox.errors import ConfigError, DeliveryError, Reject, ServiceClosed, SinkUnavailable
 from relaybox.event import Event
-from relaybox.sinks.formats import MessageFormat, renderer
-from relaybox.sinks.spi import Message
-from relaybox.sinks.webhook import Endpoint, WebhookSink
-from relaybox.sinks.webhook_signature import new_secret, verify
 from relaybox.testing.clock import ManualClock
 from relaybox.testing.sink_contract import CANARY, messages
 
@@ -325,7 +325,7 @@ async def test_cookies_are_not_kept() -> None:
 
 
 async def test_many_urls_are_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("relaybox.sinks.webhook.MOST_LANES", 5)
+    monkeypatch.setattr("relaybox.brokers.webhook.sink.MOST_LANES", 5)
     async with endpoint(answer(200)) as server, sink_for(server) as sink:
         for number in range(20):
             assert await send(sink, server.url(f"/{number}")) == [None]

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from relaybox.brokers.webhook.signature import InvalidSignature, new_secret, parse_secret, sign, verify
 from relaybox.errors import ConfigError, RelayboxError
-from relaybox.sinks.webhook_signature import InvalidSignature, new_secret, parse_secret, sign, verify
 from relaybox.testing.clock import ManualClock
 
 # From the test suites of the reference libraries, which share them across languages.

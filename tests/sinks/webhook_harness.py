@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import unquote
 from uuid import uuid4
 
-from relaybox.sinks.webhook import WebhookSink
+from relaybox.brokers.webhook.sink import WebhookSink
 from relaybox.testing.servers.process import RestartableServer
 from relaybox.testing.sink_contract import SECRET, Received, SinkHarness
 

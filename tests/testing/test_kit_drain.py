@@ -10,7 +10,7 @@ import pytest
 
 from relaybox import AsyncOutbox, Event, Listeners, Outbox, Reject, Settings
 from relaybox.errors import ConfigError
-from relaybox.lifecycle import Delivered, Died, Retried
+from relaybox.facts import Delivered, Died, Retried
 from relaybox.outbox import Interceptor
 from relaybox.testing import ManualClock, Probe, deliver_pending, deliver_pending_async
 

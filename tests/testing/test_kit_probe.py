@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from relaybox.lifecycle import Claimed, Delivered, Died
+from relaybox.facts import Claimed, Delivered, Died
 from relaybox.testing import Probe
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from relaybox import Settings
 from relaybox.clock import SYSTEM_CLOCK, Clock
 from relaybox.codec import JSON_CODEC
-from relaybox.lifecycle import Fact, Observers
+from relaybox.facts import Fact, Observers
 from relaybox.store.topics import GroupRow, GroupState
 from relaybox.topics.home import Home
 from relaybox.topics.liveness import Heartbeats, Membership

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from relaybox.lifecycle import Fact
+from relaybox.facts import Fact
 from relaybox.store.topics import GroupOptions
 from relaybox.testing.clock import ManualClock
 from relaybox.topics.admin import GroupAdmin

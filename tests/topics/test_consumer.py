@@ -20,7 +20,7 @@ from relaybox.errors import (
     ServiceClosed,
     StoreError,
 )
-from relaybox.lifecycle import Alert, ClaimLost, Delivered, Died, Retried
+from relaybox.facts import Alert, ClaimLost, Delivered, Died, Retried
 from relaybox.topics.consumer import Consumer
 
 from .kit import happened

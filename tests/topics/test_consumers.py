@@ -20,7 +20,7 @@ from relaybox.errors import (
     BatchLost,
     ConnectionLost,
 )
-from relaybox.lifecycle import Alert
+from relaybox.facts import Alert
 from relaybox.store.topics import GroupOptions
 from relaybox.topics.admin import AsyncGroupAdmin, GroupAdmin
 from relaybox.topics.consumer import AsyncConsumer, Consumer

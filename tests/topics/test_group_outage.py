@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from relaybox import AsyncOutbox, Event, Settings, Topic
-from relaybox.lifecycle import TaskEnded
+from relaybox.facts import TaskEnded
 from relaybox.testing import Probe
 from relaybox.testing.servers import require
 from relaybox.testing.servers.gate import TcpGate

@@ -12,8 +12,8 @@ import pytest
 
 from relaybox import Event
 from relaybox.codec import JSON_CODEC
+from relaybox.engine.threads import ListenerThreads
 from relaybox.errors import BatchFailed, ConfigError, ConnectionLost
-from relaybox.runtime.threads import ListenerThreads
 from relaybox.store.topics import Place, Row
 from relaybox.topic import Topic
 from relaybox.topics.dispatch import Member, Members
@@ -25,7 +25,7 @@ from .test_group import EARLIEST, Seen, process
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CHOICES = """
 from relaybox import Event
-from relaybox.runtime.threads import ListenerThreads
+from relaybox.engine.threads import ListenerThreads
 from relaybox.topics.dispatch import Member, Members
 async def handle(event): ...
 members = Members("g", None)

@@ -144,7 +144,7 @@ async def test_a_group_is_stamped_once_per_interval() -> None:
 
 async def test_the_first_beat_comes_after_a_random_part_of_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ManualClock()
-    monkeypatch.setattr("relaybox.runtime.presence.random.random", lambda: 0.5)
+    monkeypatch.setattr("relaybox.engine.presence.random.random", lambda: 0.5)
     with World(now=clock.now()) as world:
         group = world.group()
         async with beating(world, clock=clock, settings=SLOW) as heartbeats:

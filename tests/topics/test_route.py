@@ -19,8 +19,8 @@ from flow.kit import Probe, make_box, one, rows
 from relaybox import AsyncOutbox, Contracts, ContractViolation, Event, InvalidEvent, Outbox, WriterHook
 from relaybox.errors import NoSubscriptions, StoreBusy
 from relaybox.event import TOPIC_HEADER
+from relaybox.facts import Delivered
 from relaybox.ids import shard_of
-from relaybox.lifecycle import Delivered
 from relaybox.op import run
 from relaybox.topic import Topic
 

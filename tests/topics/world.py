@@ -13,7 +13,7 @@ from relaybox import Event
 from relaybox.clock import SYSTEM_CLOCK
 from relaybox.codec import JsonCodec
 from relaybox.drivers import Database, open_sync
-from relaybox.lifecycle import Observers
+from relaybox.facts import Observers
 from relaybox.op import Op, run
 from relaybox.settings import Settings
 from relaybox.store.names import Tables

@@ -11,10 +11,10 @@ import pytest
 
 from relaybox import ConfigError, Contracts, ContractViolation, Event, InvalidEvent
 from relaybox.contracts import VERSION_HEADER, version_of
+from relaybox.engine.decide import decide
 from relaybox.errors import Reject
 from relaybox.outcome import Dead
 from relaybox.retry import ExponentialBackoff
-from relaybox.runtime.decide import decide
 
 SCHEMA = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
 

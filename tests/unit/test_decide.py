@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import pytest
 
+from relaybox.engine.decide import decide, describe
 from relaybox.errors import Reject, RetryLater, Undecodable, Unroutable
 from relaybox.outcome import Dead, Outcome, RetryAt
-from relaybox.runtime.decide import decide, describe
 
 
 class Minutes:

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from relaybox.runtime.lanes import Lanes
+from relaybox.engine.rows.lanes import Lanes
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relaybox.runtime.wakeups import Pace
+from relaybox.engine.wakeups import Pace
 
 
 def test_after_quiet_at_once_and_in_a_burst_together() -> None:

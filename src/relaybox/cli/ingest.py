@@ -11,13 +11,14 @@ from typing import Annotated
 
 import typer
 
+from ..brokers import source_from_url
 from ..clock import SYSTEM_CLOCK
 from ..durations import parse_duration
 from ..errors import ConfigError
+from ..facts import Observer
 from ..inbox import AsyncInbox
-from ..ingest import Ingest, source_from_url
+from ..ingest import Ingest
 from ..ingest.config import IngestConfig, load
-from ..lifecycle import Observer
 from ..memory import settle_in
 from ..observe.health import Health, HealthServer
 from .connect import Target, scrub, target_of

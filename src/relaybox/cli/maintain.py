@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..lifecycle import Observer
+from ..facts import Observer
 from ..maintenance import JOBS, Maintainer, Report, Upkeep, survey
 from ..observe.health import Health, HealthServer
 from ..store import Tables

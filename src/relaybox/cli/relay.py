@@ -13,18 +13,18 @@ from typing import Annotated, Any
 
 import typer
 
+from ..brokers import sink_from_url
 from ..clock import SYSTEM_CLOCK
 from ..contracts import Contracts
 from ..durations import format_duration, parse_duration
 from ..errors import ConfigError, ConsumerGroupNotFound, StoreError
-from ..lifecycle import Delivered, Died, Fact, Observer, Retried
+from ..facts import Delivered, Died, Fact, Observer, Retried
 from ..memory import settle_in
 from ..observe.health import HealthServer
 from ..outbox import Outbox
 from ..relay import Preview, Relay
 from ..relay.config import RelayConfig, load
 from ..relay.topic_relay import TopicRelay, status_of
-from ..sinks import sink_from_url
 from ..store.spi import Status
 from ..topics.start import StartFrom
 from .connect import DEFAULT_TABLE, Target, scrub, target_of

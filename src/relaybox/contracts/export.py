@@ -96,7 +96,7 @@ def _message(contract: Contract, name: str, form: Form, prefix: str) -> dict[str
 
 
 def _attributes(contract: Contract) -> tuple[dict[str, Any], list[str]]:
-    """The CloudEvents context attributes of `sinks.formats`, and which of them are always there."""
+    """The CloudEvents context attributes of `brokers/formats.py`, and which of them are always there."""
     attributes: dict[str, Any] = {
         "specversion": {"const": "1.0"},
         "id": _TEXT,

@@ -18,10 +18,10 @@ from typing import Self
 
 from ..clock import Clock
 from ..drivers.spi import AsyncRunner
+from ..engine.loops import Loops
 from ..errors import ConfigError
-from ..lifecycle import Alert, Observers
+from ..facts import Alert, Observers
 from ..op import Op
-from ..runtime.loops import Loops
 from ..settings import Settings
 from ..store.inbox import InboxStore
 from ..store.inbox_alerts import Letter

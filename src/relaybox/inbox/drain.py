@@ -16,10 +16,10 @@ from .. import faults
 from ..clock import Clock
 from ..drivers.script import Script, aplay, commit, look
 from ..drivers.spi import AsyncRunner
+from ..engine.loops import Loops
 from ..errors import ConfigError
-from ..lifecycle import Observers, Purged
+from ..facts import Observers, Purged
 from ..op import Op
-from ..runtime.loops import Loops
 from ..settings import Settings
 from ..store.inbox import InboxStore
 

@@ -27,12 +27,12 @@ from ..clock import SYSTEM_CLOCK, Clock
 from ..drivers import open_async, open_sync, parse, wrap
 from ..drivers.script import Async, Sync
 from ..drivers.spi import AsyncConnection, Connection
+from ..engine.wakeups import Notifier, ThreadNotifier
 from ..errors import ConfigError, InvalidEvent, NoTransaction
 from ..event import Event
+from ..facts import Accepted, Observer, Observers
 from ..forks import renew_after_fork
-from ..lifecycle import Accepted, Observer, Observers
 from ..op import Op, arun, run
-from ..runtime.wakeups import Notifier, ThreadNotifier
 from ..settings import in_force
 from ..store.inbox import InboxStore, InboxTables, check_source, open_inbox_store
 from ..store.inbox_meta import Plan

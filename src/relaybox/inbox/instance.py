@@ -9,9 +9,9 @@ from datetime import timedelta
 from .. import faults
 from ..clock import Clock
 from ..drivers.spi import AsyncRunner
-from ..lifecycle import ClaimLost, Observers, TakenOver
-from ..runtime.delivery import DeliveryEngine
-from ..runtime.presence import Presence, default_name
+from ..engine.presence import Presence, default_name
+from ..engine.rows.engine import DeliveryEngine
+from ..facts import ClaimLost, Observers, TakenOver
 from ..settings import Settings
 from ..store.inbox import InboxStore
 from ..store.inbox_order import Order

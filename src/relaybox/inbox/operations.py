@@ -9,7 +9,7 @@ from typing import Any
 from ..clock import Clock
 from ..drivers.script import Script, commit, look, slow, twin
 from ..errors import ConfigError
-from ..lifecycle import Alert
+from ..facts import Alert
 from ..op import Op
 from ..store.inbox import InboxStatus, InboxStore
 from ..store.inbox_adopt import Adoption, Columns

@@ -23,11 +23,11 @@ from typing import Any, TypeAlias
 
 from .. import faults
 from ..clock import Clock
+from ..engine.threads import ListenerThreads
+from ..engine.work import Batch, BatchHandler, Delivery, Handler
 from ..errors import ConfigError, Reject, SinkUnavailable, StoreError, TransactionEnded
 from ..event import Event
 from ..op import Op, arun, run
-from ..runtime.threads import ListenerThreads
-from ..runtime.work import Batch, BatchHandler, Delivery, Handler
 from ..settings import Settings
 from ..store.inbox import InboxStore
 from ..store.inbox_order import Order

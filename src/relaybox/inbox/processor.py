@@ -19,19 +19,19 @@ from typing import Any, Self, TypedDict
 
 from ..clock import Clock
 from ..drivers import open_async, open_sync
+from ..engine.rows.engine import DeliveryEngine
+from ..engine.threads import STRAYS, ListenerThreads, is_async
+from ..engine.wakeups import Ears
+from ..engine.work import BatchHandler, Handler
 from ..errors import ConfigError
+from ..facts import Delivered, Died, Fact, Observer, Observers, Retried
 from ..forks import renew_after_fork
-from ..lifecycle import Delivered, Died, Fact, Observer, Observers, Retried
 from ..retry import ExponentialBackoff, RetryPolicy
-from ..runtime.delivery import DeliveryEngine
-from ..runtime.service import LoopThread
-from ..runtime.threads import STRAYS, ListenerThreads, is_async
-from ..runtime.wakeups import Ears
-from ..runtime.work import BatchHandler, Handler
 from ..settings import Settings, in_force
 from ..store.inbox import InboxStore
 from ..store.inbox_claim import Share
 from ..store.inbox_meta import Plan
+from ..tasks import LoopThread
 from .adopt import retention_from
 from .alerts import Alerting, AlertService
 from .drain import KEEP_ALL, DrainService, Retention

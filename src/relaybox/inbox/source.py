@@ -15,10 +15,10 @@ from typing import assert_never
 
 from ..clock import Clock
 from ..drivers.spi import AsyncRunner
+from ..engine.work import Alive, Delivery, Pulse, Settled
 from ..event import Event
 from ..ids import key_hash, new_token
 from ..outcome import Dead, Done, RetryAt, Skip
-from ..runtime.work import Alive, Delivery, Pulse, Settled
 from ..settings import Settings
 from ..store.inbox import InboxStore
 from ..store.inbox_claim import SUSPECT, Arrived, Past, Settling, Share, Wake

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from .. import settings
+from ..brokers.options import check_account
+from ..brokers.parse import Reading
 from ..durations import parse_duration
 from ..errors import ConfigError
 from ..settings import prefixed, table_of
-from ..sinks.options import check_account
-from .parse import Reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

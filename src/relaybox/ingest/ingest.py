@@ -19,17 +19,17 @@ from datetime import timedelta
 from typing import Any, NamedTuple, Self
 
 from .. import faults
+from ..brokers.parse import Reading, malformed, parse
+from ..brokers.spi import Incoming, Source
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import ConfigError, InvalidEvent, ServiceClosed, SourceUnavailable, StoreError
 from ..event import Event
+from ..facts import CircuitChanged, Ingested, LoopFailed, Observer, Observers
 from ..inbox import AsyncInbox
-from ..lifecycle import CircuitChanged, Ingested, LoopFailed, Observer, Observers
 from ..op import T
-from ..runtime.service import cancelled
 from ..settings import DATABASE_TIMEOUT
 from ..store.inbox import check_source
-from .parse import Reading, malformed, parse
-from .spi import Incoming, Source
+from ..tasks import cancelled
 
 log = logging.getLogger("relaybox")
 

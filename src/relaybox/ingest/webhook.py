@@ -24,6 +24,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
+from ..brokers.parse import Reading
+from ..brokers.webhook.signature import TOLERANCE, parse_secret, verify
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import (
     ConfigError,
@@ -36,11 +38,9 @@ from ..errors import (
     ServiceClosed,
     StoreError,
 )
+from ..facts import Ingested, Observer, Observers
 from ..inbox import AsyncInbox
-from ..lifecycle import Ingested, Observer, Observers
-from ..sinks.webhook_signature import TOLERANCE, parse_secret, verify
 from ..store.inbox import check_source
-from .parse import Reading
 from .webhook_events import CHANNEL, Requests
 from .webhook_request import Gone, Receive, Refused, Scope, Send, headers_of, read_body, respond
 

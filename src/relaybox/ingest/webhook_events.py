@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from ..brokers.parse import STRUCTURED, Reading, parse, place_id
+from ..brokers.spi import Incoming
 from ..errors import ConfigError, InvalidEvent
 from ..event import Event
-from .parse import STRUCTURED, Reading, parse, place_id
-from .spi import Incoming
 from .webhook_request import Refused
 
 CHANNEL = "webhook"

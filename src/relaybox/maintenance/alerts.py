@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ..clock import Clock
 from ..drivers.spi import AsyncRunner
 from ..errors import StoreError
-from ..lifecycle import Alert, Observers
+from ..facts import Alert, Observers
 from ..store.topics import TopicStore
 from ..store.upkeep import Condition
 

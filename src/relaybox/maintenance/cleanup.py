@@ -9,7 +9,7 @@ from functools import partial
 
 from .. import faults
 from ..errors import StoreBusy
-from ..lifecycle import Cleaned
+from ..facts import Cleaned
 from ..op import Op, T
 from ..outbox.purge import PurgePlan
 from ..store import open_store

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from datetime import timedelta
 
-from ..lifecycle import Detected
+from ..facts import Detected
 from ..store.topics import TopicRow
 from .report import Report
 from .work import Work

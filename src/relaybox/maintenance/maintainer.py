@@ -15,12 +15,12 @@ from typing import Any, Self
 from ..clock import SYSTEM_CLOCK, Clock
 from ..drivers import open_async
 from ..errors import ConfigError, ServiceClosed, StoreError, TermLost
+from ..facts import Observer, Observers, Standing
 from ..ids import new_token
-from ..lifecycle import Observer, Observers, Standing
-from ..runtime.service import cancelled, forever
 from ..store import Tables
 from ..store.topics import open_topic_store
 from ..store.upkeep import Condition
+from ..tasks import cancelled, forever
 from .cleanup import Cleanup
 from .groups import Groups
 from .report import Report

@@ -6,7 +6,7 @@ import logging
 from datetime import timedelta
 
 from ..errors import StoreError
-from ..lifecycle import Standing
+from ..facts import Standing
 from ..store.upkeep import Condition
 from .report import Report
 from .work import Work

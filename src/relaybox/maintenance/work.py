@@ -8,7 +8,7 @@ from datetime import datetime
 from ..clock import Clock
 from ..drivers.spi import AsyncRunner
 from ..errors import TermLost
-from ..lifecycle import EventsLost, Observers
+from ..facts import EventsLost, Observers
 from ..op import Op, T
 from ..store.topics import TopicRow, TopicStore
 from ..store.upkeep import Term

@@ -1,1 +1,1 @@
-"""Seeing what happens: observers of lifecycle.py for logs, Prometheus and OpenTelemetry. None is imported unasked."""
+"""Seeing what happens: observers of facts.py for logs, Prometheus and OpenTelemetry. None is imported unasked."""

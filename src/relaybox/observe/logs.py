@@ -11,7 +11,7 @@ import logging
 from datetime import timedelta
 from typing import Any
 
-from ..lifecycle import (
+from ..facts import (
     Alert,
     CircuitChanged,
     ClaimLost,
@@ -64,7 +64,7 @@ class LogObserver:
     one `relaybox_…` per field of the fact.
     """
 
-    writes_log = True  # lifecycle.Observers leaves the alarms to us
+    writes_log = True  # facts.Observers leaves the alarms to us
 
     def __init__(self, logger: logging.Logger | None = None, *, error_text: bool = False) -> None:
         self._log = logger or logging.getLogger("relaybox.facts")

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final, Literal, NamedTuple
 
 from ..clock import SYSTEM_CLOCK, Clock
-from ..forks import FreshLock
-from ..lifecycle import (
+from ..facts import (
     Accepted,
     Alert,
     CircuitChanged,
@@ -44,6 +43,7 @@ from ..lifecycle import (
     WakeUps,
     Written,
 )
+from ..forks import FreshLock
 
 OTHER: Final = "other"
 STALE_AFTER: Final = 60.0  # seconds; depths are measured every second

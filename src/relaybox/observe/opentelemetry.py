@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import InvalidEvent, MissingExtra, Undecodable
 from ..event import Event
-from ..lifecycle import Fact
+from ..facts import Fact
 from .measures import MEASURES, STALE_AFTER, Labels, Latest, Measure
 
 try:
@@ -28,8 +28,8 @@ except ModuleNotFoundError as error:
 # The outbox calls hooks and interceptors by their methods. Only type checkers need to see the classes, which
 # live a storey above this one.
 if TYPE_CHECKING:
+    from ..engine.rows.engine import Delivery
     from ..outbox import Interceptor, WriterHook
-    from ..runtime.delivery import Delivery
 else:
     Interceptor = WriterHook = object
 

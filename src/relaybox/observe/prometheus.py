@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import MissingExtra, StoreError
-from ..lifecycle import Fact
+from ..facts import Fact
 from .measures import MEASURES, SECONDS, STALE_AFTER, Labels, Latest, Measure
 
 try:

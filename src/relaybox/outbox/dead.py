@@ -10,7 +10,7 @@ from .. import faults
 from ..clock import Clock
 from ..drivers.script import Async, Script, Sync, commit, look, twin
 from ..errors import ConfigError
-from ..lifecycle import Observers, Replayed
+from ..facts import Observers, Replayed
 from ..op import Op
 from ..store.spi import DeadFilter, DeadLetter, OutboxStore
 

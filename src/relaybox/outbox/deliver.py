@@ -13,10 +13,10 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from ..engine.rows.engine import Delivery
+from ..engine.threads import ListenerThreads
 from ..errors import DeliveryError, Unroutable
 from ..event import GLOBAL
-from ..runtime.delivery import Delivery
-from ..runtime.threads import ListenerThreads
 from .listeners import Listener, Listeners, Registry
 
 log = logging.getLogger("relaybox")

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ..clock import Clock
+from ..engine.rows.engine import DeliveryEngine
+from ..engine.work import Delivery
 from ..errors import StoreError
-from ..runtime.delivery import DeliveryEngine
-from ..runtime.service import FIRST_PAUSE, LONGEST_PAUSE, cancelled
-from ..runtime.work import Delivery
+from ..tasks import FIRST_PAUSE, LONGEST_PAUSE, cancelled
 from .source import OutboxSource
 
 

@@ -10,10 +10,10 @@ from datetime import timedelta
 from .. import faults
 from ..clock import Clock
 from ..drivers.spi import AsyncRunner
-from ..lifecycle import ClaimLost, Observers, TakenOver
+from ..engine.presence import Presence, default_name
+from ..engine.work import Delivery
+from ..facts import ClaimLost, Observers, TakenOver
 from ..op import Op
-from ..runtime.presence import Presence, default_name
-from ..runtime.work import Delivery
 from ..settings import Settings
 from ..store.spi import OutboxStore
 from .shards import wish

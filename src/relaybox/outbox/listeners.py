@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from ..engine.threads import is_async
 from ..errors import ConfigError
 from ..event import GLOBAL, Named, name_of
-from ..runtime.threads import is_async
 
 F = TypeVar("F", bound=Callable[..., Any])
 

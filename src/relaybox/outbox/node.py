@@ -9,11 +9,11 @@ from typing import Literal
 
 from ..clock import Clock
 from ..drivers.spi import AsyncRunner
-from ..lifecycle import Observers
+from ..engine.rows.engine import DeliveryEngine
+from ..engine.wakeups import Ears, Notifier
+from ..engine.work import BatchHandler, Delivery, Handler
+from ..facts import Observers
 from ..retry import ExponentialBackoff, RetryPolicy
-from ..runtime.delivery import DeliveryEngine
-from ..runtime.wakeups import Ears, Notifier
-from ..runtime.work import BatchHandler, Delivery, Handler
 from ..settings import Settings
 from ..store.spi import Claim, OutboxStore
 from .hand_over import HandOvers

@@ -8,7 +8,7 @@ from typing import TypedDict
 from ..clock import Clock
 from ..codec import Codec
 from ..contracts import Contracts
-from ..lifecycle import Observer
+from ..facts import Observer
 from ..retry import RetryPolicy
 from ..settings import Settings
 from .deliver import Interceptor

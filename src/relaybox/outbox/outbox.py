@@ -25,19 +25,19 @@ from ..contracts import Contracts
 from ..drivers import open_async, open_sync, parse, wrap
 from ..drivers.script import Async, Script, Sync, commit, look, slow, twin
 from ..drivers.spi import AsyncRunner, Dialect, Runner
+from ..engine.threads import ListenerThreads
+from ..engine.wakeups import Notifier, ThreadNotifier
 from ..errors import ConfigError, ServiceClosed
 from ..event import Event
+from ..facts import Observers, Purged
 from ..forks import renew_after_fork
-from ..lifecycle import Observers, Purged
 from ..op import Op, arun, run
 from ..retry import RetryPolicy
-from ..runtime.service import LoopThread
-from ..runtime.threads import ListenerThreads
-from ..runtime.wakeups import Notifier, ThreadNotifier
 from ..settings import in_force
 from ..store import Tables, open_store
 from ..store.spi import BlockedKey, Instance, Migration, OutboxStore, Status
 from ..store.topics import TopicStore, open_topic_store
+from ..tasks import LoopThread
 from .dead import AsyncDeadLetters, DeadLetters, Progress
 from .deliver import Dispatch, Interceptor
 from .listeners import Registry

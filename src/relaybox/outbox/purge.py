@@ -11,10 +11,10 @@ from .. import faults
 from ..clock import Clock
 from ..drivers.script import Script, aplay, commit
 from ..drivers.spi import AsyncRunner
+from ..engine.loops import Loops
 from ..errors import ServiceClosed
-from ..lifecycle import Observers, Purged
+from ..facts import Observers, Purged
 from ..op import Op
-from ..runtime.loops import Loops
 from ..settings import Settings
 from ..store.spi import OutboxStore, Purge
 

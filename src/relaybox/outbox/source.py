@@ -11,13 +11,13 @@ from typing import Literal, TypeVar, assert_never
 from ..clock import Clock
 from ..codec import JSON_CODEC, Codec
 from ..drivers.spi import AsyncRunner
+from ..engine.work import Alive, Delivery, Pulse, Settled
 from ..errors import UnsupportedByEngine
 from ..event import Event
+from ..facts import KeysChosen, Observers
 from ..ids import key_hash, new_token, shard_of
-from ..lifecycle import KeysChosen, Observers
 from ..op import Op
 from ..outcome import DONE, Dead, Done, RetryAt, Skip
-from ..runtime.work import Alive, Delivery, Pulse, Settled
 from ..settings import Settings
 from ..store.spi import (
     Claim,

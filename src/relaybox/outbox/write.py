@@ -28,11 +28,11 @@ from ..codec import MAX_DEPTH, too_deep
 from ..contracts import Contracts
 from ..drivers import wrap
 from ..drivers.spi import AsyncConnection, Connection
+from ..engine.wakeups import Notifier, ThreadNotifier
 from ..errors import ConfigError, InvalidEvent, NoTransaction, UnsupportedByEngine
 from ..event import Event, topics_of
-from ..lifecycle import Observers, Written
+from ..facts import Observers, Written
 from ..op import Op
-from ..runtime.wakeups import Notifier, ThreadNotifier
 from ..store.spi import Claim, OutboxStore
 from .route import Routes
 

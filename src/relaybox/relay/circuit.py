@@ -17,8 +17,8 @@ from datetime import timedelta
 
 from ..clock import Clock
 from ..errors import RelayboxError, SinkUnavailable
-from ..lifecycle import CircuitChanged, Observers
-from ..runtime.service import cancelled
+from ..facts import CircuitChanged, Observers
+from ..tasks import cancelled
 
 log = logging.getLogger("relaybox")
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from .. import settings
+from ..brokers.options import check_account
 from ..errors import ConfigError
 from ..settings import prefixed, table_of
-from ..sinks.options import check_account
 from .relay import DEFAULTS
 
 PREFIX = "RELAYBOX_"

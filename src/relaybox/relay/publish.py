@@ -11,14 +11,14 @@ import asyncio
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
+from ..brokers.formats import Render
+from ..brokers.spi import Answer, Message, Sink
 from ..clock import Clock
 from ..contracts import Contracts
+from ..engine.work import Batch, Delivery
 from ..errors import DeliveryError, Reject, SinkUnavailable
 from ..event import Event
-from ..lifecycle import Observers, Published
-from ..runtime.work import Batch, Delivery
-from ..sinks.formats import Render
-from ..sinks.spi import Answer, Message, Sink
+from ..facts import Observers, Published
 from .circuit import Circuit
 from .pauses import Pauses
 

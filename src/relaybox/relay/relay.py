@@ -16,22 +16,22 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol, Self
 
+from ..brokers.formats import MessageFormat, renderer
+from ..brokers.spi import Message, Sink
 from ..clock import SYSTEM_CLOCK, Clock
 from ..codec import JSON_CODEC, Codec
 from ..contracts import Contracts
 from ..drivers import open_async, parse
 from ..errors import ConfigError, ServiceClosed, SinkUnavailable, StoreError
 from ..event import Event
-from ..lifecycle import Observer, Observers
+from ..facts import Observer, Observers
 from ..observe.health import Health
 from ..outbox.node import Node
 from ..retry import RetryPolicy
-from ..runtime.service import cancelled
 from ..settings import Settings
-from ..sinks.formats import MessageFormat, renderer
-from ..sinks.spi import Message, Sink
 from ..store import Tables, open_store
 from ..store.spi import Status
+from ..tasks import cancelled
 from .circuit import Circuit
 from .publish import Publisher, preparation
 from .routing import To, router

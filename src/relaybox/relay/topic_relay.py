@@ -13,16 +13,16 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from ..brokers.spi import Sink
 from ..clock import SYSTEM_CLOCK, Clock
 from ..codec import JSON_CODEC, Codec
+from ..engine.ranges.workers import RangeBatch
+from ..engine.work import Delivery
 from ..errors import BatchFailed, ConfigError, GroupError
-from ..lifecycle import Observers
+from ..facts import Observers
 from ..observe.health import Health
 from ..retry import ExponentialBackoff
-from ..runtime.range_workers import RangeBatch
-from ..runtime.work import Delivery
 from ..settings import Settings
-from ..sinks.spi import Sink
 from ..store import Tables
 from ..store.spi import Status
 from ..store.topics import GroupOptions, GroupRow, Lag, TopicRow, open_topic_store

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from ..lifecycle import Alert
+from ..facts import Alert
 from ..op import Op
 
 if TYPE_CHECKING:

@@ -20,9 +20,12 @@ from typing import Any, Protocol
 
 from ..clock import Clock
 from ..drivers.spi import AsyncRunner
+from ..engine.decide import decide
+from ..engine.rows.engine import Delivery, Settled
+from ..engine.threads import ListenerThreads
 from ..errors import ConfigError
 from ..event import Event
-from ..lifecycle import Delivered, Died, Observers, Retried
+from ..facts import Delivered, Died, Observers, Retried
 from ..op import Op, T
 from ..outbox import AsyncOutbox, Outbox
 from ..outbox.deliver import Dispatch
@@ -30,9 +33,6 @@ from ..outbox.listeners import Registry
 from ..outbox.source import OutboxSource
 from ..outcome import DONE, Dead, RetryAt
 from ..retry import ExponentialBackoff, RetryPolicy
-from ..runtime.decide import decide
-from ..runtime.delivery import Delivery, Settled
-from ..runtime.threads import ListenerThreads
 from ..settings import Settings
 from ..store.spi import Claim, OutboxStore
 

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TypeVar
 
-from ..lifecycle import Fact
+from ..facts import Fact
 
 F = TypeVar("F", bound=Fact)
 

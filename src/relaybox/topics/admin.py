@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from ..drivers.script import Async, Script, Sync, commit, look, twin
 from ..errors import ConsumerGroupAlreadyExists, ConsumerGroupNotFound, StoreError
-from ..lifecycle import Alert, Replayed
+from ..facts import Alert, Replayed
 from ..op import Op
 from ..store.life import GroupState, Verb
 from ..store.topics import GroupOptions, GroupRow, Lag, MemberRow, Parked, ParkedState, TopicRow

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import overload
 
+from ..engine.decide import decide
 from ..errors import ConfigError, DeliveryError
 from ..event import Event
 from ..ids import key_hash
 from ..outcome import Dead, Outcome, RetryAt
 from ..retry import RetryPolicy
-from ..runtime.decide import decide
 from ..store.sql_store import lane_key
 from ..store.topics import GroupRow, ParkedEvent, ParkedOutcome, Parking, Range, RangeSettlement
 

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, Self
 from ..drivers.script import Async, Plain, Script, Sync, aplay, commit, look, play, twin
 from ..errors import BatchLost, ConfigError, ConnectionLost, ConsumerGroupNotFound, ServiceClosed, StoreError
 from ..event import Event
-from ..lifecycle import Alert, Claimed, ClaimLost, Delivered, Died, Retried
+from ..facts import Alert, Claimed, ClaimLost, Delivered, Died, Retried
 from ..op import Op
 from ..retry import ExponentialBackoff
 from ..store.spi import Held

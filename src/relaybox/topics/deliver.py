@@ -11,20 +11,20 @@ from typing import Any, TypedDict
 
 from ..drivers.script import aplay
 from ..drivers.spi import AsyncRunner
+from ..engine.engine import Engine
+from ..engine.presence import default_name
+from ..engine.ranges.engine import RangeEngine
+from ..engine.ranges.workers import RangeBatchHandler, RangeHandler
+from ..engine.wakeups import Ears
+from ..engine.work import Delivery
 from ..errors import ConfigError, StoreError
 from ..outbox.node import Node
 from ..retry import RetryPolicy
-from ..runtime.engine import Engine
-from ..runtime.presence import default_name
-from ..runtime.range_workers import RangeBatchHandler, RangeHandler
-from ..runtime.ranges import RangeEngine
-from ..runtime.service import cancelled
-from ..runtime.wakeups import Ears
-from ..runtime.work import Delivery
 from ..settings import OnExhausted, Settings
 from ..store import open_store
 from ..store.life import GroupState
 from ..store.topics import GroupRow, TopicRow
+from ..tasks import cancelled
 from .backfill import finish
 from .dispatch import Filter, Members, PayloadType
 from .home import Home

@@ -16,11 +16,11 @@ from typing import Any, TypeAlias
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..contracts.models import Model, model_of
+from ..engine.ranges.workers import RangeBatch
+from ..engine.threads import ListenerThreads, is_async
 from ..errors import BatchFailed, ConfigError, GroupError, Unroutable
 from ..event import Event
 from ..ids import key_hash
-from ..runtime.range_workers import RangeBatch
-from ..runtime.threads import ListenerThreads, is_async
 
 log = logging.getLogger("relaybox")
 

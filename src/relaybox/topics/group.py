@@ -17,12 +17,12 @@ from typing import Any, Self, Unpack
 
 from ..drivers.script import aplay
 from ..drivers.spi import AsyncRunner
+from ..engine.threads import ListenerThreads
 from ..errors import ConfigError, GroupError, ServiceClosed
 from ..retry import ExponentialBackoff, RetryPolicy
-from ..runtime.service import cancelled
-from ..runtime.threads import ListenerThreads
 from ..store.life import GroupState, Verb
 from ..store.topics import GroupOptions, GroupRow, TopicRow
+from ..tasks import cancelled
 from .admin import turn
 from .backfill import Backfill, start_backfill
 from .deliver import Counts, GroupOption, LogDelivery, RowDelivery

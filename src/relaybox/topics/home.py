@@ -10,10 +10,10 @@ from typing import Any, Generic, TypeVar
 from ..clock import Clock
 from ..codec import Codec
 from ..drivers.spi import AsyncRunner, Runner
+from ..engine.presence import default_name
 from ..errors import ConfigError, ConsumerGroupNotFound, GroupError
-from ..lifecycle import Observers
+from ..facts import Observers
 from ..op import Op
-from ..runtime.presence import default_name
 from ..settings import Settings
 from ..store.topics import GroupRow, TopicRow, TopicStore
 from .liveness import Heartbeats

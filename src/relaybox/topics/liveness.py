@@ -16,11 +16,11 @@ from typing import Any
 
 from ..clock import Clock
 from ..drivers import open_async
+from ..engine.loops import Loops
+from ..engine.presence import SIGN_OFF, keep_beating
 from ..errors import StoreError
-from ..lifecycle import Observers
+from ..facts import Observers
 from ..op import Op
-from ..runtime.loops import Loops
-from ..runtime.presence import SIGN_OFF, keep_beating
 from ..settings import Settings
 from ..store.life import GroupState
 from ..store.topics import Beat, GroupRow, TopicStore

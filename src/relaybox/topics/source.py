@@ -15,9 +15,9 @@ from datetime import timedelta
 from ..clock import Clock
 from ..codec import Codec
 from ..drivers.spi import AsyncRunner
+from ..engine.ranges.engine import Claims
+from ..engine.ranges.holding import Taken
 from ..outcome import Outcome
-from ..runtime.ranges import Claims
-from ..runtime.stock import Taken
 from ..settings import Settings
 from ..store.topics import RangeSettlement, TopicRow, TopicStore
 from ..store.topics import Taken as Given

@@ -19,8 +19,8 @@ from typing import Any, NoReturn, Unpack, overload
 
 from ..drivers.script import Async, Script, Sync, commit, look, slow, twin
 from ..drivers.spi import AsyncRunner, Runner
+from ..engine.presence import default_name
 from ..errors import ConfigError, ConsumerGroupNotFound
-from ..runtime.presence import default_name
 from ..store.completion import Completion
 from ..store.spi import Migration
 from ..store.topics import TopicRow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ...sinks.spi import Sink
+from ...brokers.spi import Sink
 from .harness import Fixtures, SinkHarness, arrived, messages, publish
 
 BODIES = {

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import pytest
 import pytest_asyncio
 
+from ...brokers.formats import renderer
+from ...brokers.spi import Answer, Message, Sink
 from ...errors import SinkUnavailable
 from ...event import MAX_PAYLOAD, Event
-from ...sinks.formats import renderer
-from ...sinks.spi import Answer, Message, Sink
 
 CANARY = "canary-payload-8c1f"  # in every body; must be in no error, log or repr
 SECRET = "canary-secret-5e07"  # noqa: S105 - for harnesses: the password, token or key that must not be seen either

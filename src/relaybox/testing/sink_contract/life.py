@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from ...brokers.spi import Sink
 from ...errors import RelayboxError
-from ...sinks.spi import Sink
 from .harness import Fixtures, SinkHarness, arrived, check_discreet, messages, publish
 
 OPEN_FILES = Path("/proc/self/fd")

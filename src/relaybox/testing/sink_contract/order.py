@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from ...sinks.spi import Message, Sink
+from ...brokers.spi import Message, Sink
 from .harness import Fixtures, SinkHarness, arrived, messages, publish
 
 

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from ...brokers.spi import Message, Sink
 from ...errors import SinkUnavailable
-from ...sinks.spi import Message, Sink
 from .harness import (
     PROBE_SECONDS,
     RESUME_SECONDS,

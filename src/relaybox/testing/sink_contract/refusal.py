@@ -6,8 +6,8 @@ import traceback
 
 import pytest
 
+from ...brokers.spi import Sink
 from ...errors import ConfigError, DeliveryError, Reject, RetryLater, SinkUnavailable
-from ...sinks.spi import Sink
 from .harness import Fixtures, SinkHarness, arrived, check_discreet, messages, publish
 
 

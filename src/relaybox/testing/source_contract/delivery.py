@@ -8,10 +8,10 @@ from typing import get_args
 
 import pytest
 
+from ...brokers.formats import MessageFormat, renderer
+from ...brokers.parse import parse
+from ...brokers.spi import Source
 from ...event import Event
-from ...ingest.parse import parse
-from ...ingest.spi import Source
-from ...sinks.formats import MessageFormat, renderer
 from ..sink_contract.content import BODIES
 from ..sink_contract.harness import deliver
 from .harness import PATIENCE, Fixtures, SourceHarness, check_order, collect, headers_of, id_of, send, sending

@@ -13,9 +13,8 @@ from urllib.parse import unquote
 import pytest
 import pytest_asyncio
 
+from ...brokers.spi import Incoming, Message, Sink, Source
 from ...errors import SourceUnavailable
-from ...ingest.spi import Incoming, Source
-from ...sinks.spi import Message, Sink
 from ..sink_contract.harness import check_discreet, deliver, messages
 
 PATIENCE = 30.0

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from ...brokers.spi import Message
 from ...inbox import AsyncInbox
 from ...ingest import Ingest
-from ...sinks.spi import Message
 from .harness import LEASE, PATIENCE, Fixtures, SourceHarness, away, opened, send
 
 BATCH = 7

@@ -7,8 +7,8 @@ import traceback
 
 import pytest
 
+from ...brokers.spi import Source
 from ...errors import ConfigError, RelayboxError, SourceUnavailable
-from ...ingest.spi import Source
 from ..sink_contract.harness import check_discreet
 from ..sink_contract.life import open_sockets
 from .harness import PATIENCE, Fixtures, SourceHarness, collect, opened, send

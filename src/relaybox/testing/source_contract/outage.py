@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from ...brokers.spi import Incoming, Source
 from ...errors import SourceUnavailable
-from ...ingest.spi import Incoming, Source
 from ..sink_contract.harness import check_discreet
 from .harness import (
     LEASE,

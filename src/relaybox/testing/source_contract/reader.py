@@ -11,7 +11,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
-from ...ingest.spi import Incoming, Source
+from ...brokers.spi import Incoming, Source
 
 
 async def read(task: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from ...ingest.spi import Source
+from ...brokers.spi import Source
 from .harness import LEASE, PATIENCE, Fixtures, SourceHarness, check_order, collect, comes_no_more, id_of, opened, send
 
 

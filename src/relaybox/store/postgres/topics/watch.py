@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from ....lifecycle import Alert
+from ....facts import Alert
 from ....op import Op, Query
 from ...queries import fill
 from ...topics import TopicRow

@@ -1,0 +1,98 @@
+"""Brokers: a folder each, whose client library is imported only when it is used.
+
+A package of your own can add one: an entry point named after the scheme of its URLs, in the group "relaybox.sinks" or
+"relaybox.sources", that names a class with `from_url(url, options)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+from ..errors import ConfigError
+from .formats import MessageFormat
+from .parse import MALFORMED, Reading, malformed, parse
+from .spi import Answer, Features, Incoming, Message, Sink, Source
+
+__all__ = [
+    "MALFORMED",
+    "SINKS",
+    "SOURCES",
+    "Answer",
+    "Features",
+    "Incoming",
+    "Message",
+    "MessageFormat",
+    "Reading",
+    "Sink",
+    "Source",
+    "malformed",
+    "parse",
+    "sink_from_url",
+    "source_from_url",
+]
+
+# Scheme of the URL: module and class.
+SINKS: dict[str, str] = {
+    "kafka": "brokers.kafka.sink:KafkaSink",
+    "kafkas": "brokers.kafka.sink:KafkaSink",
+    "amqp": "brokers.rabbitmq.sink:RabbitMQSink",
+    "amqps": "brokers.rabbitmq.sink:RabbitMQSink",
+    "nats": "brokers.nats.sink:NatsSink",
+    "tls": "brokers.nats.sink:NatsSink",
+    "redis": "brokers.redis.sink:RedisStreamSink",
+    "rediss": "brokers.redis.sink:RedisStreamSink",
+    "pubsub": "brokers.pubsub.sink:PubSubSink",
+    "sqs": "brokers.aws.sqs_sink:SqsSink",
+    "sns": "brokers.aws.sns_sink:SnsSink",
+    "http": "brokers.webhook.sink:WebhookSink",
+    "https": "brokers.webhook.sink:WebhookSink",
+    "webhook": "brokers.webhook.sink:WebhookSink",
+    "jsonl": "brokers.lines.sink:JsonLinesSink",
+    "stdout": "brokers.lines.sink:JsonLinesSink",
+    "file": "brokers.lines.sink:JsonLinesSink",
+    "inbox": "relay.inbox_sink:InboxSink",  # inbox+postgresql://…, or any other database URL behind the plus
+}
+SOURCES: dict[str, str] = {
+    "kafka": "brokers.kafka.source:KafkaSource",
+    "kafkas": "brokers.kafka.source:KafkaSource",
+    "amqp": "brokers.rabbitmq.source:RabbitMQSource",
+    "amqps": "brokers.rabbitmq.source:RabbitMQSource",
+    "nats": "brokers.nats.source:NatsSource",
+    "tls": "brokers.nats.source:NatsSource",
+    "redis": "brokers.redis.source:RedisStreamSource",
+    "rediss": "brokers.redis.source:RedisStreamSource",
+    "sqs": "brokers.aws.sqs_source:SqsSource",
+    "pubsub": "brokers.pubsub.source:PubSubSource",
+}
+
+
+def sink_from_url(url: str, options: Mapping[str, Any] | None = None) -> Sink:
+    """The sink a URL names, for configuration files and the command line."""
+    return cast(Sink, _named("sink", SINKS, url).from_url(url, options or {}))
+
+
+def source_from_url(url: str, options: Mapping[str, Any] | None = None) -> Source:
+    """The source a URL names, for configuration files and the command line."""
+    return cast(Source, _named("source", SOURCES, url).from_url(url, options or {}))
+
+
+def _named(kind: str, ours: Mapping[str, str], url: str) -> Any:
+    scheme = url.partition(":")[0].lower()
+    if scheme.startswith("inbox+"):
+        scheme = "inbox"
+    added = entry_points(group=f"relaybox.{kind}s")
+    if scheme not in ours and scheme not in added.names:
+        known = ", ".join([*ours, *sorted(added.names)])
+        raise ConfigError(f"unknown kind of {kind} {scheme!r}; expected a URL that begins with {known}")
+    try:
+        urlsplit(url)
+    except ValueError:
+        raise ConfigError(f"the {scheme} URL of the {kind} cannot be read; expected {scheme}://host:port/…") from None
+    if scheme not in ours:
+        return added[scheme].load()
+    module, _, name = ours[scheme].partition(":")
+    return getattr(import_module(f"relaybox.{module}"), name)

@@ -1,0 +1,298 @@
+"""What the sinks for SQS and SNS share: batches, and what an error means.
+
+A request takes ten messages; a publish of `features.batch` messages is one request on every connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from ...errors import ConfigError, DeliveryError, MissingExtra, Reject, ServiceClosed, SinkUnavailable
+from ..options import split_url, typed
+from ..spi import Answer, Features, Message
+from .connection import FAILURES, MISSING, AwsConnection
+from .messages import encode, token
+
+try:
+    from botocore.exceptions import ClientError, ParamValidationError
+except ModuleNotFoundError as error:
+    raise MissingExtra("aiobotocore", "aws") from error
+
+PROBE_SECONDS = 2.0
+PER_REQUEST = 10
+LONGEST_TEXT = 300
+DEDUP_WINDOW = timedelta(minutes=5)
+THROTTLE_PAUSE = timedelta(seconds=1)  # AWS names none
+
+THROTTLED = {
+    "KMSThrottling",
+    "KmsThrottled",
+    "OverLimit",
+    "RequestLimitExceeded",
+    "RequestThrottled",
+    "SlowDown",
+    "Throttled",
+    "ThrottledException",
+    "Throttling",
+    "ThrottlingException",
+    "TooManyRequestsException",
+}
+# The account as such is refused. What is refused for one queue or topic (access, its KMS key) concerns that one alone.
+UNKNOWN_ACCOUNT = {
+    "AuthFailure",
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "IncompleteSignature",
+    "InvalidClientTokenId",
+    "InvalidSecurity",
+    "MissingAuthenticationToken",
+    "NotAuthorized",
+    "OptInRequired",
+    "RequestExpired",
+    "SignatureDoesNotMatch",
+    "UnrecognizedClientException",
+}
+DENIED = {"AccessDenied", "AccessDeniedException", "AuthorizationError", "AuthorizationErrorException"}
+THE_MESSAGE = {
+    "BatchRequestTooLong",
+    "InvalidMessageContents",
+    "InvalidParameter",
+    "InvalidParameterException",
+    "InvalidParameterValue",
+    "InvalidParameterValueException",
+    "MessageTooLong",
+    "ValidationError",
+    "ValidationException",
+}
+
+
+class AwsSink(ABC):
+    """Credentials come from where AWS programs find them (environment, profile, role), unless given.
+
+    fifo       every destination is FIFO: order per key and dedup by the event's id are declared, others refused
+    account    owner of the queues or topics that are named without an ARN or URL
+    max_bytes  of a message with its attributes, and of a request; AWS takes 256 KiB, SQS up to 1 MiB where allowed
+    """
+
+    name: ClassVar[str]  # of the service too
+    kind: ClassVar[str]  # of a destination
+    body_field: ClassVar[str]
+
+    def __init__(
+        self,
+        *,
+        region: str | None = None,
+        account: str | None = None,
+        endpoint_url: str | None = None,
+        profile: str | None = None,
+        access_key_id: str | None = None,
+        secret_access_key: str | None = None,
+        session_token: str | None = None,
+        ca_file: Path | None = None,
+        cert_file: Path | None = None,
+        key_file: Path | None = None,
+        fifo: bool = False,
+        max_bytes: int = 262_144,
+        connections: int = 10,
+        connect_timeout: timedelta = timedelta(seconds=3),
+        read_timeout: timedelta = timedelta(seconds=8),
+    ) -> None:
+        if not 1 <= connections <= 100:
+            raise ConfigError(f"expected connections to be 1 to 100, got {connections}")
+        if not 1024 <= max_bytes <= 1_048_576:
+            raise ConfigError(f"expected max_bytes to be 1,024 to 1,048,576, got {max_bytes:,}")
+        self._connection = AwsConnection(
+            self.name,
+            region=region,
+            endpoint_url=endpoint_url,
+            profile=profile,
+            access_key_id=access_key_id,
+            secret_access_key=secret_access_key,
+            session_token=session_token,
+            ca_file=ca_file,
+            cert_file=cert_file,
+            key_file=key_file,
+            connections=connections,
+            connect_timeout=connect_timeout,
+            read_timeout=read_timeout,
+        )
+        self._account = account
+        self._fifo = fifo
+        self._max_bytes = max_bytes
+        self._free = asyncio.Semaphore(connections)
+        self._client: Any = None
+        self._addresses: dict[str, str] = {}
+        self.features = Features(
+            keyed_order=fifo,
+            dedup=fifo,
+            dedup_window=DEDUP_WINDOW if fifo else None,
+            batch=PER_REQUEST * connections,
+            max_bytes=max_bytes,
+        )
+
+    @classmethod
+    def from_url(cls, url: str, options: Mapping[str, Any]) -> Self:
+        parts, options = split_url(url, options)
+        if parts.scheme != cls.name or parts.path.strip("/") or "@" in parts.netloc or ":" in parts.netloc:
+            raise ConfigError(f"expected {cls.name}://region, or {cls.name}:// and a region from the environment")
+        if parts.netloc:
+            options = {"region": parts.netloc, **options}
+        return cls(**typed(cls, options))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self._connection)!r})"
+
+    # Of each service
+
+    @abstractmethod
+    async def _look_up(self, client: Any, destination: str) -> str:
+        """URL of the queue or ARN of the topic."""
+
+    @abstractmethod
+    async def _request(self, client: Any, address: str, entries: list[dict[str, Any]]) -> Any: ...
+
+    @abstractmethod
+    async def _ask(self, client: Any) -> None:
+        """The cheapest question that needs credentials."""
+
+    # Life
+
+    async def open(self) -> None:
+        try:
+            self._client = await self._connection.open()
+        except FAILURES as error:
+            raise self._answer(error, "") from None
+        try:
+            await self.probe()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        self._client = None
+        await self._connection.close()
+
+    async def probe(self) -> None:
+        """Any answer will do, but one that does not know the account: a queue may be missing or not ours to see."""
+        try:
+            async with asyncio.timeout(PROBE_SECONDS):
+                await self._ask(self._open_client())
+        except FAILURES as error:
+            answer = self._answer(error, "")
+            if isinstance(answer, SinkUnavailable) and answer.destination is None:
+                raise answer from None
+
+    def _open_client(self) -> Any:
+        if self._client is None:
+            raise ServiceClosed(f"the {self.name} sink is not open")
+        return self._client
+
+    # Publishing
+
+    async def publish(self, messages: Sequence[Message]) -> Sequence[Answer]:
+        client = self._open_client()
+        answers: list[Answer] = [SinkUnavailable(f"{self!r} gave no answer")] * len(messages)
+        by_destination: dict[str, dict[int, Message]] = {}
+        for number, message in enumerate(messages):
+            by_destination.setdefault(message.destination, {})[number] = message
+        await asyncio.gather(*(self._deliver(client, to, some, answers) for to, some in by_destination.items()))
+        return answers
+
+    async def _deliver(
+        self, client: Any, destination: str, messages: dict[int, Message], answers: list[Answer]
+    ) -> None:
+        try:
+            address = await self._address(client, destination)
+        except (*FAILURES, DeliveryError) as error:
+            answer = self._answer(error, destination)
+            for number in messages:
+                answers[number] = DeliveryError(str(answer)) if isinstance(answer, Reject) else answer
+            return
+        batches = self._batches(messages, answers)
+        await asyncio.gather(*(self._send(client, destination, address, batch, answers) for batch in batches))
+
+    async def _address(self, client: Any, destination: str) -> str:
+        if self._fifo and not destination.endswith(".fifo"):
+            raise DeliveryError(f"{destination!r} does not end in .fifo, and this sink is for FIFO destinations")
+        if destination not in self._addresses:
+            self._addresses[destination] = await self._look_up(client, destination)
+        return self._addresses[destination]
+
+    def _batches(self, messages: dict[int, Message], answers: list[Answer]) -> Iterator[list[dict[str, Any]]]:
+        """Entries that fit into one request; what fits into none is rejected here."""
+        batch: list[dict[str, Any]] = []
+        total = 0
+        for number, message in messages.items():
+            encoded = encode(message)
+            if encoded.size > self._max_bytes:
+                text = f"the message is {encoded.size:,} bytes as {self.name} counts, the limit is {self._max_bytes:,}"
+                answers[number] = Reject(text)
+                continue
+            if batch and (len(batch) == PER_REQUEST or total + encoded.size > self._max_bytes):
+                yield batch
+                batch, total = [], 0
+            entry = {"Id": str(number), self.body_field: encoded.body, "MessageAttributes": encoded.attributes}
+            if message.destination.endswith(".fifo"):
+                entry["MessageGroupId"] = token(message.key if message.key is not None else message.id)
+                entry["MessageDeduplicationId"] = token(message.id)
+            batch.append(entry)
+            total += encoded.size
+        if batch:
+            yield batch
+
+    async def _send(
+        self, client: Any, destination: str, address: str, batch: list[dict[str, Any]], answers: list[Answer]
+    ) -> None:
+        try:
+            async with self._free:
+                response = await self._request(client, address, batch)
+        except FAILURES as error:
+            answer = self._answer(error, destination)
+            if isinstance(answer, Reject) and len(batch) > 1:  # one of them: find out which
+                for entry in batch:
+                    await self._send(client, destination, address, [entry], answers)
+                return
+            for entry in batch:
+                answers[int(entry["Id"])] = answer
+            return
+        for entry in response.get("Successful", ()):
+            answers[int(entry["Id"])] = None
+        for entry in response.get("Failed", ()):
+            code, text = str(entry.get("Code")), str(entry.get("Message"))
+            answers[int(entry["Id"])] = self._meaning(code, text, destination, sender=bool(entry.get("SenderFault")))
+
+    # What an error means
+
+    def _answer(self, error: BaseException, destination: str) -> DeliveryError:
+        if isinstance(error, DeliveryError):
+            return error
+        if isinstance(error, ParamValidationError):
+            return Reject("botocore refuses a parameter of the request")  # its own text shows the values
+        if not isinstance(error, ClientError):  # no connection, no answer, no credentials
+            reason = f"{type(error).__name__}: {error}" if str(error) else "no answer in time"
+            return SinkUnavailable(f"{self!r}: {reason[:LONGEST_TEXT]}")
+        said, status = error.response["Error"], error.response["ResponseMetadata"]["HTTPStatusCode"]
+        return self._meaning(said.get("Code", ""), said.get("Message", ""), destination, status=status)
+
+    def _meaning(
+        self, code: str, text: str, destination: str, *, status: int = 200, sender: bool = False
+    ) -> DeliveryError:
+        short = code.rpartition(".")[2]  # without AWS.SimpleQueueService or KMS
+        said = f"{self!r}: {code}: {text[:LONGEST_TEXT]}"
+        if short in THROTTLED or status == 429:
+            return SinkUnavailable(said, retry_after=THROTTLE_PAUSE)
+        if short in DENIED or code.lower().startswith("kms"):
+            return SinkUnavailable(f"{said} ({destination})", destination=destination)
+        if short in MISSING:
+            self._addresses.pop(destination, None)
+            return DeliveryError(f"there is no {self.kind} {destination!r}: {code}")
+        if short in UNKNOWN_ACCOUNT or status in (401, 403) or status >= 500:
+            return SinkUnavailable(said)
+        if (sender or short in THE_MESSAGE) and "TopicArn" not in text:  # a wrong ARN is not the message's fault
+            return Reject(said)
+        return DeliveryError(said)

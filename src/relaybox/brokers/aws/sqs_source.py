@@ -1,0 +1,232 @@
+"""Amazon SQS: long polls of one queue, standard or FIFO, also of one that an SNS topic fills.
+
+    SqsSource(queue="orders.fifo", region="eu-central-1")
+
+A FIFO queue gives out nothing more of a message group while one of its messages is not deleted, so the order of a group
+survives crashes. The group is the key. What SNS wrapped in its JSON envelope is unwrapped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Self
+
+from ...errors import ConfigError, MissingExtra, SourceUnavailable
+from ..leased import LeasedSource, check_durations, check_given
+from ..options import split_url, typed
+from ..spi import Incoming
+from .connection import FAILURES, MISSING, AwsConnection
+from .messages import decode
+from .sqs_sink import queue_url
+
+try:
+    from botocore.exceptions import ClientError, ParamValidationError
+except ModuleNotFoundError as error:
+    raise MissingExtra("aiobotocore", "aws") from error
+
+PER_REQUEST = 10
+CONNECTIONS = 10
+LONGEST_POLL = 20  # seconds
+LONGEST_TEXT = 300
+DELETE_TRIES = 3
+MOST_VISIBILITY = timedelta(hours=12)
+SHORTEST_READ = timedelta(seconds=2)
+
+
+class SqsSource(LeasedSource):
+    """`queue` is a name, a URL or an ARN. Options of the connection are those of the sink.
+
+    visibility   after so long without a word from us a message comes again
+    unwrap_sns   off: a body that looks like SNS's envelope is left as it is
+    """
+
+    name = "sqs"
+
+    def __init__(
+        self,
+        *,
+        queue: str,
+        visibility: timedelta = timedelta(seconds=60),
+        unwrap_sns: bool = True,
+        region: str | None = None,
+        account: str | None = None,
+        endpoint_url: str | None = None,
+        profile: str | None = None,
+        access_key_id: str | None = None,
+        secret_access_key: str | None = None,
+        session_token: str | None = None,
+        ca_file: Path | None = None,
+        cert_file: Path | None = None,
+        key_file: Path | None = None,
+        connect_timeout: timedelta = timedelta(seconds=3),
+        read_timeout: timedelta = timedelta(seconds=30),
+    ) -> None:
+        check_given(queue=queue)
+        check_durations(visibility=visibility)
+        if not timedelta(seconds=1) <= visibility <= MOST_VISIBILITY:
+            raise ConfigError(f"expected visibility to be one second to 12 hours, got {visibility}")
+        if read_timeout < SHORTEST_READ:
+            raise ConfigError(f"expected read_timeout to be at least two seconds, for long polls, got {read_timeout}")
+        super().__init__(visibility)
+        self._connection = AwsConnection(
+            self.name,
+            region=region,
+            endpoint_url=endpoint_url,
+            profile=profile,
+            access_key_id=access_key_id,
+            secret_access_key=secret_access_key,
+            session_token=session_token,
+            ca_file=ca_file,
+            cert_file=cert_file,
+            key_file=key_file,
+            connections=CONNECTIONS,
+            connect_timeout=connect_timeout,
+            read_timeout=read_timeout,
+        )
+        self._queue = queue
+        self._account = account
+        self._unwrap = unwrap_sns
+        self._visibility = math.ceil(self._lease)
+        self._longest_poll = min(LONGEST_POLL, int(read_timeout.total_seconds() / 2))
+        self._client: Any = None
+        self._address = ""
+
+    @classmethod
+    def from_url(cls, url: str, options: Mapping[str, Any]) -> Self:
+        parts, options = split_url(url, options)
+        if parts.scheme != cls.name or parts.path.strip("/") or "@" in parts.netloc or ":" in parts.netloc:
+            raise ConfigError("expected sqs://region?queue=…, or sqs:// and a region from the environment")
+        if parts.netloc:
+            options = {"region": parts.netloc, **options}
+        return cls(**{"queue": "", **typed(cls, options)})
+
+    def __repr__(self) -> str:
+        return f"SqsSource({str(self._connection)!r}, queue={self._queue!r})"
+
+    # Life
+
+    async def _connect(self) -> None:
+        await self._disconnect()
+        try:
+            self._client = await self._connection.open()
+            self._address = await queue_url(self._client, self._queue, self._account)
+            await self._client.get_queue_attributes(QueueUrl=self._address, AttributeNames=["QueueArn"])
+        except FAILURES as error:
+            if isinstance(error, ClientError) and error.response["Error"].get("Code", "").rpartition(".")[2] in MISSING:
+                raise ConfigError(f"there is no queue {self._queue!r} at {self._connection}") from None
+            raise self._unavailable(error) from None
+
+    async def _disconnect(self) -> None:
+        self._client = None
+        await self._connection.close()
+
+    # Messages
+
+    async def _fetch(self, limit: int, wait: float) -> Sequence[Incoming]:
+        """A long poll for the first ten; if there are ten there may be more, which nobody waits for."""
+        poll = min(math.ceil(wait), self._longest_poll)
+        messages = await self._receive(min(limit, PER_REQUEST), poll)
+        while PER_REQUEST <= len(messages) < limit:
+            rest = range(len(messages), limit, PER_REQUEST)[:CONNECTIONS]
+            sizes = [min(PER_REQUEST, limit - start) for start in rest]
+            parts = await asyncio.gather(*(self._receive(size, 0) for size in sizes), return_exceptions=True)
+            more = [message for part in parts if not isinstance(part, BaseException) for message in part]
+            messages += more
+            if len(more) < sum(sizes):
+                break
+        return messages
+
+    async def _receive(self, limit: int, poll: int) -> list[Incoming]:
+        answer = await self._call(
+            "receive_message",
+            MaxNumberOfMessages=limit,
+            WaitTimeSeconds=poll,
+            VisibilityTimeout=self._visibility,
+            MessageAttributeNames=["All"],
+            AttributeNames=["SentTimestamp", "MessageGroupId"],
+        )
+        return [self._incoming(message) for message in answer.get("Messages", ())]
+
+    async def _settle(self, messages: Sequence[Incoming]) -> None:
+        rest: Sequence[Incoming] = messages
+        for _ in range(DELETE_TRIES):
+            rest = await self._change("delete_message_batch", rest)
+            if not rest:
+                return
+        raise SourceUnavailable(f"{self!r}: {len(rest)} of {len(messages)} messages could not be deleted")
+
+    async def _extend(self, messages: Sequence[Incoming]) -> None:
+        await self._change("change_message_visibility_batch", messages, VisibilityTimeout=self._visibility)
+
+    async def _give_back(self, messages: Sequence[Incoming]) -> None:
+        await self._change("change_message_visibility_batch", messages, VisibilityTimeout=0)
+
+    async def _change(self, method: str, messages: Sequence[Incoming], **settings: int) -> list[Incoming]:
+        """Returns those to try again. A receipt that is no longer valid is no failure: that message comes again."""
+
+        async def some(part: Sequence[Incoming]) -> list[Incoming]:
+            entries = [{"Id": str(n), "ReceiptHandle": m.receipt, **settings} for n, m in enumerate(part)]
+            failed = (await self._call(method, Entries=entries)).get("Failed", ())
+            return [part[int(entry["Id"])] for entry in failed if not entry.get("SenderFault")]
+
+        parts = [messages[start : start + PER_REQUEST] for start in range(0, len(messages), PER_REQUEST)]
+        return [message for failed in await asyncio.gather(*map(some, parts)) for message in failed]
+
+    async def _call(self, method: str, **arguments: Any) -> Any:
+        if self._client is None:
+            raise SourceUnavailable(f"{self!r}: closed")
+        try:
+            return await getattr(self._client, method)(QueueUrl=self._address, **arguments)
+        except FAILURES as error:
+            raise self._unavailable(error) from None
+
+    def _unavailable(self, error: Exception) -> SourceUnavailable:
+        if isinstance(error, ParamValidationError):
+            return SourceUnavailable(f"{self!r}: botocore refuses a parameter")  # its own text shows the values
+        return SourceUnavailable(f"{self!r}: {type(error).__name__}: {str(error)[:LONGEST_TEXT]}")
+
+    def _incoming(self, message: Mapping[str, Any]) -> Incoming:
+        number, text = message["MessageId"], message["Body"]
+        values = {name: _text(value) for name, value in message.get("MessageAttributes", {}).items()}
+        if self._unwrap and (wrapped := _unwrapped(text)) is not None:
+            number, text, values = wrapped
+        content = decode(text, values)
+        about = message.get("Attributes", {})
+        return Incoming(
+            channel=self._queue,
+            place=number,
+            body=content.body,
+            headers=content.headers,
+            key=about.get("MessageGroupId"),
+            content_type=content.content_type,
+            sent_at=datetime.fromtimestamp(int(about["SentTimestamp"]) / 1000, UTC)
+            if "SentTimestamp" in about
+            else None,
+            receipt=message["ReceiptHandle"],
+        )
+
+
+def _text(value: Mapping[str, Any]) -> str:
+    return str(value["StringValue"]) if "StringValue" in value else base64.b64encode(value["BinaryValue"]).decode()
+
+
+def _unwrapped(text: str) -> tuple[str, str, dict[str, str]] | None:
+    """Id, message and attributes of what SNS sends without raw message delivery; None: it is something else. The id is
+    that of the publish: it is the same when SNS delivers twice."""
+    if not text.startswith("{") or '"Notification"' not in text:
+        return None
+    try:
+        envelope = json.loads(text)
+        if envelope["Type"] != "Notification" or not envelope["TopicArn"].startswith("arn:"):
+            return None
+        attributes = envelope.get("MessageAttributes", {})
+        values = {name: str(value["Value"]) for name, value in attributes.items()}
+        return str(envelope["MessageId"]), str(envelope["Message"]), values
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None

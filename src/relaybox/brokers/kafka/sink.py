@@ -1,0 +1,279 @@
+"""Apache Kafka: every event a message, its ordering key the message's key.
+
+The producer is idempotent and waits for all in-sync replicas. It rides out short outages by itself, without a
+duplicate; what it could not deliver within `delivery_timeout` has left its queue, so that no old copy follows when the
+relay sends again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Self, get_args
+from urllib.parse import unquote
+
+from ...errors import ConfigError, DeliveryError, Reject, ServiceClosed, SinkUnavailable
+from ..options import split_url, typed
+from ..spi import Answer, Features, Message
+from .connection import (
+    DEFAULTS,
+    Compression,
+    Sasl,
+    Token,
+    authentication,
+    hide_secrets,
+    milliseconds,
+    passed_on,
+    transport,
+)
+from .producer import AsyncProducer, KafkaError, KafkaException
+
+LOGGER = logging.getLogger("relaybox")
+OPEN_SECONDS = 5.0
+PROBE_SECONDS = 0.5  # on the connections we have; twice that on new ones
+TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+# What an error says of its message. Every other one is nobody's fault: brokers away or electing, too few replicas,
+# credentials refused, a queue that is full.
+TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE, KafkaError.RECORD_LIST_TOO_LARGE}
+NO_TOPIC = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.TOPIC_EXCEPTION,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+}
+PERHAPS_THE_TOPIC = NO_TOPIC | {KafkaError._MSG_TIMED_OUT}
+# The broker refuses batches of messages: one bad message is an error of its whole batch.
+PERHAPS_ANOTHER = TOO_LARGE | {KafkaError.INVALID_RECORD, KafkaError._INVALID_DIFFERENT_RECORD}
+BATCHES, SINGLY = "batches", "singly"
+ONE_PER_BATCH = {"batch.num.messages": 1, "linger.ms": 0}
+
+
+class KafkaSink:
+    """
+    bootstrap         some brokers of the cluster: broker-1:9092,broker-2:9092
+    linger            how long a message may wait for company, up to 5 ms; batches come whole, so hardly at all
+    delivery_timeout  how long the producer tries; keep it below the relay's publish timeout
+    tls               encrypted, with the broker's certificate and name checked; on if one of the files is given
+    ca_file           who signed the brokers' certificates, if the system does not know them
+    cert_file, key_file, key_password   our own certificate, if the brokers want one
+    sasl, username, password, token     who we are. `token` returns a token and when it ends, in seconds since 1970,
+                                        and is called in a thread
+    insecure_no_tls   let SASL credentials go over the network unencrypted
+    config            more librdkafka properties, by their names
+    """
+
+    name = "kafka"
+    features = Features(keyed_order=True, dedup=False)
+
+    def __init__(
+        self,
+        *,
+        bootstrap: str,
+        client_id: str = "relaybox",
+        linger: timedelta = timedelta(milliseconds=1),
+        compression: Compression = "none",
+        delivery_timeout: timedelta = timedelta(seconds=7),
+        tls: bool = False,
+        ca_file: str | Path | None = None,
+        cert_file: str | Path | None = None,
+        key_file: str | Path | None = None,
+        key_password: str | None = None,
+        sasl: Sasl | None = None,
+        username: str | None = None,
+        password: str | None = None,
+        token: Token | None = None,
+        insecure_no_tls: bool = False,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        if not re.fullmatch(r"[^\s,@/]+(,[^\s,@/]+)*", bootstrap):
+            raise ConfigError("expected bootstrap to be host:port, or several with commas between them")
+        if compression not in get_args(Compression):
+            raise ConfigError(f"expected compression to be one of {get_args(Compression)}, got {compression!r}")
+        files = {
+            "ssl.ca.location": ca_file,
+            "ssl.certificate.location": cert_file,
+            "ssl.key.location": key_file,
+            "ssl.key.password": key_password,
+        }
+        timeout = milliseconds("delivery_timeout", delivery_timeout, 1000, 300_000)
+        config = config or {}
+        self._bootstrap = bootstrap
+        self._config: dict[str, Any] = {
+            **DEFAULTS,
+            "bootstrap.servers": bootstrap,
+            "client.id": client_id,
+            "linger.ms": milliseconds("linger", linger, 0, 5),
+            "compression.type": compression,
+            "delivery.timeout.ms": timeout,
+            "socket.timeout.ms": timeout // 2,  # leaves time for another try on another connection
+            **{name: str(value) for name, value in files.items() if value is not None},
+            **authentication(sasl, username, password, token, config),
+            **transport(tls or any((ca_file, cert_file, key_file)), sasl, insecure_no_tls),
+            **passed_on(config),
+        }
+        self._producers: dict[str, AsyncProducer] = {}
+        self._starting = asyncio.Lock()
+        self._topics: set[str] = set()  # those known to exist
+        self._closed = False
+
+    @classmethod
+    def from_url(cls, url: str, options: Mapping[str, Any]) -> Self:
+        """`kafka://user:password@broker-1:9092,broker-2:9092?sasl=SCRAM-SHA-256`; `kafkas://…` means TLS."""
+        parts, options = split_url(url, options)
+        login, _, bootstrap = parts.netloc.rpartition("@")
+        given = typed(cls, options, taken={"bootstrap"})
+        if login:
+            username, _, password = login.partition(":")
+            given = {"username": unquote(username), "password": unquote(password), **given}
+        if parts.scheme == "kafkas":
+            given["tls"] = True
+        return cls(bootstrap=bootstrap, **given)
+
+    def __repr__(self) -> str:
+        return f"KafkaSink({self._bootstrap!r})"
+
+    async def open(self) -> None:
+        await self._ask(await self._producer(), OPEN_SECONDS)
+
+    async def publish(self, messages: Sequence[Message]) -> Sequence[Answer]:
+        producer = await self._producer()
+        new = {message.destination for message in messages} - self._topics
+        faults = {topic: fault for topic in new if (fault := await self._fault(producer, topic, OPEN_SECONDS))}
+        if not faults:
+            return await self._send(producer, messages)
+        answers = iter(await self._send(producer, [m for m in messages if m.destination not in faults]))
+        return [faults.get(message.destination) or next(answers) for message in messages]
+
+    async def probe(self) -> None:
+        """On the connections there are; then on new ones, as the old may hang in a network that is whole again."""
+        try:
+            await self._ask(await self._producer(), PROBE_SECONDS)
+        except SinkUnavailable:
+            async with self._starting:
+                fresh = await self._start(BATCHES)
+                try:
+                    await self._ask(fresh, 2 * PROBE_SECONDS)
+                except BaseException:
+                    await fresh.close()
+                    raise
+                await self._install(BATCHES, fresh)
+
+    async def close(self) -> None:
+        async with self._starting:
+            self._closed = True
+            while self._producers:
+                await self._producers.popitem()[1].close()
+
+    # Producers
+
+    async def _producer(self, kind: str = BATCHES) -> AsyncProducer:
+        """The one we have; a new one if that is broken for good, by a fenced epoch for example."""
+        producer = self._producers.get(kind)
+        if producer is None or producer.fatal is not None:
+            async with self._starting:
+                producer = self._producers.get(kind)
+                if producer is None or producer.fatal is not None:
+                    producer = await self._start(kind)
+                    await self._install(kind, producer)
+        return producer
+
+    async def _start(self, kind: str) -> AsyncProducer:
+        if self._closed:
+            raise ServiceClosed(f"{self!r} is closed")
+        try:
+            return await AsyncProducer.start(self._config if kind == BATCHES else {**self._config, **ONE_PER_BATCH})
+        except KafkaException as failure:
+            error = failure.args[0]
+            if error.code() != KafkaError._INVALID_ARG:  # no token, for example
+                raise self._unavailable(error) from None
+            raise ConfigError(f"librdkafka refuses the settings: {self._text(error)}") from None
+
+    async def _install(self, kind: str, producer: AsyncProducer) -> None:
+        old = self._producers.get(kind)
+        self._producers[kind] = producer
+        if old is not None:
+            if old.fatal is not None:
+                LOGGER.warning("Kafka producer replaced after a fatal error: %s", self._text(old.fatal))
+            await old.close()
+
+    # Messages
+
+    async def _ask(self, producer: AsyncProducer, seconds: float) -> None:
+        """Whether a broker answers. A topic that takes nothing is an outage of its own and must not stop the others."""
+        try:
+            await producer.metadata(next(iter(self._topics), None), seconds)
+        except KafkaException as error:
+            raise self._unavailable(error.args[0], producer) from None
+
+    async def _fault(self, producer: AsyncProducer, topic: str, seconds: float) -> DeliveryError | None:
+        """Why nothing can be sent to a topic. The producer itself would wait for a missing one to appear."""
+        if not TOPIC_NAME.fullmatch(topic):
+            return DeliveryError(f"{topic!r} is no name of a Kafka topic: letters, digits, '.', '_' and '-', up to 249")
+        try:
+            error = (await producer.metadata(topic, seconds)).topics[topic].error
+        except KafkaException as failure:
+            raise self._unavailable(failure.args[0], producer) from None
+        if error is not None and error.code() != KafkaError.LEADER_NOT_AVAILABLE:
+            return self._meaning(producer, error, topic, 0)
+        self._topics.add(topic)
+        return None
+
+    async def _send(self, producer: AsyncProducer, messages: Sequence[Message]) -> list[Answer]:
+        reports = await producer.send(messages)
+        again = [n for n, error in enumerate(reports) if error is not None and error.code() in PERHAPS_ANOTHER]
+        if again:
+            singly = await self._producer(SINGLY)
+            for n, error in zip(again, await singly.send([messages[n] for n in again]), strict=True):
+                reports[n] = error
+        failed = {n: error for n, error in enumerate(reports) if error is not None}
+        unsure = {messages[n].destination for n, error in failed.items() if error.code() in PERHAPS_THE_TOPIC}
+        topics = await self._ask_about(producer, unsure)
+        answers: list[Answer] = [None] * len(messages)
+        for n, error in failed.items():
+            topic = messages[n].destination
+            if error.code() in PERHAPS_THE_TOPIC and topic in topics:
+                answers[n] = topics[topic]
+            else:
+                answers[n] = self._meaning(producer, error, topic, len(messages[n].body))
+        return answers
+
+    async def _ask_about(self, producer: AsyncProducer, topics: set[str]) -> dict[str, DeliveryError]:
+        """What is wrong with topics whose messages ran out of time. If nobody answers, it is not the topic."""
+        found: dict[str, DeliveryError] = {}
+        for topic in topics:
+            self._topics.discard(topic)
+            try:
+                fault = await self._fault(producer, topic, PROBE_SECONDS)
+            except SinkUnavailable:
+                self._topics.add(topic)
+                break
+            found[topic] = fault or SinkUnavailable(
+                f"topic {topic!r} takes no messages: it has no leader, or too few replicas", destination=topic
+            )
+        return found
+
+    def _meaning(self, producer: AsyncProducer, error: KafkaError, topic: str, size: int) -> DeliveryError:
+        code = error.code()
+        if code in TOO_LARGE:
+            return Reject(f"{size:,} bytes are too much for topic {topic!r}: raise its max.message.bytes, or send less")
+        if code == KafkaError.INVALID_RECORD:
+            return Reject(f"topic {topic!r} refuses this message: {self._text(error)}")
+        if code in NO_TOPIC:
+            return DeliveryError(f"there is no topic {topic!r} at {self._bootstrap}: create it, or correct the name")
+        if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            return SinkUnavailable(f"we may not write to topic {topic!r}: give us the right to", destination=topic)
+        return self._unavailable(error, producer)
+
+    def _unavailable(self, error: KafkaError, producer: AsyncProducer | None = None) -> SinkUnavailable:
+        reason = self._text(error)
+        if producer and (more := producer.fatal.str() if producer.fatal else producer.trouble):
+            reason += f" ({hide_secrets(more, self._config)})"
+        return SinkUnavailable(f"Kafka at {self._bootstrap}: {reason}")
+
+    def _text(self, error: KafkaError) -> str:
+        return hide_secrets(error.str(), self._config)

@@ -1,0 +1,455 @@
+"""Apache Kafka: members of a consumer group share the partitions of some topics; offsets are committed when stored.
+
+    KafkaSource(bootstrap="broker-1:9092,broker-2:9092", topics="orders,payments", group="billing")
+
+Partitions move cooperatively. Nothing is acknowledged of one that was taken away, even if it has come back meanwhile:
+its new owner, or we, begin where the group's offset stands. An outage of the brokers costs no rebalance: the consumer
+stays, and goes back to the first message that was not acknowledged.
+
+librdkafka is asked in one thread of its own, also while nobody receives: a member that does not poll would hold up the
+others' rebalance, and be expelled in the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Self, TypeAlias, get_args
+from urllib.parse import unquote
+
+from ...clock import SYSTEM_CLOCK
+from ...errors import ConfigError, MissingExtra, ServiceClosed, SourceUnavailable
+from ...op import T
+from ...tasks import cancelled
+from ..options import split_url, typed
+from ..spi import Incoming
+from .connection import Sasl, Token, authentication, hide_secrets, milliseconds, passed_on, transport
+
+try:
+    from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, TopicPartition
+except ModuleNotFoundError as error:
+    raise MissingExtra("confluent-kafka", "kafka") from error
+
+log = logging.getLogger("relaybox")
+Start: TypeAlias = Literal["earliest", "latest"]
+Partition: TypeAlias = tuple[str, int]
+
+OPEN_SECONDS = 5.0
+JOIN_SECONDS = 10.0  # for the first assignment; a member may also be left without partitions
+ANSWER_SECONDS = 1.0  # of brokers that seemed to be away
+COMMIT_SECONDS = 5.0
+GLANCE_SECONDS = 0.005  # between two looks for the answer to a commit
+POLL_SECONDS = 0.1  # of the thread: so soon it notices that we close
+KEEP_SECONDS = 2.0  # without a receive, until the thread polls for the group's sake
+REBALANCE = 30_000  # milliseconds that members have to join again: all of them poll all the time
+
+DEFAULTS: Mapping[str, Any] = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "partition.assignment.strategy": "cooperative-sticky",
+    "isolation.level": "read_committed",
+    "queued.max.messages.kbytes": 16_384,  # bounds what a batch can take
+    "fetch.wait.max.ms": 100,
+    "topic.metadata.refresh.interval.ms": 10_000,  # a broker that has just started may not know a topic yet
+    "socket.timeout.ms": 10_000,
+    "socket.keepalive.enable": True,
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 250,
+    "allow.auto.create.topics": False,
+    "log_level": 2,  # what connections complain about comes as errors, too
+}
+
+_LOSS = "a message could be acknowledged before it is stored"
+_OURS = "the source needs its own"
+_TRUST = "anybody could pose as the broker"
+GUARDED: Mapping[str, tuple[str | None, str]] = {
+    "enable.auto.commit": ("false", _LOSS),
+    "enable.auto.offset.store": ("false", _LOSS),
+    "partition.assignment.strategy": ("cooperative-sticky", "partitions move one by one here"),
+    "enable.partition.eof": ("false", _OURS),
+    "enable.ssl.certificate.verification": ("true", _TRUST),
+    "ssl.endpoint.identification.algorithm": ("https", _TRUST),
+    "bootstrap.servers": (None, "use the option bootstrap"),
+    "metadata.broker.list": (None, "use the option bootstrap"),
+    "group.id": (None, "use the option group"),
+    "auto.offset.reset": (None, "use the option start"),
+    "session.timeout.ms": (None, "use the option session_timeout"),
+    "heartbeat.interval.ms": (None, "use the option session_timeout"),
+    "security.protocol": (None, "use the options tls and sasl"),
+    "oauth_cb": (None, "use the option token"),
+    "error_cb": (None, _OURS),
+    "on_commit": (None, _OURS),
+    "logger": (None, _OURS),
+}
+# The partition is somebody else's, or about to be: whoever gets it begins at the group's offset.
+MOVED = {
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError.REBALANCE_IN_PROGRESS,
+    KafkaError._ASSIGNMENT_LOST,
+    KafkaError._STATE,
+}
+PASSING = {KafkaError._PARTITION_EOF, KafkaError._TRANSPORT, KafkaError._MAX_POLL_EXCEEDED}
+AWAY = {KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION, KafkaError._RESOLVE}
+
+
+class _Receipt(NamedTuple):
+    partition: Partition
+    offset: int
+    term: int  # how many times a partition had been assigned to us
+
+
+class KafkaSource:
+    """
+    bootstrap         some brokers of the cluster: broker-1:9092,broker-2:9092
+    topics            names, with commas between them, or ^patterns
+    group             the consumer group; its members share the partitions
+    start             where a group begins that has no offset yet
+    session_timeout   how soon the others get the partitions of a member that died
+    tls               encrypted, with the broker's certificate and name checked; on if one of the files is given
+    ca_file           who signed the brokers' certificates, if the system does not know them
+    cert_file, key_file, key_password   our own certificate, if the brokers want one
+    sasl, username, password, token     who we are. `token` returns a token and when it ends, in seconds since 1970,
+                                        and is called in a thread
+    insecure_no_tls   let SASL credentials go over the network unencrypted
+    config            more librdkafka properties, by their names
+    """
+
+    name = "kafka"
+
+    def __init__(
+        self,
+        *,
+        bootstrap: str,
+        topics: str | Sequence[str],
+        group: str,
+        start: Start = "earliest",
+        client_id: str = "relaybox",
+        session_timeout: timedelta = timedelta(seconds=10),
+        tls: bool = False,
+        ca_file: str | Path | None = None,
+        cert_file: str | Path | None = None,
+        key_file: str | Path | None = None,
+        key_password: str | None = None,
+        sasl: Sasl | None = None,
+        username: str | None = None,
+        password: str | None = None,
+        token: Token | None = None,
+        insecure_no_tls: bool = False,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        if not re.fullmatch(r"[^\s,@/]+(,[^\s,@/]+)*", bootstrap):
+            raise ConfigError("expected bootstrap to be host:port, or several with commas between them")
+        self._topics = [topic.strip() for topic in (topics.split(",") if isinstance(topics, str) else topics)]
+        if not all(self._topics):
+            raise ConfigError(f"expected topics to be names with commas between them, got {topics!r}")
+        if not group:
+            raise ConfigError("expected group to be the name of a consumer group")
+        if start not in get_args(Start):
+            raise ConfigError(f"expected start to be one of {', '.join(get_args(Start))}, got {start!r}")
+        files = {
+            "ssl.ca.location": ca_file,
+            "ssl.certificate.location": cert_file,
+            "ssl.key.location": key_file,
+            "ssl.key.password": key_password,
+        }
+        session = milliseconds("session_timeout", session_timeout, 1000, 1_800_000)
+        config = config or {}
+        self._bootstrap = bootstrap
+        self._config: dict[str, Any] = {
+            **DEFAULTS,
+            "bootstrap.servers": bootstrap,
+            "client.id": client_id,
+            "group.id": group,
+            "auto.offset.reset": start,
+            "session.timeout.ms": session,
+            "max.poll.interval.ms": max(session, REBALANCE),
+            "heartbeat.interval.ms": session // 4,
+            **{name: str(value) for name, value in files.items() if value is not None},
+            **authentication(sasl, username, password, token, config),
+            **transport(tls or any((ca_file, cert_file, key_file)), sasl, insecure_no_tls),
+            **passed_on(config, GUARDED),
+        }
+        self._thread = ThreadPoolExecutor(1, "relaybox-kafka")
+        self._consumer: Consumer | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._asked = 0.0  # when the thread last had something to do
+        self._trouble: KafkaError | None = None
+        self._joined = False
+        self._paused: set[Partition] = set()  # librdkafka remembers it, whoever has them meanwhile
+        self._closed = False
+        self._terms: dict[Partition, int] = {}  # partitions that are ours
+        self._last_term = 0
+        self._floors: dict[Partition, int] = {}  # the first offset that is received and not acknowledged
+        self._ready: deque[Incoming] = deque()
+        self._given: deque[_Receipt] = deque()  # of what was received and is not acknowledged, in this order
+        self._handing = threading.Lock()
+        self._answers: list[KafkaError | None] = []  # to commits
+
+    @classmethod
+    def from_url(cls, url: str, options: Mapping[str, Any]) -> Self:
+        """`kafka://user:password@broker-1:9092,broker-2:9092/orders?group=billing`; `kafkas://…` means TLS."""
+        parts, options = split_url(url, options)
+        login, _, bootstrap = parts.netloc.rpartition("@")
+        given = typed(cls, options, taken={"bootstrap"})
+        if login:
+            username, _, password = login.partition(":")
+            given = {"username": unquote(username), "password": unquote(password), **given}
+        if topics := unquote(parts.path.strip("/")):
+            given.setdefault("topics", topics)
+        if parts.scheme == "kafkas":
+            given["tls"] = True
+        if missing := [name for name in ("topics", "group") if name not in given]:
+            raise ConfigError(f"a Kafka source needs the option {missing[0]}")
+        return cls(bootstrap=bootstrap, **given)
+
+    def __repr__(self) -> str:
+        return f"KafkaSource({self._bootstrap!r}, {','.join(self._topics)!r})"
+
+    # -- what an ingest asks ------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        await self._do(self._reach)
+        if self._keeper is None:
+            self._keeper = asyncio.create_task(self._keep(), name="relaybox-kafka")
+
+    async def receive(self, limit: int, wait: float) -> Sequence[Incoming]:
+        """What the thread has found stays here when this is cancelled."""
+        if not self._ready:
+            await self._do(self._fill, limit, wait)
+        with self._handing:
+            batch = [self._ready.popleft() for _ in range(min(limit, len(self._ready)))]
+        self._given.extend(message.receipt for message in batch)
+        return batch
+
+    async def acknowledge(self, messages: Sequence[Incoming]) -> None:
+        await self._do(self._commit, messages)
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            await cancelled(self._keeper)
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._leave)
+            self._thread.shutdown(wait=False)
+
+    async def _do(self, work: Callable[..., T], *given: Any) -> T:
+        if self._closed:
+            raise ServiceClosed(f"{self!r} is closed; make a new one")
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work, *given)
+        except KafkaException as failure:
+            raise self._unavailable(failure.args[0]) from None
+        finally:
+            self._asked = SYSTEM_CLOCK.monotonic()
+
+    async def _keep(self) -> None:
+        while True:
+            await asyncio.sleep(KEEP_SECONDS)
+            if SYSTEM_CLOCK.monotonic() - self._asked > KEEP_SECONDS:
+                try:
+                    await self._do(self._rest)
+                except SourceUnavailable as error:
+                    log.debug("%r: %s", self, error)
+
+    # -- in the thread ------------------------------------------------------------------------------
+
+    def _reach(self) -> None:
+        """Join, or look whether the brokers are back."""
+        if self._trouble is not None and self._trouble.fatal():
+            self._leave()
+        self._trouble = None
+        if self._consumer is None:
+            self._join()
+            return
+        self._check_topics(self._consumer)
+        self._ready.clear()
+        self._given.clear()
+        try:
+            for (topic, partition), offset in self._floors.items():
+                self._consumer.seek(TopicPartition(topic, partition, offset))
+        except KafkaException:
+            self._leave()
+            raise
+
+    def _join(self) -> None:
+        consumer = self._make()
+        try:
+            self._check_topics(consumer)
+        except BaseException:
+            consumer.close()
+            raise
+        consumer.subscribe(self._topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked)
+        self._consumer = consumer
+        deadline = SYSTEM_CLOCK.monotonic() + JOIN_SECONDS
+        while not (self._joined or self._closed) and SYSTEM_CLOCK.monotonic() < deadline:
+            self._take([consumer.poll(POLL_SECONDS)])
+
+    def _make(self) -> Consumer:
+        try:
+            return Consumer({**self._config, "error_cb": self._complain, "on_commit": self._committed}, logger=log)
+        except KafkaException as failure:
+            error = failure.args[0]
+            if error.code() != KafkaError._INVALID_ARG:
+                raise
+            raise ConfigError(f"librdkafka refuses the settings: {self._text(error)}") from None
+
+    def _check_topics(self, consumer: Consumer) -> None:
+        for topic in self._topics:
+            if topic.startswith("^"):
+                consumer.list_topics(timeout=OPEN_SECONDS)
+                continue
+            error = consumer.list_topics(topic, timeout=OPEN_SECONDS).topics[topic].error
+            if error is not None and error.code() != KafkaError.LEADER_NOT_AVAILABLE:
+                raise SourceUnavailable(f"Kafka at {self._bootstrap}, topic {topic!r}: {self._text(error)}")
+
+    def _fill(self, limit: int, wait: float) -> None:
+        consumer = self._needed()
+        deadline = SYSTEM_CLOCK.monotonic() + wait
+        while not (self._ready or self._closed):
+            left = deadline - SYSTEM_CLOCK.monotonic()
+            if awake := self._paused & self._terms.keys():
+                consumer.resume([TopicPartition(*one) for one in awake])
+                self._paused -= awake
+            self._take([consumer.poll(min(max(left, 0), POLL_SECONDS))])
+            if left <= 0:
+                break
+        if self._ready and limit > 1:
+            self._take(consumer.consume(limit - 1, timeout=0))
+
+    def _rest(self) -> None:
+        """Nobody receives: poll for the group's sake, and let the brokers send nothing."""
+        consumer = self._needed()
+        if awake := self._terms.keys() - self._paused:
+            consumer.pause([TopicPartition(*one) for one in awake])
+            self._paused |= awake
+        self._take([consumer.poll(0)])
+
+    def _take(self, found: Sequence[Any]) -> None:
+        """All messages before any error is raised: who forgets one does not know where to begin again."""
+        failed = None
+        for message in found:
+            if message is None:
+                continue
+            if (error := message.error()) is None:
+                incoming = self._incoming(message)
+                self._floors.setdefault(incoming.receipt.partition, incoming.receipt.offset)
+                self._ready.append(incoming)
+            elif error.code() not in PASSING:
+                failed = error
+        if failed is not None and failed.fatal():
+            self._trouble = failed
+        if failed is not None:
+            raise self._unavailable(failed)
+        if self._trouble is not None:
+            if self._trouble.fatal():
+                raise self._unavailable(self._trouble)
+            self._needed().list_topics(timeout=ANSWER_SECONDS)  # the trouble may be over
+            self._trouble = None
+
+    def _commit(self, messages: Sequence[Incoming]) -> None:
+        """All that were received up to the last of these, as far as their partitions are still ours."""
+        done: dict[Partition, int] = {}
+        last = messages[-1].receipt if messages else None
+        receipt = None if last in self._given else last
+        while receipt != last:
+            receipt = self._given.popleft()
+            if self._terms.get(receipt.partition) == receipt.term:
+                done[receipt.partition] = receipt.offset + 1
+        if done:
+            self._send_offsets(self._needed(), done)
+            self._floors |= {one: offset for one, offset in done.items() if one in self._terms}
+
+    def _send_offsets(self, consumer: Consumer, done: Mapping[Partition, int]) -> None:
+        """librdkafka waits for an answer for as long as the brokers are away; we go on polling, and do not."""
+        self._answers.clear()
+        offsets = [TopicPartition(topic, partition, offset) for (topic, partition), offset in done.items()]
+        consumer.commit(offsets=offsets, asynchronous=True)
+        deadline = SYSTEM_CLOCK.monotonic() + COMMIT_SECONDS
+        while not self._answers:
+            if SYSTEM_CLOCK.monotonic() > deadline:
+                raise SourceUnavailable(f"Kafka at {self._bootstrap}: no answer to a commit in {COMMIT_SECONDS:g} s")
+            self._take([consumer.poll(GLANCE_SECONDS)])
+        error = self._answers.pop()
+        if error is not None and error.code() not in MOVED:
+            raise self._unavailable(error)
+
+    def _leave(self) -> None:
+        consumer, self._consumer = self._consumer, None
+        self._terms.clear()
+        self._floors.clear()
+        self._paused.clear()
+        self._ready.clear()
+        self._given.clear()
+        self._joined = False
+        if consumer is not None:
+            consumer.close()
+
+    def _needed(self) -> Consumer:
+        if self._consumer is None:
+            raise SourceUnavailable(f"{self!r} is not open")
+        return self._consumer
+
+    # -- told by librdkafka, while it is polled -----------------------------------------------------
+
+    def _assigned(self, _: Consumer, partitions: Sequence[TopicPartition]) -> None:
+        self._joined = True
+        for one in partitions:
+            self._last_term += 1
+            self._terms[one.topic, one.partition] = self._last_term
+
+    def _revoked(self, _: Consumer, partitions: Sequence[TopicPartition]) -> None:
+        for one in partitions:
+            self._terms.pop((one.topic, one.partition), None)
+            self._floors.pop((one.topic, one.partition), None)
+        with self._handing:
+            kept = [message for message in self._ready if message.receipt.partition in self._terms]
+            self._ready.clear()
+            self._ready.extend(kept)
+
+    def _committed(self, error: KafkaError | None, partitions: Sequence[TopicPartition]) -> None:
+        self._answers.append(error or next((one.error for one in partitions if one.error), None))
+
+    def _complain(self, error: KafkaError) -> None:
+        if error.fatal() or error.code() in AWAY:
+            self._trouble = error
+        else:
+            log.debug("%r: %s", self, self._text(error))
+
+    # -- messages and errors ------------------------------------------------------------------------
+
+    def _incoming(self, message: Any) -> Incoming:
+        headers = {name: (value or b"").decode(errors="replace") for name, value in message.headers() or ()}
+        content_type = next((name for name in headers if name.lower() == "content-type"), None)
+        kind, milliseconds = message.timestamp()
+        sent = None if kind == TIMESTAMP_NOT_AVAILABLE else milliseconds
+        partition = message.topic(), message.partition()
+        return Incoming(
+            channel=message.topic(),
+            place=f"{message.topic()}/{message.partition()}/{message.offset()}@{sent}",
+            body=message.value() or b"",
+            headers=headers,
+            key=(message.key() or b"").decode(errors="replace") or None,
+            content_type=None if content_type is None else headers.pop(content_type),
+            sent_at=_moment(sent),
+            receipt=_Receipt(partition, message.offset(), self._terms.get(partition, 0)),
+        )
+
+    def _unavailable(self, error: KafkaError) -> SourceUnavailable:
+        return SourceUnavailable(f"Kafka at {self._bootstrap}: {self._text(error)}")
+
+    def _text(self, error: KafkaError) -> str:
+        return hide_secrets(error.str(), self._config)
+
+
+def _moment(milliseconds: int | None) -> datetime | None:
+    try:
+        return None if milliseconds is None else datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
+    except OverflowError:  # whatever a producer wrote there
+        return None

@@ -1,0 +1,8 @@
+"""NATS JetStream."""
+
+from __future__ import annotations
+
+from .sink import NatsSink
+from .source import NatsSource
+
+__all__ = ["NatsSink", "NatsSource"]

@@ -1,0 +1,385 @@
+"""NATS JetStream: a durable pull consumer with explicit acknowledgements.
+
+    NatsSource("tls://nats-1.example,nats-2.example", stream="ORDERS", consumer="billing", subject="orders.>")
+
+The consumer is made if it is not there, or used as it is. One process reads in the order of the stream. What another
+one received and never acknowledged, the server gives out again when `ack_wait` is over, behind newer messages: to keep
+the order it is read from the stream before anything new, and dropped by the inbox when it comes again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, Self, TypeAlias
+from urllib.parse import urlunsplit
+
+from ...errors import ConfigError, MissingExtra, SourceUnavailable
+from ..leased import ROUND_TRIP, LeasedSource, check_durations, check_given
+from ..options import split_url, typed
+from ..spi import Incoming
+from .connection import NatsLink, NatsServers
+
+try:
+    from nats.aio.msg import Msg
+    from nats.errors import Error
+    from nats.js.api import AckPolicy, ConsumerConfig, ConsumerInfo, DeliverPolicy
+    from nats.js.errors import APIError, NotFoundError
+except ModuleNotFoundError as error:
+    raise MissingExtra("nats-py", "nats") from error
+
+log = logging.getLogger("relaybox")
+
+GLANCE_SECONDS = 0.25  # between two looks at whether an answer is late because the connection is gone
+STREAM_NOT_FOUND = 10059
+SUBJECTS = re.compile(r"[^\s.]+(\.[^\s.]+)*")
+NO_MESSAGES = {"404", "408"}  # nothing there; nothing came in time
+ACK, NAK, PROGRESS = b"+ACK", b"-NAK", b"+WPI"
+FAILURES = (Error, OSError, TimeoutError, ValueError)
+
+Reply: TypeAlias = Callable[[str | None, str], None]  # status and description of an answer; a plain one has none
+
+
+class NatsSource(LeasedSource):
+    """`subject`, `start`, `ack_wait` and `max_ack_pending` are for a consumer that is made; one that is there keeps
+    its own. The other options are those of the sink.
+
+    start            the whole stream, or only what is stored from now on
+    ack_wait         after so long without a word from us a message comes again
+    max_ack_pending  most messages on their way and not acknowledged, of all processes together
+    """
+
+    name = "nats"
+    percent_encoded = True
+
+    def __init__(
+        self,
+        url: str = "nats://localhost:4222",
+        *,
+        stream: str,
+        consumer: str = "relaybox",
+        subject: str | None = None,
+        start: Literal["all", "new"] = "all",
+        ack_wait: timedelta = timedelta(seconds=30),
+        max_ack_pending: int = 1000,
+        username: str | None = None,
+        password: str | None = None,
+        token: str | None = None,
+        credentials_file: Path | None = None,
+        nkey_file: Path | None = None,
+        ca_file: Path | None = None,
+        cert_file: Path | None = None,
+        key_file: Path | None = None,
+        handshake_first: bool = False,
+        inbox_prefix: str = "_INBOX",
+        domain: str | None = None,
+        connect_timeout: timedelta = timedelta(seconds=2),
+        timeout: timedelta = timedelta(seconds=5),
+    ) -> None:
+        check_given(stream=stream, consumer=consumer)
+        check_durations(ack_wait=ack_wait, timeout=timeout)
+        for name, value in (("stream", stream), ("consumer", consumer)):
+            if set(value) & set(" \t\r\n.*>/\\"):
+                raise ConfigError(
+                    f"expected {name} to be a name without spaces, dots, stars and slashes, got {value!r}"
+                )
+        if subject is not None and not SUBJECTS.fullmatch(subject):
+            raise ConfigError(f"expected subject to be a subject, with * or > at most, got {subject!r}")
+        if start not in ("all", "new"):
+            raise ConfigError(f"expected start to be all or new, got {start!r}")
+        if max_ack_pending < 1:
+            raise ConfigError(f"expected max_ack_pending to be at least 1, got {max_ack_pending}")
+        super().__init__(ack_wait)
+        self._servers = NatsServers(
+            url,
+            username=username,
+            password=password,
+            token=token,
+            credentials_file=credentials_file,
+            nkey_file=nkey_file,
+            ca_file=ca_file,
+            cert_file=cert_file,
+            key_file=key_file,
+            handshake_first=handshake_first,
+            inbox_prefix=inbox_prefix,
+            connect_timeout=connect_timeout,
+        )
+        self._stream = stream
+        self._wanted = ConsumerConfig(
+            name=consumer,
+            durable_name=consumer,
+            deliver_policy=DeliverPolicy.ALL if start == "all" else DeliverPolicy.NEW,
+            ack_policy=AckPolicy.EXPLICIT,
+            ack_wait=ack_wait.total_seconds(),
+            max_ack_pending=max_ack_pending,
+            filter_subject=subject,
+        )
+        self._api = f"$JS.{domain}.API" if domain else "$JS.API"
+        self._domain = domain
+        self._timeout = timeout.total_seconds()
+        self._link: _Link | None = None
+        self._pull: _Pull | None = None
+        self._filter = subject
+        self._missed = range(0)  # numbers in the stream that somebody received and never acknowledged
+
+    @classmethod
+    def from_url(cls, url: str, options: Mapping[str, Any]) -> Self:
+        parts, options = split_url(url, options)
+        return cls(urlunsplit(parts), **{"stream": "", **typed(cls, options, taken={"url"})})
+
+    def __repr__(self) -> str:
+        return f"NatsSource({str(self._servers)!r}, stream={self._stream!r}, consumer={self._wanted.name!r})"
+
+    # Life
+
+    async def _connect(self) -> None:
+        await self._disconnect()
+        try:
+            self._link = await self._servers.connect(lambda: _Link(self._domain, self._deliver))
+        except ConnectionError as error:
+            raise self._unavailable(error) from None
+        try:
+            info = await self._consumer(self._link)
+        except ConfigError:
+            raise
+        except FAILURES as error:
+            raise self._unavailable(self._link.error or error) from None
+        self._check(info)
+        self._wanted = self._wanted.evolve(deliver_policy=DeliverPolicy.ALL)  # one that vanishes is made again
+        self._pull = None
+        self._lease = info.config.ack_wait or self._lease
+        self._filter = info.config.filter_subject
+        self._missed = range(0)
+        if info.num_ack_pending and info.ack_floor and info.delivered and not info.config.filter_subjects:
+            self._missed = range(info.ack_floor.stream_seq + 1, info.delivered.stream_seq + 1)
+
+    async def _consumer(self, link: _Link) -> ConsumerInfo:
+        try:
+            found: ConsumerInfo = await link.streams.consumer_info(self._stream, str(self._wanted.name))
+            return found
+        except NotFoundError as error:
+            if error.err_code == STREAM_NOT_FOUND:
+                raise ConfigError(f"there is no stream {self._stream!r} at {self._servers}") from None
+        try:
+            made: ConsumerInfo = await link.streams.add_consumer(self._stream, self._wanted)
+            return made
+        except APIError as error:
+            if error.code == 400:
+                raise ConfigError(f"{self!r} cannot be made: {error.description}") from None
+            raise
+
+    def _check(self, info: ConsumerInfo) -> None:
+        config = info.config
+        if config.deliver_subject:
+            raise ConfigError(f"{self!r} is a push consumer; expected one to pull from")
+        if config.ack_policy != AckPolicy.EXPLICIT:
+            raise ConfigError(f"{self!r} has ack_policy {config.ack_policy}; expected explicit")
+        wanted = self._wanted.filter_subject
+        if wanted and wanted not in (config.filter_subject, *(config.filter_subjects or ())):
+            raise ConfigError(f"{self!r} reads {config.filter_subject or 'all subjects'!r}, not {wanted!r}")
+        if config.max_deliver and config.max_deliver > 0:
+            log.warning("%r has max_deliver: what was not stored by then is lost", self)
+
+    async def _disconnect(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            await link.client.close()
+
+    # Messages
+
+    async def _fetch(self, limit: int, wait: float) -> Sequence[Incoming]:
+        """Messages go to `_ready` as they arrive, also those of a request that outlives this call."""
+        if self._missed:
+            return await self._read_missed(limit)
+        link = self._linked()
+        if self._ready:
+            return []
+        pull = self._pull
+        if pull is None or pull.done:
+            pull = self._pull = _Pull(limit, max(wait, ROUND_TRIP), self._timeout)
+            request = {"batch": limit, "expires": int(pull.expires * 1e9)}
+            subject = f"{self._api}.CONSUMER.MSG.NEXT.{self._stream}.{self._wanted.name}"
+            await self._published(link.ask(subject, json.dumps(request).encode(), pull.end, "pull"))
+        if not await pull.news(lambda: link.alive):
+            self._pull = None
+            raise self._unavailable("no answer in time" if link.alive else "connection lost")
+        if pull.refusal and not self._ready:
+            raise self._unavailable(pull.refusal)
+        return []
+
+    def _deliver(self, message: Msg) -> None:
+        place = message.metadata
+        self._ready.append(
+            self._incoming(
+                message.subject, place.sequence.stream, message.data, message.headers, place.timestamp, message.reply
+            )
+        )
+        if self._pull is not None:
+            self._pull.got_one()
+
+    async def _read_missed(self, limit: int) -> list[Incoming]:
+        link, found = self._linked(), list[Incoming]()
+        while self._missed and len(found) < limit:
+            try:
+                subject = self._filter or ">"
+                raw = await link.streams.get_msg(self._stream, seq=self._missed.start, subject=subject, next=True)
+            except NotFoundError:
+                self._missed = range(0)
+                break
+            except FAILURES as error:
+                if "permissions violation" not in str(link.error).lower():
+                    raise self._unavailable(error) from None
+                log.warning("%r: may not read what is not acknowledged, it comes out of order: %s", self, link.error)
+                self._missed = range(0)
+                break
+            number = raw.seq or 0
+            if number in self._missed:
+                found.append(self._incoming(raw.subject or "", number, raw.data, raw.headers, raw.time, None))
+            self._missed = range(number + 1, self._missed.stop)
+        return found
+
+    async def _settle(self, messages: Sequence[Incoming]) -> None:
+        await self._tell(messages, ACK)
+
+    async def _give_back(self, messages: Sequence[Incoming]) -> None:
+        await self._tell(messages, NAK)
+
+    async def _extend(self, messages: Sequence[Incoming]) -> None:
+        link = self._linked()
+        for message in messages:
+            if message.receipt is not None:
+                await self._published(link.client.publish(message.receipt, PROGRESS))
+
+    async def _tell(self, messages: Sequence[Incoming], word: bytes) -> None:
+        """And wait for the answers: an acknowledgement that got lost would let the message come again."""
+        link = self._linked()
+        answers: set[asyncio.Future[str | None]] = set()
+        for message in messages:
+            if message.receipt is not None:
+                answer = asyncio.get_running_loop().create_future()
+                answers.add(answer)
+                await self._published(link.ask(message.receipt, word, partial(_answer, answer)))
+        waiting = answers
+        try:
+            async with asyncio.timeout(self._timeout):
+                while waiting and link.alive:
+                    _, waiting = await asyncio.wait(waiting, timeout=GLANCE_SECONDS)
+        except TimeoutError:
+            pass
+        finally:
+            for answer in waiting:
+                answer.cancel()
+        refused = [answer.result() for answer in answers - waiting if answer.result() is not None]
+        if waiting or refused:
+            raise self._unavailable(refused[0] if refused else f"{len(waiting)} acknowledgements have no answer")
+
+    async def _published(self, sending: Awaitable[None]) -> None:
+        try:
+            await sending
+        except FAILURES as error:
+            raise self._unavailable(error) from None
+
+    def _linked(self) -> _Link:
+        if self._link is None or not self._link.alive:
+            raise self._unavailable("connection lost")
+        return self._link
+
+    def _unavailable(self, why: Exception | str | None) -> SourceUnavailable:
+        return SourceUnavailable(f"{self!r}: {why or 'no answer in time'}")
+
+    def _incoming(
+        self,
+        subject: str,
+        number: int,
+        body: bytes | None,
+        headers: Mapping[str, str] | None,
+        sent_at: datetime | None,
+        receipt: str | None,
+    ) -> Incoming:
+        given = {str(name): str(value) for name, value in (headers or {}).items()}
+        return Incoming(
+            channel=subject,
+            place=f"{self._stream}:{number}",
+            body=body or b"",
+            headers={
+                n: v for n, v in given.items() if n.lower() != "content-type" and not n.lower().startswith("nats-")
+            },
+            content_type=next((value for name, value in given.items() if name.lower() == "content-type"), None),
+            sent_at=sent_at,
+            receipt=receipt,
+        )
+
+
+class _Pull:
+    """One request for messages, as far as it was answered."""
+
+    def __init__(self, batch: int, expires: float, patience: float) -> None:
+        self.expires = expires
+        self.refusal: str | None = None
+        self._left = batch
+        self._deadline = asyncio.get_running_loop().time() + expires + patience
+        self._ended = False
+        self._news = asyncio.Event()
+
+    @property
+    def done(self) -> bool:
+        return self._ended or self._left <= 0
+
+    def got_one(self) -> None:
+        self._left -= 1
+        self._news.set()
+
+    def end(self, status: str | None, reason: str) -> None:
+        self._ended = True
+        self.refusal = None if status in NO_MESSAGES else f"{reason or 'no consumer answers'} ({status})"
+        self._news.set()
+
+    async def news(self, alive: Callable[[], bool]) -> bool:
+        """A message or the end has come; False: the server is silent or gone."""
+        loop = asyncio.get_running_loop()
+        while not self._news.is_set():
+            if not alive() or loop.time() > self._deadline:
+                return False
+            with suppress(TimeoutError):
+                async with asyncio.timeout(GLANCE_SECONDS):
+                    await self._news.wait()
+        self._news.clear()
+        return True
+
+
+class _Link(NatsLink):
+    """One connection: messages go to `deliver`, answers to who asked."""
+
+    def __init__(self, domain: str | None, deliver: Callable[[Msg], None]) -> None:
+        super().__init__(domain)
+        self._deliver = deliver
+        self._numbers = itertools.count()
+        self._asked: dict[str, Reply] = {}
+
+    async def ask(self, subject: str, data: bytes, reply: Reply, name: str | None = None) -> None:
+        """One question of a name at a time: a pull that gets all it asked for gets no other answer."""
+        name = name or str(next(self._numbers))
+        self._asked[name] = reply
+        await self.client.publish(subject, data, reply=f"{self._inbox}.{name}")
+
+    async def _replied(self, message: Msg) -> None:
+        if message.reply.startswith("$JS.ACK."):
+            self._deliver(message)
+            return
+        reply = self._asked.pop(message.subject.rpartition(".")[2], None)
+        if reply is not None:
+            headers = message.headers or {}
+            reply(headers.get("Status"), str(headers.get("Description", "")).strip().partition("\n")[0])
+
+
+def _answer(answer: asyncio.Future[str | None], status: str | None, reason: str) -> None:
+    if not answer.done():
+        answer.set_result(None if status is None else f"{reason or 'no consumer answers'} ({status})")

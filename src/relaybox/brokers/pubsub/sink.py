@@ -1,0 +1,226 @@
+"""Google Pub/Sub: publish requests with ordering keys.
+
+    PubSubSink("shop-prod", endpoint="europe-west3-pubsub.googleapis.com")
+
+The destination is the name of a topic in the project, or `projects/…/topics/…`. The ordering key is the event's key;
+the content type is the attribute `content-type`. Pub/Sub keeps the order of a key that is published in one region, one
+request after the other: `endpoint` sees to the first, the relay to the second. It drops no repetitions: consumers do,
+by the attribute `event_id`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Self
+
+from ...errors import ConfigError, DeliveryError, MissingExtra, Reject, ServiceClosed, SinkUnavailable
+from ..options import split_url, typed
+from ..spi import Answer, Features, Message
+from .connection import HOST, PubSubConnection
+
+try:
+    import grpc
+    from google.auth.credentials import Credentials
+    from google.pubsub_v1 import types
+    from google.rpc.error_details_pb2 import RetryInfo
+    from google.rpc.status_pb2 import Status
+    from grpc import StatusCode
+except ModuleNotFoundError as error:
+    raise MissingExtra("google-cloud-pubsub", "pubsub") from error
+
+PROBE_SECONDS = 2.0
+THROTTLE_PAUSE = timedelta(seconds=1)  # where Google names none
+MOST_BYTES = 9_900_000  # of a request, and so of a message: 10 MB less what the envelope may take
+MOST_MESSAGES = 1000
+LONGEST_TEXT = 300
+TOPIC = re.compile(r"projects/[^/]+/topics/(?!goog)[A-Za-z][\w.~+%-]{2,254}", re.ASCII)
+
+# The bare protobuf classes: a quarter of the time of their wrappers.
+PubsubMessage: Any = types.PubsubMessage.pb()
+PublishRequest: Any = types.PublishRequest.pb()
+PublishResponse: Any = types.PublishResponse.pb()
+GetTopicRequest: Any = types.GetTopicRequest.pb()
+Topic: Any = types.Topic.pb()
+
+
+class PubSubSink:
+    name = "pubsub"
+    features = Features(keyed_order=True, dedup=False, max_bytes=MOST_BYTES, attribute_prefix="ce-")
+
+    def __init__(
+        self,
+        project: str,
+        *,
+        endpoint: str = HOST,
+        emulator_host: str | None = None,
+        credentials: Credentials | None = None,
+        credentials_file: Path | None = None,
+        ca_file: Path | None = None,
+        cert_file: Path | None = None,
+        key_file: Path | None = None,
+        timeout: timedelta = timedelta(seconds=8),
+    ) -> None:
+        self._connection = PubSubConnection(
+            project,
+            endpoint=endpoint,
+            emulator_host=emulator_host,
+            credentials=credentials,
+            credentials_file=credentials_file,
+            ca_file=ca_file,
+            cert_file=cert_file,
+            key_file=key_file,
+            timeout=timeout,
+        )
+        self._project = project
+        self._timeout = timeout.total_seconds()
+
+    @classmethod
+    def from_url(cls, url: str, options: Mapping[str, Any]) -> Self:
+        parts, options = split_url(url, options)
+        if parts.scheme != "pubsub" or not parts.netloc or parts.path.strip("/") or "@" in parts.netloc:
+            raise ConfigError("expected pubsub://project")
+        return cls(parts.netloc, **typed(cls, options, taken={"project"}))
+
+    def __repr__(self) -> str:
+        return f"PubSubSink({self._project!r})"
+
+    # Life
+
+    async def open(self) -> None:
+        try:
+            await self._connection.open()
+            await self._ask(self._timeout)
+        except ConnectionError as error:
+            raise SinkUnavailable(f"{self!r}: {error}") from None
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+    async def probe(self) -> None:
+        """After a failure with a new channel."""
+        self._check_open()
+        try:
+            await self._ask(PROBE_SECONDS)
+        except SinkUnavailable:
+            await self._connection.replace()
+            raise
+
+    async def _ask(self, seconds: float) -> None:
+        """Whether the topic exists and may be looked at does not matter, only who answers."""
+        request = GetTopicRequest(topic=self._topic("relaybox-probe"))
+        try:
+            await self._call("GetTopic", request, Topic, "relaybox-probe", seconds)
+        except DeliveryError as error:
+            if isinstance(error, SinkUnavailable) and error.destination is None:
+                raise
+
+    def _check_open(self) -> None:
+        if self._connection.channel is None:
+            raise ServiceClosed("the Pub/Sub sink is not open")
+
+    # Publishing
+
+    async def publish(self, messages: Sequence[Message]) -> Sequence[Answer]:
+        self._check_open()
+        answers: list[Answer] = [None] * len(messages)
+        by_destination: dict[str, list[tuple[int, Any]]] = {}
+        for number, message in enumerate(messages):
+            ready = _message(message)
+            answers[number] = refusal = _refusal(ready)
+            if refusal is None:
+                by_destination.setdefault(message.destination, []).append((number, ready))
+        sends = (self._send(to, part, answers) for to, some in by_destination.items() for part in _parts(some))
+        await asyncio.gather(*sends)
+        return answers
+
+    async def _send(self, destination: str, batch: list[tuple[int, Any]], answers: list[Answer]) -> None:
+        answer: Answer = None
+        try:
+            request = PublishRequest(topic=self._topic(destination), messages=[message for _, message in batch])
+            await self._call("Publish", request, PublishResponse, destination, self._timeout)
+        except Reject as error:
+            if len(batch) > 1:  # one of them: find out which
+                half = len(batch) // 2
+                await asyncio.gather(*(self._send(destination, b, answers) for b in (batch[:half], batch[half:])))
+                return
+            answer = error
+        except DeliveryError as error:
+            answer = error
+        for number, _ in batch:
+            answers[number] = answer
+
+    async def _call(self, method: str, request: Any, response: Any, destination: str, seconds: float) -> None:
+        try:
+            await self._connection.call("Publisher", method, request, response, seconds, topic=request.topic)
+        except grpc.aio.AioRpcError as error:
+            raise _answer(error, destination) from None
+        except ConnectionError as error:
+            raise SinkUnavailable(f"{self!r}: {error}") from None
+
+    def _topic(self, destination: str) -> str:
+        topic = destination if "/" in destination else f"projects/{self._project}/topics/{destination}"
+        if not TOPIC.fullmatch(topic):  # or Pub/Sub would blame the messages
+            raise DeliveryError(f"expected a topic's name or projects/…/topics/…, got {destination!r}")
+        return topic
+
+
+def _message(message: Message) -> Any:
+    attributes = {**message.attributes, "content-type": message.content_type}
+    return PubsubMessage(data=message.body, attributes=attributes, ordering_key=message.key or "")
+
+
+def _refusal(message: Any) -> Reject | None:
+    """What Pub/Sub would refuse together with the rest of the request."""
+    if message.ByteSize() > MOST_BYTES:
+        return Reject(f"the message is {message.ByteSize():,} bytes, Pub/Sub takes {MOST_BYTES:,}")
+    if len(message.attributes) > 100:
+        return Reject(f"the message has {len(message.attributes)} attributes, Pub/Sub takes 100")
+    for name, value in message.attributes.items():
+        if len(name.encode()) > 256 or len(value.encode()) > 1024 or name.startswith("goog"):
+            return Reject(f"Pub/Sub takes no attribute {name[:256]!r} of {len(value.encode()):,} bytes")
+    return None
+
+
+def _parts(messages: list[tuple[int, Any]]) -> Iterator[list[tuple[int, Any]]]:
+    part: list[tuple[int, Any]] = []
+    size = 0
+    for number, message in messages:
+        if part and (size + message.ByteSize() > MOST_BYTES or len(part) == MOST_MESSAGES):
+            yield part
+            part, size = [], 0
+        part.append((number, message))
+        size += message.ByteSize()
+    yield part
+
+
+def _answer(error: grpc.aio.AioRpcError, destination: str) -> DeliveryError:
+    """An operator has to act on what concerns one topic: the others go on. Everything unknown is an outage."""
+    said = f"Pub/Sub: {error.code().name}: {str(error.details())[:LONGEST_TEXT]}"
+    match error.code():
+        case StatusCode.NOT_FOUND:
+            return DeliveryError(f"there is no topic {destination!r}")
+        case StatusCode.INVALID_ARGUMENT:
+            return Reject(said)
+        case StatusCode.PERMISSION_DENIED | StatusCode.FAILED_PRECONDITION:  # also a disabled encryption key
+            return SinkUnavailable(f"{said} ({destination})", destination=destination)
+        case StatusCode.RESOURCE_EXHAUSTED:
+            return SinkUnavailable(said, retry_after=_pause(error))
+    return SinkUnavailable(said)
+
+
+def _pause(error: grpc.aio.AioRpcError) -> timedelta:
+    for name, value in error.trailing_metadata() or ():
+        if name == "grpc-status-details-bin":
+            for detail in Status.FromString(value).details:
+                info = RetryInfo()
+                if detail.Unpack(info):
+                    pause: timedelta = info.retry_delay.ToTimedelta()
+                    return pause
+    return THROTTLE_PAUSE

@@ -1,0 +1,126 @@
+"""What brokers' adapters are made of: a sink, where a relay sends, and a source, where an ingest reads.
+
+A sink publishes messages and says of each whether the broker has it for good. The answers mean the same for all:
+
+    None                 the broker has it, durably, where somebody can read it
+    SinkUnavailable      the broker is away or asks for a pause: nobody's fault, no attempt is counted
+    Reject               this message can never be accepted (too large, refused by the broker's schema)
+    RetryLater           not now, and not before the delay it names
+    any other exception  failed this time: tried again with backoff, counted
+
+A lost reply is SinkUnavailable: the same message is sent again with the same id. Unroutable is never success.
+
+A source gives messages and forgets none of them until it is told that they are stored: whatever was received and
+not acknowledged comes again, after a crash, a stop or a lost connection. The inbox drops what comes twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from ..event import Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """What a sink and its broker can do; makes the table in docs/reference/sinks.md."""
+
+    keyed_order: bool  # the broker keeps the order of messages that share a key
+    dedup: bool  # the broker drops a message whose id it has seen within `dedup_window`
+    dedup_window: timedelta | None = None  # None with dedup: for ever
+    batch: int = 500  # most messages in one publish
+    max_bytes: int | None = None  # of one message; larger ones are rejected before they are sent
+    sequences: bool = False  # several messages of a key may share a publish: none is accepted behind one that failed
+    by_destination: bool = False  # an outage concerns one destination, not the sink
+    attribute_prefix: str = "ce_"  # of CloudEvents attributes in binary mode
+    percent_encoded: bool = False  # attribute values travel as HTTP headers do
+    separator: str | None = None  # the first of these in a destination splits it; with nothing before: the default
+
+
+class Message(NamedTuple):
+    """One event as it goes out: the same bytes, id, key and attributes at every try."""
+
+    event: Event
+    destination: str  # topic, exchange, subject, stream, queue, URL …
+    key: str | None  # the ordering key
+    body: bytes
+    content_type: str
+    attributes: Mapping[str, str]
+
+    @property
+    def id(self) -> str:
+        return self.event.id
+
+    def __repr__(self) -> str:
+        return f"Message({self.event!r} to {self.destination!r})"
+
+
+Answer: TypeAlias = BaseException | None
+
+
+class Sink(Protocol):
+    """One connection to one broker, used from one event loop. `publish` may run several times at once."""
+
+    name: str
+    features: Features
+
+    async def open(self) -> None:
+        """Connect. Wrong settings raise ConfigError; a broker that is away raises SinkUnavailable and may be
+        opened again."""
+        ...
+
+    async def publish(self, messages: Sequence[Message]) -> Sequence[Answer]:
+        """Send and wait for the broker's word: one answer per message, in their order. Raises only
+        SinkUnavailable, which stands for every message of the call. Cancelling it is allowed."""
+        ...
+
+    async def probe(self) -> None:
+        """Ask whether the broker takes messages again, within about a second; raises SinkUnavailable if not."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of every connection and thread. Unanswered publishes have failed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incoming:
+    """One message as its broker hands it over."""
+
+    channel: str  # topic, queue, subject, stream, subscription
+    place: str  # where it was read, the same at every redelivery: the id of a message that brings none
+    body: bytes = field(repr=False)
+    headers: Mapping[str, str] = field(repr=False)  # names as they came
+    key: str | None = None  # the broker's own ordering key
+    content_type: str | None = None
+    sent_at: datetime | None = None  # by the broker's clock
+    receipt: Any = field(default=None, repr=False)  # what the source needs to acknowledge it
+
+
+class Source(Protocol):
+    """One connection to one broker, used from one event loop, by one task at a time except for `close`."""
+
+    name: str
+
+    async def open(self) -> None:
+        """Connect and subscribe. Wrong settings raise ConfigError; a broker that is away raises SourceUnavailable,
+        and may be opened again."""
+        ...
+
+    async def receive(self, limit: int, wait: float) -> Sequence[Incoming]:
+        """Up to `limit` messages, in the broker's order; waits for the first one for `wait` seconds at most, and never
+        for the last. Raises SourceUnavailable: open it again, and what was not acknowledged comes again. Cancelling
+        it loses nothing."""
+        ...
+
+    async def acknowledge(self, messages: Sequence[Incoming]) -> None:
+        """These are stored for good, all that were received before them too. Raises SourceUnavailable: they may come
+        again."""
+        ...
+
+    async def close(self) -> None:
+        """Give back what was not acknowledged, as far as the broker can, and let go of every connection."""
+        ...

@@ -1,0 +1,363 @@
+"""Webhooks: one signed POST per event (Standard Webhooks), to endpoints that strangers may have named.
+
+    WebhookSink(endpoints={"crm": Endpoint(url="https://crm.example/hooks", secrets=["whsec_…"])})
+
+A destination is the name of an endpoint or a URL. Nothing an endpoint does can hurt: it gets a bounded number of
+requests, of seconds and of bytes (webhook_client.py), and no way into our own network (ssrf.py). What its answer means
+is in webhook_answers.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import quote
+from weakref import WeakValueDictionary
+
+from ...clock import SYSTEM_CLOCK, Clock
+from ...durations import format_duration, parse_duration
+from ...errors import ConfigError, DeliveryError, Reject, ServiceClosed, SinkUnavailable
+from ..hosts import client_context
+from ..options import split_url, typed
+from ..spi import Answer, Features, Message
+from .answers import GATEWAY, GONE, answer_to, parse_retry_after
+from .client import Client, Unanswered, Unsendable
+from .signature import ID, parse_secret, sign
+from .ssrf import Guard, Resolver, Target
+
+log = logging.getLogger("relaybox")
+
+MOST_LANES = 10_000  # URLs remembered; names always are
+MOST_UNANSWERED = 1_000  # event ids, per destination
+
+_NAME_SIGNS = "!#$&'*+-.^_`|~"  # with letters and digits: what a header name may consist of
+_HEADER_NAME = re.compile(r"[a-z0-9!#$%&'*+.^`|~-]+")
+_HEADER_VALUE = re.compile(r"[\t -~]*")
+# Ours or HTTP's own. No header of an event may replace them, not even spelled with underscores, which some servers
+# take for hyphens.
+_OURS = frozenset(
+    {"accept", "accept-encoding", "authorization", "connection", "content-length", "content-type", "cookie", "expect"}
+    | {"host", "keep-alive", "proxy-authorization", "proxy-connection", "te", "trailer", "transfer-encoding"}
+    | {"upgrade", "user-agent", "webhook-id", "webhook-signature", "webhook-timestamp"}
+)
+_BY_ENDPOINT = _OURS - {"accept", "authorization", "cookie", "user-agent"}  # not for an endpoint's headers either
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """One receiver. Every field but the URL has a default in the sink."""
+
+    url: str
+    secrets: Sequence[str] | str = ()  # newest first; all of them sign, so that a receiver can change at leisure
+    headers: Mapping[str, str] = field(default_factory=dict)  # sent along, such as Authorization
+    timeout: timedelta | None = None
+    max_in_flight: int | None = None
+
+    def __repr__(self) -> str:
+        return f"Endpoint({len(_listed(self.secrets))} secrets, {len(self.headers)} headers)"
+
+
+@dataclass(slots=True, eq=False)
+class _Lane:
+    """One destination: where it is, what it is sent, and how it fares."""
+
+    destination: str
+    name: str  # for messages: a URL may hold a token
+    target: Target
+    keys: Sequence[bytes]
+    headers: Mapping[str, str]
+    timeout: float
+    slots: Sequence[asyncio.Semaphore]
+    gone: bool = False
+    succeeded: float = -math.inf  # when it last did, on the monotonic clock
+    failing_since: float | None = None
+    unanswered: dict[str, float] = field(default_factory=dict)  # event ids, and when nothing came back for them
+
+
+class WebhookSink:
+    name = "webhook"
+    features = Features(
+        keyed_order=True,  # one request of a key at a time
+        dedup=False,
+        batch=64,
+        by_destination=True,
+        attribute_prefix="ce-",
+        percent_encoded=True,
+    )
+
+    def __init__(
+        self,
+        *,
+        endpoints: Mapping[str, Endpoint | Mapping[str, Any]] | None = None,
+        secrets: Sequence[str] | str = (),
+        timeout: timedelta = timedelta(seconds=15),
+        connect_timeout: timedelta = timedelta(seconds=5),
+        read_timeout: timedelta = timedelta(seconds=10),
+        max_in_flight: int = 8,
+        longest_retry_after: timedelta = timedelta(hours=1),
+        patience: timedelta = timedelta(days=3),
+        ports: Sequence[int] | str | None = None,
+        allow_networks: Sequence[str] | str = (),
+        ca_file: Path | None = None,
+        cert_file: Path | None = None,
+        key_file: Path | None = None,
+        insecure_http: bool = False,
+        insecure_unsigned: bool = False,
+        clock: Clock = SYSTEM_CLOCK,
+        resolver: Resolver | None = None,
+    ) -> None:
+        self._guard = Guard(
+            http=insecure_http,
+            ports=None if ports is None else [_port(port) for port in _listed(ports)],
+            allow_networks=_listed(allow_networks),
+            resolver=resolver,
+        )
+        self._secrets = _listed(secrets)
+        self._timeout = _seconds("timeout", timeout)
+        self._connect_timeout = _seconds("connect_timeout", connect_timeout)
+        self._read_timeout = _seconds("read_timeout", read_timeout)
+        self._max_in_flight = _count("max_in_flight", max_in_flight)
+        self._longest_retry_after = parse_duration(longest_retry_after, "longest_retry_after")
+        self._patience = parse_duration(patience, "patience")
+        self._tls_files = (ca_file, cert_file, key_file)
+        self._insecure = [name for name, given in (("http", insecure_http), ("unsigned", insecure_unsigned)) if given]
+        self._unsigned = insecure_unsigned
+        self._clock = clock
+        self._host_slots: WeakValueDictionary[tuple[str, int], asyncio.Semaphore] = WeakValueDictionary()
+        self._named = {name: self._named_lane(name, given) for name, given in (endpoints or {}).items()}
+        self._by_url: dict[str, _Lane] = {}
+        for secret in self._secrets:
+            parse_secret(secret)
+        self._client: Client | None = None
+        self._running: set[asyncio.Task[Answer]] = set()
+
+    @classmethod
+    def from_url(cls, url: str, options: Mapping[str, Any]) -> Self:
+        """`webhook://` with all else as options, or the URL of one endpoint, whose name is then `default`."""
+        if url.partition(":")[0].lower() == "webhook":
+            parts, options = split_url(url, options)
+            if parts.netloc or parts.path:
+                raise ConfigError("expected webhook:// without a host; name the URL or the endpoint in `to`")
+            return cls(**typed(cls, options))
+        given = typed(cls, options)
+        one = Endpoint(url=url, secrets=given.get("secrets", ()))
+        return cls(**given | {"endpoints": {**given.get("endpoints", {}), "default": one}})
+
+    def __repr__(self) -> str:
+        return f"WebhookSink({', '.join(sorted(self._named)) or 'URLs'})"
+
+    # -- life ---------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Nothing is dialled: endpoints come and go, and none stands for the others."""
+        if self._client is not None:
+            return
+        for name in self._insecure:
+            log.warning("webhooks: insecure_%s is on", name)
+        self._client = Client(
+            self._guard,
+            client_context(*self._tls_files),
+            connect_timeout=self._connect_timeout,
+            read_timeout=self._read_timeout,
+        )
+
+    async def probe(self) -> None:
+        """Outages concern single destinations: the sink itself is there whenever it is open."""
+        self._opened()
+
+    async def close(self) -> None:
+        client, self._client = self._client, None
+        for task in self._running:
+            task.cancel()
+        if self._running:
+            await asyncio.wait(self._running)
+        if client is not None:
+            await client.close()
+        self._guard.close()
+
+    def _opened(self) -> Client:
+        if self._client is None:
+            raise ServiceClosed("this webhook sink is not open")
+        return self._client
+
+    # -- publishing ---------------------------------------------------------------------------------
+
+    async def publish(self, messages: Sequence[Message]) -> Sequence[Answer]:
+        self._opened()
+        away: dict[str, SinkUnavailable] = {}  # found out in this call; nothing more is sent there
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._deliver(message, away)) for message in messages]
+            self._running.update(tasks)
+            for task in tasks:
+                task.add_done_callback(self._running.discard)
+        return [SinkUnavailable("the sink was closed") if task.cancelled() else task.result() for task in tasks]
+
+    async def _deliver(self, message: Message, away: dict[str, SinkUnavailable]) -> Answer:
+        try:
+            lane = self._lane(message.destination)
+            async with AsyncExitStack() as held:
+                for slots in lane.slots:
+                    await held.enter_async_context(slots)
+                if message.destination in away:
+                    return away[message.destination]
+                answer = await self._send(lane, message)
+            if isinstance(answer, SinkUnavailable):
+                away[message.destination] = answer
+            return answer
+        except Exception as error:
+            return error
+
+    async def _send(self, lane: _Lane, message: Message) -> Answer:
+        if lane.gone:
+            return Reject(f"{lane.name} answered {GONE} before: it gets nothing more from this process")
+        try:
+            reply = await self._opened().post(lane.target, self._headers(lane, message), message.body, lane.timeout)
+        except Unsendable:
+            return Reject(f"event {message.id} has a header that HTTP cannot carry")
+        except Unanswered as error:
+            outage = SinkUnavailable(f"{lane.name} {error}", destination=lane.destination)
+            return self._away(lane, message, outage, reached=error.reached)
+        retry_after = parse_retry_after(reply.retry_after, self._clock.now(), self._longest_retry_after)
+        answer = answer_to(reply.status, retry_after, lane.name, lane.destination)
+        if isinstance(answer, SinkUnavailable):
+            return self._away(lane, message, answer, reached=reply.status in GATEWAY)
+        lane.failing_since = None
+        lane.unanswered.pop(message.id, None)
+        if answer is None:
+            lane.succeeded = self._clock.monotonic()
+        elif reply.status == GONE:
+            lane.gone = True
+            log.warning("%s answered %d: it is switched off until this process restarts", lane.name, GONE)
+        return answer
+
+    def _away(self, lane: _Lane, message: Message, outage: SinkUnavailable, *, reached: bool) -> DeliveryError:
+        """An outage, unless the event seems to cause it (it went unanswered before, and others succeeded since), or it
+        has lasted too long to be one: these are counted."""
+        now = self._clock.monotonic()
+        if reached:
+            before = lane.unanswered.pop(message.id, math.inf)
+            lane.unanswered[message.id] = now
+            if len(lane.unanswered) > MOST_UNANSWERED:
+                del lane.unanswered[next(iter(lane.unanswered))]
+            if lane.succeeded > before:
+                return DeliveryError(f"{outage}, for the second time, and took others meanwhile")
+        if lane.failing_since is None:
+            lane.failing_since = now
+        elif now - lane.failing_since > self._patience.total_seconds():
+            return DeliveryError(f"{outage}, as it has for more than {format_duration(self._patience)}")
+        return outage
+
+    def _headers(self, lane: _Lane, message: Message) -> list[tuple[str, str]]:
+        if not ID.fullmatch(message.id):
+            raise Reject(f"the event id {message.id!r} cannot be a webhook id: printable ASCII without dots")
+        if not _HEADER_VALUE.fullmatch(message.content_type):
+            raise Reject(f"the content type of event {message.id} cannot be a header")
+        timestamp = int(self._clock.now().timestamp())
+        headers = {
+            "host": lane.target.authority,
+            "user-agent": "relaybox",
+            "accept": "*/*",
+            "accept-encoding": "identity",
+            "content-type": message.content_type,
+            "content-length": str(len(message.body)),
+            "webhook-id": message.id,
+            "webhook-timestamp": str(timestamp),
+        }
+        if lane.keys:
+            headers["webhook-signature"] = sign(lane.keys, message.id, timestamp, message.body)
+        headers |= lane.headers
+        for name, value in message.attributes.items():
+            name = quote(name.lower().replace("_", "-"), safe=_NAME_SIGNS)
+            if name not in _OURS:
+                headers.setdefault(name, value)
+        return list(headers.items())
+
+    # -- destinations -------------------------------------------------------------------------------
+
+    def _lane(self, destination: str) -> _Lane:
+        lane = self._named.get(destination) or self._by_url.get(destination)
+        if lane is not None:
+            return lane
+        if "://" not in destination:
+            known = ", ".join(sorted(self._named)) or "none"
+            raise DeliveryError(f"{destination!r} is no URL and no webhook endpoint; configured: {known}")
+        try:
+            lane = self._make_lane(destination, None, Endpoint(url=destination, secrets=self._secrets))
+        except ConfigError as error:
+            raise DeliveryError(str(error)) from None
+        if len(self._by_url) >= MOST_LANES:
+            del self._by_url[next(iter(self._by_url))]
+        self._by_url[destination] = lane
+        return lane
+
+    def _named_lane(self, name: str, given: Endpoint | Mapping[str, Any]) -> _Lane:
+        if not name or "://" in name:
+            raise ConfigError(f"expected an endpoint's name to be no URL, got {name!r}")
+        try:
+            if not isinstance(given, Endpoint):
+                options = typed(Endpoint, given)
+                if "url" not in options:
+                    raise ConfigError("it needs a url")
+                given = Endpoint(**options)
+            return self._make_lane(name, name, given)
+        except ConfigError as error:
+            raise ConfigError(f"the webhook endpoint {name!r}: {error}") from None
+
+    def _make_lane(self, destination: str, name: str | None, endpoint: Endpoint) -> _Lane:
+        target = self._guard.target(endpoint.url)
+        keys = [parse_secret(secret) for secret in _listed(endpoint.secrets)]
+        if not keys and not self._unsigned:
+            raise ConfigError("messages are signed: give secrets, or set insecure_unsigned")
+        slots = self._host_slots.setdefault((target.host, target.port), asyncio.Semaphore(self._max_in_flight))
+        own = endpoint.max_in_flight
+        return _Lane(
+            destination,
+            f"the webhook endpoint {name or target.scheme + '://' + target.authority}",
+            target,
+            keys,
+            dict(_endpoint_headers(endpoint.headers)),
+            self._timeout if endpoint.timeout is None else _seconds("timeout", endpoint.timeout),
+            [slots] if own is None else [asyncio.Semaphore(_count("max_in_flight", own)), slots],
+        )
+
+
+def _endpoint_headers(given: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+    for name, value in given.items():
+        lower = name.lower()
+        if not _HEADER_NAME.fullmatch(lower) or lower in _BY_ENDPOINT:
+            raise ConfigError(f"the header {name!r} cannot be set for an endpoint")
+        if not isinstance(value, str) or not _HEADER_VALUE.fullmatch(value):
+            raise ConfigError(f"expected the header {name!r} to be printable ASCII")
+        yield lower, value
+
+
+def _listed(given: Sequence[Any] | str) -> list[str]:
+    """Options come as lists from code and files, and as comma-separated text from elsewhere."""
+    return given.replace(",", " ").split() if isinstance(given, str) else [str(item) for item in given]
+
+
+def _port(text: str) -> int:
+    if not re.fullmatch("[0-9]{1,5}", text) or not 1 <= int(text) <= 65_535:
+        raise ConfigError(f"expected ports to be numbers from 1 to 65535, got {text!r}")
+    return int(text)
+
+
+def _count(name: str, value: int) -> int:
+    if not isinstance(value, int) or value < 1:
+        raise ConfigError(f"expected {name} to be a number of at least 1, got {value!r}")
+    return value
+
+
+def _seconds(name: str, value: timedelta) -> float:
+    seconds = parse_duration(value, name).total_seconds()
+    if seconds <= 0:
+        raise ConfigError(f"expected {name} to be longer than nothing, got {value}")
+    return seconds

@@ -1,0 +1,128 @@
+"""The life of an engine, of rows and of ranges alike: start, pause, stop. What it holds is its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Generic
+
+from .. import faults
+from ..clock import Clock
+from ..facts import Observers, Released
+from ..settings import Settings
+from .crew import Crew
+from .poller import Poller
+from .renewer import L, Renewer
+from .settler import Settler
+from .work import Origin, Pulse
+
+log = logging.getLogger("relaybox")
+
+RELEASE = 1.0  # seconds a stop gives the database at least, to take back what is left
+
+
+class Engine(ABC, Generic[L]):
+    _workers: Crew[Any]
+
+    def __init__(
+        self,
+        source: Origin,
+        settings: Settings,
+        observers: Observers,
+        clock: Clock,
+        poller: Poller,
+        *,
+        pending: Callable[[], Sequence[object]],
+        held: Callable[[], Iterable[L]],
+    ) -> None:
+        """`pending`: decided and not settled yet. `held`: what is here under a lease."""
+        self._source = source
+        self._settings = settings
+        self._observers = observers
+        self._clock = clock
+        self._poller = poller
+        self.wake = poller.wake
+        self.expect = poller.expect
+        self.poll_every = poller.every
+        self.until_idle = poller.until_idle
+        self._settler = Settler(pending, self._settle)
+        self._renewer = Renewer(held, self._renew, settings.lease.total_seconds(), observers, clock)
+        self._strays: list[L] = []  # no longer wanted here, perhaps still ours in the database
+        self._may_claim = asyncio.Event()
+        self._may_claim.set()
+        self._started = False
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._started = True
+        self._workers.start(self._steps())
+
+    def _steps(self) -> dict[str, Callable[[], Awaitable[None]]]:
+        return {"claim": self._claim_step, "settle": self._settler.step, "renew": self._renewer.step}
+
+    @abstractmethod
+    def halt(self) -> None:
+        """Begin nothing more. Comes before whatever else is to be stopped."""
+
+    async def stop(self) -> None:
+        """Begin nothing more, let what runs finish within drain_timeout, settle, give the rest back."""
+        if not self._started:
+            return
+        self._started = False
+        self.halt()
+        drain = self._settings.drain_timeout.total_seconds()
+        deadline = self._loop.time() + drain
+        await self._workers.stop(drain)
+        await self._workers.stop_loops("claim")
+        await self._settler.flush(max(deadline, self._loop.time() + RELEASE))
+        await self._workers.stop_loops()
+        events = self._give_up_all()
+        if self._strays:
+            try:
+                faults.hit("release.before")
+                async with asyncio.timeout(max(drain, RELEASE)):
+                    await self._return_strays()
+                self._observers(Released(events))
+            except Exception as error:
+                log.error("could not give back %d events; their leases will run out: %s", events, error)
+            self._strays.clear()
+
+    @abstractmethod
+    def pause(self) -> None:
+        """Claim nothing more; what has not begun is given back."""
+
+    def resume(self) -> None:
+        self._may_claim.set()
+        self._poller.wake()
+
+    @property
+    def pulse(self) -> Pulse:
+        return self._source.pulse
+
+    @property
+    def blocks(self) -> bool:
+        """Whether what keeps failing keeps its key waiting, for ever."""
+        return self._source.ordered and self._settings.on_exhausted == "block"
+
+    @property
+    def missing(self) -> int:
+        """Background tasks that ended and are not replaced yet."""
+        return self._workers.missing
+
+    @abstractmethod
+    async def _claim_step(self) -> None: ...
+
+    @abstractmethod
+    async def _settle(self) -> None: ...
+
+    @abstractmethod
+    async def _renew(self, aging: Sequence[L], ends: float) -> int: ...
+
+    @abstractmethod
+    async def _return_strays(self) -> None: ...
+
+    @abstractmethod
+    def _give_up_all(self) -> int:
+        """All that is left is a stray. How many events wait in them."""

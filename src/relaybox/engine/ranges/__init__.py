@@ -1,0 +1,1 @@
+"""Delivery by ranges of a log: groups."""

@@ -1,0 +1,1 @@
+"""Delivery row by row: the outbox and the inbox."""
