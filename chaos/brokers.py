@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from relaybox.testing.sink_contract import SinkHarness
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "sinks"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "brokers"))
 
 
 class Broker(NamedTuple):

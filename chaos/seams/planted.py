@@ -134,7 +134,7 @@ PLANTS = (
         ("late",),
         (
             Edit(
-                "runtime/delivery.py",
+                "engine/rows/engine.py",
                 "        self._hot.clear()\n        self._cold.clear()\n        self._workers.halt()",
                 "        self._workers.halt()",
             ),
@@ -145,7 +145,7 @@ PLANTS = (
         "events are known by their number alone",
         "fail-over × plain",
         ("lost",),
-        (Edit("runtime/delivery.py", "if known.event.id == fresh.event.id:", "if known.seq == fresh.seq:"),),
+        (Edit("engine/rows/engine.py", "if known.event.id == fresh.event.id:", "if known.seq == fresh.seq:"),),
     ),
     Plant(
         "watch",
@@ -153,9 +153,9 @@ PLANTS = (
         "database away × push group, ordered",
         ("lost",),
         (
-            Edit("runtime/crew.py", "if not worker.calls % 2 or calls != worker.calls:", "if calls != worker.calls:"),
+            Edit("engine/crew.py", "if not worker.calls % 2 or calls != worker.calls:", "if calls != worker.calls:"),
             Edit(
-                "runtime/loops.py",
+                "engine/loops.py",
                 "        if self._stopping:\n            return\n        error =",
                 "        if self._stopping or name == 'worker':\n            return\n        error =",
             ),

@@ -22,7 +22,7 @@ from relaybox.testing.servers import require
 from relaybox.topic import Topic
 from relaybox.topics.start import StartFrom
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "sinks"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "brokers"))
 from nats_harness import SECRET, USER, NatsHarness, private_server
 
 QUICK = Settings(
