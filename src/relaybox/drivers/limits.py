@@ -34,17 +34,32 @@ def silent(seconds: float | None) -> ConnectionLost:
 
 
 class Limited:
-    """One op under way."""
+    """One op under way, as a `with` block or between `enter` and `leave`."""
 
-    __slots__ = ("cancelling", "connection", "cut", "expired", "task", "until")
+    __slots__ = ("_limits", "_seconds", "cancelling", "connection", "cut", "expired", "task", "until")
 
-    def __init__(self, task: asyncio.Task[Any], now: float, seconds: float, connection: Abortable | None) -> None:
-        self.task = task
-        self.until = now + seconds
-        self.cut = now + GRACE
+    def __init__(self, limits: Limits, seconds: float | None, connection: Abortable | None) -> None:
+        self._limits = limits
+        self._seconds = seconds
         self.connection = connection
-        self.cancelling = task.cancelling()  # by others, before
         self.expired = False
+
+    def begin(self, task: asyncio.Task[Any], now: float) -> None:
+        self.task = task
+        self.until = math.inf if self._seconds is None else now + self._seconds
+        self.cut = now + GRACE
+        self.cancelling = task.cancelling()  # by others, before
+
+    def __enter__(self) -> Self:
+        self._limits.begin(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """An abort shows as an error of the connection, also where its cancellation was lost on the way."""
+        missed = error is not None and self._limits.missed(self)
+        self._limits.leave(self)
+        if missed:
+            raise silent(self._seconds) from error
 
 
 class Limits:
@@ -53,21 +68,23 @@ class Limits:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def enter(self, seconds: float, connection: Abortable | None = None) -> Limited:
+    def enter(self, seconds: float) -> Limited:
+        return self.within(seconds).__enter__()
+
+    def within(self, seconds: float | None, connection: Abortable | None = None) -> Limited:
+        """None: no limit, but what is cancelled ends."""
+        return Limited(self, seconds, connection)
+
+    def begin(self, limited: Limited) -> None:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
         if loop is not self._loop:  # another one is over, with its timer and what was under way there
             self._loop, self._timer = loop, None
             self._under_way.clear()
-        limited = Limited(task, loop.time(), seconds, connection)
+        limited.begin(task, loop.time())
         self._under_way.add(limited)
         if self._timer is None:
             self._timer = loop.call_later(LOOK, self._look, loop)
-        return limited
-
-    def within(self, seconds: float | None, connection: Abortable | None = None) -> _Within:
-        """The same as a `with` block. None: no limit, but what is cancelled ends."""
-        return _Within(self, seconds, connection)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         """A loop that stood still (a handler that computes, a frozen process) read no answers: that does not count."""
@@ -95,26 +112,6 @@ class Limits:
         self._under_way.discard(limited)
         if limited.expired:
             limited.task.uncancel()
-
-
-class _Within:
-    __slots__ = ("_connection", "_limited", "_limits", "_seconds")
-
-    def __init__(self, limits: Limits, seconds: float | None, connection: Abortable | None) -> None:
-        self._limits = limits
-        self._seconds = seconds
-        self._connection = connection
-
-    def __enter__(self) -> None:
-        self._limited = self._limits.enter(math.inf if self._seconds is None else self._seconds, self._connection)
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        """An abort shows as an error of the connection, also where its cancellation was lost on the way."""
-        limited = self._limited
-        missed = error is not None and self._limits.missed(limited)
-        self._limits.leave(limited)
-        if missed:
-            raise silent(self._seconds) from error
 
 
 class Watched:

@@ -84,7 +84,7 @@ class AsyncOurs:
         with self._limits.within(self._seconds, self._inner):
             await action(*args)
 
-    def handed_out(self) -> AbstractContextManager[None]:
+    def handed_out(self) -> AbstractContextManager[object]:
         """While the handler has it: one that is cancelled ends, also where it waits for an answer."""
         return self._limits.within(None, self._inner)
 
@@ -244,8 +244,7 @@ async def _aentered(db: AsyncRunner, limits: Limits, seconds: float) -> AsyncIte
             if not await manager.__aexit__(type(error), error, error.__traceback__):
                 raise
     else:
-        with limits.within(seconds, connection):
-            await manager.__aexit__(None, None, None)
+        await manager.__aexit__(None, None, None)
 
 
 @contextmanager
