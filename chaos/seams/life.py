@@ -13,7 +13,7 @@ from relaybox import Outbox, StartFrom
 from relaybox.inbox import Inbox, Retention
 from relaybox.maintenance import Maintainer
 
-from .products import GROUP, INBOX, TOPIC, TTL, Product
+from .products import BESIDE, GROUP, INBOX, TOPIC, TTL, Product
 from .world import eventually
 
 if TYPE_CHECKING:
@@ -166,12 +166,11 @@ def replay(trial: Trial) -> None:
                 inbox.replay_all()
             return
         with Outbox(trial.direct) as box:
-            if trial.product.topic and trial.product.tracking != "rows":
-                box.topics.groups.replay(TOPIC, group_of(trial), reason="trial")
-            elif trial.product.topic:
-                box.topics.groups.replay(TOPIC, "default", reason="trial")
-            else:
+            if not trial.product.topic:
                 box.dead.replay_all()
+                return
+            for group in (GROUP, BESIDE) if trial.product.kind == "group" else (group_of(trial),):
+                box.topics.groups.replay(TOPIC, group, reason="trial")
 
     patiently(trial, once)
 
