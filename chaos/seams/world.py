@@ -149,10 +149,9 @@ class Disk:
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK},mode=0777", "tmpfs", str(self.folder)], check=True)
 
     def fill(self) -> None:
-        with (self.folder / "filler").open("wb") as file, suppress(OSError):
-            while True:
-                file.write(b"x" * 65536)
-                file.flush()
+        with (self.folder / "filler").open("wb", buffering=0) as file, suppress(OSError):
+            while file.write(b"x" * 65536):
+                pass
 
     def free(self) -> None:
         (self.folder / "filler").unlink(missing_ok=True)
