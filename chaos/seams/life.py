@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from relaybox import Outbox, StartFrom
 from relaybox.inbox import Inbox, Retention
 from relaybox.maintenance import Maintainer
+from relaybox.store.topics import GroupOptions
 
 from .products import BESIDE, GROUP, INBOX, TOPIC, TTL, Product
 from .world import eventually
@@ -139,7 +140,9 @@ def move(trial: Trial) -> None:
 
 def backfill(trial: Trial) -> None:
     """A group comes late, and is given what was written before."""
-    operate(trial, lambda box: box.topics.groups.create(TOPIC, LATE, StartFrom.earliest(), if_not_exists=True))
+    options = GroupOptions(ordered=trial.product.ordered)
+    start = StartFrom.earliest()
+    operate(trial, lambda box: box.topics.groups.create(TOPIC, LATE, start, options=options, if_not_exists=True))
     if trial.product.tracking in ("bitmap", "acks"):
         operate(trial, lambda box: box.topics.backfill(TOPIC, LATE))
     trial.receive_as(LATE)

@@ -19,7 +19,7 @@ from relaybox import Event
 from relaybox.drivers.script import play
 from relaybox.errors import ConfigError
 from relaybox.ids import key_hash
-from relaybox.store.topics import ParkedOutcome, Parking, RangeSettlement
+from relaybox.store.topics import ParkedOutcome, Parking, RangeSettlement, Taken
 from relaybox.topic import Tracking
 from relaybox.topics.move import move, plan_move
 
@@ -64,7 +64,7 @@ def test_every_group_keeps_its_place(make: Callable[..., World], was: Tracking, 
     assert sorted(world.drain("ahead")) == seqs
     world.tick()
     held = world.claim("gaps", events=3, ranges=2)
-    parked = park_one(world, "gaps")
+    parked = park_one(world, "gaps", held)
     later = world.write(5)
     play(move(world.home, world.name, to), world.db)
     topic = world.topic
@@ -87,13 +87,14 @@ def test_every_group_keeps_its_place(make: Callable[..., World], was: Tracking, 
         assert world.complete() == seqs + later + newest
 
 
-def park_one(world: World, name: str) -> set[int]:
-    """The first event of the next claim fails; the rest of that claim is done."""
+def park_one(world: World, name: str, before: Taken | None = None) -> set[int]:
+    """The first event of the next claim fails, the rest of it is done. `before`: what the member has besides."""
     taken = world.claim(name, events=1, ranges=1)
     (held, rows), *_ = taken.pages
     event = Event.stored(rows[0][:12])
     parking = Parking(event, held.place.shard, key_hash(event.id), "retry", 1, TTL * 0, "no")
     settlement = RangeSettlement(finished=[(held, [rows[0][0]])], parkings=[(held.token, parking)])
+    settlement = settlement._replace(known=[range.token for range, _ in before.pages] if before else ())
     assert world.run(world.store.settle(world.topic, world.group(name), settlement, None)) == 0
     return {rows[0][0]}
 

@@ -135,7 +135,8 @@ def test_a_log_to_rows(make: Make) -> None:
         (held.token, parking(held.place.shard, row, state)) for row, state in zip(page, ("retry", "dead"), strict=True)
     ]
     finished = [(held, [row[0] for row in page])]
-    settlement = RangeSettlement(finished=finished, parkings=parkings)
+    known = [range.token for range, _ in left.pages]
+    settlement = RangeSettlement(finished=finished, parkings=parkings, known=known)
     world.run(world.store.settle(world.topic, world.group("default"), settlement, None))
     world.sql("UPDATE outbox_event_range SET until = now()")
     play(move(world.home, world.name, "rows"), world.db)

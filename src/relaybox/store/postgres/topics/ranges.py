@@ -329,7 +329,9 @@ class RangeOps(ParkedOps):
         """Whatever belongs to a token that is gone is left out: somebody else has it."""
         if topic.topic.tracking == "rows":
             return (yield from self.settle_rows(topic, settlement.parked, now))
-        settlement = yield from self._in_turn(group, settlement, now)
+        early = yield from self._early(group, settlement)
+        if early:
+            settlement = _without(settlement, early)
         given = [*settlement.finished, *settlement.returned]
         ours: set[int] = set()
         if settlement.finished:
@@ -347,27 +349,18 @@ class RangeOps(ParkedOps):
             ended = {seq for range, seqs in given if range.token in ours for seq in seqs}
             waiting = {parking.event.seq for parking in parkings if parking.state != "dead"}
             yield from self.complete(topic, group, sorted(ended - waiting | settled.ended), now)
-        return len(given) - len(ours) + settled.lost
+        return len(given) - len(ours) + len(early) + settled.lost
 
-    def _in_turn(self, group: GroupRow, settlement: RangeSettlement, now: datetime | None) -> Op[RangeSettlement]:
-        """What is parked may be tried at once, so everything before it must be settled, or known to the member. A
-        fail-over may forget a settle: what lies behind is given back then, and delivered again in its turn."""
+    def _early(self, group: GroupRow, settlement: RangeSettlement) -> Op[set[int]]:
+        """Tokens of ranges in which something failed, with a range before them that is not settled, nor known to the
+        member: a fail-over has forgotten that it was. What is parked may be tried at once, so these are given back and
+        delivered again in their turn."""
         if not group.ordered or not settlement.parkings:
-            return settlement
+            return set()
         tokens = sorted({token for token, _ in settlement.parkings})
         before = [*settlement.known, *(range.token for range, _ in settlement.finished)]
         found = yield self.sql["topic.range.early"].bind(tokens=tokens, before=before)
-        early = {row[0] for row in found.rows}
-        if not early:
-            return settlement
-        failed = {parking.event.seq for token, parking in settlement.parkings if token in early}
-        again = [pair for pair in (*settlement.finished, *settlement.returned) if pair[0].token in early]
-        return settlement._replace(
-            finished=[pair for pair in settlement.finished if pair[0].token not in early],
-            returned=[pair for pair in settlement.returned if pair[0].token not in early]
-            + [(range, [seq for seq in seqs if seq not in failed]) for range, seqs in again],
-            parkings=[pair for pair in settlement.parkings if pair[0] not in early],
-        )
+        return {row[0] for row in found.rows}
 
     def _give_back(self, ranges: Sequence[tuple[int, frozenset[int]]], now: datetime | None) -> Op[set[int]]:
         result = yield self.sql["topic.range.give"].bind(
@@ -428,6 +421,18 @@ def _choose(
             left.append(found)
         free.append(cursor)
     return left, free
+
+
+def _without(settlement: RangeSettlement, early: Collection[int]) -> RangeSettlement:
+    """Ranges that are given back, with what is done and without what failed."""
+    failed = {parking.event.seq for token, parking in settlement.parkings if token in early}
+    given = [*settlement.finished, *settlement.returned]
+    again = [(range, [seq for seq in seqs if seq not in failed]) for range, seqs in given if range.token in early]
+    return settlement._replace(
+        finished=[pair for pair in settlement.finished if pair[0].token not in early],
+        returned=[*(pair for pair in settlement.returned if pair[0].token not in early), *again],
+        parkings=[pair for pair in settlement.parkings if pair[0] not in early],
+    )
 
 
 def _moving(cursors: Sequence[_Cursor], known: Sequence[_Known]) -> dict[int, _Moving]:
