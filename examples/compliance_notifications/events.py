@@ -11,7 +11,7 @@ from relaybox import Contracts
 contracts = Contracts()
 
 
-@contracts.event("license_status_changed", to="pf-domain-events", aggregate_type="license")
+@contracts.event("license_status_changed", to="domain-events", aggregate_type="license")
 class LicenseStatusChanged(BaseModel):
     licenseId: str
     storeId: str

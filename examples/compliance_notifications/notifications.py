@@ -1,7 +1,7 @@
 """The compliance consumer: pulls the subscription and writes notifications, one per event however often it comes.
 
 NOTIFICATIONS_URL is its database, REDIS_URL remembers what was handled, SUBSCRIPTION is
-projects/packfinderz/subscriptions/compliance.
+projects/licensing/subscriptions/compliance.
 """
 
 from __future__ import annotations

@@ -270,7 +270,7 @@ NOT_SETTINGS = frozenset(
         "INGEST",
         "SOURCE",
         "KAFKA_JARS",
-        "EVENTING_IDEMPOTENCY_TTL",
+        "GUARD_TTL",
     }
 )
 _NOT_SETTINGS_EITHER = ("RELAY_", "SINK_", "INGEST_", "SOURCE_")  # relay.config and ingest.config read them

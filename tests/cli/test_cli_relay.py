@@ -23,7 +23,7 @@ import pytest
 
 from relaybox import Event, Outbox, Topic
 from relaybox.errors import ConfigError
-from relaybox.relay.config import ALIASES, load
+from relaybox.relay.config import load
 from relaybox.settings import Settings
 from relaybox.testing.servers import require
 from relaybox.testing.servers.process import free_port
@@ -185,29 +185,7 @@ def test_the_defaults_of_a_publisher() -> None:
     assert (config.settings.max_attempts, Settings().max_attempts) == (25, 10)
     assert config.settings.purge_retention is not None
     assert config.settings.purge_retention.days == 30
-    assert config.to == "pf-domain-events"
-
-
-@pytest.mark.parametrize("prefix", ["PACKFINDERZ_", "RELAYBOX_"])
-def test_the_old_names_work_under_both_prefixes(prefix: str) -> None:
-    values = {
-        "OUTBOX_PUBLISH_BATCH_SIZE": "51",
-        "OUTBOX_PUBLISH_POLL_MS": "750",
-        "OUTBOX_MAX_ATTEMPTS": "7",
-        "PUBSUB_DOMAIN_TOPIC": "domain",
-        "PUBSUB_DOMAIN_SUBSCRIPTION": "sub",
-        "EVENTING_IDEMPOTENCY_TTL": "720h",
-    }
-    assert values.keys() == ALIASES.keys()
-    environment = {prefix + name: value for name, value in values.items()} | {"RELAYBOX_SINK": "pubsub://p"}
-    config = load({}, environment=environment)
-    chosen = config.settings
-    assert (chosen.batch_size, chosen.max_attempts, config.to) == (51, 7, "domain")
-    assert chosen.poll_interval is not None
-    assert chosen.poll_interval.total_seconds() == 0.75
-    assert (config.subscription, config.idempotency_ttl) == ("sub", "720h")
-    ours = load({}, environment=environment | {"RELAYBOX_MAX_ATTEMPTS": "9"})
-    assert ours.settings.max_attempts == 9
+    assert config.to is None, "no destination but the ones that somebody named"
 
 
 def test_unknown_names_are_refused(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ class World:
 
         self.project = f"test-{uuid.uuid4().hex[:12]}"
         self.subscription = f"projects/{self.project}/subscriptions/compliance"
-        topic = f"projects/{self.project}/topics/pf-domain-events"
+        topic = f"projects/{self.project}/topics/domain-events"
         PublisherClient().create_topic(name=topic)
         self.subscriber = SubscriberClient()
         wanted = {"name": self.subscription, "topic": topic, "enable_message_ordering": True}
@@ -156,7 +156,7 @@ def test_an_event_that_breaks_its_contract_becomes_a_dead_letter(world: World) -
 def test_other_events_of_the_domain_are_passed_over(world: World) -> None:
     from google.cloud.pubsub_v1 import PublisherClient
 
-    topic = f"projects/{world.project}/topics/pf-domain-events"
+    topic = f"projects/{world.project}/topics/domain-events"
     PublisherClient().publish(topic, b"{}", event_id="1", event_type="order_placed").result(timeout=20)
     assert world.pull() == 1
     assert world.drain() == []

@@ -17,7 +17,7 @@ from flow.kit import rows
 from relaybox import AsyncGuard, Guard
 
 PATIENCE = 20.0
-PREFIX = "pf:evt:processed:"
+PREFIX = "relaybox:processed:"
 
 
 def client(url: str) -> Any:

@@ -370,9 +370,8 @@ def test_covers_warns_when_the_guard_is_made(place: Place, caplog: pytest.LogCap
     ("environment", "hours"),
     [
         ({}, 720),
-        ({"RELAYBOX_EVENTING_IDEMPOTENCY_TTL": "48h"}, 48),
-        ({"PACKFINDERZ_EVENTING_IDEMPOTENCY_TTL": "PT96H"}, 96),
-        ({"RELAYBOX_EVENTING_IDEMPOTENCY_TTL": "48h", "PACKFINDERZ_EVENTING_IDEMPOTENCY_TTL": "96h"}, 48),
+        ({"RELAYBOX_GUARD_TTL": "48h"}, 48),
+        ({"RELAYBOX_GUARD_TTL": "PT96H"}, 96),
     ],
 )
 def test_the_ttl_may_come_from_the_environment(place: Place, environment: dict[str, str], hours: int) -> None:

@@ -168,7 +168,7 @@ class RedisProtocol(Protocol):
         for key in [key for key in self.model if self.there(key) is None]:
             del self.model[key]
             with client(self.url) as redis:
-                redis.delete(f"pf:evt:processed:email:{key}")
+                redis.delete(f"relaybox:processed:email:{key}")
 
 
 @cache

@@ -43,9 +43,9 @@ async def test_the_plain_mode_sends_set_nx_ex(redis_place: Place, is_async: bool
                 told.append(monitor.next_command()["command"])
     [command] = [line for line in told if line.startswith("SET ")]
     verb, key, value, *rest = command.split()
-    assert (verb, key, rest) == ("SET", "pf:evt:processed:email:m1", ["NX", "EX", str(720 * 3600)])
+    assert (verb, key, rest) == ("SET", "relaybox:processed:email:m1", ["NX", "EX", str(720 * 3600)])
     assert value.startswith("done:")
-    assert told[-1] == "DEL pf:evt:processed:email:m1"
+    assert told[-1] == "DEL relaybox:processed:email:m1"
 
 
 async def test_prefix_and_ttl_are_options(redis_place: Place) -> None:

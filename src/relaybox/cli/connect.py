@@ -17,7 +17,6 @@ from ..drivers import Database, open_sync, parse
 from ..drivers.urls import redact
 from ..errors import ConfigError
 from ..outbox import Outbox
-from ..relay.config import translated
 
 DEFAULT_TABLE = "outbox_event"
 
@@ -47,7 +46,7 @@ class Target:
         return self.url.value
 
     def settings(self) -> settings.Loaded:
-        return settings.load(environment=translated(os.environ), file=self.config)
+        return settings.load(environment=os.environ, file=self.config)
 
     def database(self, *, may_create: bool = False, maker: str = "relaybox migrate") -> Database:
         url = self.needed_url

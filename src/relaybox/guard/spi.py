@@ -29,9 +29,9 @@ Mode = Literal["two-phase", "setnx"]
 Duration: TypeAlias = str | float | timedelta
 
 TTL = timedelta(hours=720)
-PREFIX = "pf:evt:processed:"
+PREFIX = "relaybox:processed:"
 LONGEST = timedelta(days=3650)  # later than that no database can be sure to store
-TTL_VARIABLES = ("RELAYBOX_EVENTING_IDEMPOTENCY_TTL", "PACKFINDERZ_EVENTING_IDEMPOTENCY_TTL")
+TTL_VARIABLE = "RELAYBOX_GUARD_TTL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,8 @@ def chosen_ttl(ttl: Duration | None, environment: Mapping[str, str] | None) -> t
     """Argument, then environment, then 720 h."""
     if ttl is not None:
         return parse_duration(ttl, "ttl")
-    name = next((name for name in TTL_VARIABLES if environment and name in environment), None)
-    return parse_duration(environment[name], name) if environment and name else TTL
+    given = (environment or {}).get(TTL_VARIABLE)
+    return TTL if given is None else parse_duration(given, TTL_VARIABLE)
 
 
 def key_of(event: str | Event) -> str:

@@ -1,10 +1,8 @@
 """What a standalone relay is told: by arguments, environment and file, in that order of precedence.
 
-    [relaybox]         RELAYBOX_MAX_ATTEMPTS           settings of every node: max_attempts, lease, order_strategy …
-    [relaybox.relay]   RELAYBOX_RELAY_TO               to, format, source, ordered, contracts, listen
-    [relaybox.sink]    RELAYBOX_SINK, RELAYBOX_SINK_…  url, and the options of that sink
-
-The variables of the publisher this replaces are accepted as well (`ALIASES`).
+[relaybox]         RELAYBOX_MAX_ATTEMPTS           settings of every node: max_attempts, lease, order_strategy …
+[relaybox.relay]   RELAYBOX_RELAY_TO               to, format, source, ordered, contracts, listen
+[relaybox.sink]    RELAYBOX_SINK, RELAYBOX_SINK_…  url, and the options of that sink
 """
 
 from __future__ import annotations
@@ -22,18 +20,6 @@ from ..settings import prefixed, table_of
 from .relay import DEFAULTS
 
 PREFIX = "RELAYBOX_"
-OLD_PREFIX = "PACKFINDERZ_"
-
-# Old name (under either prefix): ours, and how the value is read.
-ALIASES: dict[str, tuple[str, str]] = {
-    "OUTBOX_PUBLISH_BATCH_SIZE": ("BATCH_SIZE", "{}"),
-    "OUTBOX_PUBLISH_POLL_MS": ("POLL_INTERVAL", "{}ms"),
-    "OUTBOX_MAX_ATTEMPTS": ("MAX_ATTEMPTS", "{}"),
-    "PUBSUB_DOMAIN_TOPIC": ("RELAY_TO", "{}"),
-    "PUBSUB_DOMAIN_SUBSCRIPTION": ("RELAY_SUBSCRIPTION", "{}"),
-    "EVENTING_IDEMPOTENCY_TTL": ("RELAY_IDEMPOTENCY_TTL", "{}"),
-}
-DOMAIN_TOPIC = "pf-domain-events"  # where Pub/Sub gets events that no other setting sends elsewhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +33,6 @@ class RelayConfig:
     contracts: str | None = None  # MODULE:OBJECT or FILE.toml
     listen: str | None = None  # address for /live, /ready and /metrics
     idempotency_ttl: str | None = None  # what consumers remember; warned about when shorter than what is kept here
-    subscription: str | None = None  # of consumers; only shown
     settings: settings.Settings = field(default_factory=lambda: settings.Settings(**DEFAULTS))
 
 
@@ -61,8 +46,7 @@ def load(
     file: Path | None = None,
 ) -> RelayConfig:
     """`arguments`: fields of RelayConfig that were given on the command line, `settings` as a mapping."""
-    known = translated(environment)
-    loaded = settings.load(arguments.get("settings"), environment=known, file=file, defaults=DEFAULTS)
+    loaded = settings.load(arguments.get("settings"), environment=environment, file=file, defaults=DEFAULTS)
     values: dict[str, Any] = {}
     options: dict[str, Any] = {}
     content = settings.read_file(file) if file is not None else {}
@@ -70,8 +54,8 @@ def load(
         (f"[relay] of {file.name if file else ''}", table_of(content, "relay"), table_of(content, "sink")),
         (
             "the environment",
-            prefixed(known, "RELAY_"),
-            {"url": known.get(PREFIX + "SINK") or None, **prefixed(known, "SINK_")},
+            prefixed(environment, "RELAY_"),
+            {"url": environment.get(PREFIX + "SINK") or None, **prefixed(environment, "SINK_")},
         ),
         ("the arguments", {n: v for n, v in arguments.items() if n in _NAMES}, _given_sink(arguments)),
     ):
@@ -92,22 +76,9 @@ def load(
     if not values.get("sink"):
         raise ConfigError("no sink given; set RELAYBOX_SINK, or use --sink or url under [relaybox.sink]")
     check_account(values["sink"], "sink")
-    if values.get("to") is None and values.get("contracts") is None and values["sink"].startswith("pubsub:"):
-        values["to"] = DOMAIN_TOPIC
     if values.get("to") is None and values.get("contracts") is None and values["sink"].startswith(("http:", "https:")):
         values["to"] = "default"  # the endpoint that a plain URL stands for
     return RelayConfig(**values, sink_options=options, settings=loaded.settings)
-
-
-def translated(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment with old names replaced by ours; where both are set, ours counts."""
-    known = dict(environment)
-    for old, (new, form) in ALIASES.items():
-        for prefix in (OLD_PREFIX, PREFIX):
-            value = known.pop(prefix + old, None)
-            if value is not None:
-                known.setdefault(PREFIX + new, form.format(value))
-    return known
 
 
 def _given_sink(arguments: Mapping[str, Any]) -> dict[str, Any]:
