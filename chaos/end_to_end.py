@@ -316,7 +316,7 @@ class Trial:
             file.unlink(missing_ok=True)
 
     def _look_after(self) -> None:
-        """Who cannot start while something is away ends, and is started again; who runs never ends by himself."""
+        """A process that cannot start while something is away is started again; one that runs never ends by itself."""
         for member in self._members:
             member.thaw()
             over = member.process.poll() is not None and not (member.role == "writer" and not member.process.returncode)

@@ -102,7 +102,7 @@ def processor(url: str, seed: int, order: str, kind: str) -> None:
         lease=timedelta(seconds=3 * TTL),
         retry_base=timedelta(milliseconds=20),
         retry_max=timedelta(seconds=1),
-        max_attempts=50,  # most are no fault of the message: whoever had claimed it was killed
+        max_attempts=50,  # most are no fault of the message: the process that had claimed it was killed
     )
     options: dict[str, Any] = {"order": Order()} if order == "ordered" else {}
     chance = random.Random(seed)

@@ -14,7 +14,7 @@ from relaybox.outbox.source import OutboxSource
 from relaybox.outcome import DONE
 from relaybox.store.postgres import PostgresStore
 
-# Whoever holds the events, they are taken out of his claim, and the answer is always "all of them were yours".
+# Events are taken out of any claim that holds them, and the answer is always "all of them were yours".
 UNFENCED = """
 WITH s AS (SELECT array_agg(seq) AS seqs FROM unnest(:seqs::bigint[], :tokens::bigint[]) AS u(seq, token)),
 gone AS (
@@ -44,7 +44,7 @@ def ack_before_handler() -> None:
 
 
 def no_token() -> None:
-    """Done is not fenced: whoever wakes up late settles what another holds by now."""
+    """Done is not fenced: a process that wakes up late settles what another holds by now."""
     init = PostgresStore.__init__
 
     def unfenced(self: PostgresStore, *args: Any) -> None:

@@ -225,7 +225,7 @@ class Trial:
         )
 
     def _look_after(self) -> None:
-        """Nobody may end by himself: loops never die of an error."""
+        """No process may end by itself: loops never die of an error."""
         for member in (*self._writers, *self._dispatchers):
             if member.ended:
                 assert member.process is not None

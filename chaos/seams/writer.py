@@ -34,7 +34,7 @@ class OnPurpose(Exception):
 
 
 def number(connection: Any, key: str) -> int:
-    """Whoever writes for the same key waits here for our commit, so numbers are in the order of commits."""
+    """A writer of the same key waits here for our commit, so numbers are in the order of commits."""
     if not execute(connection, "SELECT 1 FROM seam_key WHERE k = %s", (key,)):
         execute(connection, "INSERT INTO seam_key VALUES (%s, 0)", (key,))
     execute(connection, "UPDATE seam_key SET n = n + 1 WHERE k = %s", (key,))

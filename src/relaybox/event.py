@@ -402,7 +402,7 @@ def _made(kind: type[Event], slots: Mapping[str, Any]) -> Event:
     return fields  # type: ignore[return-value]
 
 
-# What an event keeps of its row, for whoever need not have it as a datetime.
+# What an event keeps of its row, for readers that need no datetime.
 stored_occurred: Final[Callable[[Event], datetime | bytes]] = _Fields.__dict__["occurred_at"].__get__
 stored_created: Final[Callable[[Event], datetime | bytes | None]] = _Fields.__dict__["created_at"].__get__
 _stored_deliver: Final[Callable[[Event], datetime | bytes | None]] = _Fields.__dict__["deliver_at"].__get__

@@ -23,7 +23,7 @@ def renew_after_fork(thing: Renewed) -> None:
 
 
 class FreshLock:
-    """A lock that is free in a forked child, whoever held it in the parent."""
+    """A lock that is free in a forked child, even if a thread of the parent held it."""
 
     def __init__(self) -> None:
         self.after_fork()

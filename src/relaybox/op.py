@@ -6,7 +6,7 @@ An op yields a Statement, is sent its Result, and returns a value:
         result = yield self.sql["outbox.dead.count"].bind(now=None)
         return result.rows[0][0]
 
-Only `run` and `arun` do I/O. Ops never begin, commit or roll back: whoever owns the connection does.
+Only `run` and `arun` do I/O. Ops never begin, commit or roll back: the owner of the connection does.
 """
 
 from __future__ import annotations

@@ -96,6 +96,24 @@ def test_the_check_for_swallowed_errors(code: str, expected: bool) -> None:
     assert [silent(handler) for handler in handlers] == [expected]
 
 
+# -- words --------------------------------------------------------------------------------------------
+
+RIDDLES = re.compile(r"\b(who(m)?(so)?ever|he|his|him|himself|she|her|hers|herself)\b", re.IGNORECASE)
+
+
+def test_the_subject_is_named_and_a_process_is_it() -> None:
+    """A reader should not have to ask who is meant. Migrations keep their text: it is part of their checksum."""
+    texts = [path for kind in ("*.py", "*.sql") for path in SOURCE.rglob(kind) if "migrations" not in path.parts]
+    texts += [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()[:80]}"
+        for path in texts
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if RIDDLES.search(line)
+    ]
+    assert found == []
+
+
 # -- what the documentation promises ----------------------------------------------------------------
 
 

@@ -109,7 +109,7 @@ def _file_values(path: Path | None) -> dict[str, str]:
 
 
 def scrub(text: str, url: str | None) -> str:
-    """Text without the URL's passwords, whoever put them there (a client library's message, say)."""
+    """Text without the URL's passwords, which a client library may have put there."""
     for secret in sorted(_secrets(url or ""), key=len, reverse=True):
         text = text.replace(secret, "***")
     return text

@@ -95,7 +95,7 @@ def open_sync(target: Any, *, size: int = 4, timeout: float | None = None, pause
     """A URL, or an object that gives connections: a SQLAlchemy engine, a Django alias.
 
     `timeout`: for services of ours. Seconds after which a database counts as away, and connections that are not shared
-    with whoever else has the target. `pause`: seconds that a session may be idle in a transaction, if not `timeout`.
+    with all else that uses the target. `pause`: seconds that a session may be idle in a transaction, if not `timeout`.
     """
     if not isinstance(target, str):
         return cast(Database, _borrowed(target, "borrow", size, timeout, pause))

@@ -1,7 +1,7 @@
 """SQLAlchemy 2: Connection, Session, AsyncConnection, AsyncSession, scoped or not; and engines.
 
-Statements run through `exec_driver_sql` on the very connection of the caller's transaction, so his echo,
-events and instrumentation see them like his own.
+Statements run through `exec_driver_sql` on the very connection of the caller's transaction, so its echo,
+events and instrumentation see them like its own.
 """
 
 from __future__ import annotations

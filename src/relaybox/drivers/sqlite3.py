@@ -235,7 +235,7 @@ def connect(path: str, *, timeout: float | None = None) -> Sqlite3Connection:
 
 
 def _use_wal(raw: sqlite3.Connection) -> None:
-    """The mode is a property of the file. Busy: whoever is in there has set it, or the next connection will."""
+    """The mode is a property of the file. Busy: another connection has set it, or the next one will."""
     (mode,) = raw.execute("PRAGMA journal_mode").fetchone()
     if mode != "wal":
         try:

@@ -120,7 +120,7 @@ class Pace:
         return self._due.keys() >= delays
 
     def ask(self, now: float, delays: frozenset[float]) -> bool:
-        """Whether the next one is sooner for it: whoever waits for it need not know otherwise."""
+        """Whether the next one is sooner for it: only then must those that wait be told."""
         before = self.next()
         for delay in delays:
             at = now + delay
@@ -135,7 +135,7 @@ class Pace:
         self._due = {delay: at for delay, at in self._due.items() if at > now}
 
     def unheard(self, now: float) -> None:
-        """Nobody listens. Whoever starts to will poll first, so asking once in a while is enough."""
+        """Nobody listens. A process that starts to listen polls first, so asking once in a while is enough."""
         self._silent_until = now + self.DEAF
 
 

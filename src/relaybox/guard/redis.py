@@ -37,7 +37,7 @@ _RENEW = """
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
 return 0
 """
-# Nothing there: the lease ended and nobody has entered since, or whoever did has failed. The effect has happened.
+# Nothing there: the lease ended and nobody has entered since, or the one that did has failed. The effect has happened.
 _FINISH = """
 local there = redis.call('GET', KEYS[1])
 if not there or there == ARGV[1] then redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) return 1 end

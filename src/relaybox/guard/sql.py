@@ -62,7 +62,7 @@ class SqlMarks:
         ttl = self.terms.ttl.total_seconds()
         row = self._row(key, token=token, ttl=ttl, now=self._now())
         result = yield self.schema.sql["guard.done"].bind(**row)
-        if not result.count:  # nothing there: nobody has entered since, or whoever did has failed
+        if not result.count:  # nothing there: nobody has entered since, or the one that did has failed
             result = yield self.schema.sql["guard.insert"].bind(**row, done=True)
         return result.count == 1
 

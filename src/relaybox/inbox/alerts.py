@@ -31,7 +31,7 @@ from ..store.inbox_order import Order
 DEAD = "inbox_dlq_message"
 GAP = "inbox_ordering_gap"
 PATIENCE = 2.0  # seconds a stop waits for a look that is under way
-EARLY = 0.9  # of an interval: nobody waits for two because he came a moment too soon
+EARLY = 0.9  # of an interval: nobody waits for two because of coming a moment too soon
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Alerting:
 def new_alerts(
     store: InboxStore, alerting: Alerting, order: Order | None, now: datetime | None, *, at_once: bool
 ) -> Op[list[Alert]]:
-    """What is to be told now; by NOTIFY it is, as soon as the transaction commits. `at_once`: whoever looked last."""
+    """What is to be told now; by NOTIFY it is, once the transaction commits. `at_once`: though another just looked."""
     if not (yield from store.alert_turn(alerting.interval * EARLY, now, at_once=at_once)):
         return []
     name, most = store.tables.event, alerting.most

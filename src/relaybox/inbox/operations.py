@@ -182,7 +182,7 @@ class Operations:
 
     @twin
     def alerts(self, alerting: Alerting | None = None) -> Script[list[Alert]]:
-        """Tell what is new, whoever looked last: to the log and by NOTIFY. For cron; processors do it by themselves."""
+        """Tell what is new since anybody looked: to the log and by NOTIFY. For cron; processors do it by themselves."""
         return log_all((yield from commit(self._alerts(alerting or Alerting()))))
 
     def _alerts(self, alerting: Alerting) -> Op[list[Alert]]:

@@ -126,7 +126,7 @@ Turn: TypeAlias = "Future[Answer | list[Waiting[Turn]]]"
 
 
 class Together:
-    """The same for threads. The first of those who wait goes for all of them: his turn is the list of them."""
+    """The same for threads. The first of those that wait goes for all of them: its turn is the list of them."""
 
     def __init__(
         self,
@@ -216,6 +216,6 @@ def _answering(called: Sequence[Waiting[F]]) -> Iterator[list[Answer]]:
 
 
 def _told(answer: Answer) -> bool | None:
-    if isinstance(answer, Exception):  # one for each: whoever raises it adds where
+    if isinstance(answer, Exception):  # one for each: raising it adds where
         raise type(answer)(*answer.args) from answer
     return answer

@@ -202,7 +202,7 @@ class Cleanup:
     # -- ticks ------------------------------------------------------------------------------------
 
     async def tick(self) -> Report:
-        """Not fenced: a tick is always true, whoever makes it."""
+        """Not fenced: a tick is always true, whichever process makes it."""
         work, report = self._work, Report()
         for topic in await work.topics():
             if topic.topic.tracking != "rows":

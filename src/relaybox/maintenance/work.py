@@ -49,7 +49,7 @@ class Work:
         return await self.db.run(op, tx=False)
 
     async def fenced(self, op: Op[T]) -> T:
-        """In a transaction that only whoever leads can commit: a new leader waits for it, or it finds the term gone."""
+        """In a transaction that only the leader can commit: a new leader waits for it, or it finds the term gone."""
         return await self.db.run(self._held(op))
 
     def _held(self, op: Op[T]) -> Op[T]:

@@ -67,7 +67,7 @@ class Routes:
                 self._known.pop(topic, None)
                 raise StoreBusy(f"topic {topic!r} was dropped or moved; repeat the transaction") from error
             except StoreError:
-                self._known.pop(topic, None)  # it may be why: whoever repeats the transaction asks again
+                self._known.pop(topic, None)  # it may be why: a repeated transaction asks again
                 raise
             if seqs is not None:
                 return seqs
@@ -108,7 +108,7 @@ class Routes:
         return found
 
     def notify(self, outbox: OutboxStore, now: datetime | None) -> Op[bool]:
-        """Wake whoever reads the outbox and the topics; once where they listen to the same."""
+        """Wake the readers of the outbox and of the topics; once where they listen to the same."""
         heard = (yield from self.store.notify(now)) or (yield from outbox.notify(now))
         return (yield from self.store.notify_queues(now)) or heard
 

@@ -2,7 +2,7 @@
 
     closed ──SinkUnavailable──► open ──a probe succeeds──► closed
 
-Whoever publishes passes `passage()` first. Batches that were under way wait there with their leases renewed, so an
+Every publish passes `passage()` first. Batches that were under way wait there with their leases renewed, so an
 outage costs neither attempts nor writes to the database. The pause between two probes grows to one second, so delivery
 resumes within two of the broker's return, and a broker in trouble is never hammered.
 """

@@ -86,7 +86,7 @@ class CompletionStore(Protocol):
     def force_complete(
         self, topic: TopicRow, before: datetime, now: datetime | None, *, limit: int = 10_000
     ) -> Op[int]:
-        """Whoever still waits for them. How many: call again until 0."""
+        """Completes them even if groups still wait. How many: call again until 0."""
         ...
 
     # moves.py

@@ -83,6 +83,6 @@ class InboxAlerts(InboxGaps):
         return new, over
 
     def notify_alert(self, payload: str) -> Op[None]:
-        """To whoever listens on the channel, when our transaction commits. Only PostgreSQL has that."""
+        """To listeners on the channel, when our transaction commits. Only PostgreSQL has that."""
         if self.capabilities.listen:
             yield self.sql["inbox.alert.notify"].bind(payload=payload)

@@ -49,8 +49,8 @@ class InboxGaps(InboxClaims):
         yield from ()
 
     def sweep(self, order: Order, now: datetime | None) -> Op[int]:
-        """Wake what is next and held all the same, because who processed its predecessor died before he could; and go
-        on past gaps that have lasted as long as they may. How many keys go on."""
+        """Wake what is next and held all the same, because the process that had its predecessor died too soon; and
+        go on past gaps that have lasted as long as they may. How many keys go on."""
         yield from self.still_without_order(now)
         heads = yield self.sql["inbox.order.heads"].bind(now=self.to_time(now))
         self._asked.clear()

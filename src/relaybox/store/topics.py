@@ -151,7 +151,7 @@ class Taken(NamedTuple):
 
     pages: list[tuple[Range, list[Row]]]
     tick: int  # the newest there was
-    behind: bool = False  # something unread is left, for us or for whoever has its shard
+    behind: bool = False  # something unread is left, for us or for the member that has its shard
     held: frozenset[int] = frozenset()  # keys with parked events in these shards: theirs must follow, as `held`
     split: int = 0  # events that were parked because their range was taken too often
     state: GroupState = "active"  # of the group; only an active one is given something
@@ -558,7 +558,7 @@ class TopicStore(CompletionStore, QueueGroupStore, UpkeepStore, Protocol):
         ...
 
     def check_groups(self, topic_id: int, now: datetime | None) -> Op[list[Verdict]]:
-        """End windows, count failures, and declare dead whoever is. Needs a transaction; any number may run at once."""
+        """End windows, count failures, declare groups dead. Needs a transaction; any number may run at once."""
         ...
 
     def near_timeout(self, now: datetime | None) -> Op[list[Quiet]]:
@@ -577,7 +577,7 @@ class TopicStore(CompletionStore, QueueGroupStore, UpkeepStore, Protocol):
     def join(self, group: GroupRow, name: str, ttl: timedelta, now: datetime | None) -> Op[int]: ...
     def beat(self, beats: Sequence[Beat], ttl: timedelta, now: datetime | None) -> Op[dict[int, GroupState]]:
         """Signs of life of members, with what they have done since the last, in one statement. Answers with the states
-        of their groups; who is missing was removed, or his group was."""
+        of their groups; one that is missing was removed, or its group was."""
         ...
 
     def leave(self, member: int, now: datetime | None) -> Op[None]:

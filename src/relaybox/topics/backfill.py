@@ -178,7 +178,7 @@ class Job(Generic[R]):
             row = yield from self._row()
             log.error("backfill of group %r of topic %r: %s", self._group.name, self._topic.topic.name, cause)
             return BackfillResult("failed", row.done, row.total, cause)
-        except (asyncio.CancelledError, KeyboardInterrupt):  # whoever comes next goes on at once
+        except (asyncio.CancelledError, KeyboardInterrupt):  # the next process goes on at once
             with suppress(StoreError):  # its lease ends then
                 yield from commit(self._store.leave_backfill(self._group, self._token))
             raise

@@ -6,7 +6,8 @@
         consumer.commit(batch, failed=failed)
 
 The place belongs to the group and is fixed when the group is made. What a poll returns is leased for `visibility`; what
-is not committed by then is given to whoever polls next, before anything newer. A commit of what was lost is refused.
+is not committed by then is given to the next consumer that polls, before anything newer. A commit of what was lost is
+refused.
 """
 
 from __future__ import annotations

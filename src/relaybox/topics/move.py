@@ -69,14 +69,14 @@ def _steps(was: Tracking, to: Tracking) -> list[str]:
     if was != "offset":
         steps += [
             "tell writers: they make no marks any more",
-            "wait until whoever was writing meanwhile has ended; the marks go",
+            "wait until the transactions that wrote meanwhile have ended; the marks go",
         ]
     if to != "offset":
         steps += [
             "make marks for what is stored, in batches, while writers go on (until here it can be rolled back"
             + ("; it is tracked by offset then)" if was != "offset" else ")"),
             "tell writers: they make marks",
-            "wait until whoever was writing meanwhile has ended, and make the marks that are missing",
+            "wait until the transactions that wrote meanwhile have ended, and make the marks that are missing",
             "note as done what groups have read already",
         ]
     return steps

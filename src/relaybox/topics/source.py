@@ -1,6 +1,6 @@
 """A group's part of a log as a source for the range engine.
 
-Whoever comes to the end makes the next tick. A claim whose reply was lost is taken back before the next one: what
+A group that comes to the end makes the next tick. A claim whose reply was lost is taken back before the next one: what
 follows it in its shard would overtake it.
 """
 

@@ -22,7 +22,7 @@ MAX_MESSAGES = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class StartFrom:
-    """Fixed when the group is made: whoever joins later joins where the group stands."""
+    """Fixed when the group is made: a consumer that joins later joins where the group stands."""
 
     start: Start
     backfill: bool = False  # ask completion marks for what was written before, where a topic keeps them

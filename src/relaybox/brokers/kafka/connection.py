@@ -76,7 +76,7 @@ def transport(tls: bool, sasl: Sasl | None, insecure_no_tls: bool) -> dict[str, 
     if sasl and not tls:
         if not insecure_no_tls:
             raise ConfigError(
-                f"sasl={sasl} without TLS shows credentials to whoever listens; set tls, or insecure_no_tls if you must"
+                f"sasl={sasl} without TLS shows credentials on the network; set tls, or insecure_no_tls if you must"
             )
         LOGGER.warning("Kafka credentials go over the network without TLS, as insecure_no_tls asks")
     return {"security.protocol": f"{'sasl_' if sasl else ''}{'ssl' if tls else 'plaintext'}"}

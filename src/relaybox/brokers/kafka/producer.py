@@ -67,7 +67,7 @@ class AsyncProducer:
                 batch.send()
                 return await batch.done
         except asyncio.CancelledError:
-            # Whoever cancelled may send these again, here or elsewhere: what has not left yet must not follow later.
+            # The caller may send these again, here or elsewhere: what has not left yet must not follow later.
             batch.abandoned = True
             self._producer.purge(in_queue=True, in_flight=False, blocking=False)
             raise

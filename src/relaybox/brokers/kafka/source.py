@@ -88,7 +88,7 @@ GUARDED: Mapping[str, tuple[str | None, str]] = {
     "on_commit": (None, _OURS),
     "logger": (None, _OURS),
 }
-# The partition is somebody else's, or about to be: whoever gets it begins at the group's offset.
+# The partition is somebody else's, or about to be: its next consumer begins at the group's offset.
 MOVED = {
     KafkaError.ILLEGAL_GENERATION,
     KafkaError.UNKNOWN_MEMBER_ID,
@@ -183,7 +183,7 @@ class KafkaSource:
         self._asked = 0.0  # when the thread last had something to do
         self._trouble: KafkaError | None = None
         self._joined = False
-        self._paused: set[Partition] = set()  # librdkafka remembers it, whoever has them meanwhile
+        self._paused: set[Partition] = set()  # librdkafka remembers it, even if another consumer has them meanwhile
         self._closed = False
         self._terms: dict[Partition, int] = {}  # partitions that are ours
         self._last_term = 0

@@ -68,7 +68,7 @@ end
 return answers
 """
 
-# What a server says while it, or whoever runs it, has to act: no event is to blame.
+# What a server says while it, or its operator, has to act: no event is to blame.
 UNAVAILABLE = {
     "OOM",  # maxmemory is reached, and the policy evicts nothing
     "LOADING",  # its data, after a restart

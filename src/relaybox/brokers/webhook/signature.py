@@ -1,4 +1,4 @@
-"""Standard Webhooks signatures: made by the relay, checked by whoever receives.
+"""Standard Webhooks signatures: made by the relay, checked by the receiver.
 
     id = verify(request.headers, await request.body(), [secret])
 

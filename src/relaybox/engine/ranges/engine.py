@@ -275,7 +275,7 @@ class RangeEngine(Engine[Taken]):
 
     def forget(self, taken: Taken) -> None:
         """Its lease ended before it was through (a pause, a long outage). By the database's clock it may still be ours:
-        it is given back, and whoever claims it next delivers the rest."""
+        it is given back, and the next claim of it delivers the rest."""
         if taken.gone:
             return
         gone = self._stock.forget(taken)

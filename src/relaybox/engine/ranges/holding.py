@@ -349,7 +349,7 @@ class Stock:
         return bool(taken.held) and key_hash(key) in taken.held
 
     def _conclude(self, taken: Taken, event: Event, outcome: Outcome | None, attempts: int) -> None:
-        if taken.gone:  # whoever has it now will see for himself
+        if taken.gone:  # the process that has it now decides
             return
         taken.verdicts.append(Verdict(event, outcome, attempts))
         if event.key is not None and self._blocks(taken, outcome):

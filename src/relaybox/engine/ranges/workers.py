@@ -186,8 +186,8 @@ class RangeWorkers(Crew[Worker]):
         self.wake(len(self.workers))
 
     async def _deliver(self, worker: Worker, portions: Sequence[Portion]) -> None:
-        """All in one call. If it fails, halves, and halves of halves: whoever spoils it for the others is found in a
-        few calls, and he alone is parked."""
+        """All in one call. If it fails, halves, and halves of halves: the event that spoils it for the others is found
+        in a few calls, and it alone is parked."""
         await self.heard()
         todo: list[Sequence[Portion]] = [[portion for portion in portions if self._may_run(*portion)]]
         fresh = True  # those that must follow a failed one are gone already

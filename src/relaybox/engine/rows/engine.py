@@ -295,7 +295,7 @@ class DeliveryEngine(Engine[Delivery]):
 
     def forget(self, delivery: Delivery) -> None:
         """Its lease ended before it began (a pause, a long outage). By the database's clock, or by a renewal whose
-        reply was lost, it may still be ours: it is given back, and whoever claims it next will deliver it."""
+        reply was lost, it may still be ours: it is given back, and the next claim of it delivers it."""
         self._observers(ClaimLost(self._give_up(delivery)))
 
     def _give_up(self, delivery: Delivery) -> int:

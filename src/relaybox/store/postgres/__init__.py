@@ -1,7 +1,7 @@
 """PostgreSQL 14 or newer: the full engine.
 
 A claim is one row that holds a whole batch (see the migration): claiming moves rows out of `pending`,
-settling takes them out of the claim, and whoever finds a claim expired moves its rest back.
+settling takes them out of the claim, and the process that finds a claim expired moves its rest back.
 """
 
 from __future__ import annotations
@@ -321,7 +321,7 @@ class PostgresStore(KeyedOutboxStore):
         now: datetime | None,
         among: Sequence[int] | None = None,
     ) -> Op[dict[int, int]]:
-        """All shards of an owner expire together, so what he had claimed is freed before the first one moves."""
+        """All shards of an owner expire together, so what it had claimed is freed before the first one moves."""
         yield self.sql["outbox.shard.seed"].bind(shards=shards)
         lapsed = yield self.sql["outbox.shard.lapsed"].bind(now=now)
         if lapsed.rows:

@@ -43,7 +43,7 @@ ORDER BY f.key_hash, f.seq LIMIT :limit
 
 -- name: outbox.lease.expired -> rows
 -- What the former holders of these keys had claimed and let expire. Read without locks: a writer may be about to commit
--- more rows of the same key, and a claim must not wait for him.
+-- more rows of the same key, and a claim must not wait for it.
 SELECT p.seq, p.token FROM {keys} STRAIGHT_JOIN {pending} p FORCE INDEX ({pending_name}_key) ON p.key_hash = k.key_hash
 WHERE p.token IS NOT NULL AND p.due <= {clock}
 

@@ -129,7 +129,7 @@ SELECT e.seq, coalesce(:now, clock_timestamp()), {hash}(coalesce(e.aggregate_id,
 FROM gone, unnest(gone.items) AS item JOIN {event} e ON e.seq = item / 65536
 
 -- name: outbox.claim.expired -> count
--- Claims whose lease ended or whose owner is gone (with :orphans also one who claimed after he was declared dead), those
+-- Claims whose lease ended or whose owner is gone (with :orphans also one that claimed after it was declared dead), those
 -- of :owner that are not :known to it (a fail-over forgot that they were settled),
 -- and with :waiting batches nobody claimed yet, become single rows. One remover each (SKIP LOCKED), and with the
 -- claim goes the token, so a zombie can settle nothing. :spread seconds of jitter keep what was claimed before

@@ -35,7 +35,7 @@ WHERE expires_at >= coalesce(:now, clock_timestamp()) ORDER BY started_at, id
 INSERT INTO {shard} (shard) SELECT generate_series(0, :shards - 1) ON CONFLICT DO NOTHING
 
 -- name: outbox.shard.lapsed -> rows
--- Who let shards expire: what he had claimed must be free before they move.
+-- Which owners let shards expire: what they had claimed must be free before the shards move.
 SELECT owner FROM {shard} WHERE owner IS NOT NULL AND until < coalesce(:now, clock_timestamp())
 
 -- name: outbox.shard.acquire -> rows

@@ -29,7 +29,7 @@ FROM (SELECT key_hash FROM walk LIMIT :limit) w
 -- name: outbox.keys.advisory -> rows
 -- Leases of up to :limit of :keys, tried in their order by advisory locks that end with the claim: who loses does
 -- not wait. The lock only keeps claimers apart; the lease holds, by its primary key. One whose claim is gone is
--- overwritten, but only if its token is one that this snapshot saw stale: the row may be another's by now, and his
+-- overwritten, but only if its token is one that this snapshot saw stale: the row may be another's by now, and its
 -- claim unseen.
 WITH locked AS MATERIALIZED (
   SELECT k.key_hash FROM unnest(:keys::bigint[]) AS k(key_hash)

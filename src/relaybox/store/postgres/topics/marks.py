@@ -112,7 +112,7 @@ class MarkOps(LogQueries):
     def force_complete(
         self, topic: TopicRow, before: datetime, now: datetime | None, *, limit: int = 10_000
     ) -> Op[int]:
-        """Completes open events created before then, whoever still waits for them. How many: call again until 0."""
+        """Completes open events created before then, even if groups wait for them. How many: call again until 0."""
         if topic.topic.tracking not in ("bitmap", "acks"):
             return 0
         forced = yield self.log(topic.id)["topic.mark.force"].bind(before=before, limit=limit, now=now)

@@ -2,7 +2,7 @@
 
     build    marks for what there is, while writers go on without
     switch   one short transaction: writers are told by the version, and write marks
-    closing  until whoever was under way at the switch has ended (then barrier, late: those that nearly missed it)
+    closing  until the transactions under way at the switch have ended (then barrier, late: those that nearly missed it)
     rest     marks for what was written since the move began and has none (then prune: for what is gone, none)
     settle   what groups have left behind is noted as done
     leave    the way back: writers are told first, then the marks go

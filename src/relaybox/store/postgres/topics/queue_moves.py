@@ -1,7 +1,7 @@
 """Moving a queue between rows and a log, step by step. See sql/queue_move.sql.
 
 make     the new tables; the log's one group is paused
-cut      one short transaction that waits for whoever is writing: from then on all write to the new table
+cut      one short transaction that waits for those that write: from then on all write to the new table
 drain    what waits is taken from the old table and put into the new one, each batch in one transaction
 close    the old table goes, and the group reads
 """

@@ -33,7 +33,7 @@ class _Cursor(NamedTuple):
     seq: int
     version: int
     idle: bool  # has not moved for a while
-    neglected: bool  # for so long that whoever should read it does not
+    neglected: bool  # for so long that its reader must have stopped
 
 
 class _Moving(NamedTuple):

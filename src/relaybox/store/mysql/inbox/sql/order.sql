@@ -35,7 +35,7 @@ WHERE key_hash = :key_hash AND aggregate_id = CAST(CONVERT(:key USING utf8mb4) A
 SELECT next FROM {state} WHERE key_hash = :key_hash AND aggregate_id = CAST(CONVERT(:key USING utf8mb4) AS binary)
 
 -- name: inbox.order.sleepers -> rows
--- What may go on after the commit that moved its key: never asked before. Whoever holds a row back reads the number
+-- What may go on after the commit that moved its key: never asked before. A claim that holds a row back reads the number
 -- after locking it, so a row that is about to be held counts too, and its lock is waited for. Claimed ones do not.
 SELECT p.seq
 FROM JSON_TABLE({rows}, '$[*]' COLUMNS (key_hash bigint PATH '$[0]', position bigint PATH '$[1]')) s

@@ -35,7 +35,7 @@ WHERE key_hash = :key_hash AND aggregate_id = :key AND next = :position
 SELECT next FROM {state} WHERE key_hash = :key_hash AND aggregate_id = :key
 
 -- name: inbox.order.sleepers -> rows
--- What may go on after the commit that moved its key: never asked before. Whoever holds a row back reads the number
+-- What may go on after the commit that moved its key: never asked before. A claim that holds a row back reads the number
 -- after locking it, so a row that is about to be held counts too, and its lock is waited for. Claimed ones do not.
 SELECT p.seq FROM unnest(:hashes::bigint[], :positions::bigint[]) AS s(key_hash, position)
 JOIN {pending} p ON p.key_hash = s.key_hash AND p.position = s.position

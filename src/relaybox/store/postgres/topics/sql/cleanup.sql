@@ -5,7 +5,7 @@
 --   always after `max_retention`, read or not
 --
 -- What a group that is not cancelled was still to have is counted in its row, in the transaction that takes it away.
--- Each transaction locks the topic row first, as whoever subscribes or seeks does, so no group can come to want what is
+-- Each transaction locks the topic row first, as a subscribe or a seek does, so no group can come to want what is
 -- being deleted. Writers do not touch it.
 
 -- name: topic.cleanup.lock -> rows
@@ -15,7 +15,7 @@ SELECT id FROM {topic} WHERE id = :topic FOR UPDATE SKIP LOCKED
 -- name: topic.cleanup.sweep -> rows
 -- Of each shard the next events by number, deleted where they may go. The page is read before anything is filtered: old
 -- events that must stay cost a look, and the young ones behind them are not walked through. `more`: the page was full,
--- somebody is past some of it, and its last event is old enough that the next may be. Nobody waits for another cleaner: what he has locked is skipped.
+-- somebody is past some of it, and its last event is old enough that the next may be. No cleaner waits for another: what that one has locked is skipped.
 -- Rows are deleted by their place and marks by an array: a join could be turned round and walk the whole table. Only what
 -- lies in no partition is swept; partitions go as a whole.
 {log_low},

@@ -4,7 +4,7 @@
 --   bitmap   both sets are bits of one narrow row, so an ack is one small update in place
 --   acks     more than 64 groups: the required ones as an array, those done as rows of {ack} until the mark is complete
 --
--- Whoever changes several marks locks them by seq first: no two can wait for each other.
+-- A statement that changes several marks locks them by seq first: no two can wait for each other.
 
 -- name: topic.mark.create -> count
 -- The room in each page keeps an ack on its page, where no index has to learn of it.
@@ -162,7 +162,7 @@ SELECT s.seq, NULL::timestamptz, ARRAY['default'], CASE WHEN s.status = 1 THEN A
 FROM {queue_status} s WHERE :topic::integer IS NOT NULL AND s.seq = ANY(:seqs::bigint[]) ORDER BY s.seq
 
 -- name: topic.mark.force -> rows
--- Completes open marks that are older than `before`, whoever still waits.
+-- Completes open marks that are older than `before`, even if groups still wait.
 WITH p AS MATERIALIZED (
   SELECT seq FROM {mark} WHERE completed_at IS NULL AND created_at < :before
   ORDER BY seq LIMIT :limit FOR UPDATE)

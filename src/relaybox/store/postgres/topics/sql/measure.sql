@@ -1,4 +1,4 @@
--- What a topic's tracking costs. Counters: whoever asks twice has a rate.
+-- What a topic's tracking costs. Counters: two readings make a rate.
 
 -- name: topic.measure.log -> rows
 SELECT clock_timestamp(), CASE WHEN q.is_called THEN q.last_value ELSE 0 END,

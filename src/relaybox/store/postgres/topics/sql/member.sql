@@ -1,5 +1,5 @@
 -- name: topic.member.replace -> rows
--- Somebody of this name whose time has run out: he is back, under a new id, and what the old one had taken is free.
+-- A member of this name whose time has run out: it is back, under a new id, and what the old one had taken is free.
 DELETE FROM {member} WHERE group_id = :group AND name = :name AND expires_at < coalesce(:now, clock_timestamp())
 RETURNING processed, failed, filtered, busy_ms
 

@@ -20,7 +20,7 @@ SELECT setval('{queue_seq}', greatest(q.last_value, l.last_value)) FROM {queue_s
 
 -- name: topic.queue.to_log -> rows
 -- The newest that wait, so that what a consumer of the rows finds is always older than what has gone. What is due later
--- or has been tried is parked with its due time and attempts. Claimed ones are left to whoever has them.
+-- or has been tried is parked with its due time and attempts. Claimed ones are left to the members that have them.
 WITH n AS MATERIALIZED (SELECT coalesce(:now, clock_timestamp()) AS at),
 p AS MATERIALIZED (SELECT * FROM {queue_pending} ORDER BY seq DESC LIMIT :limit FOR UPDATE SKIP LOCKED),
 freed AS (DELETE FROM {queue_pending} q USING p WHERE q.seq = p.seq),

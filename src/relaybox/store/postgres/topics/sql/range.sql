@@ -80,8 +80,8 @@ FROM l WHERE r.token = l.token
 RETURNING r.token
 
 -- name: topic.range.read -> rows
--- The events of places. A place is what tick `target` had seen and `base` had not: whoever got his transaction's number
--- after `base`, and whoever was under way then. Two indexes, each read in order as far as the page goes; the reader
+-- The events of places. A place is what tick `target` had seen and `base` had not: transactions that got their number
+-- after `base`, and those that were under way then. Two indexes, each read in order as far as the page goes; the reader
 -- merges them, which is nearly always nothing to do. Where what was late fills the page, nothing behind its last number
 -- is looked at: a large transaction is read in pages without passing over it again for each. Times are bytes until
 -- somebody asks for them.
@@ -141,7 +141,7 @@ WHERE r.token = ANY(:tokens::bigint[]) AND EXISTS (
 DELETE FROM {range} WHERE token = ANY(:tokens::bigint[]) RETURNING token
 
 -- name: topic.range.give -> rows
--- Back to whoever asks next, at once, and it was nobody's fault.
+-- Given back: the next claim may have it at once, and no attempt is counted.
 UPDATE {range} r SET owner = 0, until = coalesce(:now, clock_timestamp()), attempts = greatest(0, r.attempts - 1),
        finished = string_to_array(u.finished, ',')::bigint[]
 FROM unnest(:tokens::bigint[], :finished::text[]) AS u(token, finished)

@@ -11,7 +11,7 @@ WHERE t.owner = excluded.owner OR t.until <= coalesce(:now, clock_timestamp())
 RETURNING term
 
 -- name: topic.term.hold -> rows
--- The lock makes a successor wait for our commit, and us see that he was faster.
+-- The lock makes a successor wait for our commit, and us see that it was faster.
 SELECT 1 FROM {term}
 WHERE job = :job AND owner = :owner AND term = :term AND until > coalesce(:now, clock_timestamp())
 FOR SHARE

@@ -2,7 +2,7 @@
 --
 --   snapshot   that of the statement. It sees the last tick, so it has all that the last one has: ticks are monotone
 --   floor      the last number drawn, read before this transaction gets its own id
---   our id     taken after that: whoever has a higher one draws numbers above `floor`
+--   our id     taken after that: a transaction with a higher one draws numbers above `floor`
 --   ceil       the last number drawn, read after the snapshot
 --   number     the count of ticks, and 24 random bits below it. A crash or a fail-over may forget a tick. The next one has
 --              the same count and another snapshot; in memory the two must not be taken for one another
@@ -52,5 +52,5 @@ new AS (INSERT INTO {head} (topic_id, tick) SELECT :topic::integer, made.tick FR
 SELECT CASE WHEN last.missed THEN (SELECT tick FROM new) ELSE last.tick END FROM last
 
 -- name: topic.tick.wait -> rows
--- For whoever needs a tick of his own, kept with what he does.
+-- For an op that needs a tick of its own, kept with what it does.
 SELECT pg_advisory_xact_lock('{head}'::regclass::oid::integer, :topic) IS NULL

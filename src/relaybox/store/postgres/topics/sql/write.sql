@@ -37,8 +37,8 @@ SELECT ARRAY(SELECT nextval('{log_seq}') FROM generate_series(1, :count)), t.req
 SELECT version, block_writes AND semantics = 'pub_sub' AND active = 0 FROM {topic} WHERE id = :topic
 
 -- name: topic.write.queue -> rows
--- Into a queue tracked by rows, as outbox.write.many does. An insert holds its table before it looks at anything: whoever
--- moves the queue locks the table, raises the version, and is waited for or seen.
+-- Into a queue tracked by rows, as outbox.write.many does. An insert holds its table before it looks at anything: a move
+-- of the queue locks the table, raises the version, and is waited for or seen.
 WITH t AS MATERIALIZED (SELECT 1 FROM {topic} WHERE id = :topic AND version = :version),
 d AS MATERIALIZED (
   SELECT nextval('{queue_seq}') AS seq, o.*

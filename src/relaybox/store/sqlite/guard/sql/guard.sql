@@ -24,7 +24,7 @@ WHERE consumer = :consumer AND event_id = :event_id AND token = :token AND done_
 DELETE FROM {guard} WHERE consumer = :consumer AND event_id = :event_id AND token = :token
 
 -- name: guard.delete -> count
--- Whoever holds it: the plain mode knows no owner.
+-- No owner is asked for: the plain mode knows none.
 DELETE FROM {guard} WHERE consumer = :consumer AND event_id = :event_id
 
 -- name: guard.purge -> count

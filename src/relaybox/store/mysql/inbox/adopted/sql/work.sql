@@ -137,7 +137,7 @@ WHERE CAST(m.event_id AS binary) = CAST(s.event_id AS binary) AND p.seq IS NULL
 ORDER BY m.seq
 
 -- name: inbox.order.history -> rows
--- The same in their table, whoever has processed them.
+-- The same in their table, whichever program has processed them.
 SELECT {history_key}, {history_headers}
 FROM JSON_TABLE(CONVERT(:keys USING utf8mb4), '$[*]' COLUMNS (k varchar(255) {text} PATH '$' ERROR ON ERROR)) k
 JOIN {theirs} t ON CAST({history_key} AS binary) = CAST(k.k AS binary)

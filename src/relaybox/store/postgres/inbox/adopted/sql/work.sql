@@ -136,6 +136,6 @@ WHERE m.event_id = ANY(:event_ids::text[]) AND p.seq IS NULL
 ORDER BY m.seq
 
 -- name: inbox.order.history -> rows
--- The same in their table, whoever has processed them.
+-- The same in their table, whichever program has processed them.
 SELECT {history_key}, {history_headers} FROM {theirs} t
 WHERE t.processed_at IS NOT NULL AND {history_key} = ANY(:keys::text[]) AND :until::bigint >= 0

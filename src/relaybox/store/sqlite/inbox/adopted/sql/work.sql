@@ -133,6 +133,6 @@ WHERE m.event_id IN (SELECT value FROM json_each(:event_ids)) AND p.seq IS NULL
 ORDER BY m.seq
 
 -- name: inbox.order.history -> rows
--- The same in their table, whoever has processed them.
+-- The same in their table, whichever program has processed them.
 SELECT {history_key}, {history_headers} FROM {theirs} t
 WHERE t.processed_at IS NOT NULL AND {history_key} IN (SELECT value FROM json_each(:keys)) AND :until >= 0
