@@ -41,6 +41,11 @@ class Plant:
     edits: tuple[Edit, ...]
 
 
+_UNHELD = """
+      AND p.seq <= coalesce((SELECT h.seq - h.parked::integer FROM {hold} h WHERE h.key_hash = w.key_hash),
+                            9223372036854775807)
+    ORDER BY p.seq LIMIT :share"""
+
 PLANTS = (
     Plant(
         "deadline",
@@ -66,12 +71,17 @@ PLANTS = (
                 "  WHERE (p.due <= (SELECT now FROM clock) OR p.since IS NOT NULL)\n    AND (p.key_hash",
                 "  WHERE p.due <= (SELECT now FROM clock)\n    AND (p.key_hash",
             ),
+            Edit(
+                "store/postgres/sql/keys.sql",
+                "(p.due <= (SELECT now FROM clock) OR p.since IS NOT NULL)" + _UNHELD,
+                "p.due <= (SELECT now FROM clock)" + _UNHELD,
+            ),
         ),
     ),
     Plant(
         "ticks",
         "a forgotten tick's number is given again",
-        "fail-over × push group, ordered",
+        "fail-over × pause and resume × push group, bitmap",
         ("lost", "ghost", "duplicate"),
         (
             Edit(
@@ -125,6 +135,7 @@ PLANTS = (
                 "    if longest is None:\n        return OUR_SESSIONS\n",
                 "    return OUR_SESSIONS\n",
             ),
+            Edit("drivers/postgres_sessions.py", "if version >= 17 else", "if version >= 1700 else"),
         ),
     ),
     Plant(

@@ -518,7 +518,7 @@ class Trial:
         if children["forked"] != children["left"]:
             self.harness.append(f"{children['forked'] - children['left']} forked children did not do what they should")
         for receiver in self.receivers:
-            if receiver.process is not None and receiver.process.poll() is not None:
+            if receiver.process is not None and receiver.process.poll() is not None and receiver.ready():
                 self.harness.append(f"receiver {receiver.number} ended by itself: {receiver.process.returncode}")
         return truth
 

@@ -17,7 +17,7 @@ from .errors import (
     RetryLater,
     StoreError,
 )
-from .event import AggregateType, Event, EventType
+from .event import Event
 from .guard import AsyncGuard, Guard
 from .memory import settle_in
 from .outbox import AsyncOutbox, Interceptor, Listeners, Outbox, WriterHook
@@ -30,7 +30,6 @@ from .topics import Backfill, StartFrom
 __version__ = "0.1.0"
 
 __all__ = [
-    "AggregateType",
     "AsyncGuard",
     "AsyncOutbox",
     "Backfill",
@@ -45,7 +44,6 @@ __all__ = [
     "DeadLetter",
     "Delivery",
     "Event",
-    "EventType",
     "ExponentialBackoff",
     "Guard",
     "GuardError",

@@ -10,7 +10,11 @@ import dataclasses
 import json
 import re
 from collections.abc import Mapping
+from datetime import date, time
+from decimal import Decimal
+from enum import Enum
 from typing import Any, Protocol
+from uuid import UUID
 
 from .errors import InvalidEvent
 
@@ -33,7 +37,8 @@ class Codec(Protocol):
 
 
 class JsonCodec:
-    """The standard library's json; also takes pydantic and msgspec models and dataclasses."""
+    """The standard library's json; also takes dataclasses, pydantic and msgspec models, and writes times, decimals,
+    UUIDs and members of enums as text: a model reads them back."""
 
     _encoder = json.JSONEncoder(
         ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=lambda value: _plain(value)
@@ -49,7 +54,7 @@ class JsonCodec:
         except (TypeError, ValueError) as error:
             raise InvalidEvent(
                 f"payload of type {type(value).__name__} cannot be written as JSON: {error}. "
-                "Pass JSON types, a dataclass, a pydantic or msgspec model, or payload_bytes="
+                "Pass JSON types, datetime, Decimal, UUID, a dataclass, a pydantic or msgspec model, or payload_bytes="
             ) from error
 
     def decode(self, data: bytes) -> Any:
@@ -69,11 +74,20 @@ def too_deep(body: bytes) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """What json cannot write itself: models of the three common kinds."""
+    """What json cannot write itself: models of the three common kinds, and values that have one form as text."""
+    match value:
+        case Enum():
+            return value.value
+        case date() | time():  # datetime too
+            return value.isoformat()
+        case Decimal() | UUID():
+            return str(value)
+        case set() | frozenset():
+            return list(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json")
+        return value.model_dump(mode="json", by_alias=True)
     if hasattr(value, "__struct_fields__"):
         import msgspec
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from types import MappingProxyType
-from typing import Any, Final, Protocol, overload, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, TypeVar, Unpack, overload
 
 from .clock import utc_now
 from .codec import BYTES, JSON, JSON_CODEC, Codec, headers_from_text, headers_to_text
@@ -31,56 +31,15 @@ TOPIC_HEADER: Final = "relaybox-topic"  # where an event says its topic in an ou
 CORRELATION_HEADER: Final = "correlation-id"
 
 
-@runtime_checkable
-class Named(Protocol):
-    """An event type or aggregate type: anything with a `name`, such as an Enum member."""
-
-    @property
-    def name(self) -> str: ...
-
-
-class EventType:
-    """A type whose name is only known at run time: `EventType.of("OrderPlaced")`."""
-
-    __slots__ = ("name",)
-    name: str
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    @classmethod
-    def of(cls, name: str) -> EventType:
-        return cls(name)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, EventType) and other.name == self.name
-
-    def __hash__(self) -> int:
-        return hash(self.name)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r})"
-
-
-class AggregateType(EventType):
-    """The same for aggregates; `AggregateType.GLOBAL` stands for events without one."""
-
-    __slots__ = ()
-    GLOBAL: AggregateType
-
-
-AggregateType.GLOBAL = AggregateType(GLOBAL)
-
-
-def name_of(value: str | Named | Enum, field: str) -> str:
+def name_of(value: str | Enum, field: str) -> str:
+    """A string, or the name of a member of an Enum."""
     if value.__class__ is str:
         return value
-    if isinstance(value, str) and not isinstance(value, Enum):
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, str):
         return value
-    name = getattr(value, "name", None)
-    if isinstance(name, str):
-        return name
-    raise InvalidEvent(f"expected {field} to be a string or an object with a name, got {type(value).__name__}")
+    raise InvalidEvent(f"expected {field} to be a string or a member of an Enum, got {type(value).__name__}")
 
 
 def _text(field: str, value: object) -> str:
@@ -149,6 +108,31 @@ _MISSING: Final[Any] = object()
 _EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
 
 
+M = TypeVar("M")
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    T = TypeVarWithDefault("T", default=Any)  # of the payload; a bare Event is an Event[Any]
+else:
+    T = TypeVar("T")
+
+
+class Options(TypedDict, total=False):
+    """What an event may have besides its type and payload; see `Event`."""
+
+    key: str | None
+    aggregate_type: str | Enum
+    id: str | None
+    occurred_at: datetime | None
+    deliver_at: datetime | None
+    tenant: str | None
+    headers: Mapping[str, str] | None
+    content_type: str | None
+    topic: str | None
+    correlation_id: str | None
+    codec: Codec
+
+
 class _Fields:
     """The storage of an event, still writable: reading back millions of rows must not pay for immutability, nor for
     times that nobody asks for, which may be as PostgreSQL sends them (`timestamptz_send`)."""
@@ -187,7 +171,7 @@ class _Fields:
     _topic: str | None
 
 
-class Event(_Fields):
+class Event(_Fields, Generic[T]):
     """One fact to deliver. Equal when the ids are equal; the repr shows no payload.
 
     payload        a JSON value, dataclass or model (encoded now), or bytes (kept as they are)
@@ -214,11 +198,11 @@ class Event(_Fields):
 
     def __init__(
         self,
-        type: str | Named,
-        payload: Any = _MISSING,
+        type: str | Enum,
+        payload: T = _MISSING,
         *,
         key: str | None = None,
-        aggregate_type: str | Named = GLOBAL,
+        aggregate_type: str | Enum = GLOBAL,
         id: str | None = None,
         occurred_at: datetime | None = None,
         deliver_at: datetime | None = None,
@@ -228,11 +212,14 @@ class Event(_Fields):
         payload_json: str | None = None,
         payload_bytes: bytes | bytearray | memoryview | None = None,
         topic: str | None = None,
+        correlation_id: str | None = None,
         codec: Codec = JSON_CODEC,
     ) -> None:
         body, default_type = _body(payload, payload_json, payload_bytes, codec)
         if len(body) > MAX_PAYLOAD:
             raise PayloadTooLarge(len(body), MAX_PAYLOAD)
+        if correlation_id is not None:
+            headers = {**(headers or {}), CORRELATION_HEADER: correlation_id}
         kind = self.__class__
         fields: _Fields = self
         object.__setattr__(self, "__class__", _Fields)
@@ -258,8 +245,10 @@ class Event(_Fields):
             fields.__class__ = kind
 
     @classmethod
-    def of_json(cls, type: str | Named, text: str) -> Event:
-        return cls(type, payload_json=text)
+    def of(cls, model: M, /, **options: Unpack[Options]) -> Event[M]:
+        """An event of a model: its type is the model's class variable `event_type`, or the name of its class."""
+        kind = type(model)
+        return Event(getattr(kind, "event_type", kind.__name__), model, **options)
 
     @classmethod
     def stored(cls, row: Sequence[Any], codec: Codec = JSON_CODEC, topic: str | None = None) -> Event:
@@ -320,21 +309,16 @@ class Event(_Fields):
         return self.headers.get(CORRELATION_HEADER)
 
     @property
-    def message_group(self) -> str | None:
-        """What a topic's events are ordered by: the key, under the name that producers know."""
-        return self.key
-
-    @property
     def headers_text(self) -> str | None:
         return self._headers_text
 
     @property
-    def payload(self) -> Any:
+    def payload(self) -> T:
         """The decoded value of a JSON event, the bytes of any other. Decoded on each call, never kept."""
         if not self.is_json:
-            return self.body
+            return self.body  # type: ignore[return-value]
         try:
-            return self._codec.decode(self.body)
+            return self._codec.decode(self.body)  # type: ignore[no-any-return]
         except (ValueError, RecursionError) as error:
             raise Undecodable(f"the payload of event {self.id} is not {self.content_type}") from error
         except TypeError:
@@ -350,14 +334,6 @@ class Event(_Fields):
     def is_json(self) -> bool:
         kind = self.content_type.partition(";")[0]
         return kind == JSON or kind.endswith("+json")
-
-    @property
-    def aggregate_id(self) -> str | None:
-        return self.key
-
-    @property
-    def event_id(self) -> str:
-        return self.id
 
     @property
     def traceparent(self) -> str | None:

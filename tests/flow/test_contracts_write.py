@@ -31,7 +31,7 @@ BAD = {
     "unknown_type": Event("Nobody", {"n": 1}),
     "unknown_version": happened(1, headers={"event-version": "2"}),
     "null_payload": Event("Happened", None),
-    "undecodable": Event.of_json("Happened", "{"),
+    "undecodable": Event("Happened", payload_json="{"),
     "invalid_payload": Event("Happened", {"n": CANARY}),
     "no_key": Event("Keyed", {}, aggregate_type="Thing"),
     "aggregate_type": Event("Keyed", {}, key="k"),

@@ -29,7 +29,7 @@ def test_send_returns_the_number_and_says_everything(url: str) -> None:
     with Outbox(url) as box, connected(url) as connection:
         orders = box.topics.producer("orders", OrderPlaced)
         first = orders.send(connection, OrderPlaced(7), key="order-7", headers={"a": "b"}, correlation_id="c-1")
-        second = orders.send(connection, OrderPlaced(8), message_group="order-8", type="Placed", tenant="t", id="mine")
+        second = orders.send(connection, OrderPlaced(8), key="order-8", type="Placed", tenant="t", id="mine")
         connection.commit()
     assert (first, second) == (1, 2)
     stored = rows(
@@ -43,7 +43,7 @@ def test_send_returns_the_number_and_says_everything(url: str) -> None:
 def test_an_event_says_what_a_message_has(url: str) -> None:
     with Outbox(url) as box:
         event = box.topics.producer("orders").event({"n": 1}, key="k", correlation_id="c")
-    assert (event.topic, event.correlation_id, event.message_group, event.type) == ("orders", "c", "k", "Message")
+    assert (event.topic, event.correlation_id, event.key, event.type) == ("orders", "c", "k", "Message")
 
 
 async def test_the_async_twin(url: str) -> None:
@@ -66,8 +66,6 @@ def test_another_payload_is_refused(url: str) -> None:
     with Outbox(url) as box, connected(url) as connection:
         with pytest.raises(InvalidEvent, match="takes OrderPlaced, got dict"):
             box.topics.producer("orders", OrderPlaced).send(connection, {"id": 7})  # type: ignore[arg-type]
-        with pytest.raises(InvalidEvent, match="message_group"):
-            box.topics.producer("orders").send(connection, {}, key="a", message_group="b")
         with pytest.raises(InvalidEvent, match="topic"):
             box.topics.producer("x" * 256)
 

@@ -104,7 +104,7 @@ def contract(model: Any) -> Contract:
 def complaint(model: Any, value: Any) -> str:
     """What is said about a payload; checked to have neither the canary nor a cause that might."""
     made = contract(model)
-    event = Event.of_json("Order", value) if isinstance(value, str) else Event("Order", value)
+    event = Event("Order", payload_json=value) if isinstance(value, str) else Event("Order", value)
     with pytest.raises(ContractViolation) as caught:
         made.check(event)
     error = caught.value

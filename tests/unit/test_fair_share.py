@@ -1,4 +1,4 @@
-"""Shards are shared out completely and evenly, whoever counts."""
+"""Shards are shared out completely and evenly, whichever process counts."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ def test_i_count_even_when_the_list_does_not_have_me_yet(shards: int, others: se
 
 
 def test_the_oldest_get_the_odd_ones() -> None:
-    assert [fair_share(16, [30, 10, 20], me) for me in (10, 20, 30)] == [6, 5, 5]
+    assert [fair_share(16, [30, 10, 20], me) for me in (30, 10, 20)] == [6, 5, 5]
     assert fair_share(2, [1, 2, 3], 3) == 0

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, Required, Self, TypedDict, TypeVar, Unpack
 
-from ..codec import JSON
+from ..codec import JSON, JSON_CODEC
 from ..errors import ConfigError, ContractViolation, InvalidEvent
-from ..event import GLOBAL, Event, Named, name_of
+from ..event import GLOBAL, Event, name_of
 from . import export, toml_file
 from .contract import VERSION_HEADER, Contract, version_of
-from .encoding import MODEL_CODEC
 from .models import model_of
 
 T = TypeVar("T", bound=type)
@@ -23,7 +23,7 @@ F = TypeVar("F", bound=Upcaster)
 class ContractOptions(TypedDict, total=False):
     to: Required[str]
     version: int
-    aggregate_type: str | Named
+    aggregate_type: str | Enum
     content_type: str
     key_required: bool
     check_payload: bool
@@ -63,11 +63,11 @@ class Contracts:
 
     def add(
         self,
-        type: str | Named,
+        type: str | Enum,
         *,
         to: str,
         version: int = 1,
-        aggregate_type: str | Named = GLOBAL,
+        aggregate_type: str | Enum = GLOBAL,
         payload: Any = None,
         content_type: str = JSON,
         key_required: bool = True,
@@ -100,7 +100,7 @@ class Contracts:
         self._newest[contract.type] = versions[max(versions)]
         return contract
 
-    def event(self, type: str | Named, **options: Unpack[ContractOptions]) -> Callable[[T], T]:
+    def event(self, type: str | Enum, **options: Unpack[ContractOptions]) -> Callable[[T], T]:
         """Decorates a payload model: `add` with it."""
 
         def decorate(model: T) -> T:
@@ -109,7 +109,7 @@ class Contracts:
 
         return decorate
 
-    def upcast(self, type: str | Named, *, from_version: int) -> Callable[[F], F]:
+    def upcast(self, type: str | Enum, *, from_version: int) -> Callable[[F], F]:
         """Decorates a function from the payload of this version to that of the next: models, or JSON values."""
         name = name_of(type, "event type")
 
@@ -139,7 +139,7 @@ class Contracts:
 
     # -- look up and check ----------------------------------------------------------------------------
 
-    def get(self, type: str | Named, version: int | None = None) -> Contract:
+    def get(self, type: str | Enum, version: int | None = None) -> Contract:
         """The contract of a type; the newest without a version."""
         name = name_of(type, "event type")
         if name not in self._types:
@@ -192,7 +192,7 @@ class Contracts:
 
     def make(
         self,
-        type: str | Named,
+        type: str | Enum,
         payload: Any,
         *,
         version: int | None = None,
@@ -274,7 +274,7 @@ def _event(contract: Contract, payload: Any, headers: Mapping[str, str], **optio
         aggregate_type=contract.aggregate_type,
         content_type=contract.content_type,
         headers={**headers, VERSION_HEADER: str(contract.version)},
-        codec=MODEL_CODEC,
+        codec=JSON_CODEC,
         **options,
     )
 

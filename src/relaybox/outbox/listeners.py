@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
+from enum import Enum
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from ..engine.threads import is_async
 from ..errors import ConfigError
-from ..event import GLOBAL, Named, name_of
+from ..event import GLOBAL, name_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,7 +42,7 @@ class Listeners:
     def __init__(self) -> None:
         self._all: dict[tuple[str, str], Listener] = {}  # by aggregate type and event type
 
-    def on(self, event_type: str | Named, *, aggregate_type: str | Named = GLOBAL) -> Callable[[F], F]:
+    def on(self, event_type: str | Enum, *, aggregate_type: str | Enum = GLOBAL) -> Callable[[F], F]:
         def decorate(function: F) -> F:
             self.register(event_type, function, aggregate_type=aggregate_type)
             return function
@@ -50,10 +51,10 @@ class Listeners:
 
     def register(
         self,
-        event_type: str | Named,
+        event_type: str | Enum,
         function: Callable[..., Awaitable[Any] | Any],
         *,
-        aggregate_type: str | Named = GLOBAL,
+        aggregate_type: str | Enum = GLOBAL,
     ) -> None:
         if not callable(function):
             raise ConfigError(f"expected a listener to be callable, got {type(function).__name__}")

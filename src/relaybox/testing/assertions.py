@@ -11,12 +11,13 @@ keys; payloads only with `show_payloads=True`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from enum import Enum
 from typing import Any, NamedTuple, Protocol, TypedDict, Unpack, cast
 
 from ..drivers import wrap
 from ..drivers.spi import AsyncConnection, Connection
 from ..errors import ConfigError
-from ..event import Event, Named, name_of
+from ..event import Event, name_of
 from ..op import Op, Query, arun, run
 from ..outbox import AsyncOutbox, Outbox
 from ..store import OutboxStore, Tables, open_store
@@ -41,14 +42,14 @@ class Filters(TypedDict, total=False):
     schema: str | None
 
 
-def published(source: Any, event_type: str | Named | None = None, /, **filters: Unpack[Filters]) -> list[Event]:
+def published(source: Any, event_type: str | Enum | None = None, /, **filters: Unpack[Filters]) -> list[Event]:
     """The stored events that match, oldest first."""
     wanted = _Wanted.of(event_type, filters)
     return [event for event in _read(source, filters) if wanted.matches(event)]
 
 
 async def published_async(
-    source: Any, event_type: str | Named | None = None, /, **filters: Unpack[Filters]
+    source: Any, event_type: str | Enum | None = None, /, **filters: Unpack[Filters]
 ) -> list[Event]:
     wanted = _Wanted.of(event_type, filters)
     return [event for event in await _aread(source, filters) if wanted.matches(event)]
@@ -56,7 +57,7 @@ async def published_async(
 
 def assert_published(
     source: Any,
-    event_type: str | Named,
+    event_type: str | Enum,
     /,
     *,
     count: int | None = None,
@@ -70,7 +71,7 @@ def assert_published(
 
 async def assert_published_async(
     source: Any,
-    event_type: str | Named,
+    event_type: str | Enum,
     /,
     *,
     count: int | None = None,
@@ -86,7 +87,7 @@ class _Wanted(NamedTuple):
     filters: Filters
 
     @classmethod
-    def of(cls, event_type: str | Named | None, filters: Filters) -> _Wanted:
+    def of(cls, event_type: str | Enum | None, filters: Filters) -> _Wanted:
         unknown = set(filters) - set(Filters.__annotations__)
         if unknown:
             raise TypeError(f"unknown filter {sorted(unknown)[0]!r}; there are {', '.join(Filters.__annotations__)}")

@@ -11,11 +11,12 @@ that inserts it, so it is never older than the subscriptions that are committed.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from enum import Enum
 from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
 from ..codec import Codec
 from ..errors import ConfigError, InvalidEvent
-from ..event import CORRELATION_HEADER, Event, Named, check_topic
+from ..event import Event, check_topic
 from ..ids import new_id, shard_of
 
 P = TypeVar("P")
@@ -26,10 +27,9 @@ AsyncWrite = Callable[[Any, Sequence[Event]], Awaitable[tuple[list[str], Sequenc
 
 class SendOptions(TypedDict, total=False):
     key: str | None  # what is ordered: events of one key are delivered one after the other
-    message_group: str | None  # another name for it
     headers: Mapping[str, str] | None
     correlation_id: str | None
-    type: str | Named | None  # None: the payload's class
+    type: str | Enum | None  # None: the payload's class
     tenant: str | None
     id: str | None
 
@@ -56,19 +56,14 @@ class _Producer(Generic[P]):
             raise InvalidEvent(
                 f"topic {self.topic!r} takes {self._payload_type.__qualname__}, got {type(payload).__qualname__}"
             )
-        headers = dict(options.get("headers") or {})
-        if (correlation := options.get("correlation_id")) is not None:
-            headers[CORRELATION_HEADER] = correlation
-        key, group = options.get("key"), options.get("message_group")
-        if key is not None and group is not None and key != group:
-            raise InvalidEvent(f"key and message_group are the same thing, got {key!r} and {group!r}")
-        key = group if key is None else key
+        key = options.get("key")
         event_id = options.get("id") or new_id()
         return Event(
             options.get("type") or _type_of(payload),
             payload,
             key=key,
-            headers=headers,
+            headers=options.get("headers"),
+            correlation_id=options.get("correlation_id"),
             tenant=options.get("tenant"),
             id=event_id,
             topic=self._topics[shard_of(key or event_id, len(self._topics))],
