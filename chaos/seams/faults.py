@@ -50,6 +50,7 @@ class Fault:
     calm: float = 30.0  # seconds until an inbox must have handled everything
     silent: bool = False  # a synchronous call may hang for as long as the kernel waits
     in_hand: float = 0.15  # seconds a handler takes meanwhile, so that there is work to interrupt
+    held: float = 0.0  # seconds for which handlers are kept busy: so old may be what is interrupted
 
 
 # -- the database is away -------------------------------------------------------------------------------------
@@ -245,6 +246,7 @@ FAULTS = {
             "pool exhausted",
             "every handler holds a transaction beyond the lease",
             hog,
+            held=LEASE * 1.5,
             seconds=LEASE * 1.5,
             duplicates=False,
             unfit=_has_handlers,

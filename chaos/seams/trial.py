@@ -26,7 +26,7 @@ from relaybox.testing.servers import PostgresStandby, TcpGate
 from relaybox.testing.servers.postgres import connect as connect_admin
 
 from . import faults, life
-from .checker import Message, Report, Window, judge, missing, tally
+from .checker import SECOND, Message, Report, Window, judge, missing, tally
 from .notes import Note, Notes, Reader
 from .nursery import Child
 from .products import GROUP, INBOX, PRODUCTS, SQLITE, TIMES, Product, connect, execute, known, prepare
@@ -38,7 +38,7 @@ WARM, AFTERWARDS = 60, 40  # messages before and after
 CALM = 30.0
 READY = 40.0
 STOP = 15.0
-RESTARTS = 5
+RESTARTS = 40
 STREAM = "out"
 
 
@@ -121,6 +121,7 @@ class Process:
         """A process that cannot start, say because the database is away, is started again, as anybody does."""
         if self.process is not None and self.process.poll() is not None and not self.ready() and not self.stopped:
             self.restarts += 1
+            time.sleep(0.2)
             if self.restarts > RESTARTS:
                 raise RuntimeError(f"receiver {self.number} ended at its start; see {self.log_path}")
             self.start()
@@ -485,6 +486,7 @@ class Trial:
         except Exception as error:
             self.log(f"life: {type(error).__name__}: {error}")
             self.harness.append(f"{self.life.name}: {type(error).__name__}: {error}"[:500])
+        begin -= int((self.fault.held if self.fault else 0.0) * SECOND)
         self.windows.append(
             Window(
                 self.life.name,

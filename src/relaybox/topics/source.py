@@ -187,6 +187,7 @@ class TopicSource:
     # -- settle -------------------------------------------------------------------------------------
 
     async def settle(self, finished: Sequence[Taken], returned: Sequence[Taken]) -> int:
+        await self._refresh()  # also if nothing is claimed meanwhile: where marks were may be nothing any more
         marked = self._topic.topic.tracking in ("bitmap", "acks")
         settlement = RangeSettlement(
             finished=[(taken.title, _numbers(taken) if marked else ()) for taken in finished if not taken.parked],
