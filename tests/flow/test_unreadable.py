@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import sqlite3
+import threading
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ from relaybox.cli.dead import content
 from relaybox.codec import MAX_DEPTH
 from relaybox.errors import Undecodable
 from relaybox.facts import Died
+from relaybox.inbox import Inbox
 
 from .conftest import make_database
 from .kit import Probe
@@ -163,3 +167,27 @@ def test_a_caller_who_reads_such_a_row_learns_its_column_only(tmp_path: Path) ->
             tx.connection.execute(f"UPDATE outbox_event SET headers = CAST(x'FF' || '{SECRET}' AS text)")
         waiting = box._db.run(box.store.waiting(10, None))
     assert [Event.stored(row).unreadable for row in waiting] == ["its column 'headers' is not UTF-8 text"]
+
+
+@pytest.mark.parametrize("column", ["headers", "event_type"])
+def test_one_message_that_cannot_be_read_is_a_dead_letter_and_the_others_take_effect(
+    column: str, tmp_path: Path
+) -> None:
+    url, seen = make_database("sqlite", tmp_path), list[int]()
+    with Inbox(url) as inbox:
+        inbox.migrate()
+        inbox.accept_all(None, [Event("Step", n, headers={"n": str(n)}) for n in (1, 2, 3)])
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
+            connection.execute(f"UPDATE inbox SET {column} = CAST(x'FF' AS text) WHERE seq = 1")
+            connection.commit()
+        over = threading.Event()
+
+        def handle(event: Event, connection: object) -> None:
+            seen.append(event.payload)
+            if len(seen) == 2:
+                over.set()
+
+        with inbox.processor(handle, settings=quick()):
+            assert over.wait(20)
+        assert sorted(seen) == [2, 3]
+        assert inbox.status().dead == 1

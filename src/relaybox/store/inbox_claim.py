@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from ..errors import ConfigError
+from ..errors import ConfigError, UnreadableRow
 from ..event import Event
 from ..ids import key_hash, shard_of
 from ..op import Op, Statement
@@ -217,7 +217,11 @@ class InboxClaims(InboxJournal):
             lease=claim.lease.total_seconds(),
             now=self.to_time(now),
         )
-        result = yield self.sql["inbox.claim.read"].bind(seqs=self.numbers(seqs), token=claim.token)
+        asked = {"seqs": self.numbers(seqs), "token": claim.token}
+        try:
+            result = yield self.sql["inbox.claim.read"].bind(**asked)
+        except UnreadableRow:
+            result = yield self.sql["inbox.claim.read_raw"].bind(**asked)
         found = {row[0]: row for row in result.rows}
         return self.arrived([found[seq] for seq in seqs if seq in found])
 

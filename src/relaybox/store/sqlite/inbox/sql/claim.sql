@@ -30,6 +30,16 @@ SELECT p.seq, m.event_id, m.event_type, m.aggregate_type, m.aggregate_id, m.tena
 FROM json_each(:seqs) s CROSS JOIN {pending} p ON p.seq = s.value AND p.token = :token
 LEFT JOIN {message} m ON m.seq = p.seq
 
+-- name: inbox.claim.read_raw -> rows
+-- The same where one of the rows cannot be read as text.
+SELECT p.seq, CAST(m.event_id AS blob), CAST(m.event_type AS blob), CAST(m.aggregate_type AS blob),
+       CAST(m.aggregate_id AS blob), CAST(m.tenant_id AS blob), CAST(m.content_type AS blob), CAST(m.payload AS blob),
+       CAST(m.headers AS blob), CASE WHEN typeof(m.occurred_at) = 'text' THEN x'' ELSE m.occurred_at END, NULL,
+       CASE WHEN typeof(m.received_at) = 'text' THEN x'' ELSE m.received_at END, p.attempts, p.key_hash, p.position,
+       p.replayed, p.strikes
+FROM json_each(:seqs) s CROSS JOIN {pending} p ON p.seq = s.value AND p.token = :token
+LEFT JOIN {message} m ON m.seq = p.seq
+
 -- name: inbox.claim.ours -> rows
 SELECT seq FROM {held}
 
