@@ -125,17 +125,16 @@ PLANTS = (
         ),
     ),
     Plant(
-        "locks",
-        "what a stranded session of ours has locked stays locked for a minute",
-        "black hole × push group, ordered",
+        "moved",
+        "a group whose room is full does not learn that its topic was moved",
+        "fork × move × push group, acks",
         ("lost",),
         (
             Edit(
-                "drivers/postgres_sessions.py",
-                "    if longest is None:\n        return OUR_SESSIONS\n",
-                "    return OUR_SESSIONS\n",
+                "topics/source.py",
+                "        await self._refresh()  # also if nothing is claimed meanwhile",
+                "        # also if nothing is claimed meanwhile",
             ),
-            Edit("drivers/postgres_sessions.py", "if version >= 17 else", "if version >= 1700 else"),
         ),
     ),
     Plant(
