@@ -1,4 +1,4 @@
-"""A consumer in a process of its own:  python -m idempotency.child HOW KIND URL [FILE LEASE]
+"""A consumer in a process of its own:  python -m guard.child HOW KIND URL [FILE LEASE]
 
 It says `inside` when its effect has happened and before it is marked, then waits for a line on its standard input.
 

@@ -142,10 +142,10 @@ async def until(condition: Callable[[], Any], what: str) -> Any:
 
 @contextmanager
 def child(*args: str) -> Iterator[subprocess.Popen[str]]:
-    """`python -m idempotency.child …`, ended by the test or by us."""
+    """`python -m guard.child …`, ended by the test or by us."""
     tests = Path(__file__).parents[1]
     process = subprocess.Popen(
-        [sys.executable, "-m", "idempotency.child", *args],
+        [sys.executable, "-m", "guard.child", *args],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tests.parent / "src"), str(tests)])},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
