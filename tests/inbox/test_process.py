@@ -170,7 +170,7 @@ async def test_handlers_that_hang_for_ever_do_not_stop_the_inbox(
             where_it_hangs()
         say(handle, text_of(event))
 
-    settings = replace(QUICK, handler_timeout=timedelta(milliseconds=200), worker_count=2, max_attempts=1)
+    settings = replace(QUICK, handler_timeout=timedelta(seconds=1), worker_count=2, max_attempts=1)
     with Inbox(url) as inbox:
         inbox.accept_all(None, [arrived(n) for n in range(12)])
         with inbox.processor(handler, settings=settings, observers=[probe]) as processor:
