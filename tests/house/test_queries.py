@@ -29,7 +29,6 @@ EXCUSED: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
             "inbox.journal.marked",
             "inbox.journal.pick",
             "inbox.journal.remove",
-            "outbox.claim.estranged",
             "outbox.claim.pick",
             "outbox.claim.read",
             "outbox.claim.shards",

@@ -543,29 +543,3 @@ async def _until_row(here: Process, text: str, condition: Callable[[tuple[Any, .
     async with asyncio.timeout(20):
         while not condition(await here.row(text)):
             await asyncio.sleep(0.02)
-
-
-async def test_a_pause_elsewhere_soon_after_a_resume_here_is_heard() -> None:
-    """No heartbeat came between the two: the last one had said that the group is paused."""
-    at_it, go_on = asyncio.Event(), asyncio.Event()
-
-    async def slow(event: Event) -> None:
-        at_it.set()
-        await go_on.wait()
-
-    async with process() as here, here.group() as group, asyncio.timeout(20):
-        group.add_consumer("a", slow)
-        await group.start(EARLIEST)
-        await group.pause()
-        delivering: Any = group._delivering
-        await until(lambda: delivering._membership.state == "paused")
-        beats = here.box.topics._home.heartbeats
-        beats.held = True
-        await group.resume()
-        await here.write(1)
-        await at_it.wait()
-        await here.box.topics.groups.pause("orders", group.name)
-        beats.held = False
-        with pytest.raises(GroupError, match="is paused"):
-            await group.until_idle()
-        go_on.set()

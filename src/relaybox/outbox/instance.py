@@ -38,7 +38,7 @@ class InstanceService:
 
     def __post_init__(self) -> None:
         self._source.freed = self._freed
-        self._source.known = lambda: {delivery.token for delivery in self._in_flight()}
+        self._source.here = self._in_flight
         self._name = self._settings.owner or default_name()
         self._alone = self._role == "single"  # until it has looked: whatever is claimed here is a former run's
         self.presence = self._source.pulse = Presence(

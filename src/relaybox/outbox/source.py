@@ -26,6 +26,7 @@ from ..store.spi import (
     Held,
     KeyChoice,
     KeyLease,
+    Known,
     OutboxStore,
     Retry,
     Settlement,
@@ -63,7 +64,7 @@ class OutboxSource:
         self._most = REMEMBERED
         # But not one of which something left undone: a fail-over may forget that, and it would be settled as well.
         self._undone: set[int] = set()
-        self.known: Callable[[], Collection[int]] = tuple  # tokens of what is here; set by the instance service
+        self.here: Callable[[], Iterable[Delivery]] = tuple  # set by the instance service
         self._claim_tx = self._tx
         self._codec: Codec = getattr(store, "codec", JSON_CODEC)  # not every store keeps one
         self._failures = self._compared = 0  # of statements: after one the database may be another's, and know less
@@ -124,8 +125,8 @@ class OutboxSource:
 
     def _remember(self, claim: Claim, rows: Sequence[Claimed]) -> None:
         if len(self._left) > self._most:  # those that others took over would stay for ever
-            known = self.known()
-            self._left = {token: left for token, left in self._left.items() if token in known}
+            here = {delivery.token for delivery in self.here()}
+            self._left = {token: left for token, left in self._left.items() if token in here}
             self._undone &= self._left.keys()
             self._most = REMEMBERED + 2 * len(self._left)
         if rows and self._store.capabilities.whole_claims:
@@ -217,14 +218,17 @@ class OrderedSource(OutboxSource):
         limit, now = min(limit, self._settings.shard_rows), self._clock.database_now()
         full = frozenset(map(key_hash, past))
         leaving, shards = frozenset(self.leaving), self._settings.shards
-        return self._store.claim_ordered(claim, limit, shards, now, self._turn, full, leaving, self._titles())
+        return self._store.claim_ordered(claim, limit, shards, now, self._turn, full, leaving, self._known())
 
-    def _titles(self) -> Collection[int] | None:
+    def _known(self) -> Known | None:
         """What the database should know as claimed by us. After a fail-over that forgot a settle it has more: what was
         to be tried again, or was given back, must come before what follows it."""
+        left, undone = self._left, self._undone
         if self._store.capabilities.whole_claims:
-            return list(self._left)
-        return self.known() if self._failures != self._compared else None
+            return Known(left.keys() - undone, [seq for token in undone for seq in left.get(token, ())])
+        if self._failures != self._compared:
+            return Known((), [delivery.seq for delivery in self.here()])
+        return None
 
     async def claim(self, limit: int, past: Collection[str] = ()) -> list[Delivery]:
         async with self.claiming:

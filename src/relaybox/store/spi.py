@@ -69,6 +69,13 @@ class Claimed(NamedTuple):
     key_hash: int | None = None
 
 
+class Known(NamedTuple):
+    """What a process has claimed: claims of which nothing has left undone, by token, and of the others each event."""
+
+    tokens: Collection[int]
+    seqs: Collection[int]
+
+
 class Held(NamedTuple):
     """A claim on one row: what every later write must present."""
 
@@ -235,10 +242,10 @@ class OutboxStore(Protocol):
         turn: Turn | None = None,
         full: Collection[int] = (),
         leaving: Collection[int] = (),
-        known: Collection[int] | None = None,
+        known: Known | None = None,
     ) -> Op[list[Claimed]]:
-        """Nothing of the keys whose hashes are in `full`, nor of the shards that are `leaving`. `known`: the tokens of
-        the owner's claims. What it has under others is given back first."""
+        """Nothing of the keys whose hashes are in `full`, nor of the shards that are `leaving`. `known`: what the owner
+        knows that it has. What else the database has in its name is given back first."""
         ...
 
     def claim_keys(

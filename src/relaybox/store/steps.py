@@ -18,7 +18,7 @@ from ..event import Event
 from ..ids import key_hash
 from ..op import Op, Result
 from .keys import START, WaitingKey, Walk, spread
-from .spi import Claim, Claimed, Death, Held, KeyLease, Purge, Retry, Settlement, Turn
+from .spi import Claim, Claimed, Death, Held, KeyLease, Known, Purge, Retry, Settlement, Turn
 from .sql_store import SqlOutboxStore, cut, lane_key
 
 # One statement carries at most this much; servers limit a packet (16 MB by default on MariaDB).
@@ -189,7 +189,7 @@ class SteppedOutboxStore(SqlOutboxStore):
         turn: Turn | None = None,
         full: Collection[int] = (),
         leaving: Collection[int] = (),
-        known: Collection[int] | None = None,
+        known: Known | None = None,
     ) -> Op[list[Claimed]]:
         if limit < 1:
             return []
@@ -198,7 +198,8 @@ class SteppedOutboxStore(SqlOutboxStore):
         if not owned.rows:
             return []
         if known is not None:
-            yield self.sql["outbox.claim.estranged"].bind(owner=claim.owner, known=self.numbers(list(known)), now=at)
+            tokens, seqs = (self.numbers(list(numbers)) for numbers in known)
+            yield self.sql["outbox.claim.estranged"].bind(owner=claim.owner, tokens=tokens, seqs=seqs, now=at)
         mine = [row[0] for row in owned.rows if row[0] not in leaving]
         if not mine:
             return []

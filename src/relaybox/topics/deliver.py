@@ -96,7 +96,7 @@ class _Delivery:
     def turned(self, row: GroupRow) -> None:
         """By this process: nobody has to ask how the group is. The next beat tells what has changed since."""
         self.row = row
-        self._membership.state = row.state
+        self._membership.turned(row.state)
         self.told(row.state)
 
     def _say(self) -> None:

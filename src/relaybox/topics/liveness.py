@@ -62,6 +62,7 @@ class Membership:
 
     def __post_init__(self) -> None:
         self.state: GroupState = self.group.state
+        self._turns = 0  # by this process
         self._counts = [0, 0, 0, 0.0]
 
     @property
@@ -85,11 +86,21 @@ class Membership:
         processed, failed, filtered, busy = self._counts
         return Beat(self.member, int(processed), int(failed), int(filtered), int(busy * 1000))
 
-    def answered(self, beat: Beat, state: GroupState, alive_until: float) -> None:
+    @property
+    def turns(self) -> int:
+        return self._turns
+
+    def turned(self, state: GroupState) -> None:
+        """By this process, which knows it. A beat that was sent before may have heard of the state before."""
+        self.state = state
+        self._turns += 1
+
+    def answered(self, beat: Beat, state: GroupState, alive_until: float, turns: int) -> None:
         _, processed, failed, filtered, busy_ms = beat
         self.count(processed=-processed, failed=-failed, filtered=-filtered, busy=-busy_ms / 1000)
         self.alive_until = alive_until
-        self.tell(state)
+        if turns == self._turns:
+            self.tell(state)
 
     def tell(self, state: GroupState) -> None:
         if state != self.state:
@@ -165,7 +176,8 @@ class Heartbeats:
 
     async def beat(self) -> None:
         """Speak for everybody who is alive, and hear how their groups are."""
-        beats = [entry.beat() for _, entry in sorted(self._members.items()) if entry.alive()]
+        members = [entry for _, entry in sorted(self._members.items()) if entry.alive()]
+        beats, turns = [entry.beat() for entry in members], {entry.member: entry.turns for entry in members}
         if not beats:
             return
         started = self.clock.monotonic()
@@ -178,7 +190,7 @@ class Heartbeats:
                 continue  # left meanwhile
             state = states.get(beat.member)
             if state is not None:
-                membership.answered(beat, state, until)
+                membership.answered(beat, state, until, turns[beat.member])
             if state in (None, "dead", "cancelled"):
                 moved.append((membership, state))
         for membership, state in moved:  # after all were answered: none waits for another's topic

@@ -20,14 +20,13 @@ from ...event import GLOBAL, Event
 from ...ids import key_hash, new_token
 from ...op import Copy, Op, Result, Statement
 from ..keys import KeyedOutboxStore, WaitingKey, Walk, spread
-from ..spi import Capabilities, Claim, Claimed, Death, Held, KeyChoice, KeyLease, Retry, Settlement, Turn
+from ..spi import Capabilities, Claim, Claimed, Death, Held, KeyChoice, KeyLease, Known, Retry, Settlement, Turn
 from ..sql_store import lane_key
 
 # Below this a single statement with arrays is faster than two COPYs and the numbers for them.
 COPY_FROM = 200
 BATCH = 500  # events per waiting batch
 SPREAD = 2.0  # seconds over which the events of an expired claim come back
-NOTHING_STRANGE: Mapping[str, Any] = {"owner": None, "known": None}
 
 COLUMN_TYPES = {
     "seq": "int8",
@@ -186,15 +185,21 @@ class PostgresStore(KeyedOutboxStore):
         turn: Turn | None = None,
         full: Collection[int] = (),
         leaving: Collection[int] = (),
-        known: Collection[int] | None = None,
+        known: Known | None = None,
     ) -> Op[list[Claimed]]:
-        """Batches and expired claims become single rows first, and without jitter: order decides here."""
+        """Batches, expired claims and what the owner does not know of become single rows first, and without jitter:
+        order decides here."""
         turn = turn or Turn()
-        strange = {"owner": claim.owner, "known": None if known is None else list(known)}
-        values = {**self._claim(claim, limit, now), **strange, "shards": shards, "leaving": list(leaving)}
+        tokens, seqs = (None, None) if known is None else (list(known.tokens), list(known.seqs))
+        known_to_it = {"owner": claim.owner, "known": tokens, "kept": seqs}
+        values = {**self._claim(claim, limit, now), **known_to_it, "shards": shards, "leaving": list(leaving)}
         claimed = yield from self._shard_rows(claim, values, turn, full)
-        if not claimed and (yield from self._expire((), now, ordered=True, strange=strange)):
-            claimed = yield from self._shard_rows(claim, values, turn, full)
+        if not claimed:
+            freed = yield from self._expire((), now, ordered=True)
+            if known is not None:
+                freed += (yield self.sql["outbox.claim.estranged"].bind(**known_to_it, now=now)).count
+            if freed:
+                claimed = yield from self._shard_rows(claim, values, turn, full)
         return claimed
 
     def _shard_rows(
@@ -261,7 +266,6 @@ class PostgresStore(KeyedOutboxStore):
         *,
         ordered: bool = False,
         orphans: bool = False,
-        strange: Mapping[str, Any] = NOTHING_STRANGE,
     ) -> Op[int]:
         result = yield self.sql["outbox.claim.expired"].bind(
             owners=list(owners),
@@ -269,7 +273,6 @@ class PostgresStore(KeyedOutboxStore):
             waiting=ordered,
             orphans=orphans,
             spread=0.0 if ordered or now is not None else SPREAD,
-            **strange,
         )
         return result.count
 

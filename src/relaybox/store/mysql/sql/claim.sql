@@ -63,7 +63,8 @@ WHERE token IS NOT NULL AND JSON_CONTAINS(:tokens, CAST(token AS char))
 -- What this owner has and does not know of: a fail-over forgot that it was settled. One table only, as in
 -- outbox.instance.free.
 UPDATE {pending} SET due = {clock}, token = NULL, owner = NULL, claimed_at = NULL
-WHERE owner = :owner AND NOT JSON_CONTAINS(:known, CAST(token AS char))
+WHERE owner = :owner AND NOT JSON_CONTAINS(:tokens, CAST(token AS char))
+  AND NOT JSON_CONTAINS(:seqs, CAST(seq AS char))
 
 -- name: outbox.claim.oldest -> rows
 -- Seconds since the oldest event became due that is not settled: it waits, or somebody has claimed it; NULL when there

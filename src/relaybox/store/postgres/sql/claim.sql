@@ -53,7 +53,7 @@ SELECT cardinality(items), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
 -- due: a row that was given back is due later than its successors and must still go before them. So is one that was
 -- written before the clock was set back: what waits for no time (`since`) is not compared with the clock. While a batch
 -- waits or a claim has expired, nothing is claimed: it may hold earlier events of the same keys and must become
--- single rows first (outbox.claim.expired). So must a claim that its owner does not know of. Nor while somebody has leased keys (another strategy), or keys are
+-- single rows first (outbox.claim.expired), and so must what its owner does not know of (outbox.claim.estranged). Nor while somebody has leased keys (another strategy), or keys are
 -- held: the last row says so in its second column, and outbox.keys.turn claims then. FOR SHARE on the shard rows makes a
 -- take-over wait for this claim, so it will see and free it; the rows themselves need no lock, they are deleted at once.
 WITH clock AS MATERIALIZED (
@@ -68,7 +68,8 @@ picked AS MATERIALIZED (
     AND NOT EXISTS (SELECT 1 FROM {hold})
     AND NOT EXISTS (SELECT 1 FROM {lease})
     AND NOT EXISTS (SELECT 1 FROM {claim} WHERE until <= (SELECT now FROM clock) OR owner IS NULL
-                    OR (owner = :owner AND token <> ALL(:known::bigint[])))
+                    OR (owner = :owner AND token <> ALL(:known::bigint[])
+                        AND EXISTS (SELECT 1 FROM unnest(items) AS item WHERE item / 65536 <> ALL(:kept::bigint[]))))
   ORDER BY p.seq
   LIMIT :limit),
 gone AS (
@@ -130,7 +131,6 @@ FROM gone, unnest(gone.items) AS item JOIN {event} e ON e.seq = item / 65536
 
 -- name: outbox.claim.expired -> count
 -- Claims whose lease ended or whose owner is gone (with :orphans also one that claimed after it was declared dead), those
--- of :owner that are not :known to it (a fail-over forgot that they were settled),
 -- and with :waiting batches nobody claimed yet, become single rows. One remover each (SKIP LOCKED), and with the
 -- claim goes the token, so a zombie can settle nothing. :spread seconds of jitter keep what was claimed before
 -- apart from its neighbours: should one of them kill its worker, the others get away. Not where delivery is ordered
@@ -141,7 +141,6 @@ WITH gone AS (
     WHERE (until <= (SELECT coalesce(:now, clock_timestamp())) AND owner IS NOT NULL)
        OR (owner IS NULL AND :waiting)
        OR owner = ANY(:owners::integer[])
-       OR (owner = :owner AND token <> ALL(:known::bigint[]))
        OR (:orphans AND owner IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {instance} i WHERE i.id = owner))
     FOR UPDATE SKIP LOCKED)
   RETURNING items, coalesce(since, claimed_at, until) AS since)
@@ -153,6 +152,26 @@ SELECT e.seq,
                                       THEN random() * :spread::float8 ELSE 0 END),
        {hash}(coalesce(e.aggregate_id, e.event_id)), item % 65536, gone.since
 FROM gone, unnest(gone.items) AS item JOIN {event} e ON e.seq = item / 65536
+
+-- name: outbox.claim.estranged -> count
+-- What is claimed for :owner though it does not know of it becomes single rows: a fail-over forgot that it was to be
+-- tried again, or was given back. Of the claims that are not :known as a whole it knows what is :kept.
+WITH strange AS MATERIALIZED (
+  SELECT token, items, coalesce(since, claimed_at, until) AS since FROM {claim}
+  WHERE owner = :owner AND token <> ALL(:known::bigint[])
+    AND EXISTS (SELECT 1 FROM unnest(items) AS item WHERE item / 65536 <> ALL(:kept::bigint[]))
+  FOR UPDATE SKIP LOCKED),
+part AS (
+  UPDATE {claim} c SET items = ARRAY(SELECT item FROM unnest(c.items) AS item WHERE item / 65536 = ANY(:kept::bigint[]))
+  FROM strange s
+  WHERE c.token = s.token AND EXISTS (SELECT 1 FROM unnest(s.items) AS item WHERE item / 65536 = ANY(:kept::bigint[]))
+  RETURNING c.token),
+gone AS (
+  DELETE FROM {claim} WHERE token IN (SELECT token FROM strange) AND token NOT IN (SELECT token FROM part))
+INSERT INTO {pending} (seq, due, key_hash, attempts, since)
+SELECT e.seq, coalesce(:now, clock_timestamp()), {hash}(coalesce(e.aggregate_id, e.event_id)), item % 65536, s.since
+FROM strange s, unnest(s.items) AS item JOIN {event} e ON e.seq = item / 65536
+WHERE item / 65536 <> ALL(:kept::bigint[])
 
 -- name: outbox.claim.oldest -> rows
 -- Seconds since the oldest event became due that is not settled: it waits, or somebody has claimed it. NULL: there is

@@ -114,7 +114,8 @@ picked AS MATERIALIZED (
   WHERE w.key_hash <> ALL(:full::bigint[])
     AND (w.key_hash >> 32) % :shards = ANY(ARRAY(SELECT shard FROM mine))
     AND NOT EXISTS (SELECT 1 FROM {claim} WHERE until <= (SELECT now FROM clock) OR owner IS NULL
-                    OR (owner = :owner AND token <> ALL(:known::bigint[])))
+                    OR (owner = :owner AND token <> ALL(:known::bigint[])
+                        AND EXISTS (SELECT 1 FROM unnest(items) AS item WHERE item / 65536 <> ALL(:kept::bigint[]))))
     AND NOT EXISTS (SELECT 1 FROM {lease})
   LIMIT :limit),
 gone AS (

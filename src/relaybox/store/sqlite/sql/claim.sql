@@ -59,7 +59,8 @@ WHERE token IN (SELECT value FROM json_each(:tokens))
 -- name: outbox.claim.estranged -> count
 -- What this owner has and does not know of: a crash may have forgotten that it was settled.
 UPDATE {pending} SET due = {clock}, token = NULL, owner = NULL, claimed_at = NULL
-WHERE owner = :owner AND token NOT IN (SELECT value FROM json_each(:known))
+WHERE owner = :owner AND token NOT IN (SELECT value FROM json_each(:tokens))
+  AND seq NOT IN (SELECT value FROM json_each(:seqs))
 
 -- name: outbox.claim.oldest -> rows
 -- Seconds since the oldest event became due that is not settled: it waits, or somebody has claimed it; NULL when there

@@ -1,0 +1,72 @@
+"""A push group's state as its process hears of it: by its own deeds, and by heartbeats."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from relaybox import Event
+from relaybox.errors import GroupError
+
+from .liveness_kit import until
+from .test_group import EARLIEST, process
+
+
+async def test_a_heartbeat_from_before_a_resume_does_not_undo_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It heard that the group is paused, and its answer came when the group was resumed."""
+    handled = asyncio.Event()
+
+    async def handle(event: Event) -> None:
+        handled.set()
+
+    async with process() as here, here.group() as group, asyncio.timeout(20):
+        group.add_consumer("a", handle)
+        await group.start(EARLIEST)
+        await group.pause()
+        beats = here.box.topics._home.heartbeats
+        beats.held = True  # but for one
+        asked, answer = asyncio.Event(), asyncio.Event()
+        run = beats._beats.run
+
+        async def late(op: Any, **options: Any) -> Any:
+            found = await run(op, **options)
+            asked.set()
+            await answer.wait()
+            return found
+
+        monkeypatch.setattr(beats._beats, "run", late)
+        beat = asyncio.create_task(beats.beat())
+        await asked.wait()
+        await group.resume()
+        answer.set()
+        await beat
+        await here.write(1)
+        await handled.wait()
+
+
+async def test_a_pause_elsewhere_soon_after_a_resume_here_is_heard() -> None:
+    """No heartbeat came between the two: the last one had said that the group is paused."""
+    at_it, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(event: Event) -> None:
+        at_it.set()
+        await go_on.wait()
+
+    async with process() as here, here.group() as group, asyncio.timeout(20):
+        group.add_consumer("a", slow)
+        await group.start(EARLIEST)
+        await group.pause()
+        delivering: Any = group._delivering
+        await until(lambda: delivering._membership.state == "paused")
+        beats = here.box.topics._home.heartbeats
+        beats.held = True
+        await group.resume()
+        await here.write(1)
+        await at_it.wait()
+        await here.box.topics.groups.pause("orders", group.name)
+        beats.held = False
+        with pytest.raises(GroupError, match="is paused"):
+            await group.until_idle()
+        go_on.set()
