@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,7 +13,9 @@ from relaybox import Event
 from relaybox.errors import GroupError
 
 from .liveness_kit import until
-from .test_group import EARLIEST, process
+from .test_group import EARLIEST, QUICK, process
+
+PATIENT = replace(QUICK, instance_ttl=timedelta(seconds=6), lease=timedelta(seconds=20))  # of heartbeats held back
 
 
 async def test_a_heartbeat_from_before_a_resume_does_not_undo_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,7 +25,7 @@ async def test_a_heartbeat_from_before_a_resume_does_not_undo_it(monkeypatch: py
     async def handle(event: Event) -> None:
         handled.set()
 
-    async with process() as here, here.group() as group, asyncio.timeout(20):
+    async with process(settings=PATIENT) as here, here.group() as group, asyncio.timeout(20):
         group.add_consumer("a", handle)
         await group.start(EARLIEST)
         await group.pause()
@@ -42,6 +46,10 @@ async def test_a_heartbeat_from_before_a_resume_does_not_undo_it(monkeypatch: py
         await group.resume()
         answer.set()
         await beat
+        delivering: Any = group._delivering
+        assert delivering._membership.state == "active"
+        assert delivering.engine._may_claim.is_set(), "it was paused by what is over"
+        beats.held = False
         await here.write(1)
         await handled.wait()
 
@@ -54,7 +62,7 @@ async def test_a_pause_elsewhere_soon_after_a_resume_here_is_heard() -> None:
         at_it.set()
         await go_on.wait()
 
-    async with process() as here, here.group() as group, asyncio.timeout(20):
+    async with process(settings=PATIENT) as here, here.group() as group, asyncio.timeout(20):
         group.add_consumer("a", slow)
         await group.start(EARLIEST)
         await group.pause()
