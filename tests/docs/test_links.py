@@ -12,7 +12,8 @@ import pytest
 import relaybox
 from relaybox import errors
 from relaybox.store import open_store
-from relaybox.store.spi import Capabilities, Status
+from relaybox.store.dialect import Capabilities
+from relaybox.store.spi import Status
 
 ALL = sorted([*doc_pages.PAGES, *doc_pages.ROOT.glob("*.md")])
 DIALECTS = ("postgres", "sqlite", "mysql")

@@ -29,9 +29,9 @@ from relaybox.event import Event
 from relaybox.ids import new_token
 from relaybox.op import Query, Statement, run
 from relaybox.store.names import Tables
+from relaybox.store.rows import CHUNK_ROWS
 from relaybox.store.spi import Claim, Claimed
 from relaybox.store.sqlite import SqliteStore
-from relaybox.store.steps import CHUNK_ROWS
 
 STORE = SqliteStore()
 PAYLOADS = [b"", b"\x00", bytes(range(256)), "é😀".encode(), b"'\"\\%s:now{}", b"x" * 100_000]

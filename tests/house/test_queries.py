@@ -34,8 +34,8 @@ EXCUSED: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
             "outbox.claim.shards",
             "outbox.claim.take",
             "outbox.dead.pick",
+            "instance.remove",
             "outbox.instance.free",
-            "outbox.instance.remove",
             "outbox.keys.pick",
             "outbox.purge.event",
             "outbox.purge.hold",
@@ -95,7 +95,7 @@ EXCUSED: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
     (
         ("postgres",),
         "Capabilities.listen: only PostgreSQL wakes other processes",
-        ("inbox.alert.notify", "outbox.status.notify"),
+        ("inbox.alert.notify", "instance.notify"),
     ),
     (("postgres", "mysql"), "sequence numbers are drawn before a batch is loaded", ("outbox.write.numbers",)),
     (("postgres", "sqlite"), "MySQL writes one event as a batch of one", ("outbox.write.one",)),
@@ -202,7 +202,7 @@ VERBS = re.compile(
     r"|(CREATE|DROP) (TABLE|INDEX|SCHEMA|VIEW|DATABASE|USER)|LISTEN\b|NOTIFY\b|SET (LOCAL|SESSION)\b|PRAGMA\b)"
 )
 # Where text may become SQL, and why. Identifiers are checked in store/names.py, the quoting module.
-BUILDERS = {"store/names.py": "", "store/migrate.py": "CREATE SCHEMA with the name that Tables has checked"}
+BUILDERS = {"store/names.py": "", "store/schema.py": "CREATE SCHEMA with the name that Tables has checked"}
 
 
 def builds_sql(node: ast.AST) -> bool:

@@ -17,7 +17,7 @@ from relaybox.errors import ConfigError
 from relaybox.ids import rendezvous
 from relaybox.outbox.shards import wish
 from relaybox.settings import shard_numbers
-from relaybox.store.spi import Instance
+from relaybox.store.instances import Instance
 
 NOW = datetime(2031, 1, 1, tzinfo=UTC)
 names = st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=8)

@@ -26,7 +26,7 @@ from relaybox import Event
 from relaybox.errors import IllegalMove
 from relaybox.ids import key_hash, new_token
 from relaybox.op import run
-from relaybox.store.sql_store import lane_key
+from relaybox.store.rows import lane_key
 from relaybox.store.topics import (
     GroupOptions,
     ParkedOutcome,

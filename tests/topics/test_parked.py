@@ -11,7 +11,7 @@ import pytest
 
 from relaybox import Event
 from relaybox.ids import key_hash
-from relaybox.store.sql_store import lane_key
+from relaybox.store.rows import lane_key
 from relaybox.store.topics import GroupRow, ParkedEvent, ParkedOutcome, Parking, Start, Taken
 
 from .kit import LEASE, START, World, happened, numbers

@@ -15,7 +15,7 @@ from relaybox.drivers.psycopg import PsycopgConnection
 from relaybox.ids import key_hash
 from relaybox.op import run
 from relaybox.store.postgres import COPY_FROM
-from relaybox.store.sql_store import lane_key
+from relaybox.store.rows import lane_key
 from relaybox.store.topics import Parking, Place, Range, RangeSettlement, Row, Start, Taken
 
 from .kit import LEASE, START, World, happened, numbers

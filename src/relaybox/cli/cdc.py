@@ -14,7 +14,6 @@ from ..outbox.cdc import PASSWORD_VARIABLE, RouteBy, as_properties, connector, i
 from ..outbox.cdc_check import examine
 from ..outbox.doctor import Finding
 from ..store import Tables, open_store
-from ..store.sql_store import SqlOutboxStore
 from .connect import DEFAULT_TABLE, Target, scrub, target_of
 from .doctor import show_findings
 from .output import emit
@@ -66,7 +65,7 @@ def check(context: typer.Context, json: Annotated[bool, typer.Option("--json", h
     url = target.needed_url
     with closing(target.database()) as database:
         store = open_store(database.dialect, _tables(target))
-        if not isinstance(store, SqlOutboxStore) or database.dialect == "sqlite":
+        if database.dialect == "sqlite":
             raise ConfigError("SQLite has no log that others could read: use a relay, or PostgreSQL or MySQL")
         found = examine(database, store, mariadb=is_mariadb(urlsplit(url).scheme))
     show_findings(url, [Finding(f.level, f.check, scrub(f.text, url), f.fix) for f in found], json)

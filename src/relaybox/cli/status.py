@@ -13,7 +13,8 @@ from rich.text import Text
 from ..durations import parse_duration
 from ..errors import StoreError
 from ..outbox import Outbox
-from ..store.spi import BlockedKey, Instance, Status
+from ..store.instances import Instance
+from ..store.spi import BlockedKey, Status
 from ..topics.admin import GroupHealth
 from .connect import scrub, target_of
 from .output import age, console, emit, plain, table

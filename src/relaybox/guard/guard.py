@@ -43,7 +43,7 @@ from ..settings import in_force
 from ..store.doctor import Finding
 from ..store.guard import open_guard_schema
 from ..store.names import Tables
-from ..store.spi import Migration
+from ..store.schema import Migration
 from ..tasks import cancelled
 from .keeper import Held, Keeper
 from .retention import judge_retention

@@ -37,7 +37,7 @@ from ..settings import in_force
 from ..store.inbox import InboxStore, InboxTables, check_source, open_inbox_store
 from ..store.inbox_meta import Plan
 from ..store.inbox_order import Order, Priority
-from ..store.steps import in_one_statement
+from ..store.rows import in_one_statement
 from .operations import Operations
 from .process import MessageHandler
 from .processor import AsyncProcessor, Options, Processed, Processor

@@ -52,7 +52,7 @@ class Instance:
         return await beats.run(self._store.beat(self._source.owner, ttl, self._clock.database_now()), tx=False)
 
     async def retire(self) -> None:
-        await self._db.run(self._store.leave(self._source.owner, self._clock.database_now()))
+        await self._db.run(self._store.retire(self._source.owner, self._clock.database_now()))
 
     def _lost(self) -> None:
         lost = list(self._engine.in_flight())
@@ -62,7 +62,7 @@ class Instance:
 
     async def tend(self) -> None:
         """Free what the dead had claimed; in an ordered inbox also what nobody woke, and what waited long enough."""
-        dead, messages = await self._db.run(self._store.free_dead_instances(self._clock.database_now()))
+        dead, messages = await self._db.run(self._store.take_over(None, self._clock.database_now()))
         if dead:
             faults.hit("takeover.after")
             log.warning("took over %d messages of %d dead processors", messages, dead)

@@ -19,7 +19,7 @@ from ..store.inbox_meta import Plan
 from ..store.inbox_operate import DeadMessage, InboxHealth, InboxMessage, MessageFilter, State, Thresholds
 from ..store.inbox_order import Order, Priority
 from ..store.inbox_stats import TypeStats
-from ..store.spi import Migration
+from ..store.schema import Migration
 from .adopt import DEFAULT_ATTEMPTS, limits_to
 from .alerts import Alerting, log_all, new_alerts
 from .drain import Drained, Retention, drain

@@ -18,7 +18,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 from ..errors import ConnectionLost, ServiceClosed
 from ..event import Event
 from ..forks import renew_after_fork
-from ..store.steps import chunks
+from ..store.rows import chunks
 
 log = logging.getLogger("relaybox")
 

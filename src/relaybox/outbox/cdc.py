@@ -19,7 +19,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 from ..drivers import parse
 from ..errors import ConfigError
 from ..store import Tables, open_store
-from ..store.sql_store import SqlOutboxStore
+from ..store.spi import OutboxStore
 
 RouteBy: TypeAlias = Literal["aggregate_type", "event_type"]
 
@@ -76,7 +76,6 @@ def connector(
     schema = tables.schema or ("public" if dialect == "postgres" else database)
     table = f"{schema}.{tables.event}"
     store = open_store(dialect, Tables(tables.event, schema))
-    assert isinstance(store, SqlOutboxStore)
     config = {
         "tasks.max": "1",
         "database.hostname": parts.hostname,
@@ -141,7 +140,7 @@ def _replacement(route_by: str, topic: str) -> str:
     return "".join(text + ("${routedByValue}" if field else "") for text, field in pieces)
 
 
-def _postgres(store: SqlOutboxStore, name: str, database: str, parts: SplitResult) -> dict[str, str]:
+def _postgres(store: OutboxStore, name: str, database: str, parts: SplitResult) -> dict[str, str]:
     tls = {f"database.{key}": value for key, value in parse_qsl(parts.query) if key in ("sslmode", "sslrootcert")}
     return {
         "connector.class": "io.debezium.connector.postgresql.PostgresConnector",

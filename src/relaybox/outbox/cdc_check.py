@@ -12,16 +12,16 @@ from ..drivers.spi import Runner
 from ..errors import StoreError
 from ..op import Op, run
 from ..store.doctor import Finding
-from ..store.sql_store import SqlOutboxStore
+from ..store.spi import OutboxStore
 
 
-def examine(database: Runner, store: SqlOutboxStore, *, mariadb: bool = False) -> list[Finding]:
+def examine(database: Runner, store: OutboxStore, *, mariadb: bool = False) -> list[Finding]:
     """`mariadb`: which of the two connectors the URL asks for."""
     with database.connection() as connection:
         return run(checkup(store, mariadb=mariadb), connection)
 
 
-def checkup(store: SqlOutboxStore, *, mariadb: bool = False) -> Op[list[Finding]]:
+def checkup(store: OutboxStore, *, mariadb: bool = False) -> Op[list[Finding]]:
     answer = yield store.sql["cdc.facts"].bind()
     facts = {str(name).lower(): str(value) for name, value in answer.rows}
     facts["connector"] = "mariadb" if mariadb else store.dialect

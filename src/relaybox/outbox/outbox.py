@@ -35,7 +35,9 @@ from ..op import Op, arun, run
 from ..retry import RetryPolicy
 from ..settings import in_force
 from ..store import Tables, open_store
-from ..store.spi import BlockedKey, Instance, Migration, OutboxStore, Status
+from ..store.instances import Instance
+from ..store.schema import Migration
+from ..store.spi import BlockedKey, OutboxStore, Status
 from ..store.topics import TopicStore, open_topic_store
 from ..tasks import LoopThread
 from .dead import AsyncDeadLetters, DeadLetters, Progress

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..ids import rendezvous
 from ..settings import Settings, shard_numbers
-from ..store.spi import Instance
+from ..store.instances import Instance
 
 
 class Wish(NamedTuple):

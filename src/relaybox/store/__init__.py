@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import entry_points
 
 from ..codec import JSON_CODEC, Codec
 from ..errors import ConfigError
@@ -12,19 +11,11 @@ from .spi import OutboxStore
 
 __all__ = ["OutboxStore", "Tables", "open_store"]
 
-_STORES = {
-    "postgres": "relaybox.store.postgres:PostgresStore",
-    "sqlite": "relaybox.store.sqlite:SqliteStore",
-    "mysql": "relaybox.store.mysql:MysqlStore",
-}
+_STORES = {"postgres": "PostgresStore", "sqlite": "SqliteStore", "mysql": "MysqlStore"}
 
 
 def open_store(dialect: str, tables: Tables | None = None, codec: Codec = JSON_CODEC) -> OutboxStore:
-    """The store of a dialect: ours, or one registered under the entry point group "relaybox.stores"."""
-    path = _STORES.get(dialect)
-    if path is None:
-        path = next((p.value for p in entry_points(group="relaybox.stores") if p.name == dialect), None)
-    if path is None:
+    if dialect not in _STORES:
         raise ConfigError(f"no store for the database dialect {dialect!r}; known are {', '.join(_STORES)}")
-    module, _, name = path.partition(":")
-    return getattr(import_module(module), name)(tables, codec)  # type: ignore[no-any-return]
+    module = import_module(f"relaybox.store.{dialect}")
+    return getattr(module, _STORES[dialect])(tables, codec)  # type: ignore[no-any-return]

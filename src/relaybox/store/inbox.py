@@ -7,18 +7,15 @@
     seen      the ids of all that was ever accepted; it outlives the messages, so a late duplicate is still one. On
               PostgreSQL a view: a drained message leaves its id where it was
 
-Migrations and queries are a set of their own in `store/<dialect>/inbox`, laid out like a dialect's folder: a receiving
-service needs no outbox. Quoting, times and the migration lock are those of the dialect's store.
+Migrations and queries are a set of their own in `store/<dialect>/inbox`: a receiving service needs no outbox.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from importlib import import_module
-from typing import Any, ClassVar
 
 from ..errors import ConfigError
 from ..event import Event
@@ -26,11 +23,8 @@ from ..op import Op
 from .inbox_adopt_make import InboxMaking
 from .inbox_operate import InboxStatus
 from .inbox_order import Order, Priority
-from .migrate import migration_files
 from .names import Tables
-from .queries import fill, load
-from .spi import Migration
-from .steps import as_json, chunks
+from .rows import chunks
 
 __all__ = ["InboxStatus", "InboxStore", "InboxTables", "check_source", "open_inbox_store"]
 
@@ -76,30 +70,13 @@ class InboxTables(Tables):
 
 
 class InboxStore(InboxMaking):
-    never: ClassVar[str]  # a time that does not come
-
     def __init__(self, tables: InboxTables | None = None) -> None:
-        super().__init__(tables or InboxTables())
-        words = {**self.words, "never": self.never}
-        self.sql |= load(f"{self.dialect}/inbox", self.tables, self.quote, words)
-
-    def table(self, rows: Sequence[Sequence[Any]], *names: str) -> dict[str, Any]:
-        return {"rows": as_json(rows)}
-
-    def event_ids(self, ids: Sequence[str]) -> Any:
-        return as_json(list(ids))
+        super().__init__(tables or InboxTables(), f"{self._dialect.name}/inbox")
 
     @property
     def advice(self) -> str:
         name = self.tables.event
         return f"run `relaybox inbox create --inbox {name} --if-not-exists` or call migrate() of the inbox"
-
-    def migrations(self) -> list[Migration]:
-        names = self.tables.substitutions(self.quote)
-        return [
-            Migration(version, name, fill(self.fitting(text), names), hashlib.sha256(text.encode()).hexdigest())
-            for version, name, text in migration_files(f"{self.dialect}/inbox")
-        ]
 
     def accept(self, events: Sequence[Event], source: str | None, now: datetime | None) -> Op[list[bool]]:
         """Store what was not seen before, in list order; of each event whether that was so. Needs a transaction.
@@ -139,10 +116,6 @@ class InboxStore(InboxMaking):
     def insert_new(self, events: Sequence[Event], source: str | None, now: datetime | None) -> Op[set[str]]:
         """One chunk of distinct events. Returns the ids that were new."""
         raise NotImplementedError
-
-    def notify(self, now: datetime | None) -> Op[bool]:
-        """Wake processors of other processes, where `capabilities.listen`. False: there are none."""
-        return bool((yield self.sql["outbox.status.notify"].bind(now=self.to_time(now))).rows)
 
     def read_only(self) -> Op[bool]:
         """Whether nothing can be accepted here, as on a standby."""

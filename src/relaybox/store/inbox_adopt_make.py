@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
-from ..errors import InboxAlreadyExists, InboxInUse, InboxNotFound, InboxTableNotFound, StoreError
+from ..errors import InboxAlreadyExists, InboxInUse, InboxNotFound, InboxTableNotFound
 from ..op import Op
 from .inbox_adopt import Adoption, Column, Columns, agreed
 from .inbox_adopt_ops import InboxAdopted, Verbatim
-from .migrate import migration_files
 from .queries import blocks, fill
-
-T = TypeVar("T")
+from .schema import migration_files
 
 _CREATED = re.compile(
     r"^CREATE (?:[A-Z= ]+ )?(TABLE|VIEW|FUNCTION|SEQUENCE) (?:IF NOT EXISTS )?(\{\w+\})", re.MULTILINE
@@ -51,23 +48,6 @@ class InboxInfo:
 
 
 class InboxMaking(InboxAdopted):
-    def locked(self, op: Op[T]) -> Op[T]:
-        yield from self.prepare_schema()
-        try:
-            result = yield from op
-        except GeneratorExit:
-            raise
-        except BaseException:
-            with suppress(StoreError):
-                yield from self.unlock_schema()
-            raise
-        yield from self.unlock_schema()
-        return result
-
-    def unlock_schema(self) -> Op[None]:
-        """Where the lock does not end with the transaction."""
-        yield from ()
-
     def create(self, limits: Mapping[str, Any]) -> Op[None]:
         return self.locked(self._create(limits))
 
@@ -170,7 +150,7 @@ class InboxMaking(InboxAdopted):
 
     def _objects(self, adoption: Adoption | None) -> list[tuple[str, str]]:
         """Of our making, as their texts say, in the order in which they can go."""
-        texts = [self.fitting(text) for _, _, text in migration_files(f"{self.dialect}/inbox")]
+        texts = [self.fitting(text) for _, _, text in migration_files(self._folder)]
         if adoption is not None:
             theirs = blocks(f"{self.dialect}/inbox/adopted")
             texts = [theirs[name][0] for name in (f"inbox.adopt.{name}" for name in MAKE) if name in theirs] + texts

@@ -30,10 +30,10 @@ from .inbox_claim import Arrived, Settling, Share, Wake
 from .inbox_meta import InboxMeta
 from .inbox_operate import InboxOperate, InboxStatus
 from .inbox_order import Priority, position_of, priority_of
-from .migrate import statements
 from .queries import blocks, fill
-from .spi import Claim, Held, Migration
-from .sql_store import cut, lane_key
+from .rows import cut, lane_key
+from .schema import Migration, statements
+from .spi import Claim, Held
 
 PICK_UP = 2_000  # rows per look at their table, and only when less waits than could be claimed
 _THEIRS = re.compile(
@@ -63,7 +63,7 @@ class InboxAdopted(InboxMeta, InboxAlerts, InboxBury, InboxOperate):
         return import_module(f"relaybox.store.{self.dialect}.inbox.adopted").COLUMNS  # type: ignore[no-any-return]
 
     def their_ids(self, ids: Sequence[Any]) -> Any:
-        return self.event_ids(ids)
+        return self.texts(ids)
 
     # -- knowing ----------------------------------------------------------------------------------
 
@@ -96,11 +96,9 @@ class InboxAdopted(InboxMeta, InboxAlerts, InboxBury, InboxOperate):
         self.adoption, self._known, self.others_process = None, False, False
 
     def their_names(self, adoption: Adoption) -> dict[str, str]:
-        names = self.tables.substitutions(self.quote)
-        names |= {word: fill(text, names) for word, text in self.words.items()}
         columns = [f"t.{quoted(theirs, self.quote)} AS {ours}" for ours, theirs in adoption.columns.items()]
         return {
-            **names,
+            **self.slots(),
             **self.their_columns.fragments(adoption),
             "their_table": place(adoption, self.quote),
             **{f"their_{ours}": quoted(theirs, self.quote) for ours, theirs in adoption.columns.items()},
@@ -269,7 +267,7 @@ class InboxAdopted(InboxMeta, InboxAlerts, InboxBury, InboxOperate):
             yield self.sql["inbox.adopt.done"].bind(seqs=self.numbers(seqs))
         replayed = yield from super().replay_messages(ids, now)
         if replayed:
-            yield self.sql["inbox.adopt.reset"].bind(event_ids=self.event_ids(replayed))
+            yield self.sql["inbox.adopt.reset"].bind(event_ids=self.texts(replayed))
         return replayed
 
     def discard_messages(self, ids: Sequence[str], now: datetime | None) -> Op[list[str]]:
@@ -302,7 +300,7 @@ class InboxAdopted(InboxMeta, InboxAlerts, InboxBury, InboxOperate):
 
     def see(self, ids: Sequence[str], now: datetime | None) -> Op[set[str]]:
         """Which of these ids were never accepted before; from now on they were."""
-        result = yield self.sql["inbox.adopt.seen"].bind(event_ids=self.event_ids(ids), now=self.to_time(now))
+        result = yield self.sql["inbox.adopt.seen"].bind(event_ids=self.texts(ids), now=self.to_time(now))
         return {row[0] for row in result.rows}
 
     def insert_theirs(self, events: Sequence[Event], source: str | None, now: datetime | None) -> Op[set[str]]:

@@ -8,7 +8,7 @@ from datetime import datetime
 from ..event import Event
 from ..op import Op
 from .inbox_operate import InboxOperate
-from .sql_store import cut
+from .rows import cut
 
 
 class InboxBury(InboxOperate):
@@ -22,7 +22,7 @@ class InboxBury(InboxOperate):
         reason."""
         answers = yield from self.accept(events, source, now)
         if buried := [e.id for e, new in zip(events, answers, strict=True) if new and e.id in letters]:
-            found = yield self.sql["inbox.bury.find"].bind(event_ids=self.event_ids(buried))
+            found = yield self.sql["inbox.bury.find"].bind(event_ids=self.texts(buried))
             rows = sorted((seq, cut(letters[event_id])) for event_id, seq in found.rows)
             yield self.sql["inbox.settle.dead"].bind(**self.table(rows, "seqs", "errors"), now=self.to_time(now))
             seqs = [seq for seq, _ in rows]

@@ -21,8 +21,8 @@ from ..ids import key_hash, shard_of
 from ..op import Op, Statement
 from .inbox_order import Order, Priority, Standing, admit, number_in
 from .inbox_stats import InboxJournal
+from .rows import cut
 from .spi import Claim, Death, Held, Retry
-from .sql_store import cut
 
 GONE = "relaybox_mark_is_gone"  # what the last word of a transaction says whose mark is not there
 SUSPECT = 2  # claims in a row without an outcome, from which on a message is claimed alone
@@ -89,10 +89,6 @@ class InboxClaims(InboxJournal):
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         self._asked: set[tuple[str, int]] = set()
-
-    def table(self, rows: Sequence[Sequence[Any]], *names: str) -> dict[str, Any]:
-        """Rows as parameters: one JSON text, or an array per column."""
-        raise NotImplementedError
 
     # -- claim ------------------------------------------------------------------------------------
 
@@ -176,7 +172,7 @@ class InboxClaims(InboxJournal):
         behind that number. Only of those."""
         if not heads or not (self.until or self.others_process):
             return {}
-        keys = self.event_ids(list(heads))
+        keys = self.texts(list(heads))
         ends: dict[str, int] = {}
         for key, headers in (yield self.sql["inbox.order.history"].bind(keys=keys, until=self.until)).rows:
             number, (first, low) = number_in(headers), heads.get(key, (0, 0))
@@ -190,9 +186,6 @@ class InboxClaims(InboxJournal):
             rows = sorted((key_hash(key), key, number) for key, number in nexts.items())
             values = self.table(rows, "hashes", "keys", "nexts")
             yield self.sql["inbox.order.raise"].bind(**values, now=self.to_time(now))
-
-    def event_ids(self, ids: Sequence[str]) -> Any:
-        raise NotImplementedError
 
     def _followers(self, then: Mapping[str, int], room: int) -> Op[list[int]]:
         """Held ones that come right after what is claimed now, key by key in turn, as many as there is room for."""
@@ -359,18 +352,7 @@ class InboxClaims(InboxJournal):
 
     # -- instances --------------------------------------------------------------------------------
 
-    def free_dead_instances(self, now: datetime | None) -> Op[tuple[int, int]]:
-        """How many processors have died, and how many messages are free for that."""
-        gone = yield self.sql["inbox.instance.expired"].bind(now=self.to_time(now))
-        owners = [row[0] for row in gone.rows]
-        freed = (yield from self._sign_off(owners, now)) if owners else 0
-        return len(owners), freed
-
-    def leave(self, instance: int, now: datetime | None) -> Op[None]:
-        yield from self._sign_off([instance], now)
-
-    def _sign_off(self, owners: Sequence[int], now: datetime | None) -> Op[int]:
-        yield self.sql["inbox.instance.remove"].bind(owners=self.numbers(owners))
+    def free_claims(self, owners: Sequence[int], now: datetime | None) -> Op[int]:
         owned = yield self.sql["inbox.instance.owned"].bind(owners=self.numbers(owners))
         if not owned.rows:
             return 0

@@ -13,7 +13,7 @@ from ..ids import key_hash
 from ..op import Op
 from .inbox_claim import InboxClaims, Wake
 from .inbox_order import number_in, position_of, priority_of
-from .sql_store import lane_key
+from .rows import lane_key
 
 Health = Literal["healthy", "degraded", "critical"]
 State = Literal["pending", "dead", "processed"]
@@ -177,9 +177,6 @@ class InboxOperate(InboxClaims):
 
     # -- replay and discard -----------------------------------------------------------------------
 
-    def event_ids(self, ids: Sequence[str]) -> Any:
-        raise NotImplementedError
-
     def replay_messages(self, ids: Sequence[str], now: datetime | None) -> Op[list[str]]:
         """Dead or processed: due again, with fresh attempts. Returns the ids of which that was so."""
         found = yield from self._over(ids)
@@ -196,7 +193,7 @@ class InboxOperate(InboxClaims):
 
     def _over(self, ids: Sequence[str]) -> Op[list[Any]]:
         """Which of these are over, and ours until the transaction ends: nobody drains or replays them beside us."""
-        asked = self.event_ids(ids)
+        asked = self.texts(ids)
         found = yield self.sql["inbox.replay.find"].bind(event_ids=asked)
         if not found.rows:
             return []

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from ..event import Event
 from ..op import Op
-from .sql_store import SqlOutboxStore
-from .steps import as_json
+from .instances import Instances
+from .rows import as_json
 
 
 class TypeStats(NamedTuple):
@@ -29,7 +29,7 @@ class TypeStats(NamedTuple):
     average: timedelta | None  # from received to processed
 
 
-class InboxJournal(SqlOutboxStore):
+class InboxJournal(Instances):
     def types(self) -> Op[list[TypeStats]]:
         result = yield self.sql["inbox.status.types"].bind()
         return [

@@ -13,18 +13,18 @@ from importlib.resources import files
 from typing import cast, get_args
 
 from ..op import Answer, Query
-from .names import Tables
+
+Block = tuple[str, Answer]
 
 _HEADER = re.compile(r"^-- name: (?P<name>[a-z_.]+) -> (?P<answer>[a-z]+)$", re.MULTILINE)
 _SLOT = re.compile(r"\{([a-z_]+)\}")
 
 
 @cache
-def blocks(dialect: str) -> dict[str, tuple[str, Answer]]:
-    """Every block of a dialect as (text, answer), by name. Comments are stripped once, here."""
-    found: dict[str, tuple[str, Answer]] = {}
-    folder = files("relaybox.store").joinpath(dialect, "sql")
-    for file in sorted(folder.iterdir(), key=lambda f: f.name):
+def blocks(folder: str) -> dict[str, Block]:
+    """Every block of a folder as (text, answer), by name. Comments are stripped once, here."""
+    found: dict[str, Block] = {}
+    for file in sorted(files("relaybox.store").joinpath(folder, "sql").iterdir(), key=lambda f: f.name):
         if not file.name.endswith(".sql"):
             continue
         text = file.read_text(encoding="utf-8")
@@ -33,9 +33,9 @@ def blocks(dialect: str) -> dict[str, tuple[str, Answer]]:
             body = text[head.end() : following.start() if following else len(text)]
             answer = cast(Answer, head["answer"])
             if answer not in get_args(Answer):
-                raise ValueError(f"{dialect}/{file.name}: {head['name']} answers {answer!r}, not rows or count")
+                raise ValueError(f"{folder}/{file.name}: {head['name']} answers {answer!r}, not rows or count")
             if head["name"] in found:
-                raise ValueError(f"{dialect}/{file.name}: {head['name']} is defined twice")
+                raise ValueError(f"{folder}/{file.name}: {head['name']} is defined twice")
             found[head["name"]] = (without_comments(body), answer)
     return found
 
@@ -45,12 +45,10 @@ def without_comments(sql: str) -> str:
     return "\n".join(line for line in lines if line.strip()).strip().rstrip(";")
 
 
-def fill(text: str, names: dict[str, str]) -> str:
+def fill(text: str, names: Mapping[str, str]) -> str:
     return _SLOT.sub(lambda slot: names[slot[1]], text)
 
 
-def load(dialect: str, tables: Tables, quote: str, words: Mapping[str, str]) -> dict[str, Query]:
-    """`words` are a dialect's own slots: expressions that would otherwise be repeated in every block."""
-    names = tables.substitutions(quote)
-    names |= {word: fill(text, names) for word, text in words.items()}
-    return {name: Query(name, fill(text, names), answer) for name, (text, answer) in blocks(dialect).items()}
+def load(found: Mapping[str, Block], names: Mapping[str, str]) -> dict[str, Query]:
+    """`names`: what stands for each slot."""
+    return {name: Query(name, fill(text, names), answer) for name, (text, answer) in found.items()}

@@ -13,44 +13,11 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
 from ..event import Event
-from ..op import Op
+from ..op import Op, Query
+from .dialect import Capabilities
+from .instances import Instance
 from .names import Tables
-
-# The order in which every dialect returns an event row; `Event.stored` reads it by position.
-EVENT_COLUMNS = (
-    "seq",
-    "event_id",
-    "event_type",
-    "aggregate_type",
-    "aggregate_id",
-    "tenant_id",
-    "content_type",
-    "payload",
-    "headers",
-    "occurred_at",
-    "deliver_at",
-    "created_at",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Capabilities:
-    """What a dialect can do; makes the table in docs/reference/engines.md."""
-
-    single_statement: bool  # claims and settles are one statement each and need no transaction around them
-    listen: bool  # wake-ups across processes
-    copy: bool  # bulk load of large batches
-    skip_locked: bool  # concurrent claims do not wait for one another
-    transactional_ddl: bool  # a failed migration leaves nothing behind
-    advisory_keys: bool = False  # ordered delivery can choose keys by advisory locks
-    locked_keys: bool = False  # ordered delivery can choose keys by locks on their head rows
-    whole_claims: bool = False  # understands Settlement.whole: a claim is one row, not one per event
-
-    @property
-    def order_strategies(self) -> tuple[str, ...]:
-        """What `Settings.order_strategy` may be; shards need nothing special."""
-        can = {"shards": True, "advisory": self.advisory_keys, "rows": self.locked_keys}
-        return tuple(name for name, yes in can.items() if yes)
+from .schema import Migration
 
 
 class Claim(NamedTuple):
@@ -188,25 +155,6 @@ class Status:
     events: int
 
 
-@dataclass(frozen=True, slots=True)
-class Instance:
-    id: int
-    name: str
-    role: str
-    started_at: datetime
-    expires_at: datetime
-    note: str | None = None  # what people should know of it: the broker it sends to is away, say
-
-
-@dataclass(frozen=True, slots=True)
-class Migration:
-    version: int
-    name: str
-    sql: str
-    checksum: str
-    applied_at: datetime | None = None
-
-
 class Purge(NamedTuple):
     """One batch of a purge: rows looked at, where it got to, rows deleted."""
 
@@ -219,6 +167,7 @@ class OutboxStore(Protocol):
     dialect: str
     tables: Tables
     capabilities: Capabilities
+    sql: dict[str, Query]
 
     # write
     def write(

@@ -3,14 +3,12 @@ lease is columns of the pending row, fenced by its token.
 
 Same meaning as `sql_store`, in several statements: pick, change, read back. The caller of an op has opened a
 transaction (`Capabilities.single_statement` is False), and the rows picked first are locked from then on.
-Lists travel as one JSON text each, so a statement's text never depends on how many rows it is about.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 from ..errors import UnreadableRow
@@ -18,117 +16,19 @@ from ..event import Event
 from ..ids import key_hash
 from ..op import Op, Result
 from .keys import START, WaitingKey, Walk, spread
-from .spi import Claim, Claimed, Death, Held, KeyLease, Known, Purge, Retry, Settlement, Turn
-from .sql_store import SqlOutboxStore, cut, lane_key
+from .rows import as_json, chunks, cut, lane_key
+from .spi import Claim, Claimed, Held, KeyLease, Known, Purge, Settlement, Turn
+from .sql_store import SqlOutboxStore
 
-# One statement carries at most this much; servers limit a packet (16 MB by default on MariaDB).
-CHUNK_ROWS = 1_000
-CHUNK_BYTES = 4_000_000
 STEPS = 1_000  # most keys per walk
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def as_json(value: object) -> str:
-    """ASCII only, so that it survives a caller's connection of any character set."""
-    return json.dumps(value, separators=(",", ":"))
-
-
-def chunks(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
-    start = size = 0
-    for i, event in enumerate(events):
-        if i > start and (i - start >= CHUNK_ROWS or size + len(event.body) > CHUNK_BYTES):
-            yield events[start:i]
-            start, size = i, 0
-        size += len(event.body)
-    if start < len(events):
-        yield events[start:]
-
-
-def in_one_statement(events: Sequence[Event]) -> bool:
-    return len(next(chunks(events), ())) == len(events)
-
-
-_TEXTS = {
-    1: "event_id",
-    2: "event_type",
-    3: "aggregate_type",
-    4: "aggregate_id",
-    5: "tenant_id",
-    6: "content_type",
-    8: "headers",
-}
-_USUAL: set[tuple[type, ...]] = set()  # types of the columns between number and times that need no look
-
-
-def _checked(row: Sequence[Any]) -> Sequence[Any]:
-    """A row with text and bytes where they belong, or ValueError with the column in which there is something else."""
-    values = list(row)
-    for place, name in _TEXTS.items():
-        if isinstance(row[place], bytes):
-            try:
-                values[place] = row[place].decode()
-            except UnicodeDecodeError:
-                raise ValueError(f"its column {name!r} is not UTF-8 text") from None
-        elif not isinstance(row[place], str | None):
-            raise ValueError(f"its column {name!r} is not text")
-    if isinstance(row[7], str):
-        values[7] = row[7].encode()
-    elif not isinstance(row[7], bytes | None):
-        raise ValueError("its column 'payload' is not bytes")
-    if (values[1] is None) != (values[7] is None):
-        raise ValueError("a column that every event has is NULL")
-    if values == list(row):
-        _USUAL.add((*map(type, row[1:9]),))
-    return values
-
-
-def _unreadable(row: Sequence[Any], reason: str) -> tuple[Any, ...]:
-    """No body, and the reason in place of headers: see `Event.stored`. Of the rest what is text."""
-    texts = [_text(value) for value in row[1:7]]
-    return (row[0], texts[0] or "?", texts[1] or "?", *texts[2:], None, reason, EPOCH, None, EPOCH)
-
-
-def _text(value: object) -> str | None:
-    try:
-        return value.decode() if isinstance(value, bytes) else value if isinstance(value, str) else None
-    except UnicodeDecodeError:
-        return None
 
 
 class SteppedOutboxStore(SqlOutboxStore):
-    # -- lists as JSON ----------------------------------------------------------------------------
-
-    def pairs(self, held: Sequence[Held | Retry | Death]) -> dict[str, Any]:
-        return {"held": as_json(sorted((h[0], h[1]) for h in held))}
-
-    def numbers(self, values: Sequence[int]) -> Any:
-        return as_json(sorted(values))
-
-    def event_row(self, row: Sequence[Any]) -> tuple[Any, ...]:
-        """Times become datetimes. All are NULL when somebody deleted the event under its pending row. A row that no
-        writer of ours has made may hold anything: what cannot be read becomes an event that says so."""
-        if (*map(type, row[1:9]),) not in _USUAL:
-            try:
-                row = _checked(row)
-            except ValueError as error:
-                return _unreadable(row, str(error))
-        try:
-            times = [None if value is None else self.from_time(value) for value in row[9:12]]
-        except (TypeError, ValueError, AttributeError, OverflowError):
-            return _unreadable(row, "its times are not times")
-        return (*row[:9], *times)
-
     # -- write ------------------------------------------------------------------------------------
 
     def insert_events(self, events: Sequence[Event], now: datetime | None, *, spelled: bool = False) -> Op[list[int]]:
         """Insert one chunk, numbered in list order."""
         raise NotImplementedError
-
-    def event_fields(self, event: Event, *, spelled: bool = False) -> dict[str, Any]:
-        """The event's columns for a JSON batch, without the payload and without what is NULL."""
-        fields = self.columns(event, None, spelled=spelled)
-        del fields["payload"]
-        return {name: value for name, value in fields.items() if value is not None}
 
     def write(
         self, events: Sequence[Event], claim: Claim | None, now: datetime | None, *, copy: bool = False
@@ -163,10 +63,6 @@ class SteppedOutboxStore(SqlOutboxStore):
         for chunk in chunks(events):
             written += yield from self.insert_events(chunk, now, spelled=True)
         return written
-
-    def stored(self, event_ids: Sequence[str]) -> Op[set[str]]:
-        result = yield self.sql["outbox.write.stored"].bind(event_ids=as_json(list(event_ids)))
-        return {row[0] for row in result.rows}
 
     def under_way(self, event_ids: Sequence[str]) -> Op[set[str]]:
         yield self.sql["outbox.write.under_way"].bind(event_ids=as_json(list(event_ids)))
@@ -320,21 +216,9 @@ class SteppedOutboxStore(SqlOutboxStore):
 
     # -- instances and shards -----------------------------------------------------------------------
 
-    def retire(self, instance: int, now: datetime | None) -> Op[int]:
-        """Sign off: whatever is still claimed under this instance is free at once."""
-        yield self.sql["outbox.instance.leave"].bind(id=instance)
-        freed = yield self.sql["outbox.instance.free"].bind(owners=self.numbers([instance]), now=self.to_time(now))
+    def free_claims(self, owners: Sequence[int], now: datetime | None) -> Op[int]:
+        freed = yield self.sql["outbox.instance.free"].bind(owners=self.numbers(owners), now=self.to_time(now))
         return freed.count
-
-    def take_over(self, survivor: int | None, now: datetime | None) -> Op[tuple[int, int]]:
-        at = self.to_time(now)
-        gone = yield self.sql["outbox.instance.expired"].bind(survivor=survivor, now=at)
-        if not gone.rows:
-            return 0, 0
-        owners = self.numbers([row[0] for row in gone.rows])
-        yield self.sql["outbox.instance.remove"].bind(owners=owners)
-        freed = yield self.sql["outbox.instance.free"].bind(owners=owners, now=at)
-        return len(gone.rows), freed.count
 
     def acquire_shards(
         self,
@@ -401,8 +285,3 @@ class SteppedOutboxStore(SqlOutboxStore):
                 result = yield self.sql[f"outbox.purge.{part}"].bind(seqs=seqs)
                 gone = result.count
         return gone
-
-    def notify(self, now: datetime | None) -> Op[bool]:
-        """No channel between processes: the poll finds the rows."""
-        yield from ()
-        return False

@@ -27,7 +27,7 @@ from .completion import CompletionStore
 from .life import Condition, GroupState, Verb, listed, standstill
 from .names import Tables
 from .queue_group import QueueGroupStore
-from .spi import Migration
+from .schema import Migration
 from .upkeep import UpkeepStore
 
 NOBODY = 0  # the owner of a range that was given back

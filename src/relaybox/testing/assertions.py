@@ -22,7 +22,7 @@ from ..op import Op, Query, arun, run
 from ..outbox import AsyncOutbox, Outbox
 from ..store import OutboxStore, Tables, open_store
 from ..store.queries import fill
-from ..store.spi import EVENT_COLUMNS
+from ..store.rows import EVENT_COLUMNS
 
 PAGE = 1_000
 SHOWN = 20

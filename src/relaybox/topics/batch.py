@@ -12,7 +12,7 @@ from ..event import Event
 from ..ids import key_hash
 from ..outcome import Dead, Outcome, RetryAt
 from ..retry import RetryPolicy
-from ..store.sql_store import lane_key
+from ..store.rows import lane_key
 from ..store.topics import GroupRow, ParkedEvent, ParkedOutcome, Parking, Range, RangeSettlement
 
 NOW = timedelta(0)

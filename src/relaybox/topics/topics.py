@@ -22,7 +22,7 @@ from ..drivers.spi import AsyncRunner, Runner
 from ..engine.presence import default_name
 from ..errors import ConfigError, ConsumerGroupNotFound
 from ..store.completion import Completion
-from ..store.spi import Migration
+from ..store.schema import Migration
 from ..store.topics import TopicRow
 from ..topic import Topic, Tracking
 from .admin import AsyncGroupAdmin, GroupAdmin

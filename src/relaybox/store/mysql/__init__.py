@@ -6,58 +6,24 @@ rows it returns. A custom schema is a database of the same server.
 
 from __future__ import annotations
 
-import re
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from datetime import UTC, datetime
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from datetime import datetime
 
-from ...errors import StoreBusy, StoreError
 from ...event import Event
 from ...op import Op
+from ..dialect import MYSQL
 from ..keys import KeyedOutboxStore, WaitingKey
-from ..spi import Capabilities, Claim, Claimed, KeyChoice, KeyLease, Migration
-from ..steps import SteppedOutboxStore, as_json
-
-_CLOCK = "coalesce(CAST(:now AS datetime(6)), utc_timestamp(6))"
-_TEXT = "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+from ..rows import as_json, fields
+from ..spi import Claim, Claimed, KeyChoice, KeyLease
+from ..steps import SteppedOutboxStore
 
 
 class MysqlStore(SteppedOutboxStore, KeyedOutboxStore):
     """JSON_TABLE comes first in every join, and rows are found by an index that is named (STRAIGHT_JOIN, FORCE INDEX):
     else a small table may be read, and locked, as a whole, and a settle waits for a writer who has not committed."""
 
-    dialect = "mysql"
-    quote = "`"
-    capabilities = Capabilities(
-        single_statement=False, listen=False, copy=False, skip_locked=True, transactional_ddl=False, locked_keys=True
-    )
-    words: ClassVar[Mapping[str, str]] = {
-        "clock": _CLOCK,
-        "ready": f"(p.due <= {_CLOCK} OR (p.since IS NOT NULL AND p.token IS NULL))",
-        "text": _TEXT,
-        "database": "coalesce(nullif('{namespace}', ''), database())",
-        # In a session of a narrower character set the server would unescape the text into that one, and lose it.
-        "rows": "CONVERT(:rows USING utf8mb4)",
-        "seqs": "JSON_TABLE(:seqs, '$[*]' COLUMNS (seq bigint PATH '$')) s",
-        "held": "JSON_TABLE(:held, '$[*]' COLUMNS (seq bigint PATH '$[0]', token bigint PATH '$[1]')) s",
-        "keys": "JSON_TABLE(:keys, '$[*]' COLUMNS (key_hash bigint PATH '$')) k",
-        "ids": "JSON_TABLE(CONVERT(:event_ids USING utf8mb4), '$[*]' COLUMNS ("
-        f"event_id varchar(36) {_TEXT} PATH '$')) s",
-        # GET_LOCK takes 64 characters, and a lock belongs to the server, not to a database.
-        "lock": "concat('relaybox.migrate.', md5(concat(coalesce(nullif('{namespace}', ''), database(), ''),"
-        " '.{event_name}')))",
-    }
-
-    def to_time(self, value: datetime | None) -> str | None:
-        """Text, because the client libraries disagree on aware datetimes and on microseconds."""
-        if value is None:
-            return None
-        return value.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
-
-    def from_time(self, value: Any) -> datetime:
-        return value.replace(tzinfo=UTC)  # type: ignore[no-any-return]
+    _dialect = MYSQL
 
     def insert_events(self, events: Sequence[Event], now: datetime | None, *, spelled: bool = False) -> Op[list[int]]:
         """Payloads travel as base64: byte-exact whatever the connection's character set and quoting.
@@ -65,7 +31,7 @@ class MysqlStore(SteppedOutboxStore, KeyedOutboxStore):
         The numbers are read back by id: there is no RETURNING, and LAST_INSERT_ID() + n is wrong where
         auto-increment steps are interleaved.
         """
-        rows = [{**self.event_fields(e, spelled=spelled), "payload": b64encode(e.body).decode()} for e in events]
+        rows = [{**fields(e, self.to_time, spelled=spelled), "payload": b64encode(e.body).decode()} for e in events]
         yield self.sql["outbox.write.many"].bind(rows=as_json(rows), now=self.to_time(now))
         ids = [event.id for event in events]
         result = yield self.sql["outbox.write.numbers"].bind(event_ids=as_json(ids))
@@ -108,26 +74,3 @@ class MysqlStore(SteppedOutboxStore, KeyedOutboxStore):
         stale = yield self.sql["outbox.lease.sweep"].bind()
         yield from self.free([KeyLease(*row) for row in stale.rows])
         return freed
-
-    # -- schema -----------------------------------------------------------------------------------
-
-    def migrate(self) -> Op[list[Migration]]:
-        """DDL commits by itself, so every statement may be run again and a session lock guards the whole."""
-        try:
-            done = yield from super().migrate()
-        except GeneratorExit:
-            raise
-        except BaseException:
-            with suppress(StoreError):
-                yield self.sql["schema.unlock"].bind()
-            raise
-        yield self.sql["schema.unlock"].bind()
-        return done
-
-    def lock_schema(self) -> Op[None]:
-        got = yield self.sql["schema.lock"].bind()
-        if got.rows[0][0] != 1:
-            raise StoreBusy(f"another process is migrating {self.tables.event!r} since 30 seconds; try again")
-
-    def expected_indexes(self) -> set[str]:
-        return {name for migration in self.migrations() for name in re.findall(r"\bKEY (\w+) \(", migration.sql)}

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from ...op import Op
 from ..doctor import Finding
-from ..sql_store import SqlOutboxStore
+from ..spi import OutboxStore
 
 DAY = 86_400
 
 
-def judge(store: SqlOutboxStore, facts: dict[str, str]) -> Op[list[Finding]]:
+def judge(store: OutboxStore, facts: dict[str, str]) -> Op[list[Finding]]:
     privileges = yield store.sql["cdc.privileges"].bind()
     return [*_settings(facts, {row[0].upper() for row in privileges.rows})]
 

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from itertools import repeat
 from operator import itemgetter
 from typing import Any
 
-from ...codec import JSON
 from ...errors import ConfigError
-from ...event import GLOBAL, Event
+from ...event import Event
 from ...ids import key_hash, new_token
 from ...op import Copy, Op, Result, Statement
+from ..dialect import POSTGRES
 from ..keys import KeyedOutboxStore, WaitingKey, Walk, spread
-from ..spi import Capabilities, Claim, Claimed, Death, Held, KeyChoice, KeyLease, Known, Retry, Settlement, Turn
-from ..sql_store import lane_key
+from ..rows import arrays, by_column, columns, cut, lane_key
+from ..spi import Claim, Claimed, Death, Held, KeyChoice, KeyLease, Known, Purge, Retry, Settlement, Turn
 
 # Below this a single statement with arrays is faster than two COPYs and the numbers for them.
 COPY_FROM = 200
@@ -52,28 +52,7 @@ _claimed: Callable[[tuple[Any, ...]], Claimed] = partial(tuple.__new__, Claimed)
 
 
 class PostgresStore(KeyedOutboxStore):
-    dialect = "postgres"
-    capabilities = Capabilities(
-        single_statement=True,
-        listen=True,
-        copy=True,
-        skip_locked=True,
-        transactional_ddl=True,
-        advisory_keys=True,
-        locked_keys=True,
-        whole_claims=True,
-    )
-
-    def from_time(self, value: datetime) -> datetime:
-        """psycopg answers in the session's time zone; asyncpg in UTC."""
-        return value if value.tzinfo is UTC else value.astimezone(UTC)
-
-    def event_row(self, row: Sequence[Any]) -> tuple[Any, ...]:
-        """Claims bring times as bytes: most are never looked at. What stands behind the twelve columns does no harm."""
-        if row[9].__class__ is bytes:
-            return row  # type: ignore[return-value]  # a tuple, or what behaves like one
-        times = (self.from_time(at) if isinstance(at, datetime) else at for at in row[9:12])
-        return (*row[:9], *times)
+    _dialect = POSTGRES
 
     # -- write ------------------------------------------------------------------------------------
 
@@ -85,11 +64,12 @@ class PostgresStore(KeyedOutboxStore):
             return [int(result.rows[0][0])]
         if copy and len(events) >= COPY_FROM:
             return (yield from self._write_copy(events, claim, now))
-        result = yield self.sql["outbox.write.many"].bind(**event_arrays(events), **self._title(claim), now=now)
+        result = yield self.sql["outbox.write.many"].bind(**arrays(events), **self._title(claim), now=now)
         return sorted(row[0] for row in result.rows)
 
     def _one(self, event: Event, claim: Claim | None, now: datetime | None) -> Statement:
-        params = self.columns(event, now)
+        params = columns(event, self.to_time)
+        params["now"] = now
         if claim is None or event.deliver_at is not None:  # a delayed event is never claimed by its writer
             params["key_hash"] = key_hash(lane_key(event))
             return Statement(self.sql["outbox.write.one"], params)
@@ -102,7 +82,7 @@ class PostgresStore(KeyedOutboxStore):
         return {"token": claim.token, "owner": claim.owner, "lease": claim.lease.total_seconds()}
 
     def write_plain(self, events: Sequence[Event], now: datetime | None) -> Op[list[int]]:
-        result = yield self.sql["outbox.write.plain"].bind(**event_arrays(events), now=now)
+        result = yield self.sql["outbox.write.plain"].bind(**arrays(events), now=now)
         return sorted(row[0] for row in result.rows)
 
     def _write_copy(self, events: Sequence[Event], claim: Claim | None, now: datetime | None) -> Op[list[int]]:
@@ -110,10 +90,10 @@ class PostgresStore(KeyedOutboxStore):
         drawn = yield self.sql["outbox.write.numbers"].bind(count=len(events), now=now)
         seqs = sorted(drawn.rows[0][0])
         at: datetime = drawn.rows[0][1]
-        columns = {"seq": seqs, **event_columns(events)}
+        written = {"seq": seqs, **by_column(events)}
         if now is not None:  # otherwise the column's default, the database's clock
-            columns["created_at"] = [now] * len(events)
-        used = {name: values for name, values in columns.items() if values.count(None) < len(values)}
+            written["created_at"] = [now] * len(events)
+        used = {name: values for name, values in written.items() if values.count(None) < len(values)}
         types = [COLUMN_TYPES[name] for name in used]
         rows = list(zip(*used.values(), strict=True))
         yield Copy(self.tables.event, self.tables.schema, list(used), types, rows)
@@ -127,6 +107,10 @@ class PostgresStore(KeyedOutboxStore):
             rows = [(seq, e.deliver_at, key_hash(lane_key(e)), 0) for seq, e in delayed]
             yield Copy(self.tables.part("pending"), self.tables.schema, _PENDING, _PENDING_TYPES, rows)
         return seqs
+
+    def under_way(self, event_ids: Sequence[str]) -> Op[set[str]]:
+        found = yield self.sql["outbox.write.under_way"].bind()
+        return {row[0] for row in found.rows}
 
     # -- claim ------------------------------------------------------------------------------------
 
@@ -291,9 +275,9 @@ class PostgresStore(KeyedOutboxStore):
             if held:
                 yield self.sql["outbox.settle.hold"].bind(**self.pairs(held), parked=parked, now=now)
         if settlement.retry:
-            yield from self.settle_retry(settlement, now)
+            yield from self._retry(settlement.retry, now)
         if settlement.dead:
-            yield from self.settle_dead(settlement, now)
+            yield from self._bury(settlement.dead, now)
         if settlement.ordered:
             yield from self._unhold(settlement)
         if everything:
@@ -302,18 +286,33 @@ class PostgresStore(KeyedOutboxStore):
         yield from self._free(settlement.free)
         return lost
 
+    def _retry(self, retries: Sequence[Retry], now: datetime | None) -> Op[None]:
+        rows = sorted(retries)
+        yield self.sql["outbox.settle.retry"].bind(
+            seqs=[r.seq for r in rows],
+            tokens=[r.token for r in rows],
+            delays=[r.delay.total_seconds() for r in rows],
+            errors=[cut(r.error) for r in rows],
+            uncounted=[int(not r.counted) for r in rows],
+            now=now,
+        )
+
+    def _bury(self, deaths: Sequence[Death], now: datetime | None) -> Op[None]:
+        rows = sorted(deaths)
+        yield self.sql["outbox.settle.dead"].bind(
+            seqs=[r.seq for r in rows], tokens=[r.token for r in rows], errors=[cut(r.error) for r in rows], now=now
+        )
+
     # -- instances and shards -----------------------------------------------------------------------
 
     def take_over(self, survivor: int | None, now: datetime | None) -> Op[tuple[int, int]]:
-        gone = yield self.sql["outbox.instance.expired"].bind(survivor=survivor, now=now)
-        owners = [row[0] for row in gone.rows]
+        owners = yield from self.remove_dead(survivor, now)
         freed = yield from self._expire(owners, now, orphans=True)
         yield self.sql["outbox.lease.sweep"].bind()
         return len(owners), freed
 
-    def retire(self, instance: int, now: datetime | None) -> Op[int]:
-        yield self.sql["outbox.instance.leave"].bind(id=instance)
-        return (yield from self._expire((instance,), now))
+    def free_claims(self, owners: Sequence[int], now: datetime | None) -> Op[int]:
+        return self._expire(owners, now)
 
     def acquire_shards(
         self,
@@ -339,31 +338,31 @@ class PostgresStore(KeyedOutboxStore):
         )
         return {row[0]: row[1] for row in result.rows}
 
-    # -- seeing -----------------------------------------------------------------------------------
+    def renew_shards(self, owner: int, ttl: timedelta, now: datetime | None) -> Op[dict[int, int]]:
+        result = yield self.sql["outbox.shard.renew"].bind(owner=owner, ttl=ttl.total_seconds(), now=now)
+        return {row[0]: row[1] for row in result.rows}
 
-    def notify(self, now: datetime | None) -> Op[bool]:
-        result = yield self.sql["outbox.status.notify"].bind(now=now)
-        return bool(result.rows)
+    # -- dead letters and purge -----------------------------------------------------------------------
 
+    def replay(self, seqs: Sequence[int], cutoff: datetime, now: datetime | None) -> Op[list[int]]:
+        result = yield self.sql["outbox.dead.replay"].bind(seqs=self.numbers(seqs), cutoff=cutoff, now=now)
+        replayed = sorted(row[0] for row in result.rows)
+        if replayed:
+            yield self.sql["outbox.dead.unpark"].bind(seqs=self.numbers(replayed))
+        return replayed
 
-def event_columns(events: Sequence[Event]) -> dict[str, list[Any]]:
-    return {
-        "event_id": [e.id for e in events],
-        "event_type": [e.type for e in events],
-        "aggregate_type": [None if e.aggregate_type == GLOBAL else e.aggregate_type for e in events],
-        "aggregate_id": [e.key for e in events],
-        "tenant_id": [e.tenant for e in events],
-        "content_type": [None if e.content_type == JSON else e.content_type for e in events],
-        "payload": [e.body for e in events],
-        "headers": [e.headers_text for e in events],
-        "occurred_at": [e.occurred_at for e in events],
-        "deliver_at": [e.deliver_at for e in events],
-    }
+    def purge_done(self, before: datetime, after: int, limit: int) -> Op[Purge]:
+        result = yield self.sql["outbox.purge.done"].bind(before=before, after=after, limit=limit)
+        seen, last, gone = result.rows[0]
+        return Purge(seen, last or after, gone)
 
+    def purge_dead(self, before: datetime, limit: int) -> Op[int]:
+        result = yield self.sql["outbox.purge.dead"].bind(before=before, limit=limit)
+        return int(result.rows[0][0])
 
-def event_arrays(events: Sequence[Event]) -> dict[str, list[Any]]:
-    plural = {"payload": "payloads", "headers": "headers"}
-    return {plural.get(name, f"{name}s"): values for name, values in event_columns(events).items()}
+    def purge_age(self, before: datetime, limit: int) -> Op[int]:
+        result = yield self.sql["outbox.purge.age"].bind(before=before, limit=limit)
+        return int(result.rows[0][0])
 
 
 def _batches(seqs: Sequence[int], claim: Claim | None, at: datetime) -> list[tuple[Any, ...]]:

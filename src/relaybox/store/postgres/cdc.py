@@ -6,18 +6,18 @@ from collections.abc import Iterator
 
 from ...op import Op
 from ..doctor import Finding
-from ..sql_store import SqlOutboxStore
+from ..spi import OutboxStore
 
 KEPT_WAL = 1 << 30
 
 
-def judge(store: SqlOutboxStore, facts: dict[str, str]) -> Op[list[Finding]]:
+def judge(store: OutboxStore, facts: dict[str, str]) -> Op[list[Finding]]:
     slots = yield store.sql["cdc.slots"].bind()
     findings = [_slot(name, active, kept or 0, state) for name, active, kept, state in slots.rows]
     return [*_settings(facts, store), *findings]
 
 
-def _settings(facts: dict[str, str], store: SqlOutboxStore) -> Iterator[Finding]:
+def _settings(facts: dict[str, str], store: OutboxStore) -> Iterator[Finding]:
     level = facts.get("wal_level")
     yield (
         Finding("ok", "wal_level", "logical")
@@ -53,7 +53,7 @@ def _settings(facts: dict[str, str], store: SqlOutboxStore) -> Iterator[Finding]
         )
 
 
-def _table(facts: dict[str, str], store: SqlOutboxStore) -> Iterator[Finding]:
+def _table(facts: dict[str, str], store: OutboxStore) -> Iterator[Finding]:
     event, schema, role = store.tables.event, facts.get("table.schema"), facts["role"]
     wanted = store.tables.schema or "public"
     if schema is None:
@@ -70,7 +70,7 @@ def _table(facts: dict[str, str], store: SqlOutboxStore) -> Iterator[Finding]:
         yield Finding("ok", "table", f"{schema}.{event}")
 
 
-def _publication(facts: dict[str, str], store: SqlOutboxStore) -> Iterator[Finding]:
+def _publication(facts: dict[str, str], store: OutboxStore) -> Iterator[Finding]:
     name, make = f"{store.tables.event}_cdc", store.sql["cdc.publication"].text
     kinds = facts.get("publication", "").split(",")
     tables = {fact.rpartition(".")[2] for fact in facts if fact.startswith("published.")}

@@ -18,7 +18,8 @@ from ...event import Event
 from ...ids import new_token
 from ...op import Op, Query, T, arun, run
 from ...store.names import Tables
-from ...store.spi import Claim, Claimed, Death, Held, Migration, OutboxStore, Retry
+from ...store.schema import Migration
+from ...store.spi import Claim, Claimed, Death, Held, OutboxStore, Retry
 
 T0 = datetime(2031, 5, 4, 3, 2, 1, 123456, tzinfo=UTC)
 LEASE = timedelta(seconds=30)

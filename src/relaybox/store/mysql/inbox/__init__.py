@@ -5,26 +5,25 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Any
 
 from ....event import Event
 from ....ids import key_hash, new_token
 from ....op import Op
+from ...dialect import MYSQL
 from ...inbox import InboxStore
 from ...inbox_order import position_of, priority_of
-from ...sql_store import lane_key
-from ...steps import as_json
-from .. import MysqlStore
+from ...rows import as_json, fields, lane_key
 
 
-class MysqlInboxStore(InboxStore, MysqlStore):
-    never: ClassVar[str] = "CAST('9999-12-31' AS datetime(6))"
+class MysqlInboxStore(InboxStore):
+    _dialect = MYSQL
 
     def insert_new(self, events: Sequence[Event], source: str | None, now: datetime | None) -> Op[set[str]]:
         at = self.to_time(now)
         new = yield from self._see({event.id for event in events}, at)
         if fresh := [event for event in events if event.id in new]:
-            rows = [{**self.event_fields(event), "payload": b64encode(event.body).decode()} for event in fresh]
+            rows = [{**fields(event, self.to_time), "payload": b64encode(event.body).decode()} for event in fresh]
             yield self.sql["inbox.accept.message"].bind(rows=as_json(rows), source=source, now=at)
             ids = as_json([event.id for event in fresh])
             numbers: dict[str, int] = dict((yield self.sql["inbox.accept.numbers"].bind(event_ids=ids)).rows)
@@ -57,6 +56,3 @@ class MysqlInboxStore(InboxStore, MysqlStore):
 
     def see(self, ids: Sequence[str], now: datetime | None) -> Op[set[str]]:
         return self._see(set(ids), self.to_time(now))
-
-    def unlock_schema(self) -> Op[None]:
-        yield self.sql["schema.unlock"].bind()

@@ -4,31 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Any
 
 from ....codec import JSON
 from ....errors import StoreError
 from ....event import GLOBAL, Event
 from ....ids import key_hash
 from ....op import Op, Row, Statement
+from ...dialect import POSTGRES
 from ...inbox import InboxStore, told
 from ...inbox_claim import GONE, SUSPECT, Arrived, Share
 from ...inbox_order import UNRANKED, Order, Priority, position_of, priority_of
+from ...rows import arrays, lane_key
 from ...spi import Claim, Held
-from ...sql_store import lane_key
-from .. import PostgresStore, event_arrays
 
 PATIENCE = "100ms"  # for another transaction that has inserted the same id
 
 
-class PostgresInboxStore(InboxStore, PostgresStore):
-    never: ClassVar[str] = "'infinity'::timestamptz"
-
-    def table(self, rows: Sequence[Sequence[Any]], *names: str) -> dict[str, Any]:
-        return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
-
-    def event_ids(self, ids: Sequence[str]) -> Any:
-        return list(ids)
+class PostgresInboxStore(InboxStore):
+    _dialect = POSTGRES
 
     def their_ids(self, ids: Sequence[Any]) -> Any:
         return [str(one) for one in ids]
@@ -46,7 +40,7 @@ class PostgresInboxStore(InboxStore, PostgresStore):
         patience: str | None = None,
     ) -> Op[set[str]]:
         result = yield self.sql["inbox.accept"].bind(
-            **event_arrays(events),
+            **arrays(events),
             key_hashes=[key_hash(lane_key(event)) for event in events],
             positions=[position_of(event) for event in events],
             priorities=[priority_of(event) for event in events],
@@ -101,7 +95,14 @@ class PostgresInboxStore(InboxStore, PostgresStore):
             claimed = super().claim_messages(claim, limit, now, share=share, order=order, priority=priority, full=full)
             return (yield from claimed)
         result = yield self.sql["inbox.claim"].bind(
-            **self._claim(claim, limit, now), worker=share.worker, workers=share.workers, suspect=SUSPECT
+            token=claim.token,
+            owner=claim.owner,
+            lease=claim.lease.total_seconds(),
+            limit=limit,
+            worker=share.worker,
+            workers=share.workers,
+            suspect=SUSPECT,
+            now=now,
         )
         return self.arrived(result.rows), bool(result.rows)
 

@@ -1,22 +1,22 @@
--- name: outbox.instance.register -> count
+-- name: instance.register -> count
 INSERT INTO {instance} (id, name, role, started_at, expires_at) OVERRIDING SYSTEM VALUE
 VALUES (:id, :name, :role, coalesce(:now, clock_timestamp()),
         coalesce(:now, clock_timestamp()) + make_interval(secs => :ttl::float8))
 ON CONFLICT (id) DO NOTHING
 
--- name: outbox.instance.beat -> count
+-- name: instance.beat -> count
 -- Zero rows: somebody declared us dead. Our claims are gone; register anew.
 UPDATE {instance}
 SET expires_at = coalesce(:now, clock_timestamp()) + make_interval(secs => :ttl::float8)
 WHERE id = :id
 
--- name: outbox.instance.note -> count
+-- name: instance.note -> count
 UPDATE {instance} SET note = :note WHERE id = :id
 
--- name: outbox.instance.leave -> count
+-- name: instance.leave -> count
 DELETE FROM {instance} WHERE id = :id
 
--- name: outbox.instance.expired -> rows
+-- name: instance.expired -> rows
 -- Removes the dead, one remover each (SKIP LOCKED), and names them. With a :survivor everybody else counts
 -- as dead: a single node frees everything that is not its own when it starts.
 DELETE FROM {instance}
@@ -27,9 +27,14 @@ WHERE id IN (
   FOR UPDATE SKIP LOCKED)
 RETURNING id
 
--- name: outbox.instance.live -> rows
+-- name: instance.live -> rows
 SELECT id, name, role, started_at, expires_at, note FROM {instance}
 WHERE expires_at >= coalesce(:now, clock_timestamp()) ORDER BY started_at, id
+
+-- name: instance.notify -> rows
+-- Only when somebody is there to hear it; no row means nobody is.
+SELECT pg_notify('{channel}', '')
+FROM (SELECT 1 FROM {instance} WHERE expires_at >= coalesce(:now, clock_timestamp()) LIMIT 1) AS listener
 
 -- name: outbox.shard.seed -> count
 INSERT INTO {shard} (shard) SELECT generate_series(0, :shards - 1) ON CONFLICT DO NOTHING

@@ -22,11 +22,6 @@ CROSS JOIN LATERAL (
 SELECT greatest(reltuples, 0)::bigint FROM pg_class
 WHERE oid = to_regclass('{event}')
 
--- name: outbox.status.notify -> rows
--- Only when somebody is there to hear it; no row means nobody is.
-SELECT pg_notify('{channel}', '')
-FROM (SELECT 1 FROM {instance} WHERE expires_at >= coalesce(:now, clock_timestamp()) LIMIT 1) AS listener
-
 -- name: outbox.status.failing -> rows
 -- Waiting events whose last try failed, be it nobody's fault.
 SELECT count(last_error) FROM {pending}

@@ -11,7 +11,7 @@ from typing import Any
 from ....errors import ConfigError, StoreBusy
 from ....op import Op
 from ....topic import Topic
-from ...spi import Migration
+from ...schema import Migration
 from ...topics import PARTS, TopicRow
 from .. import PostgresStore
 from .marks import MarkOps

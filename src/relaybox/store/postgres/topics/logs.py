@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import Any
 
 from ....op import Query
-from ...migrate import MigrationOps, inline, migration_files
-from ...queries import blocks, fill
-from ...spi import Migration
+from ...dialect import POSTGRES
+from ...queries import Block, blocks, fill, load
+from ...schema import Schema
 from ...topics import Row, TopicTables
 from .. import PostgresStore
 
@@ -66,32 +65,26 @@ UNREAD = """e.seq >= q.first_seq AND (q.since IS NULL OR e.created_at >= q.since
                  AND NOT e.seq = ANY(coalesce(r.finished, '{}'))))"""
 
 
-class LogQueries(MigrationOps):
-    dialect = "postgres"
-    quote = '"'
-    capabilities = PostgresStore.capabilities
+class LogQueries(Schema):
+    _dialect = POSTGRES
     tables: TopicTables
 
     def __init__(self, tables: TopicTables) -> None:
-        self.tables = tables
-        schema = {name: block for name, block in blocks("postgres").items() if name.startswith("schema.")}
-        shared = {name: block for name, block in blocks(FOLDER).items() if not _of_a_log(block[0])}
-        names = tables.substitutions(self.quote)
-        self.sql = {name: Query(name, fill(text, names), answer) for name, (text, answer) in (schema | shared).items()}
+        super().__init__(tables, FOLDER)
         self._logs: dict[int, dict[str, Query]] = {}
         self._queues: dict[int, PostgresStore] = {}
+
+    def queries(self) -> dict[str, Block]:
+        return {name: block for name, block in super().queries().items() if not _of_a_log(block[0])}
 
     def log(self, topic_id: int) -> dict[str, Query]:
         """The queries that name a topic's own tables."""
         found = self._logs.get(topic_id)
         if found is None:
-            names = self.tables.substitutions(self.quote) | self.tables.log(topic_id, self.quote)
+            names = self.slots() | self.tables.log(topic_id, self.quote)
             names |= {word: fill(text, names) for word, text in _WORDS.items()}
-            found = self._logs[topic_id] = {
-                name: Query(name, fill(text, names), answer)
-                for name, (text, answer) in blocks(FOLDER).items()
-                if _of_a_log(text)
-            }
+            of_logs = {name: block for name, block in blocks(FOLDER).items() if _of_a_log(block[0])}
+            found = self._logs[topic_id] = load(of_logs, names)
         return found
 
     def queue(self, topic_id: int) -> PostgresStore:
@@ -101,21 +94,11 @@ class LogQueries(MigrationOps):
             found = self._queues[topic_id] = PostgresStore(self.tables.queue(topic_id))
         return found
 
-    def from_time(self, value: datetime) -> datetime:
-        return value if value.tzinfo is UTC else value.astimezone(UTC)
-
     def event_rows(self, rows: Sequence[Any]) -> Sequence[Row]:
         """Times in UTC: our own sessions answer so; those behind a pooler, or of a caller's engine, may not."""
         if not rows or rows[0][9].tzinfo is UTC:
             return rows
         return [(*row[:9], self.from_time(row[9]), None, self.from_time(row[11]), *row[12:]) for row in rows]
-
-    def migrations(self) -> list[Migration]:
-        names = self.tables.substitutions(self.quote)
-        return [
-            Migration(version, name, fill(inline(text), names), hashlib.sha256(text.encode()).hexdigest())
-            for version, name, text in migration_files(FOLDER)
-        ]
 
 
 def _of_a_log(text: str) -> bool:

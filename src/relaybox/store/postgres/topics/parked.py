@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from ....ids import new_token
 from ....op import Op
+from ...rows import arrays
 from ...topics import GroupRow, Parked, ParkedEvent, ParkedOutcome, ParkedState, Parking, TopicRow
-from .. import event_arrays
 from .marks import MarkOps
 from .queues import QueueOps
 
@@ -36,7 +36,7 @@ class ParkedOps(MarkOps, QueueOps):
             delays=[parking.delay.total_seconds() for parking in parkings],
             errors=[parking.error for parking in parkings],
             created_ats=[event.created_at for event in events],
-            **event_arrays(events),
+            **arrays(events),
         )
         yield from self._promote(group, [parking.key_hash for parking in parkings if parking.state == "held"], now)
 

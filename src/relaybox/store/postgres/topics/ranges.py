@@ -17,7 +17,7 @@ from ....errors import StoreBusy
 from ....event import Event, stored_time
 from ....ids import key_hash, new_token
 from ....op import Op
-from ...sql_store import lane_key
+from ...rows import lane_key
 from ...topics import LAST, GroupRow, Pages, Parking, Place, Range, RangeSettlement, Row, Taken, TopicRow
 from .parked import ParkedOps
 

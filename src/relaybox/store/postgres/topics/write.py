@@ -13,9 +13,9 @@ from ....errors import NoSubscriptions, SchemaMissing
 from ....event import Event
 from ....ids import shard_of
 from ....op import Copy, Op, Statement
-from ...sql_store import lane_key
+from ...rows import arrays, by_column, lane_key
 from ...topics import TopicRow
-from .. import COLUMN_TYPES, COPY_FROM, event_arrays, event_columns
+from .. import COLUMN_TYPES, COPY_FROM
 from .logs import LogQueries
 
 log = logging.getLogger("relaybox")
@@ -43,14 +43,14 @@ class WriteOps(LogQueries):
             }
             if topic.topic.tracking == "rows":
                 self.queue(topic.id)  # whose readers `notify_queues` is to wake
-            values = event_arrays(events) | _at(topic, now) | {"shards": _shards(topic, events)}
+            values = arrays(events) | _at(topic, now) | {"shards": _shards(topic, events)}
             result = yield Statement(self.log(topic.id)[names[topic.topic.tracking]], values)
         if not result.rows:
             return (yield from self._refused(topic))
         return sorted(row[0] for row in result.rows)
 
     def _one(self, topic: TopicRow, event: Event, now: datetime | None) -> Statement:
-        values = {name: column[0] for name, column in event_columns([event]).items()} | _at(topic, now)
+        values = {name: column[0] for name, column in by_column([event]).items()} | _at(topic, now)
         values["shard"] = shard_of(lane_key(event), topic.topic.shards)
         return Statement(self.log(topic.id)["topic.write.one"], values)
 
@@ -63,7 +63,7 @@ class WriteOps(LogQueries):
             return (yield from self._refused(topic))
         numbers, required, audience = drawn.rows[0]
         seqs: list[int] = sorted(numbers)
-        columns: dict[str, list[Any]] = {"seq": seqs, "shard": _shards(topic, events), **event_columns(events)}
+        columns: dict[str, list[Any]] = {"seq": seqs, "shard": _shards(topic, events), **by_column(events)}
         if now is not None:  # otherwise the column's default, the database's clock
             columns["created_at"] = [now] * len(events)
         yield self._copy(f"log_{topic.id}", columns, COLUMN_TYPES, order=_by_shard)

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import ClassVar
 
 from ....event import Event
 from ....ids import key_hash
 from ....op import Op
+from ...dialect import SQLITE
 from ...inbox import InboxStore
 from ...inbox_order import position_of, priority_of
-from ...sql_store import lane_key
-from ...steps import as_json
-from .. import SqliteStore
+from ...rows import as_json, in_one_blob, lane_key
 
 
-class SqliteInboxStore(InboxStore, SqliteStore):
-    never: ClassVar[str] = "9000000000000000000"
+class SqliteInboxStore(InboxStore):
+    _dialect = SQLITE
 
     def insert_new(self, events: Sequence[Event], source: str | None, now: datetime | None) -> Op[set[str]]:
         at = self.to_time(now)
@@ -26,12 +24,8 @@ class SqliteInboxStore(InboxStore, SqliteStore):
         fresh = [event for event in events if event.id in new]
         if not fresh:
             return new
-        rows, start = [], 1
-        for event in fresh:
-            rows.append({**self.event_fields(event), "start": start, "size": len(event.body)})
-            start += len(event.body)
         inserted = yield self.sql["inbox.accept.message"].bind(
-            rows=as_json(rows), payloads=b"".join(event.body for event in fresh), source=source, now=at
+            **in_one_blob(fresh, self.to_time), source=source, now=at
         )
         seqs = sorted(row[0] for row in inserted.rows)
         pending = [

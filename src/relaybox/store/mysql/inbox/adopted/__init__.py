@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ....dialect import MYSQL
 from ....inbox_adopt import Adoption, Kind, quoted
-from ... import MysqlStore
 
-_CLOCK = MysqlStore.words["clock"]
+_CLOCK = MYSQL.words["clock"]
 _KINDS: dict[str, Kind] = {
     **dict.fromkeys(("varchar", "char", "tinytext", "text", "mediumtext", "longtext"), "text"),
     **dict.fromkeys(("tinyint", "smallint", "mediumint", "int", "bigint"), "integer"),
@@ -37,7 +37,7 @@ class MysqlColumns:
         fixed = {"received_at": _now(types.get("received_at", "")), "retry_count": "0"}
         return {
             "id_type": types["id"],
-            "id_json": "bigint" if self.kind(types["id"]) == "integer" else f"varchar(768) {MysqlStore.words['text']}",
+            "id_json": "bigint" if self.kind(types["id"]) == "integer" else f"varchar(768) {MYSQL.words['text']}",
             "id_value": _in_their_words("s.id", types["id"]),
             "now": _now(types["processed_at"]),
             "given": ", ".join(own),

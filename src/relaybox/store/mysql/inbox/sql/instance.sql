@@ -1,9 +1,3 @@
--- name: inbox.instance.expired -> rows
-SELECT id FROM {instance} WHERE expires_at < {clock} FOR UPDATE SKIP LOCKED
-
--- name: inbox.instance.remove -> count
-DELETE i FROM JSON_TABLE(:owners, '$[*]' COLUMNS (id bigint PATH '$')) s STRAIGHT_JOIN {instance} i ON i.id = s.id
-
 -- name: inbox.instance.owned -> rows
 -- What dead instances had claimed. Rows that a transaction has locked are its own business: it commits or rolls back,
 -- and then the lease runs out.

@@ -1,9 +1,3 @@
--- name: inbox.instance.expired -> rows
-SELECT id FROM {instance} WHERE expires_at < coalesce(:now, clock_timestamp()) FOR UPDATE SKIP LOCKED
-
--- name: inbox.instance.remove -> count
-DELETE FROM {instance} WHERE id = ANY(:owners::bigint[])
-
 -- name: inbox.instance.owned -> rows
 -- What dead instances had claimed. Rows that a transaction has locked are its own business: it commits or rolls back,
 -- and then the lease runs out.

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ....dialect import SQLITE
 from ....inbox_adopt import Adoption, Kind, quoted
-from ... import SqliteStore
 
-_CLOCK = SqliteStore.words["clock"]
+_CLOCK = SQLITE.words["clock"]
 _FITS: dict[str, tuple[Kind, ...]] = {
     "integer": ("integer", "time"),
     "real": ("time",),

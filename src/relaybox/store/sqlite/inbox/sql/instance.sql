@@ -1,9 +1,3 @@
--- name: inbox.instance.expired -> rows
-SELECT id FROM {instance} WHERE expires_at < {clock}
-
--- name: inbox.instance.remove -> count
-DELETE FROM {instance} WHERE id IN (SELECT value FROM json_each(:owners))
-
 -- name: inbox.instance.owned -> rows
 -- What dead instances had claimed.
 SELECT seq FROM {pending} WHERE owner IN (SELECT value FROM json_each(:owners))

@@ -1,32 +1,46 @@
-"""Numbered migrations: `migrations/NNN_name.sql` per dialect, applied in order, recorded with a checksum.
+"""The tables of a product: their names, their queries, and the migrations that make them.
 
-Each file expands the schema; nothing is changed or dropped while an older release may still run. One
-process migrates at a time (`schema.lock`); the others wait and find nothing to do.
+Numbered migrations, `migrations/NNN_name.sql` per product and dialect, are applied in order and recorded with a
+checksum. Each file expands the schema; nothing is changed or dropped while an older release may still run. One process
+migrates at a time (`schema.lock`); the others wait and find nothing to do.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import TypeVar
 
 from .. import faults
-from ..errors import SchemaDrift, SchemaMissing, SchemaTooNew
+from ..errors import SchemaDrift, SchemaMissing, SchemaTooNew, StoreBusy, StoreError
 from ..op import Op, Query
+from .dialect import Dialect
 from .names import Tables
-from .queries import fill, without_comments
-from .spi import Capabilities, Migration
+from .queries import Block, blocks, fill, load, without_comments
+
+T = TypeVar("T")
 
 _FILE = re.compile(r"^(\d{3})_([a-z0-9_]+)\.sql$")
 
 
+@dataclass(frozen=True, slots=True)
+class Migration:
+    version: int
+    name: str
+    sql: str
+    checksum: str
+    applied_at: datetime | None = None
+
+
 @cache
-def migration_files(dialect: str) -> tuple[tuple[int, str, str], ...]:
+def migration_files(folder: str) -> tuple[tuple[int, str, str], ...]:
     found = []
-    for file in files("relaybox.store").joinpath(dialect, "migrations").iterdir():
+    for file in files("relaybox.store").joinpath(folder, "migrations").iterdir():
         if match := _FILE.match(file.name):
             found.append((int(match[1]), match[2], file.read_text(encoding="utf-8")))
     return tuple(sorted(found))
@@ -41,28 +55,50 @@ def inline(sql: str) -> str:
     return re.sub(r"--[^\n]*", "", sql)
 
 
-class MigrationOps:
-    """The schema half of a store."""
+class Schema:
+    """What every store has. Its ops convert values by the ways of its dialect, which are bound here."""
 
-    dialect: str
-    quote: str
-    tables: Tables
-    capabilities: Capabilities
-    sql: dict[str, Query]
+    _dialect: Dialect
+    _shared: tuple[str, ...] = ("schema.",)  # what it uses of the queries that products share
+
+    def __init__(self, tables: Tables, folder: str) -> None:
+        self._dialect.check(tables)
+        self._folder = folder
+        self.tables = tables
+        self.dialect = self._dialect.name
+        self.quote = self._dialect.quote
+        self.capabilities = self._dialect.capabilities
+        self.to_time = self._dialect.to_time
+        self.from_time = self._dialect.from_time
+        self.numbers = self._dialect.numbers
+        self.texts = self._dialect.texts
+        self.pairs = self._dialect.pairs
+        self.table = self._dialect.table
+        self.event_row = self._dialect.event_row
+        self.sql: dict[str, Query] = load(self.queries(), self.slots())
+
+    def queries(self) -> dict[str, Block]:
+        shared = blocks(self.dialect).items()
+        return {name: block for name, block in shared if name.startswith(self._shared)} | blocks(self._folder)
+
+    def slots(self) -> dict[str, str]:
+        names = self.tables.substitutions(self.quote)
+        return names | {word: fill(text, names) for word, text in self._dialect.words.items()}
 
     @property
     def advice(self) -> str:
         return "run `relaybox migrate` or call migrate()"
 
-    def from_time(self, value: Any) -> datetime:
-        raise NotImplementedError
-
     def migrations(self) -> list[Migration]:
         names = self.tables.substitutions(self.quote)
         return [
-            Migration(version, name, fill(inline(text), names), hashlib.sha256(text.encode()).hexdigest())
-            for version, name, text in migration_files(self.dialect)
+            Migration(version, name, fill(self.fitting(inline(text)), names), hashlib.sha256(text.encode()).hexdigest())
+            for version, name, text in migration_files(self._folder)
         ]
+
+    def fitting(self, text: str) -> str:
+        """A migration as it is to be run here."""
+        return text
 
     def applied(self) -> Op[list[Migration]]:
         exists = yield self.sql["schema.exists"].bind()
@@ -92,9 +128,11 @@ class MigrationOps:
         return [m for m in known if m.version not in {d.version for d in done}]
 
     def migrate(self) -> Op[list[Migration]]:
-        yield from self.prepare_schema()
+        return (yield from self.locked(self._migrate()))
+
+    def _migrate(self) -> Op[list[Migration]]:
         yield self.sql["schema.create"].bind()
-        todo = yield from MigrationOps.plan(self)  # what else a plan may name is migrated by itself
+        todo = yield from Schema.plan(self)  # what else a plan may name is migrated by itself
         for migration in todo:
             for text in statements(migration.sql):
                 yield Query(f"migrate.{migration.version}", text, "count").bind()
@@ -104,17 +142,33 @@ class MigrationOps:
             faults.hit("migrate.step")
         return todo
 
-    def prepare_schema(self) -> Op[None]:
-        """Take the migration lock, and make the schema where the engine has schemas."""
-        yield from self.lock_schema()
+    def locked(self, op: Op[T]) -> Op[T]:
+        """Under the migration lock, and in a schema that is there. Where DDL commits by itself the lock is the
+        session's, may be taken again within, and is given back."""
+        got = yield self.sql["schema.lock"].bind()
+        ends_by_itself = self.capabilities.transactional_ddl
+        if not ends_by_itself and got.rows[0][0] != 1:
+            raise StoreBusy(f"another process is migrating {self.tables.event!r} since 30 seconds; try again")
+        try:
+            yield from self._make_namespace()
+            result = yield from op
+        except GeneratorExit:
+            raise
+        except BaseException:
+            if not ends_by_itself:
+                with suppress(StoreError):
+                    yield self.sql["schema.unlock"].bind()
+            raise
+        if not ends_by_itself:
+            yield self.sql["schema.unlock"].bind()
+        return result
+
+    def _make_namespace(self) -> Op[None]:
         if self.tables.schema:
             there = yield self.sql["schema.namespace"].bind()
             if not there.rows[0][0]:
                 create = f"CREATE SCHEMA {self.quote}{self.tables.schema}{self.quote}"
                 yield Query("schema.make", create, "count").bind()
-
-    def lock_schema(self) -> Op[None]:
-        yield self.sql["schema.lock"].bind()
 
     def verify_schema(self) -> Op[None]:
         """Raise unless the schema is exactly what this release expects."""
@@ -147,8 +201,5 @@ class MigrationOps:
         }
 
     def expected_indexes(self) -> set[str]:
-        return {
-            name.strip(self.quote)
-            for migration in self.migrations()
-            for name in re.findall(r"CREATE INDEX (\S+) ON", migration.sql)
-        }
+        made = (name for migration in self.migrations() for name in self._dialect.index.findall(migration.sql))
+        return {name.strip(self.quote) for name in made}
