@@ -25,8 +25,8 @@ from benchmarks.spi import Database, Sample, Sizes
 from relaybox.drivers import open_sync
 from relaybox.ids import new_token
 from relaybox.inbox import Inbox, Order
-from relaybox.store.inbox_claim import Share
-from relaybox.store.spi import Claim, Held
+from relaybox.store.claims import Claim, Held
+from relaybox.store.inbox.claim import Share
 
 KEYS = 10_000
 BASE = 100_000  # processed messages at first

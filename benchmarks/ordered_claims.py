@@ -20,8 +20,9 @@ from relaybox import Event
 from relaybox.drivers import Database, open_sync
 from relaybox.ids import key_hash, new_token
 from relaybox.op import Op, Query
-from relaybox.store import OutboxStore, open_store
-from relaybox.store.spi import Claim, Claimed, Held, KeyChoice, KeyLease, Settlement, Turn
+from relaybox.store.claims import Claim, Held
+from relaybox.store.outbox import OutboxStore, open_store
+from relaybox.store.outbox.values import Claimed, KeyChoice, KeyLease, Settlement, Turn
 from relaybox.testing.servers import MariaDBServer, PostgresServer, ServerUnavailable
 
 ROWS, KEYS, LIMIT, SHARDS = 10_000, 3_000, 500, 16

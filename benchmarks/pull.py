@@ -25,7 +25,7 @@ from relaybox.codec import JSON_CODEC
 from relaybox.drivers import Database as OurDatabase
 from relaybox.drivers import open_sync
 from relaybox.facts import Observers
-from relaybox.store import Tables
+from relaybox.store.names import Tables
 from relaybox.store.topics import GroupOptions, TopicRow, open_topic_store
 from relaybox.topic import Topic
 from relaybox.topics.admin import GroupAdmin

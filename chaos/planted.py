@@ -12,7 +12,7 @@ from relaybox.outbox.deliver import Dispatch
 from relaybox.outbox.instance import InstanceService
 from relaybox.outbox.source import OutboxSource
 from relaybox.outcome import DONE
-from relaybox.store.postgres import PostgresStore
+from relaybox.store.outbox.postgres import PostgresStore
 
 # Events are taken out of any claim that holds them, and the answer is always "all of them were yours".
 UNFENCED = """

@@ -20,8 +20,8 @@ import psycopg
 from relaybox import Outbox
 from relaybox.drivers.psycopg import connect
 from relaybox.ids import new_token
-from relaybox.store.postgres import PostgresStore
-from relaybox.store.spi import Claim
+from relaybox.store.claims import Claim
+from relaybox.store.outbox.postgres import PostgresStore
 from relaybox.testing.servers import PostgresServer
 
 PENDING = 20_000

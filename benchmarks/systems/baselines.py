@@ -15,7 +15,7 @@ import asyncpg
 from benchmarks.peers.python.peer import BUSINESS_NOTE, BUSINESS_TABLE, Peer, payload_bytes, serve
 from relaybox import AsyncOutbox
 from relaybox.ids import key_hash, new_id
-from relaybox.store.postgres import PostgresStore
+from relaybox.store.outbox.postgres import PostgresStore
 
 STORE = PostgresStore()
 EVENT_INSERT, INSERT_NAMES = STORE.sql["outbox.write.one"].compiled("dollar")

@@ -20,7 +20,7 @@ from relaybox.outbox.source import OutboxSource, make_source
 from relaybox.outcome import DONE
 from relaybox.relay import Relay
 from relaybox.relay.relay import DEFAULTS
-from relaybox.store import open_store
+from relaybox.store.outbox import open_store
 
 CHUNK = 150  # a larger write_all would leave whole batches, not the rows that single writes leave
 LONG = timedelta(hours=1)

@@ -67,12 +67,12 @@ PLANTS = (
         ("order",),
         (
             Edit(
-                "store/postgres/sql/claim.sql",
+                "store/outbox/postgres/sql/claim.sql",
                 "  WHERE (p.due <= (SELECT now FROM clock) OR p.since IS NOT NULL)\n    AND (p.key_hash",
                 "  WHERE p.due <= (SELECT now FROM clock)\n    AND (p.key_hash",
             ),
             Edit(
-                "store/postgres/sql/keys.sql",
+                "store/outbox/postgres/sql/keys.sql",
                 "(p.due <= (SELECT now FROM clock) OR p.since IS NOT NULL)" + _UNHELD,
                 "p.due <= (SELECT now FROM clock)" + _UNHELD,
             ),
@@ -85,7 +85,7 @@ PLANTS = (
         ("lost", "ghost", "duplicate"),
         (
             Edit(
-                "store/postgres/topics/sql/tick.sql",
+                "store/topics/postgres/sql/tick.sql",
                 "((n.tick >> 24) + 1 << 24) + floor(random() * (1 << 24))::bigint",
                 "((n.tick >> 24) + 1 << 24)",
             ),
@@ -98,7 +98,7 @@ PLANTS = (
         ("lost",),
         (
             Edit(
-                "store/postgres/topics/cleanup.py",
+                "store/topics/cleanup.py",
                 "THEN t.retention ELSE t.zero_retention END",
                 "THEN t.zero_retention ELSE t.zero_retention END",
             ),
@@ -109,7 +109,7 @@ PLANTS = (
         "a group that was paused for long is put forward when it is resumed",
         "pause and resume × push group, ordered",
         ("lost",),
-        (Edit("store/postgres/topics/sql/cleanup.sql", "  AND g.alive_since < n.at - t.zombie_ttl\n", ""),),
+        (Edit("store/topics/postgres/sql/cleanup.sql", "  AND g.alive_since < n.at - t.zombie_ttl\n", ""),),
     ),
     Plant(
         "connections",

@@ -23,7 +23,7 @@ from .memory import settle_in
 from .outbox import AsyncOutbox, Interceptor, Listeners, Outbox, WriterHook
 from .retry import ExponentialBackoff
 from .settings import Settings
-from .store.spi import BlockedKey, DeadFilter, DeadLetter, Status
+from .store.outbox.values import BlockedKey, DeadFilter, DeadLetter, Status
 from .topic import Topic
 from .topics import Backfill, StartFrom
 

@@ -17,7 +17,7 @@ from relaybox.drivers import open_sync
 from relaybox.errors import ConfigError
 from relaybox.op import Query
 from relaybox.outbox.cdc import HEADERS, as_properties, connector, router
-from relaybox.store import Tables
+from relaybox.store.names import Tables
 from relaybox.store.rows import EVENT_COLUMNS
 from relaybox.testing.servers import require
 

@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 from relaybox import Event, Outbox
 from relaybox.cli.app import app
 from relaybox.drivers import open_sync
-from relaybox.store.spi import Claim, Death, Held, Retry, Settlement
+from relaybox.store.claims import Claim, Death, Held, Retry
+from relaybox.store.outbox.values import Settlement
 
 MINUTE = timedelta(minutes=1)
 

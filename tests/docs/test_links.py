@@ -11,9 +11,9 @@ import pytest
 
 import relaybox
 from relaybox import errors
-from relaybox.store import open_store
 from relaybox.store.dialect import Capabilities
-from relaybox.store.spi import Status
+from relaybox.store.outbox import open_store
+from relaybox.store.outbox.values import Status
 
 ALL = sorted([*doc_pages.PAGES, *doc_pages.ROOT.glob("*.md")])
 DIALECTS = ("postgres", "sqlite", "mysql")

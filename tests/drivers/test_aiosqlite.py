@@ -14,7 +14,7 @@ from relaybox.drivers.aiosqlite import AiosqliteConnection
 from relaybox.errors import ConnectionLost, DuplicateEvent, SchemaMissing, StoreBusy
 from relaybox.event import Event
 from relaybox.op import Query, Statement, arun
-from relaybox.store.sqlite import SqliteStore
+from relaybox.store.outbox.sqlite import SqliteStore
 
 STORE = SqliteStore()
 PAYLOADS = [b"", b"\x00", bytes(range(256)), "é😀".encode(), b"'\"\\%s:now{}"]

@@ -18,8 +18,8 @@ from relaybox.errors import ConnectionLost, DuplicateEvent, SchemaMissing, Store
 from relaybox.event import Event
 from relaybox.ids import new_token
 from relaybox.op import Op, Query, Statement, arun
-from relaybox.store.mysql import MysqlStore
-from relaybox.store.spi import Claim
+from relaybox.store.claims import Claim
+from relaybox.store.outbox.mysql import MysqlStore
 from relaybox.testing.servers import MariaDBServer, require
 
 STORE = MysqlStore()

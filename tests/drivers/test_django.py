@@ -28,10 +28,10 @@ from relaybox.drivers.django import url_of
 from relaybox.errors import ConfigError, ConnectionLost, DuplicateEvent, SchemaMissing, StoreError, UnsupportedByEngine
 from relaybox.event import Event
 from relaybox.op import Copy, Query, run
+from relaybox.store.claims import Claim
 from relaybox.store.names import Tables
-from relaybox.store.postgres import PostgresStore
-from relaybox.store.spi import Claim
-from relaybox.store.sqlite import SqliteStore
+from relaybox.store.outbox.postgres import PostgresStore
+from relaybox.store.outbox.sqlite import SqliteStore
 from relaybox.testing.servers import require
 
 T0 = datetime(2031, 1, 1, tzinfo=UTC)

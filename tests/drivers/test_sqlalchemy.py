@@ -26,10 +26,10 @@ from relaybox.drivers import open_async, open_sync, sqlalchemy_hooks, wrap
 from relaybox.errors import ConfigError, ConnectionLost, DuplicateEvent, SchemaMissing, StoreBusy, StoreError
 from relaybox.event import Event
 from relaybox.op import Query, arun, run
+from relaybox.store.claims import Claim
 from relaybox.store.names import Tables
-from relaybox.store.postgres import PostgresStore
-from relaybox.store.spi import Claim
-from relaybox.store.sqlite import SqliteStore
+from relaybox.store.outbox.postgres import PostgresStore
+from relaybox.store.outbox.sqlite import SqliteStore
 from relaybox.testing.servers import require
 
 T0 = datetime(2031, 1, 1, tzinfo=UTC)

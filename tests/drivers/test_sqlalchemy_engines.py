@@ -18,7 +18,7 @@ from relaybox.drivers.sqlalchemy import BorrowedDatabase
 from relaybox.errors import ConfigError
 from relaybox.event import Event
 from relaybox.op import arun, run
-from relaybox.store.postgres import PostgresStore
+from relaybox.store.outbox.postgres import PostgresStore
 from relaybox.testing.servers import require
 
 T0 = datetime(2031, 1, 1, tzinfo=UTC)

@@ -28,10 +28,11 @@ from relaybox.errors import (
 from relaybox.event import Event
 from relaybox.ids import new_token
 from relaybox.op import Query, Statement, run
+from relaybox.store.claims import Claim
 from relaybox.store.names import Tables
+from relaybox.store.outbox.sqlite import SqliteStore
+from relaybox.store.outbox.values import Claimed
 from relaybox.store.rows import CHUNK_ROWS
-from relaybox.store.spi import Claim, Claimed
-from relaybox.store.sqlite import SqliteStore
 
 STORE = SqliteStore()
 PAYLOADS = [b"", b"\x00", bytes(range(256)), "é😀".encode(), b"'\"\\%s:now{}", b"x" * 100_000]

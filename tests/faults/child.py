@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from relaybox import Event, Listeners, Outbox, Reject, Settings
 from relaybox.ids import new_token
-from relaybox.store.spi import Claim
+from relaybox.store.claims import Claim
 from relaybox.testing.crash import InjectedFault, arm_from_environment
 
 T = TypeVar("T")

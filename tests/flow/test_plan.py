@@ -11,8 +11,8 @@ import pytest
 
 from relaybox.drivers.postgres_sessions import OUR_SESSIONS
 from relaybox.ids import new_token
-from relaybox.store.postgres import PostgresStore
-from relaybox.store.spi import Claim
+from relaybox.store.claims import Claim
+from relaybox.store.outbox.postgres import PostgresStore
 
 FEW, FINISHED = 30_000, 300_000
 PENDING = 20_000

@@ -14,7 +14,7 @@ import pytest
 from relaybox import AsyncOutbox, Event, Listeners, Outbox, Settings
 from relaybox.drivers import open_async
 from relaybox.errors import ConnectionLost
-from relaybox.store.postgres import PostgresStore
+from relaybox.store.outbox.postgres import PostgresStore
 
 from .kit import QUICK, Probe, happened, make_box, one, recording, rows, with_driver
 

@@ -13,8 +13,9 @@ from relaybox import Event
 from relaybox.drivers import AsyncDatabase, open_async
 from relaybox.ids import new_token
 from relaybox.op import arun
-from relaybox.store.postgres import PostgresStore
-from relaybox.store.spi import Claim, Held, Settlement
+from relaybox.store.claims import Claim, Held
+from relaybox.store.outbox.postgres import PostgresStore
+from relaybox.store.outbox.values import Settlement
 
 from .kit import in_claims, one, rows, waiting
 

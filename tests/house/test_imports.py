@@ -13,6 +13,8 @@ from source_tree import ROOT, page
 
 import relaybox
 
+DIALECTS = ("postgres", "sqlite", "mysql")
+
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
@@ -42,7 +44,7 @@ def test_importing_the_core_loads_no_driver_dialect_or_exporter() -> None:
     loaded = set(json.loads(run(sys.executable, "-c", code).stdout))
     front_doors = {f"relaybox.drivers.{name}" for name in ("spi", "pool", "limits", "urls", "layers", "script")}
     heavy = ("relaybox.drivers.", "relaybox.observe", "relaybox.testing", "relaybox.cli", "relaybox.contrib")
-    dialects = ("relaybox.store.postgres", "relaybox.store.sqlite", "relaybox.store.mysql")
+    dialects = tuple(f"relaybox.store.{product}.{name}" for product in ("outbox", "inbox") for name in DIALECTS)
     assert {name for name in loaded - front_doors if name.startswith((*heavy, *dialects))} == set()
 
 

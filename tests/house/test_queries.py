@@ -12,7 +12,7 @@ from source_tree import modules
 from relaybox.store.queries import blocks
 
 DIALECTS = ("postgres", "sqlite", "mysql")
-TOPICS = "postgres/topics"  # a set of its own: only PostgreSQL keeps topics
+TOPICS = "topics/postgres"  # a set of its own: only PostgreSQL keeps topics
 
 # Queries that not every dialect has: (who has them, why, which).
 STEPPED = ("sqlite", "mysql")
@@ -128,9 +128,9 @@ COMPUTED = {
 
 
 def names(dialect: str) -> set[str]:
-    """Of the outbox, and of the guard and the inbox, whose tables are sets of their own."""
-    parts = ("", "/guard", "/inbox", "/inbox/adopted")
-    return set.union(*(set(blocks(dialect + part)) for part in parts))
+    """Of every product, and what they share."""
+    products = ("shared", "outbox", "guard", "inbox", "inbox/adopted")
+    return set.union(*(set(blocks(f"{product}/{dialect}")) for product in products))
 
 
 def test_every_query_is_in_every_dialect_or_excused() -> None:
@@ -190,7 +190,7 @@ def test_every_query_of_topics_is_used() -> None:
 def test_every_used_query_exists() -> None:
     assert len(asked()) > 30  # the check sees something
     assert asked() - set.union(*map(names, DIALECTS)) - set(blocks(TOPICS)) == set()
-    ours = {text for text in texts(f"store/{TOPICS}/") if re.fullmatch(r"topic\.[a-z_]+\.[a-z_.]+", text)}
+    ours = {text for text in texts("store/topics/") if re.fullmatch(r"topic\.[a-z_]+\.[a-z_.]+", text)}
     assert len(ours) > 30
     assert ours - set(blocks(TOPICS)) == set()
 

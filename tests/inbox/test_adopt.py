@@ -425,5 +425,5 @@ def test_processors_stand_still_when_inboxes_are_off(theirs: Theirs, caplog: pyt
 
 def test_imports_stay_lazy() -> None:
     """Who adopts nothing loads nothing of it."""
-    code = "import relaybox.inbox, sys; print('relaybox.store.postgres.inbox.adopted' in sys.modules)"
+    code = "import relaybox.inbox, sys; print('relaybox.store.inbox.adopted.postgres' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"

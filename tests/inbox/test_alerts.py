@@ -19,7 +19,7 @@ from relaybox.facts import Alert, Observers
 from relaybox.inbox import Alerting, Gap, Inbox, Order, Retention
 from relaybox.inbox.alerts import AlertService
 from relaybox.settings import load
-from relaybox.store.inbox_alerts import Span, compare
+from relaybox.store.inbox.alerts import Span, compare
 from relaybox.testing.clock import ManualClock
 
 from .effects import QUICK

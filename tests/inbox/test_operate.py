@@ -17,7 +17,7 @@ from relaybox.errors import SchemaMissing
 from relaybox.facts import Accepted, Fact, Purged
 from relaybox.inbox import Inbox, InboxStatus, MessageFilter, Retention, Thresholds
 from relaybox.settings import load
-from relaybox.store.inbox_operate import Pace, judge
+from relaybox.store.inbox.operate import Pace, judge
 from relaybox.testing.clock import ManualClock
 
 from .effects import QUICK

@@ -22,7 +22,7 @@ from relaybox import ConfigError, Event, Reject
 from relaybox.errors import InboxOrderingPriorityConflict
 from relaybox.ids import key_hash
 from relaybox.inbox import AsyncInbox, Inbox, Order, Priority, Retention
-from relaybox.store.inbox_order import Standing, admit
+from relaybox.store.inbox.order import Standing, admit
 from relaybox.testing.clock import ManualClock
 
 from .effects import QUICK, with_effects, writing

@@ -16,10 +16,10 @@ from relaybox.drivers.spi import Connection
 from relaybox.ids import new_token
 from relaybox.inbox import Inbox, Order, Priority
 from relaybox.op import Copy, Op, ParamStyle, Result, Row, Statement, run
+from relaybox.store.claims import Claim
 from relaybox.store.inbox import InboxStore, InboxTables, open_inbox_store
-from relaybox.store.inbox_claim import SUSPECT, Arrived, Share
+from relaybox.store.inbox.claim import SUSPECT, Arrived, Share
 from relaybox.store.rows import CHUNK_ROWS
-from relaybox.store.spi import Claim
 
 from .kit import arrived, fresh_url, message_ids, migrated
 

@@ -14,7 +14,7 @@ from relaybox.drivers import Database, open_sync
 from relaybox.facts import Alert, Fact
 from relaybox.maintenance import Maintainer, Report, Upkeep
 from relaybox.op import Op, T
-from relaybox.store import Tables
+from relaybox.store.names import Tables
 from relaybox.store.topics import GroupOptions, GroupRow, Start, TopicRow, TopicStore, open_topic_store
 from relaybox.testing.servers import require
 from relaybox.topic import Topic

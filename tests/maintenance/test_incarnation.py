@@ -20,7 +20,8 @@ from relaybox.errors import GroupError, StoreBusy
 from relaybox.maintenance import Maintainer, repair
 from relaybox.outbox.doctor import examine
 from relaybox.relay.topic_relay import TopicRelay
-from relaybox.store import Tables, open_store
+from relaybox.store.names import Tables
+from relaybox.store.outbox import open_store
 from relaybox.store.topics import open_topic_store
 from relaybox.testing.servers import PostgresServer, require
 from topics.kit import World, happened, numbers

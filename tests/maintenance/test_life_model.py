@@ -29,8 +29,8 @@ from relaybox import Outbox, StartFrom, Topic
 from relaybox.errors import IllegalMove
 from relaybox.facts import Alert, EventsLost
 from relaybox.maintenance import Maintainer, Upkeep
-from relaybox.store.life import STANDING
 from relaybox.store.topics import GroupOptions
+from relaybox.store.topics.life import STANDING
 from relaybox.topic import Tracking
 
 from .kit import World

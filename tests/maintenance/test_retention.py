@@ -10,7 +10,7 @@ from relaybox import Event
 from relaybox.errors import ConfigError
 from relaybox.facts import Cleaned
 from relaybox.maintenance import Upkeep
-from relaybox.store import open_store
+from relaybox.store.outbox import open_store
 
 from .kit import World
 

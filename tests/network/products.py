@@ -15,7 +15,7 @@ from relaybox.inbox import AsyncInbox, Inbox
 from relaybox.ingest import Ingest
 from relaybox.relay.relay import Relay
 from relaybox.relay.topic_relay import TopicRelay
-from relaybox.store.inbox_order import Order
+from relaybox.store.inbox.order import Order
 from relaybox.topic import Topic
 from relaybox.topics.start import StartFrom
 

@@ -19,7 +19,7 @@ from relaybox import AsyncOutbox, Event, Listeners, Settings
 from relaybox.drivers import open_async, open_sync
 from relaybox.inbox import AsyncInbox
 from relaybox.op import Op, Query
-from relaybox.store.inbox_order import Order
+from relaybox.store.inbox.order import Order
 from relaybox.testing.servers import require
 from relaybox.topic import Topic
 from relaybox.topics.start import StartFrom

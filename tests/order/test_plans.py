@@ -14,8 +14,9 @@ from relaybox.drivers.postgres_sessions import OUR_SESSIONS
 from relaybox.drivers.psycopg import PsycopgConnection
 from relaybox.ids import new_token
 from relaybox.op import Op, Statement, run
-from relaybox.store.postgres import PostgresStore
-from relaybox.store.spi import Claim, Claimed, KeyChoice, Turn
+from relaybox.store.claims import Claim
+from relaybox.store.outbox.postgres import PostgresStore
+from relaybox.store.outbox.values import Claimed, KeyChoice, Turn
 from relaybox.testing.servers import require
 
 STORE = PostgresStore()

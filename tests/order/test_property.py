@@ -16,10 +16,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import relaybox.store.postgres as postgres
+import relaybox.store.outbox.postgres as postgres
 from relaybox import Settings
 from relaybox.drivers import open_sync
-from relaybox.store import open_store
+from relaybox.store.outbox import open_store
 from relaybox.testing.servers import require
 
 from .world import LEASE, SHARDS, TTL, Outcome, Taken, Worker, World

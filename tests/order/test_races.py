@@ -15,8 +15,9 @@ from relaybox.drivers import AsyncDatabase, open_async
 from relaybox.errors import ConfigError
 from relaybox.ids import key_hash, new_token
 from relaybox.op import Op, Query, arun
-from relaybox.store.postgres import PostgresStore
-from relaybox.store.spi import Claim, Claimed, Held, KeyChoice, KeyLease, Retry, Settlement, Turn
+from relaybox.store.claims import Claim, Held, Retry
+from relaybox.store.outbox.postgres import PostgresStore
+from relaybox.store.outbox.values import Claimed, KeyChoice, KeyLease, Settlement, Turn
 from relaybox.testing.servers import require
 
 LEASE = timedelta(seconds=30)

@@ -20,7 +20,7 @@ from relaybox.ids import shard_of
 from relaybox.op import arun
 from relaybox.outbox.source import KeyedSource, OrderedSource, OutboxSource, make_source
 from relaybox.outcome import DONE, Outcome, RetryAt
-from relaybox.store import OutboxStore, open_store
+from relaybox.store.outbox import OutboxStore, open_store
 from relaybox.testing import ManualClock
 from relaybox.testing.servers import require
 

@@ -9,8 +9,8 @@ import pytest
 
 from relaybox import Event, Settings
 from relaybox.drivers import open_sync
-from relaybox.store import open_store
-from relaybox.store.spi import KeyChoice
+from relaybox.store.outbox import open_store
+from relaybox.store.outbox.values import KeyChoice
 from relaybox.testing.servers import require
 
 from . import world as worlds
@@ -69,7 +69,7 @@ def test_every_key_is_served_within_one_round(
 
 
 def settle_all(world: World, worker: Worker) -> None:
-    from relaybox.store.spi import Settlement
+    from relaybox.store.outbox.values import Settlement
 
     held = worker.held
     free = world._leaving(worker, held)

@@ -16,8 +16,8 @@ from relaybox.errors import ConnectionLost
 from relaybox.op import Op, arun
 from relaybox.outbox.source import OutboxSource, make_source
 from relaybox.outcome import DONE, Dead, Outcome, RetryAt
-from relaybox.store import OutboxStore, open_store
-from relaybox.store.spi import Settlement
+from relaybox.store.outbox import OutboxStore, open_store
+from relaybox.store.outbox.values import Settlement
 from relaybox.testing import ManualClock
 from relaybox.testing.servers import require
 

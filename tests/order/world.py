@@ -18,17 +18,8 @@ from relaybox.drivers import Database
 from relaybox.ids import new_token, shard_of
 from relaybox.op import Op, Query, T, run
 from relaybox.outbox.shards import wish
-from relaybox.store.spi import (
-    Claim,
-    Claimed,
-    Death,
-    Held,
-    KeyChoice,
-    KeyLease,
-    Retry,
-    Settlement,
-    Turn,
-)
+from relaybox.store.claims import Claim, Death, Held, Retry
+from relaybox.store.outbox.values import Claimed, KeyChoice, KeyLease, Settlement, Turn
 from relaybox.testing.store_contract import ContractStore
 
 START = datetime(2031, 5, 4, 3, 2, 1, tzinfo=UTC)

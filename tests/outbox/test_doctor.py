@@ -17,12 +17,13 @@ from relaybox.drivers import open_async, open_sync
 from relaybox.errors import StoreError
 from relaybox.op import Query, Result, run
 from relaybox.outbox.doctor import Finding, aexamine, checkup, examine, file_system_of
-from relaybox.store import Tables, open_store
+from relaybox.store.claims import Claim
 from relaybox.store.doctor import Circumstances, Vitals, judge_clock, version, vitals
-from relaybox.store.mysql import doctor as mysql
-from relaybox.store.postgres import doctor as postgres
-from relaybox.store.spi import Claim
-from relaybox.store.sqlite import doctor as sqlite
+from relaybox.store.names import Tables
+from relaybox.store.outbox import open_store
+from relaybox.store.outbox.mysql import doctor as mysql
+from relaybox.store.outbox.postgres import doctor as postgres
+from relaybox.store.outbox.sqlite import doctor as sqlite
 from relaybox.testing.servers import PostgresServer, require
 from relaybox.testing.servers.process import ServerUnavailable
 

@@ -26,7 +26,8 @@ from relaybox.relay.circuit import Circuit
 from relaybox.relay.relay import DEFAULTS
 from relaybox.relay.routing import router
 from relaybox.settings import Settings
-from relaybox.store.spi import Claim, Turn
+from relaybox.store.claims import Claim
+from relaybox.store.outbox.values import Turn
 from relaybox.tasks import cancelled
 from relaybox.testing import ManualClock, Probe
 from relaybox.testing.servers import require

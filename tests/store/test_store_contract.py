@@ -10,10 +10,10 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from relaybox.drivers import AsyncDatabase, Database, open_async, open_sync
-from relaybox.store.mysql import MysqlStore
 from relaybox.store.names import Tables
-from relaybox.store.postgres import PostgresStore
-from relaybox.store.sqlite import SqliteStore
+from relaybox.store.outbox.mysql import MysqlStore
+from relaybox.store.outbox.postgres import PostgresStore
+from relaybox.store.outbox.sqlite import SqliteStore
 from relaybox.testing.servers import require
 from relaybox.testing.store_contract import ContractStore, StoreContract
 

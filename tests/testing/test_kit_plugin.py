@@ -151,7 +151,7 @@ def test_unused_it_imports_no_driver_and_no_store(tmp_path: Path) -> None:
     code = (
         "import sys, relaybox.testing.plugin, relaybox.testing; "
         "print([m for m in sys.modules if m.startswith(('relaybox.testing.', 'relaybox.drivers.sqlite3', "
-        "'relaybox.store.sqlite', 'pytest_asyncio'))])"
+        "'relaybox.store.outbox.sqlite', 'pytest_asyncio'))])"
     )
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=60)
     assert child.stdout.strip() == "['relaybox.testing.plugin']", child.stderr

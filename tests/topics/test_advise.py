@@ -10,7 +10,7 @@ import pytest
 
 from relaybox.drivers import open_async
 from relaybox.drivers.script import aplay, play
-from relaybox.store.completion import Counters
+from relaybox.store.topics.completion import Counters
 from relaybox.topic import Tracking
 from relaybox.topics.advise import Measures, advise, between, decide
 

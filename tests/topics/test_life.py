@@ -16,8 +16,8 @@ from relaybox import AsyncOutbox, Event, Outbox, Settings, StartFrom, Topic
 from relaybox.clock import SystemClock
 from relaybox.errors import ConfigError, IllegalMove
 from relaybox.maintenance import Maintainer
-from relaybox.store.life import MOVES, STANDING, Condition, Standing, effects, reachable, standstill
 from relaybox.store.topics import GroupOptions, GroupRow
+from relaybox.store.topics.life import MOVES, STANDING, Condition, Standing, effects, reachable, standstill
 from relaybox.topics.group import Group
 
 from .kit import fresh_url

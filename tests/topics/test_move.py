@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-import relaybox.store.postgres.topics.moves as moves
+import relaybox.store.topics.moves as moves
 from relaybox import Event
 from relaybox.drivers.script import play
 from relaybox.errors import ConfigError
@@ -196,7 +196,7 @@ def test_past_the_switch_there_is_no_way_back(make: Callable[..., World]) -> Non
 KILLED = """
 import sys
 sys.path[:0] = sys.argv[3:]
-import relaybox.store.postgres.topics.moves as moves
+import relaybox.store.topics.moves as moves
 from relaybox.topics.move import move
 from relaybox.drivers.script import play
 from topics.world import World

@@ -15,14 +15,15 @@ from typing import Any
 
 import pytest
 
-import relaybox.store.postgres.topics.queue_moves as moves
+import relaybox.store.topics.queue_moves as moves
 from relaybox import Event, Outbox
 from relaybox.clock import utc_now
 from relaybox.drivers.script import play
 from relaybox.errors import StoreBusy
 from relaybox.ids import key_hash, new_token
-from relaybox.store.postgres import PostgresStore
-from relaybox.store.spi import Claim, Claimed, Death, Held, Retry, Settlement
+from relaybox.store.claims import Claim, Death, Held, Retry
+from relaybox.store.outbox.postgres import PostgresStore
+from relaybox.store.outbox.values import Claimed, Settlement
 from relaybox.store.topics import Parking, RangeSettlement, Start
 from relaybox.topic import Tracking
 from relaybox.topics.move import move
@@ -219,7 +220,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 KILLED = """
 import sys
 sys.path[:0] = sys.argv[3:]
-import relaybox.store.postgres.topics.queue_moves as moves
+import relaybox.store.topics.queue_moves as moves
 from relaybox.topics.move import move
 from relaybox.drivers.script import play
 from topics.world import World

@@ -14,7 +14,7 @@ from relaybox import Event
 from relaybox.drivers.psycopg import PsycopgConnection
 from relaybox.ids import key_hash
 from relaybox.op import run
-from relaybox.store.postgres import COPY_FROM
+from relaybox.store.outbox.postgres import COPY_FROM
 from relaybox.store.rows import lane_key
 from relaybox.store.topics import Parking, Place, Range, RangeSettlement, Row, Start, Taken
 

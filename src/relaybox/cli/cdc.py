@@ -13,7 +13,8 @@ from ..errors import ConfigError
 from ..outbox.cdc import PASSWORD_VARIABLE, RouteBy, as_properties, connector, is_mariadb
 from ..outbox.cdc_check import examine
 from ..outbox.doctor import Finding
-from ..store import Tables, open_store
+from ..store.names import Tables
+from ..store.outbox import open_store
 from .connect import DEFAULT_TABLE, Target, scrub, target_of
 from .doctor import show_findings
 from .output import emit

@@ -12,7 +12,7 @@ import typer
 from ..errors import ConfigError, Undecodable
 from ..event import Event
 from ..outbox import Outbox
-from ..store.spi import DeadFilter, DeadLetter
+from ..store.outbox.values import DeadFilter, DeadLetter
 from .connect import shown, target_of
 from .output import confirm, console, emit, emit_list, fail, first_line, progress, say, table
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ..maintenance import repair as repaired
 from ..outbox.doctor import Finding, examine
-from ..store import Tables
+from ..store.names import Tables
 from ..store.topics import open_topic_store
 from .connect import DEFAULT_TABLE, Target, scrub, shown, target_of
 from .output import console, emit, progress, say, table

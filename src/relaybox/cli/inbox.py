@@ -15,7 +15,7 @@ from ..clock import SYSTEM_CLOCK
 from ..durations import parse_duration
 from ..errors import ConfigError
 from ..inbox import Alerting, Inbox, InboxMessage, MessageFilter, Retention, Thresholds, inboxes
-from ..store.inbox_operate import State
+from ..store.inbox.operate import State
 from . import inbox_tables
 from .connect import shown, target_of
 from .dead import content

@@ -16,7 +16,7 @@ import typer
 from ..facts import Observer
 from ..maintenance import JOBS, Maintainer, Report, Upkeep, survey
 from ..observe.health import Health, HealthServer
-from ..store import Tables
+from ..store.names import Tables
 from ..store.topics import open_topic_store
 from .connect import DEFAULT_TABLE, Target, target_of
 from .output import age, console, emit, say, table

@@ -25,7 +25,7 @@ from ..outbox import Outbox
 from ..relay import Preview, Relay
 from ..relay.config import RelayConfig, load
 from ..relay.topic_relay import TopicRelay, status_of
-from ..store.spi import Status
+from ..store.outbox.values import Status
 from ..topics.start import StartFrom
 from .connect import DEFAULT_TABLE, Target, scrub, target_of
 from .output import console, emit, progress, say, table

@@ -14,7 +14,7 @@ from ..durations import parse_duration
 from ..errors import StoreError
 from ..outbox import Outbox
 from ..store.instances import Instance
-from ..store.spi import BlockedKey, Status
+from ..store.outbox.values import BlockedKey, Status
 from ..topics.admin import GroupHealth
 from .connect import scrub, target_of
 from .output import age, console, emit, plain, table

@@ -1,19 +1,12 @@
 """The inbox: every message of another service is accepted once, and takes effect once."""
 
-from ..store.inbox_adopt import Adoption, Columns
-from ..store.inbox_adopt_make import Dropped, InboxInfo
-from ..store.inbox_claim import Share, is_mine
-from ..store.inbox_gaps import Gap
-from ..store.inbox_operate import (
-    DeadMessage,
-    InboxHealth,
-    InboxMessage,
-    InboxStatus,
-    MessageFilter,
-    Thresholds,
-)
-from ..store.inbox_order import TIERS, Order, Priority, Tier
-from ..store.inbox_stats import TypeStats
+from ..store.inbox.adopted.adoption import Adoption, Columns
+from ..store.inbox.adopted.make import Dropped, InboxInfo
+from ..store.inbox.claim import Share, is_mine
+from ..store.inbox.gaps import Gap
+from ..store.inbox.operate import DeadMessage, InboxHealth, InboxMessage, InboxStatus, MessageFilter, Thresholds
+from ..store.inbox.order import TIERS, Order, Priority, Tier
+from ..store.inbox.stats import TypeStats
 from .adopt import async_inboxes, inboxes
 from .alerts import Alerting
 from .drain import Drained, Retention

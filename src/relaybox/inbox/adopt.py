@@ -20,7 +20,7 @@ from ..drivers import open_async, open_sync
 from ..errors import ConfigError
 from ..op import Op
 from ..store.inbox import InboxTables, open_inbox_store
-from ..store.inbox_adopt_make import InboxInfo
+from ..store.inbox.adopted.make import InboxInfo
 from .drain import Retention
 
 DEFAULT_ATTEMPTS = 10

@@ -24,9 +24,9 @@ from ..facts import Alert, Observers
 from ..op import Op
 from ..settings import Settings
 from ..store.inbox import InboxStore
-from ..store.inbox_alerts import Letter
-from ..store.inbox_gaps import Gap
-from ..store.inbox_order import Order
+from ..store.inbox.alerts import Letter
+from ..store.inbox.gaps import Gap
+from ..store.inbox.order import Order
 
 DEAD = "inbox_dlq_message"
 GAP = "inbox_ordering_gap"

@@ -35,8 +35,8 @@ from ..forks import renew_after_fork
 from ..op import Op, arun, run
 from ..settings import in_force
 from ..store.inbox import InboxStore, InboxTables, check_source, open_inbox_store
-from ..store.inbox_meta import Plan
-from ..store.inbox_order import Order, Priority
+from ..store.inbox.meta import Plan
+from ..store.inbox.order import Order, Priority
 from ..store.rows import in_one_statement
 from .operations import Operations
 from .process import MessageHandler

@@ -14,7 +14,7 @@ from ..engine.rows.engine import DeliveryEngine
 from ..facts import ClaimLost, Observers, TakenOver
 from ..settings import Settings
 from ..store.inbox import InboxStore
-from ..store.inbox_order import Order
+from ..store.inbox.order import Order
 from .source import InboxSource
 
 log = logging.getLogger("relaybox")

@@ -12,13 +12,13 @@ from ..errors import ConfigError
 from ..facts import Alert
 from ..op import Op
 from ..store.inbox import InboxStatus, InboxStore
-from ..store.inbox_adopt import Adoption, Columns
-from ..store.inbox_adopt_make import Dropped
-from ..store.inbox_gaps import Gap
-from ..store.inbox_meta import Plan
-from ..store.inbox_operate import DeadMessage, InboxHealth, InboxMessage, MessageFilter, State, Thresholds
-from ..store.inbox_order import Order, Priority
-from ..store.inbox_stats import TypeStats
+from ..store.inbox.adopted.adoption import Adoption, Columns
+from ..store.inbox.adopted.make import Dropped
+from ..store.inbox.gaps import Gap
+from ..store.inbox.meta import Plan
+from ..store.inbox.operate import DeadMessage, InboxHealth, InboxMessage, MessageFilter, State, Thresholds
+from ..store.inbox.order import Order, Priority
+from ..store.inbox.stats import TypeStats
 from ..store.schema import Migration
 from .adopt import DEFAULT_ATTEMPTS, limits_to
 from .alerts import Alerting, log_all, new_alerts

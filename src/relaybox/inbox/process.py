@@ -29,9 +29,9 @@ from ..errors import ConfigError, Reject, SinkUnavailable, StoreError, Transacti
 from ..event import Event
 from ..op import Op, arun, run
 from ..settings import Settings
+from ..store.claims import Held
 from ..store.inbox import InboxStore
-from ..store.inbox_order import Order
-from ..store.spi import Held
+from ..store.inbox.order import Order
 from .source import Message
 from .transactions import AsyncFactory, Ours, RolledBack, SyncFactory, async_savepoint, ended, not_its_fault, savepoint
 

@@ -29,8 +29,8 @@ from ..forks import renew_after_fork
 from ..retry import ExponentialBackoff, RetryPolicy
 from ..settings import Settings, in_force
 from ..store.inbox import InboxStore
-from ..store.inbox_claim import Share
-from ..store.inbox_meta import Plan
+from ..store.inbox.claim import Share
+from ..store.inbox.meta import Plan
 from ..tasks import LoopThread
 from .adopt import retention_from
 from .alerts import Alerting, AlertService

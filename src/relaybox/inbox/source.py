@@ -20,10 +20,10 @@ from ..event import Event
 from ..ids import key_hash, new_token
 from ..outcome import Dead, Done, RetryAt, Skip
 from ..settings import Settings
+from ..store.claims import Claim, Death, Held, Retry
 from ..store.inbox import InboxStore
-from ..store.inbox_claim import SUSPECT, Arrived, Past, Settling, Share, Wake
-from ..store.inbox_order import Order, Priority
-from ..store.spi import Claim, Death, Held, Retry
+from ..store.inbox.claim import SUSPECT, Arrived, Past, Settling, Share, Wake
+from ..store.inbox.order import Order, Priority
 
 LINGER = 0.002  # seconds between two claims while messages come one by one: what comes meanwhile is claimed together
 

@@ -17,7 +17,7 @@ from typing import Any, Generic, Self, TypeVar, Unpack
 from ..clock import SYSTEM_CLOCK, Clock
 from ..event import Event
 from ..facts import Observer
-from ..store.inbox_order import Order, Priority, priority_of
+from ..store.inbox.order import Order, Priority, priority_of
 from .inbox import AsyncInbox, Inbox
 from .process import MessageHandler
 from .processor import AsyncProcessor, Options, Processor

@@ -13,7 +13,7 @@ from ..drivers.spi import AsyncRunner
 from ..errors import StoreError
 from ..facts import Alert, Observers
 from ..store.topics import TopicStore
-from ..store.upkeep import Condition
+from ..store.topics.upkeep import Condition
 
 log = logging.getLogger("relaybox")
 

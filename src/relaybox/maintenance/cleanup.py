@@ -12,9 +12,9 @@ from ..errors import StoreBusy
 from ..facts import Cleaned
 from ..op import Op, T
 from ..outbox.purge import PurgePlan
-from ..store import open_store
+from ..store.outbox import open_store
 from ..store.topics import TopicRow
-from ..store.upkeep import Condition, Part
+from ..store.topics.upkeep import Condition, Part
 from .report import Report
 from .work import Work
 

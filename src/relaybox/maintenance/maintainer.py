@@ -17,9 +17,9 @@ from ..drivers import open_async
 from ..errors import ConfigError, ServiceClosed, StoreError, TermLost
 from ..facts import Observer, Observers, Standing
 from ..ids import new_token
-from ..store import Tables
+from ..store.names import Tables
 from ..store.topics import open_topic_store
-from ..store.upkeep import Condition
+from ..store.topics.upkeep import Condition
 from ..tasks import cancelled, forever
 from .cleanup import Cleanup
 from .groups import Groups

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from ..op import Op
 from ..store.topics import TopicStore
-from ..store.upkeep import Leftover, OpenAlert
+from ..store.topics.upkeep import Leftover, OpenAlert
 
 SILENT = timedelta(days=7)
 COUNTED = 10_000

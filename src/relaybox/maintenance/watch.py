@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from ..errors import StoreError
 from ..facts import Standing
-from ..store.upkeep import Condition
+from ..store.topics.upkeep import Condition
 from .report import Report
 from .work import Work
 

@@ -11,7 +11,7 @@ from ..errors import TermLost
 from ..facts import EventsLost, Observers
 from ..op import Op, T
 from ..store.topics import TopicRow, TopicStore
-from ..store.upkeep import Term
+from ..store.topics.upkeep import Term
 from .alerts import Alerts
 from .upkeep import Upkeep
 

@@ -18,8 +18,8 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from ..drivers import parse
 from ..errors import ConfigError
-from ..store import Tables, open_store
-from ..store.spi import OutboxStore
+from ..store.names import Tables
+from ..store.outbox import OutboxStore, open_store
 
 RouteBy: TypeAlias = Literal["aggregate_type", "event_type"]
 

@@ -12,7 +12,7 @@ from ..drivers.spi import Runner
 from ..errors import StoreError
 from ..op import Op, run
 from ..store.doctor import Finding
-from ..store.spi import OutboxStore
+from ..store.outbox import OutboxStore
 
 
 def examine(database: Runner, store: OutboxStore, *, mariadb: bool = False) -> list[Finding]:
@@ -25,7 +25,7 @@ def checkup(store: OutboxStore, *, mariadb: bool = False) -> Op[list[Finding]]:
     answer = yield store.sql["cdc.facts"].bind()
     facts = {str(name).lower(): str(value) for name, value in answer.rows}
     facts["connector"] = "mariadb" if mariadb else store.dialect
-    dialect = import_module(f"relaybox.store.{store.dialect}.cdc")  # its own judge, as the doctor asks
+    dialect = import_module(f"relaybox.store.outbox.{store.dialect}.cdc")  # its own judge, as the doctor asks
     findings: list[Finding] = yield from dialect.judge(store, facts)
     with suppress(StoreError):  # no table yet, or none that this role may read: said above
         unroutable = yield store.sql["cdc.unroutable"].bind()

@@ -12,7 +12,8 @@ from ..drivers.script import Async, Script, Sync, commit, look, twin
 from ..errors import ConfigError
 from ..facts import Observers, Replayed
 from ..op import Op
-from ..store.spi import DeadFilter, DeadLetter, OutboxStore
+from ..store.outbox import OutboxStore
+from ..store.outbox.values import DeadFilter, DeadLetter
 
 Progress = Callable[[int], None]
 BATCH = 500

@@ -20,7 +20,8 @@ from ..errors import SchemaDrift, SchemaTooNew, StoreError
 from ..op import Op, arun, run
 from ..store.doctor import Circumstances, Finding, Vitals, judge_clock, vitals
 from ..store.instances import Instance
-from ..store.spi import OutboxStore, Status
+from ..store.outbox import OutboxStore
+from ..store.outbox.values import Status
 from ..store.topics import TopicStore, open_topic_store
 
 __all__ = ["Finding", "aexamine", "checkup", "examine"]
@@ -126,7 +127,7 @@ def _server(store: OutboxStore, seen: Vitals, announced_pid: int | None, process
     """By the dialect's own judge."""
     file = seen.facts.get("file")
     around = Circumstances(announced_pid, file_system_of(file) if file else None, processes)
-    return list(import_module(f"relaybox.store.{store.dialect}.doctor").judge(seen, around))
+    return list(import_module(f"relaybox.store.outbox.{store.dialect}.doctor").judge(seen, around))
 
 
 def _schema(store: OutboxStore) -> Op[list[Finding]]:

@@ -15,7 +15,7 @@ from ..engine.work import Delivery
 from ..facts import ClaimLost, Observers, TakenOver
 from ..op import Op
 from ..settings import Settings
-from ..store.spi import OutboxStore
+from ..store.outbox import OutboxStore
 from .shards import wish
 from .source import OrderedSource, OutboxSource
 

@@ -15,7 +15,8 @@ from ..engine.work import BatchHandler, Delivery, Handler
 from ..facts import Observers
 from ..retry import ExponentialBackoff, RetryPolicy
 from ..settings import Settings
-from ..store.spi import Claim, OutboxStore
+from ..store.claims import Claim
+from ..store.outbox import OutboxStore
 from .hand_over import HandOvers
 from .instance import InstanceService
 from .purge import PurgeService

@@ -34,10 +34,11 @@ from ..forks import renew_after_fork
 from ..op import Op, arun, run
 from ..retry import RetryPolicy
 from ..settings import in_force
-from ..store import Tables, open_store
 from ..store.instances import Instance
+from ..store.names import Tables
+from ..store.outbox import OutboxStore, open_store
+from ..store.outbox.values import BlockedKey, Status
 from ..store.schema import Migration
-from ..store.spi import BlockedKey, OutboxStore, Status
 from ..store.topics import TopicStore, open_topic_store
 from ..tasks import LoopThread
 from .dead import AsyncDeadLetters, DeadLetters, Progress

@@ -16,7 +16,8 @@ from ..errors import ServiceClosed
 from ..facts import Observers, Purged
 from ..op import Op
 from ..settings import Settings
-from ..store.spi import OutboxStore, Purge
+from ..store.outbox import OutboxStore
+from ..store.outbox.values import Purge
 
 log = logging.getLogger("relaybox")
 

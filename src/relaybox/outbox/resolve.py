@@ -13,7 +13,7 @@ from ..clock import Clock
 from ..drivers.script import Script, commit, look
 from ..errors import StillCommitting, StoreBusy
 from ..op import Op
-from ..store.spi import OutboxStore
+from ..store.outbox import OutboxStore
 
 PATIENCE = timedelta(seconds=30)
 LOOK_AGAIN = 0.05  # seconds between two looks

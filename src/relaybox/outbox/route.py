@@ -13,8 +13,8 @@ from datetime import datetime
 from ..errors import InvalidEvent, SchemaMissing, StoreBusy, StoreError
 from ..event import TOPIC_HEADER, Event
 from ..op import Op
+from ..store.outbox import OutboxStore
 from ..store.schema import Migration
-from ..store.spi import OutboxStore
 from ..store.topics import TopicRow, TopicStore
 
 _TRIES = 3

@@ -19,19 +19,9 @@ from ..ids import key_hash, new_token, shard_of
 from ..op import Op
 from ..outcome import DONE, Dead, Done, RetryAt, Skip
 from ..settings import Settings
-from ..store.spi import (
-    Claim,
-    Claimed,
-    Death,
-    Held,
-    KeyChoice,
-    KeyLease,
-    Known,
-    OutboxStore,
-    Retry,
-    Settlement,
-    Turn,
-)
+from ..store.claims import Claim, Death, Held, Retry
+from ..store.outbox import OutboxStore
+from ..store.outbox.values import Claimed, KeyChoice, KeyLease, Known, Settlement, Turn
 
 T = TypeVar("T")
 NOBODY = Observers()

@@ -33,7 +33,8 @@ from ..errors import ConfigError, InvalidEvent, NoTransaction, UnsupportedByEngi
 from ..event import Event, topics_of
 from ..facts import Observers, Written
 from ..op import Op
-from ..store.spi import Claim, OutboxStore
+from ..store.claims import Claim
+from ..store.outbox import OutboxStore
 from .route import Routes
 
 log = logging.getLogger("relaybox")

@@ -29,8 +29,9 @@ from ..observe.health import Health
 from ..outbox.node import Node
 from ..retry import RetryPolicy
 from ..settings import Settings
-from ..store import Tables, open_store
-from ..store.spi import Status
+from ..store.names import Tables
+from ..store.outbox import open_store
+from ..store.outbox.values import Status
 from ..tasks import cancelled
 from .circuit import Circuit
 from .publish import Publisher, preparation

@@ -23,8 +23,8 @@ from ..facts import Observers
 from ..observe.health import Health
 from ..retry import ExponentialBackoff
 from ..settings import Settings
-from ..store import Tables
-from ..store.spi import Status
+from ..store.names import Tables
+from ..store.outbox.values import Status
 from ..store.topics import GroupOptions, GroupRow, Lag, TopicRow, open_topic_store
 from ..topics.deliver import LogDelivery
 from ..topics.dispatch import Durations

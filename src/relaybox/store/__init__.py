@@ -1,21 +1,4 @@
-"""WHAT we ask a database: ops that yield statements, named .sql files, migrations; one folder per dialect."""
+"""WHAT we ask a database: ops that yield statements, named .sql files, migrations.
 
-from __future__ import annotations
-
-from importlib import import_module
-
-from ..codec import JSON_CODEC, Codec
-from ..errors import ConfigError
-from .names import Tables
-from .spi import OutboxStore
-
-__all__ = ["OutboxStore", "Tables", "open_store"]
-
-_STORES = {"postgres": "PostgresStore", "sqlite": "SqliteStore", "mysql": "MysqlStore"}
-
-
-def open_store(dialect: str, tables: Tables | None = None, codec: Codec = JSON_CODEC) -> OutboxStore:
-    if dialect not in _STORES:
-        raise ConfigError(f"no store for the database dialect {dialect!r}; known are {', '.join(_STORES)}")
-    module = import_module(f"relaybox.store.{dialect}")
-    return getattr(module, _STORES[dialect])(tables, codec)  # type: ignore[no-any-return]
+A folder per product, and in it one per dialect with `sql/` and `migrations/`; `shared/` is SQL that every product uses.
+"""

@@ -24,8 +24,6 @@ class Instance:
 
 
 class Instances(Schema):
-    _shared = ("schema.", "instance.")
-
     def register(self, name: str, role: str, ttl: timedelta, now: datetime | None) -> Op[int]:
         if not 0 < len(name) <= 128:
             raise ConfigError(f"expected the owner name to have 1 to 128 characters, got {len(name)}")

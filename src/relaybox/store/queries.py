@@ -1,4 +1,4 @@
-"""Loads named SQL blocks from `store/<dialect>/sql/*.sql`.
+"""Loads named SQL blocks from `store/<product>/<dialect>/sql/*.sql`.
 
 A block starts with `-- name: outbox.claim.pick -> rows` (or `-> count`, when only the number of changed
 rows matters). Comments stay in the file; `{event}`, `{pending}` … become quoted table names.

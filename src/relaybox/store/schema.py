@@ -59,11 +59,10 @@ class Schema:
     """What every store has. Its ops convert values by the ways of its dialect, which are bound here."""
 
     _dialect: Dialect
-    _shared: tuple[str, ...] = ("schema.",)  # what it uses of the queries that products share
+    _product: str  # the folder with its SQL
 
-    def __init__(self, tables: Tables, folder: str) -> None:
+    def __init__(self, tables: Tables) -> None:
         self._dialect.check(tables)
-        self._folder = folder
         self.tables = tables
         self.dialect = self._dialect.name
         self.quote = self._dialect.quote
@@ -78,8 +77,7 @@ class Schema:
         self.sql: dict[str, Query] = load(self.queries(), self.slots())
 
     def queries(self) -> dict[str, Block]:
-        shared = blocks(self.dialect).items()
-        return {name: block for name, block in shared if name.startswith(self._shared)} | blocks(self._folder)
+        return blocks(f"shared/{self.dialect}") | blocks(f"{self._product}/{self.dialect}")
 
     def slots(self) -> dict[str, str]:
         names = self.tables.substitutions(self.quote)
@@ -93,8 +91,11 @@ class Schema:
         names = self.tables.substitutions(self.quote)
         return [
             Migration(version, name, fill(self.fitting(inline(text)), names), hashlib.sha256(text.encode()).hexdigest())
-            for version, name, text in migration_files(self._folder)
+            for version, name, text in self.migration_files()
         ]
+
+    def migration_files(self) -> tuple[tuple[int, str, str], ...]:
+        return migration_files(f"{self._product}/{self.dialect}")
 
     def fitting(self, text: str) -> str:
         """A migration as it is to be run here."""

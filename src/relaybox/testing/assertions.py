@@ -20,7 +20,8 @@ from ..errors import ConfigError
 from ..event import Event, name_of
 from ..op import Op, Query, arun, run
 from ..outbox import AsyncOutbox, Outbox
-from ..store import OutboxStore, Tables, open_store
+from ..store.names import Tables
+from ..store.outbox import OutboxStore, open_store
 from ..store.queries import fill
 from ..store.rows import EVENT_COLUMNS
 

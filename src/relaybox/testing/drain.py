@@ -34,7 +34,8 @@ from ..outbox.source import OutboxSource
 from ..outcome import DONE, Dead, RetryAt
 from ..retry import ExponentialBackoff, RetryPolicy
 from ..settings import Settings
-from ..store.spi import Claim, OutboxStore
+from ..store.claims import Claim
+from ..store.outbox import OutboxStore
 
 LIMIT = 1_000
 OWNER = "relaybox-testing"

@@ -20,8 +20,8 @@ from ..drivers.script import Async, Script, Sync, commit, look, twin
 from ..errors import ConsumerGroupAlreadyExists, ConsumerGroupNotFound, StoreError
 from ..facts import Alert, Replayed
 from ..op import Op
-from ..store.life import GroupState, Verb
 from ..store.topics import GroupOptions, GroupRow, Lag, MemberRow, Parked, ParkedState, TopicRow
+from ..store.topics.life import GroupState, Verb
 from .backfill import Backfill, Job, finish
 from .home import AtHome, Home, in_its_cluster
 from .start import StartFrom

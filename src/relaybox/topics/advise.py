@@ -15,8 +15,8 @@ from math import ceil
 from typing import Any
 
 from ..drivers.script import Script, commit, look
-from ..store.completion import Counters
 from ..store.topics import TopicRow
+from ..store.topics.completion import Counters
 from ..topic import Tracking
 from .home import Home
 

@@ -24,8 +24,8 @@ from ..drivers.script import Script, aplay, commit, look
 from ..drivers.spi import AsyncRunner, Runner
 from ..errors import ConfigError, ConsumerGroupNotFound, StoreBusy, StoreError
 from ..ids import new_token
-from ..store.completion import BackfillRow, BackfillState
 from ..store.topics import GroupRow, TopicRow, TopicStore
+from ..store.topics.completion import BackfillRow, BackfillState
 from .home import Home
 
 log = logging.getLogger("relaybox")

@@ -24,7 +24,7 @@ from ..event import Event
 from ..facts import Alert, Claimed, ClaimLost, Delivered, Died, Retried
 from ..op import Op
 from ..retry import ExponentialBackoff
-from ..store.spi import Held
+from ..store.claims import Held
 from ..store.topics import Beat, GroupRow, Lag, RangeSettlement, Start, TopicRow
 from .admin import PULLED, tell
 from .backfill import finish

@@ -21,9 +21,9 @@ from ..errors import ConfigError, StoreError
 from ..outbox.node import Node
 from ..retry import RetryPolicy
 from ..settings import OnExhausted, Settings
-from ..store import open_store
-from ..store.life import GroupState
+from ..store.outbox import open_store
 from ..store.topics import GroupRow, TopicRow
+from ..store.topics.life import GroupState
 from ..tasks import cancelled
 from .backfill import finish
 from .dispatch import Filter, Members, PayloadType

@@ -20,8 +20,8 @@ from ..drivers.spi import AsyncRunner
 from ..engine.threads import ListenerThreads
 from ..errors import ConfigError, GroupError, ServiceClosed
 from ..retry import ExponentialBackoff, RetryPolicy
-from ..store.life import GroupState, Verb
 from ..store.topics import GroupOptions, GroupRow, TopicRow
+from ..store.topics.life import GroupState, Verb
 from ..tasks import cancelled
 from .admin import turn
 from .backfill import Backfill, start_backfill

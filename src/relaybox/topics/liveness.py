@@ -22,8 +22,8 @@ from ..errors import StoreError
 from ..facts import Observers
 from ..op import Op
 from ..settings import Settings
-from ..store.life import GroupState
 from ..store.topics import Beat, GroupRow, TopicStore
+from ..store.topics.life import GroupState
 
 log = logging.getLogger("relaybox")
 

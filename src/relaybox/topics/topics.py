@@ -21,9 +21,9 @@ from ..drivers.script import Async, Script, Sync, commit, look, slow, twin
 from ..drivers.spi import AsyncRunner, Runner
 from ..engine.presence import default_name
 from ..errors import ConfigError, ConsumerGroupNotFound
-from ..store.completion import Completion
 from ..store.schema import Migration
 from ..store.topics import TopicRow
+from ..store.topics.completion import Completion
 from ..topic import Topic, Tracking
 from .admin import AsyncGroupAdmin, GroupAdmin
 from .advise import Advice, advise

@@ -9,7 +9,8 @@ import pytest
 
 from ...event import Event
 from ...ids import new_token
-from ...store.spi import Claim, Death, Held, Retry, Settlement
+from ...store.claims import Claim, Death, Held, Retry
+from ...store.outbox.values import Settlement
 from .harness import LEASE, MICROSECOND, SECOND, T0, Harness, Runner, some_events
 
 

@@ -17,9 +17,11 @@ from ...errors import StoreBusy
 from ...event import Event
 from ...ids import new_token
 from ...op import Op, Query, T, arun, run
+from ...store.claims import Claim, Death, Held, Retry
 from ...store.names import Tables
+from ...store.outbox import OutboxStore
+from ...store.outbox.values import Claimed
 from ...store.schema import Migration
-from ...store.spi import Claim, Claimed, Death, Held, OutboxStore, Retry
 
 T0 = datetime(2031, 5, 4, 3, 2, 1, 123456, tzinfo=UTC)
 LEASE = timedelta(seconds=30)
@@ -192,7 +194,7 @@ class Harness:
         return Taken(claim, await (db or self.db).persist(attempt, tx=tx))
 
     async def die(self, taken: Taken, error: str = "hopeless", now: datetime = T0) -> None:
-        from ...store.spi import Settlement
+        from ...store.outbox.values import Settlement
 
         assert await self.run(self.store.settle(Settlement(dead=taken.deaths(error)), now)) == 0
 

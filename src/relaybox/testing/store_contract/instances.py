@@ -9,7 +9,7 @@ import pytest
 
 from ...errors import ConfigError
 from ...ids import shard_of
-from ...store.spi import Settlement
+from ...store.outbox.values import Settlement
 from .harness import LEASE, SECOND, T0, Harness, Runner, some_events
 
 TTL = SECOND * 10

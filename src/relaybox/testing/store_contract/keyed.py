@@ -10,7 +10,8 @@ from ...errors import ConfigError, UnsupportedByEngine
 from ...event import Event
 from ...ids import key_hash
 from ...op import Op
-from ...store.spi import Claim, Claimed, KeyChoice, Settlement, Turn
+from ...store.claims import Claim
+from ...store.outbox.values import Claimed, KeyChoice, Settlement, Turn
 from .harness import LEASE, SECOND, T0, Runner, some_events
 from .ordered import DAY, SHARDS, Line, OrderedContract
 

@@ -14,7 +14,8 @@ import pytest_asyncio
 from ...event import Event
 from ...ids import new_token
 from ...op import Op
-from ...store.spi import Claim, Claimed, Held, KeyChoice, KeyLease, Known, Settlement, Turn
+from ...store.claims import Claim, Held
+from ...store.outbox.values import Claimed, KeyChoice, KeyLease, Known, Settlement, Turn
 from .harness import LEASE, SECOND, T0, Harness, Runner, Taken
 
 SHARDS = 4

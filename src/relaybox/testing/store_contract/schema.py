@@ -11,7 +11,7 @@ from ...errors import ConfigError, SchemaDrift, SchemaMissing, SchemaTooNew
 from ...event import Event
 from ...op import Op
 from ...store.names import Tables
-from ...store.spi import Settlement
+from ...store.outbox.values import Settlement
 from .harness import LEASE, T0, Harness, some_events
 
 BAD_NAMES = (

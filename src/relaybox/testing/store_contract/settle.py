@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from ...event import Event
-from ...store.spi import DeadFilter, DeadLetter, Death, Retry, Settlement
+from ...store.claims import Death, Retry
+from ...store.outbox.values import DeadFilter, DeadLetter, Settlement
 from .harness import LEASE, MICROSECOND, SECOND, T0, Harness, some_events
 
 ANY = DeadFilter()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ...ids import shard_of
-from ...store.spi import Settlement
+from ...store.outbox.values import Settlement
 from .harness import LEASE, SECOND, T0, some_events
 from .ordered import DAY, SHARDS, Line, OrderedContract
 

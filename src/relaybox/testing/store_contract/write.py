@@ -10,7 +10,8 @@ from ...errors import DuplicateEvent, SchemaMissing
 from ...event import GLOBAL, MAX_PAYLOAD, Event
 from ...ids import new_token
 from ...op import Op, Query
-from ...store.spi import Claim, Held, Settlement
+from ...store.claims import Claim, Held
+from ...store.outbox.values import Settlement
 from .harness import LEASE, MICROSECOND, SECOND, T0, Harness, some_events
 
 # Everything a parameter style, a quoting rule or a template might stumble over.

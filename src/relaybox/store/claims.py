@@ -1,0 +1,35 @@
+"""Claims on rows and what becomes of them, the same for outbox and inbox."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import NamedTuple
+
+
+class Claim(NamedTuple):
+    """Who holds rows: set at insert by the hot path, or by a claim."""
+
+    owner: int
+    token: int
+    lease: timedelta
+
+
+class Held(NamedTuple):
+    """A claim on one row: what every later write must present."""
+
+    seq: int
+    token: int
+
+
+class Retry(NamedTuple):
+    seq: int
+    token: int
+    delay: timedelta
+    error: str
+    counted: bool = True  # False: this attempt was nobody's fault
+
+
+class Death(NamedTuple):
+    seq: int
+    token: int
+    error: str

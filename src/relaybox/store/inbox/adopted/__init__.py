@@ -1,0 +1,1 @@
+"""Somebody else's table as an inbox."""

@@ -1,0 +1,176 @@
+"""Making and removing inboxes: of our own tables, or around a table that was there before.
+
+Dropping takes what relaybox made. Messages of our own go only when that is asked for; a table of theirs never goes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from ....errors import InboxAlreadyExists, InboxInUse, InboxNotFound, InboxTableNotFound
+from ....op import Op
+from ...queries import blocks, fill
+from .adoption import Adoption, Column, Columns, agreed
+from .ops import InboxAdopted, Verbatim
+
+_CREATED = re.compile(
+    r"^CREATE (?:[A-Z= ]+ )?(TABLE|VIEW|FUNCTION|SEQUENCE) (?:IF NOT EXISTS )?(\{\w+\})", re.MULTILINE
+)
+_KINDS = ("VIEW", "TABLE", "FUNCTION", "SEQUENCE")  # in the order in which they can go
+# Where a dialect has them.
+MAKE = ("map", "number", "index", "theirs", "open", "change", "add", "message", "ids", "ids_at")
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """What was removed with an inbox."""
+
+    pending: int
+    dead: int
+    kept: str | None  # the table that is still there: of ours without cascade, of theirs always
+
+
+@dataclass(frozen=True, slots=True)
+class InboxInfo:
+    """An inbox of a database."""
+
+    name: str
+    schema: str | None  # None: the connection's own
+    table: str | None  # the adopted table; None: a table of relaybox
+    pending: int
+    dead: int
+    processors: int  # alive
+
+
+class InboxMaking(InboxAdopted):
+    def create(self, limits: Mapping[str, Any]) -> Op[None]:
+        return self.locked(self._create(limits))
+
+    def _create(self, limits: Mapping[str, Any]) -> Op[None]:
+        yield from self._vacant()
+        yield from self.migrate()
+        yield from self._put("limits", limits)
+
+    def _vacant(self) -> Op[None]:
+        name = self.tables.event
+        if (yield from self.applied()):
+            raise InboxAlreadyExists(
+                f"there is an inbox {name!r} already; migrate() brings it up to date, drop() ends it"
+            )
+        taken = yield self.sql["inbox.adopt.taken"].bind()
+        if taken.rows:
+            raise InboxAlreadyExists(
+                f"{taken.rows[0][0]!r} is there already and belongs to no inbox; choose another name for the inbox, or "
+                "rename what is there"
+            )
+
+    def adopt(
+        self, table: str, schema: str | None, columns: Columns, max_attempts: int, limits: Mapping[str, Any]
+    ) -> Op[Adoption]:
+        return self.locked(self._adopt(table, schema, columns, max_attempts, limits))
+
+    def _adopt(
+        self, table: str, schema: str | None, columns: Columns, max_attempts: int, limits: Mapping[str, Any]
+    ) -> Op[Adoption]:
+        yield from self._vacant()
+        result = yield self.sql["inbox.adopt.columns"].bind(table=table, schema=schema)
+        if not result.rows:
+            where = f" in schema {schema!r}" if schema else ""
+            raise InboxTableNotFound(
+                f"there is no table {table!r}{where} to adopt; names are taken as they are written"
+            )
+        there = [
+            Column(row[0], row[1], bool(row[2]), str(row[3] or ""), bool(row[4]), row[6] and int(row[6]))
+            for row in result.rows
+        ]
+        adoption = agreed(self.their_columns, table, result.rows[0][5], columns, there, max_attempts)
+        self.learn(adoption)
+        try:
+            names = self.their_names(adoption)
+            for name in MAKE:
+                yield from self._make(f"inbox.adopt.{name}", names)
+            yield from self.migrate()
+            yield from self._put("limits", limits)
+            yield from self._put("adopted", adoption.to_json())
+        except BaseException:
+            self.forget()
+            raise
+        return adoption
+
+    def configure(self, limits: Mapping[str, Any]) -> Op[None]:
+        """Change what was agreed on when the inbox was made; what is not given stays."""
+        yield from self.verify_schema()
+        yield self.sql["inbox.meta.lock"].bind()
+        yield from self.facts()
+        self.limits = {**self.limits, **limits}
+        yield from self._put("limits", self.limits)
+        if self.adoption is not None and "max_attempts" in limits:
+            adoption = replace(self.adoption, max_attempts=limits["max_attempts"])
+            yield from self._put("adopted", adoption.to_json())
+            self.learn(adoption)
+
+    def _make(self, name: str, names: Mapping[str, str]) -> Op[None]:
+        found = blocks(f"inbox/adopted/{self.dialect}").get(name)
+        if found is not None:
+            yield Verbatim(name, fill(found[0], dict(names)), "count").bind()
+
+    # -- drop -------------------------------------------------------------------------------------
+
+    def drop(self, *, cascade: bool, if_exists: bool, force: bool, now: datetime | None) -> Op[Dropped | None]:
+        return self.locked(self._drop(cascade, if_exists, force, now))
+
+    def _drop(self, cascade: bool, if_exists: bool, force: bool, now: datetime | None) -> Op[Dropped | None]:
+        name = self.tables.event
+        if not (yield from self.applied()):
+            if if_exists:
+                return None
+            raise InboxNotFound(f"there is no inbox {name!r} here; if_exists=True takes that for done")
+        adoption = yield from self.know()
+        counts = yield from self.counts()
+        alive = int((yield self.sql["inbox.drop.alive"].bind(now=self.to_time(now))).rows[0][0])
+        lost = counts.pending if adoption is None else 0
+        if (alive or lost) and not force:
+            raise InboxInUse(
+                f"inbox {name!r} has {alive} running processors and {counts.pending} waiting messages"
+                f"{'' if adoption is None else ', which stay in their table'}; let it come to rest first, or pass "
+                "force=True"
+            )
+        keep = adoption is None and not cascade
+        for kind, relation in self._objects(adoption):
+            if not (keep and relation == "{message}"):
+                gone = fill(relation, self.tables.substitutions(self.quote))
+                yield from self._make(f"inbox.drop.{kind.lower()}", {"gone": gone})
+        self.forget()
+        return Dropped(counts.pending, counts.dead, adoption.table if adoption else name if keep else None)
+
+    def _objects(self, adoption: Adoption | None) -> list[tuple[str, str]]:
+        """Of our making, as their texts say, in the order in which they can go."""
+        texts = [self.fitting(text) for _, _, text in self.migration_files()]
+        if adoption is not None:
+            theirs = blocks(f"inbox/adopted/{self.dialect}")
+            texts = [theirs[name][0] for name in (f"inbox.adopt.{name}" for name in MAKE) if name in theirs] + texts
+        found = [("TABLE", "{migration}"), *reversed(_CREATED.findall("\n".join(texts)))]
+        return sorted(found, key=lambda one: _KINDS.index(one[0]))
+
+    # -- list -------------------------------------------------------------------------------------
+
+    def names(self) -> Op[list[tuple[str, str | None]]]:
+        """Every inbox of this database, with its schema."""
+        return [(row[0], row[1]) for row in (yield self.sql["inbox.list"].bind()).rows]
+
+    def info(self, now: datetime | None) -> Op[InboxInfo]:
+        adoption = yield from self.know()
+        counts = yield from self.counts()
+        alive = yield self.sql["inbox.drop.alive"].bind(now=self.to_time(now))
+        return InboxInfo(
+            self.tables.event,
+            self.tables.schema,
+            adoption.table if adoption else None,
+            counts.pending,
+            counts.dead,
+            int(alive.rows[0][0]),
+        )

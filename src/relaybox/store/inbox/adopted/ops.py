@@ -1,0 +1,370 @@
+"""Adopted inboxes at work: every op of an inbox, and what it means for the rows of their table.
+
+    claim     picks up rows that are new, passes over those somebody has locked or processed, counts the attempt there
+    mark      sets processed_at in the transaction of the effect, unless somebody was first: then nothing happens
+    settle    writes their error and retry_count
+    replay    takes processed_at and retry_count back
+
+Whether an inbox is adopted is in its meta table; a store learns it once, and for others nothing changes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any
+
+from ....codec import JSON
+from ....errors import InvalidEvent
+from ....event import Event
+from ....ids import key_hash
+from ....op import Op, ParamStyle, Query
+from ...claims import Claim, Held
+from ...queries import blocks, fill
+from ...rows import cut, lane_key
+from ...schema import Migration, statements
+from ..alerts import InboxAlerts
+from ..bury import InboxBury
+from ..claim import Arrived, Settling, Share, Wake
+from ..meta import InboxMeta
+from ..operate import InboxOperate, InboxStatus
+from ..order import Priority, position_of, priority_of
+from .adoption import Adoption, Dialect, place, quoted
+
+PICK_UP = 2_000  # rows per look at their table, and only when less waits than could be claimed
+_THEIRS = re.compile(
+    r"(CREATE|ALTER) SEQUENCE \{seq\}|(CREATE|ALTER) TABLE (IF NOT EXISTS )?\{message\}"
+    r"|CREATE (UNIQUE )?INDEX \S+ ON \{message\}|CREATE VIEW \{seen\}"
+)
+_STATS = re.compile(r"CREATE (OR REPLACE )?VIEW \{stats\}")
+
+
+class Verbatim(Query):
+    """A text with names of theirs in it, which may look like parameters."""
+
+    __slots__ = ()
+
+    def compiled(self, style: ParamStyle) -> tuple[str, tuple[str, ...]]:
+        return (self.text.replace("%", "%%") if style == "format" else self.text), ()
+
+
+class InboxAdopted(InboxMeta, InboxAlerts, InboxBury, InboxOperate):
+    adoption: Adoption | None = None
+    limits: Mapping[str, Any] = MappingProxyType({})  # what was said when the inbox was made
+    _known = False
+    _ours: Mapping[str, Query] = MappingProxyType({})  # the queries that an adoption replaces
+
+    @property
+    def their_columns(self) -> Dialect:
+        return import_module(f"relaybox.store.inbox.adopted.{self.dialect}").COLUMNS  # type: ignore[no-any-return]
+
+    def their_ids(self, ids: Sequence[Any]) -> Any:
+        return self.texts(ids)
+
+    # -- knowing ----------------------------------------------------------------------------------
+
+    def facts(self) -> Op[dict[str, str]]:
+        found = yield from super().facts()
+        self.limits = json.loads(found.get("limits", "{}"))
+        self.until = json.loads(found.get("history", "{}")).get("until", 0)
+        self.learn(Adoption.from_json(found["adopted"]) if "adopted" in found else None)
+        return found
+
+    def know(self) -> Op[Adoption | None]:
+        if not self._known:
+            yield from self.facts()
+        return self.adoption
+
+    def learn(self, adoption: Adoption | None) -> None:
+        self._known = True
+        if adoption is None or adoption == self.adoption:
+            return
+        self.forget()
+        self.adoption, self._known, self._ours = adoption, True, dict(self.sql)
+        self.others_process = "aggregate_id" in adoption.columns
+        names = self.their_names(adoption)
+        for name, (text, answer) in blocks(f"inbox/adopted/{self.dialect}").items():
+            self.sql[name] = Query(name, fill(text, names), answer)
+
+    def forget(self) -> None:
+        """The inbox is gone; another one may take its name."""
+        self.sql |= self._ours
+        self.adoption, self._known, self.others_process = None, False, False
+
+    def their_names(self, adoption: Adoption) -> dict[str, str]:
+        columns = [f"t.{quoted(theirs, self.quote)} AS {ours}" for ours, theirs in adoption.columns.items()]
+        return {
+            **self.slots(),
+            **self.their_columns.fragments(adoption),
+            "their_table": place(adoption, self.quote),
+            **{f"their_{ours}": quoted(theirs, self.quote) for ours, theirs in adoption.columns.items()},
+            "their_columns": ", ".join(columns),
+            "their_index": quoted(adoption.index, self.quote),
+            "most": str(adoption.max_attempts),
+            "gone": "",
+        }
+
+    def fitting(self, text: str) -> str:
+        """A migration without what an adopted inbox has otherwise: messages are a view, and so are the stats."""
+        if self.adoption is None:
+            return text
+        stats = blocks(f"inbox/adopted/{self.dialect}")["inbox.adopt.stats"][0]
+        parts = (stats if _STATS.match(part) else part for part in statements(text))
+        return ";\n".join(part for part in parts if not _THEIRS.match(part))
+
+    def migrate(self) -> Op[list[Migration]]:
+        if not self._known and (yield from self.applied()):
+            yield from self.know()
+        return (yield from super().migrate())
+
+    # -- claim ------------------------------------------------------------------------------------
+
+    def _pick(
+        self, limit: int, share: Share, priority: Priority | None, now: datetime | None, full: Collection[int]
+    ) -> Op[Sequence[tuple[int, int]]]:
+        if self.adoption is None:
+            return (yield from super()._pick(limit, share, priority, now, full))
+        looked = False
+        while True:
+            picked = yield from super()._pick(limit, share, priority, now, full)
+            if len(picked) < limit and not looked:
+                looked = True
+                if (yield from self.pick_up(now)):
+                    continue
+            if not picked:
+                return []
+            free = yield from self._still_waiting([row[0] for row in picked], now)
+            if free:
+                return [row for row in picked if row[0] in free]
+
+    def pick_up(self, now: datetime | None) -> Op[int]:
+        """Rows of theirs that wait and are new here. How many there were."""
+        assert self.adoption is not None
+        if not (yield self.sql["inbox.adopt.turn"].bind()).rows:
+            return 0
+        at = self.to_time(now)
+        revived = yield self.sql["inbox.adopt.revived"].bind(limit=PICK_UP)
+        if revived.rows:
+            yield from super().replay_messages([row[0] for row in revived.rows], now)
+        seqs = yield from self.enter("inbox.adopt.pick_up", limit=PICK_UP, now=at)
+        if not seqs:
+            return len(revived.rows)
+        rows = (yield self.sql["inbox.adopt.picked"].bind(seqs=self.numbers(seqs))).rows
+        waiting, dead = list[tuple[Any, ...]](), list[tuple[Any, ...]]()
+        for row in rows:
+            event = Event.stored(self.event_row(row))
+            found = (event.seq, key_hash(lane_key(event)), position_of(event), priority_of(event), row[12], row[13])
+            (waiting if row[12] < self.adoption.max_attempts else dead).append(found)
+        columns = ("seqs", "hashes", "positions", "priorities", "attempts", "errors")
+        if waiting:
+            yield self.sql["inbox.adopt.pending"].bind(**self.table(sorted(waiting), *columns), now=at)
+        if dead:
+            yield self.sql["inbox.adopt.dead"].bind(**self.table(sorted(dead), *columns), now=at)
+        return len(seqs) + len(revived.rows)
+
+    def enter(self, name: str, **values: Any) -> Op[Sequence[int]]:
+        """Rows of theirs that a query finds get a number of ours."""
+        return [row[0] for row in (yield self.sql[name].bind(**values)).rows]
+
+    def _still_waiting(self, seqs: Sequence[int], now: datetime | None) -> Op[set[int]]:
+        """Which of these wait in their table and nobody is at; the others are put right."""
+        rows = (yield self.sql["inbox.adopt.free"].bind(seqs=self.numbers(seqs))).rows
+        states = {row[0]: bool(row[1]) for row in rows}
+        done = [seq for seq, waits in states.items() if not waits]
+        if done:
+            yield self.sql["inbox.adopt.done"].bind(seqs=self.numbers(done))
+            yield from self._had_their_turn(done, now)
+        rest = [seq for seq in seqs if seq not in states]
+        gone = list[int]()
+        if rest:
+            there = {row[0] for row in (yield self.sql["inbox.adopt.there"].bind(seqs=self.numbers(rest))).rows}
+            gone = [seq for seq in rest if seq not in there]
+            if there:
+                yield self.sql["inbox.adopt.postpone"].bind(seqs=self.numbers(sorted(there)), now=self.to_time(now))
+            if gone:
+                yield self.sql["inbox.adopt.unknown"].bind(seqs=self.numbers(gone))
+        if done or gone:
+            yield self.sql["inbox.settle.forget"].bind(seqs=self.numbers([*done, *gone]))
+        return {seq for seq, waits in states.items() if waits}
+
+    def _had_their_turn(self, seqs: Sequence[int], now: datetime | None) -> Op[None]:
+        """Somebody else has processed these; an ordered key goes on behind them."""
+        for row in (yield self.sql["inbox.adopt.picked"].bind(seqs=self.numbers(seqs))).rows:
+            event = Event.stored(self.event_row(row))
+            position = position_of(event)
+            if position is not None and event.key is not None and (yield from self.move_on(event.key, position, now)):
+                yield from self.wake([Wake(key_hash(event.key), position + 1)], now)
+
+    def _take(self, claim: Claim, seqs: Sequence[int], now: datetime | None) -> Op[list[Arrived]]:
+        arrived = yield from super()._take(claim, seqs, now)
+        if self.adoption is not None:
+            yield from self._report(seqs)
+        return arrived
+
+    def _report(self, seqs: Sequence[int]) -> Op[None]:
+        """Attempts and errors, into rows that nobody has locked: the next report makes up for what was passed over."""
+        if seqs:
+            free = yield self.sql["inbox.adopt.free"].bind(seqs=self.numbers(seqs))
+            yield self.sql["inbox.adopt.report"].bind(seqs=self.numbers([row[0] for row in free.rows]))
+
+    def release_messages(self, held: Sequence[Held], now: datetime | None) -> Op[int]:
+        released = yield from super().release_messages(held, now)
+        if self.adoption is not None:
+            yield from self._report([one.seq for one in held])
+        return released
+
+    # -- settle -----------------------------------------------------------------------------------
+
+    def mark(self, held: Held, event: Event, now: datetime | None) -> Op[bool]:
+        marked = yield from super().mark(held, event, now)
+        if self.adoption is None or not marked:
+            return marked
+        if not (yield from self._open([held.seq])):
+            return False
+        yield self.sql["inbox.adopt.processed"].bind(seqs=self.numbers([held.seq]), now=self.to_time(now))
+        return True
+
+    def _open(self, seqs: Sequence[int]) -> Op[set[int]]:
+        return {row[0] for row in (yield self.sql["inbox.adopt.unprocessed"].bind(seqs=self.numbers(seqs))).rows}
+
+    def lock_messages(self, held: Sequence[Held]) -> Op[set[int]]:
+        ours = yield from super().lock_messages(held)
+        return ours if self.adoption is None else (yield from self._open(sorted(ours)))
+
+    def mark_all(self, held: Sequence[Held], now: datetime | None) -> Op[None]:
+        yield from super().mark_all(held, now)
+        if self.adoption is not None:
+            seqs = self.numbers([one.seq for one in held])
+            yield self.sql["inbox.adopt.processed"].bind(seqs=seqs, now=self.to_time(now))
+
+    def settle_messages(self, settling: Settling, now: datetime | None) -> Op[int]:
+        lost = yield from super().settle_messages(settling, now)
+        if self.adoption is not None:
+            yield from self._report([one.seq for part in (settling.retry, settling.dead) for one in part])
+        return lost
+
+    # -- operate ----------------------------------------------------------------------------------
+
+    def counts(self) -> Op[InboxStatus]:
+        """What was not picked up yet waits too."""
+        counts = yield from super().counts()
+        if (yield from self.know()) is None:
+            return counts
+        new = yield self.sql["inbox.adopt.waiting"].bind()
+        return InboxStatus(counts.pending + int(new.rows[0][0]), counts.seen, counts.dead)
+
+    def replay_messages(self, ids: Sequence[str], now: datetime | None) -> Op[list[str]]:
+        adoption = yield from self.know()
+        if adoption is None:
+            return (yield from super().replay_messages(ids, now))
+        native = self.their_ids(adoption.native(self.their_columns, ids))
+        seqs = yield from self.enter("inbox.adopt.recall", ids=native, now=self.to_time(now))
+        if seqs:
+            yield self.sql["inbox.adopt.done"].bind(seqs=self.numbers(seqs))
+        replayed = yield from super().replay_messages(ids, now)
+        if replayed:
+            yield self.sql["inbox.adopt.reset"].bind(event_ids=self.texts(replayed))
+        return replayed
+
+    def discard_messages(self, ids: Sequence[str], now: datetime | None) -> Op[list[str]]:
+        yield from self.know()
+        return (yield from super().discard_messages(ids, now))
+
+    def drain_processed(self, ttl: timedelta, limit: int, now: datetime | None) -> Op[int]:
+        yield from self.know()
+        return (yield from super().drain_processed(ttl, limit, now))
+
+    def remember(self, seqs: Sequence[int], now: datetime | None) -> Op[None]:
+        if self.adoption is None:  # their table keeps its history
+            yield from super().remember(seqs, now)
+
+    def drain_dead(self, ttl: timedelta, limit: int, now: datetime | None) -> Op[int]:
+        """Their dead rows stay dead while they are there; only letters whose rows are gone go."""
+        if (yield from self.know()) is None:
+            return (yield from super().drain_dead(ttl, limit, now))
+        gone = [row[0] for row in (yield self.sql["inbox.adopt.orphans"].bind(limit=limit)).rows]
+        if gone:
+            yield self.sql["inbox.replay.undead"].bind(seqs=self.numbers(gone))
+            yield self.sql["inbox.adopt.unknown"].bind(seqs=self.numbers(gone))
+        return len(gone)
+
+    def drain_seen(self, ttl: timedelta, limit: int, now: datetime | None) -> Op[int]:
+        yield from self.know()
+        return (yield from super().drain_seen(ttl, limit, now))
+
+    # -- accept -----------------------------------------------------------------------------------
+
+    def see(self, ids: Sequence[str], now: datetime | None) -> Op[set[str]]:
+        """Which of these ids were never accepted before; from now on they were."""
+        result = yield self.sql["inbox.adopt.seen"].bind(event_ids=self.texts(ids), now=self.to_time(now))
+        return {row[0] for row in result.rows}
+
+    def insert_theirs(self, events: Sequence[Event], source: str | None, now: datetime | None) -> Op[set[str]]:
+        """One chunk of distinct events into their table. Returns the ids that were new."""
+        adoption = self.adoption
+        assert adoption is not None
+        values = [their_values(adoption, self.their_columns, event, source) for event in events]
+        new = yield from self.see([event.id for event in events], now)
+        native = self.their_ids([value["id"] for value in values])
+        new -= {row[0] for row in (yield self.sql["inbox.adopt.known"].bind(ids=native)).rows}
+        for event, value in zip(events, values, strict=True):
+            if event.id in new:
+                yield self.sql["inbox.adopt.insert"].bind(**value, now=self.to_time(now))
+        return new
+
+    def accept_or_bury(
+        self, events: Sequence[Event], letters: Mapping[str, str], source: str | None, now: datetime | None
+    ) -> Op[list[bool]]:
+        adoption = yield from self.know()
+        if adoption is None:
+            return (yield from super().accept_or_bury(events, letters, source, now))
+        answers = yield from self.accept(events, source, now)
+        for event, new in zip(events, answers, strict=True):
+            if new and event.id in letters:
+                ids = self.their_ids(adoption.native(self.their_columns, [event.id]))
+                error, attempts = cut(letters[event.id]), adoption.max_attempts
+                yield self.sql["inbox.adopt.bury"].bind(ids=ids, error=error, attempts=attempts)
+        return answers
+
+
+def their_values(adoption: Adoption, columns: Dialect, event: Event, source: str | None) -> dict[str, Any]:
+    """An event for their columns; what must not be lost needs one."""
+    kinds = {name: columns.kind(type) for name, type in adoption.types.items()}
+    there = {
+        "event_type": event.type,
+        "payload": event.body,
+        "aggregate_id": event.key,
+        "source": source,
+        "trace_id": event.headers.get("trace_id"),
+        "headers": event.headers_text,
+        "sequence": position_of(event),
+        "priority": priority_of(event) or None,
+    }
+    for name in ("event_type", "payload", *(["aggregate_id"] if event.key is not None else [])):
+        if name not in kinds:
+            raise InvalidEvent(
+                f"{adoption.table!r} was adopted without a column for {name}, which event {event.id} has; "
+                "adopt it with one, or let those insert who do so today"
+            )
+    native = adoption.native(columns, [event.id])
+    if not native:
+        raise InvalidEvent(f"event id {event.id!r} does not fit the {adoption.types['id']} ids of {adoption.table!r}")
+    if kinds["payload"] != "bytes":
+        there["payload"] = _as_text(event, adoption, json=kinds["payload"] == "json")
+    return {"id": native[0], **{name: value for name, value in there.items() if name in kinds}}
+
+
+def _as_text(event: Event, adoption: Adoption, *, json: bool) -> str:
+    try:
+        if not json or event.content_type == JSON:
+            return event.body.decode()
+    except UnicodeDecodeError:
+        pass
+    raise InvalidEvent(
+        f"event {event.id} of {event.content_type} does not fit the {adoption.types['payload']} payloads of "
+        f"{adoption.table!r}"
+    )

@@ -1,0 +1,367 @@
+"""Claim and settle in an inbox: leases on pending rows, and the mark that goes into the transaction of the effect.
+
+    claim     a transaction of its own: due rows get owner, token and lease; the attempt is counted
+    mark      in the handler's transaction: the row under our token becomes one of `done`, or nothing may happen
+    settle    a transaction of its own, for what failed: due again later, or a dead letter
+
+A row that a handler's transaction has locked is passed over by everybody else, whatever its lease says. So neither a
+renewal nor a take-over waits for a handler, and a slow one loses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from ...errors import ConfigError, UnreadableRow
+from ...event import Event
+from ...ids import key_hash, shard_of
+from ...op import Op, Statement
+from ..claims import Claim, Death, Held, Retry
+from ..rows import cut
+from .order import Order, Priority, Standing, admit, number_in
+from .stats import InboxJournal
+
+GONE = "relaybox_mark_is_gone"  # what the last word of a transaction says whose mark is not there
+SUSPECT = 2  # claims in a row without an outcome, from which on a message is claimed alone
+LOOK_AT = 500  # messages that an ordered claim looks at, at least: most of them may have to be held back
+
+
+class Arrived(NamedTuple):
+    """A message as claimed."""
+
+    row: tuple[Any, ...]  # the columns of Event.stored
+    attempts: int
+    key_hash: int
+    position: int | None
+    replayed: bool
+    strikes: int
+
+
+class Wake(NamedTuple):
+    """What waits for this number of a key may go on."""
+
+    key_hash: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The keys of one of `workers` workers, and of nobody else: `worker` counts from 0."""
+
+    worker: int = 0
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        if not (type(self.worker) is type(self.workers) is int and 0 <= self.worker < self.workers):
+            raise ConfigError(f"expected worker to be 0 to workers - 1, got {self.worker!r} of {self.workers!r}")
+
+
+def is_mine(key: str | None, worker: int, workers: int) -> bool:
+    """Whether a key is in the share of a worker; the function <inbox>_mine in SQL. No key is everybody's."""
+    return key is None or shard_of(key, workers) == worker
+
+
+class Past(NamedTuple):
+    """A key that goes on past a dead letter."""
+
+    seq: int
+    key: str
+    after: Wake
+
+
+class Settling(NamedTuple):
+    """What failed, what was found to be nothing, which keys moved on, and which are to move on past a dead letter."""
+
+    retry: list[Retry]
+    dead: list[Death]
+    forget: list[Held]
+    wake: list[Wake]
+    skip: list[Past]
+
+
+class InboxClaims(InboxJournal):
+    until = 0  # messages up to this number may have been processed while nobody kept an order
+    others_process = False  # their own code may process rows of an adopted table at any time
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._asked: set[tuple[str, int]] = set()
+
+    # -- claim ------------------------------------------------------------------------------------
+
+    def claim_messages(
+        self,
+        claim: Claim,
+        limit: int,
+        now: datetime | None,
+        *,
+        share: Share,
+        order: Order | None = None,
+        priority: Priority | None = None,
+        full: Collection[int] = (),
+    ) -> Op[tuple[list[Arrived], bool]]:
+        """Those of a key in the order of their numbers, and whether there may be more. An ordered one gives nothing of
+        the keys that are `full` (their hashes). Needs a transaction."""
+        look_at = limit if order is None else max(limit, LOOK_AT)
+        picked = yield from self._pick(look_at, share, priority, now, full)
+        if not picked:
+            return [], False
+        seqs: Sequence[int] = _together(picked)
+        if picked[0][1] >= SUSPECT:
+            limit = 1
+        if order is not None:
+            seqs = yield from self._next_of_their_keys(seqs, limit, order, now)
+        if not seqs:
+            return [], True
+        return (yield from self._take(claim, seqs, now)), True
+
+    def _pick(
+        self, limit: int, share: Share, priority: Priority | None, now: datetime | None, full: Collection[int]
+    ) -> Op[Sequence[tuple[int, int]]]:
+        values = {"limit": limit, "now": self.to_time(now), "worker": share.worker, "workers": share.workers}
+        values["full"] = self.numbers(sorted(full))
+        if priority is None:
+            return (yield self.sql["inbox.claim.pick"].bind(**values)).rows
+        waiting = {}
+        for value in priority.values():
+            waiting[value] = (yield self.sql["inbox.claim.ranked"].bind(**values, priority=value)).rows
+        first = priority.first(waiting, limit)
+        if not first:
+            return []
+        locked = yield self.sql["inbox.claim.lock"].bind(seqs=self.numbers(first), now=self.to_time(now))
+        found = {row[0]: row for row in locked.rows}
+        return [found[seq] for seq in first if seq in found]
+
+    def _next_of_their_keys(
+        self, seqs: Sequence[int], limit: int, order: Order, now: datetime | None
+    ) -> Op[Sequence[int]]:
+        """Holds back what is not next. The rows are locked before their state is read."""
+        looked = yield self.sql["inbox.order.look"].bind(seqs=self.numbers(seqs))
+        rows = yield from self._past_history([Standing(*row) for row in looked.rows], order, now)
+        verdict = admit(rows, order.start)
+        if verdict.begin:
+            new = sorted((key_hash(key), key, first) for key, first in verdict.begin.items())
+            values = self.table(new, "hashes", "keys", "nexts")
+            yield self.sql["inbox.order.begin"].bind(**values, now=self.to_time(now))
+        if verdict.hold:
+            yield self.sql["inbox.order.hold"].bind(seqs=self.numbers(verdict.hold))
+        numbered = {row.seq for row in rows}
+        taken = [*(seq for seq in seqs if seq not in numbered), *verdict.take]
+        taken += yield from self._followers(verdict.then, limit - len(taken))
+        return taken[:limit]
+
+    def _past_history(self, rows: Sequence[Standing], order: Order, now: datetime | None) -> Op[Sequence[Standing]]:
+        """The same, after numbers that were processed while nobody kept an order have been passed over. Asked once per
+        key and number; `sweep` asks again."""
+        heads: dict[str, tuple[int, int]] = {}
+        for row in rows:
+            first = row.expected if row.expected is not None else order.start
+            low = min(row.position, row.lowest or row.position, heads.get(row.key, (0, row.position))[1])
+            if first is not None and (row.expected is None or self.others_process):
+                heads[row.key] = (first, low)
+        asked = {key: head for key, head in heads.items() if head[1] > head[0] and (key, head[0]) not in self._asked}
+        self._asked |= {(key, first) for key, (first, _) in asked.items()}
+        found = yield from self.pass_over(asked, now)
+        return [row._replace(expected=found.get(row.key, row.expected)) for row in rows]
+
+    def pass_over(self, heads: Mapping[str, tuple[int, int]], now: datetime | None) -> Op[dict[str, int]]:
+        """Of keys that wait for a number, with the lowest that is here: where they go on, because the history ends
+        behind that number. Only of those."""
+        if not heads or not (self.until or self.others_process):
+            return {}
+        keys = self.texts(list(heads))
+        ends: dict[str, int] = {}
+        for key, headers in (yield self.sql["inbox.order.history"].bind(keys=keys, until=self.until)).rows:
+            number, (first, low) = number_in(headers), heads.get(key, (0, 0))
+            if number is not None and first <= number < low:
+                ends[key] = max(ends.get(key, 0), number + 1)
+        yield from self.raise_all(ends, now)
+        return ends
+
+    def raise_all(self, nexts: Mapping[str, int], now: datetime | None) -> Op[None]:
+        if nexts:
+            rows = sorted((key_hash(key), key, number) for key, number in nexts.items())
+            values = self.table(rows, "hashes", "keys", "nexts")
+            yield self.sql["inbox.order.raise"].bind(**values, now=self.to_time(now))
+
+    def _followers(self, then: Mapping[str, int], room: int) -> Op[list[int]]:
+        """Held ones that come right after what is claimed now, key by key in turn, as many as there is room for."""
+        window = room // len(then) if then else 0
+        if window < 1:
+            return []
+        heads = sorted((key_hash(key), position) for key, position in then.items())
+        values = self.table(heads, "hashes", "positions")
+        found = yield self.sql["inbox.order.followers"].bind(**values, window=window)
+        expected, followers = dict(heads), list[int]()
+        for seq, hashed, position in sorted(found.rows, key=lambda row: (row[2], row[0])):
+            if position == expected[hashed]:
+                followers.append(seq)
+                expected[hashed] += 1
+        return followers
+
+    def _take(self, claim: Claim, seqs: Sequence[int], now: datetime | None) -> Op[list[Arrived]]:
+        yield self.sql["inbox.claim.take"].bind(
+            seqs=self.numbers(seqs),
+            token=claim.token,
+            owner=claim.owner,
+            lease=claim.lease.total_seconds(),
+            now=self.to_time(now),
+        )
+        asked = {"seqs": self.numbers(seqs), "token": claim.token}
+        try:
+            result = yield self.sql["inbox.claim.read"].bind(**asked)
+        except UnreadableRow:
+            result = yield self.sql["inbox.claim.read_raw"].bind(**asked)
+        found = {row[0]: row for row in result.rows}
+        return self.arrived([found[seq] for seq in seqs if seq in found])
+
+    def arrived(self, rows: Sequence[Any]) -> list[Arrived]:
+        return [Arrived(self.event_row(row), row[12], row[13], row[14], bool(row[15]), row[16]) for row in rows]
+
+    def renew_messages(self, held: Sequence[Held], lease: timedelta, now: datetime | None) -> Op[set[int]]:
+        fast = yield self.sql["inbox.claim.hold_fast"].bind(**self.pairs(held))
+        if fast.rows:
+            yield self.sql["inbox.claim.renew"].bind(
+                seqs=self.numbers([row[0] for row in fast.rows]), lease=lease.total_seconds(), now=self.to_time(now)
+            )
+        return (yield from self.held_messages(held))
+
+    def held_messages(self, held: Sequence[Held]) -> Op[set[int]]:
+        result = yield self.sql["inbox.claim.ours"].bind(**self.pairs(held))
+        return {row[0] for row in result.rows}
+
+    def release_messages(self, held: Sequence[Held], now: datetime | None) -> Op[int]:
+        fast = yield self.sql["inbox.claim.hold_fast"].bind(**self.pairs(held))
+        if not fast.rows:
+            return 0
+        seqs = self.numbers([row[0] for row in fast.rows])
+        return (yield self.sql["inbox.claim.release"].bind(seqs=seqs, now=self.to_time(now))).count
+
+    def abandon_messages(self, claims: Sequence[Claim], now: datetime | None) -> Op[None]:
+        for owner in sorted({claim.owner for claim in claims}):
+            tokens = self.numbers([claim.token for claim in claims if claim.owner == owner])
+            yield self.sql["inbox.claim.abandon"].bind(tokens=tokens, owner=owner, now=self.to_time(now))
+
+    def oldest_message(self, now: datetime | None) -> Op[timedelta]:
+        result = yield self.sql["inbox.claim.oldest"].bind(now=self.to_time(now))
+        return timedelta(seconds=float(result.rows[0][0]) if result.rows else 0.0)
+
+    def next_message(self, now: datetime | None) -> Op[timedelta | None]:
+        result = yield self.sql["inbox.claim.next"].bind(now=self.to_time(now))
+        return timedelta(seconds=float(result.rows[0][0])) if result.rows else None
+
+    @property
+    def last_word(self) -> Statement | None:
+        """A statement without parameters that may go with the COMMIT: an error with GONE unless the mark is there.
+        None: there is none, `still_marked` does it."""
+        return None
+
+    # -- settle -----------------------------------------------------------------------------------
+
+    def mark(self, held: Held, event: Event, now: datetime | None) -> Op[bool]:
+        """Processed. For the transaction of the effect; False: the claim was lost."""
+        marked = yield self.sql["inbox.settle.mark"].bind(
+            seq=held.seq,
+            token=held.token,
+            event_type=event.type,
+            received=self.to_time(event.created_at),
+            now=self.to_time(now),
+        )
+        if marked.count:
+            yield from self.unpend([held], counted=False)
+        return marked.count > 0
+
+    def still_marked(self, held: Held, event: Event) -> Op[bool]:
+        """Before the commit: whether the mark is in this transaction. False: the handler has rolled it back."""
+        still = yield self.sql["inbox.settle.still"].bind(seq=held.seq, event_type=event.type)
+        return still.count > 0
+
+    def lock_messages(self, held: Sequence[Held]) -> Op[set[int]]:
+        """Which of a batch are still ours. Until our transaction ends nobody else gets them."""
+        result = yield self.sql["inbox.settle.lock"].bind(**self.pairs(held))
+        return {row[0] for row in result.rows}
+
+    def mark_all(self, held: Sequence[Held], now: datetime | None) -> Op[None]:
+        """Processed, all of these, which are locked."""
+        yield self.sql["inbox.settle.mark_all"].bind(**self.pairs(held), now=self.to_time(now))
+        yield from self.unpend(held, counted=True)
+
+    def unpend(self, held: Sequence[Held], *, counted: bool) -> Op[None]:
+        seqs = self.numbers([one.seq for one in held])
+        if counted:
+            yield self.sql["inbox.journal.marked"].bind(seqs=seqs)
+        yield self.sql["inbox.settle.forget"].bind(seqs=seqs)
+
+    def advance(self, key: str, position: int, now: datetime | None) -> Op[int | None]:
+        """Its key expects the number after this one from now on. Else: the number that it expects."""
+        if (yield from self.move_on(key, position, now)):
+            return None
+        return (yield from self.expected(key)) or 0
+
+    def move_on(self, key: str, position: int, now: datetime | None) -> Op[bool]:
+        moved = yield self.sql["inbox.order.advance"].bind(
+            key_hash=key_hash(key), key=key, position=position, now=self.to_time(now)
+        )
+        return moved.count > 0
+
+    def expected(self, key: str) -> Op[int | None]:
+        """The next number of a key; None: nothing of it was ever processed."""
+        found = yield self.sql["inbox.order.next"].bind(key_hash=key_hash(key), key=key)
+        return int(found.rows[0][0]) if found.rows else None
+
+    def settle_messages(self, settling: Settling, now: datetime | None) -> Op[int]:
+        """How many outcomes came too late, because the claim was no longer ours."""
+        at = self.to_time(now)
+        claimed = [Held(s.seq, s.token) for part in (settling.retry, settling.dead, settling.forget) for s in part]
+        ours: set[int] = set()
+        if claimed:
+            ours = {row[0] for row in (yield self.sql["inbox.claim.hold_fast"].bind(**self.pairs(claimed))).rows}
+        retry = [
+            (r.seq, r.delay.total_seconds(), cut(r.error), int(not r.counted))
+            for r in sorted(settling.retry)
+            if r.seq in ours
+        ]
+        if retry:
+            values = self.table(retry, "seqs", "delays", "errors", "uncounted")
+            yield self.sql["inbox.settle.retry"].bind(**values, now=at)
+        dead = [(d.seq, cut(d.error)) for d in sorted(settling.dead) if d.seq in ours]
+        if dead:
+            yield self.sql["inbox.settle.dead"].bind(**self.table(dead, "seqs", "errors"), now=at)
+            yield from self.journal_dead([seq for seq, _ in dead], pending=-1, dead=1)
+        gone = [seq for seq, _ in dead] + [held.seq for held in settling.forget if held.seq in ours]
+        if gone:
+            yield self.sql["inbox.settle.forget"].bind(seqs=self.numbers(gone))
+        wake = list(settling.wake)
+        for seq, key, after in settling.skip:
+            if seq in ours:
+                yield from self.move_on(key, after.position - 1, now)
+                wake.append(after)
+        yield from self.wake(wake, now)
+        return len(claimed) - len(ours)
+
+    def wake(self, wakes: Sequence[Wake], now: datetime | None) -> Op[None]:
+        if not wakes:
+            return
+        found = yield self.sql["inbox.order.sleepers"].bind(**self.table(sorted(set(wakes)), "hashes", "positions"))
+        if found.rows:
+            seqs = self.numbers([row[0] for row in found.rows])
+            yield self.sql["inbox.order.wake"].bind(seqs=seqs, now=self.to_time(now))
+
+    # -- instances --------------------------------------------------------------------------------
+
+    def free_claims(self, owners: Sequence[int], now: datetime | None) -> Op[int]:
+        owned = yield self.sql["inbox.instance.owned"].bind(owners=self.numbers(owners))
+        if not owned.rows:
+            return 0
+        seqs = self.numbers([row[0] for row in owned.rows])
+        return (yield self.sql["inbox.instance.free"].bind(seqs=seqs, now=self.to_time(now))).count
+
+
+def _together(picked: Sequence[tuple[int, int]]) -> list[int]:
+    """What may share a claim: a message that has perhaps killed its process goes alone, and takes no neighbours
+    along when it does so again."""
+    first, strikes = picked[0][0], picked[0][1]
+    return [first] if strikes >= SUSPECT else [row[0] for row in picked if row[1] < SUSPECT]

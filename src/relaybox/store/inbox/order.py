@@ -1,0 +1,188 @@
+"""Which messages of an inbox may go first: by their numbers, or by their priority. Pure: no clock, no I/O.
+
+A message has a number among those of its key if it came with the header `sequence`, and a priority if it came with
+`priority`. In an ordered inbox a message is
+
+    next        its number is the one its key expects: it is claimed, and so are those that follow without a gap
+    ahead       held back until its predecessor is processed
+    behind      its number has had its turn: a replay runs beside the sequence, anything else becomes a dead letter
+
+Messages without a number or a key are in no order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Literal, NamedTuple
+
+from ...errors import ConfigError
+from ...event import Event
+
+LARGEST = 2**63 - 2
+UNRANKED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Messages of a key in the order of their numbers.
+
+    start     the first number of a key; None: the lowest that waits when its first message is looked at
+    missing   what to do about a number that does not come. "block": wait for it, or for skip(). A duration: go on
+              without it as soon as the message behind the gap has waited that long
+    dead      what to do about a number that became a dead letter. "block": wait for its replay, or for skip().
+              "skip": go on
+    """
+
+    start: int | None = 1
+    missing: Literal["block"] | timedelta = "block"
+    dead: Literal["block", "skip"] = "block"
+
+    def __post_init__(self) -> None:
+        if self.start is not None and (type(self.start) is not int or not 0 <= self.start <= LARGEST):
+            raise ConfigError(f"expected start to be a number of at least 0, or None, got {self.start!r}")
+        if self.missing != "block" and not (isinstance(self.missing, timedelta) and self.missing > timedelta(0)):
+            raise ConfigError(f"expected missing to be 'block' or a positive duration, got {self.missing!r}")
+        if self.dead not in ("block", "skip"):
+            raise ConfigError(f"expected dead to be 'block' or 'skip', got {self.dead!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """Priorities from `low` to `high`. A message counts as having come `patience` later than it did, so a tier with
+    less of it goes first, and no message waits behind newer ones for longer than its own patience."""
+
+    name: str
+    low: int
+    high: int
+    patience: timedelta
+
+
+TIERS = (
+    Tier("critical", 1, 2, timedelta(seconds=1)),
+    Tier("normal", 3, 6, timedelta(seconds=5)),
+    Tier("background", 7, 9, timedelta(seconds=30)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Priority:
+    """Tiers in which messages are claimed, the most urgent first. `rest` is for messages without a priority, or with
+    one that is in no tier: they are delivered like the last tier unless another is named."""
+
+    tiers: Sequence[Tier] = TIERS
+    rest: str | None = None
+    _patience: Mapping[int, float] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.tiers:
+            raise ConfigError("expected at least one tier; Tier(name, low, high, patience) makes one")
+        names = [tier.name for tier in self.tiers]
+        if len(set(names)) < len(names):
+            raise ConfigError(f"expected every tier to have a name of its own, got {', '.join(names)}")
+        patience: dict[int, float] = {}
+        for tier in self.tiers:
+            if not 1 <= tier.low <= tier.high <= 9:
+                raise ConfigError(
+                    f"expected tier {tier.name!r} to be within 1 to 9 and not empty, got {tier.low} to {tier.high}"
+                )
+            if tier.patience < timedelta(0):
+                raise ConfigError(f"expected the patience of tier {tier.name!r} to be positive, got {tier.patience}")
+            for value in range(tier.low, tier.high + 1):
+                if value in patience:
+                    raise ConfigError(
+                        f"expected tiers not to overlap: priority {value} is in {tier.name!r} and another"
+                    )
+                patience[value] = tier.patience.total_seconds()
+        if self.rest is not None and self.rest not in names:
+            raise ConfigError(f"expected rest to be one of {', '.join(names)}, got {self.rest!r}")
+        last = self.tiers[-1] if self.rest is None else self.tiers[names.index(self.rest)]
+        for value in range(UNRANKED, 10):
+            patience.setdefault(value, last.patience.total_seconds())
+        object.__setattr__(self, "_patience", patience)
+
+    def values(self) -> Sequence[int]:
+        return sorted(self._patience)
+
+    def tier_of(self, priority: int) -> Tier:
+        for tier in self.tiers:
+            if tier.low <= priority <= tier.high:
+                return tier
+        names = [tier.name for tier in self.tiers]
+        return self.tiers[-1 if self.rest is None else names.index(self.rest)]
+
+    def first(self, waiting: Mapping[int, Sequence[tuple[int, float]]], limit: int) -> list[int]:
+        """The numbers of the most urgent, from (number, seconds waited) by priority."""
+        ranked = [
+            (self._patience[value] - waited, value, seq) for value, rows in waiting.items() for seq, waited in rows
+        ]
+        return [seq for _, _, seq in sorted(ranked)[:limit]]
+
+
+class Standing(NamedTuple):
+    """A numbered message before it is claimed. `expected` is None for a key without a state, and then `lowest` is the
+    lowest number of it that waits."""
+
+    seq: int
+    key: str
+    position: int
+    expected: int | None
+    lowest: int | None
+
+
+class Verdict(NamedTuple):
+    take: list[int]
+    hold: list[int]
+    begin: dict[str, int]  # keys that get a state, with their first number
+    then: dict[str, int]  # what comes after what may be claimed, of keys that move on by it
+
+
+def admit(rows: Sequence[Standing], start: int | None) -> Verdict:
+    """Who may be claimed together, each key in the order of its numbers."""
+    verdict = Verdict([], [], {}, {})
+    expected: dict[str, int] = {}
+    for row in sorted(rows, key=lambda row: (row.position, row.seq)):
+        if row.key not in expected:
+            first = row.expected
+            if first is None:
+                first = start if start is not None else min(row.position, row.lowest or row.position)
+                if row.position <= first:
+                    verdict.begin[row.key] = first
+            expected[row.key] = first
+        if row.position > expected[row.key]:
+            verdict.hold.append(row.seq)
+            continue
+        verdict.take.append(row.seq)
+        if row.position == expected[row.key]:
+            verdict.then[row.key] = expected[row.key] = row.position + 1
+    return verdict
+
+
+def position_of(event: Event) -> int | None:
+    """From the header `sequence` (as CloudEvents: `ce_sequence`)."""
+    number = _number(event, ("sequence", "ce_sequence"))
+    return number if number is not None and number <= LARGEST else None
+
+
+def number_in(headers: str | bytes | None) -> int | None:
+    """The same from headers as they are stored."""
+    text = headers.decode() if isinstance(headers, bytes) else headers
+    if text is None or "sequence" not in text:
+        return None
+    return position_of(Event("history", None, headers=json.loads(text)))
+
+
+def priority_of(event: Event) -> int:
+    """From the header `priority`; 0 when there is none, or one that is not 1 to 9."""
+    number = _number(event, ("priority", "ce_priority"))
+    return number if number is not None and 1 <= number <= 9 else UNRANKED
+
+
+def _number(event: Event, names: Sequence[str]) -> int | None:
+    text = event.headers_text
+    if text is None or names[0] not in text:
+        return None
+    found = str(next((event.headers[name] for name in names if name in event.headers), ""))
+    return int(found) if found.isascii() and found.isdigit() and len(found) <= 19 else None

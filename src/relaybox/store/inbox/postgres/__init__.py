@@ -1,0 +1,127 @@
+"""An inbox on PostgreSQL: accepting is one statement, and so is a claim where nothing decides but time."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Any
+
+from ....codec import JSON
+from ....errors import StoreError
+from ....event import GLOBAL, Event
+from ....ids import key_hash
+from ....op import Op, Row, Statement
+from ...claims import Claim, Held
+from ...dialect import POSTGRES
+from ...rows import arrays, lane_key
+from .. import InboxStore, told
+from ..claim import GONE, SUSPECT, Arrived, Share
+from ..order import UNRANKED, Order, Priority, position_of, priority_of
+
+PATIENCE = "100ms"  # for another transaction that has inserted the same id
+
+
+class PostgresInboxStore(InboxStore):
+    _dialect = POSTGRES
+
+    def their_ids(self, ids: Sequence[Any]) -> Any:
+        return [str(one) for one in ids]
+
+    def insert_new(self, events: Sequence[Event], source: str | None, now: datetime | None) -> Op[set[str]]:
+        if len(events) == 1:
+            return {events[0].id} if (yield from self.accept_one(events[0], source, now))[0] else set()
+        return (yield from self._insert(events, [source] * len(events), now))
+
+    def _insert(
+        self,
+        events: Sequence[Event],
+        sources: Sequence[str | None],
+        now: datetime | None,
+        patience: str | None = None,
+    ) -> Op[set[str]]:
+        result = yield self.sql["inbox.accept"].bind(
+            **arrays(events),
+            key_hashes=[key_hash(lane_key(event)) for event in events],
+            positions=[position_of(event) for event in events],
+            priorities=[priority_of(event) for event in events],
+            sources=sources,
+            patience=patience,
+            now=now,
+        )
+        return {row[0] for row in result.rows}
+
+    def accept_together(
+        self, events: Sequence[Event], sources: Sequence[str | None], now: datetime | None
+    ) -> Op[list[bool]]:
+        distinct: dict[str, tuple[Event, str | None]] = {}
+        for event, source in zip(events, sources, strict=True):
+            distinct.setdefault(event.id, (event, source))
+        chosen = list(distinct.values())
+        new = yield from self._insert([event for event, _ in chosen], [source for _, source in chosen], now, PATIENCE)
+        return told(events, new)
+
+    def accept_one(self, event: Event, source: str | None, now: datetime | None) -> Op[list[bool]]:
+        headers = event.headers_text
+        values = (
+            event.id,
+            event.type,
+            source,
+            None if event.aggregate_type == GLOBAL else event.aggregate_type,
+            event.key,
+            event.tenant,
+            None if event.content_type == JSON else event.content_type,
+            event.body,
+            headers,
+            event.occurred_at,
+            now,
+            key_hash(lane_key(event)),
+            None if headers is None else position_of(event),
+            UNRANKED if headers is None else priority_of(event),
+        )
+        return [(yield Row(self.sql["inbox.accept.one"], values)).count > 0]
+
+    def claim_messages(
+        self,
+        claim: Claim,
+        limit: int,
+        now: datetime | None,
+        *,
+        share: Share,
+        order: Order | None = None,
+        priority: Priority | None = None,
+        full: Collection[int] = (),
+    ) -> Op[tuple[list[Arrived], bool]]:
+        if not self.claims_at_once(order, priority):
+            claimed = super().claim_messages(claim, limit, now, share=share, order=order, priority=priority, full=full)
+            return (yield from claimed)
+        result = yield self.sql["inbox.claim"].bind(
+            token=claim.token,
+            owner=claim.owner,
+            lease=claim.lease.total_seconds(),
+            limit=limit,
+            worker=share.worker,
+            workers=share.workers,
+            suspect=SUSPECT,
+            now=now,
+        )
+        return self.arrived(result.rows), bool(result.rows)
+
+    @property
+    def last_word(self) -> Statement | None:
+        return self.sql["inbox.settle.still"].bind()
+
+    def still_marked(self, held: Held, event: Event) -> Op[bool]:
+        try:
+            yield self.sql["inbox.settle.still"].bind()
+        except StoreError as error:
+            if GONE in str(error):
+                return False
+            raise
+        return True
+
+    def unpend(self, held: Sequence[Held], *, counted: bool) -> Op[None]:
+        """The mark has done it."""
+        yield from ()
+
+    def fold(self, limit: int) -> Op[int]:
+        return int((yield self.sql["inbox.journal.fold"].bind(limit=limit)).rows[0][0])

@@ -1,0 +1,126 @@
+"""What the ops of an outbox are given and return."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+from ...event import Event
+from ..claims import Death, Held, Retry
+
+
+class Claimed(NamedTuple):
+    """A row as claimed: the event's columns, the attempts including this one, and its key where that is leased."""
+
+    row: tuple[Any, ...]
+    attempts: int
+    key_hash: int | None = None
+
+
+class Known(NamedTuple):
+    """What a process has claimed: claims of which nothing has left undone, by token, and of the others each event."""
+
+    tokens: Collection[int]
+    seqs: Collection[int]
+
+
+class KeyLease(NamedTuple):
+    """A key that is ours while the claim with this token lives."""
+
+    key_hash: int
+    token: int
+
+
+@dataclass(slots=True)
+class Turn:
+    """Where a claimer stands in its round over all keys (a claim moves it on), and what its last claim met."""
+
+    after: int = -1  # the hash of a key; -1 is before the first
+    tried: int = 0  # keys it wanted
+    taken: int = 0  # and got
+    busy: bool = False  # rows wait whose key somebody has
+    smooth: bool = False  # every key it looked at was to be had
+
+
+class KeyChoice(NamedTuple):
+    """How `claim_keys` chooses: by which locks, from how many keys at a time, at most how many of them."""
+
+    by: Literal["advisory", "rows"] = "rows"
+    candidates: int = 200
+    keys: int = 50
+    namespace: int = 1
+
+
+class Settlement(NamedTuple):
+    """A batch of outcomes. In ordered delivery `hold` names the heads whose keys must wait, `park` those
+    whose keys wait for an operator, and everything settled for good frees its key. `free` are leases of keys
+    of which nothing is left in their claim. `whole` are claims of which everything that is left is done, with how
+    many events that is: they are not in `done`."""
+
+    done: Sequence[Held] = ()
+    retry: Sequence[Retry] = ()
+    dead: Sequence[Death] = ()
+    hold: Sequence[Held] = ()
+    park: Sequence[Held] = ()
+    ordered: bool = False
+    free: Sequence[KeyLease] = ()
+    whole: Mapping[int, int] = MappingProxyType({})
+
+    @property
+    def several(self) -> bool:
+        """Whether a store that can needs more than one statement for it."""
+        if self.retry or self.dead or self.free:
+            return True
+        return bool(self.done) if self.whole else self.ordered
+
+
+@dataclass(frozen=True, slots=True)
+class DeadFilter:
+    event_type: str | None = None
+    aggregate_type: str | None = None
+    key: str | None = None
+    tenant: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A dead event with why and when. The repr shows no payload (Event's does not either)."""
+
+    event: Event
+    attempts: int
+    error: str | None
+    dead_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedKey:
+    key: str | None
+    event_id: str | None
+    parked: bool
+    since: datetime
+    attempts: int | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """One look at an outbox. `events` is the planner's estimate where counting would be slow."""
+
+    due: int
+    delayed: int
+    claimed: int
+    retrying: int
+    dead: int
+    oldest_due: timedelta
+    events: int
+
+
+class Purge(NamedTuple):
+    """One batch of a purge: rows looked at, where it got to, rows deleted."""
+
+    seen: int
+    last: int
+    gone: int

@@ -1,0 +1,153 @@
+"""Events that failed, or follow one of their key that did: copies outside the log, tried again one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from ...ids import new_token
+from ...op import Op
+from ..rows import arrays
+from . import GroupRow, Parked, ParkedEvent, ParkedOutcome, ParkedState, Parking, TopicRow
+from .marks import MarkOps
+from .queues import QueueOps
+
+
+class ParkedSettled(NamedTuple):
+    ended: set[int]  # done or dead
+    lost: int
+
+
+class ParkedOps(MarkOps, QueueOps):
+    # -- inside claims and settles ----------------------------------------------------------------
+
+    def park(self, group: GroupRow, parkings: Sequence[Parking], now: datetime | None) -> Op[None]:
+        yield from self._lock_parked(group)
+        events = [parking.event for parking in parkings]
+        yield self.sql["topic.parked.park"].bind(
+            group=group.id,
+            now=now,
+            seqs=[event.seq for event in events],
+            shards=[parking.shard for parking in parkings],
+            key_hashes=[parking.key_hash for parking in parkings],
+            states=[parking.state for parking in parkings],
+            attempts=[parking.attempts for parking in parkings],
+            delays=[parking.delay.total_seconds() for parking in parkings],
+            errors=[parking.error for parking in parkings],
+            created_ats=[event.created_at for event in events],
+            **arrays(events),
+        )
+        yield from self._promote(group, [parking.key_hash for parking in parkings if parking.state == "held"], now)
+
+    def settle_parked(
+        self, group: GroupRow, outcomes: Sequence[ParkedOutcome], now: datetime | None
+    ) -> Op[ParkedSettled]:
+        if not outcomes:
+            return ParkedSettled(set(), 0)
+        yield from self._lock_parked(group)
+        again = [o for o in outcomes if not o.dead and o.delay is not None]
+        dead = [o for o in outcomes if o.dead]
+        done = [o for o in outcomes if not o.dead and o.delay is None]
+        ended: dict[int, int] = {}
+        kept = 0
+        if again:
+            result = yield self.sql["topic.parked.retry"].bind(
+                **_of(group, again),
+                delays=[o.delay.total_seconds() for o in again if o.delay is not None],
+                errors=[o.error for o in again],
+                counted=[o.counted for o in again],
+                now=now,
+            )
+            kept = len(result.rows)
+        if dead:
+            result = yield self.sql["topic.parked.die"].bind(
+                **_of(group, dead), errors=[o.error for o in dead], now=now
+            )
+            ended |= {row[0]: row[1] for row in result.rows}
+        if done:
+            result = yield self.sql["topic.parked.done"].bind(**_of(group, done))
+            ended |= {row[0]: row[1] for row in result.rows}
+        yield from self._promote(group, list(ended.values()), now)
+        return ParkedSettled(set(ended), len(outcomes) - kept - len(ended))
+
+    def _lock_parked(self, group: GroupRow) -> Op[None]:
+        if group.ordered:
+            yield self.sql["topic.parked.lock"].bind(group=group.id)
+
+    def _promote(self, group: GroupRow, keys: Sequence[int], now: datetime | None) -> Op[None]:
+        if group.ordered and keys:
+            yield self.sql["topic.parked.promote"].bind(group=group.id, keys=sorted(set(keys)), now=now)
+
+    # -- trying again -----------------------------------------------------------------------------
+
+    def claim_parked(
+        self, topic: TopicRow, group: GroupRow, member: int, limit: int, lease: timedelta, now: datetime | None
+    ) -> Op[list[ParkedEvent]]:
+        if topic.topic.tracking == "rows":
+            return (yield from self.claim_rows(topic, member, limit, lease, now))
+        """Needs a transaction. What was tried often enough and never heard of again is dead here."""
+        token = new_token()
+        result = yield self.sql["topic.parked.claim"].bind(
+            group=group.id,
+            member=member,
+            token=token,
+            ordered=group.ordered,
+            limit=limit,
+            lease=lease.total_seconds(),
+            now=now,
+        )
+        claimed = [ParkedEvent(row[:12], token, row[12], row[13]) for row in self.event_rows(result.rows)]
+        claimed.sort(key=lambda parked: int(parked.row[0]))
+        if group.on_exhausted == "block":
+            return claimed
+        worn = [parked for parked in claimed if parked.attempts > group.max_attempts]
+        if worn:
+            error = f"its process ended {group.max_attempts} times while handling it"
+            dead = [ParkedOutcome(parked.row[0], token, None, error, dead=True) for parked in worn]
+            settled = yield from self.settle_parked(group, dead, now)
+            yield from self.complete(topic, group, sorted(settled.ended), now)
+        return [parked for parked in claimed if parked.attempts <= group.max_attempts]
+
+    def next_parked(self, group: GroupRow, now: datetime | None) -> Op[timedelta | None]:
+        result = yield self.sql["topic.parked.next"].bind(group=group.id, now=now)
+        return result.rows[0][0] if result.rows else None
+
+    # -- for operators ----------------------------------------------------------------------------
+
+    def parked(
+        self,
+        group: GroupRow,
+        *,
+        state: ParkedState | None = None,
+        seqs: Sequence[int] | None = None,
+        after: int = 0,
+        limit: int = 100,
+    ) -> Op[list[Parked]]:
+        result = yield self.sql["topic.parked.list"].bind(
+            group=group.id, state=state, seqs=None if seqs is None else list(seqs), after=after, limit=limit
+        )
+        return [self._parked_row(row, group.topic) for row in self.event_rows(result.rows)]
+
+    def replay_parked(self, group: GroupRow, seqs: Sequence[int], now: datetime | None) -> Op[list[int]]:
+        """Dead ones, from the start of their attempts. Needs a transaction."""
+        yield from self._lock_parked(group)
+        result = yield self.sql["topic.parked.replay"].bind(group=group.id, seqs=sorted(seqs), now=now)
+        again = sorted(row[0] for row in result.rows)
+        if group.ordered and again:
+            yield self.sql["topic.parked.queue"].bind(group=group.id, seqs=again)
+            yield from self._promote(group, [row[1] for row in result.rows], now)
+        return again
+
+    def skip_parked(self, topic: TopicRow, group: GroupRow, seqs: Sequence[int], now: datetime | None) -> Op[list[int]]:
+        """Given up for good; what waits behind them goes on. Needs a transaction."""
+        yield from self._lock_parked(group)
+        result = yield self.sql["topic.parked.skip"].bind(group=group.id, seqs=sorted(seqs))
+        gone = sorted(row[0] for row in result.rows)
+        yield from self._promote(group, [row[1] for row in result.rows], now)
+        yield from self.complete(topic, group, gone, now)
+        return gone
+
+
+def _of(group: GroupRow, outcomes: Sequence[ParkedOutcome]) -> dict[str, Any]:
+    return {"group": group.id, "seqs": [o.seq for o in outcomes], "tokens": [o.token for o in outcomes]}

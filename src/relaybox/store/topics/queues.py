@@ -1,0 +1,101 @@
+"""The one group of a queue tracked by rows: what it holds, and pull consumers that claim from it. See sql/queue.sql.
+
+Its events are in an outbox of the queue's own, so the group has a state and members, but no place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from ...event import Event
+from ...ids import new_token
+from ...op import Op
+from ..claims import Claim, Death, Held, Retry
+from ..outbox.values import Settlement
+from . import GroupRow, Lag, Parked, ParkedEvent, ParkedOutcome, ParkedState, TopicRow
+from .logs import LogQueries
+
+
+class QueueOps(LogQueries):
+    def claim_rows(
+        self, topic: TopicRow, member: int, limit: int, lease: timedelta, now: datetime | None
+    ) -> Op[list[ParkedEvent]]:
+        """Nothing for a member that is not alive or whose group is not active."""
+        log, queue = self.log(topic.id), self.queue(topic.id)
+        member_name = yield log["topic.queue.state"].bind(member=member, now=now)
+        if not member_name.rows:
+            return []
+        yield log["topic.queue.enlist"].bind(
+            member=member, name=member_name.rows[0][0], ttl=lease.total_seconds(), now=now
+        )
+        claim = Claim(member, new_token(), lease)
+        claimed = yield from queue.claim(claim, limit, now)
+        if not claimed and any((yield from queue.take_over(None, now))):
+            claimed = yield from queue.claim(claim, limit, now)
+        return [ParkedEvent(one.row, claim.token, one.attempts, 0) for one in claimed]
+
+    def settle_rows(self, topic: TopicRow, outcomes: Sequence[ParkedOutcome], now: datetime | None) -> Op[int]:
+        """How many were another's already."""
+        queue = self.queue(topic.id)
+        back = [Held(one.seq, one.token) for one in outcomes if one.delay is not None and one.error is None]
+        again = [
+            Retry(one.seq, one.token, one.delay, one.error, one.counted)
+            for one in outcomes
+            if one.delay is not None and one.error is not None
+        ]
+        dead = [Death(one.seq, one.token, one.error or "") for one in outcomes if one.dead]
+        done = [Held(one.seq, one.token) for one in outcomes if one.delay is None and not one.dead]
+        lost = 0
+        if back:
+            lost = len(back) - (yield from queue.release(back, now))
+        if again or dead or done:
+            lost += yield from queue.settle(Settlement(done=done, retry=again, dead=dead), now)
+        return lost
+
+    def renew_rows(
+        self, topic: TopicRow, member: int, held: Sequence[Held], lease: timedelta, now: datetime | None
+    ) -> Op[set[int]]:
+        """Numbers of those that are still ours."""
+        log = self.log(topic.id)
+        yield log["topic.queue.enlist"].bind(member=member, name="", ttl=lease.total_seconds(), now=now)
+        return (yield from self.queue(topic.id).renew(held, lease, now))
+
+    def abandon_rows(self, topic: TopicRow, member: int, known: Sequence[int], now: datetime | None) -> Op[int]:
+        found = yield self.log(topic.id)["topic.queue.unknown"].bind(member=member, known=list(known))
+        claims = [Claim(member, row[0], timedelta(0)) for row in found.rows]
+        return (yield from self.queue(topic.id).abandon(claims, now)) if claims else 0
+
+    def leave_rows(self, topic: TopicRow, member: int, now: datetime | None) -> Op[None]:
+        """What it had claimed is free."""
+        yield from self.queue(topic.id).retire(member, now)
+
+    # -- for operators ----------------------------------------------------------------------------
+
+    def lag_rows(self, topic: TopicRow, group: GroupRow, now: datetime | None) -> Op[Lag]:
+        found = yield from self.queue(topic.id).status(now)
+        events = found.due + found.delayed + found.claimed
+        oldest = found.oldest_due if events else None
+        return Lag(group.name, events, found.claimed, found.retrying, found.dead, oldest)
+
+    def parked_rows(
+        self, topic: TopicRow, state: ParkedState | None, seqs: Sequence[int] | None, after: int, limit: int
+    ) -> Op[list[Parked]]:
+        found = yield self.log(topic.id)["topic.queue.parked"].bind(
+            state=state, seqs=None if seqs is None else list(seqs), after=after, limit=limit
+        )
+        return [self._parked_row(row, topic.topic.name) for row in self.event_rows(found.rows)]
+
+    def _parked_row(self, row: Sequence[Any], topic: str) -> Parked:
+        state, attempts, due, error, dead_at = row[12:17]
+        event = Event.stored(tuple(row[:12]), topic=topic)
+        return Parked(event, state, attempts, self.from_time(due), error, dead_at and self.from_time(dead_at))
+
+    def replay_rows(self, topic: TopicRow, seqs: Sequence[int], now: datetime | None) -> Op[list[int]]:
+        queue = self.queue(topic.id)
+        _, cutoff = yield from queue.newest_dead(now)
+        return (yield from queue.replay(sorted(seqs), cutoff, now))
+
+    def skip_rows(self, topic: TopicRow, seqs: Sequence[int]) -> Op[list[int]]:
+        gone = yield self.log(topic.id)["topic.queue.skip"].bind(seqs=sorted(seqs))
+        return sorted(row[0] for row in gone.rows)

@@ -1,0 +1,491 @@
+"""Claiming parts of a log: a group's cursors move on, and what they passed is held in ranges until it is settled.
+
+A claim decides in `_choose`, after a look at the database under the locks of the cursors it may move. Ordered groups
+give a shard to one member at a time; what somebody left behind there comes first. A range that is claimed for the third
+time is split into parked events, so that one that ends its process ends alone in the dead letters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from ...errors import StoreBusy
+from ...event import Event, stored_time
+from ...ids import key_hash, new_token
+from ...op import Op
+from ..rows import lane_key
+from . import LAST, GroupRow, Pages, Parking, Place, Range, RangeSettlement, Row, Taken, TopicRow
+from .parked import ParkedOps
+
+SPLIT = 3  # the attempt at which a range becomes single events
+_PATIENCE = 100  # rounds of waiting for claims that are under way; each lasts as long as one of them
+_by_seq = itemgetter(0)
+
+
+class _Cursor(NamedTuple):
+    shard: int
+    base: int
+    target: int | None
+    seq: int
+    version: int
+    idle: bool  # has not moved for a while
+    neglected: bool  # for so long that its reader must have stopped
+
+
+class _Moving(NamedTuple):
+    """A cursor that may be replaced: its version, the lowest range there is in its shard, whether it stood for long."""
+
+    version: int
+    low: int
+    idle: bool
+
+
+class _Known(NamedTuple):
+    """A range as it was found."""
+
+    range: Range
+    until: str  # as the database writes it: it may be -infinity
+    owner: int
+    alive: bool
+    events: int  # not finished
+    number: int
+
+
+class _Wish(NamedTuple):
+    """How much a claim may give (events in a range, ranges, events in all), up to which tick, and what is here."""
+
+    events: int
+    ranges: int
+    most: int
+    target: int | None
+    known: Collection[int] | None  # tokens
+
+
+class _Wanted(NamedTuple):
+    place: Place
+    limit: int
+
+
+class _Found(NamedTuple):
+    place: Place
+    rows: list[Row]
+    more: bool  # there are others behind them
+
+
+class RangeOps(ParkedOps):
+    # -- claim ------------------------------------------------------------------------------------
+
+    def claim(
+        self,
+        topic: TopicRow,
+        group: GroupRow,
+        member: int,
+        *,
+        events: int,
+        ranges: int,
+        lease: timedelta,
+        now: datetime | None,
+        pages: Pages | None = None,
+        target: int | None = None,
+        most: int | None = None,
+        known: Collection[int] | None = None,
+    ) -> Op[Taken]:
+        """Four statements when there is something, one when there is nothing. Shards that turned out to have nothing
+        are behind us then, so the next ones are tried. Not in one transaction with a settle: the commit does not wait
+        for the disk."""
+        if topic.topic.tracking == "rows":
+            return Taken([], 0, behind=True)  # all of it comes from claim_parked
+        wish = _Wish(events, ranges, LAST if most is None else most, target, known)
+        taken = Taken([], 0)
+        for _ in range(topic.topic.shards):
+            taken, ended = yield from self._claim(topic, group, member, wish, lease, now, pages)
+            if taken.pages or taken.split or not (ended and taken.behind):
+                break
+        return taken
+
+    def _claim(
+        self,
+        topic: TopicRow,
+        group: GroupRow,
+        member: int,
+        wish: _Wish,
+        lease: timedelta,
+        now: datetime | None,
+        pages: Pages | None,
+    ) -> Op[tuple[Taken, int]]:
+        """One round over a fair share of the cursors, and how many of them are at the end now."""
+        shards = topic.topic.shards
+        locked = yield self.sql["topic.range.lock"].bind(group=group.id, member=member, count=shards, now=now)
+        if not locked.rows:
+            return Taken([], 0, state="cancelled"), 0
+        state, tick, behind = locked.rows[0][:3]
+        cursors = [_Cursor(*row[3:10]) for row in locked.rows if row[3] is not None]
+        if not cursors:
+            return Taken([], tick, behind=behind > 0, state=state), 0
+        looked = yield self.sql["topic.range.look"].bind(
+            topic=topic.id,
+            group=group.id,
+            member=member,
+            shards=[cursor.shard for cursor in cursors],
+            count=shards,
+            ordered=group.ordered,
+            goal=wish.target,
+            now=now,
+        )
+        since, first, tick, members, alive, held = looked.rows[0][:6]
+        group = replace(group, since=since and self.from_time(since), first=first)  # a seek may have changed them
+        if not alive:
+            return Taken([], tick, behind=behind > 0, state=state, alive=False), 0
+        known = [_known(row, member, wish.known) for row in looked.rows if row[6] is not None]
+        fair = -(-shards // members)
+        left, free = _choose(cursors, known, member, fair if group.ordered else shards, wish, group.ordered)
+        retaken = (yield from self._retake(group, left, member, lease, now)) if left else []
+        if retaken is None:  # somebody woke up in a shard that must stay in order
+            return Taken([], tick, behind=True, state=state), 0
+        unread = [_unread(cursor, looked.rows[0][19], tick) for cursor in free]
+        old, new = yield from self._read_for(topic, retaken, [p for p in unread if p.base < p.target], wish, pages)
+        busy = {found.range.place.shard for found in known if found.alive}
+        whole, alone = yield from self._split(group, old, busy, now)
+        within = _within(new, wish.most - sum(len(rows) for _, rows in whole))
+        taken, ended = yield from self._take(topic, group, member, _moving(free, known), within, lease, now)
+        reached = sum(not found.more and found.place.target >= tick for found in within)
+        if group.ordered:
+            held = {*held, *(parking.key_hash for parking in alone)}
+        given, keys = _in_order(whole + taken), frozenset(held)
+        return Taken(given, tick, behind > reached, keys, len(alone), state, share=fair), ended
+
+    def _retake(
+        self, group: GroupRow, left: Sequence[_Known], member: int, lease: timedelta, now: datetime | None
+    ) -> Op[list[Range] | None]:
+        fresh = {new_token(): found for found in left}
+        result = yield self.sql["topic.range.retake"].bind(
+            tokens=[found.range.token for found in left],
+            fresh=list(fresh),
+            untils=[found.until for found in left],
+            member=member,
+            lease=lease.total_seconds(),
+            now=now,
+        )
+        got = {row[0] for row in result.rows}
+        if group.ordered and len(got) < len(left):
+            yield from self._give_back([(token, fresh[token].range.finished) for token in sorted(got)], now)
+            return None
+        return [
+            found.range._replace(token=token, attempts=found.range.attempts + 1)
+            for token, found in fresh.items()
+            if token in got
+        ]
+
+    def _read_for(
+        self, topic: TopicRow, retaken: Sequence[Range], unread: Sequence[Place], wish: _Wish, pages: Pages | None
+    ) -> Op[tuple[list[tuple[Range, list[Row]]], list[_Found]]]:
+        """The events of ranges, and the first of as many places as the claim may give besides. Where some have none,
+        others are looked at."""
+        room, size = wish.ranges - len(retaken), min(wish.events, wish.most)
+        first, rest = list(unread[:room]), unread[room:]
+        wanted = [*(_Wanted(taken.place, LAST) for taken in retaken), *(_Wanted(place, size) for place in first)]
+        read = yield from self._pages(topic, wanted, pages)
+        room = sum(not read[place] for place in first)
+        if room and rest:
+            peeked = yield from self._pages(topic, [_Wanted(place, 1) for place in rest], None)
+            full = [place for place in rest if peeked[place]][:room]
+            read |= peeked
+            read |= yield from self._pages(topic, [_Wanted(place, size) for place in full], pages)
+            first += full + [place for place in rest if not peeked[place]]
+        old = [(taken, read[taken.place]) for taken in retaken]
+        return old, [_Found(place, read[place], len(read[place]) == size) for place in first]
+
+    def _split(
+        self, group: GroupRow, retaken: Sequence[tuple[Range, list[Row]]], busy: set[int], now: datetime | None
+    ) -> Op[tuple[list[tuple[Range, list[Row]]], list[Parking]]]:
+        """What is left of each range, and what was parked of those that were taken too often. In order: not where an
+        earlier one of the shard is still to be done, as parked events may be tried at once."""
+        whole: list[tuple[Range, list[Row]]] = []
+        parkings: list[Parking] = []
+        gone: list[int] = []
+        for taken, page in retaken:
+            rows = self._wanted(group, page)
+            if taken.finished:
+                rows = [row for row in rows if row[0] not in taken.finished]
+            if rows and (taken.attempts < SPLIT or (group.ordered and taken.place.shard in busy)):
+                whole.append((taken, rows))
+                busy.add(taken.place.shard)
+                continue
+            gone.append(taken.token)
+            attempts = min(taken.attempts, group.max_attempts) - 1
+            parkings += [_lone(row, taken.place.shard, attempts) for row in rows]
+        if gone:
+            yield self.sql["topic.range.finish"].bind(tokens=sorted(gone))
+        if parkings:
+            yield from self.park(group, _behind_each_other(parkings) if group.ordered else parkings, now)
+        return whole, parkings
+
+    def _take(
+        self,
+        topic: TopicRow,
+        group: GroupRow,
+        member: int,
+        cursors: dict[int, _Moving],
+        found: Sequence[_Found],
+        lease: timedelta,
+        now: datetime | None,
+    ) -> Op[tuple[list[tuple[Range, list[Row]]], int]]:
+        """New ranges, and how many cursors have come to the end of theirs. Where others found something, one that found
+        nothing is moved only if that was a while ago: many quiet shards shall not cost a write each for one event
+        elsewhere."""
+        nothing = not any(rows for _, rows, _ in found)
+        taken: list[tuple[Range, list[Row]]] = []
+        moves: list[tuple[int, int, int, int | None, int, int]] = []
+        passed: list[int] = []
+        ended = 0
+        for place, rows, more in found:
+            ended += not more
+            version, low, idle = cursors[place.shard]
+            if not rows and not (place.after or idle or nothing):
+                continue
+            base, target, seq = (place.base, place.target, rows[-1][0]) if more else (place.target, None, 0)
+            moves.append((place.shard, version, base, target, seq, low))
+            ours = self._wanted(group, rows)
+            if len(ours) < len(rows):
+                kept = {row[0] for row in ours}
+                passed += [row[0] for row in rows if row[0] not in kept]
+            if ours:
+                held = Range(new_token(), place._replace(upto=rows[-1][0]), 1, frozenset())
+                taken.append((held, ours))
+        if moves:
+            ranges = [range for range, _ in taken]
+            yield self.sql["topic.range.take"].bind(
+                group=group.id,
+                member=member,
+                lease=lease.total_seconds(),
+                now=now,
+                shards=[move[0] for move in moves],
+                versions=[move[1] for move in moves],
+                bases=[move[2] for move in moves],
+                targets=[move[3] for move in moves],
+                seqs=[move[4] for move in moves],
+                lows=[move[5] for move in moves],
+                tokens=[range.token for range in ranges],
+                range_shards=[range.place.shard for range in ranges],
+                numbers=[cursors[range.place.shard].version + 1 for range in ranges],
+                range_bases=[range.place.base for range in ranges],
+                range_targets=[range.place.target for range in ranges],
+                afters=[range.place.after for range in ranges],
+                uptos=[range.place.upto for range in ranges],
+                events=[len(rows) for _, rows in taken],
+            )
+        if passed:
+            yield from self.complete(topic, group, passed, now)
+        return taken, ended
+
+    def _wanted(self, group: GroupRow, rows: list[Row]) -> list[Row]:
+        """Without what lies before the group's start."""
+        if group.since is None and not group.first:
+            return rows
+        return [row for row in rows if not group.passes_over(row[0], stored_time(row[11]))]
+
+    # -- read -------------------------------------------------------------------------------------
+
+    def read(self, topic: TopicRow, places: Sequence[Place], limit: int) -> Op[list[list[Row]]]:
+        read = yield from self._pages(topic, [_Wanted(place, limit) for place in places], None)
+        return [read[place] for place in places]
+
+    def _pages(self, topic: TopicRow, wanted: Sequence[_Wanted], pages: Pages | None) -> Op[dict[Place, list[Row]]]:
+        read: dict[Place, list[Row]] = {}
+        missing: list[_Wanted] = []
+        for place, limit in wanted:
+            found = pages.get(topic.id, place, limit) if pages is not None else None
+            if found is None:
+                missing.append(_Wanted(place, limit))
+            else:
+                read[place] = found
+        if not missing:
+            return read
+        result = yield self.log(topic.id)["topic.range.read"].bind(
+            topic=topic.id,
+            shards=[place.shard for place, _ in missing],
+            bases=[place.base for place, _ in missing],
+            targets=[place.target for place, _ in missing],
+            afters=[place.after for place, _ in missing],
+            uptos=[place.upto for place, _ in missing],
+            limits=[limit for _, limit in missing],
+        )
+        answers: list[list[Row]] = [[] for _ in missing]
+        for row in result.rows:
+            answers[row[12] - 1].append(row)
+        for (place, limit), rows in zip(missing, answers, strict=True):
+            rows.sort(key=_by_seq)
+            page = rows[:limit] if len(rows) > limit else rows
+            read[place] = page if pages is None else pages.put(topic.id, place, limit, page)
+        return read
+
+    # -- settle -----------------------------------------------------------------------------------
+
+    def settle(self, topic: TopicRow, group: GroupRow, settlement: RangeSettlement, now: datetime | None) -> Op[int]:
+        """Whatever belongs to a token that is gone is left out: somebody else has it."""
+        if topic.topic.tracking == "rows":
+            return (yield from self.settle_rows(topic, settlement.parked, now))
+        early = yield from self._early(group, settlement)
+        if early:
+            settlement = _without(settlement, early)
+        given = [*settlement.finished, *settlement.returned]
+        ours: set[int] = set()
+        if settlement.finished:
+            finished = sorted(range.token for range, _ in settlement.finished)
+            result = yield self.sql["topic.range.finish"].bind(tokens=finished)
+            ours.update(row[0] for row in result.rows)
+        if settlement.returned:
+            done = [(range.token, range.finished.union(seqs)) for range, seqs in settlement.returned]
+            ours |= yield from self._give_back(done, now)
+        parkings = [parking for token, parking in settlement.parkings if token in ours]
+        if parkings:
+            yield from self.park(group, parkings, now)
+        settled = yield from self.settle_parked(group, settlement.parked, now)
+        if topic.topic.tracking in ("bitmap", "acks"):
+            ended = {seq for range, seqs in given if range.token in ours for seq in seqs}
+            waiting = {parking.event.seq for parking in parkings if parking.state != "dead"}
+            yield from self.complete(topic, group, sorted(ended - waiting | settled.ended), now)
+        return len(given) - len(ours) + len(early) + settled.lost
+
+    def _early(self, group: GroupRow, settlement: RangeSettlement) -> Op[set[int]]:
+        """Tokens of ranges in which something failed, with a range before them that is not settled, nor known to the
+        member: a fail-over has forgotten that it was. What is parked may be tried at once, so these are given back and
+        delivered again in their turn."""
+        if not group.ordered or not settlement.parkings:
+            return set()
+        tokens = sorted({token for token, _ in settlement.parkings})
+        before = [*settlement.known, *(range.token for range, _ in settlement.finished)]
+        found = yield self.sql["topic.range.early"].bind(tokens=tokens, before=before)
+        return {row[0] for row in found.rows}
+
+    def _give_back(self, ranges: Sequence[tuple[int, frozenset[int]]], now: datetime | None) -> Op[set[int]]:
+        result = yield self.sql["topic.range.give"].bind(
+            tokens=[token for token, _ in ranges],
+            finished=[",".join(map(str, sorted(finished))) for _, finished in ranges],
+            now=now,
+        )
+        return {row[0] for row in result.rows}
+
+    def renew(self, group: GroupRow, tokens: Sequence[int], lease: timedelta, now: datetime | None) -> Op[set[int]]:
+        return (yield from self.prolong(group, tokens, lease, now))[1]
+
+    def prolong(
+        self, group: GroupRow, tokens: Sequence[int], lease: timedelta, now: datetime | None
+    ) -> Op[tuple[datetime, set[int]]]:
+        """Until when, by the database's clock, and which tokens are held until then."""
+        result = yield self.sql["topic.range.renew"].bind(
+            group=group.id, tokens=sorted(tokens), lease=lease.total_seconds(), now=now
+        )
+        until, held = result.rows[0]
+        return until, set(held)
+
+    def _hold_cursors(self, group: GroupRow) -> Op[None]:
+        """Wait for the claims that are under way, and let none begin."""
+        counted = yield self.sql["topic.range.cursors"].bind(group=group.id)
+        for _ in range(_PATIENCE):
+            held = yield self.sql["topic.range.wait"].bind(group=group.id)
+            if len(held.rows) >= counted.rows[0][0]:
+                return
+        raise StoreBusy(f"group {group.name!r} of topic {group.topic!r} is claimed from all the time; try again")
+
+    def abandon(self, group: GroupRow, member: int, known: Sequence[int], now: datetime | None) -> Op[int]:
+        """After a claim whose reply was lost. Waits for it, if the server is still at it."""
+        yield from self._hold_cursors(group)
+        result = yield self.sql["topic.range.abandon"].bind(group=group.id, member=member, known=list(known), now=now)
+        return result.count
+
+
+def _choose(
+    cursors: Sequence[_Cursor], known: Sequence[_Known], member: int, share: int, wish: _Wish, ordered: bool
+) -> tuple[list[_Known], list[_Cursor]]:
+    """Which ranges left behind to take, and which cursors to move. `known` is in order inside each shard."""
+    held = sorted({found.range.place.shard for found in known if found.owner == member and found.alive})
+    ours = set(held[:share]) if ordered else set(held)
+    room = share - len(ours)
+    left: list[_Known] = []
+    free: list[_Cursor] = []
+    for cursor in cursors:
+        shard = [found for found in known if found.range.place.shard == cursor.shard]
+        if ordered and cursor.shard not in ours:
+            if (room <= 0 and not cursor.neglected) or any(found.alive for found in shard):
+                continue
+            room -= 1
+        dead = [found for found in shard if not found.alive]
+        for found in dead:
+            if len(left) == wish.ranges or (left and sum(one.events for one in left) + found.events > wish.most):
+                return left, free
+            left.append(found)
+        free.append(cursor)
+    return left, free
+
+
+def _without(settlement: RangeSettlement, early: Collection[int]) -> RangeSettlement:
+    """Ranges that are given back, with what is done and without what failed."""
+    failed = {parking.event.seq for token, parking in settlement.parkings if token in early}
+    given = [*settlement.finished, *settlement.returned]
+    again = [(range, [seq for seq in seqs if seq not in failed]) for range, seqs in given if range.token in early]
+    return settlement._replace(
+        finished=[pair for pair in settlement.finished if pair[0].token not in early],
+        returned=[*(pair for pair in settlement.returned if pair[0].token not in early), *again],
+        parkings=[pair for pair in settlement.parkings if pair[0] not in early],
+    )
+
+
+def _moving(cursors: Sequence[_Cursor], known: Sequence[_Known]) -> dict[int, _Moving]:
+    lows: dict[int, int] = {}
+    for found in known:
+        lows.setdefault(found.range.place.shard, found.number)
+    return {c.shard: _Moving(c.version, lows.get(c.shard, c.version + 1), c.idle) for c in cursors}
+
+
+def _within(found: Sequence[_Found], most: int) -> list[_Found]:
+    """No more than `most` events. Places behind that are left alone, unless they are empty."""
+    kept = []
+    for place, rows, more in found:
+        if not rows or most >= len(rows):
+            kept.append(_Found(place, rows, more))
+        elif most > 0:
+            kept.append(_Found(place, rows[:most], True))
+        most -= len(rows)
+    return kept
+
+
+def _unread(cursor: _Cursor, target: int | None, tick: int) -> Place:
+    """Up to where it was going already, or to the tick that is asked for if that is ahead, or to the newest."""
+    if cursor.target is None:
+        ahead = target if target is not None and cursor.base < target <= tick else tick
+        return Place(cursor.shard, cursor.base, ahead, 0, LAST)
+    return Place(cursor.shard, cursor.base, cursor.target, cursor.seq, LAST)
+
+
+def _known(row: Sequence[Any], member: int, known: Collection[int] | None) -> _Known:
+    """What the member has and does not know of was left behind: a fail-over forgot that it was settled."""
+    token, shard, base, target, after, upto, attempts, finished, until, owner, alive, events, number = row[6:19]
+    place = Place(shard, base, target, after, upto)
+    done = frozenset(finished or ())
+    alive = alive and (owner != member or known is None or token in known)
+    return _Known(Range(token, place, attempts, done), until, owner, alive, events - len(done), number)
+
+
+def _in_order(taken: list[tuple[Range, list[Row]]]) -> list[tuple[Range, list[Row]]]:
+    return sorted(taken, key=lambda pair: (pair[0].place.shard, pair[0].place.target, pair[0].place.after))
+
+
+def _lone(row: Row, shard: int, attempts: int) -> Parking:
+    event = Event.stored(row)
+    error = "its range was taken over too often; it is tried alone"
+    return Parking(event, shard, key_hash(lane_key(event)), "retry", attempts, timedelta(), error)
+
+
+def _behind_each_other(parkings: Sequence[Parking]) -> list[Parking]:
+    """In ordered groups only the first of each key may be tried."""
+    heads: set[int] = set()
+    queue = []
+    for parking in parkings:
+        queue.append(parking._replace(state="held") if parking.key_hash in heads else parking)
+        heads.add(parking.key_hash)
+    return queue

@@ -1,0 +1,91 @@
+"""What somebody should look at, and what has been told already."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from ...facts import Alert
+from ...op import Op, Query
+from ..queries import fill
+from . import TopicRow
+from .logs import LogQueries
+from .upkeep import Condition, OpenAlert
+
+
+class WatchOps(LogQueries):
+    def without_groups(self) -> Op[list[tuple[str, bool]]]:
+        """Pub/sub topics that no active group reads, and whether they refuse writes because of it."""
+        found = yield self.sql["topic.watch.empty"].bind()
+        return [(row[0], row[1]) for row in found.rows]
+
+    def standing_still(
+        self, patience: timedelta, few: int, now: datetime | None
+    ) -> Op[list[tuple[str, str, timedelta, int]]]:
+        """(topic, group, how long, about how many events) of groups that do not move although there is work."""
+        found = yield self.sql["topic.watch.still"].bind(patience=patience, few=few, now=now)
+        return [(row[0], row[1], row[2], row[3]) for row in found.rows]
+
+    def open_marks(
+        self, topic: TopicRow, patience: timedelta, limit: int, now: datetime | None
+    ) -> Op[tuple[int, timedelta | None]]:
+        """How many events are not complete after so long (up to `limit`), and the age of the oldest."""
+        query = self.log(topic.id)["topic.watch.open"]
+        nobody = {"log_nobody": "'{}'" if topic.topic.tracking == "acks" else "0"}
+        found = yield Query(query.name, fill(query.text, nobody), query.answer).bind(
+            patience=patience, limit=limit, now=now
+        )
+        return found.rows[0][0], found.rows[0][1]
+
+    def mismatched(self, topic: TopicRow, limit: int) -> Op[int]:
+        """Open events that wait for a group that is dead or cancelled."""
+        wide = topic.topic.tracking == "acks"
+        name = "topic.watch.mismatched_wide" if wide else "topic.watch.mismatched"
+        found = yield self.log(topic.id)[name].bind(topic=topic.id, limit=limit)
+        return int(found.rows[0][0])
+
+    def ack_rows(self, topic: TopicRow) -> Op[int]:
+        found = yield self.log(topic.id)["topic.watch.acks"].bind()
+        return int(found.rows[0][0]) if found.rows else 0
+
+    def written(self, topic: TopicRow) -> Op[int]:
+        """How many event numbers have been drawn."""
+        found = yield self.log(topic.id)["topic.watch.written"].bind()
+        return int(found.rows[0][0])
+
+    def horizon(self) -> Op[timedelta]:
+        """Age of the oldest open transaction that may have written."""
+        found = yield self.sql["topic.watch.horizon"].bind()
+        return found.rows[0][0] or timedelta(0)
+
+    def orphans(self, silence: timedelta, now: datetime | None) -> Op[list[tuple[str, str, str, timedelta]]]:
+        """(topic, group, state, silent for) of groups that nobody seems to need."""
+        found = yield self.sql["topic.watch.orphans"].bind(silence=silence, now=now)
+        return [(row[0], row[1], row[2], row[3]) for row in found.rows]
+
+    # -- alerts -----------------------------------------------------------------------------------
+
+    def change_alerts(
+        self, looked: Sequence[str], found: Sequence[Condition], now: datetime | None
+    ) -> Op[tuple[list[Condition], list[Condition]]]:
+        """What has begun and what is over, of the kinds that were looked for. Needs a transaction."""
+        columns = {
+            "names": [c.name for c in found],
+            "topics": [c.topic for c in found],
+            "groups": [c.group for c in found],
+        }
+        begun = yield self.sql["topic.watch.raise"].bind(**columns, texts=[c.text for c in found], now=now)
+        over = yield self.sql["topic.watch.clear"].bind(looked=list(looked), **columns)
+        return [Condition(*row) for row in begun.rows], [Condition(*row) for row in over.rows]
+
+    def alerts(self) -> Op[list[OpenAlert]]:
+        found = yield self.sql["topic.watch.alerts"].bind()
+        return [
+            OpenAlert(name, topic, group, text, self.from_time(since)) for name, topic, group, text, since in found.rows
+        ]
+
+    def notify_alert(self, alert: Alert) -> Op[None]:
+        payload = {"event": alert.name, "topic": alert.topic, "group": alert.group, "text": alert.text}
+        text = json.dumps(payload | {"over": alert.over})[:7900]
+        yield self.sql["topic.watch.notify"].bind(channel=self.tables.alert_channel, payload=text)
