@@ -48,8 +48,7 @@
         │   └── TransactionEnded   a handler of an inbox ended the inbox's own transaction
         ├── RetryLater         raised by a listener: try again after a delay it names
         ├── BatchFailed        raised by a batch handler: these failed, the others are done
-        ├── SourceUnavailable  the broker that an ingest reads from is away: what was not acknowledged comes again
-        └── SinkUnavailable    the broker is away: try again when it is back, no attempt is counted
+        └── BrokerUnavailable  a broker is away: try again when it is back, no attempt is counted
 
 Messages say what happened, with which value, and what to do. They never contain a payload or a password.
 """
@@ -338,15 +337,11 @@ class BatchFailed(DeliveryError):
         self.skipped = skipped
 
 
-class SourceUnavailable(DeliveryError):
-    """The broker that an ingest reads from cannot be reached. What was not acknowledged comes again."""
+class BrokerUnavailable(DeliveryError):
+    """A broker cannot be reached, refuses everybody or asks for a pause: not the event's fault.
 
-
-class SinkUnavailable(DeliveryError):
-    """The broker cannot be reached, refuses everybody or asks for a pause: not the event's fault.
-
-    `destination` None: nothing goes out until the sink answers a probe. A destination: only what is meant for it
-    waits, for `retry_after` or a growing pause.
+    Of a sink: with `destination` None nothing goes out until the sink answers a probe; with a destination only what is
+    meant for it waits, for `retry_after` or a growing pause. Of a source: what was not acknowledged comes again.
     """
 
     def __init__(self, reason: str, *, retry_after: timedelta | None = None, destination: str | None = None) -> None:

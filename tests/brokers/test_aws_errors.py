@@ -16,7 +16,7 @@ from certificates import Authority, Pair
 
 from relaybox.brokers.aws.sns_sink import SnsSink
 from relaybox.brokers.aws.sqs_sink import SqsSink
-from relaybox.errors import ConfigError, DeliveryError, Reject, SinkUnavailable
+from relaybox.errors import BrokerUnavailable, ConfigError, DeliveryError, Reject
 from relaybox.testing.sink_contract import SECRET, messages, publish
 
 
@@ -54,7 +54,7 @@ async def test_each_failure_in_a_batch_is_its_own() -> None:
         service.reply = reply
         answers = await publish(sink, messages(sink, "orders", [f"key-{n}" for n in range(8)]))
     kinds = [type(answer) for answer in answers]
-    unavailable = SinkUnavailable
+    unavailable = BrokerUnavailable
     assert kinds == [
         type(None), Reject, unavailable, DeliveryError, unavailable, unavailable, unavailable, unavailable
     ]  # fmt: skip
@@ -68,20 +68,20 @@ async def test_each_failure_in_a_batch_is_its_own() -> None:
     ("reply", "kind", "destination"),
     [
         (refused(400, "QueueDoesNotExist"), DeliveryError, None),
-        (refused(403, "InvalidClientTokenId"), SinkUnavailable, None),
-        (refused(403, "SignatureDoesNotMatch"), SinkUnavailable, None),
-        (refused(400, "ExpiredToken"), SinkUnavailable, None),
-        (refused(403, "SomethingNew"), SinkUnavailable, None),
-        (refused(403, "AccessDeniedException"), SinkUnavailable, "orders"),
-        (refused(400, "KmsDisabled"), SinkUnavailable, "orders"),
-        (refused(400, "ThrottlingException"), SinkUnavailable, None),
-        (refused(500, "InternalFailure"), SinkUnavailable, None),
-        (refused(503, "ServiceUnavailable"), SinkUnavailable, None),
+        (refused(403, "InvalidClientTokenId"), BrokerUnavailable, None),
+        (refused(403, "SignatureDoesNotMatch"), BrokerUnavailable, None),
+        (refused(400, "ExpiredToken"), BrokerUnavailable, None),
+        (refused(403, "SomethingNew"), BrokerUnavailable, None),
+        (refused(403, "AccessDeniedException"), BrokerUnavailable, "orders"),
+        (refused(400, "KmsDisabled"), BrokerUnavailable, "orders"),
+        (refused(400, "ThrottlingException"), BrokerUnavailable, None),
+        (refused(500, "InternalFailure"), BrokerUnavailable, None),
+        (refused(503, "ServiceUnavailable"), BrokerUnavailable, None),
         (refused(400, "InvalidMessageContents"), Reject, None),
         (refused(400, "UnsupportedOperation"), DeliveryError, None),
-        (raw(502, "<html>a proxy says this</html>"), SinkUnavailable, None),
-        (raw(200, "<html>a captive portal says this</html>"), SinkUnavailable, None),
-        (raw(200, "{}"), SinkUnavailable, None),
+        (raw(502, "<html>a proxy says this</html>"), BrokerUnavailable, None),
+        (raw(200, "<html>a captive portal says this</html>"), BrokerUnavailable, None),
+        (raw(200, "{}"), BrokerUnavailable, None),
     ],
 )
 async def test_a_request_that_fails(reply: Reply, kind: type, destination: str | None) -> None:
@@ -127,7 +127,7 @@ async def test_a_service_that_hangs() -> None:
     async with scripted_sqs() as service, talking(service, read_timeout=timedelta(milliseconds=300)) as sink:
         service.reply = raw(0, "")
         [answer] = await publish(sink, messages(sink, "orders", ["a"]))
-        assert isinstance(answer, SinkUnavailable)
+        assert isinstance(answer, BrokerUnavailable)
         await sink.probe()
 
 
@@ -138,7 +138,7 @@ async def test_closing_while_a_request_hangs() -> None:
         await service.hanging.wait()
         await sink.close()
         [answer] = await pending
-        assert isinstance(answer, SinkUnavailable)
+        assert isinstance(answer, BrokerUnavailable)
 
 
 async def test_tls(tmp_path: Path) -> None:
@@ -152,11 +152,11 @@ async def test_tls(tmp_path: Path) -> None:
     async with scripted_sqs(server(authority.issue("good", "127.0.0.1"))) as service:
         async with talking(service, ca_file=authority.ca_file) as sink:
             assert await publish(sink, messages(sink, "orders", ["a"])) == [None]
-        with pytest.raises(SinkUnavailable, match="SSL"):
+        with pytest.raises(BrokerUnavailable, match="SSL"):
             await open_to(service)
     for identity in (authority.issue("elsewhere", "10.0.0.1"), authority.issue("expired", "127.0.0.1", days=-1)):
         async with scripted_sqs(server(identity)) as service:
-            with pytest.raises(SinkUnavailable, match="SSL"):
+            with pytest.raises(BrokerUnavailable, match="SSL"):
                 await open_to(service, ca_file=authority.ca_file)
 
 
@@ -166,7 +166,7 @@ async def test_no_credentials_no_region(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    with pytest.raises(SinkUnavailable, match="credentials"):
+    with pytest.raises(BrokerUnavailable, match="credentials"):
         await SqsSink(region="eu-central-1").open()
     with pytest.raises(ConfigError, match="region"):
         await SnsSink().open()

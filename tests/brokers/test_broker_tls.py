@@ -19,7 +19,7 @@ from rabbitmq_harness import RabbitMQHarness, opened
 from relaybox.brokers.nats.sink import NatsSink
 from relaybox.brokers.rabbitmq.sink import RabbitMQSink
 from relaybox.brokers.spi import Sink
-from relaybox.errors import SinkUnavailable
+from relaybox.errors import BrokerUnavailable
 from relaybox.testing.servers import NatsServer, RabbitMQServer, require
 from relaybox.testing.servers.process import free_port
 from relaybox.testing.sink_contract import SECRET, arrived, messages, publish
@@ -38,11 +38,11 @@ def _discreet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 async def refused(sink: Sink, because: str) -> None:
-    with pytest.raises(SinkUnavailable, match=because) as caught:
+    with pytest.raises(BrokerUnavailable, match=because) as caught:
         async with asyncio.timeout(10):
             await sink.open()
     assert SECRET not in "".join(traceback.format_exception(caught.value))
-    with pytest.raises(SinkUnavailable, match=because):
+    with pytest.raises(BrokerUnavailable, match=because):
         await sink.probe()
     await sink.close()
 
@@ -235,7 +235,7 @@ async def test_nats_that_wants_a_certificate_of_ours(authority: Authority, good:
         async with opened(tls_sink(server, authority, **ours._asdict())) as sink:
             await sink.probe()
         sink = tls_sink(server, authority)
-        with pytest.raises(SinkUnavailable):
+        with pytest.raises(BrokerUnavailable):
             await sink.open()
         await sink.close()
 

@@ -22,10 +22,10 @@ from relaybox.brokers.formats import renderer
 from relaybox.drivers.asyncmy import AsyncmyConnection
 from relaybox.drivers.asyncpg import AsyncpgConnection
 from relaybox.errors import (
+    BrokerUnavailable,
     ConfigError,
     ConnectionLost,
     DeliveryError,
-    SinkUnavailable,
     StoreBusy,
     StoreError,
     StoreFull,
@@ -226,7 +226,7 @@ async def test_no_event_dies_of_what_the_database_refuses(
         with monkeypatch.context() as patch:
             patch.setattr(sink._db, "run", refuse)
             [answer] = await publish(sink, sent)
-        assert isinstance(answer, SinkUnavailable)
+        assert isinstance(answer, BrokerUnavailable)
         assert "out of paper" in str(answer)
         assert await publish(sink, sent) == [None]
 
@@ -277,7 +277,7 @@ async def test_a_network_that_swallows_everything(served: PostgresHarness | Mari
                     await sink.publish(later)
             for _ in range(2):
                 async with asyncio.timeout(3):
-                    with pytest.raises(SinkUnavailable):
+                    with pytest.raises(BrokerUnavailable):
                         await sink.probe()
             gate.open()
             await until_back(sink, RESUME_SECONDS)
@@ -297,7 +297,7 @@ async def test_connections_that_died_in_silence(postgres: PostgresServer) -> Non
         for (pid,) in sessions:
             os.kill(pid, signal.SIGSTOP)
         try:
-            with pytest.raises(SinkUnavailable, match="did not answer"):
+            with pytest.raises(BrokerUnavailable, match="did not answer"):
                 await sink.probe()
             await sink.probe()
             assert await publish(sink, sent[10:]) == [None] * 10
@@ -318,7 +318,7 @@ async def test_closing_while_nothing_answers(served: PostgresHarness | MariaDBHa
         async with asyncio.timeout(5):
             await sink.close()
         [answer] = await waiting
-        assert isinstance(answer, SinkUnavailable)
+        assert isinstance(answer, BrokerUnavailable)
         gate.open()
 
 
@@ -331,11 +331,11 @@ async def test_a_server_that_is_read_only(served: PostgresHarness | MariaDBHarne
     await served.query(f"{read_only}on")
     try:
         sink = served.sink()
-        with pytest.raises(SinkUnavailable, match="read-only"):
+        with pytest.raises(BrokerUnavailable, match="read-only"):
             await sink.open()
         sent = messages(sink, name, ["a"])
         [answer] = await publish(sink, sent)
-        assert isinstance(answer, SinkUnavailable)
+        assert isinstance(answer, BrokerUnavailable)
         assert "read-only" in str(answer)
         await sink.close()
     finally:
@@ -372,7 +372,7 @@ async def test_a_table_we_may_not_write(postgres: PostgresServer) -> None:
     await harness.query(f"ALTER TABLE {name}_pending OWNER TO relaybox")
     async with opened(harness.sink()) as sink:
         [answer] = await publish(sink, messages(sink, name, ["a"]))
-    assert isinstance(answer, SinkUnavailable)
+    assert isinstance(answer, BrokerUnavailable)
     assert "permission denied" in str(answer)
 
 

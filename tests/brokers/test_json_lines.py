@@ -19,7 +19,7 @@ from json_lines_harness import JsonLinesHarness, limit_file_size, received
 from relaybox import Event
 from relaybox.brokers.formats import MessageFormat, renderer
 from relaybox.brokers.lines.sink import JsonLinesSink, line
-from relaybox.errors import ConfigError, SinkUnavailable
+from relaybox.errors import BrokerUnavailable, ConfigError
 from relaybox.testing.sink_contract import SinkContract, arrived, messages, publish
 
 UNLIMITED = -1
@@ -159,7 +159,7 @@ async def test_a_batch_that_does_not_fit_is_taken_back(harness: JsonLinesHarness
         answers = await publish(sink, during)
     finally:
         limit_file_size(UNLIMITED)
-    assert [type(answer) for answer in answers] == [SinkUnavailable] * 3
+    assert [type(answer) for answer in answers] == [BrokerUnavailable] * 3
     assert "File too large" in str(answers[0])
     assert harness.path.stat().st_size == size
     assert await publish(sink, during) == [None] * 3
@@ -173,7 +173,7 @@ async def test_a_full_disk(harness: JsonLinesHarness, sink: JsonLinesSink, tmp_p
     real = harness.path.rename(tmp_path / "real.jsonl")
     full.rename(harness.path)
     [answer] = await publish(sink, sent)
-    assert isinstance(answer, SinkUnavailable)
+    assert isinstance(answer, BrokerUnavailable)
     assert "No space left on device" in str(answer)
     real.rename(harness.path)
     assert await publish(sink, sent) == [None]
@@ -287,7 +287,7 @@ async def test_a_pipe_that_nobody_reads(harness: JsonLinesHarness) -> None:
     sent = messages(sink, "orders", ["a", "b"], b'"%s"' % (b"x" * 100_000))  # more than a pipe holds
     publishing = asyncio.create_task(publish(sink, sent))
     await asyncio.wait([publishing], timeout=0.2)
-    with pytest.raises(SinkUnavailable, match="nobody reads it"):
+    with pytest.raises(BrokerUnavailable, match="nobody reads it"):
         await sink.probe()
     os.set_blocking(reader, True)
     text = b""
@@ -298,7 +298,7 @@ async def test_a_pipe_that_nobody_reads(harness: JsonLinesHarness) -> None:
     await sink.probe()
     os.close(reader)
     [answer] = await publish(sink, messages(sink, "orders", ["a"]))
-    assert isinstance(answer, SinkUnavailable)
+    assert isinstance(answer, BrokerUnavailable)
     assert "Broken pipe" in str(answer)
     await sink.close()
 

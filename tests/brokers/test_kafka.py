@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechani
 from kafka_harness import SecuredHarness
 
 from relaybox.brokers.kafka.sink import KafkaSink
-from relaybox.errors import SinkUnavailable
+from relaybox.errors import BrokerUnavailable
 from relaybox.testing.servers import ServerUnavailable, require
 from relaybox.testing.servers.kafka import KafkaServer
 from relaybox.testing.sink_contract import SECRET, SinkContract, arrived, messages, publish
@@ -68,7 +68,7 @@ async def goes_through(harness: SecuredHarness, sink: KafkaSink) -> None:
 
 async def refused(sink: KafkaSink, because: str) -> None:
     check_discreet(repr(sink))
-    with pytest.raises(SinkUnavailable, match=because) as caught:
+    with pytest.raises(BrokerUnavailable, match=because) as caught:
         await sink.open()
     check_discreet("".join(traceback.format_exception(caught.value)))
     await sink.close()

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from kafka_harness import KafkaHarness
 
 from relaybox.brokers.kafka.sink import KafkaSink
-from relaybox.errors import DeliveryError, Reject, SinkUnavailable
+from relaybox.errors import BrokerUnavailable, DeliveryError, Reject
 from relaybox.testing.servers import TcpGate, require
 from relaybox.testing.servers.kafka import KafkaServer
 from relaybox.testing.sink_contract import arrived, deliver, messages, publish
@@ -127,7 +127,7 @@ async def test_a_full_queue_is_a_pause(harness: KafkaHarness) -> None:
     topic = await harness.topic()
     sent = messages(sink, topic, [f"key-{n}" for n in range(50)])
     answers = await publish(sink, sent)
-    assert kinds(answers) == [type(None)] * 10 + [SinkUnavailable] * 40
+    assert kinds(answers) == [type(None)] * 10 + [BrokerUnavailable] * 40
     await deliver(sink, sent[10:])
     await sink.close()
     await arrived(harness, topic, sent)
@@ -267,8 +267,8 @@ async def test_connections_that_never_come_back(gated: tuple[KafkaServer, TcpGat
     assert await publish(sink, before) == [None, None]
     way.broken = True
     for _ in range(2):
-        assert kinds(await publish(sink, during)) == [SinkUnavailable] * 2
-    assert isinstance(await probe(sink), SinkUnavailable)
+        assert kinds(await publish(sink, during)) == [BrokerUnavailable] * 2
+    assert isinstance(await probe(sink), BrokerUnavailable)
     way.broken = False
     await until_back(sink, RESUME_SECONDS)
     assert await publish(sink, during) == [None, None]

@@ -14,7 +14,7 @@ import pytest
 from certificates import Authority, Pair
 
 from relaybox.brokers.kafka.sink import KafkaSink
-from relaybox.errors import ConfigError, SinkUnavailable
+from relaybox.errors import BrokerUnavailable, ConfigError
 from relaybox.testing.sink_contract import SECRET
 from relaybox.testing.sink_contract.harness import check_discreet
 
@@ -71,7 +71,7 @@ def test_what_is_refused(options: dict[str, Any], says: str) -> None:
 )
 async def test_what_is_passed_on(config: dict[str, Any]) -> None:
     sink = KafkaSink(bootstrap="127.0.0.1:1", config=config)
-    with pytest.raises(SinkUnavailable, match="Connection refused"):
+    with pytest.raises(BrokerUnavailable, match="Connection refused"):
         await sink.probe()
     await sink.close()
 
@@ -178,7 +178,7 @@ async def test_certificates_that_are_refused(tmp_path: Path, name: str, host: st
     ca_file = authority.ca_file if trusted else Authority(tmp_path, "another").ca_file
     async with impostor(authority.issue(name, host, days=days)) as (port, heard):
         sink = KafkaSink(bootstrap=f"127.0.0.1:{port}", ca_file=ca_file, **LOGIN)
-        with pytest.raises(SinkUnavailable, match="certificate verify failed") as caught:
+        with pytest.raises(BrokerUnavailable, match="certificate verify failed") as caught:
             await sink.open()
         await sink.close()
     check_discreet(str(caught.value))

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError
 from kafka_script import INIT_PRODUCER_ID, PRODUCE, Script, scripted_sink
 
 from relaybox.brokers.kafka.sink import KafkaSink
-from relaybox.errors import Reject, SinkUnavailable
+from relaybox.errors import BrokerUnavailable, Reject
 from relaybox.testing.sink_contract import messages, publish
 
 FOREVER = 100
@@ -49,7 +49,7 @@ async def test_passing_errors(sink: KafkaSink, name: str) -> None:
     assert await outcome(sink) is None
     Script(sink).answer(PRODUCE, *[code] * FOREVER)
     answer = await outcome(sink)
-    assert isinstance(answer, SinkUnavailable)
+    assert isinstance(answer, BrokerUnavailable)
     assert answer.destination == "orders"
 
 
@@ -70,7 +70,7 @@ async def test_passing_errors(sink: KafkaSink, name: str) -> None:
 async def test_errors_that_are_no_messages_fault(sink: KafkaSink, name: str) -> None:
     Script(sink).answer(PRODUCE, getattr(KafkaError, name))
     answer = await outcome(sink)
-    assert isinstance(answer, SinkUnavailable)
+    assert isinstance(answer, BrokerUnavailable)
     assert answer.destination is None
     assert await outcome(sink) is None
 
@@ -79,7 +79,7 @@ async def test_a_topic_we_may_not_write_to(sink: KafkaSink) -> None:
     """Somebody must act; meanwhile other topics go on."""
     Script(sink).answer(PRODUCE, KafkaError.TOPIC_AUTHORIZATION_FAILED)
     answer = await outcome(sink)
-    assert isinstance(answer, SinkUnavailable)
+    assert isinstance(answer, BrokerUnavailable)
     assert answer.destination == "orders"
     assert await publish(sink, messages(sink, "bills", ["a"])) == [None]
 
@@ -98,7 +98,7 @@ async def test_a_message_that_is_refused(sink: KafkaSink) -> None:
 async def test_a_broken_sequence(sink: KafkaSink, caplog: pytest.LogCaptureFixture) -> None:
     """The broker has lost what it had acknowledged. This producer cannot go on; the next one can."""
     Script(sink).answer(PRODUCE, KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER)
-    assert isinstance(await outcome(sink), SinkUnavailable)
+    assert isinstance(await outcome(sink), BrokerUnavailable)
     assert await outcome(sink) is None
     assert "replaced after a fatal error" in caplog.text
 
@@ -106,7 +106,7 @@ async def test_a_broken_sequence(sink: KafkaSink, caplog: pytest.LogCaptureFixtu
 async def test_a_fatal_error_between_publishes(sink: KafkaSink) -> None:
     Script(sink).fatal(KafkaError.INVALID_PRODUCER_EPOCH)
     answer = await outcome(sink)
-    assert isinstance(answer, SinkUnavailable)
+    assert isinstance(answer, BrokerUnavailable)
     assert "as the script has it" in str(answer)
     await sink.probe()
     assert await outcome(sink) is None
@@ -121,6 +121,6 @@ async def test_no_right_to_be_idempotent() -> None:
     script.answer_at_once()
     await sink.open()
     answer = await outcome(sink)
-    assert isinstance(answer, SinkUnavailable)
+    assert isinstance(answer, BrokerUnavailable)
     assert "Cluster authorization failed" in str(answer)
     await sink.close()

@@ -15,7 +15,7 @@ from relaybox import Event
 from relaybox.brokers.formats import renderer
 from relaybox.brokers.nats import connection as nats_connection
 from relaybox.brokers.nats.sink import NatsSink
-from relaybox.errors import ConfigError, DeliveryError, MissingExtra, Reject, SinkUnavailable
+from relaybox.errors import BrokerUnavailable, ConfigError, DeliveryError, MissingExtra, Reject
 from relaybox.testing.servers import NatsServer
 from relaybox.testing.sink_contract import SECRET, SinkContract, arrived, messages, publish
 
@@ -147,7 +147,7 @@ async def test_a_full_stream_holds_back_its_destination_only(harness: NatsHarnes
     assert await publish(sink, fits) == [None]
     refused, accepted = await publish(sink, messages(sink, full, ["b"]) + messages(sink, other, ["c"]))
     assert accepted is None
-    assert isinstance(refused, SinkUnavailable)
+    assert isinstance(refused, BrokerUnavailable)
     assert refused.destination == full
     await arrived(harness, full, fits)
 

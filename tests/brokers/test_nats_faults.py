@@ -12,7 +12,7 @@ import pytest
 from nats_harness import USER, NatsHarness, RawNats, Settings, opened, private_server
 
 from relaybox.brokers.nats.sink import NatsSink
-from relaybox.errors import DeliveryError, SinkUnavailable
+from relaybox.errors import BrokerUnavailable, DeliveryError
 from relaybox.testing.servers import NatsServer
 from relaybox.testing.servers.gate import TcpGate
 from relaybox.testing.sink_contract import SECRET, arrived, deliver, messages, publish
@@ -46,7 +46,7 @@ def gate(harness: NatsHarness) -> Iterator[TcpGate]:
 
 
 def outage(answers: list[Any]) -> bool:
-    return {type(answer) for answer in answers} == {SinkUnavailable} and {a.destination for a in answers} == {None}
+    return {type(answer) for answer in answers} == {BrokerUnavailable} and {a.destination for a in answers} == {None}
 
 
 async def resumed(sink: NatsSink) -> None:
@@ -54,7 +54,7 @@ async def resumed(sink: NatsSink) -> None:
         while True:
             try:
                 return await sink.probe()
-            except SinkUnavailable:
+            except BrokerUnavailable:
                 await asyncio.sleep(0.1)
 
 
@@ -88,7 +88,7 @@ async def test_a_paused_server(harness: NatsHarness, sink: NatsSink) -> None:
     try:
         assert outage(await publish(sink, during))
         for _ in range(2):
-            with pytest.raises(SinkUnavailable):
+            with pytest.raises(BrokerUnavailable):
                 await sink.probe()
     finally:
         harness.server.resume()
@@ -105,7 +105,7 @@ async def test_a_network_that_swallows_everything(harness: NatsHarness, gate: Tc
         after = messages(sink, destination, ["a", "b"], first=2)
         gate.blackhole()
         assert outage(await publish(sink, during))
-        with pytest.raises(SinkUnavailable):
+        with pytest.raises(BrokerUnavailable):
             await sink.probe()
         gate.open()
         await resumed(sink)
@@ -192,7 +192,7 @@ async def test_a_stream_that_never_acknowledges(harness: NatsHarness, sink: Nats
     destination = await harness.destination()
     waits, accepted = await publish(sink, messages(sink, silent, ["a"]) + messages(sink, destination, ["b"]))
     assert accepted is None
-    assert isinstance(waits, SinkUnavailable)
+    assert isinstance(waits, BrokerUnavailable)
     assert waits.destination == silent
 
 
@@ -201,7 +201,7 @@ async def test_jetstream_is_off() -> None:
     with private_server(Settings(jetstream=False)) as server:
         async with opened(NatsHarness(server).sink()) as sink:
             [answer] = await publish(sink, messages(sink, "orders", ["a"]))
-    assert isinstance(answer, SinkUnavailable)
+    assert isinstance(answer, BrokerUnavailable)
     assert "JetStream is off" in str(answer)
 
 
@@ -225,7 +225,7 @@ async def test_no_permission_to_publish() -> None:
             async with asyncio.timeout(3):
                 refused, accepted = await publish(sink, lost + sent)
             assert accepted is None
-            assert isinstance(refused, SinkUnavailable)
+            assert isinstance(refused, BrokerUnavailable)
             assert refused.destination == "Forbidden.Fruit"
             assert sink.features.dedup_window == timedelta(minutes=2)  # it may not ask the stream either
             await deliver(sink, messages(sink, destination, ["b"], first=1))
@@ -235,7 +235,7 @@ async def test_no_permission_for_the_inbox() -> None:
     with private_server(shy(subscribe={"allow": ["mine.>"]})) as server:
         harness = NatsHarness(server)
         sink = harness.sink(username="shy")
-        with pytest.raises(SinkUnavailable, match="inbox_prefix"):
+        with pytest.raises(BrokerUnavailable, match="inbox_prefix"):
             await sink.open()
         await sink.close()
         destination = await harness.destination()
@@ -251,7 +251,7 @@ async def test_a_token() -> None:
                 assert SECRET not in repr(sink)
                 await sink.probe()
         sink = NatsSink(f"nats://wrong-{SECRET}@127.0.0.1:{server.port}")
-        with pytest.raises(SinkUnavailable) as caught:
+        with pytest.raises(BrokerUnavailable) as caught:
             await sink.open()
         assert SECRET not in str(caught.value)
 
@@ -267,5 +267,5 @@ async def test_an_nkey(tmp_path: Path) -> None:
             await sink.probe()
         sink = NatsSink(f"nats://127.0.0.1:{server.port}", nkey_file=file)
         file.write_bytes(b"SU no longer a seed")
-        with pytest.raises(SinkUnavailable):
+        with pytest.raises(BrokerUnavailable):
             await sink.open()

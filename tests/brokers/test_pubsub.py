@@ -20,7 +20,7 @@ from google.rpc.status_pb2 import Status
 from pubsub_harness import PubSubHarness
 
 from relaybox.brokers.pubsub.sink import PubSubSink
-from relaybox.errors import ConfigError, DeliveryError, Reject, ServiceClosed, SinkUnavailable
+from relaybox.errors import BrokerUnavailable, ConfigError, DeliveryError, Reject, ServiceClosed
 from relaybox.testing.servers import PubSubServer, TcpGate, require
 from relaybox.testing.sink_contract import SECRET, SinkContract, arrived, messages, publish
 
@@ -74,7 +74,7 @@ async def test_an_outage_by_its_code(scripted: PubSubHarness, code: Any, done_fi
         sent = messages(sink, topic, ["a", "b"])
         scripted.server.fail("Publish", code, done_first=done_first)
         answers = await publish(sink, sent)
-        assert [type(answer) for answer in answers] == [SinkUnavailable] * 2
+        assert [type(answer) for answer in answers] == [BrokerUnavailable] * 2
         assert [getattr(answer, "destination", "") for answer in answers] == [None, None]
         assert await publish(sink, sent) == [None, None]
         await arrived(scripted, topic, sent, repeated=done_first)
@@ -85,7 +85,7 @@ async def test_a_quota(scripted: PubSubHarness) -> None:
     async with opened(scripted.sink()) as sink:
         scripted.server.fail("Publish", "RESOURCE_EXHAUSTED")
         [answer] = await publish(sink, messages(sink, topic, ["a"]))
-        assert isinstance(answer, SinkUnavailable)
+        assert isinstance(answer, BrokerUnavailable)
         assert answer.retry_after == timedelta(seconds=1)
 
 
@@ -94,12 +94,12 @@ async def test_a_topic_that_is_not_ours_stops_no_other(scripted: PubSubHarness) 
     async with opened(scripted.sink()) as sink:
         scripted.server.fail("Publish", "PERMISSION_DENIED")
         [answer] = await publish(sink, messages(sink, topic, ["a"]))
-        assert isinstance(answer, SinkUnavailable)
+        assert isinstance(answer, BrokerUnavailable)
         assert answer.destination == topic
         scripted.server.fail("GetTopic", "PERMISSION_DENIED")
         await sink.probe()
         scripted.server.fail("GetTopic", "UNAUTHENTICATED")
-        with pytest.raises(SinkUnavailable):
+        with pytest.raises(BrokerUnavailable):
             await sink.probe()
 
 
@@ -160,8 +160,8 @@ async def test_a_connection_into_nowhere(harness: PubSubHarness) -> None:
         for fault in (gate.blackhole, gate.drop_replies):
             fault()
             try:
-                assert [type(answer) for answer in await publish(sink, sent)] == [SinkUnavailable] * 2
-                with pytest.raises(SinkUnavailable):
+                assert [type(answer) for answer in await publish(sink, sent)] == [BrokerUnavailable] * 2
+                with pytest.raises(BrokerUnavailable):
                     await sink.probe()
             finally:
                 gate.open()
@@ -175,9 +175,9 @@ async def test_a_probe_that_fails_does_not_cancel_who_publishes(scripted: PubSub
         scripted.server.pause()
         try:
             pending = asyncio.create_task(publish(sink, messages(sink, topic, ["a"])))
-            with pytest.raises(SinkUnavailable):
+            with pytest.raises(BrokerUnavailable):
                 await sink.probe()
-            assert [type(answer) for answer in await pending] == [SinkUnavailable]
+            assert [type(answer) for answer in await pending] == [BrokerUnavailable]
         finally:
             scripted.server.resume()
 
@@ -238,13 +238,13 @@ async def test_tls(tmp_path: Path, harness: PubSubHarness, monkeypatch: pytest.M
     async with service(authority.issue("good", "127.0.0.1"), accept) as host:
         async with opened(sink(host)) as trusting:
             assert await publish(trusting, messages(trusting, "orders", ["a"])) == [None]
-        with pytest.raises(SinkUnavailable):
+        with pytest.raises(BrokerUnavailable):
             await sink(host, ca_file=None).open()
     for identity in (authority.issue("elsewhere", "10.0.0.1"), authority.issue("expired", "127.0.0.1", days=-1)):
         async with service(identity, accept) as host:
-            with pytest.raises(SinkUnavailable):
+            with pytest.raises(BrokerUnavailable):
                 await sink(host).open()
-    with pytest.raises(SinkUnavailable):  # it speaks plain text: no
+    with pytest.raises(BrokerUnavailable):  # it speaks plain text: no
         await sink(harness.server.host).open()
 
 
@@ -264,7 +264,7 @@ async def test_a_quota_that_names_a_time(tmp_path: Path, monkeypatch: pytest.Mon
         sink = PubSubSink("shop", endpoint=host, credentials=AnonymousCredentials(), ca_file=authority.ca_file)
         async with opened(sink):
             [answer] = await publish(sink, messages(sink, "orders", ["a"]))
-    assert isinstance(answer, SinkUnavailable)
+    assert isinstance(answer, BrokerUnavailable)
     assert answer.retry_after == timedelta(seconds=7)
 
 
@@ -273,7 +273,7 @@ async def test_credentials_that_are_not_there(tmp_path: Path, monkeypatch: pytes
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
     monkeypatch.setenv("NO_GCE_CHECK", "true")
-    with pytest.raises(SinkUnavailable, match=r"(?i)credentials"):
+    with pytest.raises(BrokerUnavailable, match=r"(?i)credentials"):
         await PubSubSink("shop").open()
     key = tmp_path / "key.json"
     with pytest.raises(ConfigError, match=r"key\.json is not the key file"):

@@ -14,7 +14,7 @@ from rabbitmq_harness import EXCHANGE, USER, RabbitMQHarness, opened, shared_ser
 
 from relaybox.brokers.rabbitmq import connection as rabbitmq_connection
 from relaybox.brokers.rabbitmq.sink import RabbitMQSink
-from relaybox.errors import Reject, SinkUnavailable
+from relaybox.errors import BrokerUnavailable, Reject
 from relaybox.testing.servers.gate import TcpGate
 from relaybox.testing.sink_contract import arrived, deliver, messages, publish
 from relaybox.testing.sink_contract.life import open_sockets
@@ -41,7 +41,7 @@ def gate(harness: RabbitMQHarness) -> Iterator[TcpGate]:
 
 
 def outage(answers: list[Any]) -> bool:
-    return {type(answer) for answer in answers} == {SinkUnavailable} and {a.destination for a in answers} == {None}
+    return {type(answer) for answer in answers} == {BrokerUnavailable} and {a.destination for a in answers} == {None}
 
 
 async def resumed(sink: RabbitMQSink) -> None:
@@ -49,7 +49,7 @@ async def resumed(sink: RabbitMQSink) -> None:
         while True:
             try:
                 return await sink.probe()
-            except SinkUnavailable:
+            except BrokerUnavailable:
                 await asyncio.sleep(0.1)
 
 
@@ -69,7 +69,7 @@ async def test_a_memory_alarm(harness: RabbitMQHarness, sink: RabbitMQSink) -> N
                 answers = await publish(sink, during)
             assert outage(answers)
             assert "alarm" in str(answers[0])
-            with pytest.raises(SinkUnavailable, match="alarm"):
+            with pytest.raises(BrokerUnavailable, match="alarm"):
                 await sink.probe()
     await resumed(sink)
     assert await publish(sink, during) == [None, None]
@@ -100,7 +100,7 @@ async def test_a_full_queue_holds_back_its_destination_only(harness: RabbitMQHar
     assert await publish(sink, fits) == [None]
     refused, accepted = await publish(sink, messages(sink, full, ["b"]) + messages(sink, other, ["c"]))
     assert accepted is None
-    assert isinstance(refused, SinkUnavailable)
+    assert isinstance(refused, BrokerUnavailable)
     assert refused.destination == full
     await arrived(harness, full, fits)
 
@@ -123,7 +123,7 @@ async def test_no_permission_for_an_exchange(harness: RabbitMQHarness) -> None:
                 ours = messages(sink, destination, ["a"], first=number)
                 refused, accepted = await publish(sink, messages(sink, "secret/x", ["a"]) + ours)
                 assert accepted is None
-                assert isinstance(refused, SinkUnavailable)
+                assert isinstance(refused, BrokerUnavailable)
                 assert refused.destination == "secret/x"
             await deliver(sink, messages(sink, destination, ["b"]))
     finally:
@@ -140,7 +140,7 @@ async def test_the_size_limit_of_the_broker(harness: RabbitMQHarness) -> None:
             large = messages(sink, destination, ["large"], b"x" * 20_000)
             answers = await publish(sink, [*small, *large])
             assert isinstance(answers[-1], Reject)
-            assert all(answer is None or isinstance(answer, SinkUnavailable) for answer in answers[:-1])
+            assert all(answer is None or isinstance(answer, BrokerUnavailable) for answer in answers[:-1])
             await deliver(sink, [m for m, answer in zip(small, answers, strict=False) if answer is not None])
     finally:
         harness.server.ctl("eval", "application:unset_env(rabbit, max_message_size).")
@@ -149,7 +149,7 @@ async def test_the_size_limit_of_the_broker(harness: RabbitMQHarness) -> None:
 
 async def test_a_virtual_host_that_does_not_exist(harness: RabbitMQHarness) -> None:
     sink = harness.sink(url=f"{harness.url}nowhere")
-    with pytest.raises(SinkUnavailable, match="nowhere"):
+    with pytest.raises(BrokerUnavailable, match="nowhere"):
         await sink.open()
     await sink.close()
 
@@ -168,7 +168,7 @@ async def test_a_paused_broker(harness: RabbitMQHarness, sink: RabbitMQSink) -> 
     try:
         assert outage(await publish(sink, during))
         for _ in range(2):
-            with pytest.raises(SinkUnavailable):
+            with pytest.raises(BrokerUnavailable):
                 await sink.probe()
     finally:
         harness.server.resume()
@@ -185,7 +185,7 @@ async def test_a_network_that_swallows_everything(harness: RabbitMQHarness, gate
         after = messages(sink, destination, ["a", "b"], first=2)
         gate.blackhole()
         assert outage(await publish(sink, during))
-        with pytest.raises(SinkUnavailable):
+        with pytest.raises(BrokerUnavailable):
             await sink.probe()
         gate.open()
         await resumed(sink)
@@ -257,7 +257,7 @@ async def test_a_connection_lost_while_idle_is_replaced_by_the_next_publish(
             while True:
                 try:
                     await sink.probe()
-                except SinkUnavailable:
+                except BrokerUnavailable:
                     break
         gate.open()
         sent = messages(sink, destination, ["a"])

@@ -15,7 +15,7 @@ from redis_harness import ClusterNode, RedisHarness, command, three_nodes
 
 from relaybox.brokers.redis import sink as redis_streams
 from relaybox.brokers.redis.sink import RedisStreamSink
-from relaybox.errors import ConfigError, DeliveryError, SinkUnavailable
+from relaybox.errors import BrokerUnavailable, ConfigError, DeliveryError
 from relaybox.testing.servers import RedisServer, TcpGate, require
 from relaybox.testing.sink_contract import SECRET, SinkContract, arrived, messages, publish
 
@@ -176,10 +176,10 @@ async def test_a_server_that_takes_no_writes(
         await command(server.url, *trouble)
         try:
             answers = await publish(sink, sent)
-            assert {type(answer) for answer in answers} <= {SinkUnavailable, DeliveryError}
-            assert isinstance(answers[0], SinkUnavailable)
-            assert isinstance(answers[1], SinkUnavailable)
-            with pytest.raises(SinkUnavailable, match=code):
+            assert {type(answer) for answer in answers} <= {BrokerUnavailable, DeliveryError}
+            assert isinstance(answers[0], BrokerUnavailable)
+            assert isinstance(answers[1], BrokerUnavailable)
+            with pytest.raises(BrokerUnavailable, match=code):
                 await sink.probe()
         finally:
             await command(server.url, *remedy)
@@ -195,7 +195,7 @@ async def test_an_account_that_may_not_use_one_stream(server: RedisServer, harne
     async with opened(harness.sink(username="shop")) as sink:
         sent = messages(sink, allowed, ["a"])
         answers = await publish(sink, [*messages(sink, denied, ["b"]), *sent])
-        assert isinstance(answers[0], SinkUnavailable)
+        assert isinstance(answers[0], BrokerUnavailable)
         assert (answers[0].destination, answers[1]) == (denied, None)
         await arrived(harness, allowed, sent)
 
@@ -208,7 +208,7 @@ async def test_an_account_that_cannot_remember_ids(
 ) -> None:
     """Found when it opens: later, each try would add the first message again."""
     await command(server.url, "ACL", "SETUSER", "forgetful", "reset", "on", f">{SECRET}", *rules)
-    with pytest.raises(SinkUnavailable):
+    with pytest.raises(BrokerUnavailable):
         await harness.sink(username="forgetful").open()
 
 
@@ -218,15 +218,15 @@ async def test_a_connection_into_nowhere(server: RedisServer, harness: RedisHarn
         async with opened(RedisStreamSink(gate.through(server.url), timeout=timedelta(seconds=1))) as sink:
             sent = messages(sink, stream, ["a"])
             gate.blackhole()
-            assert [type(answer) for answer in await publish(sink, sent)] == [SinkUnavailable]
-            with pytest.raises(SinkUnavailable):
+            assert [type(answer) for answer in await publish(sink, sent)] == [BrokerUnavailable]
+            with pytest.raises(BrokerUnavailable):
                 await sink.probe()
             gate.open()
             await sink.probe()
             assert await publish(sink, sent) == [None]
             gate.drop_replies()
             lost = messages(sink, stream, ["a"])
-            assert [type(answer) for answer in await publish(sink, lost)] == [SinkUnavailable]
+            assert [type(answer) for answer in await publish(sink, lost)] == [BrokerUnavailable]
             gate.open()
             await sink.probe()
             assert await publish(sink, lost) == [None]
@@ -249,9 +249,9 @@ async def test_waiting_for_a_replica(server: RedisServer, harness: RedisHarness)
             assert await command(replica.url, "XLEN", stream) == 1
             replica.pause()
             [answer] = await publish(sink, sent[1:])
-            assert isinstance(answer, SinkUnavailable)
+            assert isinstance(answer, BrokerUnavailable)
             [again] = await publish(sink, sent[1:])
-            assert isinstance(again, SinkUnavailable), "the entry is there already, and still has no copy"
+            assert isinstance(again, BrokerUnavailable), "the entry is there already, and still has no copy"
             replica.resume()
             assert await publish(sink, sent[1:]) == [None]
             assert await command(replica.url, "XLEN", stream) == 2
@@ -259,7 +259,7 @@ async def test_waiting_for_a_replica(server: RedisServer, harness: RedisHarness)
 
 
 async def test_waiting_for_more_replicas_than_there_are(harness: RedisHarness) -> None:
-    with pytest.raises(SinkUnavailable, match="WAIT asked for"):
+    with pytest.raises(BrokerUnavailable, match="WAIT asked for"):
         await harness.sink(wait_replicas=3, timeout=timedelta(seconds=1)).open()
 
 
@@ -332,14 +332,14 @@ async def test_a_slot_that_moves_and_a_node_that_dies() -> None:
             assert await command(nodes[1].url, "XLEN", moving) == 1
             nodes[2].kill()
             answers = await publish(sink, messages(sink, dying, ["a"]) + messages(sink, staying, ["b"]))
-            assert [type(answer) for answer in answers] == [SinkUnavailable, type(None)]
+            assert [type(answer) for answer in answers] == [BrokerUnavailable, type(None)]
 
 
 async def test_a_cluster_taken_for_a_server(cluster: RedisServer) -> None:
     slot = await command(cluster.url, "CLUSTER", "KEYSLOT", "relaybox:dedup:probe")
     with three_nodes() as nodes:
         [other, *_] = [node for node in nodes if not node.slots[0] <= slot <= node.slots[1]]
-        with pytest.raises(SinkUnavailable, match="cluster=true"):
+        with pytest.raises(BrokerUnavailable, match="cluster=true"):
             await RedisHarness(other).sink().open()
 
 
@@ -351,11 +351,11 @@ async def test_tls() -> None:
         url = f"rediss://:{SECRET}@127.0.0.1:{server.port}/0"
         async with opened(RedisStreamSink(url, ca_file=server.ca_file)) as sink:
             assert await publish(sink, messages(sink, "orders", ["a"])) == [None]
-        with pytest.raises(SinkUnavailable, match=r"(?i)certificate"):
+        with pytest.raises(BrokerUnavailable, match=r"(?i)certificate"):
             await RedisStreamSink(url).open()
-        with pytest.raises(SinkUnavailable, match=r"(?i)certificate.*127\.1"):
+        with pytest.raises(BrokerUnavailable, match=r"(?i)certificate.*127\.1"):
             await RedisStreamSink(url.replace("127.0.0.1", "127.1"), ca_file=server.ca_file).open()
-        with pytest.raises(SinkUnavailable):
+        with pytest.raises(BrokerUnavailable):
             await RedisStreamSink(url.replace("rediss:", "redis:")).open()
 
 

@@ -14,7 +14,7 @@ from aws_harness import ACCOUNT, SnsHarness, SqsHarness
 from relaybox.brokers.aws.messages import encode
 from relaybox.brokers.aws.sink import AwsSink
 from relaybox.brokers.aws.sqs_sink import SqsSink
-from relaybox.errors import DeliveryError, SinkUnavailable
+from relaybox.errors import BrokerUnavailable, DeliveryError
 from relaybox.testing.servers import MotoServer, TcpGate, require
 from relaybox.testing.sink_contract import SinkContract, arrived, messages, publish
 
@@ -148,8 +148,8 @@ async def test_a_blackhole(harness: SqsHarness) -> None:
         harness.gate.blackhole()
         try:
             answers = await publish(sink, sent)
-            assert [type(answer) for answer in answers] == [SinkUnavailable] * 2
-            with pytest.raises(SinkUnavailable):
+            assert [type(answer) for answer in answers] == [BrokerUnavailable] * 2
+            with pytest.raises(BrokerUnavailable):
                 await sink.probe()
         finally:
             harness.gate.open()

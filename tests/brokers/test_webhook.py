@@ -9,7 +9,7 @@ import pytest
 from webhook_harness import ReceiverServer, WebhookHarness
 
 from relaybox.brokers.spi import Sink
-from relaybox.errors import SinkUnavailable
+from relaybox.errors import BrokerUnavailable
 from relaybox.testing.sink_contract import SinkContract, SinkHarness, arrived, deliver, messages, publish
 
 
@@ -37,7 +37,7 @@ class TestWebhook(SinkContract):
         try:
             for _ in range(2):
                 answers = await publish(sink, during)
-                assert [type(answer) for answer in answers] == [SinkUnavailable] * 3
+                assert [type(answer) for answer in answers] == [BrokerUnavailable] * 3
                 assert {getattr(answer, "destination", None) for answer in answers} == {destination}
                 await sink.probe()
         finally:

@@ -7,14 +7,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from relaybox.brokers.webhook.answers import answer_to, parse_retry_after
-from relaybox.errors import DeliveryError, Reject, RetryLater, SinkUnavailable
+from relaybox.errors import BrokerUnavailable, DeliveryError, Reject, RetryLater
 
 NOW = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 
 KINDS: dict[int, type] = {
     **dict.fromkeys((410, 413, 415, 431), Reject),
-    **dict.fromkeys((408, 425, 429, 502, 503, 504, *range(520, 528)), SinkUnavailable),
+    **dict.fromkeys((408, 425, 429, 502, 503, 504, *range(520, 528)), BrokerUnavailable),
 }
 
 
@@ -30,7 +30,7 @@ def test_the_table(status: int) -> None:
 
 def test_pauses_name_their_destination_only_to_the_relay() -> None:
     answer = answer_to(503, HOUR, "https://crm.example", "https://crm.example/token")
-    assert isinstance(answer, SinkUnavailable)
+    assert isinstance(answer, BrokerUnavailable)
     assert (answer.destination, answer.retry_after) == ("https://crm.example/token", HOUR)
     assert "token" not in str(answer)
 

@@ -22,7 +22,7 @@ from relaybox.brokers.spi import Answer
 from relaybox.brokers.webhook.client import RESPONSE_BYTES, RESPONSE_SECONDS
 from relaybox.brokers.webhook.signature import new_secret
 from relaybox.brokers.webhook.sink import WebhookSink
-from relaybox.errors import ConfigError, DeliveryError, Reject, RetryLater, SinkUnavailable
+from relaybox.errors import BrokerUnavailable, ConfigError, DeliveryError, Reject, RetryLater
 from relaybox.testing.sink_contract import messages
 
 SECRET = new_secret()
@@ -165,7 +165,7 @@ TIMEOUTS = {
 
 def unavailable(answers: list[Answer], url: str) -> str:
     [outage] = answers
-    assert type(outage) is SinkUnavailable
+    assert type(outage) is BrokerUnavailable
     assert outage.destination == url
     return str(outage)
 
@@ -304,7 +304,7 @@ async def test_asked_for_a_pause(given: str | None, seconds: float | None) -> No
         headers = {"retry_after": given} if given is not None else {}
         async with endpoint(answer(status, **headers)) as server, sink_for(server) as sink:
             [outage] = await send(sink, server.url())
-        assert isinstance(outage, SinkUnavailable)
+        assert isinstance(outage, BrokerUnavailable)
         assert outage.retry_after == (None if seconds is None else timedelta(seconds=seconds))
 
 
@@ -350,7 +350,7 @@ async def test_an_endpoint_may_want_less() -> None:
 async def test_a_batch_does_not_hammer_what_is_down(behaviour: Any, stopwatch: Any) -> None:
     async with endpoint(behaviour) as server, sink_for(server, max_in_flight=4, **TIMEOUTS) as sink:
         answers = await send(sink, server.url(), sink.features.batch)
-        assert {type(answer) for answer in answers} == {SinkUnavailable}
+        assert {type(answer) for answer in answers} == {BrokerUnavailable}
         assert len(server.requests) <= 4
     assert stopwatch() < 3
 

@@ -18,7 +18,7 @@ from relaybox.brokers.formats import MessageFormat, renderer
 from relaybox.brokers.spi import Message
 from relaybox.brokers.webhook.signature import new_secret, verify
 from relaybox.brokers.webhook.sink import Endpoint, WebhookSink
-from relaybox.errors import ConfigError, DeliveryError, Reject, ServiceClosed, SinkUnavailable
+from relaybox.errors import BrokerUnavailable, ConfigError, DeliveryError, Reject, ServiceClosed
 from relaybox.event import Event
 from relaybox.testing.clock import ManualClock
 from relaybox.testing.sink_contract import CANARY, messages
@@ -190,7 +190,7 @@ async def test_an_event_that_kills_the_receiver_is_counted_in_the_end() -> None:
         good = messages(sink, server.url(), ["b"])
         for _ in range(3):
             [outage] = await sink.publish(bad)
-            assert isinstance(outage, SinkUnavailable), "as long as nobody gets through it may be an outage"
+            assert isinstance(outage, BrokerUnavailable), "as long as nobody gets through it may be an outage"
         for _ in range(3):
             clock.advance(1)
             assert await sink.publish(good) == [None]
@@ -207,7 +207,7 @@ async def test_a_crash_costs_no_attempt() -> None:
             clock.advance(1)
             assert await send(sink, server.url(), 8) == [None] * 8
             server.behaviour = reset
-            assert {type(each) for each in await send(sink, server.url(), 8)} == {SinkUnavailable}
+            assert {type(each) for each in await send(sink, server.url(), 8)} == {BrokerUnavailable}
             server.behaviour = answer(200)
 
 
@@ -216,7 +216,7 @@ async def test_patience_ends() -> None:
     async with endpoint(answer(503)) as server, sink_for(server, clock=clock) as sink:
         [one] = messages(sink, server.url(), ["a"])
         for _ in range(3):
-            assert [type(each) for each in await sink.publish([one])] == [SinkUnavailable]
+            assert [type(each) for each in await sink.publish([one])] == [BrokerUnavailable]
             clock.advance(timedelta(days=1))
         clock.advance(1)
         [failure] = await sink.publish([one])
@@ -225,7 +225,7 @@ async def test_patience_ends() -> None:
         server.behaviour = answer(404)
         await sink.publish([one])
         server.behaviour = answer(503)
-        assert [type(each) for each in await sink.publish([one])] == [SinkUnavailable], "any answer starts anew"
+        assert [type(each) for each in await sink.publish([one])] == [BrokerUnavailable], "any answer starts anew"
 
 
 # -- where it goes ----------------------------------------------------------------------------------
@@ -276,7 +276,7 @@ async def test_the_next_address_if_one_is_dead() -> None:
             assert await send(sink, server.url(host="hooks.example")) == [None]
         async with sink_for(server, resolver=Names(["127.0.0.1"] * 4 + ["127.0.0.3"])) as sink:
             [outage] = await send(sink, server.url(host="hooks.example"))
-            assert isinstance(outage, SinkUnavailable), "a name with thousands of addresses is not walked through"
+            assert isinstance(outage, BrokerUnavailable), "a name with thousands of addresses is not walked through"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from scripted_source import MakeEngine, ScriptedSource, make_engine
 
 from relaybox.engine.work import Batch, Delivery
-from relaybox.errors import Reject, SinkUnavailable
+from relaybox.errors import BrokerUnavailable, Reject
 from relaybox.facts import ClaimLost, Delivered, Died, Retried
 from relaybox.testing import ManualClock, Probe
 
@@ -115,7 +115,7 @@ async def test_a_rejected_head_dies_and_its_key_goes_on(start: MakeEngine, probe
 async def test_an_unavailable_destination_counts_no_attempt(start: MakeEngine, probe: Probe) -> None:
     source = ScriptedSource()
     times = iter(range(10))
-    sender = Sender(lambda d: SinkUnavailable("away", destination="x") if next(times) < 3 else None)
+    sender = Sender(lambda d: BrokerUnavailable("away", destination="x") if next(times) < 3 else None)
     source.add()
     start(source, sender, max_attempts=2)
     await probe.wait(Delivered)

@@ -15,7 +15,7 @@ from scripted_log import Parked, ScriptedLog, make_range_engine
 
 from relaybox.engine.ranges.engine import RangeEngine
 from relaybox.engine.ranges.workers import RangeBatch
-from relaybox.errors import BatchFailed, Reject, RetryLater, SinkUnavailable
+from relaybox.errors import BatchFailed, BrokerUnavailable, Reject, RetryLater
 from relaybox.event import Event
 from relaybox.facts import ClaimLost
 from relaybox.testing import Probe
@@ -280,7 +280,7 @@ async def test_a_batch_waits_for_a_destination_that_is_away_and_counts_nothing(s
     def call(events: list[Event]) -> None:
         tries["n"] += 1
         if tries["n"] < 4:
-            raise SinkUnavailable("away") if tries["n"] % 2 else RetryLater(timedelta(milliseconds=1))
+            raise BrokerUnavailable("away") if tries["n"] % 2 else RetryLater(timedelta(milliseconds=1))
 
     batches = Batches(call)
     log.add(10, key="a")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from relaybox import Event
 from relaybox.brokers import Incoming
-from relaybox.errors import SourceUnavailable
+from relaybox.errors import BrokerUnavailable
 
 from .ingest_kit import plain
 
@@ -75,4 +75,4 @@ class ScriptedSource:
 
     def _check(self) -> None:
         if self.away is not None:
-            raise SourceUnavailable(self.away)
+            raise BrokerUnavailable(self.away)

@@ -20,7 +20,7 @@ from relaybox import Event
 from relaybox.brokers import Reading, source_from_url
 from relaybox.brokers.kafka import source as kafka
 from relaybox.brokers.kafka.source import KafkaSource
-from relaybox.errors import ConfigError, SourceUnavailable
+from relaybox.errors import BrokerUnavailable, ConfigError
 from relaybox.facts import CircuitChanged, LoopFailed
 from relaybox.inbox import Inbox
 from relaybox.testing.servers import TcpGate
@@ -224,7 +224,7 @@ class _Polled:
 def test_an_error_among_messages_makes_none_of_them_forgotten() -> None:
     """Its position has moved past them: whoever does not know of them would skip them when it goes back."""
     reader = KafkaSource(bootstrap="localhost:9092", topics="orders", group=GROUP)
-    with pytest.raises(SourceUnavailable):
+    with pytest.raises(BrokerUnavailable):
         reader._take([_Polled(0), _Polled(1, KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)), _Polled(2)])
     assert reader._floors == {("orders", 0): 7, ("orders", 2): 7}
 

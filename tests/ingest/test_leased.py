@@ -10,7 +10,7 @@ import pytest
 
 from relaybox.brokers.leased import LeasedSource
 from relaybox.brokers.spi import Incoming
-from relaybox.errors import ServiceClosed, SourceUnavailable
+from relaybox.errors import BrokerUnavailable, ServiceClosed
 from relaybox.testing.source_contract import opened
 
 
@@ -57,7 +57,7 @@ class Scripted(LeasedSource):
 
     def _check(self) -> None:
         if self.away:
-            raise SourceUnavailable("away")
+            raise BrokerUnavailable("away")
 
 
 async def test_a_fetch_outlives_a_receive_that_is_cancelled_or_impatient() -> None:
@@ -87,9 +87,9 @@ async def test_an_acknowledgement_that_fails_is_not_forgotten() -> None:
         source.answers.put_nowait([message(1)])
         await source.receive(1, 60)
         source.away = True
-        with pytest.raises(SourceUnavailable):
+        with pytest.raises(BrokerUnavailable):
             await source.acknowledge([message(1)])
-        with pytest.raises(SourceUnavailable):
+        with pytest.raises(BrokerUnavailable):
             await source.open()
         source.away = False
         await source.open()
@@ -170,8 +170,8 @@ async def test_what_a_fetch_brings_while_it_is_closed_is_given_back() -> None:
 
 async def test_a_failed_fetch_is_told_once() -> None:
     async with opened(source := Scripted()):
-        source.answers.put_nowait(SourceUnavailable("away"))
-        with pytest.raises(SourceUnavailable):
+        source.answers.put_nowait(BrokerUnavailable("away"))
+        with pytest.raises(BrokerUnavailable):
             await source.receive(1, 60)
         await source.open()
         source.answers.put_nowait([message(1)])

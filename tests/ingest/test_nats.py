@@ -19,7 +19,7 @@ from nats.js.client import JetStreamContext
 from relaybox.brokers import Source
 from relaybox.brokers.nats.sink import NatsSink
 from relaybox.brokers.nats.source import NatsSource
-from relaybox.errors import ConfigError, SourceUnavailable
+from relaybox.errors import BrokerUnavailable, ConfigError
 from relaybox.testing.servers import NatsServer, TcpGate, require
 from relaybox.testing.sink_contract import SECRET, deliver, messages
 from relaybox.testing.source_contract import SourceContract, SourceHarness, collect, comes_no_more, opened, send
@@ -210,7 +210,7 @@ async def test_a_consumer_that_is_deleted(harness: NatsHarness) -> None:
         while not (await streams.consumer_info(stream, "relaybox")).num_waiting:
             await asyncio.sleep(0.02)
         await streams.delete_consumer(stream, "relaybox")
-        with pytest.raises(SourceUnavailable, match="Consumer Deleted"):
+        with pytest.raises(BrokerUnavailable, match="Consumer Deleted"):
             await waiting
         await source.open()
         await collect(source, sent)
@@ -229,7 +229,7 @@ async def test_tls() -> None:
             await deliver(sink, sent)
         async with opened(NatsSource(server.url, stream="orders", ca_file=server.ca_file)) as source:
             await collect(source, sent)
-        with pytest.raises(SourceUnavailable, match="certificate"):
+        with pytest.raises(BrokerUnavailable, match="certificate"):
             await NatsSource(server.url, stream="orders").open()
 
 
@@ -253,7 +253,7 @@ async def test_a_silent_connection(harness: NatsHarness) -> None:
         source = NatsSource.from_url(gate.through(harness.url(stream)), {"timeout": "0.5s"})
         async with opened(source):
             gate.blackhole()
-            with pytest.raises(SourceUnavailable, match="no answer in time"):
+            with pytest.raises(BrokerUnavailable, match="no answer in time"):
                 await receive_on(source)
             gate.open()
             await source.open()

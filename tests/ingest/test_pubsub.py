@@ -10,7 +10,7 @@ import pytest
 
 from relaybox.brokers.pubsub.sink import PubSubSink
 from relaybox.brokers.pubsub.source import PubSubSource
-from relaybox.errors import ConfigError, SourceUnavailable
+from relaybox.errors import BrokerUnavailable, ConfigError
 from relaybox.testing.servers import PubSubServer, TcpGate, require
 from relaybox.testing.source_contract import SourceContract, SourceHarness, collect, comes_no_more, opened, send
 
@@ -126,7 +126,7 @@ async def test_a_refused_pull(scripted: PubSubHarness, code: Any) -> None:
     sent = await send(scripted, subscription, ["a"])
     async with opened(scripted.source(subscription)) as source:
         scripted.server.fail("Pull", code)
-        with pytest.raises(SourceUnavailable, match=code):
+        with pytest.raises(BrokerUnavailable, match=code):
             await source.receive(10, 5.0)
         await source.open()
         await collect(source, sent)
@@ -138,7 +138,7 @@ async def test_an_acknowledgement_that_is_done_but_not_answered(scripted: PubSub
     async with opened(scripted.source(subscription)) as source:
         found = await collect(source, sent, acknowledge=False)
         scripted.server.fail("Acknowledge", "UNAVAILABLE", done_first=True)
-        with pytest.raises(SourceUnavailable):
+        with pytest.raises(BrokerUnavailable):
             await source.acknowledge(found)
         await source.open()
         await comes_no_more(source, sent, wait=0.3)

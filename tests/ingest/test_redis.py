@@ -11,7 +11,7 @@ import pytest
 
 from relaybox.brokers.redis.sink import RedisStreamSink
 from relaybox.brokers.redis.source import RedisStreamSource
-from relaybox.errors import ConfigError, SourceUnavailable
+from relaybox.errors import BrokerUnavailable, ConfigError
 from relaybox.testing.servers import RedisServer, require
 from relaybox.testing.servers.redis import connect
 from relaybox.testing.sink_contract import SECRET, deliver, messages
@@ -131,7 +131,7 @@ async def test_a_group_that_vanishes(harness: RedisHarness) -> None:
         with connect(harness.server.url) as client:
             client.delete(stream)
         sent = await send(harness, stream, ["a"])
-        with pytest.raises(SourceUnavailable, match="NOGROUP"):
+        with pytest.raises(BrokerUnavailable, match="NOGROUP"):
             await source.receive(10, 1.0)
         await source.open()
         await collect(source, sent)
@@ -177,7 +177,7 @@ async def test_tls() -> None:
         await sink.close()
         async with opened(RedisStreamSource(url, stream="orders", ca_file=server.ca_file)) as source:
             await collect(source, sent)
-        with pytest.raises(SourceUnavailable, match="certificate"):
+        with pytest.raises(BrokerUnavailable, match="certificate"):
             await RedisStreamSource(url, stream="orders").open()
 
 

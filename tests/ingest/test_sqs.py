@@ -15,7 +15,7 @@ import pytest
 from relaybox.brokers.aws.sns_sink import SnsSink
 from relaybox.brokers.aws.sqs_sink import SqsSink
 from relaybox.brokers.aws.sqs_source import SqsSource
-from relaybox.errors import ConfigError, SourceUnavailable
+from relaybox.errors import BrokerUnavailable, ConfigError
 from relaybox.testing.servers import MotoServer, TcpGate, require
 from relaybox.testing.sink_contract import SECRET, deliver, messages
 from relaybox.testing.source_contract import SourceContract, SourceHarness, collect, comes_no_more, opened, send
@@ -230,7 +230,7 @@ async def test_deletions_that_go_on_failing(harness: SqsHarness) -> None:
                 return {"Failed": [{"Id": entry["Id"], "Code": "InternalError"} for entry in Entries]}
 
         source._client = Failing()
-        with pytest.raises(SourceUnavailable, match="2 of 2 messages could not be deleted"):
+        with pytest.raises(BrokerUnavailable, match="2 of 2 messages could not be deleted"):
             await source.acknowledge(found)
         await source.open()
         await collect(source, sent)

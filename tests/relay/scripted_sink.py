@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from relaybox.brokers import Answer, Features, Message
-from relaybox.errors import SinkUnavailable
+from relaybox.errors import BrokerUnavailable
 
 
 class ScriptedSink:
@@ -34,7 +34,7 @@ class ScriptedSink:
     def _reach(self) -> None:
         if self.away is not None:
             self.refused.set()
-            raise SinkUnavailable(self.away, retry_after=self.retry_after)
+            raise BrokerUnavailable(self.away, retry_after=self.retry_after)
 
     async def open(self) -> None:
         self._reach()

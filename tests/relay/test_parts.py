@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from relaybox import Event
 from relaybox.brokers import Features
 from relaybox.brokers.formats import CLOUDEVENTS_JSON, renderer, timestamp
-from relaybox.errors import ConfigError, Reject, SinkUnavailable, Undecodable
+from relaybox.errors import BrokerUnavailable, ConfigError, Reject, Undecodable
 from relaybox.event import Y2K
 from relaybox.facts import CircuitChanged, Observers
 from relaybox.relay.circuit import LONGEST_PAUSE, Circuit
@@ -36,11 +36,11 @@ async def test_probes_are_never_further_apart_than_a_second() -> None:
     async def ask() -> None:
         answers.append(clock.monotonic())
         if len(answers) < back_after:
-            raise SinkUnavailable("still away")
+            raise BrokerUnavailable("still away")
 
     circuit = Circuit("kafka", ask, Observers([probe]), clock, random.Random(1))
-    circuit.trip(SinkUnavailable("refused"))
-    circuit.trip(SinkUnavailable("refused"))
+    circuit.trip(BrokerUnavailable("refused"))
+    circuit.trip(BrokerUnavailable("refused"))
     assert circuit.is_open
     while circuit.is_open:
         await clock.wait_for_sleepers()
@@ -62,7 +62,7 @@ async def test_the_time_a_broker_asks_for_is_given() -> None:
         asked.append(clock.monotonic())
 
     circuit = Circuit("kafka", ask, Observers(), clock)
-    circuit.trip(SinkUnavailable("quota", retry_after=timedelta(seconds=30)))
+    circuit.trip(BrokerUnavailable("quota", retry_after=timedelta(seconds=30)))
     while circuit.is_open:
         await clock.wait_for_sleepers()
         clock.advance(1)
@@ -75,7 +75,7 @@ def test_one_message_tries_a_destination_after_its_pause() -> None:
     clock = ManualClock()
     pauses = Pauses(clock, random.Random(1))
     assert pauses.admit("a") is None
-    pauses.failed("a", SinkUnavailable("refused", destination="a"))
+    pauses.failed("a", BrokerUnavailable("refused", destination="a"))
     resting = pauses.admit("a")
     assert resting is not None
     assert resting.retry_after is not None
@@ -96,24 +96,24 @@ def test_pauses_grow_to_a_minute_and_absurd_wishes_are_clamped() -> None:
     pauses = Pauses(clock, random.Random(1))
     waits = []
     for _ in range(20):
-        together = [pauses.failed("a", SinkUnavailable("x", destination="a")).retry_after for _ in range(50)]
+        together = [pauses.failed("a", BrokerUnavailable("x", destination="a")).retry_after for _ in range(50)]
         waits.append(max(filter(None, together)))
         clock.advance(waits[-1])
     assert waits[0] <= timedelta(seconds=1.25), "fifty that fail together are one failure"
     assert max(waits) <= timedelta(seconds=SOON + 0.25), "an outage that ends soon is noticed soon"
     clock.advance(LASTS)
-    wait = pauses.failed("a", SinkUnavailable("x", destination="a")).retry_after
+    wait = pauses.failed("a", BrokerUnavailable("x", destination="a")).retry_after
     assert wait is not None
     assert timedelta(seconds=29) < wait <= timedelta(seconds=LONGEST + 0.25), "one that lasts is asked about rarely"
     clock.advance(wait)
-    wait = pauses.failed("a", SinkUnavailable("x", destination="a", retry_after=timedelta(days=9999))).retry_after
+    wait = pauses.failed("a", BrokerUnavailable("x", destination="a", retry_after=timedelta(days=9999))).retry_after
     assert wait is not None
     assert wait <= timedelta(hours=1, seconds=0.25)
 
 
 def test_many_that_rest_come_back_spread_out() -> None:
     pauses = Pauses(ManualClock(), random.Random(1))
-    waits = [pauses.failed("a", SinkUnavailable("x", destination="a")).retry_after for _ in range(4000)]
+    waits = [pauses.failed("a", BrokerUnavailable("x", destination="a")).retry_after for _ in range(4000)]
     assert max(filter(None, waits)) > timedelta(seconds=5)
 
 

@@ -12,7 +12,7 @@ from scripted_sink import ScriptedSink
 
 from relaybox import Event, Outbox
 from relaybox.contracts import Contracts
-from relaybox.errors import ConfigError, Reject, RetryLater, ServiceClosed, SinkUnavailable
+from relaybox.errors import BrokerUnavailable, ConfigError, Reject, RetryLater, ServiceClosed
 from relaybox.facts import CircuitChanged, Delivered, Died, Published, Retried
 from relaybox.relay import Relay
 from relaybox.relay.relay import DEFAULTS
@@ -152,7 +152,7 @@ async def test_no_answer_counts_as_an_outage_and_the_same_messages_go_again(sqli
 
 async def test_acknowledged_ones_are_settled_while_the_rest_waits(url: str, probe: Probe) -> None:
     write(url, numbered(4, 4))
-    away = SinkUnavailable("half of it is down")
+    away = BrokerUnavailable("half of it is down")
     down = True
     sink = ScriptedSink(lambda m: away if down and m.event.payload % 2 else None)
     async with Relay(url, sink, to="x", observers=[probe], settings=settings(worker_count=1)):
@@ -170,7 +170,7 @@ async def test_one_destination_that_is_away_stops_no_other(sqlite: str, probe: P
 
     def verdict(message: object) -> BaseException | None:
         there = message.destination  # type: ignore[attr-defined]
-        return SinkUnavailable("refused", destination=there, retry_after=FAST) if down and there == "down" else None
+        return BrokerUnavailable("refused", destination=there, retry_after=FAST) if down and there == "down" else None
 
     sink = ScriptedSink(verdict, by_destination=True)
     async with Relay(sqlite, sink, to="{tenant}", observers=[probe], settings=settings(max_attempts=1)) as relay:

@@ -18,7 +18,7 @@ from relaybox.brokers import Answer, Features, Message
 from relaybox.brokers.formats import renderer
 from relaybox.drivers import open_sync
 from relaybox.engine.work import Delivery
-from relaybox.errors import ConfigError, SinkUnavailable, Undecodable
+from relaybox.errors import BrokerUnavailable, ConfigError, Undecodable
 from relaybox.facts import CircuitChanged, Delivered, Died, Observers, Retried
 from relaybox.outbox.source import OrderedSource
 from relaybox.relay import Relay
@@ -84,7 +84,7 @@ async def test_a_resting_destination_holds_back_the_rest_of_its_key(url: str, pr
     async with Relay(url, sink, to="{type}", observers=[probe], settings=settings(max_attempts=1)) as relay:
         publisher = relay._node.engine._workers._batches  # type: ignore[union-attr]
         hour = timedelta(hours=1)
-        publisher._pauses.failed("orders", SinkUnavailable("away", destination="orders", retry_after=hour))
+        publisher._pauses.failed("orders", BrokerUnavailable("away", destination="orders", retry_after=hour))
         events = [Event("orders", 0, key="a"), Event("payments", 1, key="a"), Event("payments", 0, key="b")]
         await asyncio.to_thread(write, url, *events)
         relay._node.engine.wake()  # type: ignore[union-attr]
@@ -101,7 +101,7 @@ async def test_the_one_that_tries_a_destination_again_takes_its_key_along(sqlite
     down = True
 
     def verdict(message: Message) -> Answer:
-        return SinkUnavailable("no leader", destination="x", retry_after=FAST) if down else None
+        return BrokerUnavailable("no leader", destination="x", retry_after=FAST) if down else None
 
     sink = ScriptedSink(verdict, sequences=True)
     write(sqlite, *of_key("a", 50))
@@ -110,7 +110,7 @@ async def test_the_one_that_tries_a_destination_again_takes_its_key_along(sqlite
         down = False
         await probe.wait(Delivered, 50, timeout=20)
     assert sink.by_key()["a"] == list(range(50))
-    assert {fact.error for fact in probe.of(Retried)} == {"SinkUnavailable: no leader"}
+    assert {fact.error for fact in probe.of(Retried)} == {"BrokerUnavailable: no leader"}
 
 
 # -- sinks that break their contract ----------------------------------------------------------------
@@ -133,7 +133,8 @@ class Unruly(ScriptedSink):
 
 
 @pytest.mark.parametrize(
-    "mood", [RuntimeError("a bug"), TimeoutError(), asyncio.CancelledError(), SinkUnavailable("off", destination="bad")]
+    "mood",
+    [RuntimeError("a bug"), TimeoutError(), asyncio.CancelledError(), BrokerUnavailable("off", destination="bad")],
 )
 async def test_one_destination_in_trouble_costs_the_others_nothing(
     sqlite: str, probe: Probe, mood: BaseException
@@ -199,7 +200,7 @@ async def test_a_probe_whose_client_cancels_itself_is_just_a_failed_probe() -> N
     circuit = Circuit("x", ask, Observers(), ManualClock())
     clock = circuit._clock
     assert isinstance(clock, ManualClock)
-    circuit.trip(SinkUnavailable("gone"))
+    circuit.trip(BrokerUnavailable("gone"))
     async with asyncio.timeout(5):
         while circuit.is_open:
             clock.advance(1)
@@ -214,10 +215,10 @@ async def test_a_probe_that_is_told_when_to_come_back_waits_so_long() -> None:
     async def ask() -> None:
         asked.append(clock.monotonic())
         if len(asked) == 1:
-            raise SinkUnavailable("quota", retry_after=timedelta(seconds=30))
+            raise BrokerUnavailable("quota", retry_after=timedelta(seconds=30))
 
     circuit = Circuit("x", ask, Observers(), clock)
-    circuit.trip(SinkUnavailable("gone"))
+    circuit.trip(BrokerUnavailable("gone"))
     while circuit.is_open:
         await clock.wait_for_sleepers()
         clock.advance(0.5)

@@ -16,7 +16,7 @@ import pytest
 from relaybox.clock import SYSTEM_CLOCK
 from relaybox.drivers.psycopg import PsycopgConnection
 from relaybox.drivers.script import play
-from relaybox.errors import Reject, SinkUnavailable, StoreBusy, StoreError
+from relaybox.errors import BrokerUnavailable, Reject, StoreBusy, StoreError
 from relaybox.event import Event
 from relaybox.ids import key_hash
 from relaybox.maintenance import Maintainer
@@ -247,7 +247,7 @@ async def test_a_batch_that_loses_one_range_while_it_waits_delivers_the_others()
         nonlocal calls
         calls += 1
         if away:
-            raise SinkUnavailable("not now")
+            raise BrokerUnavailable("not now")
         seen.extend(event.payload for event in events)
 
     async with process(None, Topic.pub_sub("orders", shards=4)) as ours:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import ClassVar
 
-from ..errors import ConfigError, ServiceClosed, SourceUnavailable
+from ..errors import BrokerUnavailable, ConfigError, ServiceClosed
 from .spi import Incoming
 
 ROUND_TRIP = 0.25  # seconds that a receive without patience gives the broker for its answer
@@ -23,7 +23,7 @@ CLOSE_SECONDS = 2.0
 
 
 class LeasedSource(ABC):
-    """Everything that each of them does alike. The abstract methods raise SourceUnavailable and nothing else, but
+    """Everything that each of them does alike. The abstract methods raise BrokerUnavailable and nothing else, but
     for `_connect`."""
 
     name: ClassVar[str]
@@ -116,7 +116,7 @@ class LeasedSource(ABC):
             if was_open:
                 async with asyncio.timeout(CLOSE_SECONDS):
                     await self._return_all()
-        except (SourceUnavailable, TimeoutError):
+        except (BrokerUnavailable, TimeoutError):
             pass  # they come again when their leases end
         finally:
             await self._disconnect()
@@ -152,7 +152,7 @@ class LeasedSource(ABC):
             await asyncio.sleep(self._lease / 3)
             held = [*self._handed.values(), *self._ready]
             if held:
-                with suppress(SourceUnavailable):  # the next receive or acknowledge says so
+                with suppress(BrokerUnavailable):  # the next receive or acknowledge says so
                     async with self._extending:
                         await self._extend(held)
 

@@ -3,12 +3,12 @@
 A sink publishes messages and says of each whether the broker has it for good. The answers mean the same for all:
 
     None                 the broker has it, durably, where somebody can read it
-    SinkUnavailable      the broker is away or asks for a pause: nobody's fault, no attempt is counted
+    BrokerUnavailable    the broker is away or asks for a pause: nobody's fault, no attempt is counted
     Reject               this message can never be accepted (too large, refused by the broker's schema)
     RetryLater           not now, and not before the delay it names
     any other exception  failed this time: tried again with backoff, counted
 
-A lost reply is SinkUnavailable: the same message is sent again with the same id. Unroutable is never success.
+A lost reply is BrokerUnavailable: the same message is sent again with the same id. Unroutable is never success.
 
 A source gives messages and forgets none of them until it is told that they are stored: whatever was received and
 not acknowledged comes again, after a crash, a stop or a lost connection. The inbox drops what comes twice.
@@ -68,17 +68,17 @@ class Sink(Protocol):
     features: Features
 
     async def open(self) -> None:
-        """Connect. Wrong settings raise ConfigError; a broker that is away raises SinkUnavailable and may be
+        """Connect. Wrong settings raise ConfigError; a broker that is away raises BrokerUnavailable and may be
         opened again."""
         ...
 
     async def publish(self, messages: Sequence[Message]) -> Sequence[Answer]:
         """Send and wait for the broker's word: one answer per message, in their order. Raises only
-        SinkUnavailable, which stands for every message of the call. Cancelling it is allowed."""
+        BrokerUnavailable, which stands for every message of the call. Cancelling it is allowed."""
         ...
 
     async def probe(self) -> None:
-        """Ask whether the broker takes messages again, within about a second; raises SinkUnavailable if not."""
+        """Ask whether the broker takes messages again, within about a second; raises BrokerUnavailable if not."""
         ...
 
     async def close(self) -> None:
@@ -106,18 +106,18 @@ class Source(Protocol):
     name: str
 
     async def open(self) -> None:
-        """Connect and subscribe. Wrong settings raise ConfigError; a broker that is away raises SourceUnavailable,
+        """Connect and subscribe. Wrong settings raise ConfigError; a broker that is away raises BrokerUnavailable,
         and may be opened again."""
         ...
 
     async def receive(self, limit: int, wait: float) -> Sequence[Incoming]:
         """Up to `limit` messages, in the broker's order; waits for the first one for `wait` seconds at most, and never
-        for the last. Raises SourceUnavailable: open it again, and what was not acknowledged comes again. Cancelling
+        for the last. Raises BrokerUnavailable: open it again, and what was not acknowledged comes again. Cancelling
         it loses nothing."""
         ...
 
     async def acknowledge(self, messages: Sequence[Incoming]) -> None:
-        """These are stored for good, all that were received before them too. Raises SourceUnavailable: they may come
+        """These are stored for good, all that were received before them too. Raises BrokerUnavailable: they may come
         again."""
         ...
 

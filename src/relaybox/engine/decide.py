@@ -3,7 +3,7 @@
 error                       attempts left      none left
 Unroutable, Undecodable,
 Reject                      Dead               Dead
-SinkUnavailable             RetryAt, the attempt not counted, for ever
+BrokerUnavailable           RetryAt, the attempt not counted, for ever
 RetryLater(delay)           RetryAt(delay)     Dead  (ordered block: RetryAt(delay))
 any other                   RetryAt(backoff)   Dead  (ordered block: RetryAt(backoff))
 
@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable
 from datetime import timedelta
 
-from ..errors import Reject, RetryLater, SinkUnavailable, Undecodable, Unroutable
+from ..errors import BrokerUnavailable, Reject, RetryLater, Undecodable, Unroutable
 from ..outcome import Dead, Outcome, RetryAt
 from ..retry import ExponentialBackoff, RetryPolicy
 
@@ -47,7 +47,7 @@ def decide(
 ) -> Outcome:
     if isinstance(error, (Unroutable, Undecodable, Reject)):
         return Dead(describe(error))
-    if isinstance(error, SinkUnavailable):
+    if isinstance(error, BrokerUnavailable):
         pause = _pause(lambda: error.retry_after or retry.delay(attempts), attempts)
         return RetryAt(pause, describe(error), counted=False)
     if attempts >= max_attempts and not retry_for_ever:

@@ -11,7 +11,7 @@ import traceback
 from pathlib import Path
 
 from ..clock import Clock
-from ..errors import Reject, RetryLater, SinkUnavailable, Undecodable, Unroutable
+from ..errors import BrokerUnavailable, Reject, RetryLater, Undecodable, Unroutable
 from ..event import Event
 
 log = logging.getLogger("relaybox")
@@ -19,7 +19,7 @@ log = logging.getLogger("relaybox")
 EVERY = 60.0  # seconds between two lines about the same failure
 DIFFERENT = 200  # failures that are told apart
 # The handler's own word, which is told by its outcome; and an outage, of which the circuit speaks.
-TOLD = (RetryLater, Reject, Unroutable, Undecodable, SinkUnavailable)
+TOLD = (RetryLater, Reject, Unroutable, Undecodable, BrokerUnavailable)
 FRAMES = 20  # of a stack, the innermost
 OURS = str(Path(__file__).parent.parent)
 

@@ -25,7 +25,7 @@ from .. import faults
 from ..clock import Clock
 from ..engine.threads import ListenerThreads
 from ..engine.work import Batch, BatchHandler, Delivery, Handler
-from ..errors import ConfigError, Reject, SinkUnavailable, StoreError, TransactionEnded
+from ..errors import BrokerUnavailable, ConfigError, Reject, StoreError, TransactionEnded
 from ..event import Event
 from ..op import Op, arun, run
 from ..settings import Settings
@@ -82,11 +82,11 @@ class Marks:
                 f"number {position} came after its turn: its key expects {expected}. Another message had this number, "
                 "or it was skipped; replay it to have it processed all the same"
             )
-        raise SinkUnavailable(f"number {position} is not next, its key expects {expected}")
+        raise BrokerUnavailable(f"number {position} is not next, its key expects {expected}")
 
 
-def lost(message: Message) -> SinkUnavailable:
-    return SinkUnavailable(f"message {message.event.id} is another processor's by now")
+def lost(message: Message) -> BrokerUnavailable:
+    return BrokerUnavailable(f"message {message.event.id} is another processor's by now")
 
 
 def told(event: Event, error: TransactionEnded) -> None:
@@ -247,7 +247,7 @@ class _Fates:
             if message.seq in self._begun:
                 self.fail(message, error)
             elif message.lane not in self._waiting:
-                self.fail(message, SinkUnavailable("the transaction of its batch was ended before its turn"))
+                self.fail(message, BrokerUnavailable("the transaction of its batch was ended before its turn"))
         log.error("of a batch of %d messages: %s", len(self.messages), error)
 
     def tell(self, batch: Batch) -> None:

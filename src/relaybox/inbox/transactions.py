@@ -31,10 +31,10 @@ from ..drivers.layers import translate_cause
 from ..drivers.limits import Limits, Watched
 from ..drivers.spi import AsyncConnection, AsyncRunner, Connection, Runner
 from ..errors import (
+    BrokerUnavailable,
     ConfigError,
     ConnectionLost,
     NoTransaction,
-    SinkUnavailable,
     StoreBusy,
     StoreError,
     StoreFull,
@@ -48,7 +48,7 @@ _RELEASE = Query("inbox.release", "RELEASE SAVEPOINT relaybox_inbox", "count")
 _ROLLBACK = Query("inbox.rollback", "ROLLBACK TO SAVEPOINT relaybox_inbox", "count")
 
 
-class RolledBack(SinkUnavailable):
+class RolledBack(BrokerUnavailable):
     """The database itself has ended a transaction: all of it is tried again."""
 
 
@@ -117,7 +117,7 @@ def not_its_fault(kinds: tuple[type[StoreError], ...] = (ConnectionLost, StoreBu
     try:
         yield
     except kinds as error:
-        raise SinkUnavailable(f"the inbox's database: {error}") from error
+        raise BrokerUnavailable(f"the inbox's database: {error}") from error
 
 
 def ended(tx: Open | AsyncOpen, error: Exception | None = None) -> bool:

@@ -22,7 +22,7 @@ from .. import faults
 from ..brokers.parse import Reading, malformed, parse
 from ..brokers.spi import Incoming, Source
 from ..clock import SYSTEM_CLOCK, Clock
-from ..errors import ConfigError, InvalidEvent, ServiceClosed, SourceUnavailable, StoreError
+from ..errors import BrokerUnavailable, ConfigError, InvalidEvent, ServiceClosed, StoreError
 from ..event import Event
 from ..facts import CircuitChanged, Ingested, LoopFailed, Observer, Observers
 from ..inbox import AsyncInbox
@@ -104,7 +104,7 @@ class Ingest:
                 raise ConfigError("the inbox's database is read-only, a standby perhaps: connect to the primary")
             try:
                 await self._open()
-            except SourceUnavailable as away:
+            except BrokerUnavailable as away:
                 self._lost(away)
         except BaseException:
             await self.close()
@@ -179,7 +179,7 @@ class Ingest:
             async with asyncio.timeout(OPEN_SECONDS):
                 await self.broker.open()
         except TimeoutError:
-            raise SourceUnavailable(f"{self.broker.name} did not answer within {OPEN_SECONDS:g} s") from None
+            raise BrokerUnavailable(f"{self.broker.name} did not answer within {OPEN_SECONDS:g} s") from None
         self._opened = True
         if self._broker_trouble is not None:
             log.warning("%s is back", self.broker.name)
@@ -189,7 +189,7 @@ class Ingest:
     def _lost(self, error: Exception) -> None:
         """Whatever it was: on a new connection what is not acknowledged comes again."""
         self._opened = False
-        expected = isinstance(error, SourceUnavailable)
+        expected = isinstance(error, BrokerUnavailable)
         reason = str(error) if expected else type(error).__name__
         if not expected:
             log.debug("an ingest failed", exc_info=error)

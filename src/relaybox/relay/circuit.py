@@ -1,6 +1,6 @@
 """Outages: while the broker is away nothing is sent, nothing is counted, and somebody asks when it is back.
 
-    closed ──SinkUnavailable──► open ──a probe succeeds──► closed
+    closed ──BrokerUnavailable──► open ──a probe succeeds──► closed
 
 Every publish passes `passage()` first. Batches that were under way wait there with their leases renewed, so an
 outage costs neither attempts nor writes to the database. The pause between two probes grows to one second, so delivery
@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 from ..clock import Clock
-from ..errors import RelayboxError, SinkUnavailable
+from ..errors import BrokerUnavailable, RelayboxError
 from ..facts import CircuitChanged, Observers
 from ..tasks import cancelled
 
@@ -56,7 +56,7 @@ class Circuit:
         """Returns at once while the broker is there, otherwise when it is back."""
         await self._closed.wait()
 
-    def trip(self, error: SinkUnavailable) -> None:
+    def trip(self, error: BrokerUnavailable) -> None:
         if self.is_open:
             return
         self.reason = str(error)
@@ -89,28 +89,28 @@ class Circuit:
         self._closed.set()
         self._observers(CircuitChanged(self._name, False, f"back after {took:.1f} s"))
 
-    async def _ask(self) -> SinkUnavailable | None:
+    async def _ask(self) -> BrokerUnavailable | None:
         """None when the broker is there. Whatever else happens to a probe is a reason to ask again."""
         try:
             async with asyncio.timeout(PROBE_TIMEOUT):
                 await self._probe()
-        except SinkUnavailable as error:
+        except BrokerUnavailable as error:
             return error
         except TimeoutError:
-            return SinkUnavailable(f"no answer to a probe within {PROBE_TIMEOUT:g} s")
+            return BrokerUnavailable(f"no answer to a probe within {PROBE_TIMEOUT:g} s")
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            return SinkUnavailable("the client gave up a probe")
+            return BrokerUnavailable("the client gave up a probe")
         except RelayboxError as error:
             return self._failed(str(error))
         except Exception as error:
             return self._failed(type(error).__name__)
         return None
 
-    def _failed(self, reason: str) -> SinkUnavailable:
+    def _failed(self, reason: str) -> BrokerUnavailable:
         """No outage, but what only an operator can change: told once."""
         if reason != self.reason:
             log.error("a probe of %s failed: %s", self._name, reason)
-        return SinkUnavailable(reason)
+        return BrokerUnavailable(reason)

@@ -22,12 +22,12 @@ from ..drivers import open_async, parse
 from ..drivers.spi import AsyncRunner
 from ..drivers.urls import redact
 from ..errors import (
+    BrokerUnavailable,
     ConfigError,
     ConnectionLost,
     DeliveryError,
     SchemaMissing,
     ServiceClosed,
-    SinkUnavailable,
     StoreError,
 )
 from ..event import Event
@@ -153,7 +153,7 @@ class InboxSink:
 
     async def _check(self, seconds: float) -> None:
         if await self._run(self._probe.read_only(), seconds):
-            raise SinkUnavailable(f"{self!r} is read-only: connect to the primary")
+            raise BrokerUnavailable(f"{self!r} is read-only: connect to the primary")
 
     # The connection
 
@@ -169,16 +169,16 @@ class InboxSink:
         finally:
             task.cancel()
         if task.cancelled():
-            raise SinkUnavailable(f"{self!r} was closed before the database had answered")
+            raise BrokerUnavailable(f"{self!r} was closed before the database had answered")
         if not task.done():
             self._reconnect(db)
-            raise SinkUnavailable(f"{self!r} did not answer within {seconds:g} s")
+            raise BrokerUnavailable(f"{self!r} did not answer within {seconds:g} s")
         try:
             return task.result()
         except (StoreError, ServiceClosed) as error:  # closed: the pool, because another publish found it dead
             if isinstance(error, ConnectionLost):
                 self._reconnect(db)
-            raise SinkUnavailable(f"{self!r}: {error}") from None
+            raise BrokerUnavailable(f"{self!r}: {error}") from None
 
     def _reconnect(self, db: AsyncRunner) -> None:
         """What lies idle in a pool is as dead as the connection that failed, and would be found out one by one."""

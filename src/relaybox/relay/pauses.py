@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from ..clock import Clock
-from ..errors import SinkUnavailable
+from ..errors import BrokerUnavailable
 
 FIRST = 0.5
 SOON = 2.0  # the longest pause at first: an outage that ends is noticed at once
@@ -42,7 +42,7 @@ class Pauses:
     def __len__(self) -> int:
         return len(self._resting)
 
-    def admit(self, destination: str) -> SinkUnavailable | None:
+    def admit(self, destination: str) -> BrokerUnavailable | None:
         """None: send it. Otherwise why not, and when to come back."""
         rest = self._resting.get(destination)
         if rest is None:
@@ -53,7 +53,7 @@ class Pauses:
             return None
         return self._unavailable(destination, rest, FIRST if rest.trying else rest.until - now)
 
-    def failed(self, destination: str, error: SinkUnavailable) -> SinkUnavailable:
+    def failed(self, destination: str, error: BrokerUnavailable) -> BrokerUnavailable:
         """The first of many that fail together begins the pause; the others join it."""
         now = self._clock.monotonic()
         rest = self._resting.pop(destination, None)
@@ -69,13 +69,13 @@ class Pauses:
     def succeeded(self, destination: str) -> None:
         self._resting.pop(destination, None)
 
-    def _pause(self, failures: int, longest: float, error: SinkUnavailable) -> float:
+    def _pause(self, failures: int, longest: float, error: BrokerUnavailable) -> float:
         if error.retry_after is not None:
             return min(error.retry_after, LONGEST_RETRY_AFTER).total_seconds()
         return min(FIRST * 2.0 ** min(failures - 1, 10), longest) * self._rng.uniform(0.5, 1.0)
 
-    def _unavailable(self, destination: str, rest: _Rest, pause: float) -> SinkUnavailable:
+    def _unavailable(self, destination: str, rest: _Rest, pause: float) -> BrokerUnavailable:
         rest.waiting += 1
         spread = min(0.1 + rest.waiting / CHURN, 10.0)
         later = timedelta(seconds=pause + self._rng.uniform(0.0, spread))
-        return SinkUnavailable(rest.reason, retry_after=later, destination=destination)
+        return BrokerUnavailable(rest.reason, retry_after=later, destination=destination)

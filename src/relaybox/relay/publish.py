@@ -16,7 +16,7 @@ from ..brokers.spi import Answer, Message, Sink
 from ..clock import Clock
 from ..contracts import Contracts
 from ..engine.work import Batch, Delivery
-from ..errors import DeliveryError, Reject, SinkUnavailable
+from ..errors import BrokerUnavailable, DeliveryError, Reject
 from ..event import Event
 from ..facts import Observers, Published
 from .circuit import Circuit
@@ -118,7 +118,7 @@ class Publisher:
         except Exception as raised:
             error = raised
             if isinstance(raised, TimeoutError) and self._timeout is not None:
-                error = SinkUnavailable(f"no answer within {self._timeout:g} s")
+                error = BrokerUnavailable(f"no answer within {self._timeout:g} s")
         return [error] * len(messages)
 
     async def _prepared(self, batch: Batch) -> list[Due]:
@@ -156,7 +156,7 @@ class Publisher:
             self._circuit.succeeded()
             return len(due)
         sent = 0
-        outage: SinkUnavailable | None = None
+        outage: BrokerUnavailable | None = None
         behind: set[str | None] = set()  # keys whose head stays here until the broker is back
         for (delivery, message), answer in zip(due, answers, strict=True):
             if delivery.lane is not None and delivery.lane in behind:
@@ -166,10 +166,10 @@ class Publisher:
                 sent += 1
                 if len(self._pauses):
                     self._pauses.succeeded(message.destination)
-            elif isinstance(answer, SinkUnavailable) and answer.destination is None:
+            elif isinstance(answer, BrokerUnavailable) and answer.destination is None:
                 outage = answer
                 behind.add(delivery.lane)
-            elif isinstance(answer, SinkUnavailable):
+            elif isinstance(answer, BrokerUnavailable):
                 batch.failed(delivery, self._pauses.failed(message.destination, answer))
             else:
                 batch.failed(delivery, answer)

@@ -22,7 +22,7 @@ from ..clock import SYSTEM_CLOCK, Clock
 from ..codec import JSON_CODEC, Codec
 from ..contracts import Contracts
 from ..drivers import open_async, parse
-from ..errors import ConfigError, ServiceClosed, SinkUnavailable, StoreError
+from ..errors import BrokerUnavailable, ConfigError, ServiceClosed, StoreError
 from ..event import Event
 from ..facts import Observer, Observers
 from ..observe.health import Health
@@ -150,10 +150,10 @@ class Relay:
         try:
             async with asyncio.timeout(patience):
                 await self._reach()
-        except SinkUnavailable as away:
+        except BrokerUnavailable as away:
             circuit.trip(away)
         except TimeoutError:
-            circuit.trip(SinkUnavailable(f"no connection within {patience:g} s"))
+            circuit.trip(BrokerUnavailable(f"no connection within {patience:g} s"))
         publisher = Publisher(
             self.sink,
             self._prepare,

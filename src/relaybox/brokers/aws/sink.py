@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from ...errors import ConfigError, DeliveryError, MissingExtra, Reject, ServiceClosed, SinkUnavailable
+from ...errors import BrokerUnavailable, ConfigError, DeliveryError, MissingExtra, Reject, ServiceClosed
 from ..options import split_url, typed
 from ..spi import Answer, Features, Message
 from .connection import FAILURES, MISSING, AwsConnection
@@ -184,7 +184,7 @@ class AwsSink(ABC):
                 await self._ask(self._open_client())
         except FAILURES as error:
             answer = self._answer(error, "")
-            if isinstance(answer, SinkUnavailable) and answer.destination is None:
+            if isinstance(answer, BrokerUnavailable) and answer.destination is None:
                 raise answer from None
 
     def _open_client(self) -> Any:
@@ -196,7 +196,7 @@ class AwsSink(ABC):
 
     async def publish(self, messages: Sequence[Message]) -> Sequence[Answer]:
         client = self._open_client()
-        answers: list[Answer] = [SinkUnavailable(f"{self!r} gave no answer")] * len(messages)
+        answers: list[Answer] = [BrokerUnavailable(f"{self!r} gave no answer")] * len(messages)
         by_destination: dict[str, dict[int, Message]] = {}
         for number, message in enumerate(messages):
             by_destination.setdefault(message.destination, {})[number] = message
@@ -275,7 +275,7 @@ class AwsSink(ABC):
             return Reject("botocore refuses a parameter of the request")  # its own text shows the values
         if not isinstance(error, ClientError):  # no connection, no answer, no credentials
             reason = f"{type(error).__name__}: {error}" if str(error) else "no answer in time"
-            return SinkUnavailable(f"{self!r}: {reason[:LONGEST_TEXT]}")
+            return BrokerUnavailable(f"{self!r}: {reason[:LONGEST_TEXT]}")
         said, status = error.response["Error"], error.response["ResponseMetadata"]["HTTPStatusCode"]
         return self._meaning(said.get("Code", ""), said.get("Message", ""), destination, status=status)
 
@@ -285,14 +285,14 @@ class AwsSink(ABC):
         short = code.rpartition(".")[2]  # without AWS.SimpleQueueService or KMS
         said = f"{self!r}: {code}: {text[:LONGEST_TEXT]}"
         if short in THROTTLED or status == 429:
-            return SinkUnavailable(said, retry_after=THROTTLE_PAUSE)
+            return BrokerUnavailable(said, retry_after=THROTTLE_PAUSE)
         if short in DENIED or code.lower().startswith("kms"):
-            return SinkUnavailable(f"{said} ({destination})", destination=destination)
+            return BrokerUnavailable(f"{said} ({destination})", destination=destination)
         if short in MISSING:
             self._addresses.pop(destination, None)
             return DeliveryError(f"there is no {self.kind} {destination!r}: {code}")
         if short in UNKNOWN_ACCOUNT or status in (401, 403) or status >= 500:
-            return SinkUnavailable(said)
+            return BrokerUnavailable(said)
         if (sender or short in THE_MESSAGE) and "TopicArn" not in text:  # a wrong ARN is not the message's fault
             return Reject(said)
         return DeliveryError(said)

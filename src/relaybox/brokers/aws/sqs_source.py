@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
 
-from ...errors import ConfigError, MissingExtra, SourceUnavailable
+from ...errors import BrokerUnavailable, ConfigError, MissingExtra
 from ..leased import LeasedSource, check_durations, check_given
 from ..options import split_url, typed
 from ..spi import Incoming
@@ -159,7 +159,7 @@ class SqsSource(LeasedSource):
             rest = await self._change("delete_message_batch", rest)
             if not rest:
                 return
-        raise SourceUnavailable(f"{self!r}: {len(rest)} of {len(messages)} messages could not be deleted")
+        raise BrokerUnavailable(f"{self!r}: {len(rest)} of {len(messages)} messages could not be deleted")
 
     async def _extend(self, messages: Sequence[Incoming]) -> None:
         await self._change("change_message_visibility_batch", messages, VisibilityTimeout=self._visibility)
@@ -180,16 +180,16 @@ class SqsSource(LeasedSource):
 
     async def _call(self, method: str, **arguments: Any) -> Any:
         if self._client is None:
-            raise SourceUnavailable(f"{self!r}: closed")
+            raise BrokerUnavailable(f"{self!r}: closed")
         try:
             return await getattr(self._client, method)(QueueUrl=self._address, **arguments)
         except FAILURES as error:
             raise self._unavailable(error) from None
 
-    def _unavailable(self, error: Exception) -> SourceUnavailable:
+    def _unavailable(self, error: Exception) -> BrokerUnavailable:
         if isinstance(error, ParamValidationError):
-            return SourceUnavailable(f"{self!r}: botocore refuses a parameter")  # its own text shows the values
-        return SourceUnavailable(f"{self!r}: {type(error).__name__}: {str(error)[:LONGEST_TEXT]}")
+            return BrokerUnavailable(f"{self!r}: botocore refuses a parameter")  # its own text shows the values
+        return BrokerUnavailable(f"{self!r}: {type(error).__name__}: {str(error)[:LONGEST_TEXT]}")
 
     def _incoming(self, message: Mapping[str, Any]) -> Incoming:
         number, text = message["MessageId"], message["Body"]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self, get_args
 from urllib.parse import unquote
 
-from ...errors import ConfigError, DeliveryError, Reject, ServiceClosed, SinkUnavailable
+from ...errors import BrokerUnavailable, ConfigError, DeliveryError, Reject, ServiceClosed
 from ..options import split_url, typed
 from ..spi import Answer, Features, Message
 from .connection import (
@@ -153,7 +153,7 @@ class KafkaSink:
         """On the connections there are; then on new ones, as the old may hang in a network that is whole again."""
         try:
             await self._ask(await self._producer(), PROBE_SECONDS)
-        except SinkUnavailable:
+        except BrokerUnavailable:
             async with self._starting:
                 fresh = await self._start(BATCHES)
                 try:
@@ -249,10 +249,10 @@ class KafkaSink:
             self._topics.discard(topic)
             try:
                 fault = await self._fault(producer, topic, PROBE_SECONDS)
-            except SinkUnavailable:
+            except BrokerUnavailable:
                 self._topics.add(topic)
                 break
-            found[topic] = fault or SinkUnavailable(
+            found[topic] = fault or BrokerUnavailable(
                 f"topic {topic!r} takes no messages: it has no leader, or too few replicas", destination=topic
             )
         return found
@@ -266,14 +266,14 @@ class KafkaSink:
         if code in NO_TOPIC:
             return DeliveryError(f"there is no topic {topic!r} at {self._bootstrap}: create it, or correct the name")
         if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-            return SinkUnavailable(f"we may not write to topic {topic!r}: give us the right to", destination=topic)
+            return BrokerUnavailable(f"we may not write to topic {topic!r}: give us the right to", destination=topic)
         return self._unavailable(error, producer)
 
-    def _unavailable(self, error: KafkaError, producer: AsyncProducer | None = None) -> SinkUnavailable:
+    def _unavailable(self, error: KafkaError, producer: AsyncProducer | None = None) -> BrokerUnavailable:
         reason = self._text(error)
         if producer and (more := producer.fatal.str() if producer.fatal else producer.trouble):
             reason += f" ({hide_secrets(more, self._config)})"
-        return SinkUnavailable(f"Kafka at {self._bootstrap}: {reason}")
+        return BrokerUnavailable(f"Kafka at {self._bootstrap}: {reason}")
 
     def _text(self, error: KafkaError) -> str:
         return hide_secrets(error.str(), self._config)

@@ -25,7 +25,7 @@ from typing import Any, Literal, NamedTuple, Self, TypeAlias, get_args
 from urllib.parse import unquote
 
 from ...clock import SYSTEM_CLOCK
-from ...errors import ConfigError, MissingExtra, ServiceClosed, SourceUnavailable
+from ...errors import BrokerUnavailable, ConfigError, MissingExtra, ServiceClosed
 from ...op import T
 from ...tasks import cancelled
 from ..options import split_url, typed
@@ -255,7 +255,7 @@ class KafkaSource:
             if SYSTEM_CLOCK.monotonic() - self._asked > KEEP_SECONDS:
                 try:
                     await self._do(self._rest)
-                except SourceUnavailable as error:
+                except BrokerUnavailable as error:
                     log.debug("%r: %s", self, error)
 
     # -- in the thread ------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ class KafkaSource:
                 continue
             error = consumer.list_topics(topic, timeout=OPEN_SECONDS).topics[topic].error
             if error is not None and error.code() != KafkaError.LEADER_NOT_AVAILABLE:
-                raise SourceUnavailable(f"Kafka at {self._bootstrap}, topic {topic!r}: {self._text(error)}")
+                raise BrokerUnavailable(f"Kafka at {self._bootstrap}, topic {topic!r}: {self._text(error)}")
 
     def _fill(self, limit: int, wait: float) -> None:
         consumer = self._needed()
@@ -374,7 +374,7 @@ class KafkaSource:
         deadline = SYSTEM_CLOCK.monotonic() + COMMIT_SECONDS
         while not self._answers:
             if SYSTEM_CLOCK.monotonic() > deadline:
-                raise SourceUnavailable(f"Kafka at {self._bootstrap}: no answer to a commit in {COMMIT_SECONDS:g} s")
+                raise BrokerUnavailable(f"Kafka at {self._bootstrap}: no answer to a commit in {COMMIT_SECONDS:g} s")
             self._take([consumer.poll(GLANCE_SECONDS)])
         error = self._answers.pop()
         if error is not None and error.code() not in MOVED:
@@ -393,7 +393,7 @@ class KafkaSource:
 
     def _needed(self) -> Consumer:
         if self._consumer is None:
-            raise SourceUnavailable(f"{self!r} is not open")
+            raise BrokerUnavailable(f"{self!r} is not open")
         return self._consumer
 
     # -- told by librdkafka, while it is polled -----------------------------------------------------
@@ -441,8 +441,8 @@ class KafkaSource:
             receipt=_Receipt(partition, message.offset(), self._terms.get(partition, 0)),
         )
 
-    def _unavailable(self, error: KafkaError) -> SourceUnavailable:
-        return SourceUnavailable(f"Kafka at {self._bootstrap}: {self._text(error)}")
+    def _unavailable(self, error: KafkaError) -> BrokerUnavailable:
+        return BrokerUnavailable(f"Kafka at {self._bootstrap}: {self._text(error)}")
 
     def _text(self, error: KafkaError) -> str:
         return hide_secrets(error.str(), self._config)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar, TypeVarTuple
 from urllib.parse import unquote
 
-from ...errors import ConfigError, ServiceClosed, SinkUnavailable
+from ...errors import BrokerUnavailable, ConfigError, ServiceClosed
 from ..formats import timestamp
 from ..options import split_url, typed
 from ..spi import Answer, Features, Message
@@ -91,7 +91,7 @@ class JsonLinesSink:
             async with asyncio.timeout(PATIENCE):
                 await self._in_thread(self._check)
         except TimeoutError:
-            raise SinkUnavailable(f"{self._where} takes no output: nobody reads it, or its disk hangs") from None
+            raise BrokerUnavailable(f"{self._where} takes no output: nobody reads it, or its disk hangs") from None
         except OSError as error:
             raise self._unavailable(error) from error
 
@@ -108,8 +108,8 @@ class JsonLinesSink:
             raise ServiceClosed(f"{self!r} is closed")
         return asyncio.get_running_loop().run_in_executor(self._writer, job, *arguments)
 
-    def _unavailable(self, error: OSError) -> SinkUnavailable:
-        return SinkUnavailable(f"cannot write to {self._where}: {error.strerror}")
+    def _unavailable(self, error: OSError) -> BrokerUnavailable:
+        return BrokerUnavailable(f"cannot write to {self._where}: {error.strerror}")
 
     # In the writer's thread
 

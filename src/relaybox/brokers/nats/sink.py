@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Self, TypeAlias
 from urllib.parse import quote, urlunsplit
 
-from ...errors import ConfigError, DeliveryError, MissingExtra, Reject, ServiceClosed, SinkUnavailable
+from ...errors import BrokerUnavailable, ConfigError, DeliveryError, MissingExtra, Reject, ServiceClosed
 from ..options import split_url, typed
 from ..spi import Answer, Features, Message
 from .connection import NO_RESPONDERS, SUBJECT, NatsLink, NatsServers
@@ -48,7 +48,7 @@ _VALUE_CHARACTERS = "".join(chr(c) for c in range(0x21, 0x7F) if chr(c) != "%")
 TOO_LARGE = {10054, 10097}  # more than the stream's max_msg_size; more than 64 kB of headers
 ACCOUNT_FULL = 10002
 
-Reply: TypeAlias = "asyncio.Future[Msg | SinkUnavailable]"
+Reply: TypeAlias = "asyncio.Future[Msg | BrokerUnavailable]"
 
 
 class NatsSink:
@@ -199,7 +199,7 @@ class NatsSink:
 
     async def _answer(self, link: _Link, message: Message, reply: Reply, known: dict[str, bool | None]) -> Answer:
         result = None if reply.cancelled() else reply.result()
-        if isinstance(result, SinkUnavailable):
+        if isinstance(result, BrokerUnavailable):
             return result
         if result is None or (result.headers and result.headers.get("Status") == NO_RESPONDERS):
             return await self._silence(link, message.destination, result is not None, known)
@@ -226,7 +226,7 @@ class NatsSink:
             return DeliveryError(f"no stream takes the subject {where!r}; add it to the subjects of one")
         if known[where]:
             text = f"no stream answers for {where!r}: JetStream is off, a leader is missing, or the stream has no_ack"
-            return SinkUnavailable(text, destination=where)
+            return BrokerUnavailable(text, destination=where)
         return self._unavailable(f"no acknowledgement for {where!r} within {self._timeout:g} s")
 
     async def _learn_windows(self, link: _Link) -> None:
@@ -238,8 +238,8 @@ class NatsSink:
             if window < DEFAULT_WINDOW:
                 log.warning("%s: the stream %s drops repeated ids for %s only", self, stream, window)
 
-    def _unavailable(self, reason: str) -> SinkUnavailable:
-        return SinkUnavailable(f"NATS at {self._servers}: {reason}")
+    def _unavailable(self, reason: str) -> BrokerUnavailable:
+        return BrokerUnavailable(f"NATS at {self._servers}: {reason}")
 
 
 class _Link(NatsLink):
@@ -301,7 +301,7 @@ class _Link(NatsLink):
         if "permissions violation for publish" in text:
             for reply, message, subject in list(self._waiting.values()):
                 if f'"{subject.lower()}"' in text and not reply.done():
-                    reply.set_result(SinkUnavailable(text, destination=message.destination))
+                    reply.set_result(BrokerUnavailable(text, destination=message.destination))
 
 
 def _headers(message: Message) -> dict[str, str]:
@@ -328,5 +328,5 @@ def _refusal(error: Mapping[str, Any], message: Message) -> DeliveryError:
     if error.get("err_code") in TOO_LARGE:
         return Reject(f"the stream of {message.destination!r} refused {len(message.body):,} bytes: {text}")
     if error.get("code") in (429, 500, 503) or error.get("err_code") == ACCOUNT_FULL:
-        return SinkUnavailable(f"the stream of {message.destination!r}: {text}", destination=message.destination)
+        return BrokerUnavailable(f"the stream of {message.destination!r}: {text}", destination=message.destination)
     return DeliveryError(f"the stream of {message.destination!r} refused: {text}")

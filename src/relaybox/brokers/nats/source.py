@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 from urllib.parse import urlunsplit
 
-from ...errors import ConfigError, MissingExtra, SourceUnavailable
+from ...errors import BrokerUnavailable, ConfigError, MissingExtra
 from ..leased import ROUND_TRIP, LeasedSource, check_durations, check_given
 from ..options import split_url, typed
 from ..spi import Incoming
@@ -292,8 +292,8 @@ class NatsSource(LeasedSource):
             raise self._unavailable("connection lost")
         return self._link
 
-    def _unavailable(self, why: Exception | str | None) -> SourceUnavailable:
-        return SourceUnavailable(f"{self!r}: {why or 'no answer in time'}")
+    def _unavailable(self, why: Exception | str | None) -> BrokerUnavailable:
+        return BrokerUnavailable(f"{self!r}: {why or 'no answer in time'}")
 
     def _incoming(
         self,

@@ -17,7 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self
 
-from ...errors import ConfigError, DeliveryError, MissingExtra, Reject, ServiceClosed, SinkUnavailable
+from ...errors import BrokerUnavailable, ConfigError, DeliveryError, MissingExtra, Reject, ServiceClosed
 from ..options import split_url, typed
 from ..spi import Answer, Features, Message
 from .connection import HOST, PubSubConnection
@@ -95,7 +95,7 @@ class PubSubSink:
             await self._connection.open()
             await self._ask(self._timeout)
         except ConnectionError as error:
-            raise SinkUnavailable(f"{self!r}: {error}") from None
+            raise BrokerUnavailable(f"{self!r}: {error}") from None
         except BaseException:
             await self.close()
             raise
@@ -108,7 +108,7 @@ class PubSubSink:
         self._check_open()
         try:
             await self._ask(PROBE_SECONDS)
-        except SinkUnavailable:
+        except BrokerUnavailable:
             await self._connection.replace()
             raise
 
@@ -118,7 +118,7 @@ class PubSubSink:
         try:
             await self._call("GetTopic", request, Topic, "relaybox-probe", seconds)
         except DeliveryError as error:
-            if isinstance(error, SinkUnavailable) and error.destination is None:
+            if isinstance(error, BrokerUnavailable) and error.destination is None:
                 raise
 
     def _check_open(self) -> None:
@@ -162,7 +162,7 @@ class PubSubSink:
         except grpc.aio.AioRpcError as error:
             raise _answer(error, destination) from None
         except ConnectionError as error:
-            raise SinkUnavailable(f"{self!r}: {error}") from None
+            raise BrokerUnavailable(f"{self!r}: {error}") from None
 
     def _topic(self, destination: str) -> str:
         topic = destination if "/" in destination else f"projects/{self._project}/topics/{destination}"
@@ -209,10 +209,10 @@ def _answer(error: grpc.aio.AioRpcError, destination: str) -> DeliveryError:
         case StatusCode.INVALID_ARGUMENT:
             return Reject(said)
         case StatusCode.PERMISSION_DENIED | StatusCode.FAILED_PRECONDITION:  # also a disabled encryption key
-            return SinkUnavailable(f"{said} ({destination})", destination=destination)
+            return BrokerUnavailable(f"{said} ({destination})", destination=destination)
         case StatusCode.RESOURCE_EXHAUSTED:
-            return SinkUnavailable(said, retry_after=_pause(error))
-    return SinkUnavailable(said)
+            return BrokerUnavailable(said, retry_after=_pause(error))
+    return BrokerUnavailable(said)
 
 
 def _pause(error: grpc.aio.AioRpcError) -> timedelta:

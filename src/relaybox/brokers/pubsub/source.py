@@ -14,7 +14,7 @@ from datetime import UTC, timedelta
 from pathlib import Path
 from typing import Any, Self
 
-from ...errors import ConfigError, MissingExtra, SourceUnavailable
+from ...errors import BrokerUnavailable, ConfigError, MissingExtra
 from ..leased import LeasedSource, check_given
 from ..options import split_url, typed
 from ..spi import Incoming
@@ -106,7 +106,7 @@ class PubSubSource(LeasedSource):
             await self._connection.open()
             await self._call("GetSubscription", GetSubscriptionRequest, Subscription)
         except ConnectionError as error:
-            raise SourceUnavailable(f"{self!r}: {error}") from None
+            raise BrokerUnavailable(f"{self!r}: {error}") from None
         except _Failed as error:
             if error.code is StatusCode.NOT_FOUND:
                 raise ConfigError(f"there is no subscription {self._subscription!r}") from None
@@ -160,7 +160,7 @@ class PubSubSource(LeasedSource):
         except grpc.aio.AioRpcError as error:
             raise _Failed(self, error) from None
         except ConnectionError as error:
-            raise SourceUnavailable(f"{self!r}: {error}") from None
+            raise BrokerUnavailable(f"{self!r}: {error}") from None
 
     def _incoming(self, received: Any) -> Incoming:
         message = received.message
@@ -177,7 +177,7 @@ class PubSubSource(LeasedSource):
         )
 
 
-class _Failed(SourceUnavailable):
+class _Failed(BrokerUnavailable):
     def __init__(self, source: PubSubSource, error: grpc.aio.AioRpcError) -> None:
         super().__init__(f"{source!r}: {error.code().name}: {str(error.details())[:LONGEST_TEXT]}")
         self.code = error.code()

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Self, cast
 from urllib.parse import urlunsplit
 
-from ...errors import ConfigError, DeliveryError, MissingExtra, Reject, ServiceClosed, SinkUnavailable
+from ...errors import BrokerUnavailable, ConfigError, DeliveryError, MissingExtra, Reject, ServiceClosed
 from ..options import split_url, typed
 from ..spi import Answer, Features, Message
 from .connection import LOST, Auth, RabbitMQLink, RabbitMQNodes, aware, reason_of
@@ -229,22 +229,22 @@ class RabbitMQSink:
         if isinstance(error, aiormq.PublishError):
             return DeliveryError(f"RabbitMQ returned a message for {where}: no queue is bound there; bind one")
         if isinstance(error, aiormq.DeliveryError):
-            return SinkUnavailable(
+            return BrokerUnavailable(
                 f"RabbitMQ refused a message for {where} (nack): a queue is full or failing",
                 destination=message.destination,
             )
         if isinstance(error, aiormq.ChannelNotFoundEntity):
             return DeliveryError(f"RabbitMQ knows no exchange for {where}: {reason_of(error)}")
         if isinstance(error, aiormq.ChannelAccessRefused):
-            return SinkUnavailable(f"no permission for {where}: {reason_of(error)}", destination=message.destination)
+            return BrokerUnavailable(f"no permission for {where}: {reason_of(error)}", destination=message.destination)
         if isinstance(error, aiormq.ChannelPreconditionFailed):
             limit = re.search(r"max size (\d+)", reason_of(error))
             if limit is not None and len(message.body) > int(limit[1]):
                 return Reject(f"RabbitMQ refused {len(message.body):,} bytes: {reason_of(error)}")
         return self._unavailable(reason_of(error))
 
-    def _unavailable(self, reason: str) -> SinkUnavailable:
-        return SinkUnavailable(f"RabbitMQ at {self._nodes}: {reason}")
+    def _unavailable(self, reason: str) -> BrokerUnavailable:
+        return BrokerUnavailable(f"RabbitMQ at {self._nodes}: {reason}")
 
 
 class _Link:

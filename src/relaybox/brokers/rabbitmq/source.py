@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, TypeAlias, cast, get_args
 from urllib.parse import urlunsplit
 
-from ...errors import ConfigError, MissingExtra, ServiceClosed, SourceUnavailable
+from ...errors import BrokerUnavailable, ConfigError, MissingExtra, ServiceClosed
 from ...ids import new_id
 from ..options import split_url, typed
 from ..spi import Incoming
@@ -209,8 +209,8 @@ class RabbitMQSource:
             receipt=_Receipt(cast(aiormq.Channel, message.channel), message.delivery_tag or 0),
         )
 
-    def _unavailable(self, reason: str) -> SourceUnavailable:
-        return SourceUnavailable(f"RabbitMQ at {self._nodes}, queue {self._queue!r}: {reason}")
+    def _unavailable(self, reason: str) -> BrokerUnavailable:
+        return BrokerUnavailable(f"RabbitMQ at {self._nodes}, queue {self._queue!r}: {reason}")
 
 
 def _text(value: Any) -> str:

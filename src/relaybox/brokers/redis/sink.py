@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlunsplit
 
-from ...errors import ConfigError, DeliveryError, MissingExtra, ServiceClosed, SinkUnavailable
+from ...errors import BrokerUnavailable, ConfigError, DeliveryError, MissingExtra, ServiceClosed
 from ..hosts import Hosts
 from ..options import split_url, typed
 from ..spi import Answer, Features, Message
@@ -191,7 +191,7 @@ class RedisStreamSink:
             async with asyncio.timeout(PROBE_SECONDS):
                 await self._try_write()
         except TimeoutError:
-            raise SinkUnavailable(f"Redis at {self._address} gave no answer within {PROBE_SECONDS:g} s") from None
+            raise BrokerUnavailable(f"Redis at {self._address} gave no answer within {PROBE_SECONDS:g} s") from None
 
     async def _try_write(self) -> None:
         """A server that is full, a replica or loading would answer a PING."""
@@ -224,7 +224,7 @@ class RedisStreamSink:
                 continue
             try:
                 replies = await self._send([messages[number] for number in due])
-            except SinkUnavailable as error:
+            except BrokerUnavailable as error:
                 if not self._cluster:
                     rest = error
                     break
@@ -264,7 +264,7 @@ class RedisStreamSink:
             _answer(reply.decode(errors="replace"), message.destination) if isinstance(reply, bytes) else None
             for message, reply in zip(messages, replies, strict=True)
         ]
-        if any(isinstance(answer, SinkUnavailable) for answer in answers):
+        if any(isinstance(answer, BrokerUnavailable) for answer in answers):
             await self._drop_idle()
         return answers
 
@@ -275,7 +275,7 @@ class RedisStreamSink:
         return f"{self._namespace}:dedup:{stream if tagged else f'{{{stream}}}'}:{message.id}"
 
     async def _execute(self, *command: Any) -> Any:
-        """The reply, when as many servers have the write as asked for. Raises SinkUnavailable for everything else."""
+        """The reply, when as many servers have the write as asked for. Raises BrokerUnavailable for everything else."""
         client = self._client
         if client is None:
             raise ServiceClosed("the Redis sink is not open")
@@ -290,9 +290,9 @@ class RedisStreamSink:
             reply = error
         if isinstance(reply, Exception):
             await self._drop_idle()
-            raise SinkUnavailable(f"Redis at {self._address}: {reason(reply)}") from None
+            raise BrokerUnavailable(f"Redis at {self._address}: {reason(reply)}") from None
         if (missing := self._missing(copies)) is not None:
-            raise SinkUnavailable(f"Redis at {self._address}: {missing}")
+            raise BrokerUnavailable(f"Redis at {self._address}: {missing}")
         return reply
 
     def _missing(self, copies: Any) -> str | None:
@@ -323,9 +323,9 @@ def _answer(text: str, stream: str) -> DeliveryError:
     """Why XADD refused one message."""
     code = text.partition(" ")[0]
     if code in UNAVAILABLE:
-        return SinkUnavailable(f"Redis refuses to write: {text}")
+        return BrokerUnavailable(f"Redis refuses to write: {text}")
     if code == "NOPERM" or "user executing the script" in text:
-        return SinkUnavailable(f"the account may not add to the stream {stream!r}: {text}", destination=stream)
+        return BrokerUnavailable(f"the account may not add to the stream {stream!r}: {text}", destination=stream)
     if code == "HELD":
         return _held()
     if code == "NOSTREAM":

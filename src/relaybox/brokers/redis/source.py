@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 from urllib.parse import urlunsplit
 
-from ...errors import ConfigError, MissingExtra, SourceUnavailable
+from ...errors import BrokerUnavailable, ConfigError, MissingExtra
 from ..hosts import Hosts
 from ..leased import LeasedSource, check_durations, check_given
 from ..options import split_url, typed
@@ -189,8 +189,8 @@ class RedisStreamSource(LeasedSource):
         except FAILURES as error:
             raise self._unavailable(error) from None
 
-    def _unavailable(self, error: Exception) -> SourceUnavailable:
-        return SourceUnavailable(f"{self!r}: {reason(error)}")
+    def _unavailable(self, error: Exception) -> BrokerUnavailable:
+        return BrokerUnavailable(f"{self!r}: {reason(error)}")
 
     def _incoming(self, entries: Sequence[Any]) -> list[Incoming]:
         return [self._message(*entry) for entry in entries if entry is not None and entry[1] is not None]

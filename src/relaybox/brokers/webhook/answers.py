@@ -4,12 +4,12 @@
     2xx                               None               the status is the receipt; the body does not matter
     410                               Reject             the endpoint wants no more: it is also switched off
     413, 415, 431                     Reject             size, type and headers of an event will be the same next time
-    408, 425, 429, 503                SinkUnavailable    the endpoint asks for a pause, as long as its Retry-After
-    502, 504, 520 to 527              SinkUnavailable    a gateway speaks for an endpoint that did not
+    408, 425, 429, 503                BrokerUnavailable  the endpoint asks for a pause, as long as its Retry-After
+    502, 504, 520 to 527              BrokerUnavailable  a gateway speaks for an endpoint that did not
     any other: 3xx, 4xx, 5xx          counted retry      RetryLater if it came with a Retry-After
 
 Most of 4xx is counted and not rejected: 404 and 401 are what a deployment or a changed secret looks like, 400 and 422
-a receiver one version behind. Trying again for nothing costs a few requests; a dead letter costs somebody's evening.
+a receiver one version behind. Trying again for nothing costs a few requests; a dead letter costs an operator's time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 
-from ...errors import DeliveryError, Reject, RetryLater, SinkUnavailable
+from ...errors import BrokerUnavailable, DeliveryError, Reject, RetryLater
 
 GONE = 410
 GATEWAY = frozenset({502, 504, *range(520, 528)})
@@ -42,7 +42,7 @@ def answer_to(status: int, retry_after: timedelta | None, name: str, destination
     if status in _NEVER:
         return Reject(f"{said}: {_NEVER[status]}")
     if status in _PAUSE or status in GATEWAY:
-        return SinkUnavailable(said, retry_after=retry_after, destination=destination)
+        return BrokerUnavailable(said, retry_after=retry_after, destination=destination)
     if 300 <= status < 400:
         said += "; redirects are not followed, configure the final URL"
     return DeliveryError(said) if retry_after is None else RetryLater(retry_after, said)

@@ -24,7 +24,7 @@ from weakref import WeakValueDictionary
 
 from ...clock import SYSTEM_CLOCK, Clock
 from ...durations import format_duration, parse_duration
-from ...errors import ConfigError, DeliveryError, Reject, ServiceClosed, SinkUnavailable
+from ...errors import BrokerUnavailable, ConfigError, DeliveryError, Reject, ServiceClosed
 from ..hosts import client_context
 from ..options import split_url, typed
 from ..spi import Answer, Features, Message
@@ -192,15 +192,15 @@ class WebhookSink:
 
     async def publish(self, messages: Sequence[Message]) -> Sequence[Answer]:
         self._opened()
-        away: dict[str, SinkUnavailable] = {}  # found out in this call; nothing more is sent there
+        away: dict[str, BrokerUnavailable] = {}  # found out in this call; nothing more is sent there
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._deliver(message, away)) for message in messages]
             self._running.update(tasks)
             for task in tasks:
                 task.add_done_callback(self._running.discard)
-        return [SinkUnavailable("the sink was closed") if task.cancelled() else task.result() for task in tasks]
+        return [BrokerUnavailable("the sink was closed") if task.cancelled() else task.result() for task in tasks]
 
-    async def _deliver(self, message: Message, away: dict[str, SinkUnavailable]) -> Answer:
+    async def _deliver(self, message: Message, away: dict[str, BrokerUnavailable]) -> Answer:
         try:
             lane = self._lane(message.destination)
             async with AsyncExitStack() as held:
@@ -209,7 +209,7 @@ class WebhookSink:
                 if message.destination in away:
                     return away[message.destination]
                 answer = await self._send(lane, message)
-            if isinstance(answer, SinkUnavailable):
+            if isinstance(answer, BrokerUnavailable):
                 away[message.destination] = answer
             return answer
         except Exception as error:
@@ -223,11 +223,11 @@ class WebhookSink:
         except Unsendable:
             return Reject(f"event {message.id} has a header that HTTP cannot carry")
         except Unanswered as error:
-            outage = SinkUnavailable(f"{lane.name} {error}", destination=lane.destination)
+            outage = BrokerUnavailable(f"{lane.name} {error}", destination=lane.destination)
             return self._away(lane, message, outage, reached=error.reached)
         retry_after = parse_retry_after(reply.retry_after, self._clock.now(), self._longest_retry_after)
         answer = answer_to(reply.status, retry_after, lane.name, lane.destination)
-        if isinstance(answer, SinkUnavailable):
+        if isinstance(answer, BrokerUnavailable):
             return self._away(lane, message, answer, reached=reply.status in GATEWAY)
         lane.failing_since = None
         lane.unanswered.pop(message.id, None)
@@ -238,7 +238,7 @@ class WebhookSink:
             log.warning("%s answered %d: it is switched off until this process restarts", lane.name, GONE)
         return answer
 
-    def _away(self, lane: _Lane, message: Message, outage: SinkUnavailable, *, reached: bool) -> DeliveryError:
+    def _away(self, lane: _Lane, message: Message, outage: BrokerUnavailable, *, reached: bool) -> DeliveryError:
         """An outage, unless the event seems to cause it (it went unanswered before, and others succeeded since), or it
         has lasted too long to be one: these are counted."""
         now = self._clock.monotonic()

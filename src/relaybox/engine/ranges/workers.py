@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from ... import faults
 from ...clock import Clock
-from ...errors import BatchFailed, DeliveryError, RetryLater, SinkUnavailable
+from ...errors import BatchFailed, BrokerUnavailable, DeliveryError, RetryLater
 from ...event import Event
 from ...facts import Observers
 from ...outcome import Outcome, RetryAt
@@ -266,7 +266,7 @@ class RangeWorkers(Crew[Worker]):
 
     def _worth_waiting(self, error: BaseException, tries: int) -> float | None:
         """Seconds after which the same call is made again: the destination is away, or the handler asked for it."""
-        if not isinstance(error, (RetryLater, SinkUnavailable)):
+        if not isinstance(error, (RetryLater, BrokerUnavailable)):
             return None
         outcome = self.outcome(error, tries)
         return outcome.delay.total_seconds() if isinstance(outcome, RetryAt) else None

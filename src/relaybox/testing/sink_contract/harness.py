@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from ...brokers.formats import renderer
 from ...brokers.spi import Answer, Message, Sink
-from ...errors import SinkUnavailable
+from ...errors import BrokerUnavailable
 from ...event import MAX_PAYLOAD, Event
 
 CANARY = "canary-payload-8c1f"  # in every body; must be in no error, log or repr
@@ -122,7 +122,7 @@ async def publish(sink: Sink, batch: Sequence[Message]) -> list[Answer]:
     try:
         async with asyncio.timeout(PUBLISH_SECONDS):
             answers = list(await sink.publish(batch))
-    except SinkUnavailable as error:
+    except BrokerUnavailable as error:
         answers = [error] * len(batch)
     assert len(answers) == len(batch), "one answer per message"
     for answer in answers:
@@ -135,7 +135,7 @@ async def probe(sink: Sink) -> Answer:
     try:
         async with asyncio.timeout(PROBE_SECONDS):
             await sink.probe()
-    except SinkUnavailable as error:
+    except BrokerUnavailable as error:
         check_discreet("".join(traceback.format_exception(error)) + repr(error))
         return error
     return None
@@ -157,7 +157,7 @@ async def deliver(sink: Sink, batch: Sequence[Message], patience: float = 60) ->
         rest = [message for message, answer in zip(rest, answers, strict=True) if answer is not None]
         if not rest:
             return
-        assert all(isinstance(answer, SinkUnavailable) for answer in failed), failed
+        assert all(isinstance(answer, BrokerUnavailable) for answer in failed), failed
         await until_back(sink, patience)
 
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from ...brokers.spi import Message, Sink
-from ...errors import SinkUnavailable
+from ...errors import BrokerUnavailable
 from .harness import (
     PROBE_SECONDS,
     RESUME_SECONDS,
@@ -46,8 +46,8 @@ class OutageContract(Fixtures):
         async with away(harness):
             for _ in range(2):  # the second finds a sink that knows already
                 answers = await publish(sink, during)
-                assert [type(answer) for answer in answers] == [SinkUnavailable] * 3
-                assert isinstance(await probe(sink), SinkUnavailable)
+                assert [type(answer) for answer in answers] == [BrokerUnavailable] * 3
+                assert isinstance(await probe(sink), BrokerUnavailable)
         await until_back(sink, RESUME_SECONDS)
         assert await publish(sink, during) == [None] * 3
         assert await publish(sink, after) == [None] * 3
@@ -85,7 +85,7 @@ class OutageContract(Fixtures):
     async def test_opening_while_the_broker_is_away(self, harness: SinkHarness, destination: str) -> None:
         sink = harness.sink()
         async with away(harness):
-            with pytest.raises(SinkUnavailable):
+            with pytest.raises(BrokerUnavailable):
                 async with asyncio.timeout(2 * PROBE_SECONDS):
                     await sink.open()
         await sink.open()
@@ -103,7 +103,7 @@ class OutageContract(Fixtures):
             async with asyncio.timeout(PROBE_SECONDS):
                 await sink.close()
             [answer] = await pending
-            assert isinstance(answer, SinkUnavailable)
+            assert isinstance(answer, BrokerUnavailable)
 
     @pytest.mark.parametrize("steps", [0, 1, 2, 5, 20])
     async def test_a_cancelled_publish(self, harness: SinkHarness, sink: Sink, destination: str, steps: int) -> None:
@@ -127,6 +127,6 @@ class OutageContract(Fixtures):
         await asyncio.wait(tasks)
         for number, task in enumerate(tasks):
             if number != 3:
-                assert [answer is None or isinstance(answer, SinkUnavailable) for answer in task.result()] == [True]
+                assert [answer is None or isinstance(answer, BrokerUnavailable) for answer in task.result()] == [True]
         await deliver(sink, [m for m, task in zip(sent, tasks, strict=True) if task.cancelled() or task.result()[0]])
         await arrived(harness, destination, sent, repeated=not sink.features.dedup)

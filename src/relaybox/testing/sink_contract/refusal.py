@@ -7,7 +7,7 @@ import traceback
 import pytest
 
 from ...brokers.spi import Sink
-from ...errors import ConfigError, DeliveryError, Reject, RetryLater, SinkUnavailable
+from ...errors import BrokerUnavailable, ConfigError, DeliveryError, Reject, RetryLater
 from .harness import Fixtures, SinkHarness, arrived, check_discreet, messages, publish
 
 
@@ -22,7 +22,7 @@ class RefusalContract(Fixtures):
             failed, accepted = await publish(sink, [*lost, message])
             assert accepted is None
             assert isinstance(failed, DeliveryError)
-            assert not isinstance(failed, (SinkUnavailable, Reject, RetryLater)), "tried again, and counted"
+            assert not isinstance(failed, (BrokerUnavailable, Reject, RetryLater)), "tried again, and counted"
             assert nowhere in str(failed), "say which destination"
         await arrived(harness, destination, sent)
 
@@ -46,10 +46,10 @@ class RefusalContract(Fixtures):
         check_discreet(repr(sink))
         try:
             await sink.open()
-        except (SinkUnavailable, ConfigError) as error:
+        except (BrokerUnavailable, ConfigError) as error:
             check_discreet("".join(traceback.format_exception(error)))
         else:
             [answer] = await publish(sink, messages(sink, destination, ["a"]))
-            assert isinstance(answer, (SinkUnavailable, ConfigError))
+            assert isinstance(answer, (BrokerUnavailable, ConfigError))
         finally:
             await sink.close()

@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from ...brokers.spi import Incoming, Message, Sink, Source
-from ...errors import SourceUnavailable
+from ...errors import BrokerUnavailable
 from ..sink_contract.harness import check_discreet, deliver, messages
 
 PATIENCE = 30.0
@@ -190,6 +190,6 @@ async def open_again(source: Source) -> None:
         while True:
             try:
                 return await source.open()
-            except SourceUnavailable as error:
+            except BrokerUnavailable as error:
                 check_discreet(f"{error} {error!r}")
                 await asyncio.sleep(0.1)

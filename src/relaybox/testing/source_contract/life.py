@@ -8,7 +8,7 @@ import traceback
 import pytest
 
 from ...brokers.spi import Source
-from ...errors import ConfigError, RelayboxError, SourceUnavailable
+from ...errors import BrokerUnavailable, ConfigError, RelayboxError
 from ..sink_contract.harness import check_discreet
 from ..sink_contract.life import open_sockets
 from .harness import PATIENCE, Fixtures, SourceHarness, collect, opened, send
@@ -71,7 +71,7 @@ class LifeContract(Fixtures):
         source = harness.kind.from_url(url, {})
         check_discreet(repr(source))
         try:
-            with pytest.raises((SourceUnavailable, ConfigError)) as caught:
+            with pytest.raises((BrokerUnavailable, ConfigError)) as caught:
                 await source.open()
             check_discreet("".join(traceback.format_exception(caught.value)))
         finally:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from ...brokers.spi import Incoming, Source
-from ...errors import SourceUnavailable
+from ...errors import BrokerUnavailable
 from ..sink_contract.harness import check_discreet
 from .harness import (
     LEASE,
@@ -35,7 +35,7 @@ class OutageContract(Fixtures):
             assert held
             async with away(harness):
                 await self._notices(source)
-                with pytest.raises(SourceUnavailable):
+                with pytest.raises(BrokerUnavailable):
                     await source.open()
             await open_again(source)
             sent += await send(harness, channel, ["a", "b"], first=len(sent))
@@ -60,7 +60,7 @@ class OutageContract(Fixtures):
             try:
                 while True:
                     await source.receive(10, 0.5)
-            except SourceUnavailable as error:
+            except BrokerUnavailable as error:
                 check_discreet(f"{error} {error!r}")
 
     async def test_an_acknowledgement_that_does_not_get_through(self, harness: SourceHarness, channel: str) -> None:
@@ -69,7 +69,7 @@ class OutageContract(Fixtures):
             found = await collect(source, sent, acknowledge=False)
             async with away(harness):
                 async with asyncio.timeout(PATIENCE):
-                    with pytest.raises(SourceUnavailable):
+                    with pytest.raises(BrokerUnavailable):
                         await source.acknowledge(found)
             await open_again(source)
             await collect(source, sent)
@@ -79,7 +79,7 @@ class OutageContract(Fixtures):
             other = harness.source(channel)
             async with away(harness):
                 async with asyncio.timeout(PATIENCE):
-                    with pytest.raises(SourceUnavailable):
+                    with pytest.raises(BrokerUnavailable):
                         await other.open()
                     await other.close()
                     await source.close()
