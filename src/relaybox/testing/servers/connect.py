@@ -17,7 +17,7 @@ from .process import (
     RestartableServer,
     ServerFailed,
     ServerUnavailable,
-    find_program,
+    program,
     unprivileged_account,
 )
 
@@ -34,16 +34,12 @@ class ConnectServer(RestartableServer):
     kind = "connect"
 
     def __init__(self, kafka: KafkaServer, *, environment: Mapping[str, str] | None = None) -> None:
-        java = find_program("java")
-        if java is None:
-            raise ServerUnavailable("Java (to run Kafka Connect)", GET_JAVA)
-        jars = connect_jar_folder()
-        if not has_connect_jars(jars):
+        self._java = program("Java (to run Kafka Connect)", GET_JAVA, "java")
+        self._jars = connect_jar_folder()
+        if not has_connect_jars(self._jars):
             raise ServerUnavailable(f"Kafka Connect with Debezium {DEBEZIUM_VERSION}", GET_JARS)
         super().__init__(unprivileged_account("kafka"))
         self._kafka = kafka
-        self._java = java
-        self._jars = jars
         self._environment = dict(environment or {})
 
     def create_connector(self, document: Mapping[str, Any]) -> None:

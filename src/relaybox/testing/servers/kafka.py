@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import importlib
 import signal
 import time
 import uuid
@@ -16,8 +15,9 @@ from .process import (
     LOOPBACK,
     RestartableServer,
     ServerUnavailable,
-    find_program,
+    client_library,
     free_port,
+    program,
     unprivileged_account,
 )
 
@@ -55,18 +55,13 @@ class KafkaServer(RestartableServer):
         tls: bool = False,
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        java = find_program("java")
-        if java is None:
-            raise ServerUnavailable("Java (to run Kafka)", GET_JAVA)
-        jars = jar_folder()
-        if not has_jars(jars):
+        self._java = program("Java (to run Kafka)", GET_JAVA, "java")
+        self._origin = self._jars = jar_folder()
+        if not has_jars(self._jars):
             raise ServerUnavailable(f"Apache Kafka {VERSION}", GET_JARS)
-        super().__init__(unprivileged_account("kafka"))
-        self._java = java
-        self._origin = self._jars = jars
+        super().__init__(unprivileged_account("kafka"), tls=tls)
         self._user = user
         self._password = password
-        self._tls = tls
         self._settings = dict(settings or {})
         self._cluster_id = ""
         self._admin: Any = None
@@ -107,8 +102,8 @@ class KafkaServer(RestartableServer):
         return f"SASL_{secured}" if self._user else secured
 
     def _prepare(self) -> None:
+        super()._prepare()
         if self._tls:
-            self._make_certificate()
             self._write("keystore.pem", (self.folder / "key.pem").read_text() + self.ca_file.read_text())
         self._jars = self._within_reach(self._origin)
         self._write("log4j2.properties", LOGGING)
@@ -196,8 +191,4 @@ class KafkaServer(RestartableServer):
 
 
 def admin_api() -> Any:
-    """Imported here so that the module needs no client."""
-    try:
-        return importlib.import_module("confluent_kafka.admin")
-    except ImportError as error:
-        raise ServerUnavailable("confluent-kafka (the client the test kit uses)", GET_CLIENT) from error
+    return client_library("confluent_kafka.admin", GET_CLIENT)

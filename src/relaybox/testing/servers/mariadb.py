@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import subprocess
 import uuid
@@ -15,8 +14,8 @@ from .process import (
     LOOPBACK,
     RestartableServer,
     ServerFailed,
-    ServerUnavailable,
-    find_program,
+    client_library,
+    program,
     unprivileged_account,
 )
 
@@ -31,18 +30,15 @@ class MariaDBServer(RestartableServer):
 
     kind = "mariadb"
 
-    def __init__(self, program: Path, *, durable: bool = True) -> None:
+    def __init__(self, server: Path, *, durable: bool = True) -> None:
         super().__init__(unprivileged_account("mysql"))
-        self._program = program
+        self._program = server
         self._durable = durable
-        self._banner = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+        self._banner = subprocess.run([server, "--version"], capture_output=True, text=True, check=False).stdout
 
     @classmethod
     def from_system(cls, *, durable: bool = True) -> Self:
-        program = find_program("mariadbd", "mysqld")
-        if program is None:
-            raise ServerUnavailable("MariaDB or MySQL", GET_SERVER)
-        return cls(program, durable=durable)
+        return cls(program("MariaDB or MySQL", GET_SERVER, "mariadbd", "mysqld"), durable=durable)
 
     @property
     def is_mariadb(self) -> bool:
@@ -76,9 +72,7 @@ class MariaDBServer(RestartableServer):
     def _prepare(self) -> None:
         data = self.folder / "data"
         if self.is_mariadb:
-            installer = find_program("mariadb-install-db", "mysql_install_db")
-            if installer is None:
-                raise ServerUnavailable("mariadb-install-db", GET_SERVER)
+            installer = program("mariadb-install-db", GET_SERVER, "mariadb-install-db", "mysql_install_db")
             options = ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
             self._run([installer, "--no-defaults", f"--datadir={data}", *options])
         else:
@@ -118,11 +112,7 @@ class MariaDBServer(RestartableServer):
         return str(self._execute("SELECT @@datadir")[0][0])
 
     def _execute(self, statement: str) -> Sequence[tuple[Any, ...]]:
-        try:
-            driver: Any = importlib.import_module("pymysql")
-        except ImportError as error:
-            raise ServerUnavailable("PyMySQL (the driver the test kit uses)", GET_DRIVER) from error
-        connection = driver.connect(
+        connection = client_library("pymysql", GET_DRIVER).connect(
             host=LOOPBACK, port=self.port, user=USER, password=PASSWORD, autocommit=True, connect_timeout=5
         )
         try:

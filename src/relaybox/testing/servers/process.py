@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib
 import os
 import shutil
 import signal
@@ -109,6 +110,22 @@ def find_program(*names: str) -> Path | None:
     return None
 
 
+def program(what: str, how_to_get: str, *names: str) -> Path:
+    """As `find_program`, or says how to get `what`."""
+    found = find_program(*names)
+    if found is None:
+        raise ServerUnavailable(what, how_to_get)
+    return found
+
+
+def client_library(module: str, how_to_get: str) -> Any:
+    """A client that the test kit uses, imported at its first use: the kit needs none before."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ServerUnavailable(f"{module} (which the test kit uses)", how_to_get) from error
+
+
 class PrivateServer(ABC):
     """A server process of our own: loopback port, temporary folder, nothing left behind.
 
@@ -120,8 +137,9 @@ class PrivateServer(ABC):
     quick_stop: ClassVar[signal.Signals] = signal.SIGQUIT
     """Signal that ends the server at once but lets it release shared memory and sockets."""
 
-    def __init__(self, account: Account | None) -> None:
+    def __init__(self, account: Account | None, *, tls: bool = False) -> None:
         self._account = account
+        self._tls = tls
         self._owner = os.getpid()
         self._folder: Path | None = None
         self._port: int | None = None
@@ -131,9 +149,10 @@ class PrivateServer(ABC):
 
     # What a kind of server has to say about itself
 
-    @abstractmethod
     def _prepare(self) -> None:
         """Fill the fresh folder (initdb and the like); called once."""
+        if self._tls:
+            self._make_certificate()
 
     @abstractmethod
     def _command(self) -> Sequence[str | Path]:
@@ -304,9 +323,7 @@ class PrivateServer(ABC):
 
     def _make_certificate(self) -> None:
         """`ca_file` (a certificate that is its own authority) and `key.pem`, for the loopback address."""
-        openssl = find_program("openssl")
-        if openssl is None:
-            raise ServerUnavailable("openssl", "apt-get install openssl (or your system's package)")
+        openssl = program("openssl", "apt-get install openssl (or your system's package)", "openssl")
         key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", "key.pem"]
         names = ["-subj", "/CN=localhost", "-addext", f"subjectAltName=IP:{LOOPBACK},DNS:localhost"]
         usage = ["-addext", "keyUsage=critical,digitalSignature,keyCertSign"]

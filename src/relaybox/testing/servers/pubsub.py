@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from .process import LOOPBACK, RestartableServer, ServerFailed, ServerUnavailable
+from .process import LOOPBACK, RestartableServer, ServerFailed, client_library
 
 EMULATOR_VARIABLE = "PUBSUB_EMULATOR_HOST"
 GET_SERVER = f"pip install google-cloud-pubsub, or set {EMULATOR_VARIABLE} to a running emulator's host:port"
@@ -41,7 +41,7 @@ class PubSubServer(RestartableServer):
     def __init__(self) -> None:
         super().__init__(None)  # runs our own interpreter, which another account may not be able to reach
         self.emulator = os.environ.get(EMULATOR_VARIABLE, "")
-        client_library()
+        client_library("google.pubsub_v1", GET_SERVER)
 
     @property
     def host(self) -> str:
@@ -96,9 +96,6 @@ class PubSubServer(RestartableServer):
         if self.emulator:
             raise ServerFailed(f"the emulator at {self.emulator} is not ours to be {action}; unset {EMULATOR_VARIABLE}")
 
-    def _prepare(self) -> None:
-        pass
-
     def _surroundings(self) -> dict[str, Any]:
         surroundings = super()._surroundings()
         surroundings["env"]["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
@@ -115,11 +112,3 @@ class PubSubServer(RestartableServer):
         with grpc.insecure_channel(f"{LOOPBACK}:{self.port}") as channel:
             answer: bytes = channel.unary_unary(f"/relaybox.testing.PubSubStandin/{method}")(request, timeout=5)
             return answer
-
-
-def client_library() -> None:
-    """Both the stand-in and the kit's own calls need it."""
-    try:
-        importlib.import_module("google.pubsub_v1")
-    except ImportError as error:
-        raise ServerUnavailable("Pub/Sub", GET_SERVER) from error

@@ -15,9 +15,8 @@ from .process import (
     LOOPBACK,
     RestartableServer,
     ServerFailed,
-    ServerUnavailable,
-    find_program,
     free_port,
+    program,
     unprivileged_account,
 )
 
@@ -39,8 +38,7 @@ class RabbitMQServer(RestartableServer):
     kind = "rabbitmq"
 
     def __init__(self, *, tls: bool = False) -> None:
-        super().__init__(unprivileged_account("rabbitmq"))
-        self._tls = tls
+        super().__init__(unprivileged_account("rabbitmq"), tls=tls)
         self._programs = find_programs()
         self._mapper_port = 0
         self._cluster_port = 0
@@ -105,9 +103,8 @@ class RabbitMQServer(RestartableServer):
         return surroundings
 
     def _prepare(self) -> None:
+        super()._prepare()
         self._write("enabled_plugins", "[].\n")
-        if self._tls:
-            self._make_certificate()
 
     def _command(self) -> Sequence[str | Path]:
         self._mapper_port, self._cluster_port = free_port(), free_port()
@@ -143,7 +140,4 @@ def find_programs() -> Path:
     """Folder of rabbitmq-server and rabbitmqctl; Debian's on the PATH insist on root or its own account."""
     if (PACKAGED / "rabbitmqctl").exists():
         return PACKAGED
-    program = find_program("rabbitmq-server")
-    if program is None:
-        raise ServerUnavailable("RabbitMQ", GET_SERVER)
-    return program.resolve().parent
+    return program("RabbitMQ", GET_SERVER, "rabbitmq-server").resolve().parent

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .process import LOOPBACK, RestartableServer, ServerUnavailable, find_program, unprivileged_account
+from .process import LOOPBACK, RestartableServer, client_library, program, unprivileged_account
 
 GET_SERVER = "apt-get install redis-server (or your system's Redis package)"
 GET_CLIENT = "pip install 'redis>=5'"
@@ -23,14 +23,10 @@ class RedisServer(RestartableServer):
     kind = "redis"
 
     def __init__(self, *, durable: bool = True, password: str | None = None, tls: bool = False) -> None:
-        program = find_program("redis-server")
-        if program is None:
-            raise ServerUnavailable("Redis", GET_SERVER)
-        super().__init__(unprivileged_account("redis"))
-        self._program = program
+        super().__init__(unprivileged_account("redis"), tls=tls)
+        self._program = program("Redis", GET_SERVER, "redis-server")
         self._durable = durable
         self._password = password
-        self._tls = tls
         self._databases = itertools.count(1)
 
     @property
@@ -49,10 +45,6 @@ class RedisServer(RestartableServer):
         scheme, trust = ("rediss", f"?ssl_ca_certs={self.ca_file}") if self._tls else ("redis", "")
         account = f":{self._password}@" if self._password else ""
         return f"{scheme}://{account}{LOOPBACK}:{self.port}/{database}{trust}"
-
-    def _prepare(self) -> None:
-        if self._tls:
-            self._make_certificate()
 
     def _command(self) -> Sequence[str | Path]:
         lines = [
@@ -81,9 +73,5 @@ class RedisServer(RestartableServer):
 
 
 def connect(url: str) -> Any:
-    """A client of redis-py, imported here so that the module needs none."""
-    try:
-        import redis
-    except ImportError as error:
-        raise ServerUnavailable("redis (the client the test kit uses)", GET_CLIENT) from error
-    return redis.Redis.from_url(url, socket_timeout=5, decode_responses=True)
+    """A client of redis-py."""
+    return client_library("redis", GET_CLIENT).Redis.from_url(url, socket_timeout=5, decode_responses=True)
