@@ -39,7 +39,7 @@ class SqsHarness(SinkHarness):
             "secret_access_key": SECRET,
             "fifo": self.fifo,
         }
-        return self.kind(**{**given, **options})
+        return self.kind.from_url(f"{self.kind.name}://", {**given, **options})
 
     def wrong_credentials(self) -> AwsSink:
         return self.sink(endpoint_url=self.guarded.url)

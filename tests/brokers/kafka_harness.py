@@ -8,7 +8,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from relaybox.brokers.kafka.sink import KafkaSink
+from relaybox.brokers.kafka import KafkaConnection, KafkaSink
 from relaybox.testing.servers.kafka import KafkaServer
 from relaybox.testing.sink_contract import Received, SinkHarness
 
@@ -19,8 +19,13 @@ class KafkaHarness(SinkHarness):
     def __init__(self, server: KafkaServer) -> None:
         self.server = server
 
+    @property
+    def url(self) -> str:
+        return f"kafka://{self.server.bootstrap}"
+
     def sink(self, **options: Any) -> KafkaSink:
-        return KafkaSink(**{"bootstrap": self.server.bootstrap, **options})
+        own = {name: options.pop(name) for name in ("delivery_timeout",) if name in options}
+        return KafkaSink(KafkaConnection(self.url, **options), **own)
 
     def consumer_options(self) -> dict[str, Any]:
         return {"bootstrap_servers": self.server.bootstrap}
@@ -65,6 +70,10 @@ class KafkaHarness(SinkHarness):
 
 class SecuredHarness(KafkaHarness):
     """A broker that wants TLS and a password."""
+
+    @property
+    def url(self) -> str:
+        return f"kafkas://{self.server.bootstrap}"
 
     def sink(self, **options: Any) -> KafkaSink:
         given = self.server.client_settings

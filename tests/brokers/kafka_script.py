@@ -13,6 +13,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 
+from relaybox.brokers.kafka.connection import KafkaConnection
 from relaybox.brokers.kafka.sink import BATCHES, KafkaSink
 
 PRODUCE, INIT_PRODUCER_ID = 0, 22
@@ -20,7 +21,8 @@ _HANDLE_OFFSET = 2 * ctypes.sizeof(ctypes.c_void_p)  # behind the head of a Pyth
 
 
 def scripted_sink(**options: Any) -> KafkaSink:
-    return KafkaSink(bootstrap="mock:9092", config={"test.mock.num.brokers": 1, **options.pop("config", {})}, **options)
+    config = {"test.mock.num.brokers": 1, **options.pop("config", {})}
+    return KafkaSink(KafkaConnection("kafka://mock:9092", config=config), **options)
 
 
 class Script:

@@ -34,7 +34,8 @@ class NatsHarness(SinkHarness):
         return f"nats://127.0.0.1:{self.server.port}"
 
     def sink(self, **options: Any) -> NatsSink:
-        return NatsSink(**{"url": self.url, **self.options, **options})
+        given = {"url": self.url, **self.options, **options}
+        return NatsSink.from_url(given.pop("url"), given)
 
     async def destination(self, **settings: Any) -> str:
         name = f"orders-{next(_names)}"

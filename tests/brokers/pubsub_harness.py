@@ -23,7 +23,7 @@ class PubSubHarness(SinkHarness):
         self._read: dict[str, list[Received]] = {}
 
     def sink(self, **options: Any) -> PubSubSink:
-        return PubSubSink("relaybox", **{"emulator_host": f"127.0.0.1:{self.gate.port}", **options})
+        return PubSubSink.from_url("pubsub://relaybox", {"emulator_host": f"127.0.0.1:{self.gate.port}", **options})
 
     async def destination(self) -> str:
         topic = await asyncio.to_thread(self.server.fresh_topic)

@@ -37,7 +37,8 @@ class RabbitMQHarness(SinkHarness):
         return f"amqp://{USER}@127.0.0.1:{self.server.port}/"
 
     def sink(self, **options: Any) -> RabbitMQSink:
-        return RabbitMQSink(**{"url": self.url, **self.options, **options})
+        given = {"url": self.url, **self.options, **options}
+        return RabbitMQSink.from_url(given.pop("url"), given)
 
     async def destination(self, **arguments: Any) -> str:
         queue = f"orders-{next(_names)}"

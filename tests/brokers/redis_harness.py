@@ -28,7 +28,7 @@ class RedisHarness(SinkHarness):
         self.options = options
 
     def sink(self, **options: Any) -> RedisStreamSink:
-        return RedisStreamSink(self.server.url, **{**self.options, **options})
+        return RedisStreamSink.from_url(self.server.url, {**self.options, **options})
 
     async def destination(self) -> str:
         return f"orders-{next(_names)}"

@@ -14,6 +14,7 @@ import pytest
 from aws_script import Entries, Reply, ScriptedSqs, accepted, raw, refused, scripted_sqs
 from certificates import Authority, Pair
 
+from relaybox.brokers.aws.connection import AwsConnection
 from relaybox.brokers.aws.sns_sink import SnsSink
 from relaybox.brokers.aws.sqs_sink import SqsSink
 from relaybox.errors import BrokerUnavailable, ConfigError, DeliveryError, Reject
@@ -22,7 +23,7 @@ from relaybox.testing.sink_contract import SECRET, messages, publish
 
 async def open_to(service: ScriptedSqs, **options: Any) -> SqsSink:
     given = {"region": "eu-central-1", "access_key_id": "canary", "secret_access_key": SECRET}
-    sink = SqsSink(**{**given, "endpoint_url": service.url, **options})
+    sink = SqsSink.from_url("sqs://", {**given, "endpoint_url": service.url, **options})
     await sink.open()
     return sink
 
@@ -167,19 +168,19 @@ async def test_no_credentials_no_region(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     with pytest.raises(BrokerUnavailable, match="credentials"):
-        await SqsSink(region="eu-central-1").open()
+        await SqsSink("sqs://eu-central-1").open()
     with pytest.raises(ConfigError, match="region"):
         await SnsSink().open()
     with pytest.raises(ConfigError, match="shop"):
-        await SnsSink(region="eu-central-1", profile="shop").open()
+        await SnsSink(AwsConnection(region="eu-central-1", profile="shop")).open()
     with pytest.raises(ConfigError, match="endpoint"):
-        await SqsSink(region="eu-central-1", endpoint_url="http://").open()
+        await SqsSink("sqs://eu-central-1?endpoint_url=http://").open()
 
 
 @pytest.mark.parametrize(
     ("url", "options", "text"),
     [
-        ("sns://eu-central-1", {}, "expected sqs://region"),
+        ("kafka://eu-central-1", {}, "expected sqs://region"),
         (f"sqs://me:{SECRET}@eu-central-1", {}, "expected sqs://region"),
         ("sqs://eu-central-1/orders", {}, "expected sqs://region"),
         ("sqs://", {"fif": "true"}, "unknown option 'fif'.*fifo"),

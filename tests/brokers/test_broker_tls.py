@@ -16,7 +16,9 @@ from nats_harness import Settings
 from nats_harness import private_server as private_nats
 from rabbitmq_harness import RabbitMQHarness, opened
 
+from relaybox.brokers.nats.connection import NatsConnection
 from relaybox.brokers.nats.sink import NatsSink
+from relaybox.brokers.rabbitmq.connection import RabbitMQConnection
 from relaybox.brokers.rabbitmq.sink import RabbitMQSink
 from relaybox.brokers.spi import Sink
 from relaybox.errors import BrokerUnavailable
@@ -109,7 +111,8 @@ def rabbitmq(authority: Authority, good: Pair) -> Iterator[TlsRabbitMQ]:
 def amqps(rabbitmq: TlsRabbitMQ, authority: Authority) -> Callable[..., RabbitMQSink]:
     def make(host: str = "localhost", **options: Any) -> RabbitMQSink:
         url = f"amqps://publisher@{host}:{rabbitmq.tls_port}/"
-        return RabbitMQSink(**{"url": url, "password": SECRET, "ca_file": authority.ca_file, **options})
+        given = {"url": url, "password": SECRET, "ca_file": authority.ca_file, **options}
+        return RabbitMQSink(RabbitMQConnection(**given))
 
     return make
 
@@ -197,7 +200,7 @@ def _readable(*files: Path) -> None:
 
 def tls_sink(server: NatsServer, authority: Authority, host: str = "localhost", **options: Any) -> NatsSink:
     account = {"username": "relay", "password": SECRET, "ca_file": authority.ca_file}
-    return NatsSink(**{"url": f"tls://{host}:{server.port}", **account, **options})
+    return NatsSink(NatsConnection(f"tls://{host}:{server.port}", **{**account, **options}))
 
 
 async def test_nats_over_tls(authority: Authority, good: Pair) -> None:
@@ -268,13 +271,13 @@ async def impostor(greeting: bytes) -> AsyncIterator[tuple[int, bytearray]]:
 async def test_nats_credentials_are_not_told_in_plaintext(authority: Authority, info: dict[str, bool]) -> None:
     greeting = b"INFO " + json.dumps({"server_id": "X", "max_payload": 1000, **info}).encode() + b"\r\n"
     async with impostor(greeting) as (port, heard):
-        sink = NatsSink(f"tls://relay:{SECRET}@localhost:{port}", ca_file=authority.ca_file)
+        sink = NatsSink(f"tls://relay:{SECRET}@localhost:{port}?ca_file={authority.ca_file}")
         await refused(sink, "offers no TLS")
     assert not heard
 
 
 async def test_rabbitmq_credentials_are_not_told_in_plaintext(authority: Authority) -> None:
     async with impostor(b"AMQP\x00\x00\x09\x01") as (port, heard):
-        sink = RabbitMQSink(f"amqps://publisher:{SECRET}@localhost:{port}/", ca_file=authority.ca_file)
+        sink = RabbitMQSink(f"amqps://publisher:{SECRET}@localhost:{port}/?ca_file={authority.ca_file}")
         await refused(sink, "SSL|connection|closed|reset")
     assert SECRET.encode() not in heard

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from aiokafka.partitioner import DefaultPartitioner
@@ -191,8 +190,9 @@ class GatedHarness(KafkaHarness):
         super().__init__(server)
         self.gate = gate
 
-    def sink(self, **options: Any) -> KafkaSink:
-        return super().sink(bootstrap=f"127.0.0.1:{self.gate.port}", **options)
+    @property
+    def url(self) -> str:
+        return f"kafka://127.0.0.1:{self.gate.port}"
 
     async def recovery(self) -> None:
         self.gate.open()

@@ -13,21 +13,31 @@ from typing import Any
 import pytest
 from certificates import Authority, Pair
 
-from relaybox.brokers.kafka.sink import KafkaSink
+from relaybox.brokers.kafka import KafkaConnection, KafkaSink
 from relaybox.errors import BrokerUnavailable, ConfigError
 from relaybox.testing.sink_contract import SECRET
 from relaybox.testing.sink_contract.harness import check_discreet
 
-HERE = "localhost:9092"
-LOGIN = {"sasl": "PLAIN", "username": "shop", "password": SECRET, "tls": True}
+HERE = "kafka://localhost:9092"
+SECURE = "kafkas://localhost:9092"
+LOGIN = {"sasl": "PLAIN", "username": "shop", "password": SECRET, "url": SECURE}
+OWN = ("linger", "compression", "delivery_timeout")
+
+
+def made(options: dict[str, Any]) -> KafkaSink:
+    connection = {name: value for name, value in {"url": HERE, **options}.items() if name not in OWN}
+    return KafkaSink(KafkaConnection(**connection), **{name: options[name] for name in OWN if name in options})
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"bootstrap": ""}, "expected bootstrap to be host:port"),
-        ({"bootstrap": "a:1, b:2"}, "expected bootstrap"),
-        ({"bootstrap": f"shop:{SECRET}@a:1"}, "expected bootstrap"),
+        ({"url": ""}, "expected kafka://, kafkas:// and host:port"),
+        ({"url": "kafka://a:1,,b:2"}, "expected kafka://"),
+        ({"url": f"shop:{SECRET}@a:1"}, "expected kafka://"),
+        ({"url": "kafka://a:1/orders"}, "to end behind its hosts"),
+        ({"ca_file": "/ca.pem"}, "ca_file needs a URL that begins with kafkas://"),
+        ({"key_password": SECRET}, "key_password needs a URL that begins with kafkas://"),
         ({"compression": "rar"}, "compression to be one of .*zstd.*'rar'"),
         ({"linger": timedelta(seconds=1)}, "linger to be between 0 and 5 ms, got 1000 ms"),
         ({"delivery_timeout": timedelta(0)}, "delivery_timeout to be between 1000"),
@@ -35,8 +45,8 @@ LOGIN = {"sasl": "PLAIN", "username": "shop", "password": SECRET, "tls": True}
         ({"username": "shop"}, "credentials need the option sasl"),
         ({"password": SECRET}, "credentials need the option sasl"),
         ({**LOGIN, "password": None}, "sasl=PLAIN needs username and password"),
-        ({**LOGIN, "tls": False}, "without TLS .* insecure_no_tls"),
-        ({"sasl": "OAUTHBEARER", "tls": True}, "needs token, or sasl.oauthbearer.method=oidc"),
+        ({**LOGIN, "url": HERE}, "without TLS .* insecure_no_tls"),
+        ({"sasl": "OAUTHBEARER", "url": SECURE}, "needs token, or sasl.oauthbearer.method=oidc"),
         ({"config": {"acks": 1}}, "may not set acks to 1: a message could be lost.*expected all|-1"),
         ({"config": {"request.required.acks": 0}}, "could be lost"),
         ({"config": {"enable.idempotence": False}}, "enable.idempotence to False: messages of a key could overtake"),
@@ -49,12 +59,12 @@ LOGIN = {"sasl": "PLAIN", "username": "shop", "password": SECRET, "tls": True}
         ({"config": {"delivery.timeout.ms": 1}}, "use the option delivery_timeout"),
         ({"config": {"transactional.id": "x"}}, "no transactions"),
         ({"config": {"default.topic.config": {"acks": 0}}}, "give its properties directly"),
-        ({"config": {"error_cb": print}}, "the sink needs its own"),
+        ({"config": {"error_cb": print}}, "relaybox needs its own"),
     ],
 )
 def test_what_is_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says) as caught:
-        KafkaSink(**{"bootstrap": HERE, **options})
+        made(options)
     check_discreet(str(caught.value))
 
 
@@ -70,7 +80,7 @@ def test_what_is_refused(options: dict[str, Any], says: str) -> None:
     ],
 )
 async def test_what_is_passed_on(config: dict[str, Any]) -> None:
-    sink = KafkaSink(bootstrap="127.0.0.1:1", config=config)
+    sink = made({"url": "kafka://127.0.0.1:1", "config": config})
     with pytest.raises(BrokerUnavailable, match="Connection refused"):
         await sink.probe()
     await sink.close()
@@ -81,21 +91,21 @@ async def test_what_is_passed_on(config: dict[str, Any]) -> None:
     [
         {"config": {"no.such.property": 1}},
         {"config": {"linger.ms": "soon"}},
-        {"ca_file": "/no/such/file.pem"},
-        {"tls": True, "config": {"ssl.key.pem": f"no PEM, but {SECRET}"}},
+        {"url": SECURE, "ca_file": "/no/such/file.pem"},
+        {"url": SECURE, "config": {"ssl.key.pem": f"no PEM, but {SECRET}"}},
         {**LOGIN, "config": {"ssl.keystore.location": "/no/such", "ssl.keystore.password": SECRET}},
-        {"tls": True, "sasl": "OAUTHBEARER", "config": {"sasl.oauthbearer.method": "oidc"}},
+        {"url": SECURE, "sasl": "OAUTHBEARER", "config": {"sasl.oauthbearer.method": "oidc"}},
     ],
 )
 async def test_what_librdkafka_refuses(options: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
-    sink = KafkaSink(**{"bootstrap": HERE, **options})
+    sink = made(options)
     with pytest.raises(ConfigError, match="librdkafka refuses the settings") as caught:
         await sink.open()
     check_discreet(str(caught.value) + repr(caught.value.__cause__) + caplog.text + repr(sink))
 
 
 def test_credentials_without_tls_are_warned_about(caplog: pytest.LogCaptureFixture) -> None:
-    KafkaSink(bootstrap=HERE, **{**LOGIN, "tls": False}, insecure_no_tls=True)
+    made({**LOGIN, "url": HERE, "insecure_no_tls": True})
     assert "without TLS, as insecure_no_tls asks" in caplog.text
     check_discreet(caplog.text)
 
@@ -136,13 +146,13 @@ def test_urls() -> None:
 @pytest.mark.parametrize(
     ("url", "options", "says"),
     [
-        ("kafka://", {}, "expected bootstrap"),
+        ("kafka://", {}, "expected kafka://"),
         ("kafka://a:1", {"bootstrap": "b:1"}, "unknown option 'bootstrap'"),
         ("kafka://a:1?color=red", {}, "unknown option 'color' of KafkaSink; known: ca_file, cert_file, client_id"),
         ("kafka://a:1", {"token": "x"}, "unknown option 'token'"),
-        ("kafka://a:1", {"tls": "maybe"}, "expected tls to be true or false, got 'maybe'"),
+        ("kafka://a:1", {"insecure_no_tls": "maybe"}, "expected insecure_no_tls to be true or false, got 'maybe'"),
         ("kafka://a:1", {"config": "acks=1"}, "expected config to be a table"),
-        (f"kafka://shop:{SECRET}@[a:1", {}, "cannot read the sink's URL"),
+        (f"kafka://shop:{SECRET}@[a:1", {}, "cannot read the broker's URL"),
     ],
 )
 def test_urls_that_are_refused(url: str, options: dict[str, Any], says: str) -> None:
@@ -177,7 +187,7 @@ async def test_certificates_that_are_refused(tmp_path: Path, name: str, host: st
     authority = Authority(tmp_path)
     ca_file = authority.ca_file if trusted else Authority(tmp_path, "another").ca_file
     async with impostor(authority.issue(name, host, days=days)) as (port, heard):
-        sink = KafkaSink(bootstrap=f"127.0.0.1:{port}", ca_file=ca_file, **LOGIN)
+        sink = made({**LOGIN, "url": f"kafkas://127.0.0.1:{port}", "ca_file": ca_file})
         with pytest.raises(BrokerUnavailable, match="certificate verify failed") as caught:
             await sink.open()
         await sink.close()

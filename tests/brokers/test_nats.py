@@ -192,9 +192,9 @@ def test_options_of_the_standalone_relay() -> None:
     [
         ("nats://h", {"colour": "red"}, "unknown option 'colour'"),
         ("http://h", {}, "expected nats"),
-        ("nats://h:port", {}, "cannot read the sink's URL"),
-        ("nats://h", {"handshake_first": "yes"}, "need a tls:// URL"),
-        ("nats://h", {"ca_file": "ca.pem"}, "need a tls:// URL"),
+        ("nats://h:port", {}, "cannot read the broker's URL"),
+        ("nats://h", {"handshake_first": "yes"}, "handshake_first needs a URL that begins with tls://"),
+        ("nats://h", {"ca_file": "ca.pem"}, "ca_file needs a URL that begins with tls://"),
         ("tls://h", {"ca_file": "/no/such/ca.pem"}, "cannot use the TLS files /no/such/ca.pem"),
         ("nats://h", {"timeout": "0s"}, "expected timeout to be a positive duration"),
         ("nats://h", {"inbox_prefix": "a b"}, "expected inbox_prefix to be a subject"),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from nats_harness import USER, NatsHarness, RawNats, Settings, opened, private_server
 
+from relaybox.brokers.nats.connection import NatsConnection
 from relaybox.brokers.nats.sink import NatsSink
 from relaybox.errors import BrokerUnavailable, DeliveryError
 from relaybox.testing.servers import NatsServer
@@ -245,9 +246,10 @@ async def test_no_permission_for_the_inbox() -> None:
 
 async def test_a_token() -> None:
     with private_server(Settings(authorization={"token": SECRET})) as server:
-        for options in ({"token": SECRET}, {"url": f"nats://{SECRET}@127.0.0.1:{server.port}"}):
-            given = {"url": f"nats://127.0.0.1:{server.port}", **options}
-            async with opened(NatsSink(**given)) as sink:
+        connection = NatsConnection(f"nats://127.0.0.1:{server.port}", token=SECRET)
+        assert SECRET not in repr(connection)
+        for given in (connection, f"nats://{SECRET}@127.0.0.1:{server.port}"):
+            async with opened(NatsSink(given)) as sink:
                 assert SECRET not in repr(sink)
                 await sink.probe()
         sink = NatsSink(f"nats://wrong-{SECRET}@127.0.0.1:{server.port}")
@@ -263,9 +265,9 @@ async def test_an_nkey(tmp_path: Path) -> None:
     file = tmp_path / "relay.nk"
     file.write_bytes(seed)
     with private_server(Settings(authorization={"users": [{"nkey": public}]})) as server:
-        async with opened(NatsSink(f"nats://127.0.0.1:{server.port}", nkey_file=file)) as sink:
+        async with opened(NatsSink(f"nats://127.0.0.1:{server.port}?nkey_file={file}")) as sink:
             await sink.probe()
-        sink = NatsSink(f"nats://127.0.0.1:{server.port}", nkey_file=file)
+        sink = NatsSink(f"nats://127.0.0.1:{server.port}?nkey_file={file}")
         file.write_bytes(b"SU no longer a seed")
         with pytest.raises(BrokerUnavailable):
             await sink.open()

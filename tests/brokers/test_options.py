@@ -16,8 +16,8 @@ from relaybox.errors import ConfigError
 class Sink:
     def __init__(
         self,
+        url: str = "",
         *,
-        url: str,
         size: int = 1,
         share: float = 0.5,
         durable: bool = True,
@@ -64,7 +64,7 @@ def test_other_values_are_left_to_the_sink() -> None:
 )
 def test_what_is_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        typed(Sink, options, taken={"url"})
+        typed(Sink, options)
 
 
 def test_the_query_of_a_url_gives_options() -> None:
@@ -75,6 +75,6 @@ def test_the_query_of_a_url_gives_options() -> None:
 
 @pytest.mark.parametrize("url", ["kafka://secret@[a", "kafka://secret@a?size"])
 def test_urls_that_cannot_be_read(url: str) -> None:
-    with pytest.raises(ConfigError, match="cannot read the sink's URL") as caught:
+    with pytest.raises(ConfigError, match="cannot read the broker's URL") as caught:
         split_url(url, {})
     assert "secret" not in str(caught.value)

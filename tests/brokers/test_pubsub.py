@@ -19,6 +19,7 @@ from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 from pubsub_harness import PubSubHarness
 
+from relaybox.brokers.pubsub.connection import PubSubConnection
 from relaybox.brokers.pubsub.sink import PubSubSink
 from relaybox.errors import BrokerUnavailable, ConfigError, DeliveryError, Reject, ServiceClosed
 from relaybox.testing.servers import PubSubServer, TcpGate, require
@@ -233,7 +234,11 @@ async def test_tls(tmp_path: Path, harness: PubSubHarness, monkeypatch: pytest.M
 
     def sink(host: str, ca_file: Path | None = authority.ca_file) -> PubSubSink:
         bounded = timedelta(seconds=3)
-        return PubSubSink("shop", endpoint=host, credentials=AnonymousCredentials(), ca_file=ca_file, timeout=bounded)
+        return PubSubSink(
+            PubSubConnection(
+                "shop", endpoint=host, credentials=AnonymousCredentials(), ca_file=ca_file, timeout=bounded
+            )
+        )
 
     async with service(authority.issue("good", "127.0.0.1"), accept) as host:
         async with opened(sink(host)) as trusting:
@@ -261,7 +266,9 @@ async def test_a_quota_that_names_a_time(tmp_path: Path, monkeypatch: pytest.Mon
 
     authority = Authority(tmp_path)
     async with service(authority.issue("service", "127.0.0.1"), throttle) as host:
-        sink = PubSubSink("shop", endpoint=host, credentials=AnonymousCredentials(), ca_file=authority.ca_file)
+        sink = PubSubSink(
+            PubSubConnection("shop", endpoint=host, credentials=AnonymousCredentials(), ca_file=authority.ca_file)
+        )
         async with opened(sink):
             [answer] = await publish(sink, messages(sink, "orders", ["a"]))
     assert isinstance(answer, BrokerUnavailable)
@@ -274,13 +281,13 @@ async def test_credentials_that_are_not_there(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
     monkeypatch.setenv("NO_GCE_CHECK", "true")
     with pytest.raises(BrokerUnavailable, match=r"(?i)credentials"):
-        await PubSubSink("shop").open()
+        await PubSubSink("pubsub://shop").open()
     key = tmp_path / "key.json"
     with pytest.raises(ConfigError, match=r"key\.json is not the key file"):
-        await PubSubSink("shop", credentials_file=key).open()
+        await PubSubSink(PubSubConnection("shop", credentials_file=key)).open()
     key.write_text(f'{{"private_key": "{SECRET}"}}')
     with pytest.raises(ConfigError, match=r"key\.json is not the key file") as caught:
-        await PubSubSink("shop", credentials_file=key).open()
+        await PubSubSink(PubSubConnection("shop", credentials_file=key)).open()
     assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 

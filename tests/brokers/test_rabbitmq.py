@@ -13,6 +13,7 @@ from rabbitmq_harness import EXCHANGE, USER, RabbitMQHarness, opened, shared_ser
 
 from relaybox import Event, Outbox
 from relaybox.brokers.formats import renderer
+from relaybox.brokers.rabbitmq.connection import RabbitMQConnection
 from relaybox.brokers.rabbitmq.sink import RabbitMQSink
 from relaybox.errors import ConfigError, DeliveryError, Reject
 from relaybox.relay import Relay
@@ -204,11 +205,11 @@ def test_options_of_the_standalone_relay() -> None:
     [
         ("amqp://h", {"colour": "red"}, "unknown option 'colour'"),
         ("http://h", {}, "expected amqp"),
-        ("amqp://h:port/", {}, "cannot read the sink's URL"),
+        ("amqp://h:port/", {}, "cannot read the broker's URL"),
         ("amqp://", {}, "expected amqp"),
-        ("amqp://h", {"auth": "kerberos"}, "expected auth to be plain or external"),
-        ("amqp://h", {"auth": "external"}, "need an amqps:// URL"),
-        ("amqp://h", {"ca_file": "ca.pem"}, "need an amqps:// URL"),
+        ("amqp://h", {"auth": "kerberos"}, "expected auth to be one of plain, external"),
+        ("amqp://h", {"auth": "external"}, "auth=external needs a URL that begins with amqps://"),
+        ("amqp://h", {"ca_file": "ca.pem"}, "ca_file needs a URL that begins with amqps://"),
         ("amqps://h", {"ca_file": "/no/such/ca.pem"}, "cannot use the TLS files /no/such/ca.pem"),
         ("amqps://h", {"key_file": "key.pem"}, "key_file needs cert_file"),
         ("amqp://h", {"timeout": "0s"}, "expected timeout to be a positive duration"),
@@ -224,5 +225,5 @@ def test_wrong_options(url: str, options: dict[str, str], expected: str) -> None
 def test_errors_do_not_tell_the_password() -> None:
     for url in (f"amqp://relay:{SECRET}@host:x/", f"http://relay:{SECRET}@host/", f"amqp://relay:{SECRET}@host/?a=b#c"):
         with pytest.raises(ConfigError) as caught:
-            RabbitMQSink(url, timeout=timedelta(seconds=1), ca_file=Path("x"))
+            RabbitMQSink(RabbitMQConnection(url, ca_file=Path("x")), timeout=timedelta(seconds=1))
         assert SECRET not in str(caught.value)

@@ -14,6 +14,7 @@ import pytest
 from redis_harness import ClusterNode, RedisHarness, command, three_nodes
 
 from relaybox.brokers.redis import sink as redis_streams
+from relaybox.brokers.redis.connection import RedisConnection
 from relaybox.brokers.redis.sink import RedisStreamSink
 from relaybox.errors import BrokerUnavailable, ConfigError, DeliveryError
 from relaybox.testing.servers import RedisServer, TcpGate, require
@@ -215,7 +216,7 @@ async def test_an_account_that_cannot_remember_ids(
 async def test_a_connection_into_nowhere(server: RedisServer, harness: RedisHarness) -> None:
     stream = await harness.destination()
     with TcpGate(server.port) as gate:
-        async with opened(RedisStreamSink(gate.through(server.url), timeout=timedelta(seconds=1))) as sink:
+        async with opened(RedisStreamSink(gate.through(server.url) + "?timeout=1s")) as sink:
             sent = messages(sink, stream, ["a"])
             gate.blackhole()
             assert [type(answer) for answer in await publish(sink, sent)] == [BrokerUnavailable]
@@ -349,12 +350,12 @@ async def test_a_cluster_taken_for_a_server(cluster: RedisServer) -> None:
 async def test_tls() -> None:
     with RedisServer(durable=False, password=SECRET, tls=True) as server:
         url = f"rediss://:{SECRET}@127.0.0.1:{server.port}/0"
-        async with opened(RedisStreamSink(url, ca_file=server.ca_file)) as sink:
+        async with opened(RedisStreamSink(f"{url}?ca_file={server.ca_file}")) as sink:
             assert await publish(sink, messages(sink, "orders", ["a"])) == [None]
         with pytest.raises(BrokerUnavailable, match=r"(?i)certificate"):
             await RedisStreamSink(url).open()
         with pytest.raises(BrokerUnavailable, match=r"(?i)certificate.*127\.1"):
-            await RedisStreamSink(url.replace("127.0.0.1", "127.1"), ca_file=server.ca_file).open()
+            await RedisStreamSink(RedisConnection(url.replace("127.0.0.1", "127.1"), ca_file=server.ca_file)).open()
         with pytest.raises(BrokerUnavailable):
             await RedisStreamSink(url.replace("rediss:", "redis:")).open()
 

@@ -76,7 +76,7 @@ async def test_inbox_writer_nats(tmp_path: Path) -> None:
         async with outbox.transaction() as tx:
             events = [Event("OrderPlaced", {"n": n}, key=f"order-{n}") for n in range(20)]
             await outbox.write_all(tx, events)
-        async with Relay(shop, NatsSink(url=nats_url), to=subject) as relay:
+        async with Relay(shop, NatsSink(nats_url), to=subject) as relay:
             await relay.drained()
         writer = asyncio.create_task(load("inbox/inbox_writer_nats.py")["main"](nats_url, billing, subject))
         inbox = AsyncInbox(billing, "orders_inbox")

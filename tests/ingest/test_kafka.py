@@ -42,7 +42,7 @@ def url(tmp_path: Path) -> str:
 
 
 def source(server: KafkaBehindGate, topics: str, **options: Any) -> KafkaSource:
-    return KafkaSource(bootstrap=server.bootstrap, topics=topics, group=GROUP, **options)
+    return KafkaSource(f"kafka://{server.bootstrap}", topics=topics, group=GROUP, **options)
 
 
 async def produce(server: KafkaBehindGate, topic: str, sent: Sequence[Event]) -> None:
@@ -223,7 +223,7 @@ class _Polled:
 
 def test_an_error_among_messages_makes_none_of_them_forgotten() -> None:
     """Its position has moved past them: whoever does not know of them would skip them when it goes back."""
-    reader = KafkaSource(bootstrap="localhost:9092", topics="orders", group=GROUP)
+    reader = KafkaSource("kafka://localhost:9092/orders", group=GROUP)
     with pytest.raises(BrokerUnavailable):
         reader._take([_Polled(0), _Polled(1, KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)), _Polled(2)])
     assert reader._floors == {("orders", 0): 7, ("orders", 2): 7}
@@ -293,7 +293,7 @@ async def test_the_command_reads_file_environment_and_arguments(
         ("kafka://localhost:9092", {"group": "g"}, "topics"),
         ("kafka://localhost:9092/orders", {}, "group"),
         ("kafka://localhost:9092/,", {"group": "g"}, "topics"),
-        ("kafka:///orders", {"group": "g"}, "bootstrap"),
+        ("kafka:///orders", {"group": "g"}, "expected kafka://"),
         ("kafka://localhost:9092/orders", {"group": "g", "start": "middle"}, "start"),
         ("kafka://localhost:9092/orders", {"group": "g", "session_timeout": "1ms"}, "session_timeout"),
         (

@@ -219,7 +219,7 @@ async def test_a_consumer_that_is_deleted(harness: NatsHarness) -> None:
 @pytest.mark.usefixtures("server")  # which skips where there is none
 async def test_tls() -> None:
     with NatsServer(durable=False, tls=True) as server:
-        async with opened_sink(NatsSink(server.url, ca_file=server.ca_file)) as sink:
+        async with opened_sink(NatsSink(f"{server.url}?ca_file={server.ca_file}")) as sink:
             context = ssl.create_default_context(cafile=server.ca_file)
             client = Client()
             await client.connect(server.url, tls=context)
@@ -227,7 +227,7 @@ async def test_tls() -> None:
             await client.close()
             sent = messages(sink, "orders", ["a"])
             await deliver(sink, sent)
-        async with opened(NatsSource(server.url, stream="orders", ca_file=server.ca_file)) as source:
+        async with opened(NatsSource(f"{server.url}?ca_file={server.ca_file}", stream="orders")) as source:
             await collect(source, sent)
         with pytest.raises(BrokerUnavailable, match="certificate"):
             await NatsSource(server.url, stream="orders").open()
@@ -267,10 +267,10 @@ async def test_a_silent_connection(harness: NatsHarness) -> None:
         ("nats://h", {"stream": "a.b"}, "expected stream to be a name without .*got 'a.b'"),
         ("nats://h", {"stream": "s", "consumer": "a b"}, "expected consumer to be a name"),
         ("nats://h", {"stream": "s", "subject": "a..b"}, "expected subject to be a subject, .*got 'a..b'"),
-        ("nats://h", {"stream": "s", "start": "middle"}, "expected start to be all or new, got 'middle'"),
+        ("nats://h", {"stream": "s", "start": "middle"}, "expected start to be one of all, new, got 'middle'"),
         ("nats://h", {"stream": "s", "ack_wait": "0s"}, "expected ack_wait to be a positive duration"),
         ("nats://h", {"stream": "s", "max_ack_pending": "0"}, "expected max_ack_pending to be at least 1, got 0"),
-        ("nats://h", {"stream": "s", "ca_file": "ca.pem"}, "need a tls:// URL"),
+        ("nats://h", {"stream": "s", "ca_file": "ca.pem"}, "ca_file needs a URL that begins with tls://"),
         ("nats://h", {"stream": "s", "token": "x", "username": "u", "password": "y"}, "one way to log in"),
     ],
 )

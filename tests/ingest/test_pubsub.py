@@ -31,7 +31,7 @@ class PubSubHarness(SourceHarness):
         return f"127.0.0.1:{self.gate.port}"
 
     def sink(self) -> PubSubSink:
-        return PubSubSink("relaybox", emulator_host=self.host)
+        return PubSubSink(f"pubsub://relaybox?emulator_host={self.host}")
 
     def url(self, channel: str, *, lease: float | None = None) -> str:
         return f"pubsub://relaybox?emulator_host={self.host}&subscription={channel}&ack_deadline={lease or 60:g}s"

@@ -170,12 +170,12 @@ async def test_entries_of_somebody_else(harness: RedisHarness) -> None:
 async def test_tls() -> None:
     with RedisServer(durable=False, tls=True) as server:
         url = server.url.partition("?")[0]
-        sink = RedisStreamSink(url, ca_file=server.ca_file)
+        sink = RedisStreamSink(f"{url}?ca_file={server.ca_file}")
         await sink.open()
         sent = messages(sink, "orders", ["a"])
         await deliver(sink, sent)
         await sink.close()
-        async with opened(RedisStreamSource(url, stream="orders", ca_file=server.ca_file)) as source:
+        async with opened(RedisStreamSource(f"{url}?ca_file={server.ca_file}", stream="orders")) as source:
             await collect(source, sent)
         with pytest.raises(BrokerUnavailable, match="certificate"):
             await RedisStreamSource(url, stream="orders").open()
@@ -194,11 +194,11 @@ async def test_a_key_that_is_no_stream(harness: RedisHarness) -> None:
     [
         ("redis://h", {}, "expected stream"),
         ("redis://h", {"stream": "s", "group": ""}, "expected group"),
-        ("redis://h", {"stream": "s", "start": "middle"}, "expected start to be all or new, got 'middle'"),
+        ("redis://h", {"stream": "s", "start": "middle"}, "expected start to be one of all, new, got 'middle'"),
         ("redis://h", {"stream": "s", "claim_idle": "0s"}, "expected claim_idle to be a positive duration"),
         ("redis://h", {"stream": "s", "timeout": "0s"}, "expected timeout to be a positive duration"),
         ("redis://h/x", {"stream": "s"}, "expected the number of a database"),
-        ("redis://h", {"stream": "s", "ca_file": "ca.pem"}, "need a rediss:// URL"),
+        ("redis://h", {"stream": "s", "ca_file": "ca.pem"}, "ca_file needs a URL that begins with rediss://"),
         ("http://h", {"stream": "s"}, "expected redis"),
     ],
 )

@@ -32,7 +32,7 @@ class KafkaHarness(SourceHarness):
         self.server = server
 
     def sink(self) -> KafkaSink:
-        return KafkaSink(bootstrap=self.server.bootstrap)
+        return KafkaSink(f"kafka://{self.server.bootstrap}")
 
     def url(self, channel: str, *, lease: float | None = None) -> str:
         return f"kafka://{self.server.bootstrap}/{channel}?group=of-{channel}&{SESSION}"

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from relaybox.brokers.aws.connection import AwsConnection
 from relaybox.brokers.aws.sns_sink import SnsSink
 from relaybox.brokers.aws.sqs_sink import SqsSink
 from relaybox.brokers.aws.sqs_source import SqsSource
@@ -45,7 +46,7 @@ class SqsHarness(SourceHarness):
         return {"endpoint_url": self.gate.through(self.server.url), "region": self.server.region, **keys}
 
     def sink(self) -> SqsSink:
-        return SqsSink(**self.access, fifo=self.fifo)
+        return SqsSink(AwsConnection(**self.access), fifo=self.fifo)
 
     def url(self, channel: str, *, lease: float | None = None, **options: Any) -> str:
         given = {**self.access, "queue": channel, "visibility": f"{lease or 30:g}s", **options}
@@ -127,7 +128,7 @@ async def test_a_queue_that_a_topic_fills(harness: SqsHarness, raw: bool) -> Non
     topic = topics.create_topic(Name=queue)["TopicArn"]
     settings = {"RawMessageDelivery": "true" if raw else "false"}
     topics.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=topic.replace(":sns:", ":sqs:"), Attributes=settings)
-    sink = SnsSink(**harness.access)
+    sink = SnsSink(AwsConnection(**harness.access))
     await sink.open()
     bodies = [b'{"n": 1}', b"\xff\x00", b""]
     sent = [message for body in bodies for message in messages(sink, topic, ["order-7"], body)]

@@ -19,39 +19,19 @@ from urllib.parse import quote
 
 from ..errors import ConfigError, Undecodable
 from ..event import GLOBAL, Event, stored_created, stored_occurred, stored_time
+from .json_members import STRICT
 from .spi import Features, Message
 
 MessageFormat: TypeAlias = Literal["plain", "cloudevents", "cloudevents-structured"]
 Render: TypeAlias = Callable[[Event, str], Message]
 
-# Half the time of calling the class, which a relay would feel.
-_message: Callable[[tuple[Event, str, str | None, bytes, str, Mapping[str, str]]], Message] = partial(
-    tuple.__new__, Message
-)
 CLOUDEVENTS_JSON = "application/cloudevents+json; charset=utf-8"
 _EXTENSION = re.compile(r"[a-z0-9]{1,20}")
-_RESERVED = frozenset(
-    [
-        "specversion",
-        "id",
-        "source",
-        "type",
-        "subject",
-        "time",
-        "datacontenttype",
-        "dataschema",
-        "data",
-        "database64",
-        "partitionkey",
-    ]
+_RESERVED = frozenset(["specversion", "id", "source", "type", "subject", "time"]) | frozenset(
+    ["datacontenttype", "dataschema", "data", "database64", "partitionkey"]
 )
 
 
-def _refuse(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
-_STRICT = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_refuse)  # only looks: numbers of any length
 # The HTTP binding percent-encodes space, double quote, percent, and everything beyond printable ASCII.
 _PLAIN_HEADER = "".join(chr(c) for c in range(0x21, 0x7F) if chr(c) not in '"%')
 
@@ -81,14 +61,14 @@ def _plain(event: Event, destination: str) -> Message:
         own["tenant"] = event.tenant
     if event.headers_text:
         own = _with_headers(own, event)
-    return _message((event, destination, event.key, event.body, event.content_type, own))
+    return Message(event, destination, event.key, event.body, event.content_type, own)
 
 
 def _binary(event: Event, destination: str, source: str, prefix: str) -> Message:
     own = {prefix + name: value for name, value in _context(event, source).items()}
     if event.headers_text:
         own = _with_headers(own, event)
-    return _message((event, destination, event.key, event.body, event.content_type, own))
+    return Message(event, destination, event.key, event.body, event.content_type, own)
 
 
 def _structured(event: Event, destination: str, source: str) -> Message:
@@ -101,7 +81,7 @@ def _structured(event: Event, destination: str, source: str) -> Message:
             rest[name] = value
     if event.is_json:
         try:
-            _STRICT.decode(event.body.decode())
+            STRICT.decode(event.body.decode())
         except (ValueError, RecursionError) as error:
             raise Undecodable(f"the payload of event {event.id} is not {event.content_type}") from error
         data = b',"data":' + event.body
@@ -140,11 +120,12 @@ def _context(event: Event, source: str) -> dict[str, str]:
 
 
 def _with_headers(own: dict[str, str], event: Event) -> dict[str, str]:
-    taken = {_spelled(name) for name in own}
-    return own | {name: value for name, value in _headers(event).items() if _spelled(name) not in taken}
+    taken = {spelled(name) for name in own}
+    return own | {name: value for name, value in _headers(event).items() if spelled(name) not in taken}
 
 
-def _spelled(name: str) -> str:
+def spelled(name: str) -> str:
+    """A header's name as it is compared."""
     return name.lower().replace("_", "-")
 
 

@@ -1,11 +1,11 @@
-"""The members of a JSON object, each as a value and as the text it was written as: what a sender put into an envelope
-comes out byte for byte."""
+"""The members of a JSON object and the elements of an array, as the text they were written as: what a sender put into
+an envelope comes out byte for byte."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..errors import InvalidEvent
@@ -17,34 +17,50 @@ class Member(NamedTuple):
 
 
 def members(body: bytes) -> dict[str, Member]:
+    """Raises InvalidEvent for what is no object, or has a member twice."""
     found: dict[str, Member] = {}
-    try:
-        for name, member in _walk(body.decode()):
-            if name in found:
-                raise ValueError("a member occurs twice")
-            found[name] = member
-    except (ValueError, IndexError, RecursionError):
-        raise InvalidEvent("expected a JSON object without repeated members, the body is something else") from None
+
+    def read(text: str, at: int) -> int:
+        name, end = STRICT.raw_decode(text, at)
+        if not isinstance(name, str) or text[end - 1] != '"' or name in found:
+            raise ValueError("expected a name that is new")
+        begin = _past(text, end, ":")
+        value, end = STRICT.raw_decode(text, _next(text, begin))
+        found[name] = Member(value, text[begin : _next(text, end)])
+        return end
+
+    _scan(body, "{}", "a JSON object without repeated members", read)
     return found
 
 
-def _walk(text: str) -> Iterator[tuple[str, Member]]:
-    at = _past(text, 0, "{")
-    end = _next(text, at)
-    if text[end] != "}":
-        while True:
-            name, at = _LOOK.raw_decode(text, _next(text, at))
-            if not isinstance(name, str) or text[at - 1] != '"':
-                raise ValueError("expected a name")
-            begin = _past(text, at, ":")
-            value, at = _LOOK.raw_decode(text, _next(text, begin))
-            end = _next(text, at)
-            yield name, Member(value, text[begin:end])
-            if text[end] == "}":
-                break
-            at = _past(text, end, ",")
-    if _next(text, end + 1) != len(text):
-        raise ValueError("expected nothing more")
+def elements(body: bytes) -> list[bytes]:
+    """Raises InvalidEvent for what is no array."""
+    found: list[bytes] = []
+
+    def read(text: str, at: int) -> int:
+        _, end = STRICT.raw_decode(text, at)
+        found.append(text[at:end].encode())
+        return end
+
+    _scan(body, "[]", "a JSON array", read)
+    return found
+
+
+def _scan(body: bytes, brackets: str, expected: str, read: Callable[[str, int], int]) -> None:
+    """`read` is called where an item begins, and returns where it ends."""
+    opening, closing = brackets
+    try:
+        text = body.decode()
+        at = _next(text, _past(text, 0, opening))
+        more = text[at] != closing
+        while more:
+            at = _next(text, read(text, at))
+            more = text[at] != closing
+            at = _next(text, _past(text, at, ",")) if more else at
+        if _next(text, at + 1) != len(text):
+            raise ValueError("expected nothing more")
+    except (ValueError, IndexError, RecursionError):
+        raise InvalidEvent(f"expected {expected}, the body is something else") from None
 
 
 def _next(text: str, at: int) -> int:
@@ -64,4 +80,4 @@ def _refuse(name: str) -> None:
 
 
 _BLANKS = re.compile(r"[ \t\n\r]*")
-_LOOK = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_refuse)  # numbers of any length
+STRICT = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_refuse)  # numbers of any length, as text

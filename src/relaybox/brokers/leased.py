@@ -15,7 +15,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import ClassVar
 
-from ..errors import BrokerUnavailable, ConfigError, ServiceClosed
+from ..errors import BrokerUnavailable, ServiceClosed
 from .spi import Incoming
 
 ROUND_TRIP = 0.25  # seconds that a receive without patience gives the broker for its answer
@@ -155,15 +155,3 @@ class LeasedSource(ABC):
                 with suppress(BrokerUnavailable):  # the next receive or acknowledge says so
                     async with self._extending:
                         await self._extend(held)
-
-
-def check_durations(**durations: timedelta) -> None:
-    for name, value in durations.items():
-        if value <= timedelta(0):
-            raise ConfigError(f"expected {name} to be a positive duration, got {value}")
-
-
-def check_given(**names: str | None) -> None:
-    for name, value in names.items():
-        if not value:
-            raise ConfigError(f"expected {name}, the option that says where to read, got {value!r}")

@@ -1,24 +1,26 @@
-"""Options of a sink as the standalone relay has them: text from a file, the environment or a URL's query.
+"""Options of sinks and sources as text, from a file, the environment or a URL's query.
 
-    parts, options = split_url("kafka://broker:9092?client_id=shop", {"linger": "5ms"})
-    KafkaSink(bootstrap=parts.netloc, **typed(KafkaSink, options))
+    typed(KafkaSink, {"linger": "5ms"})     # {"linger": timedelta(milliseconds=5)}
 
-The keyword arguments of the sink's constructor are the options, and their annotations say how text is read.
+The keyword arguments of a class are its options, and their annotations say how text is read.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
 from datetime import timedelta
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from ..durations import parse_duration
 from ..errors import ConfigError
+
+Reader: TypeAlias = Callable[[str, str], Any]  # of an option's name and text
 
 _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
@@ -29,7 +31,7 @@ def split_url(url: str, options: Mapping[str, Any]) -> tuple[SplitResult, dict[s
         parts = urlsplit(url)
         query = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=True)) if parts.query else {}
     except ValueError:
-        raise ConfigError("cannot read the sink's URL; expected scheme://host:port/path?option=value") from None
+        raise ConfigError("cannot read the broker's URL; expected scheme://host:port/path?option=value") from None
     return parts._replace(query=""), {**query, **options}
 
 
@@ -42,29 +44,41 @@ def check_account(url: str, whose: str) -> None:
         raise ConfigError(f"the {whose}'s URL has an @ behind its host; in a password write / ? # @ as %2F %3F %23 %40")
 
 
-def typed(sink: type, options: Mapping[str, Any], *, taken: Set[str] = frozenset()) -> dict[str, Any]:
-    """Keyword arguments for the constructor of `sink`. `taken` are arguments that the URL itself gives."""
-    readers = _readers(sink)
-    known = sorted(readers.keys() - taken)
-    if unknown := sorted(options.keys() - set(known)):
-        raise ConfigError(f"unknown option {unknown[0]!r} of {sink.__name__}; known: {', '.join(known)}")
-    return {name: _read(readers[name], name, value) for name, value in options.items()}
+def typed(kind: type, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments for a class, of options that may be text."""
+    return read(kind.__name__, readers(kind), options)
 
 
-def _read(reader: Callable[[str, str], Any], name: str, value: Any) -> Any:
-    """Text is read; a number from a file too where it stands for seconds."""
-    seconds = reader is _READERS[timedelta] and isinstance(value, (int, float)) and not isinstance(value, bool)
-    return reader(name, str(value)) if isinstance(value, str) or seconds else value
+def read(whose: str, known: Mapping[str, Reader], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Text is read; a number from a file too where it stands for seconds. What is not known is refused."""
+    if unknown := sorted(options.keys() - known.keys()):
+        raise ConfigError(f"unknown option {unknown[0]!r} of {whose}; known: {', '.join(sorted(known))}")
+    values = {}
+    for name, value in options.items():
+        seconds = known[name] is _READERS[timedelta] and isinstance(value, (int, float)) and not isinstance(value, bool)
+        values[name] = known[name](name, str(value)) if isinstance(value, str) or seconds else value
+    return values
 
 
-def _readers(sink: type) -> dict[str, Callable[[str, str], Any]]:
-    arguments = inspect.signature(sink, eval_str=True).parameters
-    found = {name: _reader(argument.annotation) for name, argument in arguments.items()}
+def readers(kind: type) -> dict[str, Reader]:
+    """How text becomes each keyword argument of a class, without those that no text can give (a callback, say)."""
+    inherited = get_type_hints(kind) if is_dataclass(kind) else {}  # its fields may be from another module
+    arguments = inspect.signature(kind, eval_str=not inherited).parameters
+    found = {name: _reader(inherited.get(name, arguments[name].annotation)) for name in _keywords(kind)}
     return {name: reader for name, reader in found.items() if reader is not None}
 
 
-def _reader(hint: Any) -> Callable[[str, str], Any] | None:
-    """How text becomes a value of this type; None where it cannot (a callback, say)."""
+def required(kind: type) -> list[str]:
+    """Keyword arguments without a default."""
+    return [name for name, argument in _keywords(kind).items() if argument.default is argument.empty]
+
+
+def _keywords(kind: type) -> dict[str, inspect.Parameter]:
+    arguments = inspect.signature(kind).parameters
+    return {name: argument for name, argument in arguments.items() if argument.kind is argument.KEYWORD_ONLY}
+
+
+def _reader(hint: Any) -> Reader | None:
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     for kind in kinds:
         if kind is NoneType:
@@ -84,7 +98,7 @@ def _boolean(name: str, text: str) -> bool:
     return _BOOLEANS[text.lower()]
 
 
-def _number(kind: type[int] | type[float]) -> Callable[[str, str], Any]:
+def _number(kind: type[int] | type[float]) -> Reader:
     def read(name: str, text: str) -> Any:
         try:
             return kind(text)
@@ -98,12 +112,37 @@ def _no_text(name: str, text: str) -> Any:
     raise ConfigError(f"expected {name} to be a table of names and values, as in a TOML file, got text")
 
 
-_READERS: dict[Any, Callable[[str, str], Any]] = {
+_READERS: dict[Any, Reader] = {
     str: lambda _, text: text,
-    bytes: lambda _, text: text.encode(),
     Path: lambda _, text: Path(text),
     bool: _boolean,
     int: _number(int),
     float: _number(float),
     timedelta: lambda name, text: parse_duration(text, name),
 }
+
+
+# What constructors check
+
+
+def check_given(**names: str | None) -> None:
+    for name, value in names.items():
+        if not value:
+            raise ConfigError(f"expected {name}, the option that says where to read, got {value!r}")
+
+
+def check_positive(**durations: timedelta) -> None:
+    for name, value in durations.items():
+        if value <= timedelta(0):
+            raise ConfigError(f"expected {name} to be a positive duration, got {value}")
+
+
+def check_choice(name: str, value: str, choices: Any) -> None:
+    """`choices` is a Literal."""
+    if value not in get_args(choices):
+        raise ConfigError(f"expected {name} to be one of {', '.join(get_args(choices))}, got {value!r}")
+
+
+def check_range(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise ConfigError(f"expected {name} to be {low:,} to {high:,}, got {value:,}")

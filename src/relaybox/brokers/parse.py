@@ -30,6 +30,7 @@ from ..clock import utc_now
 from ..codec import BYTES, JSON, headers_to_text
 from ..errors import InvalidEvent
 from ..event import GLOBAL, LIMITS, MAX_HEADERS, MAX_PAYLOAD, Event
+from .formats import spelled
 from .json_members import Member, members
 from .spi import Incoming
 
@@ -68,9 +69,9 @@ def parse(message: Incoming, reading: Reading | None = None, *, percent_encoded:
     kind = (message.content_type or "").partition(";")[0].strip().lower()
     if kind.startswith(STRUCTURED):
         return _structured(message, kind, _decoded(message.headers) if percent_encoded else message.headers)
-    spelled = {_spelled(name) for name in message.headers}
-    prefix = next((p for p in PREFIXES if p + "specversion" in spelled), None)
-    ours = prefix or {"event-id", "event-type"} <= spelled
+    names = {spelled(name) for name in message.headers}
+    prefix = next((p for p in PREFIXES if p + "specversion" in names), None)
+    ours = prefix or {"event-id", "event-type"} <= names
     headers = _decoded(message.headers) if percent_encoded and ours else message.headers
     if prefix:
         return _binary(message, prefix, headers)
@@ -113,8 +114,8 @@ def _short(given: str) -> str:
 
 
 def _plain(message: Incoming, headers: Mapping[str, str]) -> Event:
-    own = {_spelled(name): value for name, value in headers.items() if _spelled(name) in _PLAIN}
-    rest = {name: value for name, value in headers.items() if _spelled(name) not in _PLAIN}
+    own = {spelled(name): value for name, value in headers.items() if spelled(name) in _PLAIN}
+    rest = {name: value for name, value in headers.items() if spelled(name) not in _PLAIN}
     if len(own["event-id"]) > LIMITS["id"]:
         rest["event-id"] = own["event-id"]
     return Event(
@@ -133,8 +134,8 @@ def _plain(message: Incoming, headers: Mapping[str, str]) -> Event:
 def _binary(message: Incoming, prefix: str, headers: Mapping[str, str]) -> Event:
     attributes, rest = {}, {}
     for name, value in headers.items():
-        if _spelled(name).startswith(prefix):
-            attributes[_spelled(name).removeprefix(prefix)] = value
+        if spelled(name).startswith(prefix):
+            attributes[spelled(name).removeprefix(prefix)] = value
         else:
             rest[name] = value
     return _event(message, attributes, rest, message.body, message.content_type or BYTES)
@@ -182,7 +183,7 @@ def _event(
         event_id = _digest(f"{attributes['source']}\n{given}")
     key = attributes.get("partitionkey") or attributes.get("subject") or message.key
     kept = dict(rest)
-    known = {_spelled(name) for name in rest}
+    known = {spelled(name) for name in rest}
     for name, value in attributes.items():
         if name in _UNPLACED and not (name == "subject" and value == key):
             kept[f"ce-{name}"] = value
@@ -205,8 +206,8 @@ def _event(
 
 def _foreign(message: Incoming, reading: Reading) -> Event:
     def named(header: str | None) -> str | None:
-        wanted = _spelled(header) if header else None
-        return next((value for name, value in message.headers.items() if _spelled(name) == wanted), None)
+        wanted = spelled(header) if header else None
+        return next((value for name, value in message.headers.items() if spelled(name) == wanted), None)
 
     return Event(
         named(reading.type_header) or reading.type or message.channel,
@@ -226,10 +227,6 @@ def _storable(headers: Mapping[str, str]) -> dict[str, str]:
         with suppress(InvalidEvent):
             kept = dict(Event(MALFORMED, None, headers={**kept, name: value}).headers)
     return kept
-
-
-def _spelled(name: str) -> str:
-    return name.lower().replace("_", "-")
 
 
 def _decoded(headers: Mapping[str, str]) -> dict[str, str]:

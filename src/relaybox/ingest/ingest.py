@@ -1,7 +1,7 @@
 """The ingest: a broker on one side, an inbox on the other. Received, stored in one transaction, acknowledged.
 
     async with AsyncInbox("postgresql://localhost/billing", "orders_inbox") as inbox:
-        async with Ingest(KafkaSource(bootstrap="localhost:9092", topics="orders", group="billing"), inbox):
+        async with Ingest(KafkaSource("kafka://localhost:9092/orders", group="billing"), inbox):
             await asyncio.Event().wait()
 
 One batch at a time, in the broker's order. While the database is away nothing is acknowledged and nothing more is

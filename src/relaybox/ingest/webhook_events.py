@@ -10,11 +10,11 @@ repeats a known one. Only the members of a batch have ids of their own.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from ..brokers.json_members import STRICT, elements
 from ..brokers.parse import STRUCTURED, Reading, parse, place_id
 from ..brokers.spi import Incoming
 from ..errors import ConfigError, InvalidEvent
@@ -26,8 +26,6 @@ BATCH = STRUCTURED + "-batch"
 # Nothing else is kept: among the headers of a request are cookies, tokens and the marks of proxies.
 OURS = frozenset(["event-id", "event-type", "aggregate-type", "aggregate-id", "created-at", "tenant"])
 USUAL = frozenset(["traceparent", "tracestate", "correlation-id", "sequence", "priority"])
-_LOOK = json.JSONDecoder(parse_int=len, parse_float=len)  # only looks: numbers may be of any length
-_SPACE = " \t\n\r"
 
 
 class Requests:
@@ -44,7 +42,7 @@ class Requests:
             raise Refused(415, "a compressed body")
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == BATCH + "+json":
-            return [parse(self._incoming({}, part, STRUCTURED + "+json", "")) for part in _parts(body)]
+            return [parse(self._incoming({}, part, STRUCTURED + "+json", "")) for part in elements(body)]
         if kind.startswith(STRUCTURED) and kind != STRUCTURED + "+json":
             raise Refused(415, f"CloudEvents as {kind[:60]!r}")
         id = headers.get("webhook-id", "")
@@ -69,7 +67,7 @@ class Requests:
         if kind != "application/json" and not kind.endswith("+json"):
             return self._reading
         try:
-            value: Any = _LOOK.decode(body.decode())
+            value: Any = STRICT.decode(body.decode())
         except (ValueError, RecursionError):
             return self._reading
         named = value.get("type") if isinstance(value, dict) else None
@@ -92,34 +90,3 @@ def _under(event: Event, id: str) -> Event:
         content_type=event.content_type,
         headers={**event.headers, **own},
     )
-
-
-def _parts(body: bytes) -> list[bytes]:
-    """The members of a JSON array, each as it was written."""
-    found: list[bytes] = []
-    try:
-        text = body.decode()
-        at = _after_space(text, 0)
-        if text[at] != "[":
-            raise ValueError
-        at = _after_space(text, at + 1)
-        while text[at] != "]" or found:
-            _, end = _LOOK.raw_decode(text, at)
-            found.append(text[at:end].encode())
-            at = _after_space(text, end)
-            if text[at] == "]":
-                break
-            if text[at] != ",":
-                raise ValueError
-            at = _after_space(text, at + 1)
-        if text[at + 1 :].strip(_SPACE):
-            raise ValueError
-    except (ValueError, IndexError, RecursionError):
-        raise InvalidEvent("a batch of CloudEvents is a JSON array, this body is not") from None
-    return found
-
-
-def _after_space(text: str, at: int) -> int:
-    while text[at] in _SPACE:
-        at += 1
-    return at

@@ -1,6 +1,6 @@
 """The relay: an outbox on one side, a broker on the other, per key in order.
 
-    async with Relay("postgresql://localhost/shop", KafkaSink(bootstrap="localhost:9092"), to="orders"):
+    async with Relay("postgresql://localhost/shop", KafkaSink("kafka://localhost:9092"), to="orders"):
         await asyncio.Event().wait()
 
 Any number of relays may run on one outbox; they share its keys. `relaybox relay` is this, as a process.

@@ -1,6 +1,6 @@
 """A relay that is a group of a topic: it reads the topic's log, so nothing is written per event.
 
-    async with TopicRelay(url, KafkaSink(bootstrap="localhost:9092"), topic="orders", group="kafka", to="orders"):
+    async with TopicRelay(url, KafkaSink("kafka://localhost:9092"), topic="orders", group="kafka", to="orders"):
         await asyncio.Event().wait()
 
 `relaybox relay --topic orders --group kafka` is this, as a process. Any number of them share the topic's shards.

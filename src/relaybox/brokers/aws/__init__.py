@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from .sns_sink import SnsSink
-from .sqs_sink import SqsSink
-from .sqs_source import SqsSource
+from ..connection import extra
 
-__all__ = ["SnsSink", "SqsSink", "SqsSource"]
+with extra("aiobotocore", "aws"):
+    from .connection import AwsConnection
+    from .sns_sink import SnsSink
+    from .sqs_sink import SqsSink
+    from .sqs_source import SqsSource
+
+__all__ = ["AwsConnection", "SnsSink", "SqsSink", "SqsSource"]

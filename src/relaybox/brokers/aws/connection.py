@@ -5,87 +5,98 @@ botocore's own retries are off: who uses it tries again, and knows when.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+from urllib.parse import urlsplit
 
-from ...errors import ConfigError, MissingExtra
-from ..hosts import client_context
+from aiobotocore.config import AioConfig
+from aiobotocore.session import AioSession
+from botocore.exceptions import BotoCoreError, ClientError, InvalidRegionError, NoRegionError, ProfileNotFound
+from botocore.parsers import ResponseParserError
 
-try:
-    from aiobotocore.config import AioConfig
-    from aiobotocore.session import AioSession
-    from botocore.exceptions import BotoCoreError, ClientError, InvalidRegionError, NoRegionError, ProfileNotFound
-    from botocore.parsers import ResponseParserError
-except ModuleNotFoundError as error:
-    raise MissingExtra("aiobotocore", "aws") from error
+from ...errors import ConfigError
+from ..connection import Connection, client_context
+from ..options import check_positive
 
 MISSING = {"QueueDoesNotExist", "NonExistentQueue", "NotFound", "NotFoundException", "ResourceNotFoundException"}
 FAILURES = (BotoCoreError, ClientError, ResponseParserError, OSError, TimeoutError)
 
 
-class AwsConnection:
-    """Credentials come from where AWS programs find them (environment, profile, role), unless given."""
+@dataclass(frozen=True, kw_only=True, repr=False)
+class AwsConnection(Connection):
+    """Which AWS account and region, and how to log in. As a URL: sqs://region or sns://region.
 
-    def __init__(
-        self,
-        service: str,
-        *,
-        region: str | None,
-        endpoint_url: str | None,
-        profile: str | None,
-        access_key_id: str | None,
-        secret_access_key: str | None,
-        session_token: str | None,
-        ca_file: Path | None,
-        cert_file: Path | None,
-        key_file: Path | None,
-        connections: int,
-        connect_timeout: timedelta,
-        read_timeout: timedelta,
-    ) -> None:
-        if (access_key_id is None) != (secret_access_key is None):
+        AwsConnection(region="eu-central-1", profile="shop")
+
+    region               None: the environment's
+    account              owner of the queues or topics that are named without an ARN or URL
+    profile              of the AWS configuration
+    access_key_id, secret_access_key, session_token   found where AWS programs find them (environment, profile, role),
+                         unless given
+    endpoint_url         a VPC endpoint, or an imitation of AWS
+    ca_file              who signed the service's certificate, if the system does not know it
+    cert_file, key_file  our own certificate, if the service wants one
+    connect_timeout      of one connection
+    """
+
+    region: str | None = None
+    account: str | None = None
+    profile: str | None = None
+    access_key_id: str | None = None
+    secret_access_key: str | None = None
+    session_token: str | None = None
+    endpoint_url: str | None = None
+    ca_file: Path | str | None = None
+    cert_file: Path | str | None = None
+    key_file: Path | str | None = None
+    connect_timeout: timedelta = timedelta(seconds=3)
+
+    def __post_init__(self) -> None:
+        if (self.access_key_id is None) != (self.secret_access_key is None):
             raise ConfigError("expected access_key_id and secret_access_key together, or neither")
-        client_context(ca_file, cert_file, key_file)  # says what is wrong with the files
-        if endpoint_url is not None and (not endpoint_url.startswith(("http://", "https://")) or "@" in endpoint_url):
+        client_context(self.ca_file, self.cert_file, self.key_file)  # says what is wrong with the files
+        url = self.endpoint_url
+        if url is not None and (not url.startswith(("http://", "https://")) or "@" in url):
             raise ConfigError("expected endpoint_url to be https://host or http://host, without an account")
-        for name, value in (("connect_timeout", connect_timeout), ("read_timeout", read_timeout)):
-            if value <= timedelta(0):
-                raise ConfigError(f"expected {name} to be a positive duration, got {value}")
-        self._service = service
-        self._profile = profile
-        self._settings: dict[str, Any] = {
-            "region_name": region,
-            "endpoint_url": endpoint_url,
-            "aws_access_key_id": access_key_id,
-            "aws_secret_access_key": secret_access_key,
-            "aws_session_token": session_token,
-            "verify": None if ca_file is None else str(ca_file),
-        }
+        check_positive(connect_timeout=self.connect_timeout)
+
+    @classmethod
+    def parse(cls, url: str, options: Mapping[str, Any]) -> Self:
+        parts = urlsplit(url)
+        if parts.scheme not in ("sqs", "sns") or parts.path.strip("/") or "@" in parts.netloc or ":" in parts.netloc:
+            raise ConfigError("expected sqs://region or sns://region, without a region if the environment has it")
+        return cls(**{"region": parts.netloc or None, **options})
+
+    def __str__(self) -> str:
+        return self.endpoint_url or self.region or "default region"
+
+    async def open(self, service: str, stack: AsyncExitStack, *, connections: int, read_timeout: timedelta) -> Any:
+        """The client, which closes with the stack. Raises ConfigError, or one of FAILURES."""
         certificate = None
-        if cert_file:
-            certificate = (str(cert_file), str(key_file)) if key_file else str(cert_file)
-        self._config = AioConfig(
-            connect_timeout=connect_timeout.total_seconds(),
+        if self.cert_file:
+            certificate = (str(self.cert_file), str(self.key_file)) if self.key_file else str(self.cert_file)
+        config = AioConfig(
+            connect_timeout=self.connect_timeout.total_seconds(),
             read_timeout=read_timeout.total_seconds(),
             max_pool_connections=connections + 1,  # one for the probe
             retries={"total_max_attempts": 1},
             client_cert=certificate,
         )
-        self._stack = AsyncExitStack()
-
-    def __str__(self) -> str:
-        return str(self._settings["endpoint_url"] or self._settings["region_name"] or "default region")
-
-    async def open(self) -> Any:
-        """The client. Raises ConfigError, or one of FAILURES."""
         try:
-            session = AioSession(profile=self._profile)
-            context = session.create_client(self._service, config=self._config, **self._settings)
-            return await self._stack.enter_async_context(context)
+            context = AioSession(profile=self.profile).create_client(
+                service,
+                config=config,
+                region_name=self.region,
+                endpoint_url=self.endpoint_url,
+                aws_access_key_id=self.access_key_id,
+                aws_secret_access_key=self.secret_access_key,
+                aws_session_token=self.session_token,
+                verify=None if self.ca_file is None else str(self.ca_file),
+            )
+            return await stack.enter_async_context(context)
         except (NoRegionError, InvalidRegionError, ProfileNotFound, ValueError) as error:
-            raise ConfigError(f"{self._service} at {self}: {error}") from None
-
-    async def close(self) -> None:
-        await self._stack.aclose()
+            raise ConfigError(f"{service} at {self}: {error}") from None

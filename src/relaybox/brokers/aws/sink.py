@@ -7,21 +7,20 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from datetime import timedelta
-from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-from ...errors import BrokerUnavailable, ConfigError, DeliveryError, MissingExtra, Reject, ServiceClosed
-from ..options import split_url, typed
+from botocore.exceptions import ClientError, ParamValidationError
+
+from ...errors import BrokerUnavailable, DeliveryError, Reject, ServiceClosed
+from ..batches import grouped, parts
+from ..connection import Connected
+from ..options import check_positive, check_range
 from ..spi import Answer, Features, Message
 from .connection import FAILURES, MISSING, AwsConnection
-from .messages import encode, token
-
-try:
-    from botocore.exceptions import ClientError, ParamValidationError
-except ModuleNotFoundError as error:
-    raise MissingExtra("aiobotocore", "aws") from error
+from .messages import Encoded, encode, token
 
 PROBE_SECONDS = 2.0
 PER_REQUEST = 10
@@ -71,57 +70,36 @@ THE_MESSAGE = {
 }
 
 
-class AwsSink(ABC):
-    """Credentials come from where AWS programs find them (environment, profile, role), unless given.
+class AwsSink(Connected, ABC):
+    """Of SqsSink and SnsSink. The first argument is a URL or an AwsConnection.
 
-    fifo       every destination is FIFO: order per key and dedup by the event's id are declared, others refused
-    account    owner of the queues or topics that are named without an ARN or URL
-    max_bytes  of a message with its attributes, and of a request; AWS takes 256 KiB, SQS up to 1 MiB where allowed
+    fifo          every destination is FIFO: order per key and dedup by the event's id are declared, others refused
+    max_bytes     of a message with its attributes, and of a request; AWS takes 256 KiB, SQS up to 1 MiB where allowed
+    connections   requests at a time
+    read_timeout  of one answer
     """
 
     name: ClassVar[str]  # of the service too
     kind: ClassVar[str]  # of a destination
     body_field: ClassVar[str]
+    connection_type = AwsConnection
 
     def __init__(
         self,
+        connection: str | AwsConnection = "sqs://",
         *,
-        region: str | None = None,
-        account: str | None = None,
-        endpoint_url: str | None = None,
-        profile: str | None = None,
-        access_key_id: str | None = None,
-        secret_access_key: str | None = None,
-        session_token: str | None = None,
-        ca_file: Path | None = None,
-        cert_file: Path | None = None,
-        key_file: Path | None = None,
         fifo: bool = False,
         max_bytes: int = 262_144,
         connections: int = 10,
-        connect_timeout: timedelta = timedelta(seconds=3),
         read_timeout: timedelta = timedelta(seconds=8),
     ) -> None:
-        if not 1 <= connections <= 100:
-            raise ConfigError(f"expected connections to be 1 to 100, got {connections}")
-        if not 1024 <= max_bytes <= 1_048_576:
-            raise ConfigError(f"expected max_bytes to be 1,024 to 1,048,576, got {max_bytes:,}")
-        self._connection = AwsConnection(
-            self.name,
-            region=region,
-            endpoint_url=endpoint_url,
-            profile=profile,
-            access_key_id=access_key_id,
-            secret_access_key=secret_access_key,
-            session_token=session_token,
-            ca_file=ca_file,
-            cert_file=cert_file,
-            key_file=key_file,
-            connections=connections,
-            connect_timeout=connect_timeout,
-            read_timeout=read_timeout,
-        )
-        self._account = account
+        check_range("connections", connections, 1, 100)
+        check_range("max_bytes", max_bytes, 1024, 1_048_576)
+        check_positive(read_timeout=read_timeout)
+        self._connection = AwsConnection.of(connection)
+        self._connections = connections
+        self._read_timeout = read_timeout
+        self._stack = AsyncExitStack()
         self._fifo = fifo
         self._max_bytes = max_bytes
         self._free = asyncio.Semaphore(connections)
@@ -134,15 +112,6 @@ class AwsSink(ABC):
             batch=PER_REQUEST * connections,
             max_bytes=max_bytes,
         )
-
-    @classmethod
-    def from_url(cls, url: str, options: Mapping[str, Any]) -> Self:
-        parts, options = split_url(url, options)
-        if parts.scheme != cls.name or parts.path.strip("/") or "@" in parts.netloc or ":" in parts.netloc:
-            raise ConfigError(f"expected {cls.name}://region, or {cls.name}:// and a region from the environment")
-        if parts.netloc:
-            options = {"region": parts.netloc, **options}
-        return cls(**typed(cls, options))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self._connection)!r})"
@@ -164,7 +133,9 @@ class AwsSink(ABC):
 
     async def open(self) -> None:
         try:
-            self._client = await self._connection.open()
+            self._client = await self._connection.open(
+                self.name, self._stack, connections=self._connections, read_timeout=self._read_timeout
+            )
         except FAILURES as error:
             raise self._answer(error, "") from None
         try:
@@ -175,7 +146,7 @@ class AwsSink(ABC):
 
     async def close(self) -> None:
         self._client = None
-        await self._connection.close()
+        await self._stack.aclose()
 
     async def probe(self) -> None:
         """Any answer will do, but one that does not know the account: a queue may be missing or not ours to see."""
@@ -197,24 +168,31 @@ class AwsSink(ABC):
     async def publish(self, messages: Sequence[Message]) -> Sequence[Answer]:
         client = self._open_client()
         answers: list[Answer] = [BrokerUnavailable(f"{self!r} gave no answer")] * len(messages)
-        by_destination: dict[str, dict[int, Message]] = {}
-        for number, message in enumerate(messages):
-            by_destination.setdefault(message.destination, {})[number] = message
-        await asyncio.gather(*(self._deliver(client, to, some, answers) for to, some in by_destination.items()))
+        numbers = grouped(range(len(messages)), lambda number: messages[number].destination)
+        await asyncio.gather(*(self._deliver(client, messages, some, answers) for some in numbers.values()))
         return answers
 
     async def _deliver(
-        self, client: Any, destination: str, messages: dict[int, Message], answers: list[Answer]
+        self, client: Any, messages: Sequence[Message], numbers: Sequence[int], answers: list[Answer]
     ) -> None:
+        """What is for one destination."""
+        destination = messages[numbers[0]].destination
         try:
             address = await self._address(client, destination)
         except (*FAILURES, DeliveryError) as error:
             answer = self._answer(error, destination)
-            for number in messages:
+            for number in numbers:
                 answers[number] = DeliveryError(str(answer)) if isinstance(answer, Reject) else answer
             return
-        batches = self._batches(messages, answers)
-        await asyncio.gather(*(self._send(client, destination, address, batch, answers) for batch in batches))
+        encoded = {number: encode(messages[number]) for number in numbers}
+        for number, one in encoded.items():
+            if one.size > self._max_bytes:
+                text = f"the message is {one.size:,} bytes as {self.name} counts, the limit is {self._max_bytes:,}"
+                answers[number] = Reject(text)
+        fitting = [number for number in numbers if encoded[number].size <= self._max_bytes]
+        batches = parts(fitting, lambda number: encoded[number].size, self._max_bytes, PER_REQUEST)
+        requests = [[self._entry(number, messages[number], encoded[number]) for number in batch] for batch in batches]
+        await asyncio.gather(*(self._send(client, destination, address, request, answers) for request in requests))
 
     async def _address(self, client: Any, destination: str) -> str:
         if self._fifo and not destination.endswith(".fifo"):
@@ -223,27 +201,12 @@ class AwsSink(ABC):
             self._addresses[destination] = await self._look_up(client, destination)
         return self._addresses[destination]
 
-    def _batches(self, messages: dict[int, Message], answers: list[Answer]) -> Iterator[list[dict[str, Any]]]:
-        """Entries that fit into one request; what fits into none is rejected here."""
-        batch: list[dict[str, Any]] = []
-        total = 0
-        for number, message in messages.items():
-            encoded = encode(message)
-            if encoded.size > self._max_bytes:
-                text = f"the message is {encoded.size:,} bytes as {self.name} counts, the limit is {self._max_bytes:,}"
-                answers[number] = Reject(text)
-                continue
-            if batch and (len(batch) == PER_REQUEST or total + encoded.size > self._max_bytes):
-                yield batch
-                batch, total = [], 0
-            entry = {"Id": str(number), self.body_field: encoded.body, "MessageAttributes": encoded.attributes}
-            if message.destination.endswith(".fifo"):
-                entry["MessageGroupId"] = token(message.key if message.key is not None else message.id)
-                entry["MessageDeduplicationId"] = token(message.id)
-            batch.append(entry)
-            total += encoded.size
-        if batch:
-            yield batch
+    def _entry(self, number: int, message: Message, encoded: Encoded) -> dict[str, Any]:
+        entry = {"Id": str(number), self.body_field: encoded.body, "MessageAttributes": encoded.attributes}
+        if message.destination.endswith(".fifo"):
+            entry["MessageGroupId"] = token(message.key if message.key is not None else message.id)
+            entry["MessageDeduplicationId"] = token(message.id)
+        return entry
 
     async def _send(
         self, client: Any, destination: str, address: str, batch: list[dict[str, Any]], answers: list[Answer]

@@ -1,6 +1,6 @@
 """Amazon SQS: SendMessageBatch to standard and FIFO queues.
 
-    SqsSink(region="eu-central-1", fifo=True)
+    SqsSink("sqs://eu-central-1", fifo=True)
 
 The destination is the name of a queue, its URL or its ARN. One that ends in `.fifo` is a FIFO queue: the message group
 is the key (the event's id where there is none), the deduplication id is the event's id.
@@ -19,7 +19,7 @@ class SqsSink(AwsSink):
     body_field = "MessageBody"
 
     async def _look_up(self, client: Any, destination: str) -> str:
-        return await queue_url(client, destination, self._account)
+        return await queue_url(client, destination, self._connection.account)
 
     async def _request(self, client: Any, address: str, entries: list[dict[str, Any]]) -> Any:
         return await client.send_message_batch(QueueUrl=address, Entries=entries)

@@ -1,6 +1,6 @@
 """Amazon SQS: long polls of one queue, standard or FIFO, also of one that an SNS topic fills.
 
-    SqsSource(queue="orders.fifo", region="eu-central-1")
+    SqsSource("sqs://eu-central-1", queue="orders.fifo")
 
 A FIFO queue gives out nothing more of a message group while one of its messages is not deleted, so the order of a group
 survives crashes. The group is the key. What SNS wrapped in its JSON envelope is unwrapped.
@@ -13,22 +13,20 @@ import base64
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from ...errors import BrokerUnavailable, ConfigError, MissingExtra
-from ..leased import LeasedSource, check_durations, check_given
-from ..options import split_url, typed
+from botocore.exceptions import ClientError, ParamValidationError
+
+from ...errors import BrokerUnavailable, ConfigError
+from ..connection import Connected
+from ..leased import LeasedSource
+from ..options import check_given
 from ..spi import Incoming
 from .connection import FAILURES, MISSING, AwsConnection
 from .messages import decode
 from .sqs_sink import queue_url
-
-try:
-    from botocore.exceptions import ClientError, ParamValidationError
-except ModuleNotFoundError as error:
-    raise MissingExtra("aiobotocore", "aws") from error
 
 PER_REQUEST = 10
 CONNECTIONS = 10
@@ -39,72 +37,42 @@ MOST_VISIBILITY = timedelta(hours=12)
 SHORTEST_READ = timedelta(seconds=2)
 
 
-class SqsSource(LeasedSource):
-    """`queue` is a name, a URL or an ARN. Options of the connection are those of the sink.
+class SqsSource(Connected, LeasedSource):
+    """Reads one queue. The first argument is a URL or an AwsConnection.
 
-    visibility   after so long without a word from us a message comes again
-    unwrap_sns   off: a body that looks like SNS's envelope is left as it is
+    queue         a name, a URL or an ARN
+    visibility    after so long without a word from us a message comes again
+    unwrap_sns    off: a body that looks like SNS's envelope is left as it is
+    read_timeout  of one answer; a long poll takes half of it
     """
 
     name = "sqs"
+    connection_type = AwsConnection
 
     def __init__(
         self,
+        connection: str | AwsConnection = "sqs://",
         *,
         queue: str,
         visibility: timedelta = timedelta(seconds=60),
         unwrap_sns: bool = True,
-        region: str | None = None,
-        account: str | None = None,
-        endpoint_url: str | None = None,
-        profile: str | None = None,
-        access_key_id: str | None = None,
-        secret_access_key: str | None = None,
-        session_token: str | None = None,
-        ca_file: Path | None = None,
-        cert_file: Path | None = None,
-        key_file: Path | None = None,
-        connect_timeout: timedelta = timedelta(seconds=3),
         read_timeout: timedelta = timedelta(seconds=30),
     ) -> None:
         check_given(queue=queue)
-        check_durations(visibility=visibility)
         if not timedelta(seconds=1) <= visibility <= MOST_VISIBILITY:
             raise ConfigError(f"expected visibility to be one second to 12 hours, got {visibility}")
         if read_timeout < SHORTEST_READ:
             raise ConfigError(f"expected read_timeout to be at least two seconds, for long polls, got {read_timeout}")
         super().__init__(visibility)
-        self._connection = AwsConnection(
-            self.name,
-            region=region,
-            endpoint_url=endpoint_url,
-            profile=profile,
-            access_key_id=access_key_id,
-            secret_access_key=secret_access_key,
-            session_token=session_token,
-            ca_file=ca_file,
-            cert_file=cert_file,
-            key_file=key_file,
-            connections=CONNECTIONS,
-            connect_timeout=connect_timeout,
-            read_timeout=read_timeout,
-        )
+        self._connection = AwsConnection.of(connection)
+        self._read_timeout = read_timeout
+        self._stack = AsyncExitStack()
         self._queue = queue
-        self._account = account
         self._unwrap = unwrap_sns
         self._visibility = math.ceil(self._lease)
         self._longest_poll = min(LONGEST_POLL, int(read_timeout.total_seconds() / 2))
         self._client: Any = None
         self._address = ""
-
-    @classmethod
-    def from_url(cls, url: str, options: Mapping[str, Any]) -> Self:
-        parts, options = split_url(url, options)
-        if parts.scheme != cls.name or parts.path.strip("/") or "@" in parts.netloc or ":" in parts.netloc:
-            raise ConfigError("expected sqs://region?queue=…, or sqs:// and a region from the environment")
-        if parts.netloc:
-            options = {"region": parts.netloc, **options}
-        return cls(**{"queue": "", **typed(cls, options)})
 
     def __repr__(self) -> str:
         return f"SqsSource({str(self._connection)!r}, queue={self._queue!r})"
@@ -114,8 +82,10 @@ class SqsSource(LeasedSource):
     async def _connect(self) -> None:
         await self._disconnect()
         try:
-            self._client = await self._connection.open()
-            self._address = await queue_url(self._client, self._queue, self._account)
+            self._client = await self._connection.open(
+                self.name, self._stack, connections=CONNECTIONS, read_timeout=self._read_timeout
+            )
+            self._address = await queue_url(self._client, self._queue, self._connection.account)
             await self._client.get_queue_attributes(QueueUrl=self._address, AttributeNames=["QueueArn"])
         except FAILURES as error:
             if isinstance(error, ClientError) and error.response["Error"].get("Code", "").rpartition(".")[2] in MISSING:
@@ -124,7 +94,7 @@ class SqsSource(LeasedSource):
 
     async def _disconnect(self) -> None:
         self._client = None
-        await self._connection.close()
+        await self._stack.aclose()
 
     # Messages
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from .sink import KafkaSink
-from .source import KafkaSource
+from ..connection import extra
 
-__all__ = ["KafkaSink", "KafkaSource"]
+with extra("confluent-kafka", "kafka"):
+    from .connection import KafkaConnection
+    from .sink import KafkaSink
+    from .source import KafkaSource
+
+__all__ = ["KafkaConnection", "KafkaSink", "KafkaSource"]

@@ -13,17 +13,13 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Self
 
-from ...errors import MissingExtra
-from ..spi import Message
+from confluent_kafka import KafkaError, KafkaException, Producer
 
-try:
-    from confluent_kafka import KafkaError, KafkaException, Producer
-except ImportError as error:
-    raise MissingExtra("confluent-kafka", "kafka") from error
+from ..spi import Message
 
 __all__ = ["AsyncProducer", "KafkaError", "KafkaException"]
 
-LOGGER = logging.getLogger("relaybox")
+log = logging.getLogger("relaybox")
 TICK = 0.001
 IDLE = 0.5  # between publishes, for librdkafka's own events: errors, and tokens that run out
 QUESTION_SECONDS = 0.5  # nobody can interrupt one, and close() has to wait for it
@@ -49,7 +45,7 @@ class AsyncProducer:
     async def start(cls, config: Mapping[str, Any]) -> Self:
         """Does not wait for a connection. Wrong settings raise KafkaException."""
         self = cls()
-        full = {**config, "error_cb": self._on_error, "logger": LOGGER}
+        full = {**config, "error_cb": self._on_error, "logger": log}
         self._producer = await asyncio.to_thread(Producer, full)  # it reads certificates
         self._timer = self._loop.call_later(IDLE, self._tick)
         return self

@@ -12,30 +12,31 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from pathlib import Path
-from typing import Any, Self, get_args
-from urllib.parse import unquote
+from typing import Any, Literal, TypeAlias
 
 from ...errors import BrokerUnavailable, ConfigError, DeliveryError, Reject, ServiceClosed
-from ..options import split_url, typed
+from ..connection import Connected
+from ..options import check_choice
 from ..spi import Answer, Features, Message
-from .connection import (
-    DEFAULTS,
-    Compression,
-    Sasl,
-    Token,
-    authentication,
-    hide_secrets,
-    milliseconds,
-    passed_on,
-    transport,
-)
+from .connection import KafkaConnection, hide_secrets, milliseconds
 from .producer import AsyncProducer, KafkaError, KafkaException
 
-LOGGER = logging.getLogger("relaybox")
+log = logging.getLogger("relaybox")
+Compression: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 OPEN_SECONDS = 5.0
 PROBE_SECONDS = 0.5  # on the connections we have; twice that on new ones
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+# Durable and in order; impatient, because the relay has a patience of its own.
+DEFAULTS: Mapping[str, Any] = {
+    "acks": "all",
+    "enable.idempotence": True,
+    "max.in.flight": 5,
+    "partitioner": "murmur2_random",  # puts a key where Java producers put it
+    "retry.backoff.ms": 50,
+    "retry.backoff.max.ms": 250,
+    "message.max.bytes": 4_194_304,  # events are smaller: what is too large is for the broker to say
+}
 
 # What an error says of its message. Every other one is nobody's fault: brokers away or electing, too few replicas,
 # credentials refused, a queue that is full.
@@ -53,89 +54,49 @@ BATCHES, SINGLY = "batches", "singly"
 ONE_PER_BATCH = {"batch.num.messages": 1, "linger.ms": 0}
 
 
-class KafkaSink:
-    """
-    bootstrap         some brokers of the cluster: broker-1:9092,broker-2:9092
+class KafkaSink(Connected):
+    """Sends events to Kafka topics. The first argument is a URL or a KafkaConnection.
+
+        KafkaSink("kafka://localhost:9092", compression="zstd")
+
     linger            how long a message may wait for company, up to 5 ms; batches come whole, so hardly at all
+    compression       of batches
     delivery_timeout  how long the producer tries; keep it below the relay's publish timeout
-    tls               encrypted, with the broker's certificate and name checked; on if one of the files is given
-    ca_file           who signed the brokers' certificates, if the system does not know them
-    cert_file, key_file, key_password   our own certificate, if the brokers want one
-    sasl, username, password, token     who we are. `token` returns a token and when it ends, in seconds since 1970,
-                                        and is called in a thread
-    insecure_no_tls   let SASL credentials go over the network unencrypted
-    config            more librdkafka properties, by their names
     """
 
     name = "kafka"
     features = Features(keyed_order=True, dedup=False)
+    connection_type = KafkaConnection
 
     def __init__(
         self,
+        connection: str | KafkaConnection = "kafka://localhost:9092",
         *,
-        bootstrap: str,
-        client_id: str = "relaybox",
         linger: timedelta = timedelta(milliseconds=1),
         compression: Compression = "none",
         delivery_timeout: timedelta = timedelta(seconds=7),
-        tls: bool = False,
-        ca_file: str | Path | None = None,
-        cert_file: str | Path | None = None,
-        key_file: str | Path | None = None,
-        key_password: str | None = None,
-        sasl: Sasl | None = None,
-        username: str | None = None,
-        password: str | None = None,
-        token: Token | None = None,
-        insecure_no_tls: bool = False,
-        config: Mapping[str, Any] | None = None,
     ) -> None:
-        if not re.fullmatch(r"[^\s,@/]+(,[^\s,@/]+)*", bootstrap):
-            raise ConfigError("expected bootstrap to be host:port, or several with commas between them")
-        if compression not in get_args(Compression):
-            raise ConfigError(f"expected compression to be one of {get_args(Compression)}, got {compression!r}")
-        files = {
-            "ssl.ca.location": ca_file,
-            "ssl.certificate.location": cert_file,
-            "ssl.key.location": key_file,
-            "ssl.key.password": key_password,
-        }
+        check_choice("compression", compression, Compression)
         timeout = milliseconds("delivery_timeout", delivery_timeout, 1000, 300_000)
-        config = config or {}
-        self._bootstrap = bootstrap
-        self._config: dict[str, Any] = {
-            **DEFAULTS,
-            "bootstrap.servers": bootstrap,
-            "client.id": client_id,
-            "linger.ms": milliseconds("linger", linger, 0, 5),
-            "compression.type": compression,
-            "delivery.timeout.ms": timeout,
-            "socket.timeout.ms": timeout // 2,  # leaves time for another try on another connection
-            **{name: str(value) for name, value in files.items() if value is not None},
-            **authentication(sasl, username, password, token, config),
-            **transport(tls or any((ca_file, cert_file, key_file)), sasl, insecure_no_tls),
-            **passed_on(config),
-        }
+        self._connection = KafkaConnection.of(connection)
+        if self._connection.hosts.path.strip("/"):
+            raise ConfigError(f"expected the URL of a Kafka sink to end behind its hosts, got {self._connection.hosts}")
+        self._config = self._connection.properties(
+            {
+                **DEFAULTS,
+                "linger.ms": milliseconds("linger", linger, 0, 5),
+                "compression.type": compression,
+                "delivery.timeout.ms": timeout,
+                "socket.timeout.ms": timeout // 2,  # leaves time for another try on another connection
+            }
+        )
         self._producers: dict[str, AsyncProducer] = {}
         self._starting = asyncio.Lock()
         self._topics: set[str] = set()  # those known to exist
         self._closed = False
 
-    @classmethod
-    def from_url(cls, url: str, options: Mapping[str, Any]) -> Self:
-        """`kafka://user:password@broker-1:9092,broker-2:9092?sasl=SCRAM-SHA-256`; `kafkas://…` means TLS."""
-        parts, options = split_url(url, options)
-        login, _, bootstrap = parts.netloc.rpartition("@")
-        given = typed(cls, options, taken={"bootstrap"})
-        if login:
-            username, _, password = login.partition(":")
-            given = {"username": unquote(username), "password": unquote(password), **given}
-        if parts.scheme == "kafkas":
-            given["tls"] = True
-        return cls(bootstrap=bootstrap, **given)
-
     def __repr__(self) -> str:
-        return f"KafkaSink({self._bootstrap!r})"
+        return f"KafkaSink({str(self._connection)!r})"
 
     async def open(self) -> None:
         await self._ask(await self._producer(), OPEN_SECONDS)
@@ -198,7 +159,7 @@ class KafkaSink:
         self._producers[kind] = producer
         if old is not None:
             if old.fatal is not None:
-                LOGGER.warning("Kafka producer replaced after a fatal error: %s", self._text(old.fatal))
+                log.warning("Kafka producer replaced after a fatal error: %s", self._text(old.fatal))
             await old.close()
 
     # Messages
@@ -264,7 +225,7 @@ class KafkaSink:
         if code == KafkaError.INVALID_RECORD:
             return Reject(f"topic {topic!r} refuses this message: {self._text(error)}")
         if code in NO_TOPIC:
-            return DeliveryError(f"there is no topic {topic!r} at {self._bootstrap}: create it, or correct the name")
+            return DeliveryError(f"there is no topic {topic!r} at {self._connection}: create it, or correct the name")
         if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             return BrokerUnavailable(f"we may not write to topic {topic!r}: give us the right to", destination=topic)
         return self._unavailable(error, producer)
@@ -273,7 +234,7 @@ class KafkaSink:
         reason = self._text(error)
         if producer and (more := producer.fatal.str() if producer.fatal else producer.trouble):
             reason += f" ({hide_secrets(more, self._config)})"
-        return BrokerUnavailable(f"Kafka at {self._bootstrap}: {reason}")
+        return BrokerUnavailable(f"Kafka at {self._connection}: {reason}")
 
     def _text(self, error: KafkaError) -> str:
         return hide_secrets(error.str(), self._config)

@@ -1,6 +1,6 @@
 """Apache Kafka: members of a consumer group share the partitions of some topics; offsets are committed when stored.
 
-    KafkaSource(bootstrap="broker-1:9092,broker-2:9092", topics="orders,payments", group="billing")
+    KafkaSource("kafka://broker-1:9092,broker-2:9092/orders,payments", group="billing")
 
 Partitions move cooperatively. Nothing is acknowledged of one that was taken away, even if it has come back meanwhile:
 its new owner, or we, begin where the group's offset stands. An outage of the brokers costs no rebalance: the consumer
@@ -14,28 +14,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self, TypeAlias, get_args
-from urllib.parse import unquote
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, TopicPartition
 
 from ...clock import SYSTEM_CLOCK
-from ...errors import BrokerUnavailable, ConfigError, MissingExtra, ServiceClosed
+from ...errors import BrokerUnavailable, ConfigError, ServiceClosed
 from ...op import T
 from ...tasks import cancelled
-from ..options import split_url, typed
+from ..connection import Connected
+from ..options import check_choice, check_given
 from ..spi import Incoming
-from .connection import Sasl, Token, authentication, hide_secrets, milliseconds, passed_on, transport
-
-try:
-    from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, TopicPartition
-except ModuleNotFoundError as error:
-    raise MissingExtra("confluent-kafka", "kafka") from error
+from .connection import KafkaConnection, hide_secrets, milliseconds
 
 log = logging.getLogger("relaybox")
 Start: TypeAlias = Literal["earliest", "latest"]
@@ -59,35 +54,9 @@ DEFAULTS: Mapping[str, Any] = {
     "fetch.wait.max.ms": 100,
     "topic.metadata.refresh.interval.ms": 10_000,  # a broker that has just started may not know a topic yet
     "socket.timeout.ms": 10_000,
-    "socket.keepalive.enable": True,
-    "reconnect.backoff.ms": 20,
-    "reconnect.backoff.max.ms": 250,
     "allow.auto.create.topics": False,
-    "log_level": 2,  # what connections complain about comes as errors, too
 }
 
-_LOSS = "a message could be acknowledged before it is stored"
-_OURS = "the source needs its own"
-_TRUST = "anybody could pose as the broker"
-GUARDED: Mapping[str, tuple[str | None, str]] = {
-    "enable.auto.commit": ("false", _LOSS),
-    "enable.auto.offset.store": ("false", _LOSS),
-    "partition.assignment.strategy": ("cooperative-sticky", "partitions move one by one here"),
-    "enable.partition.eof": ("false", _OURS),
-    "enable.ssl.certificate.verification": ("true", _TRUST),
-    "ssl.endpoint.identification.algorithm": ("https", _TRUST),
-    "bootstrap.servers": (None, "use the option bootstrap"),
-    "metadata.broker.list": (None, "use the option bootstrap"),
-    "group.id": (None, "use the option group"),
-    "auto.offset.reset": (None, "use the option start"),
-    "session.timeout.ms": (None, "use the option session_timeout"),
-    "heartbeat.interval.ms": (None, "use the option session_timeout"),
-    "security.protocol": (None, "use the options tls and sasl"),
-    "oauth_cb": (None, "use the option token"),
-    "error_cb": (None, _OURS),
-    "on_commit": (None, _OURS),
-    "logger": (None, _OURS),
-}
 # The partition is somebody else's, or about to be: its next consumer begins at the group's offset.
 MOVED = {
     KafkaError.ILLEGAL_GENERATION,
@@ -106,77 +75,45 @@ class _Receipt(NamedTuple):
     term: int  # how many times a partition had been assigned to us
 
 
-class KafkaSource:
-    """
-    bootstrap         some brokers of the cluster: broker-1:9092,broker-2:9092
-    topics            names, with commas between them, or ^patterns
+class KafkaSource(Connected):
+    """Reads topics of Kafka as a member of a consumer group. The first argument is a URL or a KafkaConnection.
+
+    topics            names, with commas between them, or ^patterns; from the URL's path if they are not given
     group             the consumer group; its members share the partitions
     start             where a group begins that has no offset yet
     session_timeout   how soon the others get the partitions of a member that died
-    tls               encrypted, with the broker's certificate and name checked; on if one of the files is given
-    ca_file           who signed the brokers' certificates, if the system does not know them
-    cert_file, key_file, key_password   our own certificate, if the brokers want one
-    sasl, username, password, token     who we are. `token` returns a token and when it ends, in seconds since 1970,
-                                        and is called in a thread
-    insecure_no_tls   let SASL credentials go over the network unencrypted
-    config            more librdkafka properties, by their names
     """
 
     name = "kafka"
+    connection_type = KafkaConnection
 
     def __init__(
         self,
+        connection: str | KafkaConnection = "kafka://localhost:9092",
         *,
-        bootstrap: str,
-        topics: str | Sequence[str],
+        topics: str | Sequence[str] | None = None,
         group: str,
         start: Start = "earliest",
-        client_id: str = "relaybox",
         session_timeout: timedelta = timedelta(seconds=10),
-        tls: bool = False,
-        ca_file: str | Path | None = None,
-        cert_file: str | Path | None = None,
-        key_file: str | Path | None = None,
-        key_password: str | None = None,
-        sasl: Sasl | None = None,
-        username: str | None = None,
-        password: str | None = None,
-        token: Token | None = None,
-        insecure_no_tls: bool = False,
-        config: Mapping[str, Any] | None = None,
     ) -> None:
-        if not re.fullmatch(r"[^\s,@/]+(,[^\s,@/]+)*", bootstrap):
-            raise ConfigError("expected bootstrap to be host:port, or several with commas between them")
+        self._connection = KafkaConnection.of(connection)
+        topics = self._connection.hosts.path.strip("/") if topics is None else topics
         self._topics = [topic.strip() for topic in (topics.split(",") if isinstance(topics, str) else topics)]
-        if not all(self._topics):
+        if not self._topics or not all(self._topics):
             raise ConfigError(f"expected topics to be names with commas between them, got {topics!r}")
-        if not group:
-            raise ConfigError("expected group to be the name of a consumer group")
-        if start not in get_args(Start):
-            raise ConfigError(f"expected start to be one of {', '.join(get_args(Start))}, got {start!r}")
-        files = {
-            "ssl.ca.location": ca_file,
-            "ssl.certificate.location": cert_file,
-            "ssl.key.location": key_file,
-            "ssl.key.password": key_password,
-        }
+        check_given(group=group)
+        check_choice("start", start, Start)
         session = milliseconds("session_timeout", session_timeout, 1000, 1_800_000)
-        config = config or {}
-        self._bootstrap = bootstrap
-        self._config: dict[str, Any] = {
-            **DEFAULTS,
-            "bootstrap.servers": bootstrap,
-            "client.id": client_id,
-            "group.id": group,
-            "auto.offset.reset": start,
-            "session.timeout.ms": session,
-            "max.poll.interval.ms": max(session, REBALANCE),
-            "heartbeat.interval.ms": session // 4,
-            **{name: str(value) for name, value in files.items() if value is not None},
-            **authentication(sasl, username, password, token, config),
-            **transport(tls or any((ca_file, cert_file, key_file)), sasl, insecure_no_tls),
-            **passed_on(config, GUARDED),
-        }
+        self._config = self._connection.properties(
+            {
+                **DEFAULTS,
+                "group.id": group,
+                "auto.offset.reset": start,
+                "session.timeout.ms": session,
+                "max.poll.interval.ms": max(session, REBALANCE),
+                "heartbeat.interval.ms": session // 4,
+            }
+        )
         self._thread = ThreadPoolExecutor(1, "relaybox-kafka")
         self._consumer: Consumer | None = None
         self._keeper: asyncio.Task[None] | None = None
@@ -193,25 +130,8 @@ class KafkaSource:
         self._handing = threading.Lock()
         self._answers: list[KafkaError | None] = []  # to commits
 
-    @classmethod
-    def from_url(cls, url: str, options: Mapping[str, Any]) -> Self:
-        """`kafka://user:password@broker-1:9092,broker-2:9092/orders?group=billing`; `kafkas://…` means TLS."""
-        parts, options = split_url(url, options)
-        login, _, bootstrap = parts.netloc.rpartition("@")
-        given = typed(cls, options, taken={"bootstrap"})
-        if login:
-            username, _, password = login.partition(":")
-            given = {"username": unquote(username), "password": unquote(password), **given}
-        if topics := unquote(parts.path.strip("/")):
-            given.setdefault("topics", topics)
-        if parts.scheme == "kafkas":
-            given["tls"] = True
-        if missing := [name for name in ("topics", "group") if name not in given]:
-            raise ConfigError(f"a Kafka source needs the option {missing[0]}")
-        return cls(bootstrap=bootstrap, **given)
-
     def __repr__(self) -> str:
-        return f"KafkaSource({self._bootstrap!r}, {','.join(self._topics)!r})"
+        return f"KafkaSource({str(self._connection)!r}, {','.join(self._topics)!r})"
 
     # -- what an ingest asks ------------------------------------------------------------------------
 
@@ -307,7 +227,7 @@ class KafkaSource:
                 continue
             error = consumer.list_topics(topic, timeout=OPEN_SECONDS).topics[topic].error
             if error is not None and error.code() != KafkaError.LEADER_NOT_AVAILABLE:
-                raise BrokerUnavailable(f"Kafka at {self._bootstrap}, topic {topic!r}: {self._text(error)}")
+                raise BrokerUnavailable(f"Kafka at {self._connection}, topic {topic!r}: {self._text(error)}")
 
     def _fill(self, limit: int, wait: float) -> None:
         consumer = self._needed()
@@ -374,7 +294,7 @@ class KafkaSource:
         deadline = SYSTEM_CLOCK.monotonic() + COMMIT_SECONDS
         while not self._answers:
             if SYSTEM_CLOCK.monotonic() > deadline:
-                raise BrokerUnavailable(f"Kafka at {self._bootstrap}: no answer to a commit in {COMMIT_SECONDS:g} s")
+                raise BrokerUnavailable(f"Kafka at {self._connection}: no answer to a commit in {COMMIT_SECONDS:g} s")
             self._take([consumer.poll(GLANCE_SECONDS)])
         error = self._answers.pop()
         if error is not None and error.code() not in MOVED:
@@ -442,7 +362,7 @@ class KafkaSource:
         )
 
     def _unavailable(self, error: KafkaError) -> BrokerUnavailable:
-        return BrokerUnavailable(f"Kafka at {self._bootstrap}: {self._text(error)}")
+        return BrokerUnavailable(f"Kafka at {self._connection}: {self._text(error)}")
 
     def _text(self, error: KafkaError) -> str:
         return hide_secrets(error.str(), self._config)

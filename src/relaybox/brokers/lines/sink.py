@@ -24,6 +24,7 @@ from urllib.parse import unquote
 
 from ...errors import BrokerUnavailable, ConfigError, ServiceClosed
 from ..formats import timestamp
+from ..json_members import STRICT
 from ..options import split_url, typed
 from ..spi import Answer, Features, Message
 
@@ -45,7 +46,7 @@ class JsonLinesSink:
     name = "json-lines"
     features = Features(keyed_order=True, dedup=False, sequences=True)
 
-    def __init__(self, *, path: str | Path | None = None, fsync: bool = True) -> None:
+    def __init__(self, path: str | Path | None = None, *, fsync: bool = True) -> None:
         if path is not None and not str(path):
             raise ConfigError("expected path to be the name of a file, got an empty one; leave it out for stdout")
         self._path = None if path is None else Path(path)
@@ -60,7 +61,7 @@ class JsonLinesSink:
         working folder."""
         parts, options = split_url(url, options)
         path = unquote(parts.netloc + parts.path)
-        return cls(path=None if path in ("", "-") else path, **typed(cls, options, taken={"path"}))
+        return cls(None if path in ("", "-") else path, **typed(cls, options))
 
     def __repr__(self) -> str:
         return f"JsonLinesSink({self._where!r})"
@@ -199,14 +200,10 @@ def _fits_one_line(body: bytes) -> bool:
     if b"\n" in body or b"\r" in body:
         return False
     try:
-        json.loads(body.decode(), parse_constant=_refuse)
+        STRICT.decode(body.decode())
     except (ValueError, RecursionError):
         return False
     return True
-
-
-def _refuse(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
 
 
 def _is_regular(file: int) -> bool:

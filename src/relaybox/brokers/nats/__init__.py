@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from .sink import NatsSink
-from .source import NatsSource
+from ..connection import extra
 
-__all__ = ["NatsSink", "NatsSource"]
+with extra("nats-py", "nats"):
+    from .connection import NatsConnection
+    from .sink import NatsSink
+    from .source import NatsSource
+
+__all__ = ["NatsConnection", "NatsSink", "NatsSource"]

@@ -7,43 +7,146 @@ replaced by a new one.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeAlias
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.transport import TcpTransport
+from nats.errors import Error, NoServersError
 
 from ...errors import ConfigError, MissingExtra
-from ..hosts import Hosts, client_context
+from ..connection import HostsConnection
+from ..options import check_positive
 
-try:
-    from nats.aio.client import Client
-    from nats.aio.msg import Msg
-    from nats.aio.transport import TcpTransport
-    from nats.errors import Error, NoServersError
-except ModuleNotFoundError as error:
-    raise MissingExtra("nats-py", "nats") from error
 try:
     nkeys: Any = import_module("nkeys")
 except ModuleNotFoundError:  # only credentials_file and nkey_file need it
     nkeys = None
 
-PORTS = {"nats": 4222, "tls": 4222}
 ASK_SECONDS = 1.0  # for questions about streams
-NO_RESPONDERS = "503"
+PROBE_SECONDS = 0.5
 NOT_CONNECTED = (OSError, Error) if nkeys is None else (OSError, Error, nkeys.NkeysError, ValueError)
 SUBJECT = re.compile(r"(?!\$(JS|SYS)\.)[^\s.*>]+(\.[^\s.*>]+)*")  # those two command the server
 
+Reply: TypeAlias = "asyncio.Future[Msg]"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class NatsConnection(HostsConnection):
+    """Where NATS is, and how to log in.
+
+        NatsConnection("tls://nats-1.example,nats-2.example", credentials_file="relay.creds")
+
+    url                          some servers; tls:// is encrypted, and certificates and names are checked
+    username, password or token  the account, where the URL has none; nats://token@host has a token
+    credentials_file, nkey_file  a user's JWT and seed, or a seed alone
+    ca_file                      who signed the servers' certificates, if the system does not know them
+    cert_file, key_file          our own certificate, if the servers want one
+    handshake_first              the server begins with TLS instead of a greeting
+    inbox_prefix                 where answers arrive, for accounts that may subscribe to their own inboxes only
+    domain                       of JetStream, at a leaf node
+    connect_timeout              of one server
+    timeout                      of one answer
+    """
+
+    ports: ClassVar[Mapping[str, int]] = {"nats": 4222, "tls": 4222}
+
+    token: str | None = None
+    credentials_file: Path | str | None = None
+    nkey_file: Path | str | None = None
+    handshake_first: bool = False
+    inbox_prefix: str = "_INBOX"
+    domain: str | None = None
+    connect_timeout: timedelta = timedelta(seconds=2)
+    timeout: timedelta = timedelta(seconds=5)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not SUBJECT.fullmatch(self.inbox_prefix):
+            raise ConfigError(f"expected inbox_prefix to be a subject, got {self.inbox_prefix!r}")
+        check_positive(connect_timeout=self.connect_timeout, timeout=self.timeout)
+        _ = self._settings  # says what is wrong
+
+    def _for_tls(self) -> dict[str, object]:
+        return {**super()._for_tls(), "handshake_first": self.handshake_first}
+
+    @cached_property
+    def _settings(self) -> dict[str, Any]:
+        """For nats-py."""
+        tls = {"tls": self.tls, "tls_handshake_first": self.handshake_first} if self.tls else {}
+        return {
+            "name": "relaybox",
+            "allow_reconnect": False,
+            "max_reconnect_attempts": 1,
+            "reconnect_time_wait": 0,
+            "pending_size": 0,
+            "connect_timeout": self.connect_timeout.total_seconds(),
+            "inbox_prefix": self.inbox_prefix,
+            **self._login(),
+            **tls,
+        }
+
+    def _login(self) -> dict[str, Any]:
+        """The one way to log in. A URL with a name and no password has a token."""
+        username, password = self.account
+        token = self.token
+        if username is not None and password is None and token is None:
+            username, token = None, username
+        ways: dict[str, dict[str, Any]] = {
+            "username": {"user": username, "password": password},
+            "token": {"token": token},
+            "credentials_file": {"user_credentials": str(self.credentials_file)},
+            "nkey_file": {"nkeys_seed": str(self.nkey_file)},
+        }
+        values = (username or password, token, self.credentials_file, self.nkey_file)
+        given = [way for way, value in zip(ways, values, strict=True) if value is not None]
+        if len(given) > 1:
+            raise ConfigError(f"expected one way to log in to NATS, got {' and '.join(given)}")
+        if "username" in given and not (username and password):
+            raise ConfigError("expected username and password together")
+        if self.credentials_file is not None:
+            _check(Path(self.credentials_file), b"BEGIN NATS USER JWT", b"BEGIN USER NKEY SEED")
+        if self.nkey_file is not None:
+            _check(Path(self.nkey_file), b"SU")
+        return ways[given[0]] if given else {}
+
+    async def connect(self, deliver: Callable[[Msg], None] | None = None) -> NatsLink:
+        """To the first server that answers. Raises ConnectionError with the reason of each."""
+        failures = []
+        seconds = self.connect_timeout.total_seconds()
+        for host, port in self.hosts.addresses:
+            link = NatsLink(self.domain, deliver)
+            server = f"{self.hosts.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+            try:
+                async with asyncio.timeout(seconds):
+                    await link.open(server, self._settings)
+                return link
+            except TimeoutError:
+                failures.append(f"no connection to {host}:{port} within {seconds:g} s")
+            except NOT_CONNECTED as error:
+                failures.append(str(link.error if isinstance(error, NoServersError) else error))
+        raise ConnectionError("; ".join(failures))
+
 
 class NatsLink:
-    """One connection with an inbox of its own; `_replied` gets what arrives below that."""
+    """One connection with an inbox of its own. Answers go to who asked, a consumer's messages to `deliver`."""
 
-    def __init__(self, domain: str | None) -> None:
+    def __init__(self, domain: str | None, deliver: Callable[[Msg], None] | None) -> None:
         self.client = _Impatient()
         self.error: Exception | None = None  # the last that nobody was waiting for
         self.streams = self.client.jetstream(domain=domain, timeout=ASK_SECONDS)
+        self._deliver = deliver
         self._inbox = ""
+        self._numbers = itertools.count()
+        self._asked: dict[str, tuple[Reply, str]] = {}  # by number; with the subject
 
     @property
     def alive(self) -> bool:
@@ -60,79 +163,51 @@ class NatsLink:
             if self.error is not None:
                 raise Error(f"{self.error}; set inbox_prefix to what the account may subscribe to")
         except BaseException:
-            await self.client.close()
+            await self.close()
             raise
 
+    async def answers(self) -> bool:
+        try:
+            async with asyncio.timeout(PROBE_SECONDS):
+                await self.client.rtt()
+        except (TimeoutError, Error, OSError):
+            return False
+        return True
+
+    async def close(self) -> None:
+        await self.client.close()
+
+    abort = close
+
+    async def ask(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> Reply:
+        """The answer to come. Cancel it when it is not waited for any more."""
+        number = str(next(self._numbers))
+        reply: Reply = asyncio.get_running_loop().create_future()
+        self._asked[number] = reply, subject
+        reply.add_done_callback(lambda _: self._asked.pop(number))
+        try:
+            await self.client.publish(subject, data, reply=f"{self._inbox}.{number}", headers=headers)
+        except BaseException:
+            reply.cancel()
+            raise
+        return reply
+
     async def _replied(self, message: Msg) -> None:
-        raise NotImplementedError
+        if self._deliver is not None and message.reply.startswith("$JS.ACK."):
+            self._deliver(message)
+            return
+        asked = self._asked.get(message.subject.rpartition(".")[2])
+        if asked is not None and not asked[0].done():
+            asked[0].set_result(message)
 
     async def _failed(self, error: Exception) -> None:
-        """Called for what the server says unasked."""
+        """Called for what the server says unasked. A publish without permission gets no other answer."""
         self.error = error
-
-
-Link = TypeVar("Link", bound=NatsLink)
-
-
-class NatsServers:
-    """Says what is wrong with the options before anybody connects."""
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        username: str | None,
-        password: str | None,
-        token: str | None,
-        credentials_file: Path | None,
-        nkey_file: Path | None,
-        ca_file: Path | None,
-        cert_file: Path | None,
-        key_file: Path | None,
-        handshake_first: bool,
-        inbox_prefix: str,
-        connect_timeout: timedelta,
-    ) -> None:
-        self._hosts = hosts = Hosts.parse(url, PORTS)
-        if hosts.scheme == "nats" and (ca_file or cert_file or key_file or handshake_first):
-            raise ConfigError(f"ca_file, cert_file, key_file and handshake_first need a tls:// URL, got {hosts}")
-        if not SUBJECT.fullmatch(inbox_prefix):
-            raise ConfigError(f"expected inbox_prefix to be a subject, got {inbox_prefix!r}")
-        if connect_timeout <= timedelta(0):
-            raise ConfigError(f"expected connect_timeout to be a positive duration, got {connect_timeout}")
-        self._settings: dict[str, Any] = {
-            "name": "relaybox",
-            "allow_reconnect": False,
-            "max_reconnect_attempts": 1,
-            "reconnect_time_wait": 0,
-            "pending_size": 0,
-            "connect_timeout": connect_timeout.total_seconds(),
-            "inbox_prefix": inbox_prefix,
-            **_account(hosts, username, password, token, credentials_file, nkey_file),
-        }
-        if hosts.scheme == "tls":
-            self._settings["tls"] = client_context(ca_file, cert_file, key_file)
-            self._settings["tls_handshake_first"] = handshake_first
-
-    def __str__(self) -> str:
-        return str(self._hosts)
-
-    async def connect(self, make: Callable[[], Link]) -> Link:
-        """To the first server that answers. Raises ConnectionError with the reason of each."""
-        failures = []
-        seconds = self._settings["connect_timeout"]
-        for host, port in self._hosts.addresses:
-            link = make()
-            server = f"{self._hosts.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-            try:
-                async with asyncio.timeout(seconds):
-                    await link.open(server, self._settings)
-                return link
-            except TimeoutError:
-                failures.append(f"no connection to {host}:{port} within {seconds:g} s")
-            except NOT_CONNECTED as error:
-                failures.append(str(link.error if isinstance(error, NoServersError) else error))
-        raise ConnectionError("; ".join(failures))
+        text = str(error)
+        if "permissions violation for publish" in text:
+            for reply, subject in list(self._asked.values()):
+                if f'"{subject.lower()}"' in text and not reply.done():
+                    reply.set_exception(PermissionError(text))
 
 
 class _Impatient(Client):
@@ -154,37 +229,6 @@ class _Impatient(Client):
             transport._io_writer.transport.abort()
         if self._flush_queue is not None:  # it had begun to connect
             await super()._close(status, do_cbs)
-
-
-def _account(
-    hosts: Hosts,
-    username: str | None,
-    password: str | None,
-    token: str | None,
-    credentials_file: Path | None,
-    nkey_file: Path | None,
-) -> dict[str, Any]:
-    """The one way to log in, as nats-py wants it. A URL with a name and no password has a token."""
-    username, password = username or hosts.username, password or hosts.password
-    if username is not None and password is None and token is None:
-        username, token = None, username
-    ways: dict[str, dict[str, Any]] = {
-        "username": {"user": username, "password": password},
-        "token": {"token": token},
-        "credentials_file": {"user_credentials": str(credentials_file)},
-        "nkey_file": {"nkeys_seed": str(nkey_file)},
-    }
-    values = (username or password, token, credentials_file, nkey_file)
-    given = [way for way, value in zip(ways, values, strict=True) if value is not None]
-    if len(given) > 1:
-        raise ConfigError(f"expected one way to log in to NATS, got {' and '.join(given)}")
-    if "username" in given and not (username and password):
-        raise ConfigError("expected username and password together")
-    if credentials_file is not None:
-        _check(credentials_file, b"BEGIN NATS USER JWT", b"BEGIN USER NKEY SEED")
-    if nkey_file is not None:
-        _check(nkey_file, b"SU")
-    return ways[given[0]] if given else {}
 
 
 def _check(file: Path, *parts: bytes) -> None:

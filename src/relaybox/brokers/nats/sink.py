@@ -1,6 +1,6 @@
 """NATS JetStream: each message with its id, acknowledged by the stream that stored it.
 
-    NatsSink("tls://nats-1.example,nats-2.example", credentials_file=Path("relay.creds"))
+    NatsSink("tls://nats-1.example,nats-2.example?credentials_file=relay.creds")
 
 The destination is the subject. With `key_token` the ordering key follows as its last token, percent-encoded, for
 consumers that filter or partition by it. A stream keeps messages in the order of their arrival, and drops an id that it
@@ -12,32 +12,25 @@ A lost connection is replaced by a new one at the next publish or probe.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
-from typing import Any, Self, TypeAlias
-from urllib.parse import quote, urlunsplit
+from typing import Any
+from urllib.parse import quote
 
-from ...errors import BrokerUnavailable, ConfigError, DeliveryError, MissingExtra, Reject, ServiceClosed
-from ..options import split_url, typed
+from nats.errors import Error
+from nats.js.errors import NotFoundError, ServiceUnavailableError
+
+from ...errors import BrokerUnavailable, DeliveryError, Reject
+from ..linked import LinkedSink, answered
 from ..spi import Answer, Features, Message
-from .connection import NO_RESPONDERS, SUBJECT, NatsLink, NatsServers
-
-try:
-    from nats.aio.msg import Msg
-    from nats.errors import Error
-    from nats.js.errors import NotFoundError, ServiceUnavailableError
-except ModuleNotFoundError as error:
-    raise MissingExtra("nats-py", "nats") from error
+from .connection import SUBJECT, NatsConnection, NatsLink, Reply
 
 log = logging.getLogger("relaybox")
 
-PROBE_SECONDS = 0.5  # for a connection that is there; a new one follows if it is silent
-GLANCE_SECONDS = 0.25  # between two looks at whether late acknowledgements are late because the connection is gone
+NO_RESPONDERS = "503"
 DEFAULT_WINDOW = timedelta(minutes=2)  # of a stream that names none
 LONGEST_SUBJECT = 2000  # bytes; a server ends connections whose lines are longer than 4096
 
@@ -48,56 +41,21 @@ _VALUE_CHARACTERS = "".join(chr(c) for c in range(0x21, 0x7F) if chr(c) != "%")
 TOO_LARGE = {10054, 10097}  # more than the stream's max_msg_size; more than 64 kB of headers
 ACCOUNT_FULL = 10002
 
-Reply: TypeAlias = "asyncio.Future[Msg | BrokerUnavailable]"
 
+class NatsSink(LinkedSink[NatsLink]):
+    """Sends events to subjects that a stream stores. The first argument is a URL or a NatsConnection.
 
-class NatsSink:
-    """`handshake_first` is for servers that begin with TLS instead of a greeting, `inbox_prefix` for accounts that may
-    subscribe to their own inboxes only, `domain` for a leaf node's JetStream."""
+    key_token  the ordering key is the last token of the subject
+    """
 
     name = "nats"
+    connection_type = NatsConnection
 
-    def __init__(
-        self,
-        url: str = "nats://localhost:4222",
-        *,
-        key_token: bool = False,
-        username: str | None = None,
-        password: str | None = None,
-        token: str | None = None,
-        credentials_file: Path | None = None,
-        nkey_file: Path | None = None,
-        ca_file: Path | None = None,
-        cert_file: Path | None = None,
-        key_file: Path | None = None,
-        handshake_first: bool = False,
-        inbox_prefix: str = "_INBOX",
-        domain: str | None = None,
-        connect_timeout: timedelta = timedelta(seconds=2),
-        timeout: timedelta = timedelta(seconds=5),
-    ) -> None:
-        self._servers = NatsServers(
-            url,
-            username=username,
-            password=password,
-            token=token,
-            credentials_file=credentials_file,
-            nkey_file=nkey_file,
-            ca_file=ca_file,
-            cert_file=cert_file,
-            key_file=key_file,
-            handshake_first=handshake_first,
-            inbox_prefix=inbox_prefix,
-            connect_timeout=connect_timeout,
-        )
-        if timeout <= timedelta(0):
-            raise ConfigError(f"expected timeout to be a positive duration, got {timeout}")
+    def __init__(self, connection: str | NatsConnection = "nats://localhost:4222", *, key_token: bool = False) -> None:
+        super().__init__()
+        self._connection = NatsConnection.of(connection)
         self._key_token = key_token
-        self._domain = domain
-        self._timeout = timeout.total_seconds()
-        self._link: _Link | None = None
-        self._connecting = asyncio.Lock()
-        self._closed = False
+        self._timeout = self._connection.timeout.total_seconds()
         self._windows: dict[str, timedelta | None] = {}  # by stream; None: not asked yet
         self.features = Features(
             keyed_order=True,
@@ -107,52 +65,11 @@ class NatsSink:
             percent_encoded=True,
         )
 
-    @classmethod
-    def from_url(cls, url: str, options: Mapping[str, Any]) -> Self:
-        parts, options = split_url(url, options)
-        return cls(urlunsplit(parts), **typed(cls, options, taken={"url"}))
-
     def __repr__(self) -> str:
-        return f"NatsSink({str(self._servers)!r})"
+        return f"NatsSink({str(self._connection)!r})"
 
-    # Life
-
-    async def open(self) -> None:
-        self._closed = False
-        await self._linked()
-
-    async def probe(self) -> None:
-        link = await self._linked()
-        if not await link.answers():
-            await self._linked(instead_of=link)
-
-    async def close(self) -> None:
-        self._closed = True
-        async with self._connecting:
-            link, self._link = self._link, None
-        if link is not None:
-            await link.client.close()
-
-    async def _linked(self, instead_of: _Link | None = None) -> _Link:
-        """The connection, or a new one in place of one that is lost or that the caller found silent."""
-        async with self._connecting:
-            if self._closed:
-                raise ServiceClosed("the NATS sink is closed")
-            link = self._link
-            if link is not None and (not link.alive or link is instead_of):
-                self._link = None
-                await link.client.close()
-            if self._link is None:
-                self._link = await self._connect()
-            return self._link
-
-    async def _connect(self) -> _Link:
-        try:
-            return await self._servers.connect(lambda: _Link(self._domain))
-        except ConnectionError as error:
-            raise self._unavailable(str(error)) from None
-
-    # Publishing
+    async def _connect(self) -> NatsLink:
+        return await self._connection.connect()
 
     async def publish(self, messages: Sequence[Message]) -> Sequence[Answer]:
         link = await self._linked()
@@ -160,12 +77,8 @@ class NatsSink:
         try:
             for message in messages:
                 replies.append(await self._send(link, message))
-            waiting = {reply for reply in replies if isinstance(reply, asyncio.Future)}
-            async with asyncio.timeout(self._timeout):
-                while waiting and link.alive:
-                    _, waiting = await asyncio.wait(waiting, timeout=GLANCE_SECONDS)
-        except TimeoutError:
-            pass
+            waiting = [reply for reply in replies if isinstance(reply, asyncio.Future)]
+            await answered(waiting, self._timeout, lambda: link.alive)
         finally:
             for reply in replies:
                 if isinstance(reply, asyncio.Future):
@@ -178,7 +91,7 @@ class NatsSink:
         await self._learn_windows(link)
         return answers
 
-    async def _send(self, link: _Link, message: Message) -> Reply | DeliveryError:
+    async def _send(self, link: NatsLink, message: Message) -> Reply | DeliveryError:
         subject = self._subject(message)
         if not SUBJECT.fullmatch(subject) or len(subject.encode()) > LONGEST_SUBJECT:
             return DeliveryError(f"{subject[:200]!r} is no subject to publish to; key_token encodes any key")
@@ -187,7 +100,7 @@ class NatsSink:
         if size > link.client.max_payload:
             return Reject(f"the message is {size:,} bytes with its headers, NATS takes {link.client.max_payload:,}")
         try:
-            return await link.send(message, subject, headers)
+            return await link.ask(subject, message.body, headers)
         except (Error, OSError) as error:
             return self._unavailable(str(error))
 
@@ -197,10 +110,10 @@ class NatsSink:
         key = "_" if message.key is None else quote(message.key, safe="").replace(".", "%2E")
         return f"{message.destination}.{key}"
 
-    async def _answer(self, link: _Link, message: Message, reply: Reply, known: dict[str, bool | None]) -> Answer:
+    async def _answer(self, link: NatsLink, message: Message, reply: Reply, known: dict[str, bool | None]) -> Answer:
+        if not reply.cancelled() and (denied := reply.exception()) is not None:
+            return BrokerUnavailable(str(denied), destination=message.destination)
         result = None if reply.cancelled() else reply.result()
-        if isinstance(result, BrokerUnavailable):
-            return result
         if result is None or (result.headers and result.headers.get("Status") == NO_RESPONDERS):
             return await self._silence(link, message.destination, result is not None, known)
         try:
@@ -212,7 +125,7 @@ class NatsSink:
             return DeliveryError(f"something that is no stream answers on {message.destination!r}")
         return None
 
-    async def _silence(self, link: _Link, where: str, nobody: bool, known: dict[str, bool | None]) -> DeliveryError:
+    async def _silence(self, link: NatsLink, where: str, nobody: bool, known: dict[str, bool | None]) -> DeliveryError:
         """No stream: the destination's fault. A stream that does not answer while the server does: it waits alone.
 
         `known` remembers which destinations have a stream. One question without an answer is enough per publish.
@@ -221,7 +134,7 @@ class NatsSink:
             return self._unavailable("connection lost")
         if where not in known:
             ask = None not in known.values()
-            known[where] = await link.has_stream(f"{where}.*" if self._key_token else where) if ask else None
+            known[where] = await _has_stream(link, f"{where}.*" if self._key_token else where) if ask else None
         if known[where] is False or (nobody and known[where] is None):
             return DeliveryError(f"no stream takes the subject {where!r}; add it to the subjects of one")
         if known[where]:
@@ -229,79 +142,35 @@ class NatsSink:
             return BrokerUnavailable(text, destination=where)
         return self._unavailable(f"no acknowledgement for {where!r} within {self._timeout:g} s")
 
-    async def _learn_windows(self, link: _Link) -> None:
+    async def _learn_windows(self, link: NatsLink) -> None:
         """Declare the shortest duplicate window of the streams that answered."""
         for stream in [name for name, window in self._windows.items() if window is None]:
-            window = self._windows[stream] = await link.duplicate_window(stream) or DEFAULT_WINDOW
+            window = self._windows[stream] = await _duplicate_window(link, stream) or DEFAULT_WINDOW
             shortest = min(each for each in self._windows.values() if each is not None)
             self.features = replace(self.features, dedup_window=shortest)
             if window < DEFAULT_WINDOW:
                 log.warning("%s: the stream %s drops repeated ids for %s only", self, stream, window)
 
-    def _unavailable(self, reason: str) -> BrokerUnavailable:
-        return BrokerUnavailable(f"NATS at {self._servers}: {reason}")
+
+async def _has_stream(link: NatsLink, subject: str) -> bool | None:
+    """None: the account may not ask."""
+    try:
+        await link.streams.find_stream_name_by_subject(subject)
+    except NotFoundError:
+        return False
+    except ServiceUnavailableError:
+        return True  # for all we know
+    except (Error, OSError, ValueError):
+        return None
+    return True
 
 
-class _Link(NatsLink):
-    """One connection, and the messages that wait for their stream's answer."""
-
-    def __init__(self, domain: str | None) -> None:
-        super().__init__(domain)
-        self._numbers = itertools.count()
-        self._waiting: dict[str, tuple[Reply, Message, str]] = {}
-
-    async def answers(self) -> bool:
-        try:
-            async with asyncio.timeout(PROBE_SECONDS):
-                await self.client.rtt()
-        except (TimeoutError, Error, OSError):
-            return False
-        return True
-
-    async def send(self, message: Message, subject: str, headers: dict[str, str]) -> Reply:
-        number = str(next(self._numbers))
-        reply: Reply = asyncio.get_running_loop().create_future()
-        self._waiting[number] = reply, message, subject
-        reply.add_done_callback(lambda _: self._waiting.pop(number))
-        try:
-            await self.client.publish(subject, message.body, reply=f"{self._inbox}.{number}", headers=headers)
-        except BaseException:
-            reply.cancel()
-            raise
-        return reply
-
-    async def has_stream(self, subject: str) -> bool | None:
-        """None: the account may not ask."""
-        try:
-            await self.streams.find_stream_name_by_subject(subject)
-        except NotFoundError:
-            return False
-        except ServiceUnavailableError:
-            return True  # for all we know
-        except (Error, OSError, ValueError):
-            return None
-        return True
-
-    async def duplicate_window(self, stream: str) -> timedelta | None:
-        try:
-            seconds = (await self.streams.stream_info(stream)).config.duplicate_window
-        except (Error, OSError, ValueError):
-            return None  # an account that may not ask
-        return timedelta(seconds=seconds) if seconds else None
-
-    async def _replied(self, message: Msg) -> None:
-        waiting = self._waiting.get(message.subject.rpartition(".")[2])
-        if waiting is not None and not waiting[0].done():
-            waiting[0].set_result(message)
-
-    async def _failed(self, error: Exception) -> None:
-        """A publish without permission gets no other answer."""
-        await super()._failed(error)
-        text = str(error)
-        if "permissions violation for publish" in text:
-            for reply, message, subject in list(self._waiting.values()):
-                if f'"{subject.lower()}"' in text and not reply.done():
-                    reply.set_result(BrokerUnavailable(text, destination=message.destination))
+async def _duplicate_window(link: NatsLink, stream: str) -> timedelta | None:
+    try:
+        seconds = (await link.streams.stream_info(stream)).config.duplicate_window
+    except (Error, OSError, ValueError):
+        return None  # an account that may not ask
+    return timedelta(seconds=seconds) if seconds else None
 
 
 def _headers(message: Message) -> dict[str, str]:

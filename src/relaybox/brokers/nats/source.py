@@ -10,48 +10,46 @@ the order it is read from the stream before anything new, and dropped by the inb
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from functools import partial
-from pathlib import Path
-from typing import Any, Literal, Self, TypeAlias
-from urllib.parse import urlunsplit
+from typing import Literal, TypeAlias
 
-from ...errors import BrokerUnavailable, ConfigError, MissingExtra
-from ..leased import ROUND_TRIP, LeasedSource, check_durations, check_given
-from ..options import split_url, typed
+from nats.aio.msg import Msg
+from nats.errors import Error
+from nats.js.api import AckPolicy, ConsumerConfig, ConsumerInfo, DeliverPolicy
+from nats.js.errors import APIError, NotFoundError
+
+from ...errors import BrokerUnavailable, ConfigError
+from ...op import T
+from ..connection import Connected
+from ..leased import ROUND_TRIP, LeasedSource
+from ..linked import GLANCE_SECONDS, answered
+from ..options import check_choice, check_given, check_positive
 from ..spi import Incoming
-from .connection import NatsLink, NatsServers
-
-try:
-    from nats.aio.msg import Msg
-    from nats.errors import Error
-    from nats.js.api import AckPolicy, ConsumerConfig, ConsumerInfo, DeliverPolicy
-    from nats.js.errors import APIError, NotFoundError
-except ModuleNotFoundError as error:
-    raise MissingExtra("nats-py", "nats") from error
+from .connection import NatsConnection, NatsLink, Reply
 
 log = logging.getLogger("relaybox")
 
-GLANCE_SECONDS = 0.25  # between two looks at whether an answer is late because the connection is gone
 STREAM_NOT_FOUND = 10059
 SUBJECTS = re.compile(r"[^\s.]+(\.[^\s.]+)*")
 NO_MESSAGES = {"404", "408"}  # nothing there; nothing came in time
 ACK, NAK, PROGRESS = b"+ACK", b"-NAK", b"+WPI"
 FAILURES = (Error, OSError, TimeoutError, ValueError)
 
-Reply: TypeAlias = Callable[[str | None, str], None]  # status and description of an answer; a plain one has none
+Start: TypeAlias = Literal["all", "new"]
 
 
-class NatsSource(LeasedSource):
-    """`subject`, `start`, `ack_wait` and `max_ack_pending` are for a consumer that is made; one that is there keeps
-    its own. The other options are those of the sink.
+class NatsSource(Connected, LeasedSource):
+    """Reads a stream as one of its consumers. The first argument is a URL or a NatsConnection.
 
+    stream           what is read
+    consumer         its durable name; several processes may share it
+    subject, start, ack_wait and max_ack_pending are for a consumer that is made; one that is there keeps its own:
+    subject          only these, with * or > at most
     start            the whole stream, or only what is stored from now on
     ack_wait         after so long without a word from us a message comes again
     max_ack_pending  most messages on their way and not acknowledged, of all processes together
@@ -59,33 +57,21 @@ class NatsSource(LeasedSource):
 
     name = "nats"
     percent_encoded = True
+    connection_type = NatsConnection
 
     def __init__(
         self,
-        url: str = "nats://localhost:4222",
+        connection: str | NatsConnection = "nats://localhost:4222",
         *,
         stream: str,
         consumer: str = "relaybox",
         subject: str | None = None,
-        start: Literal["all", "new"] = "all",
+        start: Start = "all",
         ack_wait: timedelta = timedelta(seconds=30),
         max_ack_pending: int = 1000,
-        username: str | None = None,
-        password: str | None = None,
-        token: str | None = None,
-        credentials_file: Path | None = None,
-        nkey_file: Path | None = None,
-        ca_file: Path | None = None,
-        cert_file: Path | None = None,
-        key_file: Path | None = None,
-        handshake_first: bool = False,
-        inbox_prefix: str = "_INBOX",
-        domain: str | None = None,
-        connect_timeout: timedelta = timedelta(seconds=2),
-        timeout: timedelta = timedelta(seconds=5),
     ) -> None:
         check_given(stream=stream, consumer=consumer)
-        check_durations(ack_wait=ack_wait, timeout=timeout)
+        check_positive(ack_wait=ack_wait)
         for name, value in (("stream", stream), ("consumer", consumer)):
             if set(value) & set(" \t\r\n.*>/\\"):
                 raise ConfigError(
@@ -93,25 +79,11 @@ class NatsSource(LeasedSource):
                 )
         if subject is not None and not SUBJECTS.fullmatch(subject):
             raise ConfigError(f"expected subject to be a subject, with * or > at most, got {subject!r}")
-        if start not in ("all", "new"):
-            raise ConfigError(f"expected start to be all or new, got {start!r}")
+        check_choice("start", start, Start)
         if max_ack_pending < 1:
             raise ConfigError(f"expected max_ack_pending to be at least 1, got {max_ack_pending}")
         super().__init__(ack_wait)
-        self._servers = NatsServers(
-            url,
-            username=username,
-            password=password,
-            token=token,
-            credentials_file=credentials_file,
-            nkey_file=nkey_file,
-            ca_file=ca_file,
-            cert_file=cert_file,
-            key_file=key_file,
-            handshake_first=handshake_first,
-            inbox_prefix=inbox_prefix,
-            connect_timeout=connect_timeout,
-        )
+        self._connection = NatsConnection.of(connection)
         self._stream = stream
         self._wanted = ConsumerConfig(
             name=consumer,
@@ -122,28 +94,23 @@ class NatsSource(LeasedSource):
             max_ack_pending=max_ack_pending,
             filter_subject=subject,
         )
+        domain = self._connection.domain
         self._api = f"$JS.{domain}.API" if domain else "$JS.API"
-        self._domain = domain
-        self._timeout = timeout.total_seconds()
-        self._link: _Link | None = None
+        self._timeout = self._connection.timeout.total_seconds()
+        self._link: NatsLink | None = None
         self._pull: _Pull | None = None
         self._filter = subject
         self._missed = range(0)  # numbers in the stream that somebody received and never acknowledged
 
-    @classmethod
-    def from_url(cls, url: str, options: Mapping[str, Any]) -> Self:
-        parts, options = split_url(url, options)
-        return cls(urlunsplit(parts), **{"stream": "", **typed(cls, options, taken={"url"})})
-
     def __repr__(self) -> str:
-        return f"NatsSource({str(self._servers)!r}, stream={self._stream!r}, consumer={self._wanted.name!r})"
+        return f"NatsSource({str(self._connection)!r}, stream={self._stream!r}, consumer={self._wanted.name!r})"
 
     # Life
 
     async def _connect(self) -> None:
         await self._disconnect()
         try:
-            self._link = await self._servers.connect(lambda: _Link(self._domain, self._deliver))
+            self._link = await self._connection.connect(self._deliver)
         except ConnectionError as error:
             raise self._unavailable(error) from None
         try:
@@ -161,13 +128,13 @@ class NatsSource(LeasedSource):
         if info.num_ack_pending and info.ack_floor and info.delivered and not info.config.filter_subjects:
             self._missed = range(info.ack_floor.stream_seq + 1, info.delivered.stream_seq + 1)
 
-    async def _consumer(self, link: _Link) -> ConsumerInfo:
+    async def _consumer(self, link: NatsLink) -> ConsumerInfo:
         try:
             found: ConsumerInfo = await link.streams.consumer_info(self._stream, str(self._wanted.name))
             return found
         except NotFoundError as error:
             if error.err_code == STREAM_NOT_FOUND:
-                raise ConfigError(f"there is no stream {self._stream!r} at {self._servers}") from None
+                raise ConfigError(f"there is no stream {self._stream!r} at {self._connection}") from None
         try:
             made: ConsumerInfo = await link.streams.add_consumer(self._stream, self._wanted)
             return made
@@ -191,7 +158,7 @@ class NatsSource(LeasedSource):
     async def _disconnect(self) -> None:
         link, self._link = self._link, None
         if link is not None:
-            await link.client.close()
+            await link.close()
 
     # Messages
 
@@ -207,7 +174,7 @@ class NatsSource(LeasedSource):
             pull = self._pull = _Pull(limit, max(wait, ROUND_TRIP), self._timeout)
             request = {"batch": limit, "expires": int(pull.expires * 1e9)}
             subject = f"{self._api}.CONSUMER.MSG.NEXT.{self._stream}.{self._wanted.name}"
-            await self._published(link.ask(subject, json.dumps(request).encode(), pull.end, "pull"))
+            pull.asked(await self._published(link.ask(subject, json.dumps(request).encode())))
         if not await pull.news(lambda: link.alive):
             self._pull = None
             raise self._unavailable("no answer in time" if link.alive else "connection lost")
@@ -261,33 +228,29 @@ class NatsSource(LeasedSource):
     async def _tell(self, messages: Sequence[Incoming], word: bytes) -> None:
         """And wait for the answers: an acknowledgement that got lost would let the message come again."""
         link = self._linked()
-        answers: set[asyncio.Future[str | None]] = set()
-        for message in messages:
-            if message.receipt is not None:
-                answer = asyncio.get_running_loop().create_future()
-                answers.add(answer)
-                await self._published(link.ask(message.receipt, word, partial(_answer, answer)))
-        waiting = answers
+        answers: list[Reply] = []
         try:
-            async with asyncio.timeout(self._timeout):
-                while waiting and link.alive:
-                    _, waiting = await asyncio.wait(waiting, timeout=GLANCE_SECONDS)
-        except TimeoutError:
-            pass
+            for message in messages:
+                if message.receipt is not None:
+                    answers.append(await self._published(link.ask(message.receipt, word)))
+            silent = await answered(answers, self._timeout, lambda: link.alive)
         finally:
-            for answer in waiting:
+            for answer in answers:
                 answer.cancel()
-        refused = [answer.result() for answer in answers - waiting if answer.result() is not None]
-        if waiting or refused:
-            raise self._unavailable(refused[0] if refused else f"{len(waiting)} acknowledgements have no answer")
+        for answer in answers:
+            status, reason = _status(answer) if answer not in silent else (None, "")
+            if status is not None:
+                raise self._unavailable(reason)
+        if silent:
+            raise self._unavailable(f"{len(silent)} acknowledgements have no answer")
 
-    async def _published(self, sending: Awaitable[None]) -> None:
+    async def _published(self, sending: Awaitable[T]) -> T:
         try:
-            await sending
+            return await sending
         except FAILURES as error:
             raise self._unavailable(error) from None
 
-    def _linked(self) -> _Link:
+    def _linked(self) -> NatsLink:
         if self._link is None or not self._link.alive:
             raise self._unavailable("connection lost")
         return self._link
@@ -326,6 +289,7 @@ class _Pull:
         self.refusal: str | None = None
         self._left = batch
         self._deadline = asyncio.get_running_loop().time() + expires + patience
+        self._answer: Reply | None = None  # comes if there are fewer messages
         self._ended = False
         self._news = asyncio.Event()
 
@@ -333,14 +297,22 @@ class _Pull:
     def done(self) -> bool:
         return self._ended or self._left <= 0
 
+    def asked(self, answer: Reply) -> None:
+        self._answer = answer
+        answer.add_done_callback(self._end)
+
     def got_one(self) -> None:
         self._left -= 1
+        if self._left <= 0 and self._answer is not None:
+            self._answer.cancel()
         self._news.set()
 
-    def end(self, status: str | None, reason: str) -> None:
-        self._ended = True
-        self.refusal = None if status in NO_MESSAGES else f"{reason or 'no consumer answers'} ({status})"
-        self._news.set()
+    def _end(self, answer: Reply) -> None:
+        if not answer.cancelled():
+            self._ended = True
+            status, reason = _status(answer)
+            self.refusal = None if status in NO_MESSAGES else reason
+            self._news.set()
 
     async def news(self, alive: Callable[[], bool]) -> bool:
         """A message or the end has come; False: the server is silent or gone."""
@@ -355,31 +327,10 @@ class _Pull:
         return True
 
 
-class _Link(NatsLink):
-    """One connection: messages go to `deliver`, answers to who asked."""
-
-    def __init__(self, domain: str | None, deliver: Callable[[Msg], None]) -> None:
-        super().__init__(domain)
-        self._deliver = deliver
-        self._numbers = itertools.count()
-        self._asked: dict[str, Reply] = {}
-
-    async def ask(self, subject: str, data: bytes, reply: Reply, name: str | None = None) -> None:
-        """One question of a name at a time: a pull that gets all it asked for gets no other answer."""
-        name = name or str(next(self._numbers))
-        self._asked[name] = reply
-        await self.client.publish(subject, data, reply=f"{self._inbox}.{name}")
-
-    async def _replied(self, message: Msg) -> None:
-        if message.reply.startswith("$JS.ACK."):
-            self._deliver(message)
-            return
-        reply = self._asked.pop(message.subject.rpartition(".")[2], None)
-        if reply is not None:
-            headers = message.headers or {}
-            reply(headers.get("Status"), str(headers.get("Description", "")).strip().partition("\n")[0])
-
-
-def _answer(answer: asyncio.Future[str | None], status: str | None, reason: str) -> None:
-    if not answer.done():
-        answer.set_result(None if status is None else f"{reason or 'no consumer answers'} ({status})")
+def _status(answer: Reply) -> tuple[str | None, str]:
+    """What the server says in place of a message or a plain answer, which has no status."""
+    if (denied := answer.exception()) is not None:
+        return "denied", str(denied)
+    headers = answer.result().headers or {}
+    reason = str(headers.get("Description", "")).strip().partition("\n")[0]
+    return headers.get("Status"), f"{reason or 'no consumer answers'} ({headers.get('Status')})"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from .sink import PubSubSink
-from .source import PubSubSource
+from ..connection import extra
 
-__all__ = ["PubSubSink", "PubSubSource"]
+with extra("google-cloud-pubsub", "pubsub"):
+    from .connection import PubSubConnection
+    from .sink import PubSubSink
+    from .source import PubSubSource
+
+__all__ = ["PubSubConnection", "PubSubSink", "PubSubSource"]

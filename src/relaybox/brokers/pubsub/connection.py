@@ -8,78 +8,105 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal
-from urllib.parse import quote
+from typing import Any, Literal, Self
+from urllib.parse import quote, urlsplit
 
-from ...errors import ConfigError, MissingExtra
-from ..hosts import client_context
+import google.auth
+import grpc
+from google.api_core.grpc_helpers_async import create_channel
+from google.auth.credentials import Credentials
+from google.auth.exceptions import GoogleAuthError
+from google.oauth2 import service_account
 
-try:
-    import google.auth
-    import grpc
-    from google.api_core.grpc_helpers_async import create_channel
-    from google.auth.credentials import Credentials
-    from google.auth.exceptions import GoogleAuthError
-    from google.oauth2 import service_account
-except ModuleNotFoundError as error:
-    raise MissingExtra("google-cloud-pubsub", "pubsub") from error
+from ...errors import ConfigError
+from ..connection import Connection, client_context
+from ..options import check_positive
 
-HOST = "pubsub.googleapis.com"
 SCOPES = ("https://www.googleapis.com/auth/pubsub",)
 
 
-class PubSubConnection:
-    """Credentials are the application's default ones, unless given. PUBSUB_EMULATOR_HOST names an emulator, which is
-    spoken to in plain text and without credentials, as only an emulator is."""
+@dataclass(frozen=True, repr=False)
+class PubSubConnection(Connection):
+    """Which Google Cloud project, and how to log in. As a URL: pubsub://project.
 
-    def __init__(
-        self,
-        project: str,
-        *,
-        endpoint: str,
-        emulator_host: str | None,
-        credentials: Credentials | None,
-        credentials_file: Path | None,
-        ca_file: Path | None,
-        cert_file: Path | None,
-        key_file: Path | None,
-        timeout: timedelta,
-    ) -> None:
-        if not project or "/" in project:
-            raise ConfigError(f"expected project to be the id of a Google Cloud project, got {project!r}")
-        if "/" in endpoint or "@" in endpoint or not endpoint:
+        PubSubConnection("shop-prod", endpoint="europe-west3-pubsub.googleapis.com")
+
+    endpoint              of a region, or Google's choice
+    emulator_host         host:port of an emulator, which is spoken to in plain text and without credentials, as only an
+                          emulator is; None: PUBSUB_EMULATOR_HOST of the environment
+    credentials           of google.auth; or:
+    credentials_file      key file of a service account; without either, the application's default credentials
+    ca_file               who signed the service's certificate, if gRPC does not know it
+    cert_file, key_file   our own certificate, if the service wants one
+    timeout               of one request
+    """
+
+    project: str
+    _: KW_ONLY
+    endpoint: str = "pubsub.googleapis.com"
+    emulator_host: str | None = None
+    credentials: Credentials | None = None
+    credentials_file: Path | str | None = None
+    ca_file: Path | str | None = None
+    cert_file: Path | str | None = None
+    key_file: Path | str | None = None
+    timeout: timedelta = timedelta(seconds=8)
+
+    def __post_init__(self) -> None:
+        if not self.project or "/" in self.project:
+            raise ConfigError(f"expected project to be the id of a Google Cloud project, got {self.project!r}")
+        if "/" in self.endpoint or "@" in self.endpoint or not self.endpoint:
             raise ConfigError("expected endpoint to be host or host:port, such as europe-west3-pubsub.googleapis.com")
-        if credentials is not None and credentials_file is not None:
+        if self.credentials is not None and self.credentials_file is not None:
             raise ConfigError("expected credentials or credentials_file, not both")
-        if (cert_file is None) != (key_file is None):
+        if (self.cert_file is None) != (self.key_file is None):
             raise ConfigError("expected cert_file and key_file together, or neither")
-        client_context(ca_file, cert_file, key_file)  # says what is wrong with the files
-        if timeout <= timedelta(0):
-            raise ConfigError(f"expected timeout to be a positive duration, got {timeout}")
-        self._endpoint = endpoint if ":" in endpoint else f"{endpoint}:443"
-        self._emulator = emulator_host or os.environ.get("PUBSUB_EMULATOR_HOST")
-        self._credentials = credentials
-        self._credentials_file = credentials_file
-        self._files = (ca_file, key_file, cert_file)
-        self.channel: grpc.aio.Channel | None = None
+        client_context(self.ca_file, self.cert_file, self.key_file)  # says what is wrong with the files
+        check_positive(timeout=self.timeout)
+
+    @classmethod
+    def parse(cls, url: str, options: Mapping[str, Any]) -> Self:
+        parts = urlsplit(url)
+        if parts.scheme != "pubsub" or not parts.netloc or parts.path.strip("/") or "@" in parts.netloc:
+            raise ConfigError("expected pubsub://project")
+        return cls(parts.netloc, **options)
+
+    def __str__(self) -> str:
+        return self.project
+
+
+class PubSubChannel:
+    """A gRPC channel to the service, when it is open."""
+
+    def __init__(self, connection: PubSubConnection) -> None:
+        self._to = connection
+        self._emulator = connection.emulator_host or os.environ.get("PUBSUB_EMULATOR_HOST")
+        self._credentials = connection.credentials
+        self._channel: grpc.aio.Channel | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._channel is not None
 
     async def open(self) -> None:
         """Raises ConfigError, or ConnectionError where no credentials are found."""
         if self._emulator is None and self._credentials is None:
             self._credentials = await asyncio.to_thread(self._find_credentials)
-        self.channel = self._connect()
+        self._channel = self._connect()
 
     async def close(self) -> None:
-        channel, self.channel = self.channel, None
+        channel, self._channel = self._channel, None
         if channel is not None:
             await channel.close()
 
     async def replace(self) -> None:
         """The channel by a new one: the old may hang on a dead connection or wait out a pause."""
-        if self.channel is not None:  # closed meanwhile, it stays closed
-            old, self.channel = self.channel, self._connect()
+        if self._channel is not None:  # closed meanwhile, it stays closed
+            old, self._channel = self._channel, self._connect()
             await old.close()
 
     async def call(
@@ -88,13 +115,14 @@ class PubSubConnection:
         method: str,
         request: Any,
         response: Any,
-        seconds: float,
+        seconds: float | None = None,
         **route: str,
     ) -> Any:
-        """Raises AioRpcError, or ConnectionError where the connection was closed."""
-        if self.channel is None:
+        """`seconds` None: as long as the connection's timeout. Raises AioRpcError, or ConnectionError where the channel
+        was closed."""
+        if self._channel is None:
             raise ConnectionError("closed")
-        call = self.channel.unary_unary(
+        call = self._channel.unary_unary(
             f"/google.pubsub.v1.{service}/{method}",
             request_serializer=type(request).SerializeToString,
             response_deserializer=response.FromString,
@@ -102,7 +130,8 @@ class PubSubConnection:
         [(name, value)] = route.items()
         metadata = (("x-goog-request-params", f"{name}={quote(value, safe='')}"),)
         try:
-            return await call(request, timeout=seconds, metadata=metadata)
+            limit = self._to.timeout.total_seconds() if seconds is None else seconds
+            return await call(request, timeout=limit, metadata=metadata)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():
@@ -111,17 +140,17 @@ class PubSubConnection:
 
     def _find_credentials(self) -> Credentials:
         """Blocks: it reads files and may ask the machine's metadata server."""
-        if self._credentials_file is None:
+        if self._to.credentials_file is None:
             try:
                 return google.auth.default(scopes=SCOPES)[0]
             except GoogleAuthError as error:
                 raise ConnectionError(f"{type(error).__name__}: {error}") from None
         key: Any = service_account.Credentials
         try:
-            found: Credentials = key.from_service_account_file(str(self._credentials_file), scopes=SCOPES)
+            found: Credentials = key.from_service_account_file(str(self._to.credentials_file), scopes=SCOPES)
         except (OSError, ValueError, GoogleAuthError) as error:
             raise ConfigError(
-                f"{self._credentials_file} is not the key file of a service account: {type(error).__name__}"
+                f"{self._to.credentials_file} is not the key file of a service account: {type(error).__name__}"
             ) from None
         return found
 
@@ -131,10 +160,12 @@ class PubSubConnection:
         options = [("grpc.use_local_subchannel_pool", 1), *sizes]
         if self._emulator is not None:
             return grpc.aio.insecure_channel(self._emulator, options=options)
-        files = [None if file is None else file.read_bytes() for file in self._files]
+        files = (self._to.ca_file, self._to.key_file, self._to.cert_file)
+        contents = [None if file is None else Path(file).read_bytes() for file in files]
+        endpoint = self._to.endpoint
         return create_channel(
-            self._endpoint,
+            endpoint if ":" in endpoint else f"{endpoint}:443",
             credentials=self._credentials,
-            ssl_credentials=grpc.ssl_channel_credentials(*files),
+            ssl_credentials=grpc.ssl_channel_credentials(*contents),
             options=options,
         )

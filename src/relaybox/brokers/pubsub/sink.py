@@ -1,6 +1,6 @@
 """Google Pub/Sub: publish requests with ordering keys.
 
-    PubSubSink("shop-prod", endpoint="europe-west3-pubsub.googleapis.com")
+    PubSubSink("pubsub://shop-prod?endpoint=europe-west3-pubsub.googleapis.com")
 
 The destination is the name of a topic in the project, or `projects/…/topics/…`. The ordering key is the event's key;
 the content type is the attribute `content-type`. Pub/Sub keeps the order of a key that is published in one region, one
@@ -12,25 +12,21 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from ...errors import BrokerUnavailable, ConfigError, DeliveryError, MissingExtra, Reject, ServiceClosed
-from ..options import split_url, typed
+import grpc
+from google.pubsub_v1 import types
+from google.rpc.error_details_pb2 import RetryInfo
+from google.rpc.status_pb2 import Status
+from grpc import StatusCode
+
+from ...errors import BrokerUnavailable, DeliveryError, Reject, ServiceClosed
+from ..batches import grouped, parts
+from ..connection import Connected
 from ..spi import Answer, Features, Message
-from .connection import HOST, PubSubConnection
-
-try:
-    import grpc
-    from google.auth.credentials import Credentials
-    from google.pubsub_v1 import types
-    from google.rpc.error_details_pb2 import RetryInfo
-    from google.rpc.status_pb2 import Status
-    from grpc import StatusCode
-except ModuleNotFoundError as error:
-    raise MissingExtra("google-cloud-pubsub", "pubsub") from error
+from .connection import PubSubChannel, PubSubConnection
 
 PROBE_SECONDS = 2.0
 THROTTLE_PAUSE = timedelta(seconds=1)  # where Google names none
@@ -47,53 +43,26 @@ GetTopicRequest: Any = types.GetTopicRequest.pb()
 Topic: Any = types.Topic.pb()
 
 
-class PubSubSink:
+class PubSubSink(Connected):
+    """Publishes events to topics of a project. The first argument is a URL or a PubSubConnection."""
+
     name = "pubsub"
     features = Features(keyed_order=True, dedup=False, max_bytes=MOST_BYTES, attribute_prefix="ce-")
+    connection_type = PubSubConnection
 
-    def __init__(
-        self,
-        project: str,
-        *,
-        endpoint: str = HOST,
-        emulator_host: str | None = None,
-        credentials: Credentials | None = None,
-        credentials_file: Path | None = None,
-        ca_file: Path | None = None,
-        cert_file: Path | None = None,
-        key_file: Path | None = None,
-        timeout: timedelta = timedelta(seconds=8),
-    ) -> None:
-        self._connection = PubSubConnection(
-            project,
-            endpoint=endpoint,
-            emulator_host=emulator_host,
-            credentials=credentials,
-            credentials_file=credentials_file,
-            ca_file=ca_file,
-            cert_file=cert_file,
-            key_file=key_file,
-            timeout=timeout,
-        )
-        self._project = project
-        self._timeout = timeout.total_seconds()
-
-    @classmethod
-    def from_url(cls, url: str, options: Mapping[str, Any]) -> Self:
-        parts, options = split_url(url, options)
-        if parts.scheme != "pubsub" or not parts.netloc or parts.path.strip("/") or "@" in parts.netloc:
-            raise ConfigError("expected pubsub://project")
-        return cls(parts.netloc, **typed(cls, options, taken={"project"}))
+    def __init__(self, connection: str | PubSubConnection) -> None:
+        self._connection = PubSubConnection.of(connection)
+        self._channel = PubSubChannel(self._connection)
 
     def __repr__(self) -> str:
-        return f"PubSubSink({self._project!r})"
+        return f"PubSubSink({str(self._connection)!r})"
 
     # Life
 
     async def open(self) -> None:
         try:
-            await self._connection.open()
-            await self._ask(self._timeout)
+            await self._channel.open()
+            await self._ask(None)
         except ConnectionError as error:
             raise BrokerUnavailable(f"{self!r}: {error}") from None
         except BaseException:
@@ -101,7 +70,7 @@ class PubSubSink:
             raise
 
     async def close(self) -> None:
-        await self._connection.close()
+        await self._channel.close()
 
     async def probe(self) -> None:
         """After a failure with a new channel."""
@@ -109,10 +78,10 @@ class PubSubSink:
         try:
             await self._ask(PROBE_SECONDS)
         except BrokerUnavailable:
-            await self._connection.replace()
+            await self._channel.replace()
             raise
 
-    async def _ask(self, seconds: float) -> None:
+    async def _ask(self, seconds: float | None) -> None:
         """Whether the topic exists and may be looked at does not matter, only who answers."""
         request = GetTopicRequest(topic=self._topic("relaybox-probe"))
         try:
@@ -122,29 +91,30 @@ class PubSubSink:
                 raise
 
     def _check_open(self) -> None:
-        if self._connection.channel is None:
+        if not self._channel.is_open:
             raise ServiceClosed("the Pub/Sub sink is not open")
 
     # Publishing
 
     async def publish(self, messages: Sequence[Message]) -> Sequence[Answer]:
         self._check_open()
-        answers: list[Answer] = [None] * len(messages)
-        by_destination: dict[str, list[tuple[int, Any]]] = {}
-        for number, message in enumerate(messages):
-            ready = _message(message)
-            answers[number] = refusal = _refusal(ready)
-            if refusal is None:
-                by_destination.setdefault(message.destination, []).append((number, ready))
-        sends = (self._send(to, part, answers) for to, some in by_destination.items() for part in _parts(some))
-        await asyncio.gather(*sends)
+        ready = [_message(message) for message in messages]
+        answers: list[Answer] = [_refusal(message) for message in ready]
+        fine = [number for number, refusal in enumerate(answers) if refusal is None]
+        await asyncio.gather(
+            *(
+                self._send(destination, [(number, ready[number]) for number in part], answers)
+                for destination, some in grouped(fine, lambda number: messages[number].destination).items()
+                for part in parts(some, lambda number: int(ready[number].ByteSize()), MOST_BYTES, MOST_MESSAGES)
+            )
+        )
         return answers
 
     async def _send(self, destination: str, batch: list[tuple[int, Any]], answers: list[Answer]) -> None:
         answer: Answer = None
         try:
             request = PublishRequest(topic=self._topic(destination), messages=[message for _, message in batch])
-            await self._call("Publish", request, PublishResponse, destination, self._timeout)
+            await self._call("Publish", request, PublishResponse, destination)
         except Reject as error:
             if len(batch) > 1:  # one of them: find out which
                 half = len(batch) // 2
@@ -156,16 +126,18 @@ class PubSubSink:
         for number, _ in batch:
             answers[number] = answer
 
-    async def _call(self, method: str, request: Any, response: Any, destination: str, seconds: float) -> None:
+    async def _call(
+        self, method: str, request: Any, response: Any, destination: str, seconds: float | None = None
+    ) -> None:
         try:
-            await self._connection.call("Publisher", method, request, response, seconds, topic=request.topic)
+            await self._channel.call("Publisher", method, request, response, seconds, topic=request.topic)
         except grpc.aio.AioRpcError as error:
             raise _answer(error, destination) from None
         except ConnectionError as error:
             raise BrokerUnavailable(f"{self!r}: {error}") from None
 
     def _topic(self, destination: str) -> str:
-        topic = destination if "/" in destination else f"projects/{self._project}/topics/{destination}"
+        topic = destination if "/" in destination else f"projects/{self._connection.project}/topics/{destination}"
         if not TOPIC.fullmatch(topic):  # or Pub/Sub would blame the messages
             raise DeliveryError(f"expected a topic's name or projects/…/topics/…, got {destination!r}")
         return topic
@@ -186,18 +158,6 @@ def _refusal(message: Any) -> Reject | None:
         if len(name.encode()) > 256 or len(value.encode()) > 1024 or name.startswith("goog"):
             return Reject(f"Pub/Sub takes no attribute {name[:256]!r} of {len(value.encode()):,} bytes")
     return None
-
-
-def _parts(messages: list[tuple[int, Any]]) -> Iterator[list[tuple[int, Any]]]:
-    part: list[tuple[int, Any]] = []
-    size = 0
-    for number, message in messages:
-        if part and (size + message.ByteSize() > MOST_BYTES or len(part) == MOST_MESSAGES):
-            yield part
-            part, size = [], 0
-        part.append((number, message))
-        size += message.ByteSize()
-    yield part
 
 
 def _answer(error: grpc.aio.AioRpcError, destination: str) -> DeliveryError:

@@ -1,6 +1,6 @@
 """Google Pub/Sub: pulls from one subscription.
 
-    PubSubSource("shop-prod", subscription="orders-billing", endpoint="europe-west3-pubsub.googleapis.com")
+    PubSubSource("pubsub://shop-prod?endpoint=europe-west3-pubsub.googleapis.com", subscription="orders-billing")
 
 A subscription with message ordering keeps the order of a key, also when messages come again: then everything behind
 them does. Without it Pub/Sub promises no order.
@@ -9,25 +9,21 @@ them does. Without it Pub/Sub promises no order.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, timedelta
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from ...errors import BrokerUnavailable, ConfigError, MissingExtra
-from ..leased import LeasedSource, check_given
-from ..options import split_url, typed
+import grpc
+from google.protobuf.empty_pb2 import Empty
+from google.pubsub_v1 import types
+from grpc import StatusCode
+
+from ...errors import BrokerUnavailable, ConfigError
+from ..connection import Connected
+from ..leased import LeasedSource
+from ..options import check_given
 from ..spi import Incoming
-from .connection import HOST, PubSubConnection
-
-try:
-    import grpc
-    from google.auth.credentials import Credentials
-    from google.protobuf.empty_pb2 import Empty
-    from google.pubsub_v1 import types
-    from grpc import StatusCode
-except ModuleNotFoundError as error:
-    raise MissingExtra("google-cloud-pubsub", "pubsub") from error
+from .connection import PubSubChannel, PubSubConnection
 
 PULL_SECONDS = 30.0  # a pull that is given up earlier might have taken messages along
 PER_REQUEST = 1000
@@ -42,58 +38,34 @@ GetSubscriptionRequest: Any = types.GetSubscriptionRequest.pb()
 Subscription: Any = types.Subscription.pb()
 
 
-class PubSubSource(LeasedSource):
-    """`subscription` is a name in the project, or `projects/…/subscriptions/…`. Options of the connection are those of
-    the sink.
+class PubSubSource(Connected, LeasedSource):
+    """Reads one subscription. The first argument is a URL or a PubSubConnection.
 
+    subscription  a name in the project, or `projects/…/subscriptions/…`
     ack_deadline  after so long without a word from us a message comes again
     """
 
     name = "pubsub"
+    connection_type = PubSubConnection
 
     def __init__(
         self,
-        project: str,
+        connection: str | PubSubConnection,
         *,
         subscription: str,
         ack_deadline: timedelta = timedelta(seconds=60),
-        endpoint: str = HOST,
-        emulator_host: str | None = None,
-        credentials: Credentials | None = None,
-        credentials_file: Path | None = None,
-        ca_file: Path | None = None,
-        cert_file: Path | None = None,
-        key_file: Path | None = None,
-        timeout: timedelta = timedelta(seconds=8),
     ) -> None:
         check_given(subscription=subscription)
         if not timedelta(seconds=1) <= ack_deadline <= timedelta(minutes=10):
             raise ConfigError(f"expected ack_deadline to be one second to ten minutes, got {ack_deadline}")
-        full = subscription if "/" in subscription else f"projects/{project}/subscriptions/{subscription}"
+        connection = PubSubConnection.of(connection)
+        full = subscription if "/" in subscription else f"projects/{connection.project}/subscriptions/{subscription}"
         if not SUBSCRIPTION.fullmatch(full):
             raise ConfigError(f"expected a subscription's name or projects/…/subscriptions/…, got {subscription!r}")
         super().__init__(ack_deadline)
-        self._connection = PubSubConnection(
-            project,
-            endpoint=endpoint,
-            emulator_host=emulator_host,
-            credentials=credentials,
-            credentials_file=credentials_file,
-            ca_file=ca_file,
-            cert_file=cert_file,
-            key_file=key_file,
-            timeout=timeout,
-        )
+        self._channel = PubSubChannel(connection)
         self._subscription = full
-        self._channel = full.rpartition("/")[2]
-        self._timeout = timeout.total_seconds()
-
-    @classmethod
-    def from_url(cls, url: str, options: Mapping[str, Any]) -> Self:
-        parts, options = split_url(url, options)
-        if parts.scheme != "pubsub" or not parts.netloc or parts.path.strip("/") or "@" in parts.netloc:
-            raise ConfigError("expected pubsub://project?subscription=…")
-        return cls(parts.netloc, **{"subscription": "", **typed(cls, options, taken={"project"})})
+        self._name = full.rpartition("/")[2]
 
     def __repr__(self) -> str:
         return f"PubSubSource({self._subscription!r})"
@@ -103,7 +75,7 @@ class PubSubSource(LeasedSource):
     async def _connect(self) -> None:
         await self._disconnect()
         try:
-            await self._connection.open()
+            await self._channel.open()
             await self._call("GetSubscription", GetSubscriptionRequest, Subscription)
         except ConnectionError as error:
             raise BrokerUnavailable(f"{self!r}: {error}") from None
@@ -114,7 +86,7 @@ class PubSubSource(LeasedSource):
                 raise
 
     async def _disconnect(self) -> None:
-        await self._connection.close()
+        await self._channel.close()
 
     # Messages
 
@@ -149,12 +121,12 @@ class PubSubSource(LeasedSource):
     async def _call(self, method: str, request: Any, response: Any, seconds: float | None = None, **fields: Any) -> Any:
         name = self._subscription
         try:
-            return await self._connection.call(
+            return await self._channel.call(
                 "Subscriber",
                 method,
                 request(subscription=name, **fields),
                 response,
-                self._timeout if seconds is None else seconds,
+                seconds,
                 subscription=name,
             )
         except grpc.aio.AioRpcError as error:
@@ -166,8 +138,8 @@ class PubSubSource(LeasedSource):
         message = received.message
         headers = dict(message.attributes)
         return Incoming(
-            channel=self._channel,
-            place=f"{self._channel}:{message.message_id}",
+            channel=self._name,
+            place=f"{self._name}:{message.message_id}",
             body=message.data,
             headers=headers,
             content_type=headers.pop("content-type", None),

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from .sink import RabbitMQSink
-from .source import RabbitMQSource
+from ..connection import extra
 
-__all__ = ["RabbitMQSink", "RabbitMQSource"]
+with extra("aiormq", "rabbitmq"):
+    from .connection import RabbitMQConnection
+    from .sink import RabbitMQSink
+    from .source import RabbitMQSource
+
+__all__ = ["RabbitMQConnection", "RabbitMQSink", "RabbitMQSource"]

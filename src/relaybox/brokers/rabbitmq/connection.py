@@ -4,86 +4,84 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, cast
 
-from ...errors import ConfigError, MissingExtra
-from ..hosts import Hosts, client_context
+import aiormq
+from aiormq.abc import ChannelFrame, DeliveredMessage
+from pamqp.body import ContentBody
+from yarl import URL
 
-try:
-    import aiormq
-    from aiormq.abc import ChannelFrame, DeliveredMessage
-    from pamqp.body import ContentBody
-    from yarl import URL
-except ModuleNotFoundError as error:
-    raise MissingExtra("aiormq", "rabbitmq") from error
+from ...errors import DeliveryError
+from ..connection import HostsConnection
+from ..options import check_choice, check_positive
 
-PORTS = {"amqp": 5672, "amqps": 5671}
 HEARTBEAT = 10  # seconds
 CLOSE_SECONDS = 0.5
+PROBE_SECONDS = 0.5
+LONGEST = 255  # bytes of a short string
 LOST = (aiormq.AMQPError, OSError, RuntimeError)  # what aiormq raises once a channel or connection is gone, or refuses
 
-Auth = Literal["plain", "external"]
+Auth: TypeAlias = Literal["plain", "external"]
 
 
-class RabbitMQNodes:
-    """`auth="external"` lets the client certificate log in instead of a password (RabbitMQ's ssl auth plugin)."""
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RabbitMQConnection(HostsConnection):
+    """Where RabbitMQ is, and how to log in.
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        username: str | None,
-        password: str | None,
-        auth: Auth,
-        ca_file: Path | None,
-        cert_file: Path | None,
-        key_file: Path | None,
-        connect_timeout: timedelta,
-    ) -> None:
-        self._hosts = hosts = Hosts.parse(url, PORTS)
-        if auth not in get_args(Auth):
-            raise ConfigError(f"expected auth to be plain or external, got {auth!r}")
-        if hosts.scheme == "amqp" and (ca_file or cert_file or key_file or auth == "external"):
-            raise ConfigError(f"ca_file, cert_file, key_file and auth=external need an amqps:// URL, got {hosts}")
-        if connect_timeout <= timedelta(0):
-            raise ConfigError(f"expected connect_timeout to be a positive duration, got {connect_timeout}")
-        self._tls = client_context(ca_file, cert_file, key_file) if hosts.scheme == "amqps" else None
-        self._account = (username or hosts.username or "guest", password or hosts.password or "guest")
-        self._auth = auth
-        self._patience = connect_timeout.total_seconds()
+        RabbitMQConnection("amqps://relay:secret@rabbit-1.example,rabbit-2.example/shop")
 
-    def __str__(self) -> str:
-        return str(self._hosts)
+    url                  some nodes and the virtual host; amqps:// is encrypted, and certificates and names are checked
+    username, password   the account, where the URL has none; guest and guest if it is nowhere
+    auth                 external lets the client certificate log in instead (RabbitMQ's ssl auth plugin)
+    ca_file              who signed the nodes' certificates, if the system does not know them
+    cert_file, key_file  our own certificate
+    connect_timeout      of one node
+    """
+
+    ports: ClassVar[Mapping[str, int]] = {"amqp": 5672, "amqps": 5671}
+
+    auth: Auth = "plain"
+    connect_timeout: timedelta = timedelta(seconds=2)
+
+    def __post_init__(self) -> None:
+        check_choice("auth", self.auth, Auth)
+        super().__post_init__()
+        check_positive(connect_timeout=self.connect_timeout)
+        _ = self.tls  # says what is wrong with the files
+
+    def _for_tls(self) -> dict[str, object]:
+        return {**super()._for_tls(), "auth=external": self.auth == "external"}
 
     async def connect(self) -> RabbitMQLink:
         """To the first node that answers; ConnectionError says why none did."""
         failures = []
-        for host, port in self._hosts.addresses:
+        seconds = self.connect_timeout.total_seconds()
+        for host, port in self.hosts.addresses:
             try:
-                async with asyncio.timeout(self._patience):
+                async with asyncio.timeout(seconds):
                     return await self._dial(host, port)
             except TimeoutError:
-                failures.append(f"no connection to {host}:{port} within {self._patience:g} s")
+                failures.append(f"no connection to {host}:{port} within {seconds:g} s")
             except (OSError, aiormq.AMQPError) as error:
                 failures.append(reason_of(error))
         raise ConnectionError("; ".join(failures))
 
     async def _dial(self, host: str, port: int) -> RabbitMQLink:
-        reader, writer = await asyncio.open_connection(host, port, ssl=self._tls)
+        reader, writer = await asyncio.open_connection(host, port, ssl=self.tls)
         try:
-            user, password = self._account
+            username, password = self.account
             url = URL.build(
-                scheme=self._hosts.scheme,
+                scheme=self.hosts.scheme,
                 host=host,
                 port=port,
-                user=user,
-                password=password,
-                path=self._hosts.path if len(self._hosts.path) > 1 else "/",
-                query={"name": "relaybox", "auth": self._auth, "heartbeat": str(HEARTBEAT)},
+                user=username or "guest",
+                password=password or "guest",
+                path=self.hosts.path if len(self.hosts.path) > 1 else "/",
+                query={"name": "relaybox", "auth": self.auth, "heartbeat": str(HEARTBEAT)},
             )
             connection = aiormq.Connection(url, transport_factory=_Streams(reader, writer))
             await connection.connect()
@@ -94,15 +92,56 @@ class RabbitMQNodes:
 
 
 class RabbitMQLink:
-    """One connection; we keep its writer, to abort it."""
+    """One connection and the channels of its exchanges; we keep its writer, to abort it."""
 
     def __init__(self, connection: aiormq.Connection, writer: asyncio.StreamWriter) -> None:
         self.connection = connection
         self._writer = writer
+        self._channels: dict[str, aiormq.Channel] = {}
+        self._opening = asyncio.Lock()
 
     @property
     def alive(self) -> bool:
         return self.connection.is_opened
+
+    @property
+    def blocked(self) -> bool:
+        """The broker stopped reading from us. It tells a connection after its first publish under an alarm."""
+        ready = self.connection.ready()
+        try:
+            ready.send(None)
+        except StopIteration:
+            return False
+        finally:
+            ready.close()
+        return True
+
+    async def answers(self) -> bool:
+        try:
+            async with asyncio.timeout(PROBE_SECONDS):
+                with aware():
+                    channel = await self.connection.channel(publisher_confirms=False)
+                    await channel.close()
+        except (TimeoutError, *LOST):
+            return False
+        return True
+
+    async def channel(self, exchange: str) -> aiormq.Channel | DeliveryError:
+        """Asks for the exchange first: a pipeline of messages into a missing one would cost the connection."""
+        if len(exchange.encode()) > LONGEST:
+            return DeliveryError(f"{exchange[:40]!r}… is no exchange: the name is longer than {LONGEST} bytes")
+        async with self._opening:
+            channel = self._channels.get(exchange)
+            if channel is None or channel.is_closed:
+                with aware():
+                    channel = cast(aiormq.Channel, await self.connection.channel())
+                    try:
+                        if exchange:
+                            await channel.exchange_declare(exchange, passive=True)
+                    except aiormq.ChannelNotFoundEntity as error:
+                        return DeliveryError(f"RabbitMQ knows no exchange {exchange!r}: {reason_of(error)}")
+                self._channels[exchange] = channel
+            return channel
 
     async def close(self) -> None:
         """Politely, if the broker listens: aiormq waits for its buffers, and cannot be cancelled while it does."""
@@ -110,11 +149,10 @@ class RabbitMQLink:
         try:
             await asyncio.wait([closing], timeout=CLOSE_SECONDS)
         finally:
-            self.abort()
+            await self.abort()
         await closing
 
-    def abort(self) -> None:
-        """What is still in our buffers must not be sent some day."""
+    async def abort(self) -> None:
         self._writer.transport.abort()
 
 

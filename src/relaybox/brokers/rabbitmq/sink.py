@@ -15,71 +15,51 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any, Self, cast
-from urllib.parse import urlunsplit
 
-from ...errors import BrokerUnavailable, ConfigError, DeliveryError, MissingExtra, Reject, ServiceClosed
-from ..options import split_url, typed
+import aiormq
+from aiormq import spec
+
+from ...errors import BrokerUnavailable, ConfigError, DeliveryError, Reject
+from ..linked import GLANCE_SECONDS, LinkedSink
+from ..options import check_positive
 from ..spi import Answer, Features, Message
-from .connection import LOST, Auth, RabbitMQLink, RabbitMQNodes, aware, reason_of
+from .connection import LONGEST, LOST, RabbitMQConnection, RabbitMQLink, reason_of
 
-try:
-    import aiormq
-    from aiormq import spec
-except ModuleNotFoundError as error:
-    raise MissingExtra("aiormq", "rabbitmq") from error
-
-PROBE_SECONDS = 0.5  # for a connection that is there; a new one follows if it is silent
-GLANCE_SECONDS = 0.25  # between two looks at whether late confirms are late because of an alarm
-LONGEST, LONGEST_NAME = 255, 128  # bytes of a short string, and of a header's name
+LONGEST_NAME = 128  # bytes of a header's name
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 BLOCKED = "blocked by a memory or disk alarm"
 
 
-class RabbitMQSink:
-    """`auth="external"` lets the client certificate log in instead of a password (RabbitMQ's ssl auth plugin)."""
+class RabbitMQSink(LinkedSink[RabbitMQLink]):
+    """Sends events to exchanges and queues. The first argument is a URL or a RabbitMQConnection.
+
+    exchange   all events go there, and destinations are routing keys
+    max_bytes  of a body; a larger one is a dead letter
+    timeout    of the confirms of a batch
+    """
 
     name = "rabbitmq"
+    connection_type = RabbitMQConnection
 
     def __init__(
         self,
-        url: str = "amqp://guest:guest@localhost:5672/",
+        connection: str | RabbitMQConnection = "amqp://localhost:5672/",
         *,
         exchange: str | None = None,
-        username: str | None = None,
-        password: str | None = None,
-        auth: Auth = "plain",
-        ca_file: Path | None = None,
-        cert_file: Path | None = None,
-        key_file: Path | None = None,
         max_bytes: int = 16 * 1024 * 1024,
-        connect_timeout: timedelta = timedelta(seconds=2),
         timeout: timedelta = timedelta(seconds=5),
     ) -> None:
-        self._nodes = RabbitMQNodes(
-            url,
-            username=username,
-            password=password,
-            auth=auth,
-            ca_file=ca_file,
-            cert_file=cert_file,
-            key_file=key_file,
-            connect_timeout=connect_timeout,
-        )
+        super().__init__()
         if exchange is not None and len(exchange.encode()) > LONGEST:
             raise ConfigError(f"expected exchange to be at most {LONGEST} bytes long, got {exchange!r}")
-        if timeout <= timedelta(0):
-            raise ConfigError(f"expected timeout to be a positive duration, got {timeout}")
         if max_bytes < 1:
             raise ConfigError(f"expected max_bytes to be positive, got {max_bytes}")
+        check_positive(timeout=timeout)
+        self._connection = RabbitMQConnection.of(connection)
         self._exchange = exchange
         self._timeout = timeout.total_seconds()
-        self._link: _Link | None = None
-        self._connecting = asyncio.Lock()
-        self._closed = False
         self.features = Features(
             keyed_order=True,
             dedup=False,
@@ -88,54 +68,16 @@ class RabbitMQSink:
             separator="/" if exchange is None else None,
         )
 
-    @classmethod
-    def from_url(cls, url: str, options: Mapping[str, Any]) -> Self:
-        parts, options = split_url(url, options)
-        return cls(urlunsplit(parts), **typed(cls, options, taken={"url"}))
-
     def __repr__(self) -> str:
-        return f"RabbitMQSink({str(self._nodes)!r})"
+        return f"RabbitMQSink({str(self._connection)!r})"
 
-    # Life
-
-    async def open(self) -> None:
-        self._closed = False
-        await self._linked()
+    async def _connect(self) -> RabbitMQLink:
+        return await self._connection.connect()
 
     async def probe(self) -> None:
-        link = await self._linked()
-        if link.blocked:
+        if (await self._linked()).blocked:
             raise self._unavailable(BLOCKED)
-        if not await link.answers():
-            await self._linked(instead_of=link)
-
-    async def close(self) -> None:
-        self._closed = True
-        async with self._connecting:
-            link, self._link = self._link, None
-        if link is not None:
-            await link.close()
-
-    async def _linked(self, instead_of: _Link | None = None) -> _Link:
-        """The connection, or a new one in place of one that is lost or that the caller found silent."""
-        async with self._connecting:
-            if self._closed:
-                raise ServiceClosed("the RabbitMQ sink is closed")
-            old = self._link
-            if old is None or not old.alive or old is instead_of:
-                self._link = await self._connect()
-                if old is not None:
-                    old.abort()
-            assert self._link is not None
-            return self._link
-
-    async def _connect(self) -> _Link:
-        try:
-            return _Link(await self._nodes.connect())
-        except ConnectionError as error:
-            raise self._unavailable(str(error)) from None
-
-    # Publishing
+        await super().probe()
 
     async def publish(self, messages: Sequence[Message]) -> Sequence[Answer]:
         link = await self._linked()
@@ -242,60 +184,3 @@ class RabbitMQSink:
             if limit is not None and len(message.body) > int(limit[1]):
                 return Reject(f"RabbitMQ refused {len(message.body):,} bytes: {reason_of(error)}")
         return self._unavailable(reason_of(error))
-
-    def _unavailable(self, reason: str) -> BrokerUnavailable:
-        return BrokerUnavailable(f"RabbitMQ at {self._nodes}: {reason}")
-
-
-class _Link:
-    """One connection and its channels."""
-
-    def __init__(self, link: RabbitMQLink) -> None:
-        self._connection = link.connection
-        self._channels: dict[str, aiormq.Channel] = {}
-        self._opening = asyncio.Lock()
-        self.close = link.close
-        self.abort = link.abort
-
-    @property
-    def alive(self) -> bool:
-        return self._connection.is_opened
-
-    @property
-    def blocked(self) -> bool:
-        """The broker stopped reading from us. It tells a connection after its first publish under an alarm."""
-        ready = self._connection.ready()
-        try:
-            ready.send(None)
-        except StopIteration:
-            return False
-        finally:
-            ready.close()
-        return True
-
-    async def answers(self) -> bool:
-        try:
-            async with asyncio.timeout(PROBE_SECONDS):
-                with aware():
-                    channel = await self._connection.channel(publisher_confirms=False)
-                    await channel.close()
-        except (TimeoutError, *LOST):
-            return False
-        return True
-
-    async def channel(self, exchange: str) -> aiormq.Channel | DeliveryError:
-        """Asks for the exchange first: a pipeline of messages into a missing one would cost the connection."""
-        if len(exchange.encode()) > LONGEST:
-            return DeliveryError(f"{exchange[:40]!r}… is no exchange: the name is longer than {LONGEST} bytes")
-        async with self._opening:
-            channel = self._channels.get(exchange)
-            if channel is None or channel.is_closed:
-                with aware():
-                    channel = cast(aiormq.Channel, await self._connection.channel())
-                    try:
-                        if exchange:
-                            await channel.exchange_declare(exchange, passive=True)
-                    except aiormq.ChannelNotFoundEntity as error:
-                        return DeliveryError(f"RabbitMQ knows no exchange {exchange!r}: {reason_of(error)}")
-                self._channels[exchange] = channel
-            return channel

@@ -15,23 +15,19 @@ import asyncio
 import json
 import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self, TypeAlias, cast, get_args
-from urllib.parse import urlunsplit
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
-from ...errors import BrokerUnavailable, ConfigError, MissingExtra, ServiceClosed
+import aiormq
+from aiormq.abc import DeliveredMessage
+
+from ...errors import BrokerUnavailable, ConfigError, ServiceClosed
 from ...ids import new_id
-from ..options import split_url, typed
+from ..connection import Connected
+from ..options import check_choice, check_range
 from ..spi import Incoming
-from .connection import LOST, Auth, RabbitMQLink, RabbitMQNodes, aware, reason_of
-
-try:
-    import aiormq
-    from aiormq.abc import DeliveredMessage
-except ModuleNotFoundError as error:
-    raise MissingExtra("aiormq", "rabbitmq") from error
+from .connection import LONGEST, LOST, RabbitMQConnection, RabbitMQLink, aware, reason_of
 
 log = logging.getLogger("relaybox")
 Declare: TypeAlias = Literal["no", "quorum", "classic"]
@@ -45,47 +41,30 @@ class _Receipt(NamedTuple):
     tag: int
 
 
-class RabbitMQSource:
-    """
+class RabbitMQSource(Connected):
+    """Reads one queue. The first argument is a URL or a RabbitMQConnection.
+
     queue     what is read
     declare   no: the queue must exist; quorum or classic: made if it does not
     prefetch  most messages that are here and not acknowledged; at least a batch
-    auth      external lets the client certificate log in instead of a password (RabbitMQ's ssl auth plugin)
     """
 
     name = "rabbitmq"
+    connection_type = RabbitMQConnection
 
     def __init__(
         self,
-        url: str = "amqp://guest:guest@localhost:5672/",
+        connection: str | RabbitMQConnection = "amqp://localhost:5672/",
         *,
         queue: str,
         declare: Declare = "no",
         prefetch: int = 1000,
-        username: str | None = None,
-        password: str | None = None,
-        auth: Auth = "plain",
-        ca_file: Path | None = None,
-        cert_file: Path | None = None,
-        key_file: Path | None = None,
-        connect_timeout: timedelta = timedelta(seconds=2),
     ) -> None:
-        self._nodes = RabbitMQNodes(
-            url,
-            username=username,
-            password=password,
-            auth=auth,
-            ca_file=ca_file,
-            cert_file=cert_file,
-            key_file=key_file,
-            connect_timeout=connect_timeout,
-        )
-        if not 0 < len(queue.encode()) <= 255:
-            raise ConfigError(f"expected queue to be a name of 1 to 255 bytes, got {queue[:40]!r}")
-        if declare not in get_args(Declare):
-            raise ConfigError(f"expected declare to be one of {', '.join(get_args(Declare))}, got {declare!r}")
-        if not 1 <= prefetch <= MOST_PREFETCH:
-            raise ConfigError(f"expected prefetch to be 1 to {MOST_PREFETCH}, got {prefetch}")
+        if not 0 < len(queue.encode()) <= LONGEST:
+            raise ConfigError(f"expected queue to be a name of 1 to {LONGEST} bytes, got {queue[:40]!r}")
+        check_choice("declare", declare, Declare)
+        check_range("prefetch", prefetch, 1, MOST_PREFETCH)
+        self._connection = RabbitMQConnection.of(connection)
         self._queue = queue
         self._declare = declare
         self._prefetch = prefetch
@@ -97,17 +76,8 @@ class RabbitMQSource:
         self._warned = False
         self._closed = False
 
-    @classmethod
-    def from_url(cls, url: str, options: Mapping[str, Any]) -> Self:
-        """`amqp://user:password@rabbit:5672/vhost?queue=billing-orders`; `amqps://…` means TLS."""
-        parts, options = split_url(url, options)
-        given = typed(cls, options, taken={"url"})
-        if "queue" not in given:
-            raise ConfigError("a RabbitMQ source needs the option queue")
-        return cls(urlunsplit(parts), **given)
-
     def __repr__(self) -> str:
-        return f"RabbitMQSource({str(self._nodes)!r}, {self._queue!r})"
+        return f"RabbitMQSource({str(self._connection)!r}, {self._queue!r})"
 
     # -- what an ingest asks ------------------------------------------------------------------------
 
@@ -116,7 +86,7 @@ class RabbitMQSource:
             raise ServiceClosed(f"{self!r} is closed; make a new one")
         await self._disconnect()
         try:
-            self._link = await self._nodes.connect()
+            self._link = await self._connection.connect()
             with aware():
                 await self._consume(self._link)
         except LOST as error:
@@ -210,7 +180,7 @@ class RabbitMQSource:
         )
 
     def _unavailable(self, reason: str) -> BrokerUnavailable:
-        return BrokerUnavailable(f"RabbitMQ at {self._nodes}, queue {self._queue!r}: {reason}")
+        return BrokerUnavailable(f"RabbitMQ at {self._connection}, queue {self._queue!r}: {reason}")
 
 
 def _text(value: Any) -> str:

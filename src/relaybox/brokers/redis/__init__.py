@@ -1,8 +1,12 @@
-"""Redis streams."""
+"""Redis Streams."""
 
 from __future__ import annotations
 
-from .sink import RedisStreamSink
-from .source import RedisStreamSource
+from ..connection import extra
 
-__all__ = ["RedisStreamSink", "RedisStreamSource"]
+with extra("redis", "redis"):
+    from .connection import RedisConnection
+    from .sink import RedisStreamSink
+    from .source import RedisStreamSource
+
+__all__ = ["RedisConnection", "RedisStreamSink", "RedisStreamSource"]

@@ -2,76 +2,79 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from ssl import TLSVersion
-from typing import Any
+from typing import Any, ClassVar
 
-from ...errors import ConfigError, MissingExtra
-from ..hosts import Hosts, client_context
+from redis.asyncio.cluster import ClusterNode
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import ClusterCrossSlotError, MovedError
 
-try:
-    from redis.asyncio.cluster import ClusterNode
-    from redis.exceptions import ClusterCrossSlotError, MovedError
-except ModuleNotFoundError as error:
-    raise MissingExtra("redis", "redis") from error
-
-PORTS = {"redis": 6379, "rediss": 6379}
+from ...errors import ConfigError
+from ..connection import HostsConnection
+from ..options import check_positive
 
 
-def settings(
-    hosts: Hosts,
-    *,
-    username: str | None,
-    password: str | None,
-    ca_file: Path | None,
-    cert_file: Path | None,
-    key_file: Path | None,
-    timeout: timedelta,
-    cluster: bool = False,
-) -> dict[str, Any]:
-    """Arguments of a client."""
-    if timeout <= timedelta(0):
-        raise ConfigError(f"expected timeout to be a positive duration, got {timeout}")
-    seconds = timeout.total_seconds()
-    return {
-        **_place(hosts, cluster),
-        **_trust(hosts, ca_file, cert_file, key_file),
-        "username": hosts.username if username is None else username,
-        "password": hosts.password if password is None else password,
-        "socket_timeout": seconds,
-        "socket_connect_timeout": min(seconds, 3.0),
-        "protocol": 2,
-    }
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RedisConnection(HostsConnection):
+    """Where Redis is, and how to log in.
+
+        RedisConnection("rediss://relay:secret@redis.example:6379/0")
+
+    url                  a server and the number of a database, or some nodes of a cluster; rediss:// is encrypted, and
+                         certificates and names are checked
+    username, password   an ACL account, where the URL has none
+    ca_file              who signed the servers' certificates, if the system does not know them
+    cert_file, key_file  our own certificate, if the servers want one
+    timeout              of one answer
+    """
+
+    ports: ClassVar[Mapping[str, int]] = {"redis": 6379, "rediss": 6379}
+
+    timeout: timedelta = timedelta(seconds=5)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(timeout=self.timeout)
+        _ = self.tls  # says what is wrong with the files
+
+    def settings(self, *, cluster: bool = False) -> dict[str, Any]:
+        """Arguments of a client that does not try again by itself: who uses it knows when."""
+        username, password = self.account
+        seconds = self.timeout.total_seconds()
+        files = {"ssl_ca_certs": self.ca_file, "ssl_certfile": self.cert_file, "ssl_keyfile": self.key_file}
+        tls = {"ssl": True, "ssl_min_version": TLSVersion.TLSv1_2, "ssl_check_hostname": True}
+        return {
+            **self._place(cluster),
+            **(tls if self.secure else {}),
+            **{name: str(path) for name, path in files.items() if path is not None},
+            "username": username,
+            "password": password,
+            "socket_timeout": seconds,
+            "socket_connect_timeout": min(seconds, 3.0),
+            "protocol": 2,
+            "retry": Retry(NoBackoff(), 0),
+        }
+
+    def _place(self, cluster: bool) -> dict[str, Any]:
+        """Where redis-py connects to."""
+        database = self.hosts.path.strip("/") or "0"
+        if not database.isdecimal():
+            raise ConfigError(f"expected the number of a database after the slash, got {self}")
+        if cluster:
+            if database != "0":
+                raise ConfigError(f"a Redis Cluster has no database but 0, got {self}")
+            return {"startup_nodes": [ClusterNode(host, port) for host, port in self.hosts.addresses]}
+        if len(self.hosts.addresses) > 1:
+            raise ConfigError(f"expected one host, or several of a cluster with cluster=true, got {self}")
+        [(host, port)] = self.hosts.addresses
+        return {"host": host, "port": port, "db": int(database)}
 
 
 def reason(error: Exception) -> str:
     if isinstance(error, (MovedError, ClusterCrossSlotError)):
         return "it is a node of a Redis Cluster; set cluster=true"
     return f"{type(error).__name__}: {error}"
-
-
-def _place(hosts: Hosts, cluster: bool) -> dict[str, Any]:
-    """Where redis-py connects to."""
-    database = hosts.path.strip("/") or "0"
-    if not database.isdecimal():
-        raise ConfigError(f"expected the number of a database after the slash, got {str(hosts)!r}")
-    if cluster:
-        if database != "0":
-            raise ConfigError(f"a Redis Cluster has no database but 0, got {str(hosts)!r}")
-        return {"startup_nodes": [ClusterNode(host, port) for host, port in hosts.addresses]}
-    if len(hosts.addresses) > 1:
-        raise ConfigError(f"expected one host, or several of a cluster with cluster=true, got {str(hosts)!r}")
-    [(host, port)] = hosts.addresses
-    return {"host": host, "port": port, "db": int(database)}
-
-
-def _trust(hosts: Hosts, ca_file: Path | None, cert_file: Path | None, key_file: Path | None) -> dict[str, Any]:
-    files = {"ssl_ca_certs": ca_file, "ssl_certfile": cert_file, "ssl_keyfile": key_file}
-    given = {name: str(path) for name, path in files.items() if path is not None}
-    if hosts.scheme == "rediss":
-        client_context(ca_file, cert_file, key_file)  # says what is wrong with the files
-        return {"ssl": True, "ssl_min_version": TLSVersion.TLSv1_2, "ssl_check_hostname": True, **given}
-    if given:
-        raise ConfigError(f"ca_file, cert_file and key_file need a rediss:// URL, got {str(hosts)!r}")
-    return {}

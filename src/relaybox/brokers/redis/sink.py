@@ -15,26 +15,19 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from pathlib import Path
-from typing import Any, Self
-from urllib.parse import urlunsplit
+from typing import Any
 
-from ...errors import BrokerUnavailable, ConfigError, DeliveryError, MissingExtra, ServiceClosed
-from ..hosts import Hosts
-from ..options import split_url, typed
+from redis.asyncio import Redis, RedisCluster
+from redis.exceptions import RedisClusterException, RedisError
+
+from ...errors import BrokerUnavailable, ConfigError, DeliveryError, ServiceClosed
+from ..batches import grouped, parts
+from ..connection import Connected
 from ..spi import Answer, Features, Message
-from .connection import PORTS, reason, settings
-
-try:
-    from redis.asyncio import Redis, RedisCluster
-    from redis.asyncio.retry import Retry
-    from redis.backoff import NoBackoff
-    from redis.exceptions import RedisClusterException, RedisError
-except ModuleNotFoundError as error:
-    raise MissingExtra("redis", "redis") from error
+from .connection import RedisConnection, reason
 
 log = logging.getLogger("relaybox")
 
@@ -84,36 +77,36 @@ UNAVAILABLE = {
 }
 
 
-class RedisStreamSink:
-    """`dedup_window` of zero turns dedup off. `maxlen` trims streams, also of what nobody has read yet.
+class RedisStreamSink(Connected):
+    """Adds events to streams. The first argument is a URL or a RedisConnection.
 
-    wait_replicas  so many replicas have a batch before it counts as sent
-    wait_fsync     the append-only file has it on disk too (WAITAOF, Redis 7.2)
+    cluster         the URL names nodes of a Redis Cluster
+    dedup_window    how long ids are remembered; zero turns dedup off
+    maxlen          streams are trimmed to about so many entries, also of what nobody has read yet
+    create_streams  off: an event for a stream that is not there fails
+    wait_replicas   so many replicas have a batch before it counts as sent
+    wait_fsync      the append-only file has it on disk too (WAITAOF, Redis 7.2)
+    connections     batches at a time
+    namespace       first part of the keys by which ids are remembered
     """
 
     name = "redis"
+    connection_type = RedisConnection
 
     def __init__(
         self,
-        url: str = "redis://localhost:6379/0",
+        connection: str | RedisConnection = "redis://localhost:6379/0",
         *,
-        username: str | None = None,
-        password: str | None = None,
-        ca_file: Path | None = None,
-        cert_file: Path | None = None,
-        key_file: Path | None = None,
         cluster: bool = False,
         dedup_window: timedelta = timedelta(minutes=10),
         maxlen: int | None = None,
         create_streams: bool = True,
         wait_replicas: int = 0,
         wait_fsync: bool = False,
-        timeout: timedelta = timedelta(seconds=5),
         connections: int = 8,
         namespace: str = "relaybox",
     ) -> None:
-        hosts = Hosts.parse(url, PORTS)
-        self._address = str(hosts)
+        self._connection = RedisConnection.of(connection)
         for name, number, least in (
             ("connections", connections, 1),
             ("maxlen", maxlen, 1),
@@ -127,16 +120,7 @@ class RedisStreamSink:
             raise ConfigError(f"expected namespace to be a name without braces, got {namespace!r}")
         if cluster and (wait_replicas or wait_fsync):
             raise ConfigError("wait_replicas and wait_fsync do not work with cluster: leave one of them out")
-        self._settings = settings(
-            hosts,
-            username=username,
-            password=password,
-            ca_file=ca_file,
-            cert_file=cert_file,
-            key_file=key_file,
-            timeout=timeout,
-            cluster=cluster,
-        )
+        self._settings = self._connection.settings(cluster=cluster)
         self._cluster = cluster
         self._free = asyncio.Semaphore(connections)
         self._namespace = namespace
@@ -144,7 +128,7 @@ class RedisStreamSink:
         self._add = [] if create_streams else ["NOMKSTREAM"]
         self._add += [] if maxlen is None else ["MAXLEN", "~", str(maxlen)]
         # The server gives up before we do, so that its answer "too few" arrives.
-        limit = int(timeout.total_seconds() * 800)
+        limit = int(self._connection.timeout.total_seconds() * 800)
         self._wait: tuple[str | int, ...] = ()
         if wait_fsync:
             self._wait = ("WAITAOF", 1, wait_replicas, limit)
@@ -159,18 +143,13 @@ class RedisStreamSink:
             sequences=self._window > 0 and not cluster,
         )
 
-    @classmethod
-    def from_url(cls, url: str, options: Mapping[str, Any]) -> Self:
-        parts, options = split_url(url, options)
-        return cls(urlunsplit(parts), **typed(cls, options, taken={"url"}))
-
     def __repr__(self) -> str:
-        return f"RedisStreamSink({self._address!r})"
+        return f"RedisStreamSink({str(self._connection)!r})"
 
     # Life
 
     async def open(self) -> None:
-        client = self._client = self._connect()
+        client = self._client = (RedisCluster if self._cluster else Redis)(**self._settings)
         try:
             await self._try_write()
             if isinstance(client, Redis):
@@ -191,15 +170,11 @@ class RedisStreamSink:
             async with asyncio.timeout(PROBE_SECONDS):
                 await self._try_write()
         except TimeoutError:
-            raise BrokerUnavailable(f"Redis at {self._address} gave no answer within {PROBE_SECONDS:g} s") from None
+            raise BrokerUnavailable(f"Redis at {self._connection} gave no answer within {PROBE_SECONDS:g} s") from None
 
     async def _try_write(self) -> None:
         """A server that is full, a replica or loading would answer a PING."""
         await self._execute("SET", f"{self._namespace}:dedup:probe", 1, "PX", 1)
-
-    def _connect(self) -> Redis | RedisCluster:
-        retry = Retry(NoBackoff(), 0)  # the relay tries again, and knows when
-        return (RedisCluster if self._cluster else Redis)(retry=retry, **self._settings)
 
     async def _warn(self, client: Redis) -> None:
         """Of settings under which a server loses what it acknowledged."""
@@ -236,21 +211,10 @@ class RedisStreamSink:
 
     def _parts(self, messages: Sequence[Message]) -> Iterator[list[int]]:
         """What goes into one script: not too many bytes, and in a cluster one stream, because it lives on one node."""
-        numbers = list(range(len(messages)))
-        if self._cluster:
-            numbers.sort(key=lambda number: messages[number].destination)
-        part: list[int] = []
-        size = 0
-        for number in numbers:
-            message = messages[number]
-            size += len(message.body)
-            other = self._cluster and part and messages[part[0]].destination != message.destination
-            if part and (size > MOST_BYTES or other):
-                yield part
-                part, size = [], len(message.body)
-            part.append(number)
-        if part:
-            yield part
+        numbers = range(len(messages))
+        streams = grouped(numbers, lambda n: messages[n].destination).values() if self._cluster else [numbers]
+        for stream in streams:
+            yield from parts(stream, lambda n: len(messages[n].body), MOST_BYTES)
 
     async def _send(self, messages: Sequence[Message]) -> list[Answer]:
         arguments: list[str | bytes | int] = [self._window]
@@ -290,9 +254,9 @@ class RedisStreamSink:
             reply = error
         if isinstance(reply, Exception):
             await self._drop_idle()
-            raise BrokerUnavailable(f"Redis at {self._address}: {reason(reply)}") from None
+            raise BrokerUnavailable(f"Redis at {self._connection}: {reason(reply)}") from None
         if (missing := self._missing(copies)) is not None:
-            raise BrokerUnavailable(f"Redis at {self._address}: {missing}")
+            raise BrokerUnavailable(f"Redis at {self._connection}: {missing}")
         return reply
 
     def _missing(self, copies: Any) -> str | None:

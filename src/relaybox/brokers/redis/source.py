@@ -19,102 +19,79 @@ import socket
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any, Literal, Self
-from urllib.parse import urlunsplit
+from typing import Any, Literal, TypeAlias
 
-from ...errors import BrokerUnavailable, ConfigError, MissingExtra
-from ..hosts import Hosts
-from ..leased import LeasedSource, check_durations, check_given
-from ..options import split_url, typed
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from ...errors import BrokerUnavailable, ConfigError
+from ..connection import Connected
+from ..leased import LeasedSource
+from ..options import check_choice, check_given, check_positive
 from ..spi import Incoming
-from .connection import PORTS, reason, settings
-
-try:
-    from redis.asyncio import Redis
-    from redis.asyncio.retry import Retry
-    from redis.backoff import NoBackoff
-    from redis.exceptions import RedisError
-except ModuleNotFoundError as error:
-    raise MissingExtra("redis", "redis") from error
+from .connection import RedisConnection, reason
 
 log = logging.getLogger("relaybox")
 
 FAILURES = (RedisError, OSError, TimeoutError)
 BEGINNING = b"0-0"
+Start: TypeAlias = Literal["all", "new"]
 
 
-class RedisStreamSource(LeasedSource):
-    """`start` is for a group that does not exist yet: the whole stream, or only what is added from now on.
+class RedisStreamSource(Connected, LeasedSource):
+    """Reads one stream as a member of a consumer group. The first argument is a URL or a RedisConnection.
 
+    stream      what is read
+    group       the consumer group, made if it does not exist
+    start       for a group that is made: the whole stream, or only what is added from now on
     consumer    this process, by a name that survives its restarts; None: the host's name
     claim_idle  entries that another consumer has not touched for so long are taken over
     """
 
     name = "redis"
+    connection_type = RedisConnection
 
     def __init__(
         self,
-        url: str = "redis://localhost:6379/0",
+        connection: str | RedisConnection = "redis://localhost:6379/0",
         *,
         stream: str,
         group: str = "relaybox",
         consumer: str | None = None,
-        start: Literal["all", "new"] = "all",
+        start: Start = "all",
         claim_idle: timedelta = timedelta(minutes=1),
-        username: str | None = None,
-        password: str | None = None,
-        ca_file: Path | None = None,
-        cert_file: Path | None = None,
-        key_file: Path | None = None,
-        timeout: timedelta = timedelta(seconds=5),
     ) -> None:
         check_given(stream=stream, group=group)
-        check_durations(claim_idle=claim_idle)
-        if start not in ("all", "new"):
-            raise ConfigError(f"expected start to be all or new, got {start!r}")
+        check_positive(claim_idle=claim_idle)
+        check_choice("start", start, Start)
         super().__init__(claim_idle)
-        hosts = Hosts.parse(url, PORTS)
-        self._address = str(hosts)
-        self._settings = settings(
-            hosts,
-            username=username,
-            password=password,
-            ca_file=ca_file,
-            cert_file=cert_file,
-            key_file=key_file,
-            timeout=timeout,
-        )
+        self._connection = RedisConnection.of(connection)
+        self._settings = self._connection.settings()
         self._stream = stream
         self._group = group
         self._consumer = consumer or socket.gethostname()
         self._start = "0" if start == "all" else "$"
         self._idle = max(1, claim_idle // timedelta(milliseconds=1))
-        self._longest_block = timeout.total_seconds() / 2
+        self._longest_block = self._connection.timeout.total_seconds() / 2
         self._client: Any = None
         self._own: str | None = "0"  # how far the pending entries of a former life were read; None: all
         self._next_claim = 0.0
         self._cursor = BEGINNING
 
-    @classmethod
-    def from_url(cls, url: str, options: Mapping[str, Any]) -> Self:
-        parts, options = split_url(url, options)
-        return cls(urlunsplit(parts), **{"stream": "", **typed(cls, options, taken={"url"})})
-
     def __repr__(self) -> str:
-        return f"RedisStreamSource({self._address!r}, stream={self._stream!r}, group={self._group!r})"
+        return f"RedisStreamSource({str(self._connection)!r}, stream={self._stream!r}, group={self._group!r})"
 
     # Life
 
     async def _connect(self) -> None:
         await self._disconnect()
-        self._client = Redis(retry=Retry(NoBackoff(), 0), **self._settings)
+        self._client = Redis(**self._settings)
         self._client.response_callbacks.clear()  # replies as the server has them
         try:
             await self._client.execute_command("XGROUP", "CREATE", self._stream, self._group, self._start, "MKSTREAM")
         except RedisError as error:
             if str(error).startswith("WRONGTYPE"):
-                raise ConfigError(f"the key {self._stream!r} at {self._address} is not a stream") from None
+                raise ConfigError(f"the key {self._stream!r} at {self._connection} is not a stream") from None
             if not str(error).startswith("BUSYGROUP"):  # it is there already
                 raise self._unavailable(error) from None
         except (OSError, TimeoutError) as error:

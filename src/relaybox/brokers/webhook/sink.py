@@ -3,8 +3,8 @@
     WebhookSink(endpoints={"crm": Endpoint(url="https://crm.example/hooks", secrets=["whsec_…"])})
 
 A destination is the name of an endpoint or a URL. Nothing an endpoint does can hurt: it gets a bounded number of
-requests, of seconds and of bytes (webhook_client.py), and no way into our own network (ssrf.py). What its answer means
-is in webhook_answers.py.
+requests, of seconds and of bytes (client.py), and no way into our own network (ssrf.py). What its answer means
+is in answers.py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from weakref import WeakValueDictionary
 from ...clock import SYSTEM_CLOCK, Clock
 from ...durations import format_duration, parse_duration
 from ...errors import BrokerUnavailable, ConfigError, DeliveryError, Reject, ServiceClosed
-from ..hosts import client_context
+from ..connection import client_context
 from ..options import split_url, typed
 from ..spi import Answer, Features, Message
 from .answers import GATEWAY, GONE, answer_to, parse_retry_after

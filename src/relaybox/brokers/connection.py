@@ -1,0 +1,193 @@
+"""How to reach a broker: each has one frozen dataclass of options, which its sink and its source share.
+
+    NatsSink("tls://nats-1.example,nats-2.example?credentials_file=relay.creds")
+    NatsSink(NatsConnection("tls://nats-1.example,nats-2.example", credentials_file="relay.creds"))
+
+Both say the same. In a URL the query gives the options, as text.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Self, cast
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from ..errors import ConfigError, MissingExtra
+from .options import read, readers, required, split_url, typed
+
+
+class Connection:
+    """The options of a connection. Wrong ones raise ConfigError when it is made."""
+
+    @classmethod
+    def parse(cls, url: str, options: Mapping[str, Any]) -> Self:
+        """Of a URL without a query, and options as the fields have them."""
+        raise NotImplementedError
+
+    @classmethod
+    def of(cls, given: str | Self) -> Self:
+        """`given` itself, or what a URL says."""
+        if not isinstance(given, str):
+            return given
+        parts, options = split_url(given, {})
+        return cls.parse(urlunsplit(parts), typed(cls, options))
+
+    def __repr__(self) -> str:
+        """Without secrets, as `str`."""
+        return f"{type(self).__name__}({str(self)!r})"
+
+
+class Connected:
+    """A sink or source whose first argument is a URL or a connection, and whose others are keyword arguments."""
+
+    connection_type: ClassVar[type[Connection]]
+
+    @classmethod
+    def from_url(cls, url: str, options: Mapping[str, Any]) -> Self:
+        """Of a URL, whose query gives options, and of more options, which win. Text is read as the type of an option
+        asks for."""
+        parts, options = split_url(url, options)
+        shared, own = readers(cls.connection_type), readers(cls)
+        values = read(cls.__name__, {**shared, **own}, options)
+        for name in required(cls):
+            if name not in values:
+                raise ConfigError(f"expected {name}: {cls.__name__} needs this option")
+        given = {name: value for name, value in values.items() if name in own}
+        connection = cls.connection_type.parse(
+            urlunsplit(parts), {name: value for name, value in values.items() if name not in own}
+        )
+        return cast(Self, cast(Any, cls)(connection, **given))
+
+
+class Hosts(NamedTuple):
+    """The servers that a URL names, with the account in it.
+
+    Hosts.parse("amqps://relay:secret@rabbit-1,rabbit-2:5671/shop", {"amqp": 5672, "amqps": 5671})
+    """
+
+    scheme: str
+    addresses: tuple[tuple[str, int], ...]
+    username: str | None
+    password: str | None
+    path: str
+
+    @classmethod
+    def parse(cls, url: str, ports: Mapping[str, int]) -> Self:
+        """`ports` has the schemes and their default ports."""
+        expected = f"expected {'://, '.join(ports)}:// and host:port, several with commas between them"
+        try:
+            parts = urlsplit(url)
+            account, _, hosts = parts.netloc.rpartition("@")
+            each = [urlsplit(f"//{host}") for host in hosts.split(",")]
+            addresses = tuple((one.hostname or "", one.port or ports.get(parts.scheme, 0)) for one in each)
+        except ValueError:
+            raise ConfigError(f"cannot read the broker's URL; {expected}") from None
+        if parts.scheme not in ports or not all(host for host, _ in addresses):
+            raise ConfigError(f"{expected}, got {parts.scheme}://{hosts}")
+        if parts.query or parts.fragment:
+            raise ConfigError(f"expected a URL without a query, got one in {parts.scheme}://{hosts}")
+        username, _, password = (unquote(part) for part in account.partition(":"))
+        return cls(parts.scheme, addresses, username or None, password or None, unquote(parts.path))
+
+    @property
+    def authority(self) -> str:
+        """host:port, several with commas between them."""
+        return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.addresses)
+
+    def __str__(self) -> str:
+        """Without the account, for messages."""
+        return f"{self.scheme}://{self.authority}{self.path}"
+
+    def __repr__(self) -> str:
+        return f"Hosts({str(self)!r})"
+
+
+@dataclass(frozen=True, repr=False)
+class HostsConnection(Connection):
+    """A connection to servers by their names.
+
+    url                 scheme://user:password@host:port, several hosts with commas between them
+    username, password  the account, where the URL has none
+    ca_file             who signed the servers' certificates, if the system does not know them
+    cert_file, key_file our own certificate, if the servers want one
+    """
+
+    ports: ClassVar[Mapping[str, int]]  # schemes and their default ports: without TLS, and with it
+
+    url: str
+    _: KW_ONLY
+    username: str | None = None
+    password: str | None = None
+    ca_file: Path | str | None = None
+    cert_file: Path | str | None = None
+    key_file: Path | str | None = None
+
+    def __post_init__(self) -> None:
+        _, secure = self.ports
+        given = [name for name, value in self._for_tls().items() if value]
+        if given and not self.secure:
+            raise ConfigError(f"{given[0]} needs a URL that begins with {secure}://, got {self}")
+
+    @classmethod
+    def parse(cls, url: str, options: Mapping[str, Any]) -> Self:
+        return cls(url, **options)
+
+    @cached_property
+    def hosts(self) -> Hosts:
+        return Hosts.parse(self.url, self.ports)
+
+    @property
+    def secure(self) -> bool:
+        return self.hosts.scheme == [*self.ports][1]
+
+    @property
+    def account(self) -> tuple[str | None, str | None]:
+        """User and password."""
+        username = self.hosts.username if self.username is None else self.username
+        return username, self.hosts.password if self.password is None else self.password
+
+    @cached_property
+    def tls(self) -> ssl.SSLContext | None:
+        """None: the URL is one without TLS."""
+        return client_context(self.ca_file, self.cert_file, self.key_file) if self.secure else None
+
+    def _for_tls(self) -> dict[str, object]:
+        """Options that make no sense without TLS, if they are given."""
+        return {"ca_file": self.ca_file, "cert_file": self.cert_file, "key_file": self.key_file}
+
+    def __str__(self) -> str:
+        return str(self.hosts)
+
+
+def client_context(
+    ca_file: Path | str | None, cert_file: Path | str | None, key_file: Path | str | None
+) -> ssl.SSLContext:
+    """Certificate and host name are always verified; `ca_file` None trusts the system's authorities."""
+    if key_file is not None and cert_file is None:
+        raise ConfigError("key_file needs cert_file beside it")
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if cert_file is not None:
+            # An encrypted key must not make OpenSSL ask the terminal of a daemon.
+            context.load_cert_chain(cert_file, key_file, password=lambda: "")
+    except (OSError, ssl.SSLError) as error:
+        files = ", ".join(str(file) for file in (ca_file, cert_file, key_file) if file is not None)
+        raise ConfigError(f"cannot use the TLS files {files}: {error.strerror or error}") from None
+    return context
+
+
+@contextmanager
+def extra(package: str, name: str) -> Iterator[None]:
+    """Imports that need a package which only the extra `name` of relaybox brings."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("relaybox"):
+            raise
+        raise MissingExtra(package, name) from error
