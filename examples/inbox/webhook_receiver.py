@@ -18,5 +18,5 @@ with Inbox(URL, "orders_inbox") as inbox:
 receiver = WebhookReceiver(
     AsyncInbox(URL, "orders_inbox"),
     secrets=os.environ["WEBHOOK_SECRETS"].split(","),  # newest first; the old one stays until every sender has changed
-    source="shop",
+    sender="shop",
 )

@@ -49,7 +49,7 @@ def source() -> ScriptedSource:
 async def test_messages_are_stored_in_order_then_acknowledged(url: str, source: ScriptedSource) -> None:
     sent = events(30)
     source.put(*sent, *sent[:5])
-    async with ingesting(source, url, source="shop", batch=8) as (ingest, facts):
+    async with ingesting(source, url, sender="shop", batch=8) as (ingest, facts):
         await until(lambda: source.queue == [])
     assert in_order(sent, arrivals(url))
     assert {row[0] for row in rows(url, "SELECT source FROM inbox")} == {"shop"}
@@ -83,7 +83,7 @@ async def test_what_cannot_be_read_is_a_dead_letter_and_blocks_nothing(
     url = migrated(fresh_url(engine, tmp_path))
     good = events(2)
     source.put(good[0], BROKEN, good[1], BROKEN)
-    async with ingesting(source, url, source="shop") as (ingest, _):
+    async with ingesting(source, url, sender="shop") as (ingest, _):
         await until(lambda: source.queue == [])
         assert ingest.totals == (3, 1, 1)
     with Inbox(url) as inbox:
@@ -233,7 +233,7 @@ async def test_what_is_wrong_from_the_start_is_said_at_once(source: ScriptedSour
         with pytest.raises(ConfigError, match="batch"):
             Ingest(source, inbox, batch=0)
         with pytest.raises(ConfigError, match="source"):
-            Ingest(source, inbox, source="")
+            Ingest(source, inbox, sender="")
     assert source.closed == 1
 
 

@@ -73,7 +73,7 @@ async def test_messages_arrive_once_in_order_and_are_acknowledged(server: KafkaB
     await produce(server, topic, sent)
     await produce(server, other, more)
     await produce(server, topic, sent[:50])
-    async with ingesting(source(server, f"{topic},{other}"), url, source="shop", batch=64) as (ingest, _):
+    async with ingesting(source(server, f"{topic},{other}"), url, sender="shop", batch=64) as (ingest, _):
         await until(lambda: ingest.totals.accepted + ingest.totals.duplicates == 370)
         await ingest.drained()
     found = arrivals(url)

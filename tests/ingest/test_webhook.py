@@ -36,7 +36,7 @@ def url(tmp_path: Path) -> str:
 
 
 async def test_plain_json_is_stored_as_it_came(url: str) -> None:
-    async with receiving(url, source="shop") as (inbox, client):
+    async with receiving(url, sender="shop") as (inbox, client):
         assert await post(client, BODY, signed("msg_1", BODY)) == 200
         (event,) = await events_of(inbox)
         assert (event.id, event.type, event.body, event.content_type) == ("msg_1", "order.placed", BODY, JSON)
@@ -46,7 +46,7 @@ async def test_the_source_is_kept(url: str) -> None:
     async def refuse(event: Event, handle: Any) -> None:
         raise Reject("not today")
 
-    async with receiving(url, source="shop") as (inbox, client):
+    async with receiving(url, sender="shop") as (inbox, client):
         await post(client, BODY, signed("msg_1", BODY))
         await inbox.process(refuse)
         (letter,) = await inbox.dead()
@@ -227,7 +227,7 @@ def test_wrong_options(url: str) -> None:
         {"secrets": SECRETS, "max_body": 0},
         {"secrets": SECRETS, "rate": 0},
         {"secrets": SECRETS, "tolerance": timedelta(0)},
-        {"secrets": SECRETS, "source": ""},
+        {"secrets": SECRETS, "sender": ""},
         {"secrets": SECRETS, "reading": Reading(id_header="x-id")},
     ]
     for options in wrong:
@@ -313,7 +313,7 @@ async def test_a_sender_that_hangs_up_leaves_nothing(url: str) -> None:
 
 async def test_nothing_is_told_and_nothing_private_is_logged(url: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, logger="relaybox")
-    async with receiving(url, source="shop") as (_, client):
+    async with receiving(url, sender="shop") as (_, client):
         answer = await client.post("", content=b'{"pin": 4711}', headers=signed("1", BODY))
         assert (answer.status_code, answer.content) == (401, b"")
         await post(client, b'{"pin": 4711}', signed("1", b'{"pin": 4711}') | {**ATTRIBUTES, "ce-time": "soon"})

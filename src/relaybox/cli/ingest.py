@@ -113,7 +113,7 @@ async def _run(
         ingest = Ingest(
             source_from_url(config.url, config.options),
             inbox,
-            source=config.sender,
+            sender=config.sender,
             reading=config.reading,
             batch=config.batch,
             wait=config.wait.total_seconds(),
@@ -132,7 +132,7 @@ async def _run(
                 if once:
                     ended = await _once(ingest, stop, timeout)
                 else:
-                    say(f"relaybox ingests {ingest.broker!r} into {config.inbox} ({inbox.store.dialect})")
+                    say(f"relaybox ingests {ingest.source!r} into {config.inbox} ({inbox.store.dialect})")
                     await _until(ingest, stop)
         finally:
             if server is not None:

@@ -52,7 +52,8 @@ class Ingest:
     """Runs while its `async with` block is open. Wrong settings and missing tables raise before anything starts; a
     broker that is away does not.
 
-    source   who sends: kept beside every message
+    source   where messages are read
+    sender   who sent them: kept beside every message
     reading  how messages are read that are neither relaybox's nor CloudEvents
     batch    most messages in one transaction
     wait     seconds that a broker is given to have something new
@@ -61,10 +62,10 @@ class Ingest:
 
     def __init__(
         self,
-        broker: Source,
+        source: Source,
         inbox: AsyncInbox,
         *,
-        source: str | None = None,
+        sender: str | None = None,
         reading: Reading | None = None,
         batch: int = 500,
         wait: float = 1.0,
@@ -76,12 +77,12 @@ class Ingest:
             raise ConfigError(f"expected batch to be at least 1 and wait to be positive, got {batch} and {wait}")
         if database_timeout <= timedelta(0):
             raise ConfigError(f"expected database_timeout to be a positive duration, got {database_timeout}")
-        self.broker = broker
+        self.source = source
         self.totals = Totals()
         self._inbox = inbox
-        self._source = check_source(source)
+        self._sender = check_source(sender)
         self._reading = reading
-        self._encoded = bool(getattr(broker, "percent_encoded", False))
+        self._encoded = bool(getattr(source, "percent_encoded", False))
         self._batch = batch
         self._wait = wait
         self._database_timeout = database_timeout
@@ -130,7 +131,7 @@ class Ingest:
             finally:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(STOP_SECONDS):
-                        await self.broker.close()
+                        await self.source.close()
 
     async def drained(self) -> None:
         """Returns once the broker has had nothing new for as long as it is waited for."""
@@ -146,7 +147,7 @@ class Ingest:
         elif not live:
             reasons.append("the event loop is stuck")
         if self._broker_trouble is not None:
-            reasons.append(f"{self.broker.name} is unavailable")
+            reasons.append(f"{self.source.name} is unavailable")
         if self._database_trouble is not None:
             reasons.append("the database does not accept")
         return live, reasons
@@ -167,9 +168,9 @@ class Ingest:
     async def _step(self) -> None:
         if not self._opened:
             await self._unless_stopped(self._open())
-        batch = await self._unless_stopped(self.broker.receive(self._batch, self._wait))
+        batch = await self._unless_stopped(self.source.receive(self._batch, self._wait))
         if batch and await self._store(batch):
-            await self.broker.acknowledge(batch)
+            await self.source.acknowledge(batch)
             faults.hit("settle.after")
         elif not batch:
             self._empty.set()
@@ -177,14 +178,14 @@ class Ingest:
     async def _open(self) -> None:
         try:
             async with asyncio.timeout(OPEN_SECONDS):
-                await self.broker.open()
+                await self.source.open()
         except TimeoutError:
-            raise BrokerUnavailable(f"{self.broker.name} did not answer within {OPEN_SECONDS:g} s") from None
+            raise BrokerUnavailable(f"{self.source.name} did not answer within {OPEN_SECONDS:g} s") from None
         self._opened = True
         if self._broker_trouble is not None:
-            log.warning("%s is back", self.broker.name)
+            log.warning("%s is back", self.source.name)
             self._broker_trouble = None
-            self._observers(CircuitChanged(self.broker.name, False, "back"))
+            self._observers(CircuitChanged(self.source.name, False, "back"))
 
     def _lost(self, error: Exception) -> None:
         """Whatever it was: on a new connection what is not acknowledged comes again."""
@@ -195,9 +196,9 @@ class Ingest:
             log.debug("an ingest failed", exc_info=error)
             self._observers(LoopFailed("ingest", reason))
         if reason != self._broker_trouble:
-            log.warning("%s is unavailable: %s; messages wait there", self.broker.name, reason)
+            log.warning("%s is unavailable: %s; messages wait there", self.source.name, reason)
         if self._broker_trouble is None:
-            self._observers(CircuitChanged(self.broker.name, True, reason))
+            self._observers(CircuitChanged(self.source.name, True, reason))
         self._broker_trouble = reason
 
     async def _store(self, batch: Sequence[Incoming]) -> bool:
@@ -208,7 +209,7 @@ class Ingest:
             faults.hit("write.before")
             try:
                 answers = await self._inbox.accept_all(
-                    None, events, source=self._source, letters=letters, timeout=self._database_timeout
+                    None, events, source=self._sender, letters=letters, timeout=self._database_timeout
                 )
                 break
             except StoreError as error:
@@ -255,7 +256,7 @@ class Ingest:
             so_far.duplicates + len(new) - accepted,
             so_far.malformed + unread,
         )
-        self._observers(Ingested(self.broker.name, accepted, len(new) - accepted, unread, took))
+        self._observers(Ingested(self.source.name, accepted, len(new) - accepted, unread, took))
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
         """None when we were told to stop before it had ended."""

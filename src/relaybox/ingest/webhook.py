@@ -1,6 +1,6 @@
 """Webhooks into an inbox: an ASGI app that answers after the commit.
 
-    receiver = WebhookReceiver(AsyncInbox(url, "orders_inbox"), secrets=["whsec_…"], source="shop")
+    receiver = WebhookReceiver(AsyncInbox(url, "orders_inbox"), secrets=["whsec_…"], sender="shop")
 
     uvicorn app:receiver                                            # by itself
     app.router.routes.append(Route("/hooks/shop", receiver))        # or inside FastAPI or Starlette
@@ -50,10 +50,11 @@ MAX_BODY = 2 * 1024 * 1024  # a payload of the largest size, in an envelope
 
 
 class WebhookReceiver:
-    """
+    """An ASGI app that stores every genuine webhook in an inbox, once.
+
     secrets       `whsec_…`, newest first; a message is genuine if it fits one. Kept in memory only
     unsigned      take messages of anybody who can reach us, where something else keeps strangers away
-    source        who sends; kept beside every message
+    sender        who sends; kept beside every message
     reading       how to read what is neither a CloudEvent nor relaybox's, and has no `type` in its JSON
     headers       names of headers to keep beside the usual ones (trace context, correlation-id, sequence, priority)
     tolerance     how old a message may be, and how far in the future
@@ -71,7 +72,7 @@ class WebhookReceiver:
         *,
         secrets: Sequence[str] | str = (),
         unsigned: bool = False,
-        source: str | None = None,
+        sender: str | None = None,
         reading: Reading | None = None,
         headers: Sequence[str] = (),
         tolerance: timedelta = TOLERANCE,
@@ -97,7 +98,7 @@ class WebhookReceiver:
             if value <= timedelta(0):
                 raise ConfigError(f"expected {name} to be positive, got {value}")
         self._inbox = inbox
-        self._source = check_source(source)
+        self._sender = check_source(sender)
         self._requests = Requests(reading or Reading(), headers, signed=not unsigned)
         self._tolerance = tolerance
         self._origins = [origins] if isinstance(origins, str) else list(origins)
@@ -110,7 +111,7 @@ class WebhookReceiver:
         self._clock = clock
 
     def __repr__(self) -> str:
-        return f"WebhookReceiver(source={self._source!r}, {len(self._secrets)} secrets)"
+        return f"WebhookReceiver(sender={self._sender!r}, {len(self._secrets)} secrets)"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["type"]:
@@ -136,7 +137,7 @@ class WebhookReceiver:
             await respond(send, 200)
         except Refused as refused:
             level = logging.ERROR if refused.status >= 500 else logging.INFO
-            log.log(level, "webhook of %s answered with %d: %s", self._source or "?", refused.status, refused)
+            log.log(level, "webhook of %s answered with %d: %s", self._sender or "?", refused.status, refused)
             closing = {"connection": "close"} if refused.status in (408, 413) and scope["http_version"] < "2" else {}
             await respond(send, refused.status, {**refused.headers, **closing})
         except Gone:
@@ -157,7 +158,7 @@ class WebhookReceiver:
         started = self._clock.monotonic()
         try:
             async with asyncio.timeout(self._timeout):
-                new = await self._inbox.accept_all(None, events, source=self._source)
+                new = await self._inbox.accept_all(None, events, source=self._sender)
         except TimeoutError:
             raise Refused(503, f"the database took longer than {self._timeout:g} s", self._retry_after) from None
         except (StoreError, ServiceClosed) as error:

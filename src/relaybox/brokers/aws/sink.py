@@ -227,7 +227,7 @@ class AwsSink(Connected, ABC):
             answers[int(entry["Id"])] = None
         for entry in response.get("Failed", ()):
             code, text = str(entry.get("Code")), str(entry.get("Message"))
-            answers[int(entry["Id"])] = self._meaning(code, text, destination, sender=bool(entry.get("SenderFault")))
+            answers[int(entry["Id"])] = self._meaning(code, text, destination, our_fault=bool(entry.get("SenderFault")))
 
     # What an error means
 
@@ -243,7 +243,7 @@ class AwsSink(Connected, ABC):
         return self._meaning(said.get("Code", ""), said.get("Message", ""), destination, status=status)
 
     def _meaning(
-        self, code: str, text: str, destination: str, *, status: int = 200, sender: bool = False
+        self, code: str, text: str, destination: str, *, status: int = 200, our_fault: bool = False
     ) -> DeliveryError:
         short = code.rpartition(".")[2]  # without AWS.SimpleQueueService or KMS
         said = f"{self!r}: {code}: {text[:LONGEST_TEXT]}"
@@ -256,6 +256,6 @@ class AwsSink(Connected, ABC):
             return DeliveryError(f"there is no {self.kind} {destination!r}: {code}")
         if short in UNKNOWN_ACCOUNT or status in (401, 403) or status >= 500:
             return BrokerUnavailable(said)
-        if (sender or short in THE_MESSAGE) and "TopicArn" not in text:  # a wrong ARN is not the message's fault
+        if (our_fault or short in THE_MESSAGE) and "TopicArn" not in text:  # a wrong ARN is not the message's fault
             return Reject(said)
         return DeliveryError(said)

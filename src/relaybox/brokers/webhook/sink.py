@@ -26,7 +26,7 @@ from ...clock import SYSTEM_CLOCK, Clock
 from ...durations import format_duration, parse_duration
 from ...errors import BrokerUnavailable, ConfigError, DeliveryError, Reject, ServiceClosed
 from ..connection import client_context
-from ..options import split_url, typed
+from ..options import check_positive, split_url, typed
 from ..spi import Answer, Features, Message
 from .answers import GATEWAY, GONE, answer_to, parse_retry_after
 from .client import Client, Unanswered, Unsendable
@@ -83,6 +83,24 @@ class _Lane:
 
 
 class WebhookSink:
+    """Posts events to HTTP endpoints, signed.
+
+    endpoints            receivers by name, which are then destinations
+    secrets              for destinations that are URLs, newest first
+    timeout              of one request, from the name lookup to the status
+    connect_timeout      name lookup, connection and TLS
+    read_timeout         longest silence
+    max_in_flight        requests at a time, per host
+    longest_retry_after  an endpoint may ask for a pause, up to this
+    patience             an outage that lasts longer counts as failed attempts
+    ports                destinations may have; 443 and 8443, with insecure_http also 80 and 8080
+    allow_networks       of our own, such as 10.8.0.0/16, where webhooks may go
+    ca_file              who signed the endpoints' certificates, if the system does not know them
+    cert_file, key_file  our own certificate, for endpoints that ask for one
+    insecure_http        let http:// be a destination
+    insecure_unsigned    let a destination have no secret
+    """
+
     name = "webhook"
     features = Features(
         keyed_order=True,  # one request of a key at a time
@@ -357,7 +375,6 @@ def _count(name: str, value: int) -> int:
 
 
 def _seconds(name: str, value: timedelta) -> float:
-    seconds = parse_duration(value, name).total_seconds()
-    if seconds <= 0:
-        raise ConfigError(f"expected {name} to be longer than nothing, got {value}")
-    return seconds
+    duration = parse_duration(value, name)
+    check_positive(**{name: duration})
+    return duration.total_seconds()
