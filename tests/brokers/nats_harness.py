@@ -6,8 +6,7 @@ import asyncio
 import base64
 import itertools
 import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import unquote
@@ -68,15 +67,6 @@ class NatsHarness(SinkHarness):
 
     def wrong_credentials(self) -> NatsSink:
         return self.sink(password=f"wrong-{SECRET}")
-
-
-@asynccontextmanager
-async def opened(sink: NatsSink) -> AsyncIterator[NatsSink]:
-    await sink.open()
-    try:
-        yield sink
-    finally:
-        await sink.close()
 
 
 class Settings(dict[str, Any]):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any
 
@@ -74,15 +72,6 @@ class RabbitMQHarness(SinkHarness):
                 return work(connection.channel())
 
         return await asyncio.to_thread(run)
-
-
-@asynccontextmanager
-async def opened(sink: RabbitMQSink) -> AsyncIterator[RabbitMQSink]:
-    await sink.open()
-    try:
-        yield sink
-    finally:
-        await sink.close()
 
 
 @cache

@@ -14,7 +14,7 @@ import pytest
 from certificates import Authority, Pair
 from nats_harness import Settings
 from nats_harness import private_server as private_nats
-from rabbitmq_harness import RabbitMQHarness, opened
+from rabbitmq_harness import RabbitMQHarness
 
 from relaybox.brokers.nats.connection import NatsConnection
 from relaybox.brokers.nats.sink import NatsSink
@@ -24,7 +24,7 @@ from relaybox.brokers.spi import Sink
 from relaybox.errors import BrokerUnavailable
 from relaybox.testing.servers import NatsServer, RabbitMQServer, require
 from relaybox.testing.servers.process import free_port
-from relaybox.testing.sink_contract import SECRET, arrived, messages, publish
+from relaybox.testing.sink_contract import SECRET, arrived, messages, opened, publish
 
 
 @pytest.fixture(scope="module")

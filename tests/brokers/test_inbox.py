@@ -7,8 +7,7 @@ import json
 import os
 import signal
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +31,8 @@ from relaybox.errors import (
 )
 from relaybox.inbox import Inbox
 from relaybox.relay import Relay
-from relaybox.relay.inbox_sink import InboxSink
 from relaybox.testing.servers import MariaDBServer, PostgresServer, TcpGate, require
-from relaybox.testing.sink_contract import SECRET, SinkContract, arrived, messages, publish
+from relaybox.testing.sink_contract import SECRET, SinkContract, arrived, messages, opened, publish
 from relaybox.testing.sink_contract.harness import RESUME_SECONDS, until_back
 
 
@@ -82,15 +80,6 @@ def harness(request: pytest.FixtureRequest, tmp_path: Path) -> DatabaseHarness:
 def served(request: pytest.FixtureRequest) -> PostgresHarness | MariaDBHarness:
     server = request.getfixturevalue(request.param)
     return PostgresHarness(server) if request.param == "postgres" else MariaDBHarness(server)
-
-
-@asynccontextmanager
-async def opened(sink: InboxSink) -> AsyncIterator[InboxSink]:
-    await sink.open()
-    try:
-        yield sink
-    finally:
-        await sink.close()
 
 
 # -- where messages go, and as what ---------------------------------------------------------------------

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nats_harness import NatsHarness, headers_of, opened, private_server
+from nats_harness import NatsHarness, headers_of, private_server
 
 from relaybox import Event
 from relaybox.brokers.formats import renderer
@@ -17,7 +17,7 @@ from relaybox.brokers.nats import connection as nats_connection
 from relaybox.brokers.nats.sink import NatsSink
 from relaybox.errors import BrokerUnavailable, ConfigError, DeliveryError, MissingExtra, Reject
 from relaybox.testing.servers import NatsServer
-from relaybox.testing.sink_contract import SECRET, SinkContract, arrived, messages, publish
+from relaybox.testing.sink_contract import SECRET, SinkContract, arrived, messages, opened, publish
 
 
 @pytest.fixture(scope="module")

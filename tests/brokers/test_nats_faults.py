@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nats_harness import USER, NatsHarness, RawNats, Settings, opened, private_server
+from nats_harness import USER, NatsHarness, RawNats, Settings, private_server
 
 from relaybox.brokers.nats.connection import NatsConnection
 from relaybox.brokers.nats.sink import NatsSink
 from relaybox.errors import BrokerUnavailable, DeliveryError
 from relaybox.testing.servers import NatsServer
 from relaybox.testing.servers.gate import TcpGate
-from relaybox.testing.sink_contract import SECRET, arrived, deliver, messages, publish
+from relaybox.testing.sink_contract import SECRET, arrived, deliver, messages, opened, publish
 from relaybox.testing.sink_contract.life import open_sockets
 
 RESUME_SECONDS = 2.0

@@ -23,7 +23,7 @@ from relaybox.brokers.pubsub.connection import PubSubConnection
 from relaybox.brokers.pubsub.sink import PubSubSink
 from relaybox.errors import BrokerUnavailable, ConfigError, DeliveryError, Reject, ServiceClosed
 from relaybox.testing.servers import PubSubServer, TcpGate, require
-from relaybox.testing.sink_contract import SECRET, SinkContract, arrived, messages, publish
+from relaybox.testing.sink_contract import SECRET, SinkContract, arrived, messages, opened, publish
 
 
 @pytest.fixture(scope="module")
@@ -53,15 +53,6 @@ def scripted(server: PubSubServer, gate: TcpGate) -> PubSubHarness:
     if server.emulator:
         pytest.skip("only the stand-in fails when a test wants it to")
     return PubSubHarness(server, gate)
-
-
-@asynccontextmanager
-async def opened(sink: PubSubSink) -> AsyncIterator[PubSubSink]:
-    await sink.open()
-    try:
-        yield sink
-    finally:
-        await sink.close()
 
 
 # -- what a publish is refused for --------------------------------------------------------------------

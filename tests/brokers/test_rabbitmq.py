@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
-from rabbitmq_harness import EXCHANGE, USER, RabbitMQHarness, opened, shared_server
+from rabbitmq_harness import EXCHANGE, USER, RabbitMQHarness, shared_server
 
 from relaybox import Event, Outbox
 from relaybox.brokers.formats import renderer
@@ -17,7 +17,7 @@ from relaybox.brokers.rabbitmq.connection import RabbitMQConnection
 from relaybox.brokers.rabbitmq.sink import RabbitMQSink
 from relaybox.errors import ConfigError, DeliveryError, Reject
 from relaybox.relay import Relay
-from relaybox.testing.sink_contract import CANARY, SECRET, SinkContract, arrived, messages, publish
+from relaybox.testing.sink_contract import CANARY, SECRET, SinkContract, arrived, messages, opened, publish
 
 
 @pytest.fixture

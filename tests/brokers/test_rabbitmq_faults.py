@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
-from rabbitmq_harness import EXCHANGE, USER, RabbitMQHarness, opened, shared_server
+from rabbitmq_harness import EXCHANGE, USER, RabbitMQHarness, shared_server
 
 from relaybox.brokers.rabbitmq import connection as rabbitmq_connection
 from relaybox.brokers.rabbitmq.sink import RabbitMQSink
 from relaybox.errors import BrokerUnavailable, Reject
 from relaybox.testing.servers.gate import TcpGate
-from relaybox.testing.sink_contract import arrived, deliver, messages, publish
+from relaybox.testing.sink_contract import arrived, deliver, messages, opened, publish
 from relaybox.testing.sink_contract.life import open_sockets
 
 RESUME_SECONDS = 2.0

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -18,7 +17,7 @@ from relaybox.brokers.redis.connection import RedisConnection
 from relaybox.brokers.redis.sink import RedisStreamSink
 from relaybox.errors import BrokerUnavailable, ConfigError, DeliveryError
 from relaybox.testing.servers import RedisServer, TcpGate, require
-from relaybox.testing.sink_contract import SECRET, SinkContract, arrived, messages, publish
+from relaybox.testing.sink_contract import SECRET, SinkContract, arrived, messages, opened, publish
 
 NO_DEDUP = {"dedup_window": timedelta(0)}
 
@@ -39,15 +38,6 @@ def cluster() -> Iterator[RedisServer]:
 @pytest.fixture
 def harness(server: RedisServer) -> RedisHarness:
     return RedisHarness(server)
-
-
-@asynccontextmanager
-async def opened(sink: RedisStreamSink) -> AsyncIterator[RedisStreamSink]:
-    await sink.open()
-    try:
-        yield sink
-    finally:
-        await sink.close()
 
 
 class TestRedisStreams(SinkContract):

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
 from aws_harness import ACCOUNT, SnsHarness, SqsHarness
 
 from relaybox.brokers.aws.messages import encode
-from relaybox.brokers.aws.sink import AwsSink
 from relaybox.brokers.aws.sqs_sink import SqsSink
 from relaybox.errors import BrokerUnavailable, DeliveryError
 from relaybox.testing.servers import MotoServer, TcpGate, require
-from relaybox.testing.sink_contract import SinkContract, arrived, messages, publish
+from relaybox.testing.sink_contract import SinkContract, arrived, messages, opened, publish
 
 
 @pytest.fixture(scope="module")
@@ -61,15 +59,6 @@ class TestSnsFifo(SinkContract):
     @pytest.fixture
     def harness(self, server: MotoServer, gate: TcpGate, guarded: MotoServer) -> SnsHarness:
         return SnsHarness(server, gate, guarded, fifo=True)
-
-
-@asynccontextmanager
-async def opened(sink: AwsSink) -> AsyncIterator[AwsSink]:
-    await sink.open()
-    try:
-        yield sink
-    finally:
-        await sink.close()
 
 
 @pytest.fixture(params=[SqsHarness, SnsHarness])

@@ -219,7 +219,7 @@ async def test_a_consumer_that_is_deleted(harness: NatsHarness) -> None:
 @pytest.mark.usefixtures("server")  # which skips where there is none
 async def test_tls() -> None:
     with NatsServer(durable=False, tls=True) as server:
-        async with opened_sink(NatsSink(f"{server.url}?ca_file={server.ca_file}")) as sink:
+        async with opened(NatsSink(f"{server.url}?ca_file={server.ca_file}")) as sink:
             context = ssl.create_default_context(cafile=server.ca_file)
             client = Client()
             await client.connect(server.url, tls=context)
@@ -231,15 +231,6 @@ async def test_tls() -> None:
             await collect(source, sent)
         with pytest.raises(BrokerUnavailable, match="certificate"):
             await NatsSource(server.url, stream="orders").open()
-
-
-@asynccontextmanager
-async def opened_sink(sink: NatsSink) -> AsyncIterator[NatsSink]:
-    await sink.open()
-    try:
-        yield sink
-    finally:
-        await sink.close()
 
 
 async def receive_on(source: Source) -> None:

@@ -17,7 +17,7 @@ pytest.register_assert_rewrite(
 )
 
 from .content import ContentContract  # noqa: E402
-from .harness import CANARY, SECRET, Received, SinkHarness, arrived, deliver, messages, publish  # noqa: E402
+from .harness import CANARY, SECRET, Received, SinkHarness, arrived, deliver, messages, opened, publish  # noqa: E402
 from .life import LifeContract  # noqa: E402
 from .order import OrderContract  # noqa: E402
 from .outage import OutageContract  # noqa: E402
@@ -32,6 +32,7 @@ __all__ = [
     "arrived",
     "deliver",
     "messages",
+    "opened",
     "publish",
 ]
 

@@ -6,8 +6,9 @@ import asyncio
 import logging
 import traceback
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import pytest
 import pytest_asyncio
@@ -21,6 +22,7 @@ CANARY = "canary-payload-8c1f"  # in every body; must be in no error, log or rep
 SECRET = "canary-secret-5e07"  # noqa: S105 - for harnesses: the password, token or key that must not be seen either
 PUBLISH_SECONDS = 10.0  # the relay's bound on one publish
 PROBE_SECONDS = 5.0
+OPEN_SECONDS = 30.0
 RESUME_SECONDS = 2.0  # from the broker's return to a probe that succeeds
 
 
@@ -72,20 +74,41 @@ class SinkHarness:
         return None
 
 
-class Fixtures:
-    """`harness` comes from the test class; the others are made of it."""
+class Opens(Protocol):
+    async def open(self) -> None: ...
+    async def close(self) -> None: ...
 
-    @pytest_asyncio.fixture
-    async def sink(self, harness: SinkHarness) -> AsyncIterator[Sink]:
-        made = harness.sink()
-        await made.open()
-        yield made
-        await made.close()
 
-    @pytest_asyncio.fixture
-    async def destination(self, harness: SinkHarness) -> str:
-        return await harness.destination()
+Opened = TypeVar("Opened", bound=Opens)
 
+
+@asynccontextmanager
+async def opened(one: Opened) -> AsyncIterator[Opened]:
+    """A sink or a source, closed whatever happens."""
+    async with asyncio.timeout(OPEN_SECONDS):
+        await one.open()
+    try:
+        yield one
+    finally:
+        await one.close()
+
+
+class Fails(Protocol):
+    async def outage(self) -> None: ...
+    async def recovery(self) -> None: ...
+
+
+@asynccontextmanager
+async def away(harness: Fails) -> AsyncIterator[None]:
+    """The broker comes back whatever happens: later tests need it."""
+    await harness.outage()
+    try:
+        yield
+    finally:
+        await harness.recovery()
+
+
+class Discreet:
     @pytest.fixture(autouse=True)
     def _discreet_logs(self, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
         """No test may leave the canaries in a log record; ours are looked at down to DEBUG."""
@@ -95,6 +118,19 @@ class Fixtures:
         formatter = logging.Formatter()
         for record in caplog.get_records("setup") + caplog.get_records("call"):
             check_discreet(formatter.format(record))
+
+
+class Fixtures(Discreet):
+    """`harness` comes from the test class; the others are made of it."""
+
+    @pytest_asyncio.fixture
+    async def sink(self, harness: SinkHarness) -> AsyncIterator[Sink]:
+        async with opened(harness.sink()) as made:
+            yield made
+
+    @pytest_asyncio.fixture
+    async def destination(self, harness: SinkHarness) -> str:
+        return await harness.destination()
 
 
 def messages(

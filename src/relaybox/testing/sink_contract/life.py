@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from ...brokers.spi import Sink
 from ...errors import RelayboxError
-from .harness import Fixtures, SinkHarness, arrived, check_discreet, messages, publish
+from .harness import Fixtures, SinkHarness, arrived, check_discreet, messages, opened, publish
 
 OPEN_FILES = Path("/proc/self/fd")
 
@@ -33,29 +34,17 @@ class LifeContract(Fixtures):
             await sink.publish(messages(sink, destination, ["a"]))
 
     async def test_nothing_is_left_after_closing(self, harness: SinkHarness, destination: str) -> None:
-        """No task and no socket. The first sink warms up what a library keeps for the whole process."""
-        await self._use(harness.sink(), destination)
-        tasks, sockets = asyncio.all_tasks(), open_sockets()
-        for _ in range(3):
-            await self._use(harness.sink(), destination)
-        async with asyncio.timeout(5):
-            while asyncio.all_tasks() - tasks or open_sockets() > sockets:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        async def use() -> None:
+            async with opened(harness.sink()) as sink:
+                assert await publish(sink, messages(sink, destination, ["a"])) == [None]
 
-    async def _use(self, sink: Sink, destination: str) -> None:
-        await sink.open()
-        assert await publish(sink, messages(sink, destination, ["a"])) == [None]
-        await sink.close()
+        await check_nothing_left(use)
 
     async def test_two_sinks_at_once(self, harness: SinkHarness, sink: Sink, destination: str) -> None:
-        other = harness.sink()
-        await other.open()
-        try:
+        async with opened(harness.sink()) as other:
             one, two = messages(sink, destination, ["a"]), messages(other, destination, ["b"])
             answers = await asyncio.gather(publish(sink, one), publish(other, two))
             assert list(answers) == [[None], [None]]
-        finally:
-            await other.close()
         await arrived(harness, destination, one + two)
 
     async def test_what_it_declares(self, sink: Sink) -> None:
@@ -68,6 +57,17 @@ class LifeContract(Fixtures):
 
     async def test_what_it_shows(self, sink: Sink, destination: str) -> None:
         check_discreet(repr(sink) + str(sink) + repr(messages(sink, destination, ["a"])))
+
+
+async def check_nothing_left(use: Callable[[], Awaitable[None]]) -> None:
+    """No task and no socket. The first use warms up what a library keeps for the whole process."""
+    await use()
+    tasks, sockets = asyncio.all_tasks(), open_sockets()
+    for _ in range(3):
+        await use()
+    async with asyncio.timeout(30):
+        while asyncio.all_tasks() - tasks or open_sockets() > sockets:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
 
 
 def open_sockets() -> int:

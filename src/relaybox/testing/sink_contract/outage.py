@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 
@@ -16,22 +14,13 @@ from .harness import (
     Fixtures,
     SinkHarness,
     arrived,
+    away,
     deliver,
     messages,
     probe,
     publish,
     until_back,
 )
-
-
-@asynccontextmanager
-async def away(harness: SinkHarness) -> AsyncIterator[None]:
-    """The broker comes back whatever happens: later tests need it."""
-    await harness.outage()
-    try:
-        yield
-    finally:
-        await harness.recovery()
 
 
 class OutageContract(Fixtures):

@@ -16,8 +16,9 @@ pytest.register_assert_rewrite(
     *(f"{__name__}.{part}" for part in ("harness", "delivery", "redelivery", "outage", "life", "ingest"))
 )
 
+from ..sink_contract import opened  # noqa: E402
 from .delivery import DeliveryContract  # noqa: E402
-from .harness import SourceHarness, collect, comes_no_more, opened, send  # noqa: E402
+from .harness import SourceHarness, collect, comes_no_more, send  # noqa: E402
 from .ingest import IngestContract  # noqa: E402
 from .life import LifeContract  # noqa: E402
 from .outage import OutageContract  # noqa: E402

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from typing import Any, Protocol
 from urllib.parse import unquote
 
-import pytest
 import pytest_asyncio
 
 from ...brokers.spi import Incoming, Message, Sink, Source
 from ...errors import BrokerUnavailable
-from ..sink_contract.harness import check_discreet, deliver, messages
+from ..sink_contract.harness import Discreet, check_discreet, deliver, messages, opened
 
 PATIENCE = 30.0
 LEASE = 2.0  # seconds, of sources that are made for waiting it out
@@ -67,15 +65,13 @@ class SourceHarness:
         return self.kind.from_url(self.url(channel, lease=lease), {})
 
 
-class Fixtures:
+class Fixtures(Discreet):
     """`harness` comes from the test class; the others are made of it."""
 
     @pytest_asyncio.fixture(autouse=True)
     async def _filler(self, harness: SourceHarness) -> AsyncIterator[None]:
-        harness.filler = harness.sink()
-        await harness.filler.open()
-        yield
-        await harness.filler.close()
+        async with opened(harness.sink()) as harness.filler:
+            yield
 
     @pytest_asyncio.fixture
     async def channel(self, harness: SourceHarness) -> str:
@@ -85,26 +81,6 @@ class Fixtures:
     async def source(self, harness: SourceHarness, channel: str) -> AsyncIterator[Source]:
         async with opened(harness.source(channel)) as made:
             yield made
-
-    @pytest.fixture(autouse=True)
-    def _discreet_logs(self, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-        """No test may leave the canaries in a log record; ours are looked at down to DEBUG."""
-        caplog.set_level(logging.INFO)
-        caplog.set_level(logging.DEBUG, logger="relaybox")
-        yield
-        formatter = logging.Formatter()
-        for record in caplog.get_records("setup") + caplog.get_records("call"):
-            check_discreet(formatter.format(record))
-
-
-@asynccontextmanager
-async def opened(source: Source) -> AsyncIterator[Source]:
-    async with asyncio.timeout(PATIENCE):
-        await source.open()
-    try:
-        yield source
-    finally:
-        await source.close()
 
 
 async def send(
@@ -121,14 +97,11 @@ async def send(
 @asynccontextmanager
 async def sending(harness: SourceHarness) -> AsyncIterator[Sink]:
     """The sink of this test, or one for now."""
-    sink = harness.filler or harness.sink()
-    if harness.filler is None:
-        await sink.open()
-    try:
-        yield sink
-    finally:
-        if harness.filler is None:
-            await sink.close()
+    if harness.filler is not None:
+        yield harness.filler
+    else:
+        async with opened(harness.sink()) as sink:
+            yield sink
 
 
 def id_of(message: Incoming) -> str:
@@ -172,16 +145,6 @@ def check_order(sent: Sequence[Message], found: Iterable[Incoming]) -> None:
 async def comes_no_more(source: Source, gone: Iterable[Message], wait: float = 0.5) -> None:
     ids = {message.id for message in gone}
     assert not ids & {id_of(message) for message in await source.receive(100, wait)}, "it was acknowledged"
-
-
-@asynccontextmanager
-async def away(harness: SourceHarness) -> AsyncIterator[None]:
-    """The broker comes back whatever happens: later tests need it."""
-    await harness.outage()
-    try:
-        yield
-    finally:
-        await harness.recovery()
 
 
 async def open_again(source: Source) -> None:

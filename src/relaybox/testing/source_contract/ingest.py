@@ -14,7 +14,8 @@ import pytest
 from ...brokers.spi import Message
 from ...inbox import AsyncInbox
 from ...ingest import Ingest
-from .harness import LEASE, PATIENCE, Fixtures, SourceHarness, away, opened, send
+from ..sink_contract.harness import away, opened
+from .harness import LEASE, PATIENCE, Fixtures, SourceHarness, send
 
 BATCH = 7
 

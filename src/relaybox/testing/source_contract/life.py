@@ -9,9 +9,9 @@ import pytest
 
 from ...brokers.spi import Source
 from ...errors import BrokerUnavailable, ConfigError, RelayboxError
-from ..sink_contract.harness import check_discreet
-from ..sink_contract.life import open_sockets
-from .harness import PATIENCE, Fixtures, SourceHarness, collect, opened, send
+from ..sink_contract.harness import check_discreet, opened
+from ..sink_contract.life import check_nothing_left
+from .harness import PATIENCE, Fixtures, SourceHarness, collect, send
 
 
 class LifeContract(Fixtures):
@@ -51,18 +51,11 @@ class LifeContract(Fixtures):
             await collect(source, sent)
 
     async def test_nothing_is_left_after_closing(self, harness: SourceHarness, channel: str) -> None:
-        """No task and no socket. The first source warms up what a library keeps for the whole process."""
-        await self._use(harness, channel)
-        tasks, sockets = asyncio.all_tasks(), open_sockets()
-        for _ in range(2):
-            await self._use(harness, channel)
-        async with asyncio.timeout(PATIENCE):
-            while asyncio.all_tasks() - tasks or open_sockets() > sockets:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        async def use() -> None:
+            async with opened(harness.source(channel)) as source:
+                await collect(source, await send(harness, channel, ["a"]))
 
-    async def _use(self, harness: SourceHarness, channel: str) -> None:
-        async with opened(harness.source(channel)) as source:
-            await collect(source, await send(harness, channel, ["a"]))
+        await check_nothing_left(use)
 
     async def test_wrong_credentials(self, harness: SourceHarness, channel: str) -> None:
         url = harness.wrong_url(channel)

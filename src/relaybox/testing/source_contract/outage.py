@@ -8,18 +8,16 @@ import pytest
 
 from ...brokers.spi import Incoming, Source
 from ...errors import BrokerUnavailable
-from ..sink_contract.harness import check_discreet
+from ..sink_contract.harness import away, check_discreet, opened
 from .harness import (
     LEASE,
     PATIENCE,
     Fixtures,
     SourceHarness,
-    away,
     check_order,
     collect,
     id_of,
     open_again,
-    opened,
     send,
 )
 

@@ -10,7 +10,8 @@ import sys
 import pytest
 
 from ...brokers.spi import Source
-from .harness import LEASE, PATIENCE, Fixtures, SourceHarness, check_order, collect, comes_no_more, id_of, opened, send
+from ..sink_contract.harness import opened
+from .harness import LEASE, PATIENCE, Fixtures, SourceHarness, check_order, collect, comes_no_more, id_of, send
 
 
 class RedeliveryContract(Fixtures):
