@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import base64
+import inspect
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
+from nats.aio.client import Client
+from nats.aio.transport import TcpTransport
 from nats_harness import NatsHarness, headers_of, private_server
 
 from relaybox import Event
@@ -226,3 +230,17 @@ def test_credentials_that_cannot_be_used(option: str, tmp_path: Path, monkeypatc
         NatsSink.from_url("nats://h", {option: "/no/such/file"})
     with pytest.raises(ConfigError, match="to have the credentials"):
         NatsSink.from_url("nats://h", {option: str(empty)})
+
+
+# -- the client library -----------------------------------------------------------------------------
+
+
+def test_what_the_connection_uses_of_nats_py_beside_its_api() -> None:
+    """Tried with 2.15 and 2.16. In another version look whether `_Impatient` still does what it says."""
+    assert version("nats-py").split(".")[:2] in (["2", "15"], ["2", "16"])
+    client = Client()
+    for name in ("_pending", "_pending_data_size", "_transport", "_flush_queue"):
+        assert hasattr(client, name), name
+    assert list(inspect.signature(Client._close).parameters) == ["self", "status", "do_cbs"]
+    assert list(inspect.signature(Client._process_info).parameters) == ["self", "info", "initial_connection"]
+    assert hasattr(TcpTransport(), "_io_writer")

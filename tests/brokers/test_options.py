@@ -9,7 +9,13 @@ from typing import Any, Literal
 
 import pytest
 
+from relaybox.brokers.aws import AwsConnection
+from relaybox.brokers.kafka import KafkaConnection, KafkaSink
+from relaybox.brokers.nats import NatsConnection
 from relaybox.brokers.options import split_url, typed
+from relaybox.brokers.pubsub import PubSubConnection
+from relaybox.brokers.rabbitmq import RabbitMQConnection
+from relaybox.brokers.redis import RedisConnection
 from relaybox.errors import ConfigError
 
 
@@ -78,3 +84,35 @@ def test_urls_that_cannot_be_read(url: str) -> None:
     with pytest.raises(ConfigError, match="cannot read the broker's URL") as caught:
         split_url(url, {})
     assert "secret" not in str(caught.value)
+
+
+SECRET = "canary-secret"
+
+
+@pytest.mark.parametrize(
+    "connection",
+    [
+        KafkaConnection(
+            f"kafkas://shop:{SECRET}@a:1,b", sasl="PLAIN", password=SECRET, config={"ssl.key.password": SECRET}
+        ),
+        RabbitMQConnection(f"amqps://shop:{SECRET}@a/shop", password=SECRET),
+        NatsConnection(f"tls://{SECRET}@a"),
+        RedisConnection(f"rediss://:{SECRET}@a/2", password=SECRET),
+        AwsConnection(region="eu", access_key_id=SECRET, secret_access_key=SECRET, session_token=SECRET),
+        PubSubConnection("shop", credentials_file=f"/{SECRET}.json"),
+    ],
+    ids=lambda connection: type(connection).__name__,
+)
+def test_a_connection_shows_no_secret(connection: object) -> None:
+    assert SECRET not in repr(connection) + str(connection)
+    assert repr(connection).startswith(f"{type(connection).__name__}(")
+
+
+def test_a_url_says_what_a_connection_says() -> None:
+    url = "kafkas://shop:p%40ss@a:1,b/?sasl=PLAIN&client_id=shop"
+    assert KafkaConnection.of(url) == KafkaConnection("kafkas://shop:p%40ss@a:1,b/", sasl="PLAIN", client_id="shop")
+    given = KafkaConnection("kafka://a")
+    assert KafkaConnection.of(given) is given
+    assert repr(KafkaSink(given)) == "KafkaSink('kafka://a:9092')"
+    with pytest.raises(ConfigError, match="unknown option 'linger' of KafkaConnection"):
+        KafkaSink("kafka://a?linger=1ms")

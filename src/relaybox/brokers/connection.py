@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self, cast
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, cast
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from ..errors import ConfigError, MissingExtra
+from ..errors import BrokerUnavailable, ConfigError, MissingExtra
 from .options import read, readers, required, split_url, typed
 
 
@@ -42,10 +42,14 @@ class Connection:
         return f"{type(self).__name__}({str(self)!r})"
 
 
-class Connected:
+C = TypeVar("C", bound=Connection)
+
+
+class Connected(Generic[C]):
     """A sink or source whose first argument is a URL or a connection, and whose others are keyword arguments."""
 
     connection_type: ClassVar[type[Connection]]
+    _connection: C
 
     @classmethod
     def from_url(cls, url: str, options: Mapping[str, Any]) -> Self:
@@ -62,6 +66,12 @@ class Connected:
             urlunsplit(parts), {name: value for name, value in values.items() if name not in own}
         )
         return cast(Self, cast(Any, cls)(connection, **given))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self._connection)!r})"
+
+    def _unavailable(self, reason: object) -> BrokerUnavailable:
+        return BrokerUnavailable(f"{self!r}: {reason}")
 
 
 class Hosts(NamedTuple):

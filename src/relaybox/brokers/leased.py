@@ -41,7 +41,7 @@ class LeasedSource(ABC):
 
     @abstractmethod
     async def _connect(self) -> None:
-        """Raises ConfigError for what is missing or wrong at the broker. Lets go of what was connected before."""
+        """Raises ConfigError for what is missing or wrong at the broker."""
 
     @abstractmethod
     async def _disconnect(self) -> None: ...
@@ -66,6 +66,7 @@ class LeasedSource(ABC):
 
     async def open(self) -> None:
         await self._let_go()
+        await self._disconnect()
         try:
             await self._connect()
             await self._return_all()

@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from typing import Any, Generic, Protocol, TypeVar
 
-from ..errors import BrokerUnavailable, ServiceClosed
-from .connection import Connected
+from ..errors import ServiceClosed
+from .connection import C, Connected
 
 GLANCE_SECONDS = 0.25  # between two looks at whether an answer is late because the connection is gone
 
@@ -33,7 +33,7 @@ class Link(Protocol):
 L = TypeVar("L", bound=Link)
 
 
-class LinkedSink(Connected, ABC, Generic[L]):
+class LinkedSink(Connected[C], ABC, Generic[C, L]):
     def __init__(self) -> None:
         self._link: L | None = None
         self._connecting = asyncio.Lock()
@@ -74,9 +74,6 @@ class LinkedSink(Connected, ABC, Generic[L]):
             if old is not None:
                 await old.abort()
             return new
-
-    def _unavailable(self, reason: object) -> BrokerUnavailable:
-        return BrokerUnavailable(f"{self!r}: {reason}")
 
 
 async def answered(

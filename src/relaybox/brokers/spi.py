@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from ..event import Event
@@ -98,6 +98,20 @@ class Incoming:
     content_type: str | None = None
     sent_at: datetime | None = None  # by the broker's clock
     receipt: Any = field(default=None, repr=False)  # what the source needs to acknowledge it
+
+
+def moment(milliseconds: float) -> datetime | None:
+    """A time since 1970; None for what no calendar has, such as a producer may have written."""
+    try:
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return None
+
+
+def take_content_type(headers: dict[str, str]) -> str | None:
+    """Out of the headers, however it is spelled."""
+    name = next((name for name in headers if name.lower() == "content-type"), None)
+    return None if name is None else headers.pop(name)
 
 
 class Source(Protocol):

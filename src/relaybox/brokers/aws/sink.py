@@ -70,7 +70,7 @@ THE_MESSAGE = {
 }
 
 
-class AwsSink(Connected, ABC):
+class AwsSink(Connected[AwsConnection], ABC):
     """Of SqsSink and SnsSink. The first argument is a URL or an AwsConnection.
 
     fifo          every destination is FIFO: order per key and dedup by the event's id are declared, others refused
@@ -112,9 +112,6 @@ class AwsSink(Connected, ABC):
             batch=PER_REQUEST * connections,
             max_bytes=max_bytes,
         )
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self._connection)!r})"
 
     # Of each service
 
@@ -160,14 +157,14 @@ class AwsSink(Connected, ABC):
 
     def _open_client(self) -> Any:
         if self._client is None:
-            raise ServiceClosed(f"the {self.name} sink is not open")
+            raise ServiceClosed(f"{self!r} is not open")
         return self._client
 
     # Publishing
 
     async def publish(self, messages: Sequence[Message]) -> Sequence[Answer]:
         client = self._open_client()
-        answers: list[Answer] = [BrokerUnavailable(f"{self!r} gave no answer")] * len(messages)
+        answers: list[Answer] = [self._unavailable("no answer")] * len(messages)
         numbers = grouped(range(len(messages)), lambda number: messages[number].destination)
         await asyncio.gather(*(self._deliver(client, messages, some, answers) for some in numbers.values()))
         return answers
@@ -238,7 +235,7 @@ class AwsSink(Connected, ABC):
             return Reject("botocore refuses a parameter of the request")  # its own text shows the values
         if not isinstance(error, ClientError):  # no connection, no answer, no credentials
             reason = f"{type(error).__name__}: {error}" if str(error) else "no answer in time"
-            return BrokerUnavailable(f"{self!r}: {reason[:LONGEST_TEXT]}")
+            return self._unavailable(reason[:LONGEST_TEXT])
         said, status = error.response["Error"], error.response["ResponseMetadata"]["HTTPStatusCode"]
         return self._meaning(said.get("Code", ""), said.get("Message", ""), destination, status=status)
 

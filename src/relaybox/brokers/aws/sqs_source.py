@@ -14,16 +14,16 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from botocore.exceptions import ClientError, ParamValidationError
 
-from ...errors import BrokerUnavailable, ConfigError
+from ...errors import ConfigError
 from ..connection import Connected
 from ..leased import LeasedSource
 from ..options import check_given
-from ..spi import Incoming
+from ..spi import Incoming, moment
 from .connection import FAILURES, MISSING, AwsConnection
 from .messages import decode
 from .sqs_sink import queue_url
@@ -37,7 +37,7 @@ MOST_VISIBILITY = timedelta(hours=12)
 SHORTEST_READ = timedelta(seconds=2)
 
 
-class SqsSource(Connected, LeasedSource):
+class SqsSource(Connected[AwsConnection], LeasedSource):
     """Reads one queue. The first argument is a URL or an AwsConnection.
 
     queue         a name, a URL or an ARN
@@ -80,7 +80,6 @@ class SqsSource(Connected, LeasedSource):
     # Life
 
     async def _connect(self) -> None:
-        await self._disconnect()
         try:
             self._client = await self._connection.open(
                 self.name, self._stack, connections=CONNECTIONS, read_timeout=self._read_timeout
@@ -90,7 +89,7 @@ class SqsSource(Connected, LeasedSource):
         except FAILURES as error:
             if isinstance(error, ClientError) and error.response["Error"].get("Code", "").rpartition(".")[2] in MISSING:
                 raise ConfigError(f"there is no queue {self._queue!r} at {self._connection}") from None
-            raise self._unavailable(error) from None
+            raise self._unavailable(_reason(error)) from None
 
     async def _disconnect(self) -> None:
         self._client = None
@@ -129,7 +128,7 @@ class SqsSource(Connected, LeasedSource):
             rest = await self._change("delete_message_batch", rest)
             if not rest:
                 return
-        raise BrokerUnavailable(f"{self!r}: {len(rest)} of {len(messages)} messages could not be deleted")
+        raise self._unavailable(f"{len(rest)} of {len(messages)} messages could not be deleted")
 
     async def _extend(self, messages: Sequence[Incoming]) -> None:
         await self._change("change_message_visibility_batch", messages, VisibilityTimeout=self._visibility)
@@ -150,16 +149,11 @@ class SqsSource(Connected, LeasedSource):
 
     async def _call(self, method: str, **arguments: Any) -> Any:
         if self._client is None:
-            raise BrokerUnavailable(f"{self!r}: closed")
+            raise self._unavailable("closed")
         try:
             return await getattr(self._client, method)(QueueUrl=self._address, **arguments)
         except FAILURES as error:
-            raise self._unavailable(error) from None
-
-    def _unavailable(self, error: Exception) -> BrokerUnavailable:
-        if isinstance(error, ParamValidationError):
-            return BrokerUnavailable(f"{self!r}: botocore refuses a parameter")  # its own text shows the values
-        return BrokerUnavailable(f"{self!r}: {type(error).__name__}: {str(error)[:LONGEST_TEXT]}")
+            raise self._unavailable(_reason(error)) from None
 
     def _incoming(self, message: Mapping[str, Any]) -> Incoming:
         number, text = message["MessageId"], message["Body"]
@@ -175,11 +169,15 @@ class SqsSource(Connected, LeasedSource):
             headers=content.headers,
             key=about.get("MessageGroupId"),
             content_type=content.content_type,
-            sent_at=datetime.fromtimestamp(int(about["SentTimestamp"]) / 1000, UTC)
-            if "SentTimestamp" in about
-            else None,
+            sent_at=moment(int(about["SentTimestamp"])) if "SentTimestamp" in about else None,
             receipt=message["ReceiptHandle"],
         )
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ParamValidationError):
+        return "botocore refuses a parameter"  # its own text shows the values
+    return f"{type(error).__name__}: {str(error)[:LONGEST_TEXT]}"
 
 
 def _text(value: Mapping[str, Any]) -> str:

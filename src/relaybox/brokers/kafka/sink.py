@@ -54,7 +54,7 @@ BATCHES, SINGLY = "batches", "singly"
 ONE_PER_BATCH = {"batch.num.messages": 1, "linger.ms": 0}
 
 
-class KafkaSink(Connected):
+class KafkaSink(Connected[KafkaConnection]):
     """Sends events to Kafka topics. The first argument is a URL or a KafkaConnection.
 
         KafkaSink("kafka://localhost:9092", compression="zstd")
@@ -94,9 +94,6 @@ class KafkaSink(Connected):
         self._starting = asyncio.Lock()
         self._topics: set[str] = set()  # those known to exist
         self._closed = False
-
-    def __repr__(self) -> str:
-        return f"KafkaSink({str(self._connection)!r})"
 
     async def open(self) -> None:
         await self._ask(await self._producer(), OPEN_SECONDS)
@@ -151,7 +148,7 @@ class KafkaSink(Connected):
         except KafkaException as failure:
             error = failure.args[0]
             if error.code() != KafkaError._INVALID_ARG:  # no token, for example
-                raise self._unavailable(error) from None
+                raise self._outage(error) from None
             raise ConfigError(f"librdkafka refuses the settings: {self._text(error)}") from None
 
     async def _install(self, kind: str, producer: AsyncProducer) -> None:
@@ -169,7 +166,7 @@ class KafkaSink(Connected):
         try:
             await producer.metadata(next(iter(self._topics), None), seconds)
         except KafkaException as error:
-            raise self._unavailable(error.args[0], producer) from None
+            raise self._outage(error.args[0], producer) from None
 
     async def _fault(self, producer: AsyncProducer, topic: str, seconds: float) -> DeliveryError | None:
         """Why nothing can be sent to a topic. The producer itself would wait for a missing one to appear."""
@@ -178,7 +175,7 @@ class KafkaSink(Connected):
         try:
             error = (await producer.metadata(topic, seconds)).topics[topic].error
         except KafkaException as failure:
-            raise self._unavailable(failure.args[0], producer) from None
+            raise self._outage(failure.args[0], producer) from None
         if error is not None and error.code() != KafkaError.LEADER_NOT_AVAILABLE:
             return self._meaning(producer, error, topic, 0)
         self._topics.add(topic)
@@ -228,13 +225,13 @@ class KafkaSink(Connected):
             return DeliveryError(f"there is no topic {topic!r} at {self._connection}: create it, or correct the name")
         if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             return BrokerUnavailable(f"we may not write to topic {topic!r}: give us the right to", destination=topic)
-        return self._unavailable(error, producer)
+        return self._outage(error, producer)
 
-    def _unavailable(self, error: KafkaError, producer: AsyncProducer | None = None) -> BrokerUnavailable:
+    def _outage(self, error: KafkaError, producer: AsyncProducer | None = None) -> BrokerUnavailable:
         reason = self._text(error)
         if producer and (more := producer.fatal.str() if producer.fatal else producer.trouble):
             reason += f" ({hide_secrets(more, self._config)})"
-        return BrokerUnavailable(f"Kafka at {self._connection}: {reason}")
+        return self._unavailable(reason)
 
     def _text(self, error: KafkaError) -> str:
         return hide_secrets(error.str(), self._config)

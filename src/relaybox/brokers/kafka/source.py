@@ -18,7 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, TopicPartition
@@ -29,7 +29,7 @@ from ...op import T
 from ...tasks import cancelled
 from ..connection import Connected
 from ..options import check_choice, check_given
-from ..spi import Incoming
+from ..spi import Incoming, moment, take_content_type
 from .connection import KafkaConnection, hide_secrets, milliseconds
 
 log = logging.getLogger("relaybox")
@@ -75,7 +75,7 @@ class _Receipt(NamedTuple):
     term: int  # how many times a partition had been assigned to us
 
 
-class KafkaSource(Connected):
+class KafkaSource(Connected[KafkaConnection]):
     """Reads topics of Kafka as a member of a consumer group. The first argument is a URL or a KafkaConnection.
 
     topics            names, with commas between them, or ^patterns; from the URL's path if they are not given
@@ -165,7 +165,7 @@ class KafkaSource(Connected):
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work, *given)
         except KafkaException as failure:
-            raise self._unavailable(failure.args[0]) from None
+            raise self._unavailable(self._text(failure.args[0])) from None
         finally:
             self._asked = SYSTEM_CLOCK.monotonic()
 
@@ -227,7 +227,7 @@ class KafkaSource(Connected):
                 continue
             error = consumer.list_topics(topic, timeout=OPEN_SECONDS).topics[topic].error
             if error is not None and error.code() != KafkaError.LEADER_NOT_AVAILABLE:
-                raise BrokerUnavailable(f"Kafka at {self._connection}, topic {topic!r}: {self._text(error)}")
+                raise self._unavailable(f"topic {topic!r}: {self._text(error)}")
 
     def _fill(self, limit: int, wait: float) -> None:
         consumer = self._needed()
@@ -266,10 +266,10 @@ class KafkaSource(Connected):
         if failed is not None and failed.fatal():
             self._trouble = failed
         if failed is not None:
-            raise self._unavailable(failed)
+            raise self._unavailable(self._text(failed))
         if self._trouble is not None:
             if self._trouble.fatal():
-                raise self._unavailable(self._trouble)
+                raise self._unavailable(self._text(self._trouble))
             self._needed().list_topics(timeout=ANSWER_SECONDS)  # the trouble may be over
             self._trouble = None
 
@@ -294,11 +294,11 @@ class KafkaSource(Connected):
         deadline = SYSTEM_CLOCK.monotonic() + COMMIT_SECONDS
         while not self._answers:
             if SYSTEM_CLOCK.monotonic() > deadline:
-                raise BrokerUnavailable(f"Kafka at {self._connection}: no answer to a commit in {COMMIT_SECONDS:g} s")
+                raise self._unavailable(f"no answer to a commit in {COMMIT_SECONDS:g} s")
             self._take([consumer.poll(GLANCE_SECONDS)])
         error = self._answers.pop()
         if error is not None and error.code() not in MOVED:
-            raise self._unavailable(error)
+            raise self._unavailable(self._text(error))
 
     def _leave(self) -> None:
         consumer, self._consumer = self._consumer, None
@@ -313,7 +313,7 @@ class KafkaSource(Connected):
 
     def _needed(self) -> Consumer:
         if self._consumer is None:
-            raise BrokerUnavailable(f"{self!r} is not open")
+            raise self._unavailable("not open")
         return self._consumer
 
     # -- told by librdkafka, while it is polled -----------------------------------------------------
@@ -346,7 +346,6 @@ class KafkaSource(Connected):
 
     def _incoming(self, message: Any) -> Incoming:
         headers = {name: (value or b"").decode(errors="replace") for name, value in message.headers() or ()}
-        content_type = next((name for name in headers if name.lower() == "content-type"), None)
         kind, milliseconds = message.timestamp()
         sent = None if kind == TIMESTAMP_NOT_AVAILABLE else milliseconds
         partition = message.topic(), message.partition()
@@ -356,20 +355,10 @@ class KafkaSource(Connected):
             body=message.value() or b"",
             headers=headers,
             key=(message.key() or b"").decode(errors="replace") or None,
-            content_type=None if content_type is None else headers.pop(content_type),
-            sent_at=_moment(sent),
+            content_type=take_content_type(headers),
+            sent_at=None if sent is None else moment(sent),
             receipt=_Receipt(partition, message.offset(), self._terms.get(partition, 0)),
         )
 
-    def _unavailable(self, error: KafkaError) -> BrokerUnavailable:
-        return BrokerUnavailable(f"Kafka at {self._connection}: {self._text(error)}")
-
     def _text(self, error: KafkaError) -> str:
         return hide_secrets(error.str(), self._config)
-
-
-def _moment(milliseconds: int | None) -> datetime | None:
-    try:
-        return None if milliseconds is None else datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
-    except OverflowError:  # whatever a producer wrote there
-        return None

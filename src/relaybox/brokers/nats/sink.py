@@ -42,7 +42,7 @@ TOO_LARGE = {10054, 10097}  # more than the stream's max_msg_size; more than 64 
 ACCOUNT_FULL = 10002
 
 
-class NatsSink(LinkedSink[NatsLink]):
+class NatsSink(LinkedSink[NatsConnection, NatsLink]):
     """Sends events to subjects that a stream stores. The first argument is a URL or a NatsConnection.
 
     key_token  the ordering key is the last token of the subject
@@ -64,9 +64,6 @@ class NatsSink(LinkedSink[NatsLink]):
             attribute_prefix="ce-",
             percent_encoded=True,
         )
-
-    def __repr__(self) -> str:
-        return f"NatsSink({str(self._connection)!r})"
 
     async def _connect(self) -> NatsLink:
         return await self._connection.connect()

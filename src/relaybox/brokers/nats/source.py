@@ -23,13 +23,13 @@ from nats.errors import Error
 from nats.js.api import AckPolicy, ConsumerConfig, ConsumerInfo, DeliverPolicy
 from nats.js.errors import APIError, NotFoundError
 
-from ...errors import BrokerUnavailable, ConfigError
+from ...errors import ConfigError
 from ...op import T
 from ..connection import Connected
 from ..leased import ROUND_TRIP, LeasedSource
 from ..linked import GLANCE_SECONDS, answered
 from ..options import check_choice, check_given, check_positive
-from ..spi import Incoming
+from ..spi import Incoming, take_content_type
 from .connection import NatsConnection, NatsLink, Reply
 
 log = logging.getLogger("relaybox")
@@ -43,7 +43,7 @@ FAILURES = (Error, OSError, TimeoutError, ValueError)
 Start: TypeAlias = Literal["all", "new"]
 
 
-class NatsSource(Connected, LeasedSource):
+class NatsSource(Connected[NatsConnection], LeasedSource):
     """Reads a stream as one of its consumers. The first argument is a URL or a NatsConnection.
 
     stream           what is read
@@ -108,7 +108,6 @@ class NatsSource(Connected, LeasedSource):
     # Life
 
     async def _connect(self) -> None:
-        await self._disconnect()
         try:
             self._link = await self._connection.connect(self._deliver)
         except ConnectionError as error:
@@ -255,9 +254,6 @@ class NatsSource(Connected, LeasedSource):
             raise self._unavailable("connection lost")
         return self._link
 
-    def _unavailable(self, why: Exception | str | None) -> BrokerUnavailable:
-        return BrokerUnavailable(f"{self!r}: {why or 'no answer in time'}")
-
     def _incoming(
         self,
         subject: str,
@@ -267,15 +263,13 @@ class NatsSource(Connected, LeasedSource):
         sent_at: datetime | None,
         receipt: str | None,
     ) -> Incoming:
-        given = {str(name): str(value) for name, value in (headers or {}).items()}
+        given = {str(n): str(v) for n, v in (headers or {}).items() if not n.lower().startswith("nats-")}
         return Incoming(
             channel=subject,
             place=f"{self._stream}:{number}",
             body=body or b"",
-            headers={
-                n: v for n, v in given.items() if n.lower() != "content-type" and not n.lower().startswith("nats-")
-            },
-            content_type=next((value for name, value in given.items() if name.lower() == "content-type"), None),
+            headers=given,
+            content_type=take_content_type(given),
             sent_at=sent_at,
             receipt=receipt,
         )

@@ -43,7 +43,7 @@ GetTopicRequest: Any = types.GetTopicRequest.pb()
 Topic: Any = types.Topic.pb()
 
 
-class PubSubSink(Connected):
+class PubSubSink(Connected[PubSubConnection]):
     """Publishes events to topics of a project. The first argument is a URL or a PubSubConnection."""
 
     name = "pubsub"
@@ -54,9 +54,6 @@ class PubSubSink(Connected):
         self._connection = PubSubConnection.of(connection)
         self._channel = PubSubChannel(self._connection)
 
-    def __repr__(self) -> str:
-        return f"PubSubSink({str(self._connection)!r})"
-
     # Life
 
     async def open(self) -> None:
@@ -64,7 +61,7 @@ class PubSubSink(Connected):
             await self._channel.open()
             await self._ask(None)
         except ConnectionError as error:
-            raise BrokerUnavailable(f"{self!r}: {error}") from None
+            raise self._unavailable(error) from None
         except BaseException:
             await self.close()
             raise
@@ -92,7 +89,7 @@ class PubSubSink(Connected):
 
     def _check_open(self) -> None:
         if not self._channel.is_open:
-            raise ServiceClosed("the Pub/Sub sink is not open")
+            raise ServiceClosed(f"{self!r} is not open")
 
     # Publishing
 
@@ -134,7 +131,7 @@ class PubSubSink(Connected):
         except grpc.aio.AioRpcError as error:
             raise _answer(error, destination) from None
         except ConnectionError as error:
-            raise BrokerUnavailable(f"{self!r}: {error}") from None
+            raise self._unavailable(error) from None
 
     def _topic(self, destination: str) -> str:
         topic = destination if "/" in destination else f"projects/{self._connection.project}/topics/{destination}"

@@ -22,7 +22,7 @@ from ...errors import BrokerUnavailable, ConfigError
 from ..connection import Connected
 from ..leased import LeasedSource
 from ..options import check_given
-from ..spi import Incoming
+from ..spi import Incoming, take_content_type
 from .connection import PubSubChannel, PubSubConnection
 
 PULL_SECONDS = 30.0  # a pull that is given up earlier might have taken messages along
@@ -38,7 +38,7 @@ GetSubscriptionRequest: Any = types.GetSubscriptionRequest.pb()
 Subscription: Any = types.Subscription.pb()
 
 
-class PubSubSource(Connected, LeasedSource):
+class PubSubSource(Connected[PubSubConnection], LeasedSource):
     """Reads one subscription. The first argument is a URL or a PubSubConnection.
 
     subscription  a name in the project, or `projects/…/subscriptions/…`
@@ -73,12 +73,11 @@ class PubSubSource(Connected, LeasedSource):
     # Life
 
     async def _connect(self) -> None:
-        await self._disconnect()
         try:
             await self._channel.open()
             await self._call("GetSubscription", GetSubscriptionRequest, Subscription)
         except ConnectionError as error:
-            raise BrokerUnavailable(f"{self!r}: {error}") from None
+            raise self._unavailable(error) from None
         except _Failed as error:
             if error.code is StatusCode.NOT_FOUND:
                 raise ConfigError(f"there is no subscription {self._subscription!r}") from None
@@ -132,7 +131,7 @@ class PubSubSource(Connected, LeasedSource):
         except grpc.aio.AioRpcError as error:
             raise _Failed(self, error) from None
         except ConnectionError as error:
-            raise BrokerUnavailable(f"{self!r}: {error}") from None
+            raise self._unavailable(error) from None
 
     def _incoming(self, received: Any) -> Incoming:
         message = received.message
@@ -142,7 +141,7 @@ class PubSubSource(Connected, LeasedSource):
             place=f"{self._name}:{message.message_id}",
             body=message.data,
             headers=headers,
-            content_type=headers.pop("content-type", None),
+            content_type=take_content_type(headers),
             key=message.ordering_key or None,
             sent_at=message.publish_time.ToDatetime(UTC),
             receipt=received.ack_id,

@@ -32,7 +32,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 BLOCKED = "blocked by a memory or disk alarm"
 
 
-class RabbitMQSink(LinkedSink[RabbitMQLink]):
+class RabbitMQSink(LinkedSink[RabbitMQConnection, RabbitMQLink]):
     """Sends events to exchanges and queues. The first argument is a URL or a RabbitMQConnection.
 
     exchange   all events go there, and destinations are routing keys
@@ -67,9 +67,6 @@ class RabbitMQSink(LinkedSink[RabbitMQLink]):
             attribute_prefix="cloudEvents_",
             separator="/" if exchange is None else None,
         )
-
-    def __repr__(self) -> str:
-        return f"RabbitMQSink({str(self._connection)!r})"
 
     async def _connect(self) -> RabbitMQLink:
         return await self._connection.connect()

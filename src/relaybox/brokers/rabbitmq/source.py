@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast
 import aiormq
 from aiormq.abc import DeliveredMessage
 
-from ...errors import BrokerUnavailable, ConfigError, ServiceClosed
+from ...errors import ConfigError, ServiceClosed
 from ...ids import new_id
 from ..connection import Connected
 from ..options import check_choice, check_range
@@ -41,7 +41,7 @@ class _Receipt(NamedTuple):
     tag: int
 
 
-class RabbitMQSource(Connected):
+class RabbitMQSource(Connected[RabbitMQConnection]):
     """Reads one queue. The first argument is a URL or a RabbitMQConnection.
 
     queue     what is read
@@ -178,9 +178,6 @@ class RabbitMQSource(Connected):
             sent_at=sent.replace(tzinfo=sent.tzinfo or UTC) if isinstance(sent, datetime) else None,
             receipt=_Receipt(cast(aiormq.Channel, message.channel), message.delivery_tag or 0),
         )
-
-    def _unavailable(self, reason: str) -> BrokerUnavailable:
-        return BrokerUnavailable(f"RabbitMQ at {self._connection}, queue {self._queue!r}: {reason}")
 
 
 def _text(value: Any) -> str:

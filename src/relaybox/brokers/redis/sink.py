@@ -77,7 +77,7 @@ UNAVAILABLE = {
 }
 
 
-class RedisStreamSink(Connected):
+class RedisStreamSink(Connected[RedisConnection]):
     """Adds events to streams. The first argument is a URL or a RedisConnection.
 
     cluster         the URL names nodes of a Redis Cluster
@@ -143,9 +143,6 @@ class RedisStreamSink(Connected):
             sequences=self._window > 0 and not cluster,
         )
 
-    def __repr__(self) -> str:
-        return f"RedisStreamSink({str(self._connection)!r})"
-
     # Life
 
     async def open(self) -> None:
@@ -170,7 +167,7 @@ class RedisStreamSink(Connected):
             async with asyncio.timeout(PROBE_SECONDS):
                 await self._try_write()
         except TimeoutError:
-            raise BrokerUnavailable(f"Redis at {self._connection} gave no answer within {PROBE_SECONDS:g} s") from None
+            raise self._unavailable(f"no answer within {PROBE_SECONDS:g} s") from None
 
     async def _try_write(self) -> None:
         """A server that is full, a replica or loading would answer a PING."""
@@ -242,7 +239,7 @@ class RedisStreamSink(Connected):
         """The reply, when as many servers have the write as asked for. Raises BrokerUnavailable for everything else."""
         client = self._client
         if client is None:
-            raise ServiceClosed("the Redis sink is not open")
+            raise ServiceClosed(f"{self!r} is not open")
         try:
             if not self._wait or isinstance(client, RedisCluster):
                 return await client.execute_command(*command)
@@ -254,9 +251,9 @@ class RedisStreamSink(Connected):
             reply = error
         if isinstance(reply, Exception):
             await self._drop_idle()
-            raise BrokerUnavailable(f"Redis at {self._connection}: {reason(reply)}") from None
+            raise self._unavailable(reason(reply)) from None
         if (missing := self._missing(copies)) is not None:
-            raise BrokerUnavailable(f"Redis at {self._connection}: {missing}")
+            raise self._unavailable(missing)
         return reply
 
     def _missing(self, copies: Any) -> str | None:

@@ -18,17 +18,17 @@ import logging
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, Literal, TypeAlias
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from ...errors import BrokerUnavailable, ConfigError
+from ...errors import ConfigError
 from ..connection import Connected
 from ..leased import LeasedSource
 from ..options import check_choice, check_given, check_positive
-from ..spi import Incoming
+from ..spi import Incoming, moment
 from .connection import RedisConnection, reason
 
 log = logging.getLogger("relaybox")
@@ -38,7 +38,7 @@ BEGINNING = b"0-0"
 Start: TypeAlias = Literal["all", "new"]
 
 
-class RedisStreamSource(Connected, LeasedSource):
+class RedisStreamSource(Connected[RedisConnection], LeasedSource):
     """Reads one stream as a member of a consumer group. The first argument is a URL or a RedisConnection.
 
     stream      what is read
@@ -84,7 +84,6 @@ class RedisStreamSource(Connected, LeasedSource):
     # Life
 
     async def _connect(self) -> None:
-        await self._disconnect()
         self._client = Redis(**self._settings)
         self._client.response_callbacks.clear()  # replies as the server has them
         try:
@@ -93,9 +92,9 @@ class RedisStreamSource(Connected, LeasedSource):
             if str(error).startswith("WRONGTYPE"):
                 raise ConfigError(f"the key {self._stream!r} at {self._connection} is not a stream") from None
             if not str(error).startswith("BUSYGROUP"):  # it is there already
-                raise self._unavailable(error) from None
+                raise self._unavailable(reason(error)) from None
         except (OSError, TimeoutError) as error:
-            raise self._unavailable(error) from None
+            raise self._unavailable(reason(error)) from None
         self._start = "0"  # whatever is in a stream whose group has vanished is new to us
         self._own = "0"
         self._next_claim = 0.0
@@ -160,14 +159,11 @@ class RedisStreamSource(Connected, LeasedSource):
 
     async def _execute(self, *command: Any) -> Any:
         if self._client is None:
-            raise self._unavailable(ConnectionError("closed"))
+            raise self._unavailable("closed")
         try:
             return await self._client.execute_command(*command)
         except FAILURES as error:
-            raise self._unavailable(error) from None
-
-    def _unavailable(self, error: Exception) -> BrokerUnavailable:
-        return BrokerUnavailable(f"{self!r}: {reason(error)}")
+            raise self._unavailable(reason(error)) from None
 
     def _incoming(self, entries: Sequence[Any]) -> list[Incoming]:
         return [self._message(*entry) for entry in entries if entry is not None and entry[1] is not None]
@@ -188,7 +184,7 @@ class RedisStreamSource(Connected, LeasedSource):
             headers=headers,
             key=_text(fields["key"]) if "key" in fields else None,
             content_type=content_type or None,
-            sent_at=_moment(_text(number)),
+            sent_at=moment(int(number.partition(b"-")[0])),  # the server's time, unless the writer chose it
             receipt=number,
         )
 
@@ -200,14 +196,6 @@ def _attributes(fields: Mapping[str, bytes]) -> dict[str, str]:
         if isinstance(found, dict) and all(isinstance(value, str) for value in found.values()):
             return found
     return {name: _text(value) for name, value in fields.items() if name != "key"}
-
-
-def _moment(number: str) -> datetime | None:
-    """An entry's id begins with the server's time, unless the writer chose it."""
-    try:
-        return datetime.fromtimestamp(int(number.partition("-")[0]) / 1000, UTC)
-    except (ValueError, OverflowError, OSError):
-        return None
 
 
 def _text(value: bytes) -> str:
