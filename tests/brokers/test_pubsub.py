@@ -180,7 +180,7 @@ async def test_probing_a_closed_sink(harness: PubSubHarness) -> None:
     await sink.close()
     with pytest.raises(ServiceClosed):
         await sink.probe()
-    assert sink._connection.channel is None
+    assert not sink._channel.is_open
 
 
 async def test_the_environment_names_an_emulator(harness: PubSubHarness, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ def members(body: bytes) -> dict[str, Member]:
         found[name] = Member(value, text[begin : _next(text, end)])
         return end
 
-    _scan(body, "{}", "a JSON object without repeated members", read)
+    _scan(body, "{", "}", "a JSON object without repeated members", read)
     return found
 
 
@@ -42,13 +42,12 @@ def elements(body: bytes) -> list[bytes]:
         found.append(text[at:end].encode())
         return end
 
-    _scan(body, "[]", "a JSON array", read)
+    _scan(body, "[", "]", "a JSON array", read)
     return found
 
 
-def _scan(body: bytes, brackets: str, expected: str, read: Callable[[str, int], int]) -> None:
+def _scan(body: bytes, opening: str, closing: str, expected: str, read: Callable[[str, int], int]) -> None:
     """`read` is called where an item begins, and returns where it ends."""
-    opening, closing = brackets
     try:
         text = body.decode()
         at = _next(text, _past(text, 0, opening))

@@ -10,11 +10,12 @@ repeats a known one. Only the members of a batch have ids of their own.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from ..brokers.json_members import STRICT, elements
+from ..brokers.json_members import elements
 from ..brokers.parse import STRUCTURED, Reading, parse, place_id
 from ..brokers.spi import Incoming
 from ..errors import ConfigError, InvalidEvent
@@ -25,6 +26,7 @@ CHANNEL = "webhook"
 BATCH = STRUCTURED + "-batch"
 # Nothing else is kept: among the headers of a request are cookies, tokens and the marks of proxies.
 OURS = frozenset(["event-id", "event-type", "aggregate-type", "aggregate-id", "created-at", "tenant"])
+_LOOK = json.JSONDecoder(parse_int=len, parse_float=len)  # only looks: numbers may be of any length
 USUAL = frozenset(["traceparent", "tracestate", "correlation-id", "sequence", "priority"])
 
 
@@ -67,7 +69,7 @@ class Requests:
         if kind != "application/json" and not kind.endswith("+json"):
             return self._reading
         try:
-            value: Any = STRICT.decode(body.decode())
+            value: Any = _LOOK.decode(body.decode())
         except (ValueError, RecursionError):
             return self._reading
         named = value.get("type") if isinstance(value, dict) else None

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 from .. import faults
 from ..errors import ConfigError
@@ -135,7 +135,7 @@ def _parsed(text: str) -> CrashPoint:
     hit, _, action = rest.partition(":")
     if not hit.isdecimal() or action not in get_args(Action):
         raise ConfigError(f"expected {VARIABLE} to be point:hit:action such as settle.before:1:kill, got {text!r}")
-    return CrashPoint(name, int(hit), action)  # type: ignore[arg-type]  # checked above
+    return CrashPoint(name, int(hit), cast(Action, action))
 
 
 def _arm(point: CrashPoint) -> None:

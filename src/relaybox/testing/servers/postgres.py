@@ -89,7 +89,7 @@ class PostgresServer(PrivateServer):
     def version(self) -> str:
         """Version of the server program, such as "18.1"."""
         if self._version is None:
-            command = [self._bindir / "postgres", "--version"]
+            command: list[str | Path] = [self._bindir / "postgres", "--version"]
             said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
             found = re.search(r"\d+[\w.]*", said)
             if found is None:
