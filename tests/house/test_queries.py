@@ -9,10 +9,14 @@ from collections import Counter
 import pytest
 from source_tree import modules
 
-from relaybox.store.queries import blocks
+from relaybox.store.inbox import InboxTables
+from relaybox.store.names import Tables
+from relaybox.store.queries import read
+from relaybox.store.queries import texts as texts_of
 
 DIALECTS = ("postgres", "sqlite", "mysql")
-TOPICS = "topics/postgres"  # a set of its own: only PostgreSQL keeps topics
+PRODUCTS = ("shared", "outbox", "guard", "inbox", "inbox/adopted")
+TOPICS = set(texts_of("topics", "postgres").queries)  # a set of its own: only PostgreSQL keeps topics
 
 # Queries that not every dialect has: (who has them, why, which).
 STEPPED = ("sqlite", "mysql")
@@ -129,8 +133,7 @@ COMPUTED = {
 
 def names(dialect: str) -> set[str]:
     """Of every product, and what they share."""
-    products = ("shared", "outbox", "guard", "inbox", "inbox/adopted")
-    return set.union(*(set(blocks(f"{product}/{dialect}")) for product in products))
+    return {name for product in PRODUCTS for name in texts_of(product, dialect).queries}
 
 
 def test_every_query_is_in_every_dialect_or_excused() -> None:
@@ -183,16 +186,50 @@ def test_every_query_is_used(dialect: str) -> None:
 
 
 def test_every_query_of_topics_is_used() -> None:
-    assert set(blocks(TOPICS)) - texts() == set()
-    assert set(blocks(TOPICS)) & set.union(*map(names, DIALECTS)) == set()
+    assert TOPICS - texts() == set()
+    assert TOPICS & set.union(*map(names, DIALECTS)) == set()
 
 
 def test_every_used_query_exists() -> None:
     assert len(asked()) > 30  # the check sees something
-    assert asked() - set.union(*map(names, DIALECTS)) - set(blocks(TOPICS)) == set()
+    assert asked() - set.union(*map(names, DIALECTS)) - TOPICS == set()
     ours = {text for text in texts("store/topics/") if re.fullmatch(r"topic\.[a-z_]+\.[a-z_.]+", text)}
     assert len(ours) > 30
-    assert ours - set(blocks(TOPICS)) == set()
+    assert ours - TOPICS == set()
+
+
+# -- what does not differ stands once -----------------------------------------------------------------
+
+TYPE = re.compile(r"(:[a-z_]+)::[a-z0-9]+(?:\[\])?")
+SLOT = re.compile(r"\{([a-z_]+)\}")
+
+
+def said(text: str) -> str:
+    """Without what the dialects need not agree on: line breaks, and types of parameters."""
+    return TYPE.sub(r"\1", " ".join(text.split()))
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_a_text_that_does_not_differ_between_dialects_stands_once(product: str) -> None:
+    folders = {folder: read(f"{product}/{folder}") for folder in ("", "stepped", *DIALECTS)}
+    twice = set()
+    for name in {name for found in folders.values() for name in (*found.queries, *found.slots)}:
+        own = {folder: said(f.queries.get(name, ("", ""))[0] or f.slots.get(name, "")) for folder, f in folders.items()}
+        own = {folder: text for folder, text in own.items() if text}
+        if len(set(own.values())) < len(own) and own.keys() != {"postgres", "mysql"}:  # SQLite may lack it
+            twice.add(name)
+    assert twice == set(), "move it to the folder of what they have in common"
+
+
+def test_every_slot_is_used_and_none_is_called_like_a_table() -> None:
+    found = [texts_of(product, dialect) for product in PRODUCTS for dialect in DIALECTS]
+    slots = {slot for texts in found for slot in texts.slots}
+    used = [
+        *(text for texts in found for text, _ in texts.queries.values()),
+        *(s for t in found for s in t.slots.values()),
+    ]
+    assert slots - set(SLOT.findall(" ".join(used))) == set()
+    assert slots & set(Tables("t").substitutions('"') | InboxTables("t").substitutions('"')) == set()
 
 
 # -- SQL is SQL -------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from ..errors import ConfigError
 from .names import Tables
-from .rows import EPOCH, EVENT_COLUMNS, as_json, readable
+from .rows import EPOCH, as_json, readable
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,6 @@ class Dialect:
     quote: ClassVar[str] = '"'
     capabilities: ClassVar[Capabilities]
     index: ClassVar[re.Pattern[str]] = re.compile(r"CREATE INDEX (\S+) ON")  # as a migration makes one
-    words: ClassVar[Mapping[str, str]] = {}  # slots that the queries of several products use
 
     def check(self, tables: Tables) -> None:
         """Raise when tables cannot be called so here."""
@@ -95,7 +94,6 @@ class Postgres(Dialect):
         locked_keys=True,
         whole_claims=True,
     )
-    words: ClassVar[Mapping[str, str]] = {"never": "'infinity'::timestamptz"}
 
 
 class _Json(Dialect):
@@ -117,10 +115,6 @@ class _Json(Dialect):
         return readable(row, self.from_time)
 
 
-_MYSQL_CLOCK = "coalesce(CAST(:now AS datetime(6)), utc_timestamp(6))"
-_MYSQL_TEXT = "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
-
-
 class Mysql(_Json):
     name = "mysql"
     quote = "`"
@@ -128,23 +122,6 @@ class Mysql(_Json):
         single_statement=False, listen=False, copy=False, skip_locked=True, transactional_ddl=False, locked_keys=True
     )
     index = re.compile(r"\bKEY (\w+) \(")
-    words: ClassVar[Mapping[str, str]] = {
-        "clock": _MYSQL_CLOCK,
-        "never": "CAST('9999-12-31' AS datetime(6))",
-        "ready": f"(p.due <= {_MYSQL_CLOCK} OR (p.since IS NOT NULL AND p.token IS NULL))",
-        "text": _MYSQL_TEXT,
-        "database": "coalesce(nullif('{namespace}', ''), database())",
-        # In a session of a narrower character set the server would unescape the text into that one, and lose it.
-        "rows": "CONVERT(:rows USING utf8mb4)",
-        "seqs": "JSON_TABLE(:seqs, '$[*]' COLUMNS (seq bigint PATH '$')) s",
-        "held": "JSON_TABLE(:held, '$[*]' COLUMNS (seq bigint PATH '$[0]', token bigint PATH '$[1]')) s",
-        "keys": "JSON_TABLE(:keys, '$[*]' COLUMNS (key_hash bigint PATH '$')) k",
-        "ids": "JSON_TABLE(CONVERT(:event_ids USING utf8mb4), '$[*]' COLUMNS ("
-        f"event_id varchar(36) {_MYSQL_TEXT} PATH '$')) s",
-        # GET_LOCK takes 64 characters, and a lock belongs to the server, not to a database.
-        "lock": "concat('relaybox.migrate.', md5(concat(coalesce(nullif('{namespace}', ''), database(), ''),"
-        " '.{event_name}')))",
-    }
 
     def to_time(self, value: datetime | None) -> str | None:
         """Text, because the client libraries disagree on aware datetimes and on microseconds."""
@@ -161,37 +138,15 @@ class Mysql(_Json):
 
 
 _TICK = timedelta(microseconds=1)
-_SQLITE_CLOCK = "coalesce(:now, CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS integer) * 1000)"
-
-# The columns of an event as they lie there, where the client library cannot read them: a type is only a wish here.
-_RAW = ", ".join(
-    [f"CAST(e.{name} AS blob)" for name in EVENT_COLUMNS[1:9]]
-    + [f"CASE WHEN typeof(e.{name}) = 'text' THEN x'' ELSE e.{name} END" for name in EVENT_COLUMNS[9:12]]
-)
 
 
 class Sqlite(_Json):
-    """Times are integers, microseconds since 1970 UTC: they sort, and no text format can be got wrong.
-
-    SQLite's clock ticks in milliseconds; julianday() is a float whose error is far below one, so rounding
-    gives the exact tick, on every version.
-    """
+    """Times are integers, microseconds since 1970 UTC: they sort, and no text format can be got wrong."""
 
     name = "sqlite"
     capabilities = Capabilities(
         single_statement=False, listen=False, copy=False, skip_locked=False, transactional_ddl=True
     )
-    words: ClassVar[Mapping[str, str]] = {
-        "clock": _SQLITE_CLOCK,
-        "never": "9000000000000000000",
-        "lease": "CAST(round(:lease * 1000000.0) AS integer)",
-        "ttl": "CAST(round(:ttl * 1000000.0) AS integer)",
-        "ready": f"(p.due <= {_SQLITE_CLOCK} OR (p.since IS NOT NULL AND p.token IS NULL))",
-        "raw": _RAW,
-        "seqs": "(SELECT value FROM json_each(:seqs))",
-        "held": "(SELECT p.seq FROM json_each(:held) h CROSS JOIN {pending} p "
-        "ON p.seq = json_extract(h.value, '$[0]') AND p.token = json_extract(h.value, '$[1]'))",
-    }
 
     def check(self, tables: Tables) -> None:
         if tables.schema is not None:

@@ -1,7 +1,13 @@
-"""Loads named SQL blocks from `store/<product>/<dialect>/sql/*.sql`.
+"""Loads named SQL from `.sql` files.
 
-A block starts with `-- name: outbox.claim.pick -> rows` (or `-> count`, when only the number of changed
-rows matters). Comments stay in the file; `{event}`, `{pending}` … become quoted table names.
+    -- name: outbox.claim.pick -> rows     a query; `-> count` when only the number of changed rows matters
+    -- slot: clock                         what `{clock}` stands for in queries and in other slots
+
+`{event}`, `{pending}` … are quoted table names. Comments stay in the file.
+
+What every dialect has in common is in `store/<product>/sql`, what MySQL and SQLite have in common in
+`store/<product>/stepped/sql`, the rest in `store/<product>/<dialect>/sql`; the narrower text wins. Where PostgreSQL
+must be told a parameter's type the common text does so (`:limit::integer`), and others get it without.
 """
 
 from __future__ import annotations
@@ -10,33 +16,56 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from typing import cast, get_args
+from typing import NamedTuple, cast, get_args
 
 from ..op import Answer, Query
 
 Block = tuple[str, Answer]
 
-_HEADER = re.compile(r"^-- name: (?P<name>[a-z_.]+) -> (?P<answer>[a-z]+)$", re.MULTILINE)
+FOLDERS = {"postgres": ("", "postgres"), "mysql": ("", "stepped", "mysql"), "sqlite": ("", "stepped", "sqlite")}
+_HEADER = re.compile(r"^-- (?:name: (?P<name>[a-z_.]+) -> (?P<answer>[a-z]+)|slot: (?P<slot>[a-z_]+))$", re.MULTILINE)
 _SLOT = re.compile(r"\{([a-z_]+)\}")
+_TYPE = re.compile(r"(:[a-z_]+)::[a-z0-9]+(?:\[\])?")
+
+
+class Texts(NamedTuple):
+    queries: dict[str, Block]
+    slots: dict[str, str]
 
 
 @cache
-def blocks(folder: str) -> dict[str, Block]:
-    """Every block of a folder as (text, answer), by name. Comments are stripped once, here."""
-    found: dict[str, Block] = {}
-    for file in sorted(files("relaybox.store").joinpath(folder, "sql").iterdir(), key=lambda f: f.name):
-        if not file.name.endswith(".sql"):
-            continue
+def texts(product: str, dialect: str) -> Texts:
+    """What a product asks a dialect, by name."""
+    found = Texts({}, {})
+    for folder in FOLDERS[dialect]:
+        own = read(f"{product}/{folder}")
+        found.queries.update(own.queries)
+        found.slots.update(own.slots)
+    if dialect == "postgres":
+        return found
+    queries = {name: (_TYPE.sub(r"\1", text), answer) for name, (text, answer) in found.queries.items()}
+    return Texts(queries, {name: _TYPE.sub(r"\1", text) for name, text in found.slots.items()})
+
+
+@cache
+def read(path: str) -> Texts:
+    """The files of one folder. Comments are stripped once, here."""
+    found = Texts({}, {})
+    folder = files("relaybox.store").joinpath(path, "sql")
+    for file in sorted(folder.iterdir(), key=lambda f: f.name) if folder.is_dir() else ():
         text = file.read_text(encoding="utf-8")
         heads = list(_HEADER.finditer(text))
         for head, following in zip(heads, [*heads[1:], None], strict=True):
-            body = text[head.end() : following.start() if following else len(text)]
-            answer = cast(Answer, head["answer"])
-            if answer not in get_args(Answer):
-                raise ValueError(f"{folder}/{file.name}: {head['name']} answers {answer!r}, not rows or count")
-            if head["name"] in found:
-                raise ValueError(f"{folder}/{file.name}: {head['name']} is defined twice")
-            found[head["name"]] = (without_comments(body), answer)
+            body = without_comments(text[head.end() : following.start() if following else len(text)])
+            name, answer = head["name"] or head["slot"], cast(Answer, head["answer"])
+            if name in found.queries or name in found.slots:
+                raise ValueError(f"{path}/{file.name}: {name} is defined twice")
+            if head["slot"]:
+                found.slots[name] = body
+            elif answer in get_args(Answer):
+                found.queries[name] = (body, answer)
+            else:
+                raise ValueError(f"{path}/{file.name}: {name} answers {answer!r}, not rows or count")
     return found
 
 
@@ -49,6 +78,17 @@ def fill(text: str, names: Mapping[str, str]) -> str:
     return _SLOT.sub(lambda slot: names[slot[1]], text)
 
 
+class Names(dict[str, str]):
+    """What stands for each slot: the names of tables, and texts that are filled when they are asked for."""
+
+    def __init__(self, tables: Mapping[str, str], slots: Mapping[str, str]) -> None:
+        super().__init__(tables)
+        self._slots = slots
+
+    def __missing__(self, slot: str) -> str:
+        self[slot] = text = fill(self._slots[slot], self)
+        return text
+
+
 def load(found: Mapping[str, Block], names: Mapping[str, str]) -> dict[str, Query]:
-    """`names`: what stands for each slot."""
     return {name: Query(name, fill(text, names), answer) for name, (text, answer) in found.items()}

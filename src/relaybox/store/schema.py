@@ -21,7 +21,7 @@ from ..errors import SchemaDrift, SchemaMissing, SchemaTooNew, StoreBusy, StoreE
 from ..op import Op, Query
 from .dialect import Dialect
 from .names import Tables
-from .queries import Block, blocks, fill, load, without_comments
+from .queries import Block, Names, fill, load, texts, without_comments
 
 T = TypeVar("T")
 
@@ -77,11 +77,11 @@ class Schema:
         self.sql: dict[str, Query] = load(self.queries(), self.slots())
 
     def queries(self) -> dict[str, Block]:
-        return blocks(f"shared/{self.dialect}") | blocks(f"{self._product}/{self.dialect}")
+        return texts("shared", self.dialect).queries | texts(self._product, self.dialect).queries
 
-    def slots(self) -> dict[str, str]:
-        names = self.tables.substitutions(self.quote)
-        return names | {word: fill(text, names) for word, text in self._dialect.words.items()}
+    def slots(self, **more: str) -> Names:
+        slots = texts("shared", self.dialect).slots | texts(self._product, self.dialect).slots
+        return Names(self.tables.substitutions(self.quote) | more, slots)
 
     @property
     def advice(self) -> str:
@@ -106,8 +106,8 @@ class Schema:
         if not exists.rows or not exists.rows[0][0]:
             return []
         result = yield self.sql["schema.applied"].bind()
-        texts = {m.version: m.sql for m in self.migrations()}
-        return [Migration(row[0], row[1], texts.get(row[0], ""), row[2], self.from_time(row[3])) for row in result.rows]
+        known = {m.version: m.sql for m in self.migrations()}
+        return [Migration(row[0], row[1], known.get(row[0], ""), row[2], self.from_time(row[3])) for row in result.rows]
 
     def plan(self) -> Op[list[Migration]]:
         """What migrate() would do. Refuses a schema that a newer release made."""

@@ -9,11 +9,10 @@ from typing import Any
 from ...op import Query
 from ..dialect import POSTGRES
 from ..outbox.postgres import PostgresStore
-from ..queries import Block, blocks, fill, load
+from ..queries import Block, fill, load, texts
 from ..schema import Schema
 from . import Row, TopicTables
 
-FOLDER = "topics/postgres"
 _LOG_SLOTS = ("{log", "{mark", "{ack", "{queue_", "{writable}")
 
 # What the statements of sql/write.sql have in common. A batch is stored shard by shard, as it will be read: else each
@@ -82,9 +81,10 @@ class LogQueries(Schema):
         """The queries that name a topic's own tables."""
         found = self._logs.get(topic_id)
         if found is None:
-            names = self.slots() | self.tables.log(topic_id, self.quote)
+            names = self.slots(**self.tables.log(topic_id, self.quote))
             names |= {word: fill(text, names) for word, text in _WORDS.items()}
-            of_logs = {name: block for name, block in blocks(FOLDER).items() if _of_a_log(block[0])}
+            known = texts(self._product, self.dialect).queries.items()
+            of_logs = {name: block for name, block in known if _of_a_log(block[0])}
             found = self._logs[topic_id] = load(of_logs, names)
         return found
 

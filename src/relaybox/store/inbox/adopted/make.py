@@ -13,7 +13,7 @@ from typing import Any
 
 from ....errors import InboxAlreadyExists, InboxInUse, InboxNotFound, InboxTableNotFound
 from ....op import Op
-from ...queries import blocks, fill
+from ...queries import fill
 from .adoption import Adoption, Column, Columns, agreed
 from .ops import InboxAdopted, Verbatim
 
@@ -114,9 +114,9 @@ class InboxMaking(InboxAdopted):
             self.learn(adoption)
 
     def _make(self, name: str, names: Mapping[str, str]) -> Op[None]:
-        found = blocks(f"inbox/adopted/{self.dialect}").get(name)
+        found = self.their_queries.get(name)
         if found is not None:
-            yield Verbatim(name, fill(found[0], dict(names)), "count").bind()
+            yield Verbatim(name, fill(found[0], names), "count").bind()
 
     # -- drop -------------------------------------------------------------------------------------
 
@@ -151,7 +151,7 @@ class InboxMaking(InboxAdopted):
         """Of our making, as their texts say, in the order in which they can go."""
         texts = [self.fitting(text) for _, _, text in self.migration_files()]
         if adoption is not None:
-            theirs = blocks(f"inbox/adopted/{self.dialect}")
+            theirs = self.their_queries
             texts = [theirs[name][0] for name in (f"inbox.adopt.{name}" for name in MAKE) if name in theirs] + texts
         found = [("TABLE", "{migration}"), *reversed(_CREATED.findall("\n".join(texts)))]
         return sorted(found, key=lambda one: _KINDS.index(one[0]))

@@ -24,7 +24,7 @@ from ....event import Event
 from ....ids import key_hash
 from ....op import Op, ParamStyle, Query
 from ...claims import Claim, Held
-from ...queries import blocks, fill
+from ...queries import Block, Names, fill, texts
 from ...rows import cut, lane_key
 from ...schema import Migration, statements
 from ..alerts import InboxAlerts
@@ -62,6 +62,10 @@ class InboxAdopted(InboxMeta, InboxAlerts, InboxBury, InboxOperate):
     def their_columns(self) -> Dialect:
         return import_module(f"relaybox.store.inbox.adopted.{self.dialect}").COLUMNS  # type: ignore[no-any-return]
 
+    @property
+    def their_queries(self) -> dict[str, Block]:
+        return texts("inbox/adopted", self.dialect).queries
+
     def their_ids(self, ids: Sequence[Any]) -> Any:
         return self.texts(ids)
 
@@ -87,7 +91,7 @@ class InboxAdopted(InboxMeta, InboxAlerts, InboxBury, InboxOperate):
         self.adoption, self._known, self._ours = adoption, True, dict(self.sql)
         self.others_process = "aggregate_id" in adoption.columns
         names = self.their_names(adoption)
-        for name, (text, answer) in blocks(f"inbox/adopted/{self.dialect}").items():
+        for name, (text, answer) in self.their_queries.items():
             self.sql[name] = Query(name, fill(text, names), answer)
 
     def forget(self) -> None:
@@ -95,24 +99,23 @@ class InboxAdopted(InboxMeta, InboxAlerts, InboxBury, InboxOperate):
         self.sql |= self._ours
         self.adoption, self._known, self.others_process = None, False, False
 
-    def their_names(self, adoption: Adoption) -> dict[str, str]:
+    def their_names(self, adoption: Adoption) -> Names:
         columns = [f"t.{quoted(theirs, self.quote)} AS {ours}" for ours, theirs in adoption.columns.items()]
-        return {
-            **self.slots(),
+        return self.slots(
             **self.their_columns.fragments(adoption),
-            "their_table": place(adoption, self.quote),
             **{f"their_{ours}": quoted(theirs, self.quote) for ours, theirs in adoption.columns.items()},
-            "their_columns": ", ".join(columns),
-            "their_index": quoted(adoption.index, self.quote),
-            "most": str(adoption.max_attempts),
-            "gone": "",
-        }
+            their_table=place(adoption, self.quote),
+            their_columns=", ".join(columns),
+            their_index=quoted(adoption.index, self.quote),
+            most=str(adoption.max_attempts),
+            gone="",
+        )
 
     def fitting(self, text: str) -> str:
         """A migration without what an adopted inbox has otherwise: messages are a view, and so are the stats."""
         if self.adoption is None:
             return text
-        stats = blocks(f"inbox/adopted/{self.dialect}")["inbox.adopt.stats"][0]
+        stats = self.their_queries["inbox.adopt.stats"][0]
         parts = (stats if _STATS.match(part) else part for part in statements(text))
         return ";\n".join(part for part in parts if not _THEIRS.match(part))
 

@@ -1,40 +1,5 @@
--- name: guard.insert -> count
--- If another transaction has inserted this key and not ended, this waits for it: committed, there is nothing to
--- insert; rolled back, the row is ours. Nobody could say earlier who is first. DO NOTHING: a duplicate locks nothing.
-INSERT INTO {guard} (consumer, event_id, token, until, done_at)
-VALUES (:consumer, :event_id, :token, coalesce(:now, clock_timestamp()) + make_interval(secs => :ttl::float8),
-        CASE WHEN :done::boolean THEN coalesce(:now, clock_timestamp()) END)
-ON CONFLICT DO NOTHING
-
--- name: guard.take_over -> count
--- What is there has expired: the lease of somebody who died, or a mark past its time that nobody has purged.
-UPDATE {guard}
-SET token = :token, until = coalesce(:now, clock_timestamp()) + make_interval(secs => :ttl::float8),
-    done_at = CASE WHEN :done::boolean THEN coalesce(:now, clock_timestamp()) END
-WHERE consumer = :consumer AND event_id = :event_id AND until <= coalesce(:now, clock_timestamp())
-
--- name: guard.state -> rows
-SELECT done_at IS NOT NULL FROM {guard} WHERE consumer = :consumer AND event_id = :event_id
-
--- name: guard.renew -> count
-UPDATE {guard} SET until = coalesce(:now, clock_timestamp()) + make_interval(secs => :lease::float8)
-WHERE consumer = :consumer AND event_id = :event_id AND token = :token AND done_at IS NULL
-
--- name: guard.done -> count
-UPDATE {guard}
-SET until = coalesce(:now, clock_timestamp()) + make_interval(secs => :ttl::float8),
-    done_at = coalesce(:now, clock_timestamp())
-WHERE consumer = :consumer AND event_id = :event_id AND token = :token AND done_at IS NULL
-
--- name: guard.leave -> count
-DELETE FROM {guard} WHERE consumer = :consumer AND event_id = :event_id AND token = :token
-
--- name: guard.delete -> count
--- No owner is asked for: the plain mode knows none.
-DELETE FROM {guard} WHERE consumer = :consumer AND event_id = :event_id
-
 -- name: guard.purge -> count
 DELETE FROM {guard} g USING (
-  SELECT consumer, event_id FROM {guard} WHERE until <= coalesce(:now, clock_timestamp())
-  ORDER BY until LIMIT :limit FOR UPDATE SKIP LOCKED) old
+  SELECT consumer, event_id FROM {guard} WHERE until <= {clock}
+  ORDER BY until LIMIT :limit {skip_locked}) old
 WHERE g.consumer = old.consumer AND g.event_id = old.event_id

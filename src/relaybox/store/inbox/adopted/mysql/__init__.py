@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ....dialect import MYSQL
+from ....queries import texts
 from ..adoption import Adoption, Kind, quoted
 
-_CLOCK = MYSQL.words["clock"]
+_SLOTS = texts("shared", "mysql").slots
+_CLOCK = _SLOTS["clock"]
 _KINDS: dict[str, Kind] = {
     **dict.fromkeys(("varchar", "char", "tinytext", "text", "mediumtext", "longtext"), "text"),
     **dict.fromkeys(("tinyint", "smallint", "mediumint", "int", "bigint"), "integer"),
@@ -37,7 +38,7 @@ class MysqlColumns:
         fixed = {"received_at": _now(types.get("received_at", "")), "retry_count": "0"}
         return {
             "id_type": types["id"],
-            "id_json": "bigint" if self.kind(types["id"]) == "integer" else f"varchar(768) {MYSQL.words['text']}",
+            "id_json": "bigint" if self.kind(types["id"]) == "integer" else f"varchar(768) {_SLOTS['text']}",
             "id_value": _in_their_words("s.id", types["id"]),
             "now": _now(types["processed_at"]),
             "given": ", ".join(own),

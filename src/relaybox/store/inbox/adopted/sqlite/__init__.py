@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ....dialect import SQLITE
+from ....queries import texts
 from ..adoption import Adoption, Kind, quoted
 
-_CLOCK = SQLITE.words["clock"]
+_CLOCK = texts("shared", "sqlite").slots["clock"]
 _FITS: dict[str, tuple[Kind, ...]] = {
     "integer": ("integer", "time"),
     "real": ("time",),

@@ -29,9 +29,6 @@ LEFT JOIN information_schema.tables m ON m.table_schema = t.table_schema AND m.t
 WHERE t.table_schema = {database} AND t.table_name = '{message_name}'
   AND (t.table_type = 'BASE TABLE' OR m.table_name IS NULL)
 
--- name: inbox.drop.alive -> rows
-SELECT count(*) FROM {instance} WHERE expires_at >= {clock}
-
 -- name: inbox.list -> rows
 -- The tables of an inbox tell of it.
 SELECT left(c.table_name, char_length(c.table_name) - 5), NULL

@@ -1,8 +1,3 @@
--- name: inbox.alert.turn -> count
--- Whose turn it is to look, for :ttl seconds; 0: somebody else's. The row is locked to the end of the transaction, so that
--- no two tell the same.
-UPDATE {turn} SET due = {clock} + INTERVAL :ttl SECOND WHERE job = 'alerts' AND (:at_once OR due <= {clock})
-
 -- name: inbox.alert.dead -> rows
 -- The oldest dead letters that nobody was told of.
 SELECT m.event_id, m.event_type, d.attempts, d.last_error

@@ -4,30 +4,29 @@
 SELECT seq, strikes FROM {pending} FORCE INDEX ({pending_name}_due)
 WHERE due <= {clock} AND (:workers = 1 OR (key_hash >> 32) % :workers = :worker)
   AND NOT json_contains(:full, cast(key_hash AS char))
-ORDER BY due, seq LIMIT :limit FOR UPDATE SKIP LOCKED
+ORDER BY due, seq LIMIT :limit {skip_locked}
 
 -- name: inbox.claim.ranked -> rows
 -- The longest-due of one priority, with the seconds they have waited. Nothing is locked: what is chosen among several
 -- priorities is locked after.
-SELECT seq, timestampdiff(MICROSECOND, due, {clock}) / 1000000e0 FROM {pending} FORCE INDEX ({pending_name}_prio)
+SELECT seq, {waited} FROM {pending} FORCE INDEX ({pending_name}_prio)
 WHERE priority = :priority AND due <= {clock} AND (:workers = 1 OR (key_hash >> 32) % :workers = :worker)
   AND NOT json_contains(:full, cast(key_hash AS char))
 ORDER BY due, seq LIMIT :limit
 
 -- name: inbox.claim.lock -> rows
 SELECT p.seq, p.strikes FROM {seqs} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq
-WHERE p.due <= {clock} FOR UPDATE SKIP LOCKED
+WHERE p.due <= {now_once} {skip_locked}
 
 -- name: inbox.claim.take -> count
 -- Attempts are counted here: a message that kills its process counts too.
 UPDATE {seqs} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq
-SET p.due = {clock} + INTERVAL :lease SECOND, p.token = :token, p.owner = :owner, p.claimed_at = {clock},
+SET p.due = {clock} + {lease_time}, p.token = :token, p.owner = :owner, p.claimed_at = {clock},
     p.attempts = p.attempts + 1, p.strikes = p.strikes + 1, p.held = false
 
 -- name: inbox.claim.read -> rows
 -- A message row that somebody deleted still comes back (LEFT JOIN), so that its pending row can go.
-SELECT p.seq, m.event_id, m.event_type, m.aggregate_type, m.aggregate_id, m.tenant_id, m.content_type,
-       m.payload, m.headers, m.occurred_at, NULL, m.received_at, p.attempts, p.key_hash, p.position, p.replayed,
+SELECT p.seq, {message_columns}, p.attempts, p.key_hash, p.position, p.replayed,
        p.strikes
 FROM {seqs} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq AND p.token = :token
 LEFT JOIN {message} m ON m.seq = p.seq
@@ -39,11 +38,11 @@ SELECT p.seq FROM {held} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.se
 -- name: inbox.claim.hold_fast -> rows
 -- Locks what is ours and nobody is processing: a transaction under way decides by itself, and is not waited for.
 SELECT p.seq FROM {held} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq AND p.token = s.token
-FOR UPDATE SKIP LOCKED
+{skip_locked}
 
 -- name: inbox.claim.renew -> count
 UPDATE {seqs} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq
-SET p.due = {clock} + INTERVAL :lease SECOND
+SET p.due = {clock} + {lease_time}
 
 -- name: inbox.claim.release -> count
 -- Given back untried: due at once, and the attempt that claiming counted is taken back.
@@ -55,14 +54,8 @@ SET p.due = {clock}, p.token = NULL, p.owner = NULL, p.claimed_at = NULL,
 -- Claims that were made, perhaps, and never arrived: given back untried. One table only: such an UPDATE passes over
 -- locked rows of others without waiting.
 UPDATE {pending}
-SET due = {clock}, token = NULL, owner = NULL, claimed_at = NULL, attempts = greatest(attempts - 1, 0),
-    strikes = greatest(strikes - 1, 0)
+SET {untried}
 WHERE owner = :owner AND JSON_CONTAINS(:tokens, CAST(token AS char))
-
--- name: inbox.claim.oldest -> rows
--- Seconds that the oldest due row has waited; no row when nothing is due.
-SELECT timestampdiff(MICROSECOND, due, {clock}) / 1000000e0 FROM {pending}
-WHERE due <= {clock} ORDER BY due, seq LIMIT 1
 
 -- name: inbox.claim.next -> rows
 -- Seconds until the next row is due; what is held back never is.

@@ -1,13 +1,3 @@
--- name: inbox.dead.count -> rows
-SELECT count(*) FROM {dead} d JOIN {message} m ON m.seq = d.seq
-WHERE true
-  AND (:event_type IS NULL OR m.event_type = :event_type)
-  AND (:source IS NULL OR m.source = :source)
-  AND (:aggregate_id IS NULL OR m.aggregate_id = :aggregate_id)
-  AND (:tenant_id IS NULL OR m.tenant_id = :tenant_id)
-  AND (:since IS NULL OR m.received_at >= :since)
-  AND (:before IS NULL OR m.received_at < :before)
-
 -- name: inbox.replay.find -> rows
 SELECT m.seq FROM JSON_TABLE(CONVERT(:event_ids USING utf8mb4), '$[*]' COLUMNS (
   event_id varchar(768) {text} PATH '$' ERROR ON ERROR)) s
@@ -22,8 +12,7 @@ SELECT t.seq FROM {seqs} STRAIGHT_JOIN {dead} t FORCE INDEX (PRIMARY) ON t.seq =
 
 -- name: inbox.replay.read -> rows
 -- Of these ids the messages that are dead or processed. Their payloads stay where they are.
-SELECT m.seq, m.event_id, m.event_type, m.aggregate_type, m.aggregate_id, m.tenant_id, m.content_type,
-       x'', m.headers, m.occurred_at, NULL, m.received_at, d.seq IS NOT NULL, f.seq IS NOT NULL
+SELECT m.seq, {without_payload}, d.seq IS NOT NULL, f.seq IS NOT NULL
 FROM JSON_TABLE(CONVERT(:event_ids USING utf8mb4), '$[*]' COLUMNS (
   event_id varchar(255) {text} PATH '$' ERROR ON ERROR)) s
 STRAIGHT_JOIN {message} m ON m.event_id = s.event_id

@@ -25,10 +25,6 @@ SELECT m.event_type, count(*) * :pending, count(*) * :dead
 FROM {seqs} STRAIGHT_JOIN {dead} d FORCE INDEX (PRIMARY) ON d.seq = s.seq STRAIGHT_JOIN {message} m ON m.seq = d.seq
 GROUP BY m.event_type
 
--- name: inbox.journal.pick -> rows
-SELECT id FROM {journal} ORDER BY id LIMIT :limit
-FOR UPDATE SKIP LOCKED
-
 -- name: inbox.journal.add -> count
 -- In the order of types, so that no two wait for each other.
 INSERT INTO {totals} (event_type, pending, processed, dead, waited)
@@ -42,6 +38,3 @@ ON DUPLICATE KEY UPDATE
 
 -- name: inbox.journal.remove -> count
 DELETE j FROM {seqs} STRAIGHT_JOIN {journal} j FORCE INDEX (PRIMARY) ON j.id = s.seq
-
--- name: inbox.journal.any -> rows
-SELECT 1 FROM {journal} LIMIT 1

@@ -24,7 +24,7 @@ FROM JSON_TABLE({rows}, '$[*]' COLUMNS (key_hash bigint PATH '$[0]', position bi
 STRAIGHT_JOIN {pending} p FORCE INDEX ({pending_name}_pos)
   ON p.key_hash = s.key_hash AND p.position BETWEEN s.position AND s.position + :window - 1
 WHERE p.held
-FOR UPDATE SKIP LOCKED
+{skip_locked}
 
 -- name: inbox.order.advance -> count
 -- In the transaction of the effect: of two that have the same number one gets through.
@@ -57,7 +57,7 @@ ON DUPLICATE KEY UPDATE moved_at = CASE WHEN next < VALUES(next) THEN VALUES(mov
 
 -- name: inbox.order.heads -> rows
 -- Keys of which something is held back: the lowest number that is, since when it is here, and the number expected.
-SELECT m.aggregate_id, h.position, t.next, h.key_hash, timestampdiff(MICROSECOND, m.received_at, {clock}) / 1000000e0
+SELECT m.aggregate_id, h.position, t.next, h.key_hash, {age}
 FROM (SELECT key_hash, min(position) AS position FROM {pending} FORCE INDEX ({pending_name}_pos)
       WHERE position IS NOT NULL GROUP BY key_hash) k
 STRAIGHT_JOIN {pending} h FORCE INDEX ({pending_name}_pos)
@@ -69,7 +69,7 @@ LEFT JOIN {state} t ON t.key_hash = h.key_hash AND t.aggregate_id = CAST(m.aggre
 -- Every run of missing numbers: before the first that waits (compared with the state) and between two that wait; with
 -- the seconds since the message behind it came, and whether a dead letter lies in it. Reads pending rows only, by their
 -- index, whatever was processed; messages and letters are looked up only for what is shown.
-SELECT m.aggregate_id, g.beginning, g.ending, timestampdiff(MICROSECOND, m.received_at, {clock}) / 1000000e0,
+SELECT m.aggregate_id, g.beginning, g.ending, {age},
        EXISTS (SELECT 1 FROM {dead} d WHERE d.key_hash = g.key_hash AND d.position BETWEEN g.beginning AND g.ending)
 FROM (
   SELECT e.seq, e.key_hash, e.position - 1 AS ending,
@@ -82,10 +82,6 @@ FROM (
   ORDER BY e.seq LIMIT :limit) g
 JOIN {message} m ON m.seq = g.seq
 WHERE m.aggregate_id IS NOT NULL
-
--- name: inbox.order.lowest -> rows
--- The lowest number of a key that is held back.
-SELECT min(position) FROM {pending} WHERE key_hash = :key_hash AND position IS NOT NULL AND held
 
 -- name: inbox.order.history -> rows
 -- Processed messages of keys that wait for a number: it may have been processed before there was an order, up to :until.
@@ -107,15 +103,3 @@ SELECT s.key_hash, CAST(s.aggregate_id AS binary), s.next, {clock}
 FROM JSON_TABLE({rows}, '$[*]' COLUMNS (
   key_hash bigint PATH '$[0]', aggregate_id varchar(255) {text} PATH '$[1]' ERROR ON ERROR, next bigint PATH '$[2]')) s
 ON DUPLICATE KEY UPDATE next = greatest({state}.next, VALUES(next)), moved_at = VALUES(moved_at)
-
--- name: inbox.order.last -> rows
--- Where the messages end that are here, and what time it is.
-SELECT coalesce(max(seq), 0), {clock} FROM {message}
-
--- name: inbox.order.older -> rows
--- Whether a processor is alive that began before there was an order, and keeps none.
-SELECT 1 FROM {instance} WHERE started_at < :at AND expires_at >= {clock} LIMIT 1
-
--- name: inbox.order.free -> count
--- Order is given up: whatever was held back is due.
-UPDATE {pending} SET due = {clock}, held = false WHERE held

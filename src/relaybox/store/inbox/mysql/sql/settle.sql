@@ -19,7 +19,7 @@ FOR UPDATE
 -- The same for what a batch has done.
 INSERT INTO {done} (seq, processed_at, attempts, waited)
 SELECT p.seq, {clock}, p.attempts,
-       coalesce(timestampdiff(MICROSECOND, m.received_at, {clock}) / 1000000e0, 0)
+       coalesce({age}, 0)
 FROM {held} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq AND p.token = s.token
 LEFT JOIN {message} m ON m.seq = p.seq
 

@@ -16,17 +16,13 @@ FROM (SELECT count(*) AS n FROM (SELECT 1 FROM {pending} LIMIT 10001) x) p,
 -- name: inbox.status.pace -> rows
 -- Seconds the oldest waiting message is here; of what was processed in the last minute (the last thousand at most) how
 -- many, within how many seconds, and how long each was here on the average; processors alive.
-SELECT (SELECT timestampdiff(MICROSECOND, m.received_at, {clock}) / 1000000e0
+SELECT (SELECT {age}
         FROM (SELECT min(seq) AS seq FROM {pending}) p JOIN {message} m ON m.seq = p.seq),
        l.n, timestampdiff(MICROSECOND, l.since, {clock}) / 1000000e0, l.waited,
        (SELECT count(*) FROM {instance} i WHERE i.expires_at >= {clock})
 FROM (SELECT count(*) AS n, min(processed_at) AS since, avg(waited) AS waited
       FROM (SELECT processed_at, waited FROM {done} WHERE processed_at > {clock} - INTERVAL 60 SECOND
             ORDER BY processed_at DESC LIMIT 1000) x) l
-
--- name: inbox.status.types -> rows
--- By type: waiting, processed, dead, and how long processed ones were here on the average.
-SELECT event_type, pending, processed, dead, avg_processing_sec FROM {stats} ORDER BY event_type
 
 -- name: inbox.status.read_only -> rows
 SELECT @@global.read_only

@@ -6,7 +6,7 @@ WITH fresh AS (
   INSERT INTO {message} (seq, event_id, event_type, source, aggregate_type, aggregate_id, tenant_id, content_type,
                          payload, headers, occurred_at, received_at)
   VALUES (nextval('{seq}'), :event_id, :event_type, :source, :aggregate_type, :aggregate_id, :tenant_id, :content_type,
-          :payload, :headers, :occurred_at, coalesce(:now, clock_timestamp()))
+          :payload, :headers, :occurred_at, {clock})
   ON CONFLICT (event_id) DO NOTHING
   RETURNING seq, event_type, received_at),
 j AS (
@@ -32,7 +32,7 @@ fresh AS (
   INSERT INTO {message} (seq, event_id, event_type, source, aggregate_type, aggregate_id, tenant_id, content_type,
                          payload, headers, occurred_at, received_at)
   SELECT seq, event_id, event_type, source, aggregate_type, aggregate_id, tenant_id, content_type,
-         payload, headers, occurred_at, coalesce(:now, clock_timestamp()) FROM given ORDER BY event_id COLLATE "C"
+         payload, headers, occurred_at, {clock} FROM given ORDER BY event_id COLLATE "C"
   ON CONFLICT (event_id) DO NOTHING
   RETURNING seq),
 kept AS MATERIALIZED (
@@ -40,7 +40,7 @@ kept AS MATERIALIZED (
   WHERE (seq IN (SELECT seq FROM fresh)) IS TRUE),
 p AS (
   INSERT INTO {pending} (seq, due, key_hash, position, priority, attempts)
-  SELECT seq, coalesce(:now, clock_timestamp()), key_hash, position, priority, 0 FROM kept),
+  SELECT seq, {clock}, key_hash, position, priority, 0 FROM kept),
 j AS (
   INSERT INTO {journal} (event_type, pending) SELECT event_type, count(*) FROM kept GROUP BY event_type)
 SELECT event_id FROM kept

@@ -21,9 +21,6 @@ ORDER BY a.attnum
 SELECT c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = coalesce(nullif('{namespace}', ''), current_schema()) AND c.relname IN ('{message_name}', '{map_name}')
 
--- name: inbox.drop.alive -> rows
-SELECT count(*) FROM {instance} WHERE expires_at >= coalesce(:now, clock_timestamp())
-
 -- name: inbox.list -> rows
 -- The relations of an inbox tell of it. Schema is NULL for the connection's own.
 SELECT left(c.relname, -5)::text, nullif(n.nspname, current_schema())::text

@@ -1,24 +1,6 @@
--- name: inbox.alert.turn -> count
--- Whose turn it is to look, for :ttl seconds; 0: somebody else's. The row is locked to the end of the transaction, so that
--- no two tell the same.
-UPDATE {turn} SET due = coalesce(:now, clock_timestamp()) + make_interval(secs => :ttl::float8)
-WHERE job = 'alerts' AND (:at_once::boolean OR due <= coalesce(:now, clock_timestamp()))
-
--- name: inbox.alert.dead -> rows
--- The oldest dead letters that nobody was told of.
-SELECT m.event_id, m.event_type, d.attempts, d.last_error
-FROM {dead} d JOIN {message} m ON m.seq = d.seq WHERE NOT d.told ORDER BY d.seq LIMIT :limit
-
--- name: inbox.alert.told -> count
-UPDATE {dead} SET told = true WHERE NOT told
-
--- name: inbox.alert.spans -> rows
--- The gaps that somebody was told of.
-SELECT aggregate_id, first, last FROM {alert}
-
 -- name: inbox.alert.open -> count
 INSERT INTO {alert} (aggregate_id, first, last, told_at)
-SELECT s.key, s.first, s.last, coalesce(:now, clock_timestamp())
+SELECT s.key, s.first, s.last, {clock}
 FROM unnest(:keys::text[], :firsts::bigint[], :lasts::bigint[]) AS s(key, first, last)
 ON CONFLICT DO NOTHING
 

@@ -6,25 +6,24 @@
 -- does wait. Attempts are counted here: a message that kills its process counts too. A message row that somebody deleted
 -- still comes back (LEFT JOIN), so that its pending row can go.
 WITH clock AS MATERIALIZED (
-  SELECT coalesce(:now, clock_timestamp()) AS now, set_config('synchronous_commit', 'off', true)),
+  SELECT {clock} AS now, set_config('synchronous_commit', 'off', true)),
 picked AS MATERIALIZED (
   SELECT seq, due, strikes FROM {pending}
   WHERE due <= (SELECT now FROM clock)
     AND (:workers::integer = 1 OR (key_hash >> 32) % :workers::integer = :worker::integer)
   ORDER BY due, seq LIMIT :limit
-  FOR UPDATE SKIP LOCKED),
+  {skip_locked}),
 head AS MATERIALIZED (
   SELECT seq, strikes FROM picked ORDER BY due, seq LIMIT 1),
 taken AS (
   UPDATE {pending} p
-  SET due = (SELECT now FROM clock) + make_interval(secs => :lease::float8), token = :token, owner = :owner,
+  SET due = (SELECT now FROM clock) + {lease_time}, token = :token, owner = :owner,
       claimed_at = (SELECT now FROM clock), attempts = p.attempts + 1, strikes = p.strikes + 1, held = false
   FROM picked k
   WHERE p.seq = k.seq AND CASE WHEN (SELECT strikes FROM head) < :suspect THEN k.strikes < :suspect
                                ELSE k.seq = (SELECT seq FROM head) END
   RETURNING k.due, p.seq, p.attempts, p.key_hash, p.position, p.replayed, p.strikes)
-SELECT t.seq, m.event_id, m.event_type, m.aggregate_type, m.aggregate_id, m.tenant_id, m.content_type,
-       m.payload, m.headers, m.occurred_at, NULL, m.received_at, t.attempts, t.key_hash, t.position, t.replayed,
+SELECT t.seq, {message_columns}, t.attempts, t.key_hash, t.position, t.replayed,
        t.strikes
 FROM taken t LEFT JOIN {message} m ON m.seq = t.seq
 ORDER BY t.due, t.seq
@@ -33,40 +32,28 @@ ORDER BY t.due, t.seq
 -- The same in steps: numbers or priorities decide in between, or the rows are somebody else's table. Keys that are :full
 -- are passed over.
 WITH clock AS MATERIALIZED (
-  SELECT coalesce(:now, clock_timestamp()) AS now, set_config('synchronous_commit', 'off', true))
+  SELECT {clock} AS now, set_config('synchronous_commit', 'off', true))
 SELECT seq, strikes FROM {pending}
 WHERE due <= (SELECT now FROM clock)
   AND (:workers::integer = 1 OR (key_hash >> 32) % :workers::integer = :worker::integer)
   AND key_hash <> ALL(:full::bigint[])
 ORDER BY due, seq LIMIT :limit
-FOR UPDATE SKIP LOCKED
+{skip_locked}
 
 -- name: inbox.claim.ranked -> rows
 -- The longest-due of one priority, with the seconds they have waited. Nothing is locked: what is chosen among several
 -- priorities is locked after.
-SELECT seq, extract(epoch FROM coalesce(:now, clock_timestamp()) - due)::float8 FROM {pending}
-WHERE priority = :priority AND due <= (SELECT coalesce(:now, clock_timestamp()))
+SELECT seq, {waited} FROM {pending}
+WHERE priority = :priority AND due <= {now_once}
   AND (:workers::integer = 1 OR (key_hash >> 32) % :workers::integer = :worker::integer)
   AND key_hash <> ALL(:full::bigint[])
 ORDER BY due, seq LIMIT :limit
 
--- name: inbox.claim.lock -> rows
-SELECT seq, strikes FROM {pending}
-WHERE seq = ANY(:seqs::bigint[]) AND due <= (SELECT coalesce(:now, clock_timestamp()))
-FOR UPDATE SKIP LOCKED
-
--- name: inbox.claim.take -> count
-UPDATE {pending}
-SET due = coalesce(:now, clock_timestamp()) + make_interval(secs => :lease::float8), token = :token, owner = :owner,
-    claimed_at = coalesce(:now, clock_timestamp()), attempts = attempts + 1, strikes = strikes + 1, held = false
-WHERE seq = ANY(:seqs::bigint[])
-
 -- name: inbox.claim.read -> rows
-SELECT p.seq, m.event_id, m.event_type, m.aggregate_type, m.aggregate_id, m.tenant_id, m.content_type,
-       m.payload, m.headers, m.occurred_at, NULL, m.received_at, p.attempts, p.key_hash, p.position, p.replayed,
+SELECT p.seq, {message_columns}, p.attempts, p.key_hash, p.position, p.replayed,
        p.strikes
 FROM {pending} p LEFT JOIN {message} m ON m.seq = p.seq
-WHERE p.seq = ANY(:seqs::bigint[]) AND p.token = :token
+WHERE p.seq {in_seqs} AND p.token = :token
 
 -- name: inbox.claim.ours -> rows
 -- Rows that are being processed count: their deletion is not committed.
@@ -79,30 +66,13 @@ SELECT p.seq FROM unnest(:seqs::bigint[], :tokens::bigint[]) AS s(seq, token)
 JOIN {pending} p ON p.seq = s.seq AND p.token = s.token
 FOR UPDATE OF p SKIP LOCKED
 
--- name: inbox.claim.renew -> count
-UPDATE {pending} SET due = coalesce(:now, clock_timestamp()) + make_interval(secs => :lease::float8)
-WHERE seq = ANY(:seqs::bigint[])
-
--- name: inbox.claim.release -> count
--- Given back untried: due at once, and the attempt that claiming counted is taken back.
-UPDATE {pending}
-SET due = coalesce(:now, clock_timestamp()), token = NULL, owner = NULL, claimed_at = NULL,
-    attempts = greatest(attempts - 1, 0), strikes = greatest(strikes - 1, 0)
-WHERE seq = ANY(:seqs::bigint[])
-
 -- name: inbox.claim.abandon -> count
 -- Claims that were made, perhaps, and never arrived: given back untried.
 UPDATE {pending}
-SET due = coalesce(:now, clock_timestamp()), token = NULL, owner = NULL, claimed_at = NULL,
-    attempts = greatest(attempts - 1, 0), strikes = greatest(strikes - 1, 0)
+SET {untried}
 WHERE token = ANY(:tokens::bigint[]) AND owner = :owner
-
--- name: inbox.claim.oldest -> rows
--- Seconds that the oldest due row has waited; no row when nothing is due.
-SELECT extract(epoch FROM coalesce(:now, clock_timestamp()) - due)::float8 FROM {pending}
-WHERE due <= (SELECT coalesce(:now, clock_timestamp())) ORDER BY due, seq LIMIT 1
 
 -- name: inbox.claim.next -> rows
 -- Seconds until the next row is due; what is held back never is.
-SELECT extract(epoch FROM due - coalesce(:now, clock_timestamp()))::float8 FROM {pending}
+SELECT extract(epoch FROM due - {clock})::float8 FROM {pending}
 WHERE due < {never} ORDER BY due LIMIT 1

@@ -3,7 +3,7 @@
 -- Who comes second waits here, and finds them gone.
 INSERT INTO {journal} (event_type, pending, processed, waited)
 SELECT m.event_type, count(*) * :pending::integer, -count(*), -sum(round(f.waited * 1000000))::bigint
-FROM (SELECT seq, waited FROM {done} WHERE seq = ANY(:seqs::bigint[]) ORDER BY seq FOR UPDATE) f
+FROM (SELECT seq, waited FROM {done} WHERE seq {in_seqs} ORDER BY seq FOR UPDATE) f
 JOIN {message} m ON m.seq = f.seq
 GROUP BY m.event_type
 
@@ -11,7 +11,7 @@ GROUP BY m.event_type
 -- The same for dead letters, which come (:dead 1) or go (-1).
 INSERT INTO {journal} (event_type, pending, dead)
 SELECT m.event_type, count(*) * :pending::integer, count(*) * :dead::integer
-FROM (SELECT seq FROM {dead} WHERE seq = ANY(:seqs::bigint[]) ORDER BY seq FOR UPDATE) d
+FROM (SELECT seq FROM {dead} WHERE seq {in_seqs} ORDER BY seq FOR UPDATE) d
 JOIN {message} m ON m.seq = d.seq
 GROUP BY m.event_type
 
@@ -20,7 +20,7 @@ GROUP BY m.event_type
 -- not seen, and folded later. In the order of types, so that no two wait for each other.
 WITH gone AS (
   DELETE FROM {journal}
-  WHERE ctid = ANY(ARRAY(SELECT ctid FROM {journal} LIMIT :limit FOR UPDATE SKIP LOCKED))
+  WHERE ctid = ANY(ARRAY(SELECT ctid FROM {journal} LIMIT :limit {skip_locked}))
   RETURNING event_type, pending, processed, dead, waited),
 added AS (
   INSERT INTO {totals} AS t (event_type, pending, processed, dead, waited)
@@ -31,6 +31,3 @@ added AS (
   SET pending = t.pending + excluded.pending, processed = t.processed + excluded.processed,
       dead = t.dead + excluded.dead, waited = t.waited + excluded.waited)
 SELECT count(*) FROM gone
-
--- name: inbox.journal.any -> rows
-SELECT 1 FROM {journal} LIMIT 1

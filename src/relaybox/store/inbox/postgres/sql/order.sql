@@ -6,17 +6,14 @@ SELECT p.seq, m.aggregate_id, p.position, s.next,
                                       WHERE q.key_hash = p.key_hash AND q.position IS NOT NULL) END
 FROM {pending} p JOIN {message} m ON m.seq = p.seq LEFT JOIN {state} s
   ON s.key_hash = p.key_hash AND s.aggregate_id = m.aggregate_id
-WHERE p.seq = ANY(:seqs::bigint[]) AND p.position IS NOT NULL AND m.aggregate_id IS NOT NULL
+WHERE p.seq {in_seqs} AND p.position IS NOT NULL AND m.aggregate_id IS NOT NULL
 
 -- name: inbox.order.begin -> count
 INSERT INTO {state} (key_hash, aggregate_id, next, moved_at)
-SELECT s.key_hash, s.key, s.next, coalesce(:now, clock_timestamp())
+SELECT s.key_hash, s.key, s.next, {clock}
 FROM unnest(:hashes::bigint[], :keys::text[], :nexts::bigint[]) AS s(key_hash, key, next)
 ORDER BY s.key_hash
 ON CONFLICT DO NOTHING
-
--- name: inbox.order.hold -> count
-UPDATE {pending} SET due = {never}, held = true WHERE seq = ANY(:seqs::bigint[])
 
 -- name: inbox.order.followers -> rows
 -- What follows a number that is claimed now: it may come along. Locked like what was picked.
@@ -26,31 +23,12 @@ JOIN {pending} p ON p.key_hash = s.key_hash AND p.position BETWEEN s.position AN
 WHERE p.held
 FOR UPDATE OF p SKIP LOCKED
 
--- name: inbox.order.advance -> count
--- In the transaction of the effect: of two that have the same number one gets through.
-UPDATE {state} SET next = :position + 1, moved_at = coalesce(:now, clock_timestamp())
-WHERE key_hash = :key_hash AND aggregate_id = :key AND next = :position
-
--- name: inbox.order.next -> rows
-SELECT next FROM {state} WHERE key_hash = :key_hash AND aggregate_id = :key
-
 -- name: inbox.order.sleepers -> rows
 -- What may go on after the commit that moved its key: never asked before. A claim that holds a row back reads the number
 -- after locking it, so a row that is about to be held counts too, and its lock is waited for. Claimed ones do not.
 SELECT p.seq FROM unnest(:hashes::bigint[], :positions::bigint[]) AS s(key_hash, position)
 JOIN {pending} p ON p.key_hash = s.key_hash AND p.position = s.position
 WHERE p.owner IS NULL
-
--- name: inbox.order.wake -> count
-UPDATE {pending} SET due = CASE WHEN held THEN coalesce(:now, clock_timestamp()) ELSE due END, held = false
-WHERE seq = ANY(:seqs::bigint[]) AND owner IS NULL
-
--- name: inbox.order.move -> count
--- An operator's word, or age: the key goes on with this number. It never goes back.
-INSERT INTO {state} AS s (key_hash, aggregate_id, next, moved_at)
-VALUES (:key_hash, :key, :next, coalesce(:now, clock_timestamp()))
-ON CONFLICT (key_hash, aggregate_id) DO UPDATE SET next = excluded.next, moved_at = excluded.moved_at
-WHERE s.next < excluded.next
 
 -- name: inbox.order.heads -> rows
 -- Keys of which something is held back: the lowest number that is, since when it is here, and the number expected. From
@@ -62,7 +40,7 @@ WITH RECURSIVE keys AS (
           ORDER BY p.key_hash, p.position LIMIT 1)
   FROM keys k WHERE k.key_hash IS NOT NULL)
 SELECT m.aggregate_id, h.position, s.next, h.key_hash,
-       extract(epoch FROM coalesce(:now, clock_timestamp()) - m.received_at)::float8
+       {age}
 FROM keys k
 CROSS JOIN LATERAL (SELECT p.seq, p.key_hash, p.position, p.held FROM {pending} p
                     WHERE p.key_hash = k.key_hash AND p.position IS NOT NULL ORDER BY p.position LIMIT 1) h
@@ -94,43 +72,22 @@ gaps AS MATERIALIZED (
   CROSS JOIN LATERAL (SELECT p.seq FROM {pending} p WHERE p.key_hash = g.key_hash AND p.position = g.last + 1
                         AND p.position IS NOT NULL LIMIT 1) behind
   ORDER BY behind.seq LIMIT :limit)
-SELECT m.aggregate_id, g.first, g.last, extract(epoch FROM coalesce(:now, clock_timestamp()) - m.received_at)::float8,
+SELECT m.aggregate_id, g.first, g.last, {age},
        EXISTS (SELECT 1 FROM {dead} d WHERE d.key_hash = g.key_hash AND d.position IS NOT NULL
                                         AND d.position BETWEEN g.first AND g.last)
 FROM gaps g JOIN {message} m ON m.seq = g.seq
 WHERE m.aggregate_id IS NOT NULL
 
--- name: inbox.order.lowest -> rows
--- The lowest number of a key that is held back.
-SELECT min(position) FROM {pending} WHERE key_hash = :key_hash AND position IS NOT NULL AND held
-
--- name: inbox.order.history -> rows
--- Processed messages of keys that wait for a number: it may have been processed before there was an order, up to :until.
-SELECT m.aggregate_id, m.headers FROM {done} f JOIN {message} m ON m.seq = f.seq
-WHERE f.seq <= :until AND m.aggregate_id = ANY(:keys::text[]) AND m.headers IS NOT NULL
-
 -- name: inbox.order.numbered -> rows
 -- Of messages that are about to go those that may have a number.
 SELECT seq, aggregate_id, headers FROM {message}
-WHERE seq = ANY(:seqs::bigint[]) AND aggregate_id IS NOT NULL AND position('sequence' IN headers) > 0
+WHERE seq {in_seqs} AND aggregate_id IS NOT NULL AND position('sequence' IN headers) > 0
 
 -- name: inbox.order.raise -> count
 -- These numbers were processed: their keys go on behind them. Never back.
 INSERT INTO {state} AS s (key_hash, aggregate_id, next, moved_at)
-SELECT r.key_hash, r.key, r.next, coalesce(:now, clock_timestamp())
+SELECT r.key_hash, r.key, r.next, {clock}
 FROM unnest(:hashes::bigint[], :keys::text[], :nexts::bigint[]) AS r(key_hash, key, next)
 ORDER BY r.key_hash
 ON CONFLICT (key_hash, aggregate_id) DO UPDATE SET next = excluded.next, moved_at = excluded.moved_at
 WHERE s.next < excluded.next
-
--- name: inbox.order.last -> rows
--- Where the messages end that are here, and what time it is.
-SELECT coalesce(max(seq), 0), coalesce(:now, clock_timestamp()) FROM {message}
-
--- name: inbox.order.older -> rows
--- Whether a processor is alive that began before there was an order, and keeps none.
-SELECT 1 FROM {instance} WHERE started_at < :at AND expires_at >= coalesce(:now, clock_timestamp()) LIMIT 1
-
--- name: inbox.order.free -> count
--- Order is given up: whatever was held back is due.
-UPDATE {pending} SET due = coalesce(:now, clock_timestamp()), held = false WHERE held

@@ -8,8 +8,8 @@ WITH gone AS (
   RETURNING seq, attempts),
 marked AS (
   INSERT INTO {done} (seq, processed_at, attempts, waited)
-  SELECT seq, coalesce(:now, clock_timestamp()), attempts,
-         extract(epoch FROM coalesce(:now, clock_timestamp()) - :received::timestamptz)
+  SELECT seq, {clock}, attempts,
+         extract(epoch FROM {clock} - :received::timestamptz)
   FROM gone
   RETURNING waited)
 INSERT INTO {journal} (event_type, pending, processed, waited)
@@ -33,18 +33,18 @@ WITH gone AS (
   RETURNING p.seq, p.attempts),
 timed AS MATERIALIZED (
   SELECT g.seq, g.attempts, m.event_type,
-         coalesce(extract(epoch FROM coalesce(:now, clock_timestamp()) - m.received_at), 0)::float8 AS waited
+         coalesce(extract(epoch FROM {clock} - m.received_at), 0)::float8 AS waited
   FROM gone g LEFT JOIN {message} m ON m.seq = g.seq),
 marked AS (
   INSERT INTO {done} (seq, processed_at, attempts, waited)
-  SELECT seq, coalesce(:now, clock_timestamp()), attempts, waited FROM timed)
+  SELECT seq, {clock}, attempts, waited FROM timed)
 INSERT INTO {journal} (event_type, pending, processed, waited)
 SELECT event_type, -count(*), count(*), sum(round(waited * 1000000)) FROM timed
 WHERE event_type IS NOT NULL GROUP BY event_type
 
 -- name: inbox.settle.retry -> count
 UPDATE {pending} p
-SET due = coalesce(:now, clock_timestamp()) + make_interval(secs => s.delay), last_error = s.error,
+SET due = {clock} + make_interval(secs => s.delay), last_error = s.error,
     attempts = p.attempts - s.uncounted, strikes = 0, token = NULL, owner = NULL, claimed_at = NULL
 FROM unnest(:seqs::bigint[], :delays::float8[], :errors::text[], :uncounted::integer[])
   AS s(seq, delay, error, uncounted)
@@ -52,8 +52,5 @@ WHERE p.seq = s.seq
 
 -- name: inbox.settle.dead -> count
 INSERT INTO {dead} (seq, key_hash, position, priority, replayed, attempts, last_error, dead_at)
-SELECT p.seq, p.key_hash, p.position, p.priority, p.replayed, p.attempts, s.error, coalesce(:now, clock_timestamp())
+SELECT p.seq, p.key_hash, p.position, p.priority, p.replayed, p.attempts, s.error, {clock}
 FROM unnest(:seqs::bigint[], :errors::text[]) AS s(seq, error) JOIN {pending} p ON p.seq = s.seq
-
--- name: inbox.settle.forget -> count
-DELETE FROM {pending} WHERE seq = ANY(:seqs::bigint[])

@@ -14,7 +14,7 @@ FROM (SELECT count(*) AS n FROM (SELECT 1 FROM {pending} LIMIT 10001) x) p,
 -- name: inbox.status.pace -> rows
 -- Seconds the oldest waiting message is here; of what was processed in the last minute (the last thousand at most) how
 -- many, within how many seconds, and how long each was here on the average; processors alive.
-WITH clock AS MATERIALIZED (SELECT coalesce(:now, clock_timestamp()) AS now),
+WITH clock AS MATERIALIZED (SELECT {clock} AS now),
 lately AS MATERIALIZED (
   SELECT processed_at, waited FROM {done}
   WHERE processed_at > (SELECT now - interval '1 minute' FROM clock) ORDER BY processed_at DESC LIMIT 1000)
@@ -25,10 +25,6 @@ SELECT (SELECT extract(epoch FROM c.now - m.received_at)::float8
        (SELECT avg(waited) FROM lately),
        (SELECT count(*) FROM {instance} i WHERE i.expires_at >= c.now)
 FROM clock c
-
--- name: inbox.status.types -> rows
--- By type: waiting, processed, dead, and how long processed ones were here on the average.
-SELECT event_type, pending, processed, dead, avg_processing_sec FROM {stats} ORDER BY event_type
 
 -- name: inbox.status.read_only -> rows
 SELECT current_setting('transaction_read_only')::boolean

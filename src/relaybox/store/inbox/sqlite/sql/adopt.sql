@@ -18,9 +18,6 @@ ORDER BY c.cid
 -- What stands where the inbox's own relations will be.
 SELECT name FROM sqlite_master WHERE name IN ('{message_name}', '{map_name}')
 
--- name: inbox.drop.alive -> rows
-SELECT count(*) FROM {instance} WHERE expires_at >= {clock}
-
 -- name: inbox.list -> rows
 -- The tables of an inbox tell of it.
 SELECT substr(m.name, 1, length(m.name) - 5), NULL FROM sqlite_master m

@@ -1,20 +1,3 @@
--- name: inbox.alert.turn -> count
--- Whose turn it is to look, for :ttl seconds; 0: somebody else's. The row is locked to the end of the transaction, so that
--- no two tell the same.
-UPDATE {turn} SET due = {clock} + {ttl} WHERE job = 'alerts' AND (:at_once OR due <= {clock})
-
--- name: inbox.alert.dead -> rows
--- The oldest dead letters that nobody was told of.
-SELECT m.event_id, m.event_type, d.attempts, d.last_error
-FROM {dead} d JOIN {message} m ON m.seq = d.seq WHERE NOT d.told ORDER BY d.seq LIMIT :limit
-
--- name: inbox.alert.told -> count
-UPDATE {dead} SET told = true WHERE NOT told
-
--- name: inbox.alert.spans -> rows
--- The gaps that somebody was told of.
-SELECT aggregate_id, first, last FROM {alert}
-
 -- name: inbox.alert.open -> count
 INSERT INTO {alert} (aggregate_id, first, last, told_at)
 SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'), {clock}

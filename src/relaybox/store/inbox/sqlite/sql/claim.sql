@@ -7,25 +7,14 @@ ORDER BY due, seq LIMIT :limit
 
 -- name: inbox.claim.ranked -> rows
 -- The longest-due of one priority, with the seconds they have waited.
-SELECT seq, ({clock} - due) / 1000000.0 FROM {pending}
+SELECT seq, {waited} FROM {pending}
 WHERE priority = :priority AND due <= {clock} AND (:workers = 1 OR (key_hash >> 32) % :workers = :worker)
   AND key_hash NOT IN (SELECT value FROM json_each(:full))
 ORDER BY due, seq LIMIT :limit
 
--- name: inbox.claim.lock -> rows
-SELECT seq, strikes FROM {pending} WHERE seq IN {seqs} AND due <= {clock}
-
--- name: inbox.claim.take -> count
--- Attempts are counted here: a message that kills its process counts too.
-UPDATE {pending}
-SET due = {clock} + {lease}, token = :token, owner = :owner, claimed_at = {clock}, attempts = attempts + 1,
-    strikes = strikes + 1, held = 0
-WHERE seq IN {seqs}
-
 -- name: inbox.claim.read -> rows
 -- A message row that somebody deleted still comes back (LEFT JOIN), so that its pending row can go.
-SELECT p.seq, m.event_id, m.event_type, m.aggregate_type, m.aggregate_id, m.tenant_id, m.content_type,
-       m.payload, m.headers, m.occurred_at, NULL, m.received_at, p.attempts, p.key_hash, p.position, p.replayed,
+SELECT p.seq, {message_columns}, p.attempts, p.key_hash, p.position, p.replayed,
        p.strikes
 FROM json_each(:seqs) s CROSS JOIN {pending} p ON p.seq = s.value AND p.token = :token
 LEFT JOIN {message} m ON m.seq = p.seq
@@ -47,26 +36,11 @@ SELECT seq FROM {held}
 -- What is ours. One writer at a time: nobody is processing while we ask.
 SELECT seq FROM {held}
 
--- name: inbox.claim.renew -> count
-UPDATE {pending} SET due = {clock} + {lease} WHERE seq IN {seqs}
-
--- name: inbox.claim.release -> count
--- Given back untried: due at once, and the attempt that claiming counted is taken back.
-UPDATE {pending}
-SET due = {clock}, token = NULL, owner = NULL, claimed_at = NULL, attempts = max(attempts - 1, 0),
-    strikes = max(strikes - 1, 0)
-WHERE seq IN {seqs}
-
 -- name: inbox.claim.abandon -> count
 -- Claims that were made, perhaps, and never arrived: given back untried.
 UPDATE {pending}
-SET due = {clock}, token = NULL, owner = NULL, claimed_at = NULL, attempts = max(attempts - 1, 0),
-    strikes = max(strikes - 1, 0)
+SET {untried}
 WHERE token IN (SELECT value FROM json_each(:tokens)) AND owner = :owner
-
--- name: inbox.claim.oldest -> rows
--- Seconds that the oldest due row has waited; no row when nothing is due.
-SELECT ({clock} - due) / 1000000.0 FROM {pending} WHERE due <= {clock} ORDER BY due, seq LIMIT 1
 
 -- name: inbox.claim.next -> rows
 -- Seconds until the next row is due; what is held back never is.

@@ -15,7 +15,7 @@ SELECT seq FROM {held}
 -- name: inbox.settle.mark_all -> count
 -- The same for what a batch has done.
 INSERT INTO {done} (seq, processed_at, attempts, waited)
-SELECT p.seq, {clock}, p.attempts, coalesce(({clock} - m.received_at) / 1000000.0, 0)
+SELECT p.seq, {clock}, p.attempts, coalesce({age}, 0)
 FROM {pending} p LEFT JOIN {message} m ON m.seq = p.seq WHERE p.seq IN {held}
 
 -- name: inbox.settle.retry -> count
@@ -31,6 +31,3 @@ WHERE p.seq = r.seq
 INSERT INTO {dead} (seq, key_hash, position, priority, replayed, attempts, last_error, dead_at)
 SELECT p.seq, p.key_hash, p.position, p.priority, p.replayed, p.attempts, json_extract(r.value, '$[1]'), {clock}
 FROM json_each(:rows) r CROSS JOIN {pending} p ON p.seq = json_extract(r.value, '$[0]')
-
--- name: inbox.settle.forget -> count
-DELETE FROM {pending} WHERE seq IN {seqs}

@@ -13,16 +13,12 @@ FROM (SELECT count(*) AS n FROM (SELECT 1 FROM {pending} LIMIT 10001)) p,
 -- many, within how many seconds, and how long each was here on the average; processors alive.
 WITH lately AS (
   SELECT processed_at, waited FROM {done} WHERE processed_at > {clock} - 60000000 ORDER BY processed_at DESC LIMIT 1000)
-SELECT (SELECT ({clock} - m.received_at) / 1000000.0
+SELECT (SELECT {age}
         FROM (SELECT min(seq) AS seq FROM {pending}) p JOIN {message} m ON m.seq = p.seq),
        (SELECT count(*) FROM lately),
        (SELECT ({clock} - min(processed_at)) / 1000000.0 FROM lately),
        (SELECT avg(waited) FROM lately),
        (SELECT count(*) FROM {instance} i WHERE i.expires_at >= {clock})
-
--- name: inbox.status.types -> rows
--- By type: waiting, processed, dead, and how long processed ones were here on the average.
-SELECT event_type, pending, processed, dead, avg_processing_sec FROM {stats} ORDER BY event_type
 
 -- name: inbox.status.read_only -> rows
 -- A file that cannot be written refuses BEGIN IMMEDIATE already.

@@ -1,5 +1,3 @@
--- Change data capture: what goes into a connector's configuration, and what `relaybox cdc check` asks.
-
 -- name: cdc.snapshot -> rows
 -- What was written before the connector came, in order.
 SELECT * FROM {event} ORDER BY seq

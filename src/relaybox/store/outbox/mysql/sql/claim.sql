@@ -1,7 +1,7 @@
 -- name: outbox.claim.pick -> rows
 -- The longest-due rows, locked; others pass over them. FORCE INDEX, because a sort would lock the whole table.
 SELECT seq FROM {pending} FORCE INDEX ({pending_name}_due)
-WHERE due <= {clock} ORDER BY due, seq LIMIT :limit FOR UPDATE SKIP LOCKED
+WHERE due <= {clock} ORDER BY due, seq LIMIT :limit {skip_locked}
 
 -- name: outbox.claim.shards -> rows
 -- The shards this instance owns now, and whether any key is held; none while somebody has leased keys (another
@@ -27,15 +27,14 @@ LIMIT :limit
 -- Whether they may be claimed is asked again: an ordered pick has not locked its rows. FORCE INDEX, or a small table
 -- might be read by that, and the rows that others have locked with it. `since` is set first: it looks at the old `due`.
 UPDATE {seqs} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq
-SET p.since = coalesce(p.since, p.due), p.due = {clock} + INTERVAL :lease SECOND, p.token = :token, p.owner = :owner,
+SET p.since = coalesce(p.since, p.due), p.due = {clock} + {lease_time}, p.token = :token, p.owner = :owner,
     p.claimed_at = {clock}, p.attempts = p.attempts + 1
 WHERE {ready}
 
 -- name: outbox.claim.read -> rows
 -- By the token of this claim, never by owner: an owner holds rows of earlier claims too. An event row that
 -- somebody deleted still comes back (LEFT JOIN), so that its pending row can be settled.
-SELECT p.seq, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,
-       e.payload, e.headers, e.occurred_at, e.deliver_at, e.created_at, p.attempts, p.key_hash
+SELECT p.seq, {event_columns}, p.attempts, p.key_hash
 FROM {seqs} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq AND p.token = :token
 LEFT JOIN {event} e ON e.seq = p.seq
 
@@ -45,7 +44,7 @@ SELECT p.seq FROM {held} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.se
 
 -- name: outbox.claim.renew -> count
 UPDATE {held} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq AND p.token = s.token
-SET p.due = {clock} + INTERVAL :lease SECOND
+SET p.due = {clock} + {lease_time}
 
 -- name: outbox.claim.release -> count
 -- Given back untried: due at once, and the attempt that claiming counted is taken back.
@@ -56,7 +55,7 @@ SET p.due = {clock}, p.token = NULL, p.owner = NULL, p.claimed_at = NULL,
 -- name: outbox.claim.abandon -> count
 -- Claims that were made, perhaps, and never arrived: given back untried. One table only, as in outbox.instance.free.
 UPDATE {pending}
-SET due = {clock}, token = NULL, owner = NULL, claimed_at = NULL, attempts = greatest(attempts - 1, 0)
+SET due = {clock}, token = NULL, owner = NULL, claimed_at = NULL, attempts = {greatest}(attempts - 1, 0)
 WHERE token IS NOT NULL AND JSON_CONTAINS(:tokens, CAST(token AS char))
 
 -- name: outbox.claim.estranged -> count

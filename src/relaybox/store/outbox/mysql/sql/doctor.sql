@@ -1,5 +1,3 @@
--- What `relaybox doctor` asks. Every block answers rows of (name, value); store/doctor.py judges them.
-
 -- name: doctor.settings -> rows
 -- GLOBAL: relaybox sets what it needs on its own sessions, the application's sessions start from these.
 SHOW GLOBAL VARIABLES

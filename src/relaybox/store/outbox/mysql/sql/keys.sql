@@ -1,5 +1,3 @@
--- Ordered delivery key by key: walk from key to key, lease what nobody has, then take its rows.
-
 -- name: outbox.keys.walk -> rows
 -- The next :limit keys that have waiting rows, in the order of their hash from :after on. A key is leased while a row
 -- with the token of its lease is claimed and not expired. The head is the row that may be claimed first, if any: of a
@@ -22,7 +20,7 @@ ORDER BY w.key_hash
 -- Up to :limit keys whose head nobody has locked. One whose head is locked or gone is passed over as a whole: its head
 -- was looked up before, so its next row is not taken in its place. The lock only keeps claimers apart, the lease holds.
 SELECT p.key_hash FROM {seqs} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq
-WHERE {ready} LIMIT :limit FOR UPDATE SKIP LOCKED
+WHERE {ready} LIMIT :limit {skip_locked}
 
 -- name: outbox.keys.pick -> rows
 -- The due rows of these keys, key by key; of a held one its head. No more of one key than can be used, or a long one

@@ -35,17 +35,3 @@ ON DUPLICATE KEY UPDATE
 -- whose head somebody else is trying again.
 DELETE h FROM {held} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq AND p.token = s.token
 STRAIGHT_JOIN {hold} h ON h.seq = p.seq
-
--- name: outbox.settle.held -> rows
--- Keys that wait, oldest first, with what they wait for.
-SELECT e.aggregate_id, h.seq, e.event_id, h.parked, h.since,
-       coalesce(p.attempts, d.attempts), coalesce(p.last_error, d.last_error)
-FROM {hold} h
-LEFT JOIN {event} e ON e.seq = h.seq
-LEFT JOIN {pending} p ON p.seq = h.seq
-LEFT JOIN {dead} d ON d.seq = h.seq
-ORDER BY h.since LIMIT :limit
-
--- name: outbox.settle.unblock -> count
--- An operator's decision: the key goes on without its head (which stays a dead letter, or retries on its own).
-DELETE FROM {hold} WHERE key_hash = :key_hash

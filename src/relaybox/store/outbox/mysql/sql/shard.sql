@@ -4,9 +4,6 @@
 UPDATE {pending} SET due = {clock}, token = NULL, owner = NULL, claimed_at = NULL
 WHERE owner IS NOT NULL AND JSON_CONTAINS(:owners, CAST(owner AS char))
 
--- name: outbox.shard.count -> rows
-SELECT count(*) FROM {shard} WHERE shard < :shards
-
 -- name: outbox.shard.seed -> count
 -- Only when some are missing: an INSERT that finds the row there locks it, and hides it from SKIP LOCKED.
 INSERT IGNORE INTO {shard} (shard) SELECT s.shard FROM JSON_TABLE(:all, '$[*]' COLUMNS (shard integer PATH '$')) s
@@ -16,23 +13,17 @@ INSERT IGNORE INTO {shard} (shard) SELECT s.shard FROM JSON_TABLE(:all, '$[*]' C
 SELECT shard, term FROM {shard}
 WHERE shard < :shards AND (:among IS NULL OR JSON_CONTAINS(:among, CAST(shard AS char)))
   AND (owner IS NULL OR until < {clock}) AND NOT EXISTS (SELECT 1 FROM {lease})
-ORDER BY shard LIMIT :want FOR UPDATE SKIP LOCKED
+ORDER BY shard LIMIT :want {skip_locked}
 
 -- name: outbox.shard.acquire -> count
 -- Each under a new term.
 UPDATE JSON_TABLE(:taken, '$[*]' COLUMNS (shard integer PATH '$')) s STRAIGHT_JOIN {shard} h ON h.shard = s.shard
-SET h.owner = :owner, h.term = h.term + 1, h.until = {clock} + INTERVAL :ttl SECOND
+SET h.owner = :owner, h.term = h.term + 1, h.until = {clock} + {ttl}
 
 -- name: outbox.shard.free -> count
 -- After a take-over: what the former owner had claimed in these shards is free, and its token is gone.
 UPDATE {pending} SET due = {clock}, token = NULL, owner = NULL, claimed_at = NULL
 WHERE owner IS NOT NULL AND JSON_CONTAINS(:taken, CAST((key_hash >> 32) % :shards AS char))
-
--- name: outbox.shard.renew -> count
-UPDATE {shard} SET until = {clock} + INTERVAL :ttl SECOND WHERE owner = :owner AND until >= {clock}
-
--- name: outbox.shard.owned -> rows
-SELECT shard, term FROM {shard} WHERE owner = :owner AND until >= {clock}
 
 -- name: outbox.shard.release -> count
 UPDATE {shard} SET owner = NULL, until = '1000-01-01 00:00:00'

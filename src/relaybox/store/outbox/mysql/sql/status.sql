@@ -16,14 +16,3 @@ SELECT CASE WHEN c.n <= 10000 THEN c.n ELSE greatest(c.n, coalesce(
          (SELECT t.table_rows FROM information_schema.tables t
           WHERE t.table_schema = {database} AND t.table_name = '{event_name}'), 0)) END
 FROM (SELECT count(*) AS n FROM (SELECT 1 FROM {event} LIMIT 10001) f) c
-
--- name: outbox.status.failing -> rows
--- Waiting events whose last try failed, be it nobody's fault.
-SELECT count(last_error) FROM {pending}
-
--- name: outbox.status.waiting -> rows
--- What is due, in the order it was written, for people to look at: nothing is claimed or locked.
-SELECT e.seq, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,
-       e.payload, e.headers, e.occurred_at, e.deliver_at, e.created_at
-FROM {pending} p JOIN {event} e ON e.seq = p.seq
-WHERE p.owner IS NULL AND {ready} ORDER BY p.seq LIMIT :limit

@@ -27,7 +27,7 @@ SELECT e.event_id, e.seq FROM {ids} STRAIGHT_JOIN {event} e ON e.event_id = s.ev
 -- name: outbox.write.pending -> count
 -- A delayed event is never claimed by its writer: nobody would deliver it when its time comes.
 INSERT INTO {pending} (seq, due, key_hash, token, owner, attempts, claimed_at, since)
-SELECT r.seq, coalesce(CAST(r.deliver_at AS datetime(6)), {clock} + INTERVAL :lease SECOND), r.key_hash,
+SELECT r.seq, coalesce(CAST(r.deliver_at AS datetime(6)), {clock} + {lease_time}), r.key_hash,
        CASE WHEN r.deliver_at IS NULL THEN :token END,
        CASE WHEN r.deliver_at IS NULL THEN :owner END,
        CASE WHEN r.deliver_at IS NULL THEN :attempts ELSE 0 END,

@@ -1,5 +1,3 @@
--- Change data capture: what goes into a connector's configuration, and what `relaybox cdc check` asks.
-
 -- name: cdc.publication -> count
 -- Inserts alone: a purge would otherwise send every row it deletes through the slot.
 CREATE PUBLICATION "{event_name}_cdc" FOR TABLE {event} WITH (publish = 'insert')

@@ -8,7 +8,7 @@
 -- claim's items, and the items themselves unless all are claimed for the first time. The commit does not wait for the
 -- disk: a claim lost in a crash leaves the events waiting, and the settle that follows a delivery does wait.
 WITH clock AS MATERIALIZED (
-  SELECT coalesce(:now, clock_timestamp()) AS now, set_config('synchronous_commit', 'off', true)),
+  SELECT {clock} AS now, set_config('synchronous_commit', 'off', true)),
 batch AS MATERIALIZED (
   SELECT token, items, until,
          CASE WHEN EXISTS (SELECT 1 FROM {pending} WHERE due <= (SELECT now FROM clock))
@@ -16,7 +16,7 @@ batch AS MATERIALIZED (
   FROM {claim}
   WHERE owner IS NULL
   ORDER BY until LIMIT 1
-  FOR UPDATE SKIP LOCKED),
+  {skip_locked}),
 rest AS (
   UPDATE {claim} c SET items = b.items[b.room + 1:] FROM batch b
   WHERE c.token = b.token AND cardinality(b.items) > b.room),
@@ -27,7 +27,7 @@ picked AS MATERIALIZED (
   WHERE due <= (SELECT now FROM clock)
   ORDER BY due, seq
   LIMIT :limit::integer - coalesce((SELECT least(cardinality(items), room) FROM batch), 0)
-  FOR UPDATE SKIP LOCKED),
+  {skip_locked}),
 gone AS (
   DELETE FROM {pending} WHERE ctid = ANY(ARRAY(SELECT ctid FROM picked))
   RETURNING seq * 65536 + least(attempts + 1, 65535) AS item, coalesce(since, due) AS since),
@@ -37,12 +37,10 @@ whole AS MATERIALIZED (
   SELECT array_agg(item ORDER BY item) AS items, bool_or(item % 65536 > 1) AS tried, min(since) AS since FROM taken),
 held AS (
   INSERT INTO {claim} (token, owner, until, claimed_at, items, since)
-  SELECT :token, :owner, c.now + make_interval(secs => :lease::float8), c.now, w.items, w.since
+  SELECT :token, :owner, c.now + {lease_time}, c.now, w.items, w.since
   FROM clock c, whole w
   WHERE w.items IS NOT NULL)
-SELECT e.seq, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,
-       e.payload, e.headers, timestamptz_send(e.occurred_at), timestamptz_send(e.deliver_at),
-       timestamptz_send(e.created_at), NULL::bigint[]
+SELECT e.seq, {event_columns}, NULL::bigint[]
 FROM {event} e WHERE e.seq = ANY(ARRAY(SELECT item / 65536 FROM taken))
 UNION ALL
 SELECT cardinality(items), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
@@ -57,7 +55,7 @@ SELECT cardinality(items), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
 -- held: the last row says so in its second column, and outbox.keys.turn claims then. FOR SHARE on the shard rows makes a
 -- take-over wait for this claim, so it will see and free it; the rows themselves need no lock, they are deleted at once.
 WITH clock AS MATERIALIZED (
-  SELECT coalesce(:now, clock_timestamp()) AS now, set_config('synchronous_commit', 'off', true)),
+  SELECT {clock} AS now, set_config('synchronous_commit', 'off', true)),
 mine AS MATERIALIZED (
   SELECT shard FROM {shard} WHERE owner = :owner AND until > (SELECT now FROM clock)
     AND shard <> ALL(:leaving::integer[]) FOR SHARE),
@@ -79,12 +77,10 @@ whole AS MATERIALIZED (
   SELECT array_agg(item ORDER BY item) AS items, bool_or(item % 65536 > 1) AS tried, min(since) AS since FROM gone),
 held AS (
   INSERT INTO {claim} (token, owner, until, claimed_at, items, since)
-  SELECT :token, :owner, c.now + make_interval(secs => :lease::float8), c.now, w.items, w.since
+  SELECT :token, :owner, c.now + {lease_time}, c.now, w.items, w.since
   FROM clock c, whole w
   WHERE w.items IS NOT NULL)
-SELECT e.seq, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,
-       e.payload, e.headers, timestamptz_send(e.occurred_at), timestamptz_send(e.deliver_at),
-       timestamptz_send(e.created_at), NULL::bigint[]
+SELECT e.seq, {event_columns}, NULL::bigint[]
 FROM {event} e WHERE e.seq = ANY(ARRAY(SELECT item / 65536 FROM gone))
 UNION ALL
 SELECT cardinality(items), CASE WHEN EXISTS (SELECT 1 FROM {hold}) THEN 'held' END, NULL, NULL, NULL, NULL, NULL, NULL,
@@ -104,7 +100,7 @@ SELECT token FROM {claim} WHERE token = ANY(:tokens::bigint[]) ORDER BY token FO
 WITH locked AS MATERIALIZED (
   SELECT token FROM {claim} WHERE token = ANY(:tokens::bigint[]) ORDER BY token FOR UPDATE),
 renewed AS (
-  UPDATE {claim} c SET until = coalesce(:now, clock_timestamp()) + make_interval(secs => :lease::float8)
+  UPDATE {claim} c SET until = {clock} + {lease_time}
   FROM locked l WHERE c.token = l.token
   RETURNING c.token, c.items)
 SELECT token, item / 65536 FROM renewed, unnest(items) AS item
@@ -113,7 +109,7 @@ SELECT token, item / 65536 FROM renewed, unnest(items) AS item
 -- Given back untried: due at once, and the attempt that claiming counted is taken back. IS TRUE keeps IN a hashed
 -- lookup: as a join, a large batch that the hot queue refused would take hours.
 INSERT INTO {pending} (seq, due, key_hash, attempts, since)
-SELECT e.seq, coalesce(:now, clock_timestamp()), {hash}(coalesce(e.aggregate_id, e.event_id)),
+SELECT e.seq, {clock}, {hash}(coalesce(e.aggregate_id, e.event_id)),
        greatest(item % 65536 - 1, 0), coalesce(c.since, c.claimed_at)
 FROM {claim} c CROSS JOIN LATERAL unnest(c.items) AS item JOIN {event} e ON e.seq = item / 65536
 WHERE c.token = ANY(:tokens::bigint[])
@@ -125,7 +121,7 @@ WHERE c.token = ANY(:tokens::bigint[])
 WITH gone AS (
   DELETE FROM {claim} WHERE token = ANY(:tokens::bigint[]) RETURNING items, coalesce(since, claimed_at) AS since)
 INSERT INTO {pending} (seq, due, key_hash, attempts, since)
-SELECT e.seq, coalesce(:now, clock_timestamp()), {hash}(coalesce(e.aggregate_id, e.event_id)),
+SELECT e.seq, {clock}, {hash}(coalesce(e.aggregate_id, e.event_id)),
        greatest(item % 65536 - 1, 0), gone.since
 FROM gone, unnest(gone.items) AS item JOIN {event} e ON e.seq = item / 65536
 
@@ -138,15 +134,15 @@ FROM gone, unnest(gone.items) AS item JOIN {event} e ON e.seq = item / 65536
 WITH gone AS (
   DELETE FROM {claim} WHERE token IN (
     SELECT token FROM {claim}
-    WHERE (until <= (SELECT coalesce(:now, clock_timestamp())) AND owner IS NOT NULL)
+    WHERE (until <= (SELECT {clock}) AND owner IS NOT NULL)
        OR (owner IS NULL AND :waiting)
        OR owner = ANY(:owners::integer[])
        OR (:orphans AND owner IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {instance} i WHERE i.id = owner))
-    FOR UPDATE SKIP LOCKED)
+    {skip_locked})
   RETURNING items, coalesce(since, claimed_at, until) AS since)
 INSERT INTO {pending} (seq, due, key_hash, attempts, since)
 SELECT e.seq,
-       coalesce(:now, clock_timestamp())
+       {clock}
          + make_interval(secs => CASE WHEN item % 65536 > 1 AND NOT EXISTS (SELECT 1 FROM {shard})
                                        AND NOT EXISTS (SELECT 1 FROM {lease})
                                       THEN random() * :spread::float8 ELSE 0 END),
@@ -160,7 +156,7 @@ WITH strange AS MATERIALIZED (
   SELECT token, items, coalesce(since, claimed_at, until) AS since FROM {claim}
   WHERE owner = :owner AND token <> ALL(:known::bigint[])
     AND EXISTS (SELECT 1 FROM unnest(items) AS item WHERE item / 65536 <> ALL(:kept::bigint[]))
-  FOR UPDATE SKIP LOCKED),
+  {skip_locked}),
 part AS (
   UPDATE {claim} c SET items = ARRAY(SELECT item FROM unnest(c.items) AS item WHERE item / 65536 = ANY(:kept::bigint[]))
   FROM strange s
@@ -169,7 +165,7 @@ part AS (
 gone AS (
   DELETE FROM {claim} WHERE token IN (SELECT token FROM strange) AND token NOT IN (SELECT token FROM part))
 INSERT INTO {pending} (seq, due, key_hash, attempts, since)
-SELECT e.seq, coalesce(:now, clock_timestamp()), {hash}(coalesce(e.aggregate_id, e.event_id)), item % 65536, s.since
+SELECT e.seq, {clock}, {hash}(coalesce(e.aggregate_id, e.event_id)), item % 65536, s.since
 FROM strange s, unnest(s.items) AS item JOIN {event} e ON e.seq = item / 65536
 WHERE item / 65536 <> ALL(:kept::bigint[])
 
@@ -179,9 +175,9 @@ WHERE item / 65536 <> ALL(:kept::bigint[])
 SELECT extract(epoch FROM c.now - least(
   (SELECT least(since, due) FROM {pending} WHERE due <= c.now ORDER BY due, seq LIMIT 1),
   (SELECT min(coalesce(since, claimed_at, until)) FROM {claim}), c.now))::float8
-FROM (SELECT coalesce(:now, clock_timestamp()) AS now OFFSET 0) c
+FROM (SELECT {clock} AS now OFFSET 0) c
 
 -- name: outbox.claim.next -> rows
 -- Seconds until the next row is due, so that an idle poller can sleep exactly that long.
-SELECT extract(epoch FROM due - coalesce(:now, clock_timestamp()))::float8 FROM {pending}
+SELECT extract(epoch FROM due - {clock})::float8 FROM {pending}
 ORDER BY due LIMIT 1

@@ -1,5 +1,3 @@
--- What `relaybox doctor` asks. Every block answers rows of (name, value) as text; store/doctor.py judges them.
-
 -- name: doctor.settings -> rows
 SELECT name, setting FROM pg_settings
 WHERE name IN ('server_version', 'server_version_num', 'server_encoding', 'fsync', 'full_page_writes',

@@ -1,5 +1,3 @@
--- Ordered delivery key by key: walk from key to key, lease what nobody has, then read its rows.
-
 -- name: outbox.keys.walk -> rows
 -- The next :limit keys that have waiting rows, in the order of their hash from :after on; a last row without a key
 -- says that there are no more. One index probe per key, however many rows wait behind it: a recursion is read only
@@ -8,7 +6,7 @@
 -- with the clock, which may have been set back. The other columns say why nothing may be
 -- claimed at all: somebody delivers by shards; a waiting batch or an expired claim may hold earlier events of any
 -- key; one snapshot for all.
-WITH RECURSIVE clock AS MATERIALIZED (SELECT coalesce(:now, clock_timestamp()) AS now),
+WITH RECURSIVE clock AS MATERIALIZED (SELECT {clock} AS now),
 walk AS (
   SELECT (SELECT min(key_hash) FROM {pending} WHERE key_hash > :after::bigint) AS key_hash
   UNION ALL
@@ -62,7 +60,7 @@ RETURNING key_hash
 -- so that it sees what the former holder of a key left. Whole keys, but for the one that :limit cuts: its lease
 -- keeps the tail. Keys that give nothing are free again. Unlike other claims this one waits for the disk: a lease
 -- that a crash of the server undid would give the key to somebody else while we deliver.
-WITH clock AS MATERIALIZED (SELECT coalesce(:now, clock_timestamp()) AS now),
+WITH clock AS MATERIALIZED (SELECT {clock} AS now),
 picked AS MATERIALIZED (
   SELECT r.ctid FROM unnest(:keys::bigint[]) AS k(key_hash)
   CROSS JOIN LATERAL (
@@ -81,12 +79,10 @@ unused AS (
     AND key_hash NOT IN (SELECT key_hash FROM gone)),
 held AS (
   INSERT INTO {claim} (token, owner, until, claimed_at, items, since)
-  SELECT :token, :owner, c.now + make_interval(secs => :lease::float8), c.now, t.items, t.since
+  SELECT :token, :owner, c.now + {lease_time}, c.now, t.items, t.since
   FROM clock c, (SELECT array_agg(item ORDER BY item) AS items, min(since) AS since FROM gone) t
   WHERE t.items IS NOT NULL)
-SELECT t.item / 65536, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,
-       e.payload, e.headers, timestamptz_send(e.occurred_at), timestamptz_send(e.deliver_at),
-       timestamptz_send(e.created_at), (t.item % 65536)::integer, t.key_hash
+SELECT t.item / 65536, {event_columns}, (t.item % 65536)::integer, t.key_hash
 FROM gone t LEFT JOIN {event} e ON e.seq = t.item / 65536
 
 -- name: outbox.keys.turn -> rows
@@ -94,7 +90,7 @@ FROM gone t LEFT JOIN {event} e ON e.seq = t.item / 65536
 -- waits behind a held head costs one probe and not a scan past all of it. At most :share of one key. ANY(ARRAY(…)) and not IN: as a join it could
 -- begin with the shards, and the keys would not come in their order.
 WITH RECURSIVE clock AS MATERIALIZED (
-  SELECT coalesce(:now, clock_timestamp()) AS now, set_config('synchronous_commit', 'off', true)),
+  SELECT {clock} AS now, set_config('synchronous_commit', 'off', true)),
 mine AS MATERIALIZED (
   SELECT shard FROM {shard} WHERE owner = :owner AND until > (SELECT now FROM clock)
     AND shard <> ALL(:leaving::integer[]) FOR SHARE),
@@ -123,12 +119,10 @@ gone AS (
   RETURNING key_hash, seq * 65536 + least(attempts + 1, 65535) AS item, coalesce(since, due) AS since),
 held AS (
   INSERT INTO {claim} (token, owner, until, claimed_at, items, since)
-  SELECT :token, :owner, c.now + make_interval(secs => :lease::float8), c.now, t.items, t.since
+  SELECT :token, :owner, c.now + {lease_time}, c.now, t.items, t.since
   FROM clock c, (SELECT array_agg(item ORDER BY item) AS items, min(since) AS since FROM gone) t
   WHERE t.items IS NOT NULL)
-SELECT t.item / 65536, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,
-       e.payload, e.headers, timestamptz_send(e.occurred_at), timestamptz_send(e.deliver_at),
-       timestamptz_send(e.created_at), (t.item % 65536)::integer, t.key_hash
+SELECT t.item / 65536, {event_columns}, (t.item % 65536)::integer, t.key_hash
 FROM gone t LEFT JOIN {event} e ON e.seq = t.item / 65536
 
 -- name: outbox.lease.free -> count

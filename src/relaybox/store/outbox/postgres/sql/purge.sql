@@ -1,7 +1,3 @@
--- name: outbox.purge.now -> rows
--- Ages are counted by the clock that dated the events.
-SELECT coalesce(:now, clock_timestamp())
-
 -- name: outbox.purge.done -> rows
 -- Finished and old: neither pending, claimed nor dead. Walks by seq from :after, so dead letters at the front are
 -- passed once per run and not once per batch. Returns where it got to and how many went.
@@ -21,7 +17,7 @@ SELECT (SELECT count(*) FROM seen), (SELECT max(seq) FROM seen), (SELECT count(*
 -- name: outbox.purge.dead -> rows
 -- Only on request: dead letters that died before :before, with their events.
 WITH old AS MATERIALIZED (
-  SELECT seq FROM {dead} WHERE dead_at < :before ORDER BY seq LIMIT :limit FOR UPDATE SKIP LOCKED),
+  SELECT seq FROM {dead} WHERE dead_at < :before ORDER BY seq LIMIT :limit {skip_locked}),
 letter AS (DELETE FROM {dead} d USING old WHERE d.seq = old.seq),
 freed AS (DELETE FROM {hold} h USING old WHERE h.seq = old.seq),
 gone AS (DELETE FROM {event} e USING old WHERE e.seq = old.seq RETURNING e.seq)

@@ -33,7 +33,7 @@ SELECT coalesce(sum(cardinality(items)), 0) FROM locked
 -- Waits again, with the attempts the claim counted, unless this one was nobody's fault. The claims are locked before
 -- (outbox.claim.lock).
 INSERT INTO {pending} (seq, due, key_hash, attempts, last_error)
-SELECT e.seq, coalesce(:now, clock_timestamp()) + make_interval(secs => s.delay),
+SELECT e.seq, {clock} + make_interval(secs => s.delay),
        {hash}(coalesce(e.aggregate_id, e.event_id)), item % 65536 - s.uncounted, s.error
 FROM unnest(:seqs::bigint[], :tokens::bigint[], :delays::float8[], :errors::text[], :uncounted::integer[])
   AS s(seq, token, delay, error, uncounted)
@@ -43,7 +43,7 @@ JOIN {event} e ON e.seq = s.seq
 
 -- name: outbox.settle.dead -> count
 INSERT INTO {dead} (seq, attempts, last_error, dead_at)
-SELECT s.seq, item % 65536, s.error, coalesce(:now, clock_timestamp())
+SELECT s.seq, item % 65536, s.error, {clock}
 FROM unnest(:seqs::bigint[], :tokens::bigint[], :errors::text[]) AS s(seq, token, error)
 JOIN {claim} c ON c.token = s.token
 JOIN LATERAL unnest(c.items) AS item ON item / 65536 = s.seq
@@ -51,7 +51,7 @@ JOIN LATERAL unnest(c.items) AS item ON item / 65536 = s.seq
 -- name: outbox.settle.hold -> count
 -- The rest of the key waits for this row. Fenced like every settle: the event must still be in our claim.
 INSERT INTO {hold} AS h (key_hash, seq, parked, since)
-SELECT DISTINCT ON (k.hash) k.hash, e.seq, :parked::boolean, coalesce(:now, clock_timestamp())
+SELECT DISTINCT ON (k.hash) k.hash, e.seq, :parked::boolean, {clock}
 FROM unnest(:seqs::bigint[], :tokens::bigint[]) AS s(seq, token)
 JOIN {claim} c ON c.token = s.token
 JOIN LATERAL unnest(c.items) AS item ON item / 65536 = s.seq
@@ -67,20 +67,6 @@ WHERE h.seq >= excluded.seq
 WITH locked AS MATERIALIZED (
   SELECT token, items FROM {claim} WHERE token = ANY(:tokens::bigint[]) ORDER BY token FOR UPDATE)
 DELETE FROM {hold} h
-WHERE h.seq = ANY(:seqs::bigint[])
+WHERE h.seq {in_seqs}
   AND EXISTS (SELECT 1 FROM locked l, unnest(l.items) AS item
               WHERE l.token = (:tokens::bigint[])[array_position(:seqs::bigint[], h.seq)] AND item / 65536 = h.seq)
-
--- name: outbox.settle.held -> rows
--- Keys that wait, oldest first, with what they wait for.
-SELECT e.aggregate_id, h.seq, e.event_id, h.parked, h.since,
-       coalesce(p.attempts, d.attempts), coalesce(p.last_error, d.last_error)
-FROM {hold} h
-LEFT JOIN {event} e ON e.seq = h.seq
-LEFT JOIN {pending} p ON p.seq = h.seq
-LEFT JOIN {dead} d ON d.seq = h.seq
-ORDER BY h.since LIMIT :limit
-
--- name: outbox.settle.unblock -> count
--- An operator's decision: the key goes on without its head (a dead letter stays one, a retry goes on by itself).
-DELETE FROM {hold} WHERE key_hash = :key_hash

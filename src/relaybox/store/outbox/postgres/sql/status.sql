@@ -3,7 +3,7 @@
 -- became due.
 SELECT p.due + b.waiting, p.later, b.claimed, p.retrying + b.retrying, (SELECT count(*) FROM {dead}),
        extract(epoch FROM c.now - least(p.oldest, b.oldest, c.now))::float8
-FROM (SELECT coalesce(:now, clock_timestamp()) AS now) c
+FROM (SELECT {clock} AS now) c
 CROSS JOIN LATERAL (
   SELECT count(*) FILTER (WHERE due <= c.now OR since IS NOT NULL) AS due,
          count(*) FILTER (WHERE due > c.now AND since IS NULL) AS later,
@@ -22,16 +22,10 @@ CROSS JOIN LATERAL (
 SELECT greatest(reltuples, 0)::bigint FROM pg_class
 WHERE oid = to_regclass('{event}')
 
--- name: outbox.status.failing -> rows
--- Waiting events whose last try failed, be it nobody's fault.
-SELECT count(last_error) FROM {pending}
-
 -- name: outbox.status.waiting -> rows
 -- What is due, in the order it was written, for people to look at: nothing is claimed or locked.
-WITH clock AS MATERIALIZED (SELECT coalesce(:now, clock_timestamp()) AS now)
-SELECT e.seq, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,
-       e.payload, e.headers, timestamptz_send(e.occurred_at), timestamptz_send(e.deliver_at),
-       timestamptz_send(e.created_at)
+WITH clock AS MATERIALIZED (SELECT {clock} AS now)
+SELECT e.seq, {event_columns}
 FROM (
   (SELECT seq FROM {pending} WHERE due <= (SELECT now FROM clock) OR since IS NOT NULL ORDER BY seq LIMIT :limit)
   UNION ALL

@@ -4,11 +4,11 @@ WITH e AS (
   INSERT INTO {event} (event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
                        payload, headers, occurred_at, deliver_at, created_at)
   VALUES (:event_id, :event_type, :aggregate_type, :aggregate_id, :tenant_id, :content_type,
-          :payload, :headers, :occurred_at, :deliver_at, coalesce(:now, clock_timestamp()))
+          :payload, :headers, :occurred_at, :deliver_at, {clock})
   RETURNING seq, deliver_at)
 INSERT INTO {pending} (seq, due, key_hash, attempts, since)
 SELECT e.seq, coalesce(:deliver_at, c.now), :key_hash::bigint, 0, CASE WHEN e.deliver_at IS NULL THEN c.now END
-FROM e, (SELECT coalesce(:now, clock_timestamp()) AS now OFFSET 0) c
+FROM e, (SELECT {clock} AS now OFFSET 0) c
 RETURNING seq
 
 -- name: outbox.write.one_claimed -> rows
@@ -17,11 +17,11 @@ WITH e AS (
   INSERT INTO {event} (event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
                        payload, headers, occurred_at, deliver_at, created_at)
   VALUES (:event_id, :event_type, :aggregate_type, :aggregate_id, :tenant_id, :content_type,
-          :payload, :headers, :occurred_at, :deliver_at, coalesce(:now, clock_timestamp()))
+          :payload, :headers, :occurred_at, :deliver_at, {clock})
   RETURNING seq)
 INSERT INTO {claim} (token, owner, until, claimed_at, items)
-SELECT :token::bigint, :owner::integer, coalesce(:now, clock_timestamp()) + make_interval(secs => :lease::float8),
-       coalesce(:now, clock_timestamp()), ARRAY[seq * 65536 + 1]
+SELECT :token::bigint, :owner::integer, {clock} + {lease_time},
+       {clock}, ARRAY[seq * 65536 + 1]
 FROM e
 RETURNING items[1] / 65536
 
@@ -41,22 +41,22 @@ e AS (
   INSERT INTO {event} (seq, event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
                        payload, headers, occurred_at, deliver_at, created_at)
   SELECT seq, event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
-         payload, headers, occurred_at, deliver_at, coalesce(:now, clock_timestamp()) FROM d),
+         payload, headers, occurred_at, deliver_at, {clock} FROM d),
 p AS (
   INSERT INTO {pending} (seq, due, key_hash, attempts, since)
   SELECT seq, coalesce(deliver_at, :now, clock_timestamp()), {hash}(coalesce(aggregate_id, event_id)), 0,
-         CASE WHEN deliver_at IS NULL THEN coalesce(:now, clock_timestamp()) END FROM d
+         CASE WHEN deliver_at IS NULL THEN {clock} END FROM d
   WHERE :owner::integer IS NULL OR deliver_at IS NOT NULL),
 c AS (
   INSERT INTO {claim} (token, owner, until, claimed_at, items)
-  SELECT :token, :owner::integer, coalesce(:now, clock_timestamp()) + make_interval(secs => :lease::float8),
-         coalesce(:now, clock_timestamp()), array_agg(seq * 65536 + 1 ORDER BY seq)
+  SELECT :token, :owner::integer, {clock} + {lease_time},
+         {clock}, array_agg(seq * 65536 + 1 ORDER BY seq)
   FROM d WHERE :owner::integer IS NOT NULL AND deliver_at IS NULL HAVING count(*) > 0)
 SELECT seq FROM d
 
 -- name: outbox.write.numbers -> rows
 -- The numbers for a COPY in one array, with the database's time for the due column.
-SELECT array_agg(nextval('{seq}')), coalesce(:now, clock_timestamp()) FROM generate_series(1, :count)
+SELECT array_agg(nextval('{seq}')), {clock} FROM generate_series(1, :count)
 
 -- name: outbox.write.plain -> rows
 -- Writer-only tables (change data capture): the event alone, append-only, no pending row. No NULL for the usual
@@ -65,7 +65,7 @@ INSERT INTO {event} (event_id, event_type, aggregate_type, aggregate_id, tenant_
                      payload, headers, occurred_at, deliver_at, created_at)
 SELECT event_id, event_type, coalesce(aggregate_type, '__GLOBAL__'), aggregate_id, tenant_id,
        coalesce(content_type, 'application/json'), payload, headers, occurred_at, deliver_at,
-       coalesce(:now, clock_timestamp())
+       {clock}
 FROM unnest(
   :event_ids::text[], :event_types::text[], :aggregate_types::text[], :aggregate_ids::text[],
   :tenant_ids::text[], :content_types::text[], :payloads::bytea[], :headers::text[],
@@ -83,7 +83,3 @@ FROM pg_locks l JOIN pg_class c ON c.oid = l.relation JOIN pg_namespace n ON n.o
 WHERE l.locktype = 'relation' AND l.mode = 'RowExclusiveLock' AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
   AND n.nspname = coalesce(nullif('{namespace}', ''), current_schema()) AND starts_with(c.relname, '{event_name}')
-
--- name: outbox.write.stored -> rows
--- Which of these ids are stored: the answer to a commit whose reply was lost.
-SELECT event_id FROM {event} WHERE event_id = ANY(:event_ids::text[])

@@ -20,9 +20,9 @@ LIMIT :limit
 
 -- name: outbox.claim.take -> count
 UPDATE {pending}
-SET since = coalesce(since, due), due = {clock} + {lease}, token = :token, owner = :owner, claimed_at = {clock},
+SET since = coalesce(since, due), due = {clock} + {lease_time}, token = :token, owner = :owner, claimed_at = {clock},
     attempts = attempts + 1
-WHERE seq IN {seqs}
+WHERE seq {in_seqs}
 
 -- name: outbox.claim.read -> rows
 -- An event row that somebody deleted still comes back (LEFT JOIN), so that its pending row can be settled.
@@ -33,7 +33,7 @@ LEFT JOIN {event} e ON e.seq = p.seq
 
 -- name: outbox.claim.read_raw -> rows
 -- The same where one of the rows cannot be read as text.
-SELECT p.seq, {raw}, p.attempts
+SELECT p.seq, {event_columns}, p.attempts
 FROM json_each(:seqs) s CROSS JOIN {pending} p ON p.seq = s.value AND p.token = :token
 LEFT JOIN {event} e ON e.seq = p.seq
 
@@ -42,18 +42,18 @@ LEFT JOIN {event} e ON e.seq = p.seq
 SELECT seq FROM {held}
 
 -- name: outbox.claim.renew -> count
-UPDATE {pending} SET due = {clock} + {lease} WHERE seq IN {held}
+UPDATE {pending} SET due = {clock} + {lease_time} WHERE seq IN {held}
 
 -- name: outbox.claim.release -> count
 -- Given back untried: due at once, and the attempt that claiming counted is taken back.
 UPDATE {pending}
-SET due = {clock}, token = NULL, owner = NULL, claimed_at = NULL, attempts = max(attempts - 1, 0)
+SET due = {clock}, token = NULL, owner = NULL, claimed_at = NULL, attempts = {greatest}(attempts - 1, 0)
 WHERE seq IN {held}
 
 -- name: outbox.claim.abandon -> count
 -- Claims that were made, perhaps, and never arrived: given back untried.
 UPDATE {pending}
-SET due = {clock}, token = NULL, owner = NULL, claimed_at = NULL, attempts = max(attempts - 1, 0)
+SET due = {clock}, token = NULL, owner = NULL, claimed_at = NULL, attempts = {greatest}(attempts - 1, 0)
 WHERE token IN (SELECT value FROM json_each(:tokens))
 
 -- name: outbox.claim.estranged -> count

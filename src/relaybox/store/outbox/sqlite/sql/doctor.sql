@@ -1,5 +1,3 @@
--- What `relaybox doctor` asks. Every block answers rows of (name, value); store/doctor.py judges them.
-
 -- name: doctor.settings -> rows
 SELECT 'version', sqlite_version()
 UNION ALL SELECT 'file', file FROM pragma_database_list WHERE name = 'main'

@@ -1,5 +1,3 @@
--- Ordered delivery while keys are held: from key to key, so that what waits behind a held head costs one probe.
-
 -- name: outbox.keys.walk -> rows
 -- The next :limit keys that have waiting rows, in the order of their hash from :after on. Each step is the smallest
 -- hash above the last: one probe per key, however many rows it has. The head is the row that may be claimed first,

@@ -1,10 +1,7 @@
 -- name: outbox.instance.free -> count
 -- The claims of dead instances are due at once. Their tokens go, so a zombie cannot settle.
 UPDATE {pending} SET due = {clock}, token = NULL, owner = NULL, claimed_at = NULL
-WHERE owner IN (SELECT value FROM json_each(:owners))
-
--- name: outbox.shard.count -> rows
-SELECT count(*) FROM {shard} WHERE shard < :shards
+WHERE owner {in_owners}
 
 -- name: outbox.shard.seed -> count
 INSERT OR IGNORE INTO {shard} (shard) SELECT value FROM json_each(:all)
@@ -24,12 +21,6 @@ WHERE shard IN (SELECT value FROM json_each(:taken))
 -- After a take-over: what the former owner had claimed in these shards is free, and its token is gone.
 UPDATE {pending} SET due = {clock}, token = NULL, owner = NULL, claimed_at = NULL
 WHERE owner IS NOT NULL AND (key_hash >> 32) % :shards IN (SELECT value FROM json_each(:taken))
-
--- name: outbox.shard.renew -> count
-UPDATE {shard} SET until = {clock} + {ttl} WHERE owner = :owner AND until >= {clock}
-
--- name: outbox.shard.owned -> rows
-SELECT shard, term FROM {shard} WHERE owner = :owner AND until >= {clock}
 
 -- name: outbox.shard.release -> count
 UPDATE {shard} SET owner = NULL, until = 0

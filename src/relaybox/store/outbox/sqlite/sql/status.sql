@@ -14,13 +14,3 @@ FROM {pending} CROSS JOIN (SELECT {clock} AS now) c
 -- Exact while it is cheap, then an estimate from the ends of the key.
 SELECT CASE WHEN n <= 10000 THEN n ELSE (SELECT max(seq) FROM {event}) - (SELECT min(seq) FROM {event}) + 1 END
 FROM (SELECT count(*) AS n FROM (SELECT 1 FROM {event} LIMIT 10001))
-
--- name: outbox.status.failing -> rows
--- Waiting events whose last try failed, be it nobody's fault.
-SELECT count(last_error) FROM {pending}
-
--- name: outbox.status.waiting -> rows
--- What is due, in the order it was written, for people to look at: nothing is claimed or locked.
-SELECT e.seq, {raw}
-FROM {pending} p JOIN {event} e ON e.seq = p.seq
-WHERE p.owner IS NULL AND {ready} ORDER BY p.seq LIMIT :limit

@@ -1,6 +1,3 @@
--- Statements that change something start with INSERT, UPDATE or DELETE, never with WITH: Python's sqlite3
--- opens its implicit transaction, and counts rows, only for those.
-
 -- name: outbox.write.one -> rows
 INSERT INTO {event} (event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
                      payload, headers, occurred_at, deliver_at, created_at)
@@ -25,7 +22,7 @@ RETURNING seq
 -- name: outbox.write.pending -> count
 -- A delayed event is never claimed by its writer: nobody would deliver it when its time comes.
 INSERT INTO {pending} (seq, due, key_hash, token, owner, attempts, claimed_at, since)
-SELECT seq, coalesce(deliver_at, {clock} + {lease}), key_hash,
+SELECT seq, coalesce(deliver_at, {clock} + {lease_time}), key_hash,
        CASE WHEN deliver_at IS NULL THEN :token END,
        CASE WHEN deliver_at IS NULL THEN :owner END,
        CASE WHEN deliver_at IS NULL THEN :attempts ELSE 0 END,
@@ -36,8 +33,4 @@ FROM (SELECT json_extract(value, '$.seq') AS seq, json_extract(value, '$.key_has
 
 -- name: outbox.write.under_way -> rows
 -- The transaction that asks has waited for the only one that could write.
-SELECT 1 FROM {event} WHERE event_id IN (SELECT value FROM json_each(:event_ids)) LIMIT 1
-
--- name: outbox.write.stored -> rows
--- Which of these ids are stored: the answer to a commit whose reply was lost.
-SELECT event_id FROM {event} WHERE event_id IN (SELECT value FROM json_each(:event_ids))
+SELECT 1 FROM {event} WHERE event_id {in_ids} LIMIT 1

@@ -1,9 +1,9 @@
 -- name: schema.lock -> rows
 -- Many processes may start at once: one migrates, the others wait and find nothing to do.
-SELECT GET_LOCK({lock}, 30)
+SELECT GET_LOCK({migration_lock}, 30)
 
 -- name: schema.unlock -> rows
-SELECT RELEASE_LOCK({lock})
+SELECT RELEASE_LOCK({migration_lock})
 
 -- name: schema.exists -> rows
 SELECT EXISTS (SELECT 1 FROM information_schema.tables
@@ -11,9 +11,6 @@ SELECT EXISTS (SELECT 1 FROM information_schema.tables
 
 -- name: schema.namespace -> rows
 SELECT EXISTS (SELECT 1 FROM information_schema.schemata WHERE schema_name = '{namespace}')
-
--- name: schema.applied -> rows
-SELECT version, name, checksum, applied_at FROM {migration} ORDER BY version
 
 -- name: schema.create -> count
 CREATE TABLE IF NOT EXISTS {migration} (

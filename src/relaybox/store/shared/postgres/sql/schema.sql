@@ -11,9 +11,6 @@ SELECT to_regclass('{migration}') IS NOT NULL
 -- name: schema.namespace -> rows
 SELECT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = '{namespace}')
 
--- name: schema.applied -> rows
-SELECT version, name, checksum, applied_at FROM {migration} ORDER BY version
-
 -- name: schema.create -> count
 CREATE TABLE IF NOT EXISTS {migration} (
   version integer PRIMARY KEY, name varchar(128) NOT NULL, checksum varchar(64) NOT NULL,

@@ -2,23 +2,5 @@
 INSERT OR IGNORE INTO {instance} (id, name, role, started_at, expires_at)
 VALUES (:id, :name, :role, {clock}, {clock} + {ttl})
 
--- name: instance.beat -> count
--- Zero rows: somebody declared us dead. Our claims are gone; register anew.
-UPDATE {instance} SET expires_at = {clock} + {ttl} WHERE id = :id
-
--- name: instance.note -> count
-UPDATE {instance} SET note = :note WHERE id = :id
-
--- name: instance.leave -> count
-DELETE FROM {instance} WHERE id = :id
-
--- name: instance.expired -> rows
--- The dead; with a survivor everybody else: a single node frees everything that is not its own at start.
-SELECT id FROM {instance}
-WHERE CASE WHEN :survivor IS NULL THEN expires_at < {clock} ELSE id <> :survivor END
-
 -- name: instance.remove -> count
-DELETE FROM {instance} WHERE id IN (SELECT value FROM json_each(:owners))
-
--- name: instance.live -> rows
-SELECT id, name, role, started_at, expires_at, note FROM {instance} WHERE expires_at >= {clock} ORDER BY started_at, id
+DELETE FROM {instance} WHERE id {in_owners}

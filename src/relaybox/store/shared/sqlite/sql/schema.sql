@@ -5,9 +5,6 @@ SELECT 1
 -- name: schema.exists -> rows
 SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = '{migration_name}')
 
--- name: schema.applied -> rows
-SELECT version, name, checksum, applied_at FROM {migration} ORDER BY version
-
 -- name: schema.create -> count
 CREATE TABLE IF NOT EXISTS {migration} (
   version integer PRIMARY KEY, name varchar(128) NOT NULL, checksum varchar(64) NOT NULL,

@@ -37,9 +37,3 @@ LEFT JOIN {pending} p ON p.seq = m.seq
 LEFT JOIN {done} f ON f.seq = m.seq
 LEFT JOIN {dead} d ON d.seq = m.seq
 GROUP BY m.event_type
-
--- name: inbox.drop.view -> count
-DROP VIEW IF EXISTS {gone}
-
--- name: inbox.drop.table -> count
-DROP TABLE IF EXISTS {gone}

@@ -1,7 +1,3 @@
--- name: inbox.adopt.turn -> rows
--- One processor picks up at a time; who finds another at it does not wait.
-SELECT 1 FROM {meta} WHERE name = 'adopted' FOR UPDATE SKIP LOCKED
-
 -- name: inbox.adopt.pick_up -> rows
 -- An anti-join, not a cursor: a row that commits late is found whenever it comes. A SELECT of its own: an INSERT … SELECT
 -- would lock what it reads, and wait for everybody who is inserting.
@@ -48,7 +44,7 @@ WHERE coalesce(t.retry_count, 0) < {most} AND p.seq IS NULL LIMIT :limit
 -- Which nobody has locked in their table, now locked by us; and whether they still wait.
 SELECT m.seq, t.processed_at IS NULL
 FROM {seqs} STRAIGHT_JOIN {map} m FORCE INDEX (PRIMARY) ON m.seq = s.seq STRAIGHT_JOIN {theirs} t ON t.id = m.id
-FOR UPDATE SKIP LOCKED
+{skip_locked}
 
 -- name: inbox.adopt.there -> rows
 SELECT m.seq FROM {seqs} STRAIGHT_JOIN {map} m FORCE INDEX (PRIMARY) ON m.seq = s.seq STRAIGHT_JOIN {theirs} t ON t.id = m.id
@@ -102,10 +98,6 @@ STRAIGHT_JOIN {map} m FORCE INDEX ({map_name}_event) ON m.event_id = s.event_id 
 SET t.processed_at = NULL, t.retry_count = 0, t.error = NULL
 WHERE CAST(m.event_id AS binary) = CAST(s.event_id AS binary)
 
--- name: inbox.adopt.orphans -> rows
--- Dead letters whose rows are gone from their table.
-SELECT d.seq FROM {dead} d WHERE NOT EXISTS (SELECT 1 FROM {message} m WHERE m.seq = d.seq) ORDER BY d.seq LIMIT :limit
-
 -- name: inbox.adopt.waiting -> rows
 -- Rows that wait and were not picked up yet.
 SELECT count(*) FROM (SELECT 1 FROM {open} t LEFT JOIN {map} m ON m.id = t.id WHERE m.seq IS NULL LIMIT 10001) x
@@ -115,9 +107,6 @@ SELECT CONVERT(t.id USING utf8mb4)
 FROM JSON_TABLE(CONVERT(:ids USING utf8mb4), '$[*]' COLUMNS (id {id_json} PATH '$')) s
 STRAIGHT_JOIN {theirs} t ON t.id = {id_value}
 
--- name: inbox.adopt.insert -> count
-INSERT INTO {theirs} ({given}) VALUES ({values})
-
 -- name: inbox.adopt.bury -> count
 UPDATE JSON_TABLE(CONVERT(:ids USING utf8mb4), '$[*]' COLUMNS (id {id_json} PATH '$')) s
 STRAIGHT_JOIN {theirs} t ON t.id = {id_value}
@@ -126,8 +115,7 @@ WHERE t.processed_at IS NULL
 
 -- name: inbox.replay.read -> rows
 -- Of these ids the messages that do not wait.
-SELECT m.seq, m.event_id, m.event_type, m.aggregate_type, m.aggregate_id, m.tenant_id, m.content_type,
-       x'', m.headers, m.occurred_at, NULL, m.received_at, d.seq IS NOT NULL, f.seq IS NOT NULL
+SELECT m.seq, {without_payload}, d.seq IS NOT NULL, f.seq IS NOT NULL
 FROM JSON_TABLE(CONVERT(:event_ids USING utf8mb4), '$[*]' COLUMNS (
   event_id varchar(768) {text} PATH '$' ERROR ON ERROR)) s
 STRAIGHT_JOIN {message} m ON m.event_id = s.event_id

@@ -13,9 +13,6 @@ ALTER TABLE {map}
 -- name: inbox.adopt.index -> count
 CREATE INDEX "{map_name}_event" ON {map} (event_id)
 
--- name: inbox.adopt.theirs -> count
-CREATE VIEW {theirs} AS SELECT {their_columns} FROM {their_table} t
-
 -- name: inbox.adopt.message -> count
 CREATE VIEW {message} AS
 SELECT m.seq, m.event_id, {of_event_type} AS event_type, {of_source} AS source, NULL::text AS aggregate_type,
@@ -28,22 +25,6 @@ CREATE TABLE {seen} (event_id varchar(255) COLLATE "C" PRIMARY KEY, seen_at time
 
 -- name: inbox.adopt.ids_at -> count
 CREATE INDEX "{seen_name}_at" ON {seen} (seen_at)
-
--- name: inbox.adopt.stats -> count
-CREATE VIEW {stats} AS
-SELECT m.event_type, count(p.seq) AS pending, count(f.seq) AS processed, count(d.seq) AS dead,
-       avg(f.waited) AS avg_processing_sec
-FROM {message} m
-LEFT JOIN {pending} p ON p.seq = m.seq
-LEFT JOIN {done} f ON f.seq = m.seq
-LEFT JOIN {dead} d ON d.seq = m.seq
-GROUP BY m.event_type
-
--- name: inbox.drop.view -> count
-DROP VIEW IF EXISTS {gone}
-
--- name: inbox.drop.table -> count
-DROP TABLE IF EXISTS {gone}
 
 -- name: inbox.drop.function -> count
 DROP FUNCTION IF EXISTS {gone}

@@ -1,11 +1,7 @@
--- name: inbox.adopt.turn -> rows
--- One processor picks up at a time; who finds another at it does not wait.
-SELECT 1 FROM {meta} WHERE name = 'adopted' FOR UPDATE SKIP LOCKED
-
 -- name: inbox.adopt.pick_up -> rows
 -- An anti-join, not a cursor: a row that commits late is found whenever it comes.
 INSERT INTO {map} (id, event_id, picked_at)
-SELECT t.id, t.id::text, coalesce(:now, clock_timestamp()) FROM {theirs} t
+SELECT t.id, t.id::text, {clock} FROM {theirs} t
 WHERE t.processed_at IS NULL AND NOT EXISTS (SELECT 1 FROM {map} m WHERE m.id = t.id)
 ORDER BY {arrival} LIMIT :limit
 ON CONFLICT DO NOTHING
@@ -15,18 +11,18 @@ RETURNING seq
 SELECT m.seq, m.event_id, m.event_type, NULL, m.aggregate_id, NULL, NULL, ''::bytea, m.headers, m.occurred_at, NULL,
        m.received_at, coalesce(t.retry_count, 0), t.error
 FROM {message} m JOIN {map} k ON k.seq = m.seq JOIN {theirs} t ON t.id = k.id
-WHERE m.seq = ANY(:seqs::bigint[])
+WHERE m.seq {in_seqs}
 
 -- name: inbox.adopt.pending -> count
 INSERT INTO {pending} (seq, due, key_hash, position, priority, attempts, last_error)
-SELECT s.seq, coalesce(:now, clock_timestamp()), s.key_hash, s.position, s.priority, s.attempts, s.error
+SELECT s.seq, {clock}, s.key_hash, s.position, s.priority, s.attempts, s.error
 FROM unnest(:seqs::bigint[], :hashes::bigint[], :positions::bigint[], :priorities::smallint[], :attempts::integer[],
             :errors::text[]) AS s(seq, key_hash, position, priority, attempts, error)
 ON CONFLICT DO NOTHING
 
 -- name: inbox.adopt.dead -> count
 INSERT INTO {dead} (seq, key_hash, position, priority, replayed, attempts, last_error, dead_at)
-SELECT s.seq, s.key_hash, s.position, s.priority, false, s.attempts, s.error, coalesce(:now, clock_timestamp())
+SELECT s.seq, s.key_hash, s.position, s.priority, false, s.attempts, s.error, {clock}
 FROM unnest(:seqs::bigint[], :hashes::bigint[], :positions::bigint[], :priorities::smallint[], :attempts::integer[],
             :errors::text[]) AS s(seq, key_hash, position, priority, attempts, error)
 ON CONFLICT DO NOTHING
@@ -41,57 +37,54 @@ LIMIT :limit
 -- name: inbox.adopt.free -> rows
 -- Which nobody has locked in their table, now locked by us; and whether they still wait.
 SELECT m.seq, t.processed_at IS NULL FROM {map} m JOIN {theirs} t ON t.id = m.id
-WHERE m.seq = ANY(:seqs::bigint[]) FOR UPDATE OF t SKIP LOCKED
+WHERE m.seq {in_seqs} FOR UPDATE OF t SKIP LOCKED
 
 -- name: inbox.adopt.there -> rows
-SELECT m.seq FROM {map} m JOIN {theirs} t ON t.id = m.id WHERE m.seq = ANY(:seqs::bigint[])
+SELECT m.seq FROM {map} m JOIN {theirs} t ON t.id = m.id WHERE m.seq {in_seqs}
 
 -- name: inbox.adopt.unprocessed -> rows
 -- Which still wait. In the transaction of the effect: who is at them is waited for.
 SELECT m.seq FROM {map} m JOIN {theirs} t ON t.id = m.id
-WHERE m.seq = ANY(:seqs::bigint[]) AND t.processed_at IS NULL FOR UPDATE OF t
+WHERE m.seq {in_seqs} AND t.processed_at IS NULL FOR UPDATE OF t
 
 -- name: inbox.adopt.processed -> count
 UPDATE {theirs} t SET processed_at = {now}, error = NULL
-FROM {map} m WHERE m.id = t.id AND m.seq = ANY(:seqs::bigint[]) AND t.processed_at IS NULL
+FROM {map} m WHERE m.id = t.id AND m.seq {in_seqs} AND t.processed_at IS NULL
 
 -- name: inbox.adopt.report -> count
 -- Their count of attempts and last error are ours. A dead letter has had all its attempts, whatever it died of.
 UPDATE {theirs} t SET retry_count = w.attempts, error = {last_error}
-FROM {map} m, (SELECT seq, attempts, last_error FROM {pending} WHERE seq = ANY(:seqs::bigint[])
-               UNION ALL SELECT seq, greatest(attempts, {most}), last_error FROM {dead} WHERE seq = ANY(:seqs::bigint[])) w
+FROM {map} m, (SELECT seq, attempts, last_error FROM {pending} WHERE seq {in_seqs}
+               UNION ALL SELECT seq, greatest(attempts, {most}), last_error FROM {dead} WHERE seq {in_seqs}) w
 WHERE m.seq = w.seq AND t.id = m.id AND t.processed_at IS NULL
 
 -- name: inbox.adopt.postpone -> count
-UPDATE {pending} SET due = coalesce(:now, clock_timestamp()) + interval '1 second' WHERE seq = ANY(:seqs::bigint[])
+UPDATE {pending} SET due = {clock} + interval '1 second' WHERE seq {in_seqs}
 
 -- name: inbox.adopt.done -> count
 INSERT INTO {done} (seq, processed_at, attempts, waited)
 SELECT m.seq, {finished}, coalesce(t.retry_count, 0),
        greatest(extract(epoch FROM {finished} - v.received_at), 0)
 FROM {map} m JOIN {theirs} t ON t.id = m.id JOIN {message} v ON v.seq = m.seq
-WHERE m.seq = ANY(:seqs::bigint[]) AND t.processed_at IS NOT NULL
+WHERE m.seq {in_seqs} AND t.processed_at IS NOT NULL
 ON CONFLICT DO NOTHING
-
--- name: inbox.adopt.unknown -> count
-DELETE FROM {map} WHERE seq = ANY(:seqs::bigint[])
 
 -- name: inbox.drain.message -> count
 -- Their table is not ours to empty: we forget what waits no more. A discarded row waits, and is known to be given up.
-DELETE FROM {map} m WHERE m.seq = ANY(:seqs::bigint[])
+DELETE FROM {map} m WHERE m.seq {in_seqs}
   AND NOT EXISTS (SELECT 1 FROM {theirs} t WHERE t.id = m.id AND t.processed_at IS NULL)
 
 -- name: inbox.drain.seen -> count
 -- Ids whose rows we have forgotten: one that is unknown while its row is here could be accepted beside it.
 DELETE FROM {seen} WHERE ctid = ANY(ARRAY(
   SELECT s.ctid FROM {seen} s
-  WHERE s.seen_at < (SELECT coalesce(:now, clock_timestamp()) - make_interval(secs => :ttl::float8)) AND NOT EXISTS (SELECT 1 FROM {message} m WHERE m.event_id = s.event_id)
-  LIMIT :limit FOR UPDATE SKIP LOCKED))
+  WHERE s.seen_at < {ttl_ago} AND NOT EXISTS (SELECT 1 FROM {message} m WHERE m.event_id = s.event_id)
+  LIMIT :limit {skip_locked}))
 
 -- name: inbox.adopt.recall -> rows
 -- Rows that were processed or given up before we knew them.
 INSERT INTO {map} (id, event_id, picked_at)
-SELECT t.id, t.id::text, coalesce(:now, clock_timestamp()) FROM {theirs} t
+SELECT t.id, t.id::text, {clock} FROM {theirs} t
 WHERE t.id = ANY(:ids::text[]::{id_type}[]) AND (t.processed_at IS NOT NULL OR t.retry_count >= {most})
   AND NOT EXISTS (SELECT 1 FROM {map} m WHERE m.id = t.id)
 ON CONFLICT DO NOTHING
@@ -99,11 +92,7 @@ RETURNING seq
 
 -- name: inbox.adopt.reset -> count
 UPDATE {theirs} t SET processed_at = NULL, retry_count = 0, error = NULL
-FROM {map} m WHERE m.id = t.id AND m.event_id = ANY(:event_ids::text[])
-
--- name: inbox.adopt.orphans -> rows
--- Dead letters whose rows are gone from their table.
-SELECT d.seq FROM {dead} d WHERE NOT EXISTS (SELECT 1 FROM {message} m WHERE m.seq = d.seq) ORDER BY d.seq LIMIT :limit
+FROM {map} m WHERE m.id = t.id AND m.event_id {in_ids}
 
 -- name: inbox.adopt.waiting -> rows
 -- Rows that wait and were not picked up yet.
@@ -115,27 +104,10 @@ SELECT t.id::text FROM {theirs} t WHERE t.id = ANY(:ids::text[]::{id_type}[])
 
 -- name: inbox.adopt.seen -> rows
 INSERT INTO {seen} (event_id, seen_at)
-SELECT e, coalesce(:now, clock_timestamp()) FROM unnest(:event_ids::text[]) e ORDER BY e COLLATE "C"
+SELECT e, {clock} FROM unnest(:event_ids::text[]) e ORDER BY e COLLATE "C"
 ON CONFLICT DO NOTHING
 RETURNING event_id
-
--- name: inbox.adopt.insert -> count
-INSERT INTO {theirs} ({given}) VALUES ({values})
 
 -- name: inbox.adopt.bury -> count
 UPDATE {theirs} t SET retry_count = :attempts::integer, error = {given_error}
 WHERE t.id = ANY(:ids::text[]::{id_type}[]) AND t.processed_at IS NULL
-
--- name: inbox.replay.read -> rows
--- Of these ids the messages that do not wait.
-SELECT m.seq, m.event_id, m.event_type, m.aggregate_type, m.aggregate_id, m.tenant_id, m.content_type,
-       ''::bytea, m.headers, m.occurred_at, NULL, m.received_at, d.seq IS NOT NULL, f.seq IS NOT NULL
-FROM {message} m LEFT JOIN {dead} d ON d.seq = m.seq LEFT JOIN {done} f ON f.seq = m.seq
-LEFT JOIN {pending} p ON p.seq = m.seq
-WHERE m.event_id = ANY(:event_ids::text[]) AND p.seq IS NULL
-ORDER BY m.seq
-
--- name: inbox.order.history -> rows
--- The same in their table, whichever program has processed them.
-SELECT {history_key}, {history_headers} FROM {theirs} t
-WHERE t.processed_at IS NOT NULL AND {history_key} = ANY(:keys::text[]) AND :until::bigint >= 0

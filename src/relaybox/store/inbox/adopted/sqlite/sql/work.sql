@@ -53,7 +53,7 @@ WHERE t.processed_at IS NULL
 
 -- name: inbox.adopt.processed -> count
 UPDATE {theirs} SET processed_at = {now}, error = NULL
-WHERE id IN (SELECT m.id FROM {map} m WHERE m.seq IN {seqs}) AND processed_at IS NULL
+WHERE id IN (SELECT m.id FROM {map} m WHERE m.seq {in_seqs}) AND processed_at IS NULL
 
 -- name: inbox.adopt.report -> count
 -- Their count of attempts and last error are ours. A dead letter has had all its attempts, whatever it died of.
@@ -63,11 +63,11 @@ SET retry_count = (SELECT w.attempts FROM {map} m JOIN (SELECT seq, attempts FRO
     error = (SELECT w.last_error FROM {map} m JOIN (SELECT seq, last_error FROM {pending} UNION ALL
              SELECT seq, last_error FROM {dead}) w ON w.seq = m.seq WHERE m.id = {theirs}.id)
 WHERE processed_at IS NULL AND id IN (
-  SELECT m.id FROM {map} m WHERE m.seq IN {seqs}
+  SELECT m.id FROM {map} m WHERE m.seq {in_seqs}
     AND (m.seq IN (SELECT seq FROM {pending}) OR m.seq IN (SELECT seq FROM {dead})))
 
 -- name: inbox.adopt.postpone -> count
-UPDATE {pending} SET due = {clock} + 1000000 WHERE seq IN {seqs}
+UPDATE {pending} SET due = {clock} + 1000000 WHERE seq {in_seqs}
 
 -- name: inbox.adopt.done -> count
 INSERT INTO {done} (seq, processed_at, attempts, waited)
@@ -77,12 +77,9 @@ JOIN {message} v ON v.seq = m.seq
 WHERE t.processed_at IS NOT NULL
 ON CONFLICT DO NOTHING
 
--- name: inbox.adopt.unknown -> count
-DELETE FROM {map} WHERE seq IN {seqs}
-
 -- name: inbox.drain.message -> count
 -- Their table is not ours to empty: we forget what waits no more. A discarded row waits, and is known to be given up.
-DELETE FROM {map} WHERE seq IN {seqs}
+DELETE FROM {map} WHERE seq {in_seqs}
   AND NOT EXISTS (SELECT 1 FROM {theirs} t WHERE t.id = {map}.id AND t.processed_at IS NULL)
 
 -- name: inbox.adopt.recall -> rows
@@ -96,11 +93,7 @@ RETURNING seq
 
 -- name: inbox.adopt.reset -> count
 UPDATE {theirs} SET processed_at = NULL, retry_count = 0, error = NULL
-WHERE id IN (SELECT m.id FROM {map} m WHERE m.event_id IN (SELECT value FROM json_each(:event_ids)))
-
--- name: inbox.adopt.orphans -> rows
--- Dead letters whose rows are gone from their table.
-SELECT d.seq FROM {dead} d WHERE NOT EXISTS (SELECT 1 FROM {message} m WHERE m.seq = d.seq) ORDER BY d.seq LIMIT :limit
+WHERE id IN (SELECT m.id FROM {map} m WHERE m.event_id {in_ids})
 
 -- name: inbox.adopt.waiting -> rows
 -- Rows that wait and were not picked up yet.
@@ -116,23 +109,6 @@ SELECT value, {clock} FROM json_each(:event_ids) WHERE true
 ON CONFLICT DO NOTHING
 RETURNING event_id
 
--- name: inbox.adopt.insert -> count
-INSERT INTO {theirs} ({given}) VALUES ({values})
-
 -- name: inbox.adopt.bury -> count
 UPDATE {theirs} SET retry_count = :attempts, error = :error
 WHERE id IN (SELECT value FROM json_each(:ids)) AND processed_at IS NULL
-
--- name: inbox.replay.read -> rows
--- Of these ids the messages that do not wait.
-SELECT m.seq, m.event_id, m.event_type, m.aggregate_type, m.aggregate_id, m.tenant_id, m.content_type,
-       x'', m.headers, m.occurred_at, NULL, m.received_at, d.seq IS NOT NULL, f.seq IS NOT NULL
-FROM {message} m LEFT JOIN {dead} d ON d.seq = m.seq LEFT JOIN {done} f ON f.seq = m.seq
-LEFT JOIN {pending} p ON p.seq = m.seq
-WHERE m.event_id IN (SELECT value FROM json_each(:event_ids)) AND p.seq IS NULL
-ORDER BY m.seq
-
--- name: inbox.order.history -> rows
--- The same in their table, whichever program has processed them.
-SELECT {history_key}, {history_headers} FROM {theirs} t
-WHERE t.processed_at IS NOT NULL AND {history_key} IN (SELECT value FROM json_each(:keys)) AND :until >= 0

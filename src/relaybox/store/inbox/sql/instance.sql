@@ -1,9 +1,9 @@
 -- name: inbox.instance.owned -> rows
 -- What dead instances had claimed. Rows that a transaction has locked are its own business: it commits or rolls back,
 -- and then the lease runs out.
-SELECT seq FROM {pending} WHERE owner = ANY(:owners::bigint[]) FOR UPDATE SKIP LOCKED
+SELECT seq FROM {pending} WHERE owner {in_owners} {skip_locked}
 
 -- name: inbox.instance.free -> count
 -- Due at once; the tokens go, so a zombie cannot mark anything.
-UPDATE {pending} SET due = coalesce(:now, clock_timestamp()), token = NULL, owner = NULL, claimed_at = NULL
-WHERE seq = ANY(:seqs::bigint[])
+UPDATE {pending} SET due = {clock}, token = NULL, owner = NULL, claimed_at = NULL
+WHERE seq {in_seqs}

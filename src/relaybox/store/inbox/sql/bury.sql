@@ -1,0 +1,3 @@
+-- name: inbox.bury.find -> rows
+-- What was just accepted, by its ids.
+SELECT m.event_id, p.seq FROM {message} m JOIN {pending} p ON p.seq = m.seq WHERE m.event_id {in_ids}

@@ -1,0 +1,3 @@
+-- name: inbox.journal.pick -> rows
+SELECT id FROM {journal} ORDER BY id LIMIT :limit
+{skip_locked}

@@ -1,0 +1,5 @@
+-- slot: keys
+JSON_TABLE(:keys, '$[*]' COLUMNS (key_hash bigint PATH '$')) k
+
+-- slot: ids
+JSON_TABLE(CONVERT(:event_ids USING utf8mb4), '$[*]' COLUMNS (event_id varchar(36) {text} PATH '$')) s

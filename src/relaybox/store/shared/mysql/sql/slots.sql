@@ -1,0 +1,31 @@
+-- slot: clock
+coalesce(CAST(:now AS datetime(6)), utc_timestamp(6))
+
+-- slot: ttl
+INTERVAL :ttl SECOND
+
+-- slot: lease_time
+INTERVAL :lease SECOND
+
+-- slot: never
+CAST('9999-12-31' AS datetime(6))
+
+-- slot: text
+CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
+
+-- slot: database
+coalesce(nullif('{namespace}', ''), database())
+
+-- slot: migration_lock
+-- GET_LOCK takes 64 characters, and a lock belongs to the server, not to a database.
+concat('relaybox.migrate.', md5(concat(coalesce(nullif('{namespace}', ''), database(), ''), '.{event_name}')))
+
+-- slot: rows
+-- In a session of a narrower character set the server would unescape the text into that one, and lose it.
+CONVERT(:rows USING utf8mb4)
+
+-- slot: seqs
+JSON_TABLE(:seqs, '$[*]' COLUMNS (seq bigint PATH '$')) s
+
+-- slot: held
+JSON_TABLE(:held, '$[*]' COLUMNS (seq bigint PATH '$[0]', token bigint PATH '$[1]')) s

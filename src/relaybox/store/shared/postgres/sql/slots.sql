@@ -1,0 +1,33 @@
+-- slot: clock
+coalesce(:now, clock_timestamp())
+
+-- slot: now_once
+-- A scalar subquery lets an index bound the scan: clock_timestamp() alone is volatile.
+(SELECT {clock})
+
+-- slot: ttl
+make_interval(secs => :ttl::float8)
+
+-- slot: ttl_ago
+(SELECT {clock} - {ttl})
+
+-- slot: lease_time
+make_interval(secs => :lease::float8)
+
+-- slot: never
+'infinity'::timestamptz
+
+-- slot: in_seqs
+= ANY(:seqs::bigint[])
+
+-- slot: in_owners
+= ANY(:owners::bigint[])
+
+-- slot: in_ids
+= ANY(:event_ids::text[])
+
+-- slot: in_keys
+= ANY(:keys::text[])
+
+-- slot: no_bytes
+''::bytea

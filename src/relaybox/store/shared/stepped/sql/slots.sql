@@ -1,0 +1,8 @@
+-- slot: now_once
+{clock}
+
+-- slot: ttl_ago
+{clock} - {ttl}
+
+-- slot: no_bytes
+x''
