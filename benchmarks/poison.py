@@ -12,13 +12,11 @@ import json
 import statistics
 import time
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
 from relaybox import AsyncOutbox, Event, Settings
 from relaybox.brokers import Answer, Features, Message
 from relaybox.relay import Relay
-from relaybox.relay.relay import DEFAULTS
 from relaybox.testing.servers import PostgresServer
 
 
@@ -41,7 +39,7 @@ class Timed:
 
 async def measure(url: str, *, followers: int, seconds: float, strategy: str) -> dict[str, float]:
     sink = Timed()
-    settings = Settings(**DEFAULTS, order_strategy=strategy, retry_base=timedelta(milliseconds=100))  # type: ignore[arg-type]
+    settings = Settings().replaced({"order.strategy": strategy, "relay.retry.base": "100ms"})
     async with AsyncOutbox(url, migrate=True) as box, Relay(url, sink, to="x", settings=settings):
         if followers:
             for start in range(0, followers, 5000):

@@ -17,7 +17,8 @@ class Broker(NamedTuple):
     harness: Any  # a SinkHarness
     url: str  # of the sink
     options: dict[str, Any]
-    settings: dict[str, Any] = {}  # noqa: RUF012 - never changed
+    batch: int | None = None  # None: as the trial says
+    workers: int = 4
     drained: bool = False  # is read while it is written to: moto searches its whole queue for every message
 
 
@@ -75,7 +76,7 @@ def _aws(kind: str) -> Callable[[ExitStack, Path], Broker]:
             "secret_access_key": "any",
             "fifo": True,
         }
-        return Broker(harness, f"{kind}://", options, {"publish_batch": 10, "worker_count": 1}, drained=True)
+        return Broker(harness, f"{kind}://", options, batch=10, workers=1, drained=True)
 
     return make
 

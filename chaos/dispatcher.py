@@ -19,6 +19,7 @@ from relaybox import AsyncOutbox, Delivery, Event, Listeners, Settings
 from relaybox.engine.rows.engine import DeliveryEngine
 from relaybox.outbox.source import OutboxSource
 from relaybox.outcome import Done
+from relaybox.types import DeliverySettings
 
 from . import planted
 from .load import AsyncpgWriter, Load
@@ -72,7 +73,9 @@ async def main(url: str, folder: Path, worker: int, incarnation: int, seed: int,
         history.note(Op.DELIVER, body["n"], key=body["k"], attempt=delivery.attempts, aux=delivery.token)
 
     listeners.register("Counted", deliver)
-    settings = Settings(worker_count=16, instance_ttl=timedelta(seconds=ttl), owner=f"d{worker}-{incarnation}")
+    settings = Settings(
+        delivery=DeliverySettings(workers=16, instance_ttl=timedelta(seconds=ttl), owner=f"d{worker}-{incarnation}")
+    )
     driver = "asyncpg" if worker % 2 else "psycopg"
     target = url.replace("://", f"+{driver}://", 1)
     while True:

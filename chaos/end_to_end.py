@@ -196,9 +196,9 @@ class Trial:
         return self._channel, {"url": self._broker.url, **self._broker.options}
 
     def _relay_config(self, name: str, url: str, to: str, sink: dict[str, Any]) -> str:
-        settings = {"instance_ttl": f"{TTL}s", "lease": f"{TTL * 3}s", "retry_max": "1s", "publish_batch": 100}
-        relaybox = {"url": url, **settings}
-        return self._config(name, {"relaybox": relaybox, "relaybox.relay": {"to": to}, "relaybox.sink": sink})
+        relaybox = {"url": url, "delivery.instance_ttl": f"{TTL}s", "delivery.lease": f"{TTL * 3}s"}
+        relay = {"to": to, "retry.max": "1s", "batch": 100}
+        return self._config(name, {"relaybox": relaybox, "relaybox.relay": relay, "relaybox.sink": sink})
 
     def _ingest_config(self) -> str:
         assert self._broker is not None

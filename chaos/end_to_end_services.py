@@ -20,9 +20,10 @@ from uuid import uuid4
 
 import psycopg
 
-from relaybox import AsyncOutbox, Event, Outbox, Settings
+from relaybox import AsyncOutbox, Event, Outbox, Retry, Settings
 from relaybox.errors import RelayboxError
 from relaybox.inbox import AsyncInbox, Inbox, Order
+from relaybox.types import DeliverySettings
 
 TTL = 2.0  # seconds of silence after which a process counts as dead
 KINDS = ("sync", "async", "batch")
@@ -98,11 +99,12 @@ def move(box: Outbox, connection: psycopg.Connection[Any], chance: random.Random
 
 def processor(url: str, seed: int, order: str, kind: str) -> None:
     settings = Settings(
-        instance_ttl=timedelta(seconds=TTL),
-        lease=timedelta(seconds=3 * TTL),
-        retry_base=timedelta(milliseconds=20),
-        retry_max=timedelta(seconds=1),
-        max_attempts=50,  # most are no fault of the message: the process that had claimed it was killed
+        delivery=DeliverySettings(
+            instance_ttl=timedelta(seconds=TTL),
+            lease=timedelta(seconds=3 * TTL),
+            # Most failures are no fault of the message: the process that had claimed it was killed.
+            retry=Retry(base="20ms", max="1s", attempts=50),
+        )
     )
     options: dict[str, Any] = {"order": Order()} if order == "ordered" else {}
     chance = random.Random(seed)

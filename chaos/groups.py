@@ -27,11 +27,12 @@ from pathlib import Path
 
 import psycopg
 
-from relaybox import AsyncOutbox, Event, Outbox, Settings
+from relaybox import AsyncOutbox, Event, Outbox, Retry, Settings
 from relaybox.testing.servers import require
 from relaybox.topic import Topic
 from relaybox.topics.group import Group
 from relaybox.topics.start import StartFrom
+from relaybox.types import DeliverySettings
 
 ROOT = Path(__file__).parent.parent
 TOPIC = "storm"
@@ -93,16 +94,17 @@ async def member(url: str, file: Path, seed: int, failures: float, batch: int) -
             await handle(event)
 
     settings = Settings(
-        instance_ttl=timedelta(seconds=TTL),
-        lease=timedelta(seconds=2 * TTL),
-        retry_base=timedelta(milliseconds=5),
-        retry_max=timedelta(milliseconds=50),
-        drain_timeout=timedelta(seconds=2),
-        worker_count=8,
+        delivery=DeliverySettings(
+            instance_ttl=timedelta(seconds=TTL),
+            lease=timedelta(seconds=2 * TTL),
+            retry=Retry(attempts=1000, base="5ms", max="50ms"),
+            stop_timeout="2s",
+            workers=8,
+        )
     )
     box = AsyncOutbox(url, settings=settings)
     options = {"batch": batch} if batch else {}
-    async with Group(box.topics._home, TOPIC, "g", max_attempts=1000, **options) as group:  # type: ignore[typeddict-item]
+    async with Group(box.topics._home, TOPIC, "g", **options) as group:  # type: ignore[typeddict-item]
         group.add_consumer("c", handle_all if batch else handle)
         await group.start(StartFrom.earliest())
         await stop.wait()

@@ -146,17 +146,16 @@ class Trial:
     def _command(self, url: str, made: Broker, destination: str) -> list[str]:
         options = self.options
         settings = {
-            "instance_ttl": f"{TTL}s",
-            "lease": f"{TTL * 3}s",
-            "max_attempts": options.max_attempts,
-            "on_exhausted": "skip",
-            "retry_max": "1s",
-            "publish_batch": IN_FLIGHT // 4,
-            "order_strategy": options.strategy,
+            "delivery.instance_ttl": f"{TTL}s",
+            "delivery.lease": f"{TTL * 3}s",
+            "delivery.workers": made.workers,
+            "order.on_exhausted": "skip",
+            "order.strategy": options.strategy,
         }
+        relay = {"retry.attempts": options.max_attempts, "retry.max": "1s", "batch": made.batch or IN_FLIGHT // 4}
         tables = {
-            "relaybox": {"url": url, **settings, **made.settings},
-            "relaybox.relay": {"to": destination},
+            "relaybox": {"url": url, **settings},
+            "relaybox.relay": {"to": destination, **relay},
             "relaybox.sink": {"url": made.url, **made.options},
         }
         config = self.folder / "relay.toml"

@@ -39,7 +39,7 @@ class Options:
     pg_restarts: int = 5
     terminations_per_minute: float = 10.0
     pauses_per_minute: float = 3.0
-    ttl: float = Settings().instance_ttl.total_seconds()
+    ttl: float = Settings().delivery.instance_ttl.total_seconds()
     pause: float = 0.008  # of a writer between two transactions
     plant: str = "none"
 
@@ -123,7 +123,7 @@ class Trial:
         settings = Settings()
         meta = {
             "ttl": self.options.ttl,
-            "in_flight": settings.hot_queue_capacity + settings.cold_queue_capacity,
+            "in_flight": settings.delivery.hot_queue + settings.delivery.cold_queue,
             "harness": self._harness,
         }
         (self.folder / "meta.json").write_text(json.dumps(meta))

@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 from relaybox import Event, Outbox
 from relaybox.clock import SystemClock
-from relaybox.maintenance import Maintainer, Upkeep
+from relaybox.maintenance import Maintainer
+from relaybox.settings import Settings, TopicSettings
 from relaybox.testing.servers import PostgresServer
 from relaybox.topic import Topic
 from relaybox.topics.start import StartFrom
@@ -111,6 +112,6 @@ def _partitions(database: Database, topic_id: int) -> list[str]:
 
 
 async def _maintain(url: str, clock: Calendar) -> None:
-    maintainer = Maintainer(url, upkeep=Upkeep(lock_timeout=timedelta(milliseconds=500)), clock=clock)
+    maintainer = Maintainer(url, settings=Settings(topics=TopicSettings(lock_timeout="500ms")), clock=clock)
     await maintainer.run_once("ticks", "thin", "detect", "partitions", "cleanup")
     await maintainer.close()

@@ -7,7 +7,8 @@ import time
 from dataclasses import dataclass
 from datetime import timedelta
 
-from relaybox.maintenance import Maintainer, Upkeep
+from relaybox.maintenance import Maintainer
+from relaybox.settings import Settings, TopicSettings
 from relaybox.testing.servers import PostgresServer
 from relaybox.topic import Topic
 
@@ -102,7 +103,7 @@ def _drain(readers: Process, written: int, patience: float) -> float | None:
 
 async def _clean(url: str, topic: Topic) -> tuple[int, float]:
     """Everything is past its retention now."""
-    maintainer = Maintainer(url, upkeep=Upkeep(cleanup_budget=timedelta(minutes=2), cleanup_batch=50_000))
+    maintainer = Maintainer(url, settings=Settings(topics=TopicSettings(cleanup_budget="2m", cleanup_batch=50_000)))
     await maintainer._db.run(maintainer.store.configure(topic.with_options(retention=timedelta(microseconds=1)), None))
     start = time.monotonic()
     report = await maintainer.run_once("cleanup")

@@ -7,19 +7,20 @@ import signal
 import sys
 from datetime import timedelta
 
-from relaybox.maintenance import Maintainer, Upkeep
+from relaybox.maintenance import Maintainer
+from relaybox.settings import Settings, TopicSettings
 
 
 async def keep(url: str, minute: float) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    upkeep = Upkeep(
+    upkeep = TopicSettings(
         detect_interval=timedelta(seconds=minute),
         cleanup_interval=timedelta(seconds=minute),
         partition_interval=timedelta(seconds=minute),
         thin_interval=timedelta(seconds=minute),
     )
-    async with Maintainer(url, upkeep=upkeep):
+    async with Maintainer(url, settings=Settings(topics=upkeep)):
         await stop.wait()
 
 

@@ -12,7 +12,6 @@ import json
 import signal
 import sys
 import time
-from datetime import timedelta
 from typing import Any
 
 from relaybox import AsyncOutbox, Event, Settings
@@ -20,8 +19,9 @@ from relaybox.drivers.asyncpg import AsyncpgConnection
 from relaybox.facts import Claimed, Fact
 from relaybox.op import Copy, Result, Statement
 from relaybox.topics.start import StartFrom
+from relaybox.types import DeliverySettings
 
-SETTINGS = Settings(instance_ttl=timedelta(seconds=2), lease=timedelta(seconds=10), drain_timeout=timedelta(seconds=5))
+SETTINGS = Settings(delivery=DeliverySettings(instance_ttl="2s", lease="10s", stop_timeout="5s"))
 
 
 def p95(values: list[float]) -> float | None:

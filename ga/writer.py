@@ -11,6 +11,7 @@ import sys
 import time
 
 from relaybox import AsyncOutbox, Event, Settings
+from relaybox.types import DeliverySettings
 
 SLOT = 0.02
 PAYLOAD = {"order": "4711", "lines": ["a" * 40, "b" * 40, "c" * 40], "total": 129.95}
@@ -27,7 +28,7 @@ def due(at: float, rate: float, warm: float, ramp: float) -> float:
 
 async def produce(url: str, topic: str, rate: float, warm: float, ramp: float, sustain: float) -> dict[str, float]:
     written, late, start = 0, 0.0, time.monotonic()
-    async with AsyncOutbox(url, settings=Settings(notify=True)) as outbox:
+    async with AsyncOutbox(url, settings=Settings(delivery=DeliverySettings(notify=True))) as outbox:
         while (at := time.monotonic() - start) < warm + ramp + sustain:
             count = int(due(at, rate, warm, ramp)) - written
             if count > 0:

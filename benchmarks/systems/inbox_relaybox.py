@@ -26,6 +26,7 @@ from relaybox.ids import new_id
 from relaybox.inbox import AsyncInbox, AsyncProcessor, Inbox, Processor
 from relaybox.op import ParamStyle, Statement
 from relaybox.store.inbox import InboxStore
+from relaybox.types import DeliverySettings
 
 TABLE = """CREATE TABLE bare (
   event_id varchar(255) COLLATE "C" PRIMARY KEY, event_type varchar(255) NOT NULL, source varchar(255),
@@ -40,7 +41,7 @@ POOLED = "inbox_accept_pooled"
 OWN = ("inbox_accept", "inbox_overhead", CROWD, POOLED)  # each message in a transaction of its own
 AT_ONCE = 16  # callers in a crowd
 CONFLICT = "ON CONFLICT DO NOTHING"
-SETTINGS = Settings(worker_count=PREFETCH, batch_size=500)
+SETTINGS = Settings(delivery=DeliverySettings(workers=PREFETCH, batch=500))
 
 
 def row(seq: int) -> tuple[Any, ...]:
@@ -83,7 +84,7 @@ class AsyncpgInbox(InboxPeer):
 
     def __init__(self) -> None:
         super().__init__()
-        self.settings = {"driver": "asyncpg, uvloop", "worker_count": SETTINGS.worker_count, "handler": "async"}
+        self.settings = {"driver": "asyncpg, uvloop", "workers": SETTINGS.delivery.workers, "handler": "async"}
 
     async def setup(self, fresh: bool) -> None:
         self.connections: list[Any] = [await asyncpg.connect(self.url) for _ in range(self.at_once)]
@@ -158,7 +159,7 @@ class PsycopgInbox(InboxPeer):
 
     def __init__(self) -> None:
         super().__init__()
-        self.settings = {"driver": "psycopg", "worker_count": SETTINGS.worker_count, "handler": "a plain function"}
+        self.settings = {"driver": "psycopg", "workers": SETTINGS.delivery.workers, "handler": "a plain function"}
         self.threads = ThreadPoolExecutor(AT_ONCE)
 
     async def setup(self, fresh: bool) -> None:

@@ -15,10 +15,11 @@ import asyncpg
 
 import relaybox
 from benchmarks.peers.python.peer import Peer, payload_bytes, serve
-from relaybox import AsyncOutbox, Event, settle_in
+from relaybox import AsyncOutbox, Event, Settings
 from relaybox.store.topics import GroupOptions
 from relaybox.topic import Topic, Tracking
 from relaybox.topics.start import StartFrom
+from relaybox.types import DeliverySettings
 
 TOPIC = "orders"
 
@@ -35,7 +36,7 @@ class FanOutPeer(Peer):
 
     async def setup(self, fresh: bool) -> None:
         self.connection = await asyncpg.connect(self.url)
-        self.box = AsyncOutbox(self.url)
+        self.box = AsyncOutbox(self.url, settings=Settings(delivery=DeliverySettings(freeze_gc=True)))
         if not fresh:
             return
         await self.box.migrate()
@@ -67,7 +68,6 @@ class FanOutPeer(Peer):
             reads.get = lambda *place: None  # type: ignore[method-assign]
         for group in groups:
             group.add_consumer("bench", handle)
-        settle_in()
         await asyncio.gather(*(group.start() for group in groups))
         self.groups = groups
 

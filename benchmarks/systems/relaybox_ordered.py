@@ -12,14 +12,13 @@ import asyncpg
 
 import relaybox
 from benchmarks.peers.python.peer import Meter, Peer, key, payload_bytes, serve
-from relaybox import AsyncOutbox, Event, Settings, settle_in
+from relaybox import AsyncOutbox, Event, Settings
 from relaybox.brokers import Answer, Features, Message
 from relaybox.clock import SYSTEM_CLOCK
 from relaybox.drivers import open_async
 from relaybox.outbox.source import OutboxSource, make_source
 from relaybox.outcome import DONE
 from relaybox.relay import Relay
-from relaybox.relay.relay import DEFAULTS
 from relaybox.store.outbox import open_store
 
 CHUNK = 150  # a larger write_all would leave whole batches, not the rows that single writes leave
@@ -49,10 +48,10 @@ class NoOpSink:
 class OrderedPeer(Peer):
     version = relaybox.__version__
 
-    def __init__(self, strategy: str, workers: int = Settings().worker_count) -> None:
+    def __init__(self, strategy: str, workers: int = Settings().delivery.workers) -> None:
         super().__init__()
-        chosen: dict[str, Any] = {"order_strategy": strategy, "worker_count": workers}
-        self._knobs = Settings(**DEFAULTS, **chosen)
+        chosen: dict[str, Any] = {"order.strategy": strategy, "delivery.workers": workers}
+        self._knobs = Settings().replaced({**chosen, "delivery.freeze_gc": True})  # as the command does
         self.settings = {"driver": "asyncpg, uvloop", **chosen, "others": "defaults of a relay"}
 
     async def setup(self, fresh: bool) -> None:
@@ -97,18 +96,17 @@ class OrderedPeer(Peer):
         return took
 
     async def _make_source(self) -> OutboxSource:
-        db, knobs = open_async(self.url), self._knobs
+        db, knobs = open_async(self.url), self._knobs.of_relay()
         store = open_store(db.dialect)
         source = make_source(True, db, store, knobs, SYSTEM_CLOCK)
         source.owner = await db.run(store.register("bench", "relay", LONG, None))
-        if knobs.order_strategy == "shards":
-            await db.run(store.acquire_shards(source.owner, knobs.shards, knobs.shards, LONG, None))
+        if knobs.order.strategy == "shards":
+            await db.run(store.acquire_shards(source.owner, knobs.order.shards, knobs.order.shards, LONG, None))
         return source
 
     async def start(self) -> None:
         self.relay = Relay(self.url, NoOpSink(self.meter), to="nowhere", settings=self._knobs)
         await self.relay.__aenter__()
-        settle_in()  # as the command does
 
     async def stop(self) -> None:
         await self.relay.close()

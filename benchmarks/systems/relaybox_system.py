@@ -11,9 +11,10 @@ import relaybox
 from benchmarks.peers.python.peer import BUSINESS_NOTE, BUSINESS_TABLE, Peer, payload_bytes, serve
 from benchmarks.systems.baselines import EVENT_INSERT, insert_values
 from relaybox import AsyncOutbox, Event, Listeners, Settings
+from relaybox.types import DeliverySettings
 
 NAME = "relaybox"
-SETTINGS = Settings(batch_size=500, cold_queue_capacity=4000)
+SETTINGS = Settings(delivery=DeliverySettings(batch=500, cold_queue=4000))
 
 
 def event(seq: int) -> Event:
@@ -28,8 +29,8 @@ class RelayboxPeer(Peer):
         {
             "driver": "asyncpg, uvloop",
             "composite": "multi_node",
-            "batch_size": SETTINGS.batch_size,
-            "cold_queue_capacity": SETTINGS.cold_queue_capacity,
+            "batch": SETTINGS.delivery.batch,
+            "cold_queue": SETTINGS.delivery.cold_queue,
             "batched write": "write_all",
         }
     )

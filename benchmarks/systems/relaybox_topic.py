@@ -8,8 +8,9 @@ import asyncpg
 
 import relaybox
 from benchmarks.peers.python.peer import BUSINESS_NOTE, BUSINESS_TABLE, Peer, payload_bytes, serve
-from relaybox import AsyncOutbox, Event, settle_in
+from relaybox import AsyncOutbox, Event, Settings
 from relaybox.topic import Topic
+from relaybox.types import DeliverySettings
 
 NAME = "relaybox queue topic"
 TOPIC = "orders"
@@ -27,7 +28,7 @@ class TopicPeer(Peer):
 
     async def setup(self, fresh: bool) -> None:
         self.connection = await asyncpg.connect(self.url)
-        self.box = AsyncOutbox(self.url)
+        self.box = AsyncOutbox(self.url, settings=Settings(delivery=DeliverySettings(freeze_gc=True)))
         if fresh:
             await self.box.migrate()
             await self.connection.execute(BUSINESS_TABLE)
@@ -55,7 +56,6 @@ class TopicPeer(Peer):
         self.group = self.box.topics.queue(TOPIC)
         self.group.add_consumer("bench", handle)
         await self.group.start()
-        settle_in()
 
     async def stop(self) -> None:
         await self.group.close()

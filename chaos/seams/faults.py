@@ -240,7 +240,7 @@ FAULTS = {
             start_again,
             0.2,
             duplicates=False,
-            settings={"drain_timeout": 5.0},
+            settings={"delivery.stop_timeout": 5.0},
         ),
         Fault(
             "pool exhausted",
@@ -250,7 +250,7 @@ FAULTS = {
             seconds=LEASE * 1.5,
             duplicates=False,
             unfit=_has_handlers,
-            settings={"handler_timeout": 20.0, "drain_timeout": 8.0},
+            settings={"delivery.timeout": 20.0, "delivery.stop_timeout": 8.0},
         ),
         Fault(
             "client's clock",

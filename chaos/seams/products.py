@@ -5,7 +5,6 @@ Only names that users have: `relaybox`, `relaybox.inbox`, `relaybox.maintenance`
 
 from __future__ import annotations
 
-import dataclasses
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from relaybox import AsyncOutbox, Outbox, Settings, StartFrom, Topic
 from relaybox.inbox import Columns, Inbox, Order
+from relaybox.settings import leaves
 
 from .checker import Promise
 
@@ -27,35 +27,29 @@ TYPE = "Counted"
 # Every timeout of a trial is short, so that a fault of a few seconds is longer than all of them.
 TTL, LEASE, DATABASE, HANDLER = 1.5, 3.0, 2.0, 2.5
 OUTAGE = 6.0
+ATTEMPTS = 60
 TIMES: dict[str, Any] = {
-    "instance_ttl": TTL,
-    "lease": LEASE,
-    "database_timeout": DATABASE,
-    "handler_timeout": HANDLER,
-    "drain_timeout": 2.0,
-    "retry_base": 0.05,
-    "retry_max": 0.5,
-    "poll_interval": 0.2,
-    "max_attempts": 60,
+    "delivery.instance_ttl": TTL,
+    "delivery.lease": LEASE,
+    "delivery.database_timeout": DATABASE,
+    "delivery.timeout": HANDLER,
+    "delivery.stop_timeout": 2.0,
+    "delivery.retry.base": 0.05,
+    "delivery.retry.max": 0.5,
+    "delivery.poll": 0.2,
+    "delivery.retry.attempts": ATTEMPTS,
 }
 
 
 def known(values: dict[str, Any]) -> dict[str, Any]:
     """Without what this release has no setting for."""
-    names = {field.name for field in dataclasses.fields(Settings)}
+    names = {leaf.path for leaf in leaves(Settings)}
     return {name: value for name, value in values.items() if name in names}
 
 
 def settings(values: dict[str, Any]) -> Settings:
-    """Numbers that are durations are seconds."""
-    kinds = {field.name: str(field.type) for field in dataclasses.fields(Settings)}
-    given = known({**TIMES, **values})
-    return Settings(
-        **{
-            name: timedelta(seconds=value) if "timedelta" in kinds[name] and value is not None else value
-            for name, value in given.items()
-        }
-    )
+    """By path."""
+    return Settings().replaced(known({**TIMES, **values}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +181,7 @@ def prepare(product: Product, engine: str, url: str, topic_options: dict[str, An
         order = {"order": Order()} if product.ordered else {}
         with Inbox(url, INBOX, **order) as inbox:
             if product.adopted:
-                inbox.adopt("seam_theirs", COLUMNS, max_attempts=TIMES["max_attempts"])
+                inbox.adopt("seam_theirs", COLUMNS, max_attempts=ATTEMPTS)
             else:
                 inbox.migrate()
         return
@@ -215,4 +209,4 @@ def outbox(product: Product, url: str, listeners: Any, values: dict[str, Any], *
     """A composite that delivers."""
     kind: Any = AsyncOutbox if asynchronous else Outbox
     make = kind.ordered if product.ordered else kind.multi_node
-    return make(url, listeners, settings=settings({"order_strategy": product.strategy, **values}))
+    return make(url, listeners, settings=settings({"order.strategy": product.strategy, **values}))

@@ -360,15 +360,14 @@ class Receiver:
                 await inbox.close()
             return
         self.box = AsyncOutbox(self.url, settings=self.settings)
-        options: dict[str, Any] = {"max_attempts": self.settings.max_attempts}
         names = (self.group, BESIDE) if self.product.kind == "group" and self.group == GROUP else (self.group,)
         groups = []
         async with self.box:
             for name in names:
                 if self.product.kind == "queue":
-                    group = self.box.topics.queue(TOPIC, **options)
+                    group = self.box.topics.queue(TOPIC)
                 else:
-                    group = self.box.topics.group(name, TOPIC, ordered=self.product.ordered, **options)
+                    group = self.box.topics.group(name, TOPIC, ordered=self.product.ordered)
                 group.add_consumer(f"r{self.number}", partial(self.ahandle, stream=name))
                 await group.start(StartFrom.earliest())
                 groups.append(group)

@@ -118,9 +118,9 @@ async def hot_key(product: str, url: str) -> list[str]:
 class Scene(Trial):
     """A trial whose middle is written here."""
 
-    def __init__(self, product: str, world: World, fault: str = "", **settings: Any) -> None:
+    def __init__(self, product: str, world: World, fault: str = "", settings: dict[str, Any] | None = None) -> None:
         super().__init__(Plan(product, POSTGRES, fault=fault), world, keep=True)
-        self._more = settings
+        self._more = settings or {}
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -165,8 +165,8 @@ def black_hole(product: str, world: World) -> list[str]:
 
 def sigterm(product: str, world: World, *, cut: bool) -> list[str]:
     """With `cut` the listeners take longer than the process may take to stop: what was cut off is named."""
-    times = {"drain_timeout": 1.0 if cut else 6.0, "handler_timeout": 30.0}
-    scene = Scene(product, world, **times)
+    times = {"delivery.stop_timeout": 1.0 if cut else 6.0, "delivery.timeout": 30.0}
+    scene = Scene(product, world, settings=times)
     problems: list[str] = []
     with scene._stack:
         scene._open()

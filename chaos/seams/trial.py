@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from relaybox.maintenance import Maintainer, Upkeep
+from relaybox.maintenance import Maintainer
+from relaybox.settings import Settings, TopicSettings
 from relaybox.testing.servers import PostgresStandby, TcpGate
 from relaybox.testing.servers.postgres import connect as connect_admin
 
@@ -366,9 +367,13 @@ class Trial:
             for name, value in known({**TIMES, **self.settings}).items()
         }
         if kind == "relay":
+            retry = {
+                path.removeprefix("delivery."): v for path, v in values.items() if path.startswith("delivery.retry")
+            }
+            kept = {"retention": values["outbox.retention"]} if "outbox.retention" in values else {}
             tables: dict[str, dict[str, Any]] = {
                 "relaybox": {"url": self.url, **values},
-                "relaybox.relay": {"to": STREAM},
+                "relaybox.relay": {"to": STREAM, **retry, **kept},
                 "relaybox.sink": {"url": at_hand, "dedup_window": "0s"},
             }
         else:
@@ -385,7 +390,7 @@ class Trial:
         loop = asyncio.new_event_loop()
         stop = asyncio.Event()
         often = timedelta(milliseconds=400)
-        upkeep = Upkeep(
+        upkeep = TopicSettings(
             tick_interval=often,
             detect_interval=often / 8,
             cleanup_interval=often,
@@ -393,13 +398,13 @@ class Trial:
             partition_interval=often,
             watch_interval=often,
             term_ttl=timedelta(seconds=2),
-            stop_wait=timedelta(seconds=2),
+            stop_timeout=timedelta(seconds=2),
         )
 
         async def work() -> None:
             while not stop.is_set():
                 with suppress(Exception):
-                    async with Maintainer(self.direct, upkeep=upkeep):
+                    async with Maintainer(self.direct, settings=Settings(topics=upkeep)):
                         here = self.direct
                         while not stop.is_set() and here == self.direct:
                             with suppress(TimeoutError):

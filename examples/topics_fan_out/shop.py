@@ -7,9 +7,10 @@ import sys
 from collections import Counter
 from datetime import timedelta
 
-from relaybox import AsyncOutbox, Event, Settings, StartFrom, Topic
+from relaybox import AsyncOutbox, Event, Retry, Settings, StartFrom, Topic
+from relaybox.types import DeliverySettings
 
-SETTINGS = Settings(retry_base=timedelta(milliseconds=50))
+SETTINGS = Settings(delivery=DeliverySettings(retry=Retry(base="50ms")))
 
 
 class Mail:

@@ -7,6 +7,7 @@ import os
 
 from relaybox import AsyncOutbox, Event, Listeners, Settings
 from relaybox.errors import DuplicateEvent
+from relaybox.types import DeliverySettings
 
 
 class Shop:
@@ -32,7 +33,7 @@ class Billing:
     def __init__(self, url: str) -> None:
         listeners = Listeners()
         listeners.register("InvoiceWanted", self.invoice_wanted)
-        self.outbox = AsyncOutbox.multi_node(url, listeners, settings=Settings(worker_count=1))
+        self.outbox = AsyncOutbox.multi_node(url, listeners, settings=Settings(delivery=DeliverySettings(workers=1)))
         self.invoices: asyncio.Queue[str] = asyncio.Queue()
 
     async def want_invoice(self, cause: Event) -> None:

@@ -19,9 +19,8 @@ from .errors import (
 )
 from .event import Event
 from .guard import AsyncGuard, Guard
-from .memory import settle_in
 from .outbox import AsyncOutbox, Interceptor, Listeners, Outbox, WriterHook
-from .retry import ExponentialBackoff
+from .retry import Retry
 from .settings import Settings
 from .store.outbox.values import BlockedKey, DeadFilter, DeadLetter, Status
 from .topic import Topic
@@ -44,7 +43,6 @@ __all__ = [
     "DeadLetter",
     "Delivery",
     "Event",
-    "ExponentialBackoff",
     "Guard",
     "GuardError",
     "InProgress",
@@ -56,6 +54,7 @@ __all__ = [
     "Outbox",
     "Reject",
     "RelayboxError",
+    "Retry",
     "RetryLater",
     "Settings",
     "StartFrom",
@@ -63,5 +62,4 @@ __all__ = [
     "StoreError",
     "Topic",
     "WriterHook",
-    "settle_in",
 ]

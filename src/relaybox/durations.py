@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from typing import Any, TypeAlias
 
 from .errors import ConfigError
+
+Duration: TypeAlias = timedelta | float | str  # what an argument may be; attributes and results are timedelta
 
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|h|d|w)")
 _ISO = re.compile(r"^P(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?$", re.IGNORECASE)
 
 
-def parse_duration(text: str | float | timedelta, name: str = "duration") -> timedelta:
+def parse_duration(text: Duration, name: str = "duration") -> timedelta:
     if isinstance(text, timedelta):
         return text
     try:
@@ -47,3 +50,34 @@ def format_duration(value: timedelta) -> str:
         if ticks >= size and ticks % size == 0:
             return f"{ticks // size}{unit}"
     return f"{ticks}us"
+
+
+class _Field:
+    """A field of a frozen dataclass that takes a Duration and gives a timedelta. Dataclasses know such fields: what is
+    given to the constructor goes to `__set__`, and the default is what `__get__` gives for the class."""
+
+    def __init__(self, default: Duration | None) -> None:
+        self._default = None if default is None else parse_duration(default)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+        self._label = f"{getattr(owner, 'section', owner.__name__)}.{name}"
+
+    def _get(self, instance: object | None) -> Any:
+        return self._default if instance is None else instance.__dict__[self._name]
+
+
+class DurationField(_Field):
+    def __get__(self, instance: object | None, owner: type) -> timedelta:
+        return self._get(instance)  # type: ignore[no-any-return]
+
+    def __set__(self, instance: object, value: Duration) -> None:
+        instance.__dict__[self._name] = parse_duration(value, self._label)
+
+
+class OptionalDurationField(_Field):
+    def __get__(self, instance: object | None, owner: type) -> timedelta | None:
+        return self._get(instance)  # type: ignore[no-any-return]
+
+    def __set__(self, instance: object, value: Duration | None) -> None:
+        instance.__dict__[self._name] = None if value is None else parse_duration(value, self._label)

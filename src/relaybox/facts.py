@@ -85,7 +85,7 @@ class Retried(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Stuck(Fact):
-    """An ordered event failed `max_attempts` times or more and is tried on (`block`): its key waits behind it."""
+    """An ordered event has used up its attempts and is tried on (`block`): its key waits behind it."""
 
     stage: ClassVar[str] = "settle"
     event_id: str

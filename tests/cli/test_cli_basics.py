@@ -113,22 +113,22 @@ def test_the_planned_sql_is_what_migrate_does(relaybox: Command, url: str, tmp_p
 
 
 def test_config_shows_value_and_origin(relaybox: Command, tmp_path: Path) -> None:
-    (tmp_path / "box.toml").write_text('[relaybox]\nurl = "sqlite:///file.db"\nlease = "40s"\nworker_count = 2\n')
-    document = relaybox.json("config", "--config", "box.toml", "--table", "t", RELAYBOX_WORKER_COUNT="9")
+    (tmp_path / "box.toml").write_text('url = "sqlite:///file.db"\ndelivery = {lease = "40s", workers = 2}\n')
+    document = relaybox.json("config", "--config", "box.toml", "--table", "t", RELAYBOX_DELIVERY_WORKERS="9")
     rows = {row["name"]: (row["value"], row["origin"]) for row in document["settings"]}
     assert rows["url"] == ("sqlite:///file.db", "file box.toml")
     assert rows["table"] == ("t", "argument")
-    assert rows["lease"] == (40.0, "file box.toml")
-    assert rows["worker_count"] == (9, "environment RELAYBOX_WORKER_COUNT")
-    assert rows["max_attempts"] == (10, "default")
+    assert rows["delivery.lease"] == (40.0, "file box.toml")
+    assert rows["delivery.workers"] == (9, "environment RELAYBOX_DELIVERY_WORKERS")
+    assert rows["delivery.retry.attempts"] == (10, "default")
     text = relaybox("config", "--config", "box.toml").stdout
     assert "40s" in text
     assert "file box.toml" in text
 
 
 def test_bad_settings_are_errors(relaybox: Command, url: str, tmp_path: Path) -> None:
-    assert "worker_count" in relaybox("config", exit_code=1, RELAYBOX_WORKER_COUNT="many").stderr
-    assert "unknown setting 'wurst'" in relaybox("status", "--url", url, exit_code=1, RELAYBOX_WURST="1").stderr
+    assert "delivery.workers" in relaybox("config", exit_code=1, RELAYBOX_DELIVERY_WORKERS="many").stderr
+    assert "unknown setting RELAYBOX_WURST" in relaybox("status", "--url", url, exit_code=1, RELAYBOX_WURST="1").stderr
     (tmp_path / "bad.toml").write_text("url = 3\n")
     assert "expected url in bad.toml to be text" in relaybox("status", "--config", "bad.toml", exit_code=1).stderr
 

@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 
-from relaybox import Event, Reject
+from relaybox import Event, Reject, Retry
 from relaybox.inbox import Inbox, Order
 from relaybox.settings import Settings
 from relaybox.testing.clock import ManualClock
 from relaybox.testing.servers import require
+from relaybox.types import DeliverySettings
 
 from .conftest import Command
 
-QUICK = Settings(retry_base=timedelta(milliseconds=5), poll_interval=timedelta(milliseconds=20))
+QUICK = Settings(delivery=DeliverySettings(retry=Retry(base="5ms"), poll="20ms"))
 
 
 def no_odd_ones(event: Event, _: Any) -> None:
@@ -187,12 +188,12 @@ def test_drain_by_options_and_settings(ask: Callable[..., Any], relaybox: Comman
         inbox.process(no_odd_ones, settings=QUICK, alerts=None)
     name = ("--inbox", "old")
     relaybox("inbox", "drain", *name, "--url", url, exit_code=1, answer="n\n")
-    kept = ask("drain", *name, "--yes", RELAYBOX_INBOX_PROCESSED_RETENTION="5d")
+    kept = ask("drain", *name, "--yes", RELAYBOX_INBOX_RETENTION="5d")
     assert (kept["processed"], kept["dead"], kept["seen"]) == (0, 0, 0)
     assert ask("drain", *name, "--yes", "--processed", "none")["processed"] == 0
     assert ask("drain", *name, "--yes")["processed"] == 5
     settings = tmp_path / "relaybox.toml"
-    settings.write_text('inbox_dlq_retention = "3d"\ninbox_drain_batch_size = 2\n')
+    settings.write_text('inbox.dead_retention = "3d"\ninbox.purge_batch = 2\n')
     assert ask("drain", *name, "--yes", "--config", str(settings))["dead"] == 5
     assert ask("drain", *name, "--yes", "--processed", "1h", "--seen", "1d")["seen"] == 10
     assert "drained 0" in relaybox("inbox", "drain", *name, "-y", "--url", url).stdout
@@ -201,7 +202,7 @@ def test_drain_by_options_and_settings(ask: Callable[..., Any], relaybox: Comman
 
 
 def test_alerts(ask: Callable[..., Any], relaybox: Command, url: str) -> None:
-    told = ask("alerts", RELAYBOX_INBOX_DLQ_ALERT_MAX_PER_REFRESH="1")["alerts"]
+    told = ask("alerts", RELAYBOX_INBOX_ALERTS_PER_LOOK="1")["alerts"]
     assert [(alert["event"], alert["inbox"], alert["over"]) for alert in told] == [
         ("inbox_dlq_message", "inbox", False)
     ] * 2

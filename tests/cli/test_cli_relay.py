@@ -24,7 +24,6 @@ import pytest
 from relaybox import Event, Outbox, Topic
 from relaybox.errors import ConfigError
 from relaybox.relay.config import load
-from relaybox.settings import Settings
 from relaybox.testing.servers import require
 from relaybox.testing.servers.process import free_port
 from relaybox.topics.start import StartFrom
@@ -112,7 +111,7 @@ def refusing() -> Iterator[ThreadingHTTPServer]:
         thread.join()
 
 
-@pytest.mark.parametrize("more", [("--set", "instance_ttl=500ms"), ("--unordered",)])
+@pytest.mark.parametrize("more", [("--set", "delivery.instance_ttl=500ms"), ("--unordered",)])
 @pytest.mark.parametrize("status", [500, 503])
 def test_once_tells_of_what_waits_for_a_retry(
     relaybox: Command, url: str, refusing: ThreadingHTTPServer, status: int, more: tuple[str, ...]
@@ -124,7 +123,7 @@ def test_once_tells_of_what_waits_for_a_retry(
     arguments = (
         *("relay", "--url", url, "--sink", f"http://127.0.0.1:{refusing.server_port}/"),
         *(word for option in options for word in ("--sink-option", option)),
-        *("--set", "retry_base=1h", "--set", "retry_max=1h", "--once", *more),
+        *("--set", "relay.retry.base=1h", "--set", "relay.retry.max=1h", "--once", *more),
     )
     document = json.loads(relaybox(*arguments, "--json", exit_code=3).stdout)
     assert (document["died"], document["sent"] + document["left"]) == (0, 9)
@@ -168,13 +167,17 @@ def test_wrong_settings_get_one_line(relaybox: Command, url: str, arguments: tup
 def test_precedence(tmp_path: Path) -> None:
     file = tmp_path / "relay.toml"
     file.write_text(
-        '[relaybox]\nmax_attempts = 3\nlease = "40s"\n[relaybox.relay]\nto = "file"\nsource = "file"\n'
+        '[relaybox.delivery]\nlease = "40s"\n[relaybox.relay]\nto = "file"\nsource = "file"\nretry.attempts = 3\n'
         '[relaybox.sink]\nurl = "stdout:"\nflush = "always"\n'
     )
-    environment = {"RELAYBOX_MAX_ATTEMPTS": "4", "RELAYBOX_RELAY_TO": "environment", "RELAYBOX_SINK_FLUSH": "never"}
+    environment = {
+        "RELAYBOX_RELAY_RETRY_ATTEMPTS": "4",
+        "RELAYBOX_RELAY_TO": "environment",
+        "RELAYBOX_SINK_FLUSH": "never",
+    }
     config = load({"to": "argument"}, environment=environment, file=file)
-    assert (config.to, config.source, config.settings.max_attempts) == ("argument", "file", 4)
-    assert config.settings.lease.total_seconds() == 40
+    assert (config.to, config.source, config.settings.relay.retry.attempts) == ("argument", "file", 4)
+    assert config.settings.delivery.lease.total_seconds() == 40
     assert (config.sink, config.sink_options) == ("stdout:", {"flush": "never"})
     other = load({"sink": "kafka://x"}, environment=environment, file=file)
     assert (other.sink, other.sink_options) == ("kafka://x", {})
@@ -182,14 +185,20 @@ def test_precedence(tmp_path: Path) -> None:
 
 def test_the_defaults_of_a_publisher() -> None:
     config = load({"sink": "pubsub://shop"}, environment={})
-    assert (config.settings.max_attempts, Settings().max_attempts) == (25, 10)
-    assert config.settings.purge_retention is not None
-    assert config.settings.purge_retention.days == 30
+    assert (config.settings.relay.retry.attempts, config.settings.delivery.retry.attempts) == (25, 10)
+    effective = config.settings.of_relay()
+    assert (effective.delivery.retry.attempts, effective.delivery.cold_queue, effective.order.shard_rows) == (
+        25,
+        5000,
+        800,
+    )
+    assert effective.outbox.retention == timedelta(days=30)
+    assert config.settings.delivery.freeze_gc, "the process does nothing else"
     assert config.to is None, "no destination but the ones that somebody named"
 
 
 def test_unknown_names_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="unknown name 'colour'"):
+    with pytest.raises(ConfigError, match="unknown setting RELAYBOX_RELAY_COLOUR"):
         load({}, environment={"RELAYBOX_RELAY_COLOUR": "red", "RELAYBOX_SINK": "stdout:"})
     with pytest.raises(ConfigError, match="expected ordered to be true or false"):
         load({}, environment={"RELAYBOX_RELAY_ORDERED": "perhaps", "RELAYBOX_SINK": "stdout:"})

@@ -118,15 +118,17 @@ def test_an_outbox_without_settings_has_those_of_the_environment(
     (tmp_path / "own_app.py").write_text(
         "import shop_app\n"
         "from relaybox import Outbox, Settings\n"
+        "from relaybox.types import DeliverySettings\n"
         "def make():\n"
-        "    own = Outbox.multi_node(shop_app.URL, shop_app.listeners, settings=Settings(batch_size=7))\n"
-        "    shop_app.say(f'own {own.settings.worker_count} {own.settings.batch_size}')\n"
+        "    settings = Settings(delivery=DeliverySettings(batch=7))\n"
+        "    own = Outbox.multi_node(shop_app.URL, shop_app.listeners, settings=settings)\n"
+        "    shop_app.say(f'own {own.settings.delivery.workers} {own.settings.delivery.batch}')\n"
         "    box = Outbox.multi_node(shop_app.URL, shop_app.listeners)\n"
-        "    shop_app.say(f'given {box.settings.worker_count} {box.settings.batch_size}')\n"
+        "    shop_app.say(f'given {box.settings.delivery.workers} {box.settings.delivery.batch}')\n"
         "    return box\n"
     )
-    (tmp_path / "box.toml").write_text("[relaybox]\nbatch_size = 33\n")
-    monkeypatch.setenv("RELAYBOX_WORKER_COUNT", "9")
+    (tmp_path / "box.toml").write_text("[relaybox.delivery]\nbatch = 33\n")
+    monkeypatch.setenv("RELAYBOX_DELIVERY_WORKERS", "9")
     monkeypatch.setenv("RELAYBOX_CONFIG", "box.toml")
     with running("own_app:make") as process:
         seen = lines(process, "relaybox runs")

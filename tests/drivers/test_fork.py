@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from relaybox.drivers import open_async, open_sync
 from relaybox.inbox import Inbox
 from relaybox.op import Op, Query, run
 from relaybox.testing.servers import require
+from relaybox.types import DeliverySettings
 
 ANSWER = Query("test.answer", "SELECT 42", "rows")
 
@@ -178,7 +178,7 @@ def test_what_the_child_of_a_delivering_process_writes_is_delivered_by_others_at
     url = require(server, durable=False).create_database()
     arrived, listeners = threading.Event(), Listeners()
     listeners.on("T")(lambda event: arrived.set())
-    settings = Settings(lease=timedelta(minutes=10), poll_interval=timedelta(milliseconds=100))
+    settings = Settings(delivery=DeliverySettings(lease="10m", poll="100ms"))
     with Outbox.multi_node(url, listeners, settings=settings, migrate=True) as box:
 
         def child() -> int:

@@ -19,9 +19,10 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from relaybox.drivers import AsyncDatabase, open_async, open_sync
 from relaybox.errors import ConfigError, ConnectionLost, StoreBusy, StoreError
 from relaybox.op import Op, Query
-from relaybox.settings import Settings, load
+from relaybox.settings import Settings
 from relaybox.testing.servers import require
 from relaybox.testing.servers.gate import TcpGate
+from relaybox.types import DeliverySettings
 
 LIMIT = 0.5
 PATIENCE = 10.0
@@ -81,7 +82,7 @@ async def test_a_statement_that_takes_too_long_is_given_up_here_and_on_the_serve
     database: AsyncDatabase, direct: str
 ) -> None:
     await warm(database)
-    with pytest.raises(ConnectionLost, match=r"did not answer within 0\.5 s \(database_timeout\)"):
+    with pytest.raises(ConnectionLost, match=r"did not answer within 0\.5 s \(delivery\.database_timeout\)"):
         await database.run(slow(60))
     async with await psycopg.AsyncConnection.connect(direct, autocommit=True) as look, asyncio.timeout(PATIENCE):
         running = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(60)%' AND pid <> pg_backend_pid()"
@@ -138,7 +139,7 @@ def test_the_limit_holds_in_threads(name: str, target: Callable[[str], Any], tx:
         assert database.run(one(), tx=tx) == 1
         gate.strand()
         started = time.monotonic()
-        with pytest.raises(ConnectionLost, match=r"did not answer within 0\.5 s \(database_timeout\)"):
+        with pytest.raises(ConnectionLost, match=r"did not answer within 0\.5 s \(delivery\.database_timeout\)"):
             database.run(one(), tx=tx)
         assert LIMIT / 2 < time.monotonic() - started < LIMIT + 2.0
         assert database.run(one(), tx=tx) == 1
@@ -315,19 +316,19 @@ async def test_a_number_in_a_url_must_be_one(direct: str) -> None:
 
 
 def test_limits_fit_into_lease_and_ttl() -> None:
-    default = Settings()
+    default = DeliverySettings()
     assert default.database_timeout == timedelta(seconds=10)
     assert (default.statement_seconds, default.heartbeat_seconds, default.batch_seconds) == (10.0, 2.5, 60.0)
-    patient = Settings(database_timeout=timedelta(minutes=1))
+    patient = DeliverySettings(database_timeout="1m")
     assert (patient.statement_seconds, patient.heartbeat_seconds) == (10.0, 2.5), "a third of the lease, half the ttl"
-    hasty = Settings(lease=timedelta(milliseconds=200), instance_ttl=timedelta(milliseconds=50))
+    hasty = DeliverySettings(lease="200ms", instance_ttl="50ms")
     assert (hasty.statement_seconds, hasty.heartbeat_seconds) == (1.0, 1.0), "a healthy database gets that"
-    strict = Settings(database_timeout=timedelta(milliseconds=300))
+    strict = DeliverySettings(database_timeout="300ms")
     assert (strict.statement_seconds, strict.heartbeat_seconds) == (0.3, 0.3)
 
 
 def test_the_environment_sets_it() -> None:
-    given = load(environment={"RELAYBOX_DATABASE_TIMEOUT": "4s"}).settings
-    assert given.database_timeout == timedelta(seconds=4)
+    given = Settings.load(environment={"RELAYBOX_DELIVERY_DATABASE_TIMEOUT": "4s"})
+    assert given.delivery.database_timeout == timedelta(seconds=4)
     with pytest.raises(ConfigError, match="database_timeout to be a positive duration"):
-        Settings(database_timeout=timedelta(0))
+        DeliverySettings(database_timeout=0)

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from scripted_source import chosen
+
 from relaybox.clock import SYSTEM_CLOCK, Clock
 from relaybox.engine.ranges.engine import Claims, RangeEngine
 from relaybox.engine.ranges.holding import Taken
@@ -19,7 +21,6 @@ from relaybox.event import Event
 from relaybox.facts import Observers
 from relaybox.ids import key_hash, shard_of
 from relaybox.outcome import Dead, RetryAt
-from relaybox.settings import Settings
 from relaybox.testing import Probe
 
 
@@ -198,14 +199,6 @@ class ScriptedLog:
         return timedelta(seconds=min(waiting) - self._now()) if waiting else None
 
 
-class Pause:
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-
-    def delay(self, attempts: int) -> timedelta:
-        return timedelta(seconds=self.seconds)
-
-
 def make_range_engine(
     log: ScriptedLog,
     handler: Any,
@@ -216,8 +209,6 @@ def make_range_engine(
     **settings: Any,
 ) -> RangeEngine:
     settings = {"on_exhausted": "park" if log.parks else "skip", **settings}
-    made = RangeEngine(
-        log, handler, Settings(**settings), Pause(pause), Observers([probe]), log.clock, **(engine or {})
-    )
+    made = RangeEngine(log, handler, chosen(pause, **settings), Observers([probe]), log.clock, **(engine or {}))
     made.poll_every(timedelta(milliseconds=20))
     return made

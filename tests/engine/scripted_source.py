@@ -17,7 +17,8 @@ from relaybox.errors import ConnectionLost
 from relaybox.event import Event
 from relaybox.facts import Observers
 from relaybox.outcome import Dead, RetryAt
-from relaybox.settings import Settings
+from relaybox.retry import Retry
+from relaybox.settings import DeliverySettings, OnExhausted, OrderSettings, Settings
 from relaybox.testing import Probe
 
 
@@ -169,14 +170,13 @@ class ScriptedSource:
         return timedelta(seconds=min(dues) - self._now()) if dues else None
 
 
-class Pause:
-    """A retry policy without surprises."""
+Pause = float | Callable[[int], float]
 
-    def __init__(self, seconds: float = 0.0) -> None:
-        self.seconds = seconds
 
-    def delay(self, attempts: int) -> timedelta:
-        return timedelta(seconds=self.seconds)
+def chosen(pause: Pause, attempts: int = 10, on_exhausted: OnExhausted = "block", **delivery: Any) -> Settings:
+    """What engines look at, with retries without surprises."""
+    retry = Retry(attempts=attempts, delay=pause if callable(pause) else lambda _: pause)
+    return Settings(delivery=DeliverySettings(retry=retry, **delivery), order=OrderSettings(on_exhausted=on_exhausted))
 
 
 MakeEngine = Callable[..., DeliveryEngine]
@@ -187,10 +187,10 @@ def make_engine(
     handler: Handler | BatchHandler,
     probe: Probe,
     *,
-    pause: float = 0.0,
+    pause: Pause = 0.0,
     clock: Clock = SYSTEM_CLOCK,
     **settings: Any,
 ) -> DeliveryEngine:
-    engine = DeliveryEngine(source, handler, Settings(**settings), Pause(pause), Observers([probe]), clock)
+    engine = DeliveryEngine(source, handler, chosen(pause, **settings), Observers([probe]), clock)
     engine.poll_every(timedelta(milliseconds=20))
     return engine

@@ -58,7 +58,7 @@ class Sender:
 async def test_a_batch_is_filled_to_its_size_and_no_further(start: MakeEngine, probe: Probe) -> None:
     source, sender = ScriptedSource(), Sender(size=7)
     source.add(50)
-    start(source, sender, worker_count=1)
+    start(source, sender, workers=1)
     await probe.wait(Delivered, 50)
     assert max(map(len, sender.batches)) == 7
     assert sorted(seq for batch in sender.batches for seq in batch) == list(range(1, 51))
@@ -71,7 +71,7 @@ async def test_keys_keep_their_order_under_random_failures(start: MakeEngine, pr
     for _ in range(300):
         source.add(key=rng.choice("abcdefgh"))
     sender = Sender(lambda d: ValueError("no") if rng.random() < 0.2 else None, sequences=sequences)
-    start(source, sender, worker_count=3, max_attempts=9, on_exhausted="block")  # beyond them it would wait for seconds
+    start(source, sender, workers=3, attempts=9, on_exhausted="block")  # beyond them it would wait for seconds
     await probe.wait(Delivered, 300)
     assert all(seqs == sorted(seqs) for seqs in sender.accepted.values())
     assert sum(map(len, sender.accepted.values())) == 300
@@ -81,7 +81,7 @@ async def test_keys_keep_their_order_under_random_failures(start: MakeEngine, pr
 async def test_a_sequence_shares_one_call(start: MakeEngine, probe: Probe) -> None:
     source, sender = ScriptedSource(ordered=True), Sender(sequences=True)
     source.add(5, key="a")
-    start(source, sender, worker_count=4)
+    start(source, sender, workers=4)
     await probe.wait(Delivered, 5)
     assert sender.batches == [[1, 2, 3, 4, 5]]
 
@@ -96,7 +96,7 @@ async def test_what_stands_behind_a_failed_head_is_held_back(start: MakeEngine, 
 
     sender = Sender(verdict, sequences=True)
     source.add(4, key="a")
-    start(source, sender, worker_count=2)
+    start(source, sender, workers=2)
     await probe.wait(Delivered, 4)
     assert sender.accepted["a"] == [1, 2, 3, 4]
     assert sender.batches[0] == [1, 2, 3, 4]
@@ -107,7 +107,7 @@ async def test_a_rejected_head_dies_and_its_key_goes_on(start: MakeEngine, probe
     source = ScriptedSource(ordered=True)
     sender = Sender(lambda d: Reject("never") if d.seq == 1 else None, sequences=True)
     source.add(3, key="a")
-    start(source, sender, worker_count=1)
+    start(source, sender, workers=1)
     await probe.wait(Delivered, 2)
     assert (sender.accepted["a"], list(source.dead), probe.count(Died)) == ([2, 3], [1], 1)
 
@@ -117,7 +117,7 @@ async def test_an_unavailable_destination_counts_no_attempt(start: MakeEngine, p
     times = iter(range(10))
     sender = Sender(lambda d: BrokerUnavailable("away", destination="x") if next(times) < 3 else None)
     source.add()
-    start(source, sender, max_attempts=2)
+    start(source, sender, attempts=2)
     await probe.wait(Delivered)
     assert probe.count(Retried) == 3
     uncounted = [o.counted for batch in source.settled for _, o in batch if hasattr(o, "counted")]
@@ -135,7 +135,7 @@ async def test_a_handler_that_raises_or_forgets_fails_the_rest(start: MakeEngine
 
     source = ScriptedSource()
     source.add(3)
-    start(source, Careless(), worker_count=1)
+    start(source, Careless(), workers=1)
     await probe.wait(Delivered, 3)
     errors = {fact.error.partition(":")[0] for fact in probe.of(Retried)}
     assert errors == {"OSError", "RuntimeError"}
@@ -145,7 +145,7 @@ async def test_the_often_claimed_go_alone(start: MakeEngine, probe: Probe) -> No
     source, sender = ScriptedSource(), Sender(size=10)
     source.add(6)
     source.rows[3].attempts = 20
-    start(source, sender, worker_count=1, max_attempts=25)
+    start(source, sender, workers=1, attempts=25)
     await probe.wait(Delivered, 6)
     assert sender.batches == [[1, 2], [3], [4, 5, 6]]
 
@@ -193,7 +193,7 @@ async def test_a_stop_gives_back_what_waits_for_the_broker(probe: Probe) -> None
 
     source.add(3, key="a")
     source.add(2, key="b")
-    engine = make_engine(source, Stuck(), probe, drain_timeout=timedelta(milliseconds=50))
+    engine = make_engine(source, Stuck(), probe, stop_timeout=timedelta(milliseconds=50))
     engine.start()
     await entered.wait()
     await engine.stop()

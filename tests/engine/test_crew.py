@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
@@ -117,7 +118,7 @@ async def test_a_silence_longer_than_the_handler_timeout_costs_no_worker(
 
     world.add(400)
     make = world.make_batches if batches else world.make
-    engine = started(make(handle, worker_count=3, handler_timeout=timedelta(milliseconds=50)))
+    engine = started(make(handle, workers=3, timeout=timedelta(milliseconds=50)))
     async with asyncio.timeout(10):
         await first.wait()
     world.silence(True)
@@ -151,7 +152,7 @@ async def test_a_worker_that_ends_is_told_replaced_and_its_event_delivered(
 
     world.add(20)
     make = world.make_batches if batches else world.make
-    engine = started(make(handle, worker_count=1))
+    engine = started(make(handle, workers=1))
     ended = await probe.wait(TaskEnded)
     assert ended[0].task == "worker"
     await probe.wait(Delivered, 20, timeout=20)
@@ -191,7 +192,7 @@ async def test_nothing_begins_after_stop_and_what_is_cut_off_is_named(
         await asyncio.sleep(60)
 
     world.add(100)
-    engine = world.make(handle, worker_count=2, drain_timeout=timedelta(milliseconds=50))
+    engine = world.make(handle, workers=2, stop_timeout=timedelta(milliseconds=50))
     engine.start()
     async with asyncio.timeout(10):
         await two.acquire()
@@ -220,7 +221,7 @@ async def test_a_failing_handler_leaves_its_stack_and_no_payload_once_a_minute(
             raise RuntimeError(f"{card} again") from error
 
     world.add(20)
-    started(world.make(handle, max_attempts=2, pause=0.0))
+    started(world.make(handle, attempts=2, pause=0.0))
     with caplog.at_level(logging.WARNING, logger="relaybox"):
         await probe.wait(Retried, 20, timeout=20)
     warnings = [r for r in caplog.records if r.levelno == logging.WARNING and "failed at attempt" in r.getMessage()]
@@ -243,7 +244,7 @@ async def test_an_event_beyond_its_limit_under_block_is_told_and_slows_down(
         raise RuntimeError("for ever")
 
     world.add(1, key="a")
-    started(world.make(handle, max_attempts=3, on_exhausted="block", pause=0.0))
+    started(world.make(handle, attempts=3, on_exhausted="block", pause=0.0))
     stuck = await probe.wait(Stuck, 3, timeout=20)
     assert [(fact.attempts, fact.delay.total_seconds()) for fact in stuck] == [(3, 0.0), (4, 1.0), (5, 2.0)]
     assert "failed at attempt 4, beyond its limit" in caplog.text
@@ -260,7 +261,7 @@ async def test_a_failed_renewal_is_tried_again_at_once(started: Start, kind: typ
         await finish.wait()
 
     world.add(1)
-    started(world.make(handle, handler_timeout=None))
+    started(world.make(handle, timeout=None))
     async with asyncio.timeout(10):
         await running.wait()
     world.source.down.add("renew")
@@ -285,7 +286,7 @@ async def test_a_new_event_under_a_number_that_is_here_is_delivered(started: Sta
         await go_on.wait()
 
     old = [source.rows[seq].event.id for seq in source.add(6)]
-    engine = make_engine(source, handle, probe, worker_count=2)
+    engine = make_engine(source, handle, probe, workers=2)
     started(engine)
     async with asyncio.timeout(10):
         while len(seen) < 2:
@@ -329,7 +330,7 @@ async def test_an_event_that_waits_for_a_heartbeat_survives_its_worker(
 
     world.silence(True)
     world.add(3)
-    started(world.make(handle, worker_count=1))
+    started(world.make(handle, workers=1))
     await probe.wait(Claimed, 3)
     worker = next(task for task in asyncio.all_tasks() if task.get_name() == "relaybox-worker")
     worker.cancel()
@@ -372,7 +373,7 @@ async def test_a_batch_worker_that_ends_gives_back_only_what_is_open(started: St
     source.add(1, key="a")
     source.add(1, key="b")
     source.add(5, key="a")
-    started(make_engine(source, Batches(), probe, worker_count=2))
+    started(make_engine(source, Batches(), probe, workers=2))
     await probe.wait(Delivered, 7, timeout=20)
     assert together == []
     assert sorted(seen) == [1, 2, 3, 4, 5, 6, 7]
@@ -399,7 +400,7 @@ async def test_a_range_worker_that_ends_amid_a_split_batch_leaves_no_shard_busy(
     one, two = (next(f"k{n}" for n in range(99) if shard_of(f"k{n}", 2) == shard) for shard in (0, 1))
     for key in (one, one, two, two):
         log.add(1, key=key)
-    started(make_range_engine(log, Batches(), probe, worker_count=1))
+    started(make_range_engine(log, Batches(), probe, workers=1))
     await probe.wait(TaskEnded, timeout=10)
     log.add(3, key=one)
     log.add(3, key=two)
@@ -423,7 +424,7 @@ def test_a_follower_that_is_not_ours_any_more_shares_no_batch(probe: Probe) -> N
                 batch.done_all(deliveries)
 
         source.add(3, key="a")
-        engine = make_engine(source, Batches(), probe, worker_count=1)
+        engine = make_engine(source, Batches(), probe, workers=1)
         source.silent = True  # nothing begins before the lease of the second has ended
         engine.start()
         await probe.wait(Claimed, 3)
@@ -435,3 +436,18 @@ def test_a_follower_that_is_not_ours_any_more_shares_no_batch(probe: Probe) -> N
         await engine.stop()
 
     asyncio.run(law())
+
+
+@both
+@pytest.mark.parametrize("freeze", [True, False])
+async def test_the_garbage_collector_is_kept_away_only_if_asked(
+    freeze: bool, kind: type[Rows], probe: Probe, started: Callable[[Engine], Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[object] = []
+    for name in ("collect", "freeze", "set_threshold"):
+        monkeypatch.setattr(gc, name, lambda *given, name=name: calls.append(name))
+
+    async def handle(event: Event) -> None: ...
+
+    started(kind(probe).make(handle, freeze_gc=freeze))
+    assert calls == (["collect", "freeze", "set_threshold"] if freeze else [])

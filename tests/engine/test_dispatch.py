@@ -112,7 +112,7 @@ async def test_after_learns_of_a_timeout(start: MakeEngine, probe: Probe, notes:
 
     listeners.register("T", block if plain else hang)
     source.add()
-    start(source, dispatch(listeners, Noting("a", notes)), handler_timeout=timedelta(milliseconds=20), pause=3600)
+    start(source, dispatch(listeners, Noting("a", notes)), timeout=timedelta(milliseconds=20), pause=3600)
     await probe.wait(Retried)
     release.set()
     assert notes == ["a before", "a after DeliveryError"]
@@ -123,7 +123,7 @@ async def test_an_interceptor_that_refuses_makes_a_retry_and_then_a_dead_letter(
 ) -> None:
     source = ScriptedSource()
     source.add()
-    start(source, dispatch(listeners, Noting("a", notes, fail="before")), max_attempts=2)
+    start(source, dispatch(listeners, Noting("a", notes, fail="before")), attempts=2)
     (died,) = await probe.wait(Died)
     assert (died.error, probe.count(Retried), "listener" in notes) == ("ValueError: a", 1, False)
 

@@ -70,7 +70,7 @@ async def test_delivers_everything_once(start: MakeEngine, probe: Probe) -> None
 async def test_two_hot_for_one_cold_under_saturation(start: MakeEngine, probe: Probe) -> None:
     source, gate = ScriptedSource(), Gate()
     source.add(11)
-    engine = start(source, gate, worker_count=1)
+    engine = start(source, gate, workers=1)
     await gate.entered.wait()
     await probe.wait(Claimed, 11)
     engine.offer(source.add_hot(20))
@@ -83,7 +83,7 @@ async def test_two_hot_for_one_cold_under_saturation(start: MakeEngine, probe: P
 async def test_an_empty_queue_yields_to_the_other(start: MakeEngine, probe: Probe) -> None:
     source, gate = ScriptedSource(), Gate()
     source.add(2)
-    engine = start(source, gate, worker_count=1)
+    engine = start(source, gate, workers=1)
     await probe.wait(Claimed, 2)
     engine.offer(source.add_hot(6))
     gate.open.set()
@@ -102,21 +102,21 @@ async def test_capacity_is_never_exceeded(start: MakeEngine, probe: Probe) -> No
         running -= 1
 
     source.add(60)
-    engine = start(source, one_permit_each, worker_count=3, cold_queue_capacity=10, batch_size=50)
+    engine = start(source, one_permit_each, workers=3, cold_queue=10, batch=50)
     for done in range(0, 60, 4):  # part of the capacity becomes free, never all of it
         await probe.wait(Claimed, min(done + 10, 60))
         assert sum(1 for _ in engine.in_flight()) <= 10
         for _ in range(4):
             permits.release()
         await probe.wait(Delivered, done + 4)
-    assert (max(source.limits), most) == (10, 3)  # worker_count is the hard limit of concurrent events
+    assert (max(source.limits), most) == (10, 3)  # workers is the hard limit of concurrent events
     assert source.rows == {}
 
 
 async def test_claims_grow_while_listeners_keep_up(start: MakeEngine, probe: Probe) -> None:
     source = ScriptedSource()
     source.add(3_000)
-    start(source, nothing, batch_size=10, cold_queue_capacity=500)
+    start(source, nothing, batch=10, cold_queue=500)
     await probe.wait(Delivered, 3_000)
     assert source.limits[0] == 10
     assert 100 < max(source.limits) <= 500
@@ -150,7 +150,7 @@ async def test_retried_until_max_attempts_then_dead(start: MakeEngine, probe: Pr
         raise ValueError("no")
 
     source.add()
-    start(source, fail, max_attempts=3)
+    start(source, fail, attempts=3)
     (died,) = await probe.wait(Died)
     assert attempts == [1, 2, 3]
     assert [fact.attempts for fact in probe.of(Retried)] == [1, 2]
@@ -200,7 +200,7 @@ async def test_an_event_whose_row_is_gone_is_settled_without_a_call(start: MakeE
 async def test_an_async_listener_that_hangs_is_cancelled_and_retried(start: MakeEngine, probe: Probe) -> None:
     source, gate = ScriptedSource(), Gate()
     source.add(2)
-    start(source, gate, handler_timeout=timedelta(milliseconds=20), max_attempts=2, worker_count=1)
+    start(source, gate, timeout=timedelta(milliseconds=20), attempts=2, workers=1)
     facts = await probe.wait(Died, 2)
     assert gate.running == 0
     assert all(fact.error == "TimeoutError: the handler ran longer than 0:00:00.020000" for fact in facts)
@@ -219,7 +219,7 @@ async def test_a_plain_listener_that_hangs_costs_its_thread_not_a_worker(start: 
         await threads.call(hang, delivery)
 
     source.add(3)
-    start(source, handler, handler_timeout=timedelta(milliseconds=50), worker_count=1)
+    start(source, handler, timeout=timedelta(milliseconds=50), workers=1)
     await probe.wait(Delivered, 3)  # the hung one too, at its second attempt
     assert [fact.error.partition(":")[0] for fact in probe.of(Retried)] == ["TimeoutError"]
     release.set()
@@ -229,7 +229,7 @@ async def test_a_plain_listener_that_hangs_costs_its_thread_not_a_worker(start: 
 async def test_no_timeout_when_there_is_none(start: MakeEngine, probe: Probe) -> None:
     source = ScriptedSource()
     source.add()
-    start(source, nothing, handler_timeout=None)
+    start(source, nothing, timeout=None)
     await probe.wait(Delivered)
 
 
@@ -245,7 +245,7 @@ async def test_a_listener_that_raises_cancelled_error_fails_and_the_worker_lives
             raise asyncio.CancelledError
 
     source.add(3)
-    start(source, listener, worker_count=1)
+    start(source, listener, workers=1)
     await probe.wait(Delivered, 3)
     assert [fact.error for fact in probe.of(Retried)] == ["CancelledError"] * 3
 
@@ -263,8 +263,8 @@ async def test_a_listener_that_swallows_its_timeout_does_not_spoil_the_stop(prob
         await asyncio.sleep(60)
 
     source.add(2)
-    limits = {"handler_timeout": timedelta(milliseconds=400), "drain_timeout": timedelta(milliseconds=10)}
-    engine = make_engine(source, stubborn, probe, worker_count=1, **limits)
+    limits = {"timeout": timedelta(milliseconds=400), "stop_timeout": timedelta(milliseconds=10)}
+    engine = make_engine(source, stubborn, probe, workers=1, **limits)
     engine.start()
     await entered.wait()
     await engine.stop()
@@ -276,7 +276,7 @@ async def test_a_listener_that_swallows_its_timeout_does_not_spoil_the_stop(prob
 
 async def test_hot_queue_refuses_what_it_has_no_room_for(start: MakeEngine, probe: Probe) -> None:
     source, gate = ScriptedSource(), Gate()
-    engine = start(source, gate, worker_count=1, hot_queue_capacity=3)
+    engine = start(source, gate, workers=1, hot_queue=3)
     hot = source.add_hot(5)
     assert engine.offer(hot) == hot[3:]
     await gate.entered.wait()
@@ -316,7 +316,7 @@ async def test_offered_twice_runs_once(start: MakeEngine, probe: Probe) -> None:
 async def test_stop_lets_running_events_finish_and_gives_queued_ones_back(probe: Probe) -> None:
     source, gate = ScriptedSource(), Gate()
     source.add(5)
-    engine = make_engine(source, gate, probe, worker_count=2)
+    engine = make_engine(source, gate, probe, workers=2)
     engine.start()
     await probe.wait(Claimed, 5)
     stopping = asyncio.create_task(engine.stop())
@@ -333,7 +333,7 @@ async def test_stop_lets_running_events_finish_and_gives_queued_ones_back(probe:
 async def test_stop_releases_what_did_not_finish(probe: Probe) -> None:
     source, gate = ScriptedSource(), Gate()
     seqs = source.add(4)
-    engine = make_engine(source, gate, probe, worker_count=2, drain_timeout=timedelta(milliseconds=20))
+    engine = make_engine(source, gate, probe, workers=2, stop_timeout=timedelta(milliseconds=20))
     engine.start()
     await probe.wait(Claimed, 4)
     await gate.entered.wait()
@@ -346,7 +346,7 @@ async def test_stop_releases_what_did_not_finish(probe: Probe) -> None:
 async def test_stop_survives_a_database_that_is_away(probe: Probe) -> None:
     source, gate = ScriptedSource(), Gate()
     source.add(1)
-    engine = make_engine(source, gate, probe, drain_timeout=timedelta(milliseconds=20))
+    engine = make_engine(source, gate, probe, stop_timeout=timedelta(milliseconds=20))
     engine.start()
     await gate.entered.wait()
     source.down = {"claim", "settle", "release", "renew"}
@@ -369,7 +369,7 @@ async def test_settling_is_tried_again_and_memory_stays_bounded(start: MakeEngin
 
     source.add(50)
     source.down = {"settle"}
-    engine = start(source, count, cold_queue_capacity=8, hot_queue_capacity=4)
+    engine = start(source, count, cold_queue=8, hot_queue=4)
     refused = engine.offer(source.add_hot(10))
     assert len(refused) == 6
     await probe.wait(LoopFailed, 3, where=lambda fact: fact.loop == "settle")
@@ -397,7 +397,7 @@ async def test_claiming_goes_on_after_an_outage(start: MakeEngine, probe: Probe)
 async def test_a_lost_claim_is_counted_and_not_called_delivered(start: MakeEngine, probe: Probe) -> None:
     source, gate = ScriptedSource(), Gate()
     (seq,) = source.add()
-    start(source, gate, worker_count=1)
+    start(source, gate, workers=1)
     await gate.entered.wait()
     source.rows[seq].token = 1  # another instance has it now
     gate.open.set()

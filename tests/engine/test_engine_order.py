@@ -44,7 +44,7 @@ async def test_order_per_key_under_retries(start: MakeEngine, probe: Probe) -> N
         for key in ("a", "b", "c", "d"):
             source.add(key=key)
     recorder = Recorder({1: 2, 5: 1, 50: 3, 51: 1, 120: 2})
-    start(source, recorder, worker_count=8, max_attempts=2, on_exhausted="block")
+    start(source, recorder, workers=8, attempts=2, on_exhausted="block")
     await probe.wait(Delivered, 160)
     assert all(done == sorted(done) and len(done) == 40 for done in recorder.done.values())
     assert (recorder.overlaps, probe.count(Retried), probe.of(Died)) == (0, 9, [])
@@ -54,7 +54,7 @@ async def test_a_failed_head_holds_its_key_and_no_other(start: MakeEngine, probe
     source, recorder = ScriptedSource(ordered=True), Recorder({1: 1})
     held = source.add(4, key="a")
     free = source.add(4, key="b")
-    start(source, recorder, worker_count=2, pause=3600)
+    start(source, recorder, workers=2, pause=3600)
     await probe.wait(Delivered, 4)
     await probe.wait(Retried)
     assert (recorder.done["a"], recorder.done["b"], recorder.tried.count(held[0])) == ([], free, 1)
@@ -65,7 +65,7 @@ async def test_a_failed_head_holds_its_key_and_no_other(start: MakeEngine, probe
 async def test_a_head_that_dies_lets_the_key_go_on(start: MakeEngine, probe: Probe) -> None:
     source, recorder = ScriptedSource(ordered=True), Recorder({1: 9})
     source.add(3, key="a")
-    start(source, recorder, max_attempts=2, on_exhausted="skip")
+    start(source, recorder, attempts=2, on_exhausted="skip")
     await probe.wait(Delivered, 2)
     assert (list(source.dead), recorder.done["a"]) == ([1], [2, 3])
 
@@ -73,7 +73,7 @@ async def test_a_head_that_dies_lets_the_key_go_on(start: MakeEngine, probe: Pro
 async def test_a_parked_head_keeps_the_key(start: MakeEngine, probe: Probe) -> None:
     source, recorder = ScriptedSource(ordered=True), Recorder({1: 9})
     source.add(3, key="a")
-    start(source, recorder, max_attempts=1, on_exhausted="park")
+    start(source, recorder, attempts=1, on_exhausted="park")
     await probe.wait(Died)
     while len(source.released) < 2:
         await asyncio.sleep(0)
@@ -128,7 +128,7 @@ async def test_stop_releases_followers_in_lanes(probe: Probe) -> None:
         await asyncio.sleep(3600)
 
     seqs = source.add(4, key="a")
-    engine = make_engine(source, hang, probe, drain_timeout=timedelta(milliseconds=10))
+    engine = make_engine(source, hang, probe, stop_timeout=timedelta(milliseconds=10))
     engine.start()
     await probe.wait(Claimed, 4)
     await entered.wait()

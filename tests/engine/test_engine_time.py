@@ -38,7 +38,7 @@ async def test_a_lease_ends_when_the_clock_says_so(start: MakeEngine, probe: Pro
 
     source.add(2)
     source.down = {"renew"}
-    start(source, handler, clock=clock, worker_count=1)
+    start(source, handler, clock=clock, workers=1)
     await probe.wait(Claimed, 2)
     await entered.wait()
     clock.advance(31)  # the second one waited too long
@@ -56,7 +56,7 @@ async def test_what_is_still_here_is_renewed(start: MakeEngine, probe: Probe) ->
         await gate.wait()
 
     source.add(2)
-    engine = start(source, handler, clock=clock, worker_count=1, lease=timedelta(seconds=30))
+    engine = start(source, handler, clock=clock, workers=1, lease=timedelta(seconds=30))
     await probe.wait(Claimed, 2)
     for _ in range(5):
         await clock.wait_for_sleepers()
@@ -79,7 +79,7 @@ async def test_a_claim_that_cannot_be_renewed_never_starts(start: MakeEngine, pr
         await gate.wait()
 
     source.add(2)
-    start(source, handler, clock=clock, worker_count=1)
+    start(source, handler, clock=clock, workers=1)
     await probe.wait(Claimed, 2)
     await entered.wait()
     source.rows[2].token = 7  # taken over by another instance
@@ -101,7 +101,7 @@ async def test_depths_and_lag_are_measured_under_load(start: MakeEngine, probe: 
         await gate.wait()
 
     source.add(50)
-    start(source, handler, clock=clock, worker_count=1, cold_queue_capacity=4)
+    start(source, handler, clock=clock, workers=1, cold_queue=4)
     await probe.wait(Claimed, 4)
     for n in range(1, 4):
         await clock.wait_for_sleepers()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from relaybox import AsyncOutbox, Event, Listeners, Settings
 from relaybox.facts import Claimed, ClaimLost, Delivered, HotDropped, HotEnqueued, Retried
 from relaybox.testing import ManualClock, Probe
 from relaybox.testing.plugin import relaybox_url
+from relaybox.types import DeliverySettings
 
 __all__ = ["relaybox_url"]
 
@@ -37,7 +37,7 @@ async def test_handed_over_after_the_commit_without_a_poll(migrated: str, probe:
     async def listen(event: Event, delivery: Any) -> None:
         seen.append((event.payload, delivery.source, delivery.attempts))
 
-    settings = Settings(poll_interval=timedelta(hours=1))
+    settings = Settings(delivery=DeliverySettings(poll="1h"))
     async with AsyncOutbox.single_node(migrated, listeners, observers=[probe], settings=settings) as box:
         await write(box, Event("T", 1), Event("T", 2))
         await probe.wait(Delivered, 2)
@@ -53,7 +53,7 @@ async def test_what_the_hot_queue_refuses_is_given_back_and_polled(migrated: str
         await gate.wait()
         seen[event.payload] += 1
 
-    settings = Settings(hot_queue_capacity=1, worker_count=1)
+    settings = Settings(delivery=DeliverySettings(hot_queue=1, workers=1))
     async with AsyncOutbox.single_node(migrated, listeners, observers=[probe], settings=settings) as box:
         await write(box, *(Event("T", n) for n in range(5)))
         await probe.wait(HotDropped)
@@ -95,7 +95,7 @@ async def test_a_manual_clock_rules_leases_and_retries(migrated: str, probe: Pro
         if delivery.attempts == 1:
             raise ValueError("first time")
 
-    settings = Settings(poll_interval=timedelta(milliseconds=10))
+    settings = Settings(delivery=DeliverySettings(poll="10ms"))
     options: dict[str, Any] = {"observers": [probe], "clock": clock, "settings": settings}
     async with AsyncOutbox.single_node(migrated, listeners, **options) as box:
         await write(box, Event("T", 1))

@@ -72,7 +72,7 @@ async def test_every_event_is_handled_once_and_ranges_are_settled_whole(start: S
         seen.append(event.seq)
 
     numbers = log.add(5000, keys=97)
-    engine = start(log, handle, batch_size=400)
+    engine = start(log, handle, batch=400)
     await until_idle(engine)
     assert sorted(seen) == numbers
     assert log.empty
@@ -93,7 +93,7 @@ async def test_one_at_a_time_per_key_and_keys_at_the_same_time(start: Start) -> 
         running[event.key] -= 1
 
     log.add(300, keys=7)
-    await until_idle(start(log, handle, worker_count=8))
+    await until_idle(start(log, handle, workers=8))
     assert most > 3
 
 
@@ -126,7 +126,7 @@ async def test_order_and_completeness_under_random_failures(start: Start, ordere
             raise OSError("chance")
         done[event.key].append(event.seq or 0)
 
-    engine = start(log, handle, pause=0.003, max_attempts=50, worker_count=6, engine={"range_events": 40})
+    engine = start(log, handle, pause=0.003, attempts=50, workers=6, engine={"range_events": 40})
     total = 0
     for _ in range(20):
         log.add(100, keys=11)
@@ -161,7 +161,7 @@ async def test_what_follows_is_not_parked_before_what_it_follows(start: Start, b
 
     for key in "abac":
         log.add(1, key=key)
-    engine = start(log, One(size=1) if batch else handle, batch_size=100, engine={"range_events": 2})
+    engine = start(log, One(size=1) if batch else handle, batch=100, engine={"range_events": 2})
     await asyncio.sleep(0.1)
     assert [seq for seq in log.parked if seq == 3] == []
     gate.set()
@@ -183,7 +183,7 @@ async def test_many_that_must_follow_do_not_hide_what_may_run(start: Start) -> N
     log.add(1, key="a")
     log.add(200, key="a")
     log.add(50, key="b")
-    start(log, Batches(call, size=10), batch_size=1000, worker_count=1, pause=0.05, engine={"eager": True})
+    start(log, Batches(call, size=10), batch=1000, workers=1, pause=0.05, engine={"eager": True})
     await until_empty(log)
     assert [seq for seq in done if seq > 201] == list(range(202, 252))
     assert [seq for seq in done if seq <= 201] == list(range(1, 202))
@@ -205,7 +205,7 @@ async def test_what_follows_is_given_back_with_what_it_follows(start: Start, way
 
     for key in "abbaba":
         log.add(1, key=key)
-    settings = {"batch_size": 100, "drain_timeout": timedelta(milliseconds=30)}
+    settings = {"batch": 100, "stop_timeout": timedelta(milliseconds=30)}
     engine = start(log, handle, engine={"range_events": 2}, **settings)
     await asyncio.sleep(0.05)
     if way == "forget":
@@ -264,7 +264,7 @@ async def test_who_spoils_a_batch_is_found_in_few_calls_and_the_others_are_done(
 
     batches = Batches(call, size=1000)
     log.add(1000, keys=10)
-    engine = start(log, batches, max_attempts=2, engine={"eager": True})
+    engine = start(log, batches, attempts=2, engine={"eager": True})
     await until_idle(engine)
     while [p for p in log.parked.values() if p.state != "dead"]:
         await asyncio.sleep(0.005)
@@ -306,7 +306,7 @@ async def test_batches_of_a_shard_come_one_after_the_other(start: Start) -> None
             running.difference_update(keys)
 
     log.add(500, keys=9)
-    await until_idle(start(log, Slow(size=7), worker_count=5))
+    await until_idle(start(log, Slow(size=7), workers=5))
     assert all(seqs == sorted(seqs) for seqs in order.values())
     assert sum(map(len, order.values())) == 500
 
@@ -322,12 +322,12 @@ async def test_a_stop_gives_back_what_has_not_run_and_nothing_comes_twice(start:
             enough.set()
 
     numbers = log.add(2000, keys=50)
-    first = start(log, handle, batch_size=2000)
+    first = start(log, handle, batch=2000)
     await enough.wait()
     await first.stop()
     assert len(seen) < 2000
     assert all(held.token is None and held.attempts == 0 for held in log.ranges)
-    await until_idle(start(log, handle, batch_size=2000))
+    await until_idle(start(log, handle, batch=2000))
     assert sorted(seen) == numbers
 
 
@@ -340,7 +340,7 @@ async def test_a_stop_cancels_who_takes_too_long_and_gives_that_back(start: Star
             await asyncio.sleep(60)
 
     log.add(6, key="a")
-    engine = start(log, handle, drain_timeout=timedelta(milliseconds=50))
+    engine = start(log, handle, stop_timeout=timedelta(milliseconds=50))
     while 3 not in seen:
         await asyncio.sleep(0.001)
     await engine.stop()
@@ -404,7 +404,7 @@ async def test_nothing_is_lost_and_nothing_overtakes_when_leases_end_at_any_time
                 previous[event.seq] = last[event.key]
             last[event.key] = event.seq
     handler = All(size=30) if batch else handle
-    engine = start(log, handler, pause=0.002, max_attempts=1000, batch_size=300, engine={"range_events": 60})
+    engine = start(log, handler, pause=0.002, attempts=1000, batch=300, engine={"range_events": 60})
     async with asyncio.timeout(60):
         while not log.empty:
             await asyncio.sleep(rng.random() * 0.02)
@@ -451,7 +451,7 @@ async def test_a_handler_that_runs_too_long_has_failed(start: Start) -> None:
             await asyncio.sleep(60)
 
     log.add(4)
-    engine = start(log, handle, handler_timeout=timedelta(milliseconds=40))
+    engine = start(log, handle, timeout=timedelta(milliseconds=40))
     await until_empty(log)
     assert seen == Counter([1, 2, 2, 3, 4])
     assert engine.failed == 1
@@ -466,7 +466,7 @@ async def test_the_database_may_be_away_for_a_while(start: Start) -> None:
             log.down = {"settle", "claim", "renew"}
 
     numbers = log.add(100, keys=3)
-    engine = start(log, handle, batch_size=40)
+    engine = start(log, handle, batch=40)
     while len(seen) < 20:
         await asyncio.sleep(0.001)
     await asyncio.sleep(0.1)
@@ -484,7 +484,7 @@ async def test_a_pause_gives_back_what_has_not_begun(start: Start) -> None:
         seen.append(event.seq)
 
     numbers = log.add(800, keys=100)
-    engine = start(log, handle, batch_size=800, worker_count=1)
+    engine = start(log, handle, batch=800, workers=1)
     while len(seen) < 20:
         await asyncio.sleep(0.001)
     engine.pause()
@@ -514,7 +514,7 @@ async def test_what_may_kill_its_process_runs_alone(start: Start) -> None:
             log.parked[event.seq or 0] = Parked(event, "retry", 8, 0.0)
         events.clear()
     log.add(300)
-    start(log, handle, max_attempts=10)
+    start(log, handle, attempts=10)
     await until_empty(log)
     assert alone == [True, True, True]
 
@@ -526,7 +526,7 @@ async def test_memory_is_bounded_by_events_and_by_bytes(start: Start) -> None:
         await gate.wait()
 
     log.add(5000)
-    engine = start(log, handle, batch_size=5000, engine={"capacity": 1000})
+    engine = start(log, handle, batch=5000, engine={"capacity": 1000})
     while not engine.in_flight:
         await asyncio.sleep(0.001)
     await asyncio.sleep(0.05)
@@ -543,7 +543,7 @@ async def test_who_shares_the_log_with_others_asks_for_longer_ranges_and_for_no_
         await gate.wait()
 
     log.add(5000)
-    engine = start(log, handle, batch_size=1000, engine={"capacity": 1000})
+    engine = start(log, handle, batch=1000, engine={"capacity": 1000})
     while not engine.in_flight:
         await asyncio.sleep(0.001)
     assert log.asked[0] == (500, 2)
@@ -557,7 +557,7 @@ async def test_what_may_be_shared_is_cut_at_the_same_places(start: Start) -> Non
     """Whatever room there is: who asks for shorter ranges reads alone from then on."""
     log = ScriptedLog(ordered=False, shards=4)
     log.add(3000, keys=200)
-    engine = start(log, Batches(size=70), worker_count=2, engine={"eager": True, "range_events": 100, "capacity": 400})
+    engine = start(log, Batches(size=70), workers=2, engine={"eager": True, "range_events": 100, "capacity": 400})
     await until_idle(engine)
     assert log.empty
     assert {events for events, _ in log.asked} == {100}

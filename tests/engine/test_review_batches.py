@@ -47,7 +47,7 @@ async def test_a_client_that_cancels_its_own_futures_costs_no_worker(start: Make
 
     source, handler = ScriptedSource(), Handler(cancelled_inside)
     source.add(3)
-    start(source, handler, worker_count=1)
+    start(source, handler, workers=1)
     await probe.wait(Delivered, 3)
     assert probe.count(Retried) == 3
 
@@ -67,7 +67,7 @@ async def test_what_fails_before_its_predecessor_waits_for_it(start: MakeEngine,
 
     handler.rounds = [second_first]
     source.add(3, key="a")
-    start(source, handler, worker_count=2, max_attempts=1, on_exhausted=policy)
+    start(source, handler, workers=2, attempts=1, on_exhausted=policy)
     await probe.wait(Delivered, 5)
     assert [seq for seq in handler.done if seq < 4] == [1, 2, 3]
     assert probe.count(Died) == 0
@@ -77,7 +77,7 @@ async def test_a_suspect_gets_no_company_from_its_key_either(start: MakeEngine, 
     source, handler = ScriptedSource(ordered=True), Handler()
     source.add(5, key="a")
     source.rows[3].attempts = 20
-    start(source, handler, worker_count=1, max_attempts=25)
+    start(source, handler, workers=1, attempts=25)
     await probe.wait(Delivered, 5)
     assert handler.seen == [[1, 2], [3], [4, 5]]
 
@@ -86,7 +86,7 @@ async def test_a_follower_that_was_claimed_too_often_is_not_sent(start: MakeEngi
     source, handler = ScriptedSource(ordered=True), Handler()
     source.add(3, key="a")
     source.rows[2].attempts = 5
-    start(source, handler, worker_count=1, max_attempts=5, on_exhausted="skip")
+    start(source, handler, workers=1, attempts=5, on_exhausted="skip")
     await probe.wait(Delivered, 2)
     assert (handler.done, list(source.dead)) == ([1, 3], [2])
 
@@ -146,7 +146,7 @@ async def test_a_stop_ends_although_the_database_answers_nothing(probe: Probe) -
 
     source.add(3, key="a")
     source.release_gate = asyncio.Event()
-    engine = make_engine(source, Handler(outage), probe, drain_timeout=timedelta(milliseconds=50))
+    engine = make_engine(source, Handler(outage), probe, stop_timeout=timedelta(milliseconds=50))
     engine.start()
     await entered.wait()
     async with asyncio.timeout(5):

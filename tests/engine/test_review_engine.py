@@ -40,7 +40,7 @@ class Poisoned:
 async def test_an_error_that_cannot_be_described_costs_no_worker(start: MakeEngine, probe: Probe) -> None:
     source, handler = ScriptedSource(), Poisoned(Mute())
     source.add(3)
-    start(source, handler, worker_count=1)
+    start(source, handler, workers=1)
     await probe.wait(Delivered, 3)
     assert sorted(handler.done) == [1, 2, 3]
     assert probe.of(Retried)[0].error == "Mute"
@@ -49,20 +49,18 @@ async def test_an_error_that_cannot_be_described_costs_no_worker(start: MakeEngi
 async def test_an_error_beside_exception_costs_no_worker(start: MakeEngine, probe: Probe) -> None:
     source, handler = ScriptedSource(), Poisoned(Rude("out"))
     source.add(3)
-    start(source, handler, worker_count=1)
+    start(source, handler, workers=1)
     await probe.wait(Delivered, 3)
     assert sorted(handler.done) == [1, 2, 3]
 
 
-async def test_a_retry_policy_that_fails_costs_no_worker(start: MakeEngine, probe: Probe) -> None:
-    class Broken:
-        def delay(self, attempts: int) -> timedelta:
-            raise ZeroDivisionError
+async def test_a_delay_that_fails_costs_no_worker(start: MakeEngine, probe: Probe) -> None:
+    def broken(attempts: int) -> float:
+        raise ZeroDivisionError
 
     source, handler = ScriptedSource(), Poisoned(ValueError("no"))
     source.add(3)
-    engine = start(source, handler, worker_count=1)
-    engine._workers._retry = Broken()
+    start(source, handler, workers=1, pause=broken)
     await probe.wait(Delivered, 3)
     assert sorted(handler.done) == [1, 2, 3]
 
@@ -71,7 +69,7 @@ async def test_an_absurd_delay_is_cut(start: MakeEngine, probe: Probe) -> None:
     """No database can store that time: the settle of everything else would fail with it, for ever."""
     source, handler = ScriptedSource(), Poisoned(RetryLater(timedelta.max))
     source.add(2)
-    start(source, handler, worker_count=1)
+    start(source, handler, workers=1)
     await probe.wait(Retried)
     assert timedelta(days=1) < probe.of(Retried)[0].delay <= timedelta(days=3660)
 
@@ -108,7 +106,7 @@ async def test_followers_that_could_not_be_released_go_before_later_events(start
     source, handler = ScriptedSource(ordered=True), Poisoned(ValueError("no"))
     source.add(3, key="a")
     source.down.add("release")
-    engine = start(source, handler, worker_count=2)
+    engine = start(source, handler, workers=2)
     while not source.failures:
         await asyncio.sleep(0.001)
     source.add(2, key="a")

@@ -16,23 +16,24 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from relaybox import Event, Listeners, Outbox, Reject, Settings
+from relaybox import Event, Listeners, Outbox, Reject, Retry, Settings
 from relaybox.ids import new_token
 from relaybox.store.claims import Claim
 from relaybox.testing.crash import InjectedFault, arm_from_environment
+from relaybox.types import DeliverySettings, OutboxSettings
 
 T = TypeVar("T")
 
 SETTINGS = Settings(
-    worker_count=4,
-    instance_ttl=timedelta(milliseconds=300),
-    lease=timedelta(milliseconds=600),
-    drain_timeout=timedelta(milliseconds=100),
-    retry_base=timedelta(milliseconds=5),
-    retry_max=timedelta(milliseconds=20),
-    poll_interval=timedelta(milliseconds=50),
-    purge_retention=timedelta(hours=1),
-    purge_interval=timedelta(milliseconds=50),
+    delivery=DeliverySettings(
+        workers=4,
+        instance_ttl="300ms",
+        lease="600ms",
+        stop_timeout="100ms",
+        retry=Retry(base="5ms", max="20ms"),
+        poll="50ms",
+    ),
+    outbox=OutboxSettings(retention="1h", purge_interval="50ms"),
 )
 BUSINESS = "CREATE TABLE business (id varchar(36) PRIMARY KEY)"
 

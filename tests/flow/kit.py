@@ -7,22 +7,18 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from relaybox import AsyncOutbox, Event, Listeners, Outbox, Settings
+from relaybox import AsyncOutbox, Event, Listeners, Outbox, Retry, Settings
 from relaybox.facts import Fact
+from relaybox.types import DeliverySettings
 
 PATIENCE = 20.0
 F = TypeVar("F", bound=Fact)
 
 QUICK = Settings(
-    retry_base=timedelta(milliseconds=5),
-    retry_max=timedelta(milliseconds=20),
-    instance_ttl=timedelta(seconds=1),
-    lease=timedelta(seconds=3),
-    drain_timeout=timedelta(seconds=5),
+    delivery=DeliverySettings(retry=Retry(base="5ms", max="20ms"), instance_ttl="1s", lease="3s", stop_timeout="5s")
 )
 
 

@@ -17,10 +17,11 @@ from typing import Any
 
 from relaybox import AsyncOutbox, Event, Listeners, Settings
 from relaybox.facts import ClaimLost, Fact
+from relaybox.types import DeliverySettings
 
 
 async def main(url: str, role: str, file: str, ttl: str) -> None:
-    settings = Settings(instance_ttl=timedelta(seconds=float(ttl)), lease=timedelta(minutes=5), worker_count=4)
+    settings = Settings(delivery=DeliverySettings(instance_ttl=timedelta(seconds=float(ttl)), lease="5m", workers=4))
     listeners = Listeners()
     log = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 

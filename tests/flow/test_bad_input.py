@@ -9,7 +9,6 @@ import pytest
 
 from relaybox import ConfigError, Event, InvalidEvent, Outbox, RelayboxError, Settings
 from relaybox.errors import ConnectionLost, DuplicateEvent, PayloadTooLarge, SchemaMissing, StoreError
-from relaybox.settings import load
 
 from .kit import happened, rows, stored
 
@@ -166,39 +165,42 @@ def test_bad_table_names(pg: str, name: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"worker_count": 0}, "worker_count"),
-        ({"worker_count": True}, "worker_count"),
-        ({"worker_count": "4"}, "worker_count"),
-        ({"batch_size": -1}, "batch_size"),
-        ({"hot_queue_capacity": 0}, "hot_queue_capacity"),
-        ({"max_attempts": 0}, "max_attempts"),
-        ({"lease": timedelta(0)}, "lease"),
-        ({"lease": 30}, "lease"),
-        ({"lease": timedelta(seconds=1), "instance_ttl": timedelta(seconds=1)}, "twice instance_ttl"),
-        ({"retry_base": timedelta(seconds=9), "retry_max": timedelta(seconds=1)}, "retry_max"),
-        ({"on_exhausted": "explode"}, "block, park or skip"),
-        ({"owner": ""}, "owner"),
-        ({"owner": "o" * 129}, "owner"),
-        ({"shards": 2_000}, "shards"),
+        ({"delivery.workers": 0}, r"delivery\.workers"),
+        ({"delivery.workers": True}, r"delivery\.workers"),
+        ({"delivery.workers": "4"}, r"delivery\.workers"),
+        ({"delivery.batch": -1}, r"delivery\.batch"),
+        ({"delivery.hot_queue": 0}, r"delivery\.hot_queue"),
+        ({"delivery.retry.attempts": 0}, r"retry\.attempts"),
+        ({"delivery.lease": timedelta(0)}, r"delivery\.lease"),
+        ({"delivery.lease": "soon"}, r"delivery\.lease"),
+        ({"delivery.lease": None}, r"delivery\.lease"),
+        ({"delivery.lease": timedelta(seconds=1), "delivery.instance_ttl": 1}, r"twice delivery\.instance_ttl"),
+        ({"delivery.retry.base": timedelta(seconds=9), "delivery.retry.max": 1}, r"retry\.max"),
+        ({"delivery.retry": 5}, r"delivery\.retry"),
+        ({"delivery": 5}, "expected delivery to be DeliverySettings, got 5"),
+        ({"order.on_exhausted": "explode"}, "block, park or skip"),
+        ({"delivery.owner": ""}, r"delivery\.owner"),
+        ({"delivery.owner": "o" * 129}, r"delivery\.owner"),
+        ({"order.shards": 2_000}, r"order\.shards"),
     ],
 )
 def test_bad_settings(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
-        Settings(**options)
+        Settings().replaced(options)
 
 
 @pytest.mark.parametrize(
     ("environment", "text"),
     [
-        ({"RELAYBOX_WORKER_COUNT": "many"}, "worker_count"),
-        ({"RELAYBOX_LEASE": "soon"}, "lease"),
-        ({"RELAYBOX_NOTIFY": "perhaps"}, "notify"),
+        ({"RELAYBOX_DELIVERY_WORKERS": "many"}, r"delivery\.workers"),
+        ({"RELAYBOX_DELIVERY_LEASE": "soon"}, "lease"),
+        ({"RELAYBOX_DELIVERY_NOTIFY": "perhaps"}, "notify"),
         ({"RELAYBOX_NO_SUCH_THING": "1"}, "unknown setting"),
     ],
 )
 def test_bad_environment(environment: dict[str, str], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
-        load(environment=environment)
+        Settings.load(environment=environment)
 
 
 @pytest.mark.parametrize(

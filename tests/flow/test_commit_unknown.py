@@ -18,6 +18,7 @@ from relaybox import AsyncOutbox, CommitUnknown, Outbox, Settings
 from relaybox.drivers import open_sync
 from relaybox.errors import StillCommitting
 from relaybox.testing.servers import TcpGate
+from relaybox.types import DeliverySettings
 
 from .conftest import make_database
 from .kit import Probe, happened, make_box, recording, stored, with_driver
@@ -86,7 +87,7 @@ async def test_neither_hook_fires_and_the_poller_delivers_what_is_there(truth: s
     from .test_write_hooks import Recorder
 
     probe, hook = Probe(), Recorder()
-    short = Settings(lease=timedelta(seconds=1), instance_ttl=timedelta(milliseconds=500))
+    short = Settings(delivery=DeliverySettings(lease="1s", instance_ttl="500ms"))
     async with make_box("multi_node", truth, probe, settings=short, listeners=recording(probe)) as node:
         writer = AsyncOutbox(proxy.url, hook=hook)
         with pytest.raises(CommitUnknown):
@@ -108,7 +109,7 @@ async def test_neither_hook_fires_and_the_poller_delivers_what_is_there(truth: s
 async def test_the_callers_own_transaction_on_a_hot_node(truth: str, proxy: Proxy, cut: Cut) -> None:
     """Rows claimed by their insert, then silence: they are delivered when the claim's lease ends, and once."""
     probe = Probe()
-    short = Settings(lease=timedelta(seconds=1), instance_ttl=timedelta(milliseconds=500))
+    short = Settings(delivery=DeliverySettings(lease="1s", instance_ttl="500ms"))
     async with make_box("multi_node", truth, probe, settings=short) as node:
         connection = await asyncpg.connect(proxy.url)
         with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):

@@ -12,6 +12,7 @@ import pytest
 from relaybox import AsyncOutbox, ConfigError, DeadFilter, Event, Interceptor, Listeners, Outbox, Reject, Settings
 from relaybox.errors import ConnectionLost, SchemaMissing, SchemaTooNew, ServiceClosed
 from relaybox.facts import Delivered, Died, HotDropped, Purged, Retried
+from relaybox.types import DeliverySettings, OutboxSettings
 
 from .kit import QUICK, Box, Probe, happened, make_box, one, recording, rows, stored, waiting
 
@@ -96,7 +97,7 @@ async def test_replay_and_purge(url: str, probe: Probe, is_async: bool) -> None:
 
 @BOTH
 async def test_writer_only_writes_and_purges_by_age(url: str, probe: Probe, is_async: bool) -> None:
-    settings = Settings(purge_retention=timedelta(milliseconds=1), purge_interval=timedelta(milliseconds=20))
+    settings = Settings(outbox=OutboxSettings(retention="1ms", purge_interval="20ms"))
     plain = make_box("writer_only", url, probe, is_async=is_async)
     async with plain:
         await write(plain, *(happened(n) for n in range(3)))
@@ -110,7 +111,7 @@ async def test_writer_only_writes_and_purges_by_age(url: str, probe: Probe, is_a
 
 async def test_hot_and_cold(url: str, probe: Probe) -> None:
     """A commit we see goes to the hot queue; a full hot queue gives the rest to the poller; nothing twice."""
-    slow = Settings(hot_queue_capacity=5, worker_count=1, instance_ttl=timedelta(seconds=1), lease=timedelta(seconds=3))
+    slow = Settings(delivery=DeliverySettings(hot_queue=5, workers=1, instance_ttl="1s", lease="3s"))
     async with make_box("multi_node", url, probe, settings=slow) as box:
         ids = await write(box, *(happened(n) for n in range(40)))
         await probe.until(probe.has(*ids))

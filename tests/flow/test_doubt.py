@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,18 +11,14 @@ from relaybox import Event, Listeners, Settings
 from relaybox.drivers.pool import AsyncDatabase
 from relaybox.errors import ConnectionLost
 from relaybox.facts import LoopFailed
+from relaybox.types import DeliverySettings
 
 from .kit import Box, Probe, claimed, make_box, rows
 
 SETTINGS = Settings(
-    batch_size=5,
-    cold_queue_capacity=5,
-    lease=timedelta(seconds=2),
-    instance_ttl=timedelta(seconds=1),
-    drain_timeout=timedelta(milliseconds=100),
-    poll_interval=timedelta(milliseconds=50),
+    delivery=DeliverySettings(batch=5, cold_queue=5, lease="2s", instance_ttl="1s", stop_timeout="100ms", poll="50ms")
 )
-LASTING = replace(SETTINGS, lease=timedelta(minutes=5), instance_ttl=timedelta(minutes=1))  # beyond a test's patience
+LASTING = SETTINGS.replaced({"delivery.lease": "5m", "delivery.instance_ttl": "1m"})  # beyond a test's patience
 
 
 async def write(box: Box, count: int) -> list[str]:
@@ -91,9 +85,7 @@ async def test_what_a_zombie_claims_is_free_at_the_next_heartbeat_of_anybody(pg:
     On the engines with row leases such a claim ends with its lease.
     """
     url = pg
-    slow = Settings(
-        lease=timedelta(seconds=60), instance_ttl=timedelta(seconds=20), drain_timeout=timedelta(milliseconds=50)
-    )
+    slow = Settings(delivery=DeliverySettings(lease="60s", instance_ttl="20s", stop_timeout="50ms"))
     gate = asyncio.Event()
     listeners = Listeners()
 

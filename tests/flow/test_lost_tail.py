@@ -8,7 +8,6 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -17,9 +16,10 @@ import pytest
 from relaybox import AsyncOutbox, Event, Listeners, Settings
 from relaybox.inbox import AsyncInbox
 from relaybox.testing.servers import PostgresPair, ServerUnavailable
+from relaybox.types import DeliverySettings
 
 EVENTS = 100
-QUICK = Settings(instance_ttl=timedelta(seconds=2), lease=timedelta(seconds=30), worker_count=4)
+QUICK = Settings(delivery=DeliverySettings(instance_ttl="2s", lease="30s", workers=4))
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +149,7 @@ async def test_a_failure_that_was_forgotten_is_made_up_for(pair: PostgresPair, o
     failing, listeners = Failing(), Listeners()
     listeners.register("E", failing)
     late = timedelta(minutes=10)
-    patient = replace(QUICK, lease=timedelta(seconds=4), retry_base=late, retry_max=late)
+    patient = QUICK.replaced({"delivery.lease": "4s", "delivery.retry.base": late, "delivery.retry.max": late})
     make = AsyncOutbox.ordered if ordered else AsyncOutbox.multi_node
     url = pair.create_database()
     box = make(url, listeners, settings=patient, migrate=True)

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from datetime import timedelta
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
-from relaybox import Event, Listeners, Reject, Settings
+from relaybox import Event, Listeners, Reject, Retry, Settings
 from relaybox.facts import ClaimLost, Died, LoopFailed, TakenOver
+from relaybox.types import DeliverySettings
 
 from .kit import Box, Probe, make_box, one, waiting
 
 
-def quick(**options: Any) -> Settings:
-    base: dict[str, Any] = {
-        "retry_base": timedelta(milliseconds=5),
-        "retry_max": timedelta(milliseconds=20),
-        "instance_ttl": timedelta(seconds=1),
-        "lease": timedelta(seconds=3),
-        "worker_count": 4,
-    }
-    return Settings(**{**base, **options})
+def quick(changes: Mapping[str, Any] = MappingProxyType({})) -> Settings:
+    delivery = DeliverySettings(retry=Retry(base="5ms", max="20ms"), instance_ttl="1s", lease="3s", workers=4)
+    return Settings(delivery=delivery).replaced(changes)
 
 
 class Log:
@@ -71,7 +67,7 @@ def firsts(numbers: list[int]) -> list[int]:
 
 async def test_order_survives_retries(url: str, probe: Probe) -> None:
     log = Log(probe, fail=lambda event, attempts: event.payload["n"] % 5 == 0 and attempts < 3)
-    box = make_box("ordered", url, probe, listeners=log.listeners(), settings=quick(batch_size=7))
+    box = make_box("ordered", url, probe, listeners=log.listeners(), settings=quick({"delivery.batch": 7}))
     async with box:
         await write(box, 200)
         await probe.until(probe.wrote(200))
@@ -88,7 +84,7 @@ async def test_followers_released_behind_a_failed_head_come_back_before_later_ev
     box = make_box("plain", url, Probe())
     await write(box, 60, keys=1)
     await box.close()
-    settings = quick(batch_size=10, cold_queue_capacity=10)
+    settings = quick({"delivery.batch": 10, "delivery.cold_queue": 10})
     async with make_box("ordered", url, probe, listeners=log.listeners(), settings=settings):
         await probe.until(probe.wrote(60))
     assert log.done["k0"] == list(range(60))
@@ -104,7 +100,7 @@ async def test_what_a_stopped_instance_gave_back_comes_first(url: str, probe: Pr
         await asyncio.Event().wait()
 
     blocked.register("Happened", hang)
-    settings = quick(batch_size=10, cold_queue_capacity=10, drain_timeout=timedelta(milliseconds=20))
+    settings = quick({"delivery.batch": 10, "delivery.cold_queue": 10, "delivery.stop_timeout": "20ms"})
     first = make_box("ordered", url, Probe(), listeners=blocked, settings=settings)
     async with first:
         await write(first, 50, keys=1)
@@ -118,7 +114,7 @@ async def test_what_a_stopped_instance_gave_back_comes_first(url: str, probe: Pr
 async def test_two_instances_and_a_rebalance(url: str, probe: Probe) -> None:
     """A second instance joins and leaves under load: shards move, nothing overtakes."""
     log = Log(probe, fail=lambda event, attempts: event.payload["n"] % 11 == 0 and attempts < 2, pause=0.0005)
-    settings = quick(batch_size=20, cold_queue_capacity=50)
+    settings = quick({"delivery.batch": 20, "delivery.cold_queue": 50})
     owners = "SELECT count(DISTINCT owner) FROM outbox_event_shard WHERE owner IS NOT NULL"
     async with make_box("ordered", url, probe, listeners=log.listeners(), settings=settings) as one_box:
         await write(one_box, 300, keys=8)
@@ -143,7 +139,7 @@ async def test_two_instances_and_a_rebalance(url: str, probe: Probe) -> None:
 async def test_block_keeps_retrying_and_only_its_key_waits(url: str, probe: Probe) -> None:
     allowed: set[int] = set()
     log = Log(probe, fail=lambda event, attempts: event.payload["n"] == 0 and 0 not in allowed)
-    settings = quick(max_attempts=2, on_exhausted="block")
+    settings = quick({"delivery.retry.attempts": 2, "order.on_exhausted": "block"})
     async with make_box("ordered", url, probe, listeners=log.listeners(), settings=settings) as box:
         await write(box, 40, keys=2)
         await probe.until(probe.wrote(20))
@@ -165,7 +161,7 @@ async def test_block_keeps_retrying_and_only_its_key_waits(url: str, probe: Prob
 async def test_park_holds_the_key_until_its_head_is_replayed(url: str, probe: Probe) -> None:
     allowed: set[int] = set()
     log = Log(probe, fail=lambda event, attempts: event.payload["n"] == 0 and 0 not in allowed)
-    settings = quick(max_attempts=2, on_exhausted="park")
+    settings = quick({"delivery.retry.attempts": 2, "order.on_exhausted": "park"})
     async with make_box("ordered", url, probe, listeners=log.listeners(), settings=settings) as box:
         ids = await write(box, 10, keys=1)
         await probe.until(lambda: probe.of(Died))
@@ -182,7 +178,7 @@ async def test_park_holds_the_key_until_its_head_is_replayed(url: str, probe: Pr
 
 async def test_unblock_lets_a_parked_key_go_on_without_its_head(url: str, probe: Probe) -> None:
     log = Log(probe, fail=lambda event, attempts: event.payload["n"] == 0)
-    settings = quick(max_attempts=1, on_exhausted="park")
+    settings = quick({"delivery.retry.attempts": 1, "order.on_exhausted": "park"})
     async with make_box("ordered", url, probe, listeners=log.listeners(), settings=settings) as box:
         await write(box, 10, keys=1)
         await probe.until(lambda: probe.of(Died))
@@ -196,7 +192,7 @@ async def test_unblock_lets_a_parked_key_go_on_without_its_head(url: str, probe:
 
 async def test_skip_sends_the_head_to_the_dead_letters_and_goes_on(url: str, probe: Probe) -> None:
     log = Log(probe, fail=lambda event, attempts: event.payload["n"] in (0, 4))
-    settings = quick(max_attempts=2, on_exhausted="skip")
+    settings = quick({"delivery.retry.attempts": 2, "order.on_exhausted": "skip"})
     async with make_box("ordered", url, probe, listeners=log.listeners(), settings=settings) as box:
         await write(box, 10, keys=1)
         await probe.until(probe.wrote(8))
@@ -216,7 +212,7 @@ async def test_a_rejected_head(url: str, probe: Probe, policy: Any) -> None:
         probe.deliver(event, delivery)
 
     listeners.register("Happened", listen)
-    settings = quick(on_exhausted=policy)
+    settings = quick({"order.on_exhausted": policy})
     async with make_box("ordered", url, probe, listeners=listeners, settings=settings) as box:
         await write(box, 5, keys=1)
         await probe.until(lambda: probe.of(Died))

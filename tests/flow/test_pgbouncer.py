@@ -13,14 +13,13 @@ import pytest
 from relaybox import AsyncOutbox, Event, Listeners, Outbox, Reject, Settings
 from relaybox.facts import Died, LoopFailed, WakeUps
 from relaybox.testing.servers import require
+from relaybox.types import DeliverySettings
 
 from .conftest import make_postgres
 from .kit import Probe, happened, make_box, recording, rows, waiting, with_driver
 
 DRIVERS = pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
-SETTINGS = Settings(
-    poll_interval=timedelta(milliseconds=50), instance_ttl=timedelta(seconds=2), lease=timedelta(seconds=6)
-)
+SETTINGS = Settings(delivery=DeliverySettings(poll="50ms", instance_ttl="2s", lease="6s"))
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -40,7 +39,7 @@ async def test_immediate_restart(server: PostgresServer, probe: Probe, composite
     written: list[str] = []
     unknown: list[str] = []
 
-    settings = replace(QUICK, hot_queue_capacity=IN_FLIGHT // 2, cold_queue_capacity=IN_FLIGHT // 2)
+    settings = QUICK.replaced({"delivery.hot_queue": IN_FLIGHT // 2, "delivery.cold_queue": IN_FLIGHT // 2})
     async with make_box(composite, with_driver(url, driver), probe, settings=settings) as node:
 
         async def write() -> None:

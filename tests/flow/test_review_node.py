@@ -15,6 +15,7 @@ from relaybox import AsyncOutbox, Event, Listeners, Outbox, Settings
 from relaybox.drivers import open_async
 from relaybox.errors import ConnectionLost
 from relaybox.store.outbox.postgres import PostgresStore
+from relaybox.types import DeliverySettings, OrderSettings
 
 from .kit import QUICK, Probe, happened, make_box, one, recording, rows, with_driver
 
@@ -51,7 +52,9 @@ async def test_a_shard_that_need_not_leave_after_all_is_served_again(pg: str, pr
         probe.deliver(event, delivery)
 
     listeners.register("Happened", listen)
-    settings = Settings(shards=2, worker_count=8, instance_ttl=timedelta(seconds=1), lease=timedelta(seconds=3))
+    settings = Settings(
+        order=OrderSettings(shards=2), delivery=DeliverySettings(workers=8, instance_ttl="1s", lease="3s")
+    )
     peers = open_async(pg)
     async with make_box("ordered", pg, probe, listeners=listeners, settings=settings) as box:
         source = box.raw._node._source

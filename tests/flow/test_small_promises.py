@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from relaybox import Event, InvalidEvent, Listeners, Outbox, Settings
+from relaybox import Event, InvalidEvent, Listeners, Outbox, Retry, Settings
 from relaybox.facts import Delivered, Died, Purged
 from relaybox.testing import Probe
+from relaybox.types import DeliverySettings, OutboxSettings
 
 
 @pytest.fixture
@@ -28,7 +28,13 @@ def test_an_event_that_kills_its_process_every_time_becomes_a_dead_letter(url: s
     probe, called = Probe(), []
     listeners = Listeners()
     listeners.register("Poison", called.append)
-    box = Outbox.single_node(url, listeners, observers=[probe], settings=Settings(max_attempts=3), migrate=True)
+    box = Outbox.single_node(
+        url,
+        listeners,
+        observers=[probe],
+        settings=Settings(delivery=DeliverySettings(retry=Retry(attempts=3))),
+        migrate=True,
+    )
     box.migrate()
     with box.transaction() as tx:
         box.write(tx, Event("Poison", None))
@@ -42,7 +48,7 @@ def test_an_event_that_kills_its_process_every_time_becomes_a_dead_letter(url: s
 
 def test_dead_letters_are_purged_also_when_finished_events_are_kept(url: str) -> None:
     probe = Probe()
-    settings = Settings(purge_dead_retention=timedelta(microseconds=1), purge_interval=timedelta(milliseconds=50))
+    settings = Settings(outbox=OutboxSettings(dead_retention="1us", purge_interval="50ms"))
     with Outbox.single_node(url, Listeners(), observers=[probe], settings=settings, migrate=True) as box:
         with box.transaction() as tx:
             box.write(tx, Event("Nobody", None))

@@ -6,13 +6,13 @@ import asyncio
 import logging
 import threading
 from collections import Counter
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from relaybox import AsyncOutbox, Event, Listeners, Outbox, Settings
 from relaybox.facts import Released
+from relaybox.types import DeliverySettings
 
 from .kit import QUICK, Probe, happened
 
@@ -68,7 +68,7 @@ async def test_what_is_cut_off_is_named_in_the_log(pg: str, caplog: pytest.LogCa
         await asyncio.sleep(60)
 
     fill(pg)
-    settings = Settings(drain_timeout=timedelta(milliseconds=100))
+    settings = Settings(delivery=DeliverySettings(stop_timeout="100ms"))
     with caplog.at_level(logging.WARNING, logger="relaybox"):
         async with AsyncOutbox.multi_node(pg, listeners, settings=settings):
             async with asyncio.timeout(30):

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from relaybox.facts import TakenOver
+from relaybox.types import DeliverySettings
 
 from .kit import PATIENCE, Probe, claimed, happened, make_box, one, rows, waiting
 
@@ -140,7 +141,6 @@ async def test_a_single_node_takes_everything_over_at_its_start(url: str, probe:
 
 async def test_a_clean_stop_leaves_nothing_to_wait_for(url: str, probe: Probe) -> None:
     """A listener that outlives the drain is cut off; its event is released and free at once."""
-    from datetime import timedelta
 
     from relaybox import Event, Listeners, Settings
 
@@ -156,7 +156,7 @@ async def test_a_clean_stop_leaves_nothing_to_wait_for(url: str, probe: Probe) -
             raise
 
     listeners.register("Happened", hang)
-    slow = Settings(drain_timeout=timedelta(milliseconds=50), worker_count=1)
+    slow = Settings(delivery=DeliverySettings(stop_timeout="50ms", workers=1))
     async with make_box("multi_node", url, Probe(), listeners=listeners, settings=slow) as box:
         async with box.raw.transaction() as tx:
             ids = await box.raw.write_all(tx, [happened(n) for n in range(5)])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from relaybox import AsyncGuard, ConfigError, Event, Guard, InProgress
+from relaybox import AsyncGuard, ConfigError, Event, Guard, InProgress, Settings
 from relaybox.errors import LeaseLost, ServiceClosed
 
 from .kit import EffectFailed, Place, deliver, fail, until
@@ -376,6 +376,6 @@ def test_covers_warns_when_the_guard_is_made(place: Place, caplog: pytest.LogCap
 )
 def test_the_ttl_may_come_from_the_environment(place: Place, environment: dict[str, str], hours: int) -> None:
     for ttl, expected in ((None, hours), ("1h", 1)):
-        guard = place.open(ttl=ttl, environment=environment).raw
+        guard = place.open(ttl=ttl, settings=Settings.load(environment=environment)).raw
         assert guard.terms.ttl.total_seconds() == expected * 3600
         guard.close()

@@ -7,11 +7,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from source_tree import ROOT, page
 
 import relaybox
+import relaybox.types
 
 DIALECTS = ("postgres", "sqlite", "mysql")
 
@@ -48,9 +50,12 @@ def test_importing_the_core_loads_no_driver_dialect_or_exporter() -> None:
     assert {name for name in loaded - front_doors if name.startswith((*heavy, *dialects))} == set()
 
 
-def test_public_names_equal_the_checked_in_list() -> None:
-    """Adding or removing one is a promise made or broken: change public_names.txt on purpose."""
-    promised = page("tests/house/public_names.txt").split()
+@pytest.mark.parametrize(
+    ("module", "file"), [(relaybox, "public_names.txt"), (relaybox.types, "public_types.txt")], ids=["names", "types"]
+)
+def test_public_names_equal_the_checked_in_list(module: ModuleType, file: str) -> None:
+    """Adding or removing one is a promise made or broken: change the list on purpose."""
+    promised = page(f"tests/house/{file}").split()
     assert promised == sorted(promised)
-    assert sorted(relaybox.__all__) == promised
-    assert all(hasattr(relaybox, name) for name in promised)
+    assert sorted(module.__all__) == promised
+    assert all(hasattr(module, name) for name in promised)

@@ -14,7 +14,7 @@ import relaybox
 from relaybox import Settings, facts, faults
 from relaybox.facts import Fact
 from relaybox.observe.measures import MEASURES
-from relaybox.settings import load
+from relaybox.settings import leaves
 
 LONGEST = 600
 
@@ -166,8 +166,8 @@ def test_generated_pages_are_up_to_date(script: str) -> None:
 
 def test_every_setting_is_on_its_page() -> None:
     documented = {row[0].strip("`") for row in rows(page("docs/reference/settings.md"))}
-    assert documented == set(Settings.__dataclass_fields__)
-    assert all(origin.about for origin in load().origins)
+    assert documented == {leaf.path for leaf in leaves(Settings)}
+    assert all(leaf.about for leaf in leaves(Settings))
 
 
 def test_the_version_is_the_newest_in_the_changelog() -> None:

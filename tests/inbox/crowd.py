@@ -2,7 +2,7 @@
 
     python crowd.py URL sync|async|batch JSON
 
-JSON: {"attempts": 4} for max_attempts, {"order": "skip"} for an ordered inbox that goes on past dead letters,
+JSON: {"attempts": 4} for retries, {"order": "skip"} for an ordered inbox that goes on past dead letters,
 {"killers": {"7": "exit"}} for what a message's number does to the process (exit, kill), {"notes": FILE} for where it
 says so first.
 """
@@ -15,7 +15,6 @@ import os
 import signal
 import sys
 import threading
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -27,14 +26,16 @@ from relaybox import Event
 from relaybox.inbox import AsyncInbox, Inbox, Order
 
 # Small claims, so that everybody gets some; leases that end before a slow handler does.
-SETTINGS = replace(QUICK, batch_size=4, instance_ttl=timedelta(seconds=0.6), lease=timedelta(seconds=1.2))
+SETTINGS = QUICK.replaced(
+    {"delivery.batch": 4, "delivery.instance_ttl": timedelta(seconds=0.6), "delivery.lease": timedelta(seconds=1.2)}
+)
 
 
 class Crowd:
     def __init__(self, url: str, kind: str, given: dict[str, Any]) -> None:
         self._url = url
         self._kind = kind
-        self._settings = replace(SETTINGS, max_attempts=given["attempts"])
+        self._settings = SETTINGS.replaced({"delivery.retry.attempts": given["attempts"]})
         self._killers = given.get("killers", {})
         self._notes = given.get("notes")
         self._options: dict[str, Any] = {"order": Order(dead="skip")} if given.get("order") else {}
@@ -66,7 +67,7 @@ class Crowd:
     async def _ahandle(self, event: Event, handle: Any) -> None:
         await asay(handle, text_of(event, os.getpid()))
         if event.payload.get("slow"):
-            await asyncio.sleep(1.5 * SETTINGS.lease.total_seconds())
+            await asyncio.sleep(1.5 * SETTINGS.delivery.lease.total_seconds())
         self._perhaps_die(event)
 
     def _perhaps_die(self, event: Event) -> None:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
 from typing import Any
 
 from flow.kit import rows
-from relaybox import Event, Settings
+from relaybox import Event, Retry, Settings
+from relaybox.types import DeliverySettings
 
 QUICK = Settings(
-    retry_base=timedelta(milliseconds=5),
-    retry_max=timedelta(milliseconds=20),
-    instance_ttl=timedelta(seconds=1),
-    lease=timedelta(seconds=3),
-    poll_interval=timedelta(milliseconds=20),
+    delivery=DeliverySettings(retry=Retry(base="5ms", max="20ms"), instance_ttl="1s", lease="3s", poll="20ms")
 )
 
 

@@ -18,7 +18,6 @@ from relaybox.clock import SYSTEM_CLOCK
 from relaybox.facts import Alert, Observers
 from relaybox.inbox import Alerting, Gap, Inbox, Order, Retention
 from relaybox.inbox.alerts import AlertService
-from relaybox.settings import load
 from relaybox.store.inbox.alerts import Span, compare
 from relaybox.testing.clock import ManualClock
 
@@ -184,18 +183,18 @@ def test_the_settings_say_the_same_by_default() -> None:
     """U-14."""
     assert Alerting.of(Settings()) == Alerting()
     assert Retention.of(Settings()) == Retention()
-    given = load(
+    given = Settings.load(
         environment={
-            "RELAYBOX_INBOX_PROCESSED_RETENTION": "1h",
-            "RELAYBOX_INBOX_DLQ_RETENTION": "7d",
+            "RELAYBOX_INBOX_RETENTION": "1h",
+            "RELAYBOX_INBOX_DEAD_RETENTION": "7d",
             "RELAYBOX_INBOX_SEEN_RETENTION": "none",
-            "RELAYBOX_INBOX_DRAIN_BATCH_SIZE": "5",
-            "RELAYBOX_INBOX_DRAIN_INTERVAL": "2s",
-            "RELAYBOX_INBOX_DLQ_ALERT_MAX_PER_REFRESH": "3",
+            "RELAYBOX_INBOX_PURGE_BATCH": "5",
+            "RELAYBOX_INBOX_PURGE_INTERVAL": "2s",
+            "RELAYBOX_INBOX_ALERTS_PER_LOOK": "3",
             "RELAYBOX_INBOX_ALERT_INTERVAL": "4s",
-            "RELAYBOX_INBOX_GAP_ALERT_DELAY": "5s",
+            "RELAYBOX_INBOX_GAP_DELAY": "5s",
         }
-    ).settings
+    )
     assert Retention.of(given) == Retention(
         timedelta(hours=1), timedelta(days=7), None, batch=5, interval=timedelta(seconds=2)
     )

@@ -6,8 +6,6 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ from relaybox.inbox import AsyncInbox, Inbox, Processed
 from .effects import QUICK, asay, effects, rows_or_none, say, text_of, with_effects, writing
 from .kit import arrived, fresh_url, migrated, pending_ids
 
-PATIENT = replace(QUICK, handler_timeout=timedelta(seconds=20))
+PATIENT = QUICK.replaced({"delivery.timeout": "20s"})
 # What a handler says, `effect` being its own INSERT; and how often the effect may be there in the end.
 WAYS: dict[str, tuple[list[str], int]] = {
     "rolls back and goes on": (["ROLLBACK", "effect"], 1),
@@ -164,7 +162,7 @@ async def test_an_error_that_a_handler_swallows_in_a_batch_is_its_own(engine: st
 
     with Inbox(home) as inbox:
         inbox.accept_all(None, [arrived(n, id=name) for n, name in enumerate(["a", "bad", "c"])])
-    done = await run(home, handler, batch=7, settings=replace(QUICK, max_attempts=1))
+    done = await run(home, handler, batch=7, settings=QUICK.replaced({"delivery.retry.attempts": 1}))
     assert (done.done, done.dead) == (2, 1)
     assert effects(home) == ["a", "c"]
 
@@ -222,7 +220,7 @@ async def test_a_deadlock_on_mariadb(tmp_path: Path, batch: int, repeats: bool) 
     with Inbox(home) as inbox:
         inbox.accept_all(None, [arrived(n, id=name) for n, name in enumerate(["good", "bad"])])
     try:
-        done = await run(home, handler, batch=batch, settings=replace(PATIENT, worker_count=1))
+        done = await run(home, handler, batch=batch, settings=PATIENT.replaced({"delivery.workers": 1}))
         if not repeats:
             done = done if done.done == 2 else await again(home, handler)
     finally:

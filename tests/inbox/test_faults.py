@@ -6,8 +6,6 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +27,7 @@ LAPSED = {
     "postgres": "SELECT count(*) FROM inbox_pending WHERE due < clock_timestamp()",
     "mariadb": "SELECT count(*) FROM inbox_pending WHERE due < utc_timestamp(6)",
 }
-SHORT = replace(QUICK, instance_ttl=timedelta(milliseconds=300), lease=timedelta(milliseconds=600))
+SHORT = QUICK.replaced({"delivery.instance_ttl": "300ms", "delivery.lease": "600ms"})
 
 
 async def until(condition: Callable[[], Any]) -> None:
@@ -87,7 +85,7 @@ async def test_a_database_that_cannot_be_reached_is_no_attempt(tmp_path: Path) -
     @contextmanager
     def unlucky() -> Iterator[Any]:
         with psycopg_transaction(url) as connection:
-            if len(refused) < 12:  # more often than max_attempts
+            if len(refused) < 12:  # more often than attempts
                 refused.append(1)
                 rows(url, f"SELECT pg_terminate_backend({connection.info.backend_pid})")
             yield connection
@@ -113,7 +111,7 @@ async def test_a_commit_that_is_refused_undoes_everything_and_counts(batch: int,
 
     with Inbox(url) as inbox:
         inbox.accept(None, arrived(1))
-        done = inbox.process(orphan, settings=replace(QUICK, max_attempts=1), batch=batch)
+        done = inbox.process(orphan, settings=QUICK.replaced({"delivery.retry.attempts": 1}), batch=batch)
         assert (done.done, done.dead) == (0, 1)
     assert effects(url) == []
     assert one(url, "SELECT count(*) FROM inbox_done") == 0

@@ -16,7 +16,6 @@ from relaybox.clock import SystemClock
 from relaybox.errors import SchemaMissing
 from relaybox.facts import Accepted, Fact, Purged
 from relaybox.inbox import Inbox, InboxStatus, MessageFilter, Retention, Thresholds
-from relaybox.settings import load
 from relaybox.store.inbox.operate import Pace, judge
 from relaybox.testing.clock import ManualClock
 
@@ -208,16 +207,17 @@ async def test_a_processor_drains_in_the_background(url: str) -> None:
     assert len(message_ids(url)) == 5
 
 
-def said(way: str, folder: Path, **values: str) -> Settings:
+def said(way: str, folder: Path, values: dict[str, str]) -> Settings:
     """Settings as a program, its environment or its file say them."""
-    quick = {"poll_interval": "20ms"} | values
+    quick = {"delivery.poll": "20ms"} | values
     if way == "file":
         file = folder / "relaybox.toml"
-        file.write_text("".join(f'{name} = "{value}"\n' for name, value in quick.items()))
-        return load(file=file).settings
+        file.write_text("".join(f'{path} = "{value}"\n' for path, value in quick.items()))
+        return Settings.load(file, environment={})
     if way == "environment":
-        return load(environment={f"RELAYBOX_{name.upper()}": value for name, value in quick.items()}).settings
-    return load(quick).settings
+        variables = {f"RELAYBOX_{path.replace('.', '_').upper()}": value for path, value in quick.items()}
+        return Settings.load(environment=variables)
+    return Settings.load(environment={}, given=quick)
 
 
 @pytest.mark.parametrize("way", ["argument", "environment", "file"])
@@ -225,10 +225,12 @@ async def test_a_processor_keeps_to_the_settings(url: str, is_async: bool, way: 
     settings = said(
         way,
         tmp_path,
-        inbox_processed_retention="1ms",
-        inbox_dlq_retention="1ms",
-        inbox_drain_interval="20ms",
-        inbox_drain_batch_size="2",
+        {
+            "inbox.retention": "1ms",
+            "inbox.dead_retention": "1ms",
+            "inbox.purge_interval": "20ms",
+            "inbox.purge_batch": "2",
+        },
     )
     probe = Probe()
     with Inbox(url) as inbox:

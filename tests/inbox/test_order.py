@@ -8,7 +8,6 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -81,7 +80,7 @@ async def test_many_that_come_in_rounds(url: str) -> None:
     ran = Ran()
     with Inbox(url, order=Order()) as inbox:
         inbox.accept_all(None, [*events[600:], *events[:600]])
-        work(inbox, ran, settings=replace(QUICK, instance_ttl=timedelta(seconds=5), lease=timedelta(seconds=10)))
+        work(inbox, ran, settings=QUICK.replaced({"delivery.instance_ttl": "5s", "delivery.lease": "10s"}))
     assert ran.by_key == {f"k{k}": list(range(1, 61)) for k in range(20)}
 
 
@@ -287,7 +286,10 @@ async def test_many_processors_one_key_at_a_time(engine: str, url: str) -> None:
     def one_worker(_: int) -> None:
         with Inbox(home, order=Order()) as inbox:
             while pending_ids(home):
-                inbox.process(handle, settings=replace(QUICK, batch_size=7, instance_ttl=timedelta(seconds=1.5)))
+                inbox.process(
+                    handle,
+                    settings=QUICK.replaced({"delivery.batch": 7, "delivery.instance_ttl": timedelta(seconds=1.5)}),
+                )
 
     with ThreadPoolExecutor(3) as threads:
         await asyncio.to_thread(lambda: list(threads.map(one_worker, range(3))))

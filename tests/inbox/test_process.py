@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,12 @@ from flow.kit import Probe, one, rows
 from relaybox import ConfigError, Event, Outbox, Reject, RetryLater, Settings
 from relaybox.facts import Died, Retried, Strayed
 from relaybox.inbox import AsyncInbox, Inbox, Processed
+from relaybox.types import DeliverySettings
 
 from .effects import QUICK, asay, effects, say, text_of, with_effects, writing
 from .kit import PATIENCE, Twin, arrived, fresh_url, migrated, pending_ids
 
-ONE_TRY = replace(QUICK, max_attempts=1)
+ONE_TRY = QUICK.replaced({"delivery.retry.attempts": 1})
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ async def test_a_handler_that_hangs_is_given_up_and_commits_nothing(server: str,
 
     with Inbox(url) as inbox:
         inbox.accept(None, arrived(1))
-        settings = replace(QUICK, handler_timeout=timedelta(milliseconds=200))
+        settings = QUICK.replaced({"delivery.timeout": "200ms"})
         with inbox.processor(hang, settings=settings, observers=[probe]) as processor:
             await asyncio.to_thread(entered.wait, PATIENCE)
             await probe.until(lambda: processor.processed.done == 1)  # again: its connection is cut, its row is free
@@ -170,7 +170,7 @@ async def test_handlers_that_hang_for_ever_do_not_stop_the_inbox(
             where_it_hangs()
         say(handle, text_of(event))
 
-    settings = replace(QUICK, handler_timeout=timedelta(seconds=1), worker_count=2, max_attempts=1)
+    settings = QUICK.replaced({"delivery.timeout": "1s", "delivery.workers": 2, "delivery.retry.attempts": 1})
     with Inbox(url) as inbox:
         inbox.accept_all(None, [arrived(n) for n in range(12)])
         with inbox.processor(handler, settings=settings, observers=[probe]) as processor:
@@ -297,7 +297,9 @@ async def test_ten_workers_none_twice(engine: str, home: str) -> None:
 
     def work(_: int) -> int:
         with Inbox(home) as inbox:
-            return inbox.process(writing(False), settings=Settings(batch_size=5, cold_queue_capacity=10)).done
+            return inbox.process(
+                writing(False), settings=Settings(delivery=DeliverySettings(batch=5, cold_queue=10))
+            ).done
 
     with ThreadPoolExecutor(10) as threads:
         done = await asyncio.to_thread(lambda: list(threads.map(work, range(10))))

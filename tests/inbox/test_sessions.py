@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +174,7 @@ async def test_a_handle_in_autocommit_is_refused(tmp_path: Path) -> None:
             def careless() -> Iterator[Any]:
                 yield connection
 
-            done = inbox.process(handle, session=careless, settings=replace(QUICK, max_attempts=1))
+            done = inbox.process(handle, session=careless, settings=QUICK.replaced({"delivery.retry.attempts": 1}))
         assert (done.done, done.dead) == (0, 1)
         assert "autocommit" in (inbox.dead()[0].error or "")
     assert effects(url) == []

@@ -7,7 +7,6 @@ import inspect
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple
@@ -139,13 +138,15 @@ def handled(place: Place, hands: Hands, settings: Any, wanted: list[int], **opti
     return took
 
 
-ONE = replace(QUICK, worker_count=1, max_attempts=60)
+ONE = QUICK.replaced({"delivery.workers": 1, "delivery.retry.attempts": 60})
 
 
 @pytest.mark.parametrize("batch", [1, 5])
 @pytest.mark.parametrize("place", OWN, ids=lambda case: "-".join(map(str, case)), indirect=True)
 async def test_a_handler_that_waits_for_an_answer_is_given_up_with_its_locks(place: Place, batch: int) -> None:
-    settings = replace(ONE, handler_timeout=timedelta(seconds=LIMIT), database_timeout=timedelta(seconds=LIMIT))
+    settings = ONE.replaced(
+        {"delivery.timeout": timedelta(seconds=LIMIT), "delivery.database_timeout": timedelta(seconds=LIMIT)}
+    )
     hands = Hands(place.gate, nested if place.is_async else say)
     took = await asyncio.to_thread(partial(handled, place, hands, settings, [1, 2], batch=batch))
     assert took < (batch + 1) * LIMIT + SLACK, "its locks are free, and it was handled again"
@@ -153,7 +154,9 @@ async def test_a_handler_that_waits_for_an_answer_is_given_up_with_its_locks(pla
 
 @pytest.mark.parametrize("place", [*OWN, *GIVEN], ids=lambda case: "-".join(map(str, case)), indirect=True)
 async def test_it_frees_its_worker(place: Place) -> None:
-    settings = replace(ONE, handler_timeout=timedelta(seconds=LIMIT), database_timeout=timedelta(seconds=LIMIT))
+    settings = ONE.replaced(
+        {"delivery.timeout": timedelta(seconds=LIMIT), "delivery.database_timeout": timedelta(seconds=LIMIT)}
+    )
     hands = Hands(place.gate, nested if place.is_async else say)
     assert await asyncio.to_thread(handled, place, hands, settings, [2]) < LIMIT + SLACK
 
@@ -161,5 +164,5 @@ async def test_it_frees_its_worker(place: Place) -> None:
 @pytest.mark.parametrize("place", [*OWN, *GIVEN], ids=lambda case: "-".join(map(str, case)), indirect=True)
 async def test_a_commit_that_is_not_answered_frees_its_worker(place: Place) -> None:
     """However long handlers may take."""
-    settings = replace(ONE, handler_timeout=timedelta(minutes=1), database_timeout=timedelta(seconds=LIMIT))
+    settings = ONE.replaced({"delivery.timeout": "1m", "delivery.database_timeout": timedelta(seconds=LIMIT)})
     assert await asyncio.to_thread(handled, place, Hands(place.gate, None), settings, [2]) < LIMIT + SLACK

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +24,7 @@ from relaybox.inbox import AsyncInbox, Inbox
 from .effects import QUICK
 from .kit import PATIENCE, fresh_url, migrated
 
-NEVER = dataclasses.replace(QUICK, poll_interval=timedelta(hours=1))  # only a wake-up can be in time
+NEVER = QUICK.replaced({"delivery.poll": "1h"})  # only a wake-up can be in time
 
 
 async def nothing(event: Event, _: Any) -> None: ...

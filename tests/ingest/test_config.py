@@ -12,8 +12,8 @@ from relaybox.errors import ConfigError
 from relaybox.ingest.config import load
 
 FILE = """
-[relaybox]
-inbox_enabled = false
+[relaybox.inbox]
+enabled = false
 [relaybox.ingest]
 inbox = "of_file"
 batch = 7
@@ -36,8 +36,9 @@ def file(tmp_path: Path) -> Path:
 def test_the_file(file: Path) -> None:
     config = load({}, environment={}, file=file)
     assert (config.url, config.options) == ("kafka://of-file:9092", {"group": "of-file", "topics": "orders"})
-    assert (config.inbox, config.batch, config.wait) == ("of_file", 7, timedelta(seconds=2))
-    assert (config.reading, config.enabled) == (Reading(key_header="of-file"), False)
+    ingest = config.settings.ingest
+    assert (config.inbox, ingest.batch, ingest.wait) == ("of_file", 7, timedelta(seconds=2))
+    assert (config.reading, config.settings.inbox.enabled) == (Reading(key_header="of-file"), False)
 
 
 def test_the_environment_wins_over_the_file(file: Path) -> None:
@@ -48,14 +49,16 @@ def test_the_environment_wins_over_the_file(file: Path) -> None:
         "RELAYBOX_INBOX_ENABLED": "true",
     }
     config = load({}, environment=environment, file=file)
-    assert (config.inbox, config.batch, config.enabled) == ("of_environment", 8, True)
+    assert (config.inbox, config.settings.ingest.batch) == ("of_environment", 8)
+    assert config.settings.inbox.enabled
     assert config.options == {"group": "of-environment", "topics": "orders"}
 
 
 def test_arguments_win_over_both_and_options_belong_to_their_source(file: Path) -> None:
     environment = {"RELAYBOX_INBOX": "of_environment", "RELAYBOX_SOURCE_GROUP": "of-environment"}
     given = {"url": "amqp://localhost", "options": {"queue": "q"}, "inbox": "of_argument", "type": None}
-    config = load(given, environment=environment, file=file)
+    config = load({**given, "settings": {"ingest.wait": "9s"}}, environment=environment, file=file)
+    assert config.settings.ingest.wait == timedelta(seconds=9)
     assert (config.url, config.options) == ("amqp://localhost", {"queue": "q"})
     assert (config.inbox, config.reading.type) == ("of_argument", None)
 
@@ -64,8 +67,8 @@ def test_arguments_win_over_both_and_options_belong_to_their_source(file: Path) 
     ("environment", "reason"),
     [
         ({}, "no source given"),
-        ({"RELAYBOX_INGEST_COLOUR": "red"}, "unknown name 'colour' in the environment"),
-        ({"RELAYBOX_INGEST_BATCH": "many"}, "expected batch to be a whole number, got 'many'"),
+        ({"RELAYBOX_INGEST_COLOUR": "red"}, "unknown setting RELAYBOX_INGEST_COLOUR in the environment"),
+        ({"RELAYBOX_INGEST_BATCH": "many"}, r"expected ingest\.batch to be a whole number, got 'many'"),
         ({"RELAYBOX_INGEST_WAIT": "long"}, "wait"),
         ({"RELAYBOX_SOURCE": "kafka://me:pass/word@localhost:9092/orders"}, "the source's URL has an @"),
     ],

@@ -21,6 +21,7 @@ from relaybox.facts import CircuitChanged, Ingested, LoopFailed
 from relaybox.inbox import AsyncInbox, Inbox
 from relaybox.ingest import Ingest
 from relaybox.ingest.ingest import LONGEST_PAUSE
+from relaybox.settings import IngestSettings, Settings
 from relaybox.testing.crash import InjectedFault, crash_at
 from relaybox.testing.servers import TcpGate
 
@@ -49,7 +50,10 @@ def source() -> ScriptedSource:
 async def test_messages_are_stored_in_order_then_acknowledged(url: str, source: ScriptedSource) -> None:
     sent = events(30)
     source.put(*sent, *sent[:5])
-    async with ingesting(source, url, sender="shop", batch=8) as (ingest, facts):
+    async with ingesting(source, url, sender="shop", settings=Settings(ingest=IngestSettings(batch=8))) as (
+        ingest,
+        facts,
+    ):
         await until(lambda: source.queue == [])
     assert in_order(sent, arrivals(url))
     assert {row[0] for row in rows(url, "SELECT source FROM inbox")} == {"shop"}
@@ -141,7 +145,10 @@ async def test_a_database_that_is_away(source: ScriptedSource, tmp_path: Path) -
     gate.target_port = int(direct.rpartition("/")[0].rpartition(":")[2])
     sent = events(10)
     try:
-        async with ingesting(source, gate.through(direct), batch=4) as (ingest, facts):
+        async with ingesting(source, gate.through(direct), settings=Settings(ingest=IngestSettings(batch=4))) as (
+            ingest,
+            facts,
+        ):
             source.put(*sent[:5])
             await until(lambda: source.queue == [])
             gate.refuse()
@@ -207,7 +214,7 @@ async def test_stopping_ends_the_batch_under_way(url: str, source: ScriptedSourc
     sent = events(6)
     source.put(*sent)
     async with AsyncInbox(url) as inbox:
-        ingest = Ingest(source, inbox, batch=2)
+        ingest = Ingest(source, inbox, settings=Settings(ingest=IngestSettings(batch=2)))
         with crash_at("write.before", hit=2, action="delay"):
             async with ingest:
                 await until(lambda: len(source.queue) == 4)
@@ -220,7 +227,7 @@ async def test_stopping_ends_the_batch_under_way(url: str, source: ScriptedSourc
 
 async def test_drained_means_that_nothing_was_left(url: str, source: ScriptedSource) -> None:
     source.put(*events(7))
-    async with ingesting(source, url, batch=2, wait=0.05) as (ingest, _):
+    async with ingesting(source, url, settings=Settings(ingest=IngestSettings(batch=2, wait=0.05))) as (ingest, _):
         await ingest.drained()
     assert len(arrivals(url)) == 7
 
@@ -231,7 +238,7 @@ async def test_what_is_wrong_from_the_start_is_said_at_once(source: ScriptedSour
         with pytest.raises(SchemaMissing):
             await Ingest(source, inbox).__aenter__()
         with pytest.raises(ConfigError, match="batch"):
-            Ingest(source, inbox, batch=0)
+            Ingest(source, inbox, settings=Settings(ingest=IngestSettings(batch=0)))
         with pytest.raises(ConfigError, match="source"):
             Ingest(source, inbox, sender="")
     assert source.closed == 1

@@ -23,6 +23,7 @@ from relaybox.brokers.kafka.source import KafkaSource
 from relaybox.errors import BrokerUnavailable, ConfigError
 from relaybox.facts import CircuitChanged, LoopFailed
 from relaybox.inbox import Inbox
+from relaybox.settings import IngestSettings, Settings
 from relaybox.testing.servers import TcpGate
 
 from .ingest_kit import PATIENCE, arrivals, command, events, fresh_url, in_order, ingesting, migrated, plain, until
@@ -73,7 +74,9 @@ async def test_messages_arrive_once_in_order_and_are_acknowledged(server: KafkaB
     await produce(server, topic, sent)
     await produce(server, other, more)
     await produce(server, topic, sent[:50])
-    async with ingesting(source(server, f"{topic},{other}"), url, sender="shop", batch=64) as (ingest, _):
+    async with ingesting(
+        source(server, f"{topic},{other}"), url, sender="shop", settings=Settings(ingest=IngestSettings(batch=64))
+    ) as (ingest, _):
         await until(lambda: ingest.totals.accepted + ingest.totals.duplicates == 370)
         await ingest.drained()
     found = arrivals(url)
@@ -112,9 +115,12 @@ async def test_members_of_a_group_share_the_partitions(server: KafkaBehindGate, 
     sent = events(400, keys=16)
     first_part, second_part, third_part = sent[:100], sent[100:250], sent[250:]
     await produce(server, topic, first_part)
-    async with ingesting(source(server, topic), url, batch=10) as (early, _):
+    async with ingesting(source(server, topic), url, settings=Settings(ingest=IngestSettings(batch=10))) as (early, _):
         await until(lambda: early.totals.accepted >= 50)
-        async with ingesting(source(server, topic), url, batch=10) as (late, _):
+        async with ingesting(source(server, topic), url, settings=Settings(ingest=IngestSettings(batch=10))) as (
+            late,
+            _,
+        ):
             await produce(server, topic, second_part)
             await until(lambda: len(arrivals(url)) == 250)
             assert late.totals.accepted > 0
@@ -151,7 +157,7 @@ async def test_a_broker_that_is_killed_and_starts_again(server: KafkaBehindGate,
     sent = events(60)
     await produce(server, topic, sent[:40])
     quick = source(server, topic, session_timeout=timedelta(seconds=1))
-    async with ingesting(quick, url, batch=4) as (ingest, facts):
+    async with ingesting(quick, url, settings=Settings(ingest=IngestSettings(batch=4))) as (ingest, facts):
         await until(lambda: ingest.totals.accepted >= 8)
         await asyncio.to_thread(server.kill)
         await until(lambda: ingest.health() == (True, ["kafka is unavailable"]))

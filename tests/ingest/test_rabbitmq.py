@@ -27,6 +27,7 @@ from relaybox.brokers.rabbitmq.source import RabbitMQSource
 from relaybox.errors import ConfigError
 from relaybox.facts import CircuitChanged
 from relaybox.inbox import Inbox
+from relaybox.settings import IngestSettings, Settings
 from relaybox.testing.servers import RabbitMQServer, TcpGate, require
 
 from .ingest_kit import WORKER, arrivals, command, events, fresh_url, in_order, ingesting, migrated, plain, until
@@ -118,10 +119,14 @@ async def test_several_ingests_of_a_queue_keep_its_order(server: RabbitMQServer,
     queue += "-single"
     sent = events(100)
     options: Any = {"queue": queue, "declare": "quorum", "prefetch": 20}
-    async with ingesting(RabbitMQSource(server.url, **options), url, batch=5) as (second, _):
+    async with ingesting(
+        RabbitMQSource(server.url, **options), url, settings=Settings(ingest=IngestSettings(batch=5))
+    ) as (second, _):
         await publish(server, queue, sent[:50])
         await until(lambda: second.totals.accepted >= 20)
-        async with ingesting(RabbitMQSource(server.url, **options), url, batch=5) as (third, _):
+        async with ingesting(
+            RabbitMQSource(server.url, **options), url, settings=Settings(ingest=IngestSettings(batch=5))
+        ) as (third, _):
             await second.close()
             await publish(server, queue, sent[50:])
             await until(lambda: len(arrivals(url)) == 100)
@@ -134,7 +139,7 @@ async def test_a_broker_that_is_away(server: RabbitMQServer, url: str, queue: st
     sent = events(40)
     with closing(TcpGate(server.port)) as gate:
         source = RabbitMQSource(gate.through(server.url), queue=queue)
-        async with ingesting(source, url, batch=5) as (ingest, facts):
+        async with ingesting(source, url, settings=Settings(ingest=IngestSettings(batch=5))) as (ingest, facts):
             await publish(server, queue, sent[:20])
             await until(lambda: ingest.totals.accepted == 20)
             gate.refuse()
@@ -150,7 +155,9 @@ async def test_a_broker_that_is_away(server: RabbitMQServer, url: str, queue: st
 async def test_a_broker_that_is_killed_and_starts_again(server: RabbitMQServer, url: str, queue: str) -> None:
     sent = events(60)
     await publish(server, queue, sent[:40])
-    async with ingesting(RabbitMQSource(server.url, queue=queue), url, batch=4) as (ingest, _):
+    async with ingesting(
+        RabbitMQSource(server.url, queue=queue), url, settings=Settings(ingest=IngestSettings(batch=4))
+    ) as (ingest, _):
         await until(lambda: ingest.totals.accepted >= 8)
         await asyncio.to_thread(server.kill)
         await until(lambda: ingest.health() == (True, ["rabbitmq is unavailable"]))
@@ -281,7 +288,7 @@ async def test_an_ingest_that_is_turned_off_reads_nothing(server: RabbitMQServer
         *("ingest", "--once", "--from", f"{server.url}?queue={queue}"), url=url, RELAYBOX_INBOX_ENABLED="false"
     )
     assert (code, await left(server, queue)) == (0, 1)
-    assert "inbox_enabled is off" in err
+    assert "inbox.enabled is off" in err
 
 
 async def test_the_command_without_a_source(url: str) -> None:

@@ -6,7 +6,8 @@ import asyncio
 import sys
 from datetime import datetime, timedelta
 
-from relaybox.maintenance import Maintainer, Upkeep
+from relaybox.maintenance import Maintainer
+from relaybox.settings import Settings, TopicSettings
 from relaybox.testing.crash import arm_from_environment
 
 from .kit import ShiftedClock
@@ -14,8 +15,8 @@ from .kit import ShiftedClock
 
 async def main(url: str, now: str) -> None:
     arm_from_environment()
-    upkeep = Upkeep(cleanup_batch=20, lock_timeout=timedelta(seconds=1))
-    maintainer = Maintainer(url, upkeep=upkeep, clock=ShiftedClock(datetime.fromisoformat(now)))
+    upkeep = TopicSettings(cleanup_batch=20, lock_timeout=timedelta(seconds=1))
+    maintainer = Maintainer(url, settings=Settings(topics=upkeep), clock=ShiftedClock(datetime.fromisoformat(now)))
     await maintainer.run_once("partitions", "cleanup")
     await maintainer.close()
 

@@ -12,8 +12,9 @@ from relaybox import Event
 from relaybox.clock import SystemClock
 from relaybox.drivers import Database, open_sync
 from relaybox.facts import Alert, Fact
-from relaybox.maintenance import Maintainer, Report, Upkeep
+from relaybox.maintenance import Maintainer, Report
 from relaybox.op import Op, T
+from relaybox.settings import Settings, TopicSettings
 from relaybox.store.names import Tables
 from relaybox.store.topics import GroupOptions, GroupRow, Start, TopicRow, TopicStore, open_topic_store
 from relaybox.testing.servers import require
@@ -108,8 +109,9 @@ class World:
         return [part.name.rpartition("_p")[2] for part in self.run(self.store.partitions(topic))]
 
     def maintainer(self, **options: Any) -> Maintainer:
-        upkeep = options.pop("upkeep", None) or Upkeep(lock_timeout=timedelta(milliseconds=200))
-        return Maintainer(self.url, upkeep=upkeep, clock=self.clock, observers=[self.facts.append], **options)
+        upkeep = options.pop("upkeep", None) or TopicSettings(lock_timeout=timedelta(milliseconds=200))
+        settings = Settings(topics=upkeep)
+        return Maintainer(self.url, settings=settings, clock=self.clock, observers=[self.facts.append], **options)
 
     async def maintain(self, *jobs: str, **options: Any) -> Report:
         maintainer = self.maintainer(**options)

@@ -28,10 +28,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from relaybox import Outbox, StartFrom, Topic
 from relaybox.errors import IllegalMove
 from relaybox.facts import Alert, EventsLost
-from relaybox.maintenance import Maintainer, Upkeep
+from relaybox.maintenance import Maintainer
 from relaybox.store.topics import GroupOptions
 from relaybox.store.topics.life import STANDING
 from relaybox.topic import Tracking
+from relaybox.types import TopicSettings
 
 from .kit import World
 
@@ -80,7 +81,7 @@ class Home:
         self.loop = asyncio.new_event_loop()
         self.box = Outbox(self.world.url, clock=self.world.clock)
         self.look = psycopg.connect(self.world.url, autocommit=True)
-        self.maintainer: Maintainer = self.world.maintainer(upkeep=Upkeep(group_retention=20 * DAY))
+        self.maintainer: Maintainer = self.world.maintainer(upkeep=TopicSettings(group_retention=20 * DAY))
 
     def close(self) -> None:
         self.loop.run_until_complete(self.maintainer.close())

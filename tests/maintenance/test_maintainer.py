@@ -19,12 +19,13 @@ import pytest
 from relaybox.clock import SystemClock
 from relaybox.errors import ConfigError, TermLost
 from relaybox.facts import Detected, LoopFailed, Standing
-from relaybox.maintenance import JOBS, Maintainer, Upkeep
+from relaybox.maintenance import JOBS, Maintainer
 from relaybox.op import Op
+from relaybox.types import TopicSettings
 
 from .kit import World
 
-QUICK = Upkeep(
+QUICK = TopicSettings(
     tick_interval=timedelta(milliseconds=20),
     thin_interval=timedelta(milliseconds=50),
     partition_interval=timedelta(milliseconds=50),
@@ -96,7 +97,7 @@ async def test_several_cleaners_at_once_have_no_double_effect(world: World) -> N
     world.write(topic, 3000)
     world.read_all(topic, group)
     world.clock.pass_time(days=2)
-    upkeep = Upkeep(cleanup_batch=50)
+    upkeep = TopicSettings(cleanup_batch=50)
     cleaners = [world.maintainer(upkeep=upkeep) for _ in range(3)]
     for cleaner in cleaners:
         cleaner._work._held = lambda op: op  # type: ignore[method-assign]  # no fence
@@ -172,7 +173,7 @@ async def test_stop_waits_for_what_runs(world: World) -> None:
     """A batch that waits for a lock is given its time, then cancelled."""
     topic = world.topic(tracking="bitmap")
     world.state(world.group(topic), "dead")
-    upkeep = Upkeep(stop_wait=timedelta(milliseconds=300), detect_interval=timedelta(milliseconds=10))
+    upkeep = TopicSettings(stop_timeout=timedelta(milliseconds=300), detect_interval=timedelta(milliseconds=10))
     with psycopg.connect(world.url) as holder:
         holder.execute("LOCK TABLE outbox_event_group")
         maintainer = world.maintainer(upkeep=upkeep)
@@ -228,7 +229,7 @@ async def test_a_consumer_silent_for_a_day_is_reaped(world: World) -> None:
     await world.maintain("detect")
     assert len(world.told("consumer_unhealthy")) == 1
     world.clock.pass_time(hours=24)
-    assert (await world.maintain("detect", upkeep=Upkeep(reap_members=False))).members_reaped == 0
+    assert (await world.maintain("detect", upkeep=TopicSettings(reap_members=False))).members_reaped == 0
     assert (await world.maintain("detect")).members_reaped == 1
     assert len(world.told("consumer_reaped")) == 1
 
@@ -315,7 +316,7 @@ async def test_the_horizon_is_the_oldest_writer(world: World) -> None:
 async def test_cleanup_behind_production_is_told(world: World) -> None:
     topic = world.topic()
     world.write(topic, 500)
-    maintainer = world.maintainer(upkeep=Upkeep(cleanup_budget=timedelta(microseconds=1)))
+    maintainer = world.maintainer(upkeep=TopicSettings(cleanup_budget=timedelta(microseconds=1)))
     await maintainer.run_once("cleanup")
     world.write(topic, 500)
     world.clock.pass_time(days=2)
@@ -362,13 +363,13 @@ async def test_old_ticks_are_thinned_and_those_in_use_stay(world: World) -> None
 @pytest.mark.parametrize(
     ("upkeep", "expected"),
     [
-        (Upkeep(), (300, 10_000, 60, 30)),
-        (Upkeep.for_low_throughput(), (900, 5_000, 300, 30)),
-        (Upkeep.for_high_throughput(), (60, 50_000, 60, 7)),
-        (Upkeep.for_critical_system(), (300, 10_000, 120, 90)),
+        (TopicSettings(), (300, 10_000, 60, 30)),
+        (TopicSettings.for_low_throughput(), (900, 5_000, 300, 30)),
+        (TopicSettings.for_high_throughput(), (60, 50_000, 60, 7)),
+        (TopicSettings.for_critical_system(), (300, 10_000, 120, 90)),
     ],
 )
-def test_presets(upkeep: Upkeep, expected: tuple[int, ...]) -> None:
+def test_presets(upkeep: TopicSettings, expected: tuple[int, ...]) -> None:
     times = (upkeep.cleanup_interval, upkeep.detect_interval, upkeep.group_retention)
     every, detect, kept = (time.total_seconds() for time in times)
     assert (every, upkeep.cleanup_batch, detect, kept / 86400) == expected
@@ -378,12 +379,12 @@ def test_presets(upkeep: Upkeep, expected: tuple[int, ...]) -> None:
     ("rate", "minutes", "batch"), [(50, 15, 5_000), (100, 5, 10_000), (5_000, 2, 20_000), (10**6, 1, 50_000)]
 )
 def test_by_rate(rate: float, minutes: int, batch: int) -> None:
-    upkeep = Upkeep.for_rate(rate)
+    upkeep = TopicSettings.for_rate(rate)
     assert (upkeep.cleanup_interval, upkeep.cleanup_batch) == (timedelta(minutes=minutes), batch)
 
 
 def test_incremental() -> None:
-    upkeep = Upkeep.incremental()
+    upkeep = TopicSettings.incremental()
     assert (upkeep.cleanup_batch, upkeep.cleanup_interval.total_seconds(), upkeep.cleanup_pause.total_seconds()) == (
         1_000,
         10,
@@ -393,12 +394,12 @@ def test_incremental() -> None:
 
 def test_nonsense_is_refused() -> None:
     with pytest.raises(ConfigError, match="tick_interval"):
-        Upkeep(tick_interval=timedelta(0))
+        TopicSettings(tick_interval=timedelta(0))
     with pytest.raises(ConfigError, match="cleanup_batch"):
-        Upkeep(cleanup_batch=0)
+        TopicSettings(cleanup_batch=0)
 
 
 async def test_old_groups_are_forgotten_at_two_in_the_morning(world: World) -> None:
     maintainer = Maintainer(world.url, clock=world.clock)
-    assert maintainer._until(Upkeep().groups_at) == 14 * 3600  # it is noon
+    assert maintainer._until(TopicSettings().groups_at) == 14 * 3600  # it is noon
     await maintainer.close()

@@ -11,7 +11,7 @@ from datetime import timedelta
 import psycopg
 import pytest
 
-from relaybox.maintenance import Upkeep
+from relaybox.types import TopicSettings
 
 from .kit import NOON, World
 
@@ -227,7 +227,7 @@ async def test_no_insert_waits_longer_than_the_lock_timeout(world: World) -> Non
     with writing(world, topic.id) as took:
         with psycopg.connect(world.url) as reader:
             reader.execute(f"SELECT count(*) FROM outbox_event_log_{topic.id}")
-            upkeep = Upkeep(lock_timeout=PATIENCE)
+            upkeep = TopicSettings(lock_timeout=PATIENCE)
             report = await world.maintain("partitions", upkeep=upkeep)
             assert (report.partitions_dropped, report.partitions_made) == (0, 0)
         blocked = max(took)

@@ -9,8 +9,8 @@ import pytest
 from relaybox import Event
 from relaybox.errors import ConfigError
 from relaybox.facts import Cleaned
-from relaybox.maintenance import Upkeep
 from relaybox.store.outbox import open_store
+from relaybox.types import TopicSettings
 
 from .kit import World
 
@@ -259,7 +259,7 @@ async def test_fl56_a_run_loops_until_all_is_gone_in_small_batches(world: World)
     topic = world.topic(cleanup_batch=100)
     world.write(topic, 1000)
     world.clock.pass_time(days=2)
-    report = await world.maintain("cleanup", upkeep=Upkeep(cleanup_batch=40))
+    report = await world.maintain("cleanup", upkeep=TopicSettings(cleanup_batch=40))
     assert report.deleted == 1000
     assert [fact.events for fact in world.facts if isinstance(fact, Cleaned)] == [1000]
 
@@ -268,7 +268,7 @@ async def test_what_does_not_fit_into_the_budget_waits_and_is_told(world: World)
     topic = world.topic(cleanup_batch=100)
     world.write(topic, 1000)
     world.clock.pass_time(days=2)
-    report = await world.maintain("cleanup", upkeep=Upkeep(cleanup_batch=40, cleanup_budget=timedelta(microseconds=1)))
+    report = await world.maintain("cleanup", upkeep=TopicSettings(cleanup_batch=40, cleanup_budget="1us"))
     assert 0 <= report.deleted < 1000
     assert report.backlog == 1000 - report.deleted
 
@@ -279,7 +279,7 @@ async def test_a_topic_with_much_to_do_does_not_keep_the_others_waiting(world: W
     world.write(large, 2000)
     world.write(small, 10)
     world.clock.pass_time(days=2)
-    maintainer = world.maintainer(upkeep=Upkeep(cleanup_budget=timedelta(milliseconds=20)))
+    maintainer = world.maintainer(upkeep=TopicSettings(cleanup_budget=timedelta(milliseconds=20)))
     for _ in range(4):
         await maintainer.run_once("cleanup")
     await maintainer.close()
@@ -366,7 +366,7 @@ async def test_dead_letters_stay_unless_a_retention_is_set(world: World) -> None
     park(world, group.id, "retry")
     world.clock.pass_time(days=300)
     assert (await world.maintain("cleanup")).letters_purged == 0
-    assert (await world.maintain("cleanup", upkeep=Upkeep(dead_retention=DAY))).letters_purged == 1
+    assert (await world.maintain("cleanup", upkeep=TopicSettings(dead_retention=DAY))).letters_purged == 1
     assert world.sql("SELECT state FROM outbox_event_parked") == [("retry",)]
 
 

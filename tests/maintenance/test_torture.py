@@ -11,17 +11,20 @@ from datetime import timedelta
 import psycopg
 import pytest
 
-from relaybox.maintenance import Maintainer, Upkeep
+from relaybox.maintenance import Maintainer
+from relaybox.settings import Settings, TopicSettings
 from relaybox.store.topics import Start
 from topics.kit import World, happened
 
 SECONDS, PATIENCE = 6.0, 60.0  # for so long, and for longer if nothing could be deleted yet
-UPKEEP = Upkeep(
-    tick_interval=timedelta(milliseconds=50),
-    thin_interval=timedelta(milliseconds=100),
-    partition_interval=timedelta(milliseconds=100),
-    cleanup_interval=timedelta(milliseconds=20),
-    detect_interval=timedelta(milliseconds=100),
+UPKEEP = Settings(
+    topics=TopicSettings(
+        tick_interval="50ms",
+        thin_interval="100ms",
+        partition_interval="100ms",
+        cleanup_interval="20ms",
+        detect_interval="100ms",
+    )
 )
 
 
@@ -71,7 +74,7 @@ def test_nothing_unread_is_ever_deleted(tracking: str) -> None:
                 world.run(world.store.set_state(late, "cancelled", "test", None))
 
         async def maintain() -> int:
-            async with Maintainer(world.url, upkeep=UPKEEP):
+            async with Maintainer(world.url, settings=UPKEEP):
                 while not done.is_set():
                     await asyncio.sleep(0.05)
             return 0

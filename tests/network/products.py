@@ -187,7 +187,10 @@ async def ingest(direct: str, url: str, settings: Settings, work: Work) -> Async
     source = Source()
     with Inbox(direct) as there:
         there.migrate()
-    async with AsyncInbox(url) as here, Ingest(source, here, database_timeout=settings.database_timeout, wait=0.05):
+    async with (
+        AsyncInbox(url) as here,
+        Ingest(source, here, settings=settings.replaced({"ingest.wait": "50ms"})),
+    ):
         yield Running(put, arrived)
 
 

@@ -13,16 +13,17 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from relaybox import AsyncOutbox, Event, Guard, Outbox, Settings, Topic, settings
+from relaybox import AsyncOutbox, Event, Guard, Outbox, Settings, Topic
 from relaybox.errors import ConnectionLost
 from relaybox.inbox import AsyncInbox, Inbox
 from relaybox.testing.servers import require
 from relaybox.testing.servers.gate import TcpGate
+from relaybox.types import DeliverySettings
 
 LIMIT = 0.4
 BATCH = 6 * LIMIT
 SLACK = 2.0
-SHORT = Settings(database_timeout=timedelta(seconds=LIMIT))
+SHORT = Settings(delivery=DeliverySettings(database_timeout=timedelta(seconds=LIMIT)))
 MINUTE = timedelta(minutes=1)
 
 
@@ -34,7 +35,7 @@ class Place(NamedTuple):
 
 @pytest.fixture(params=["postgres-wheel", "mariadb"])
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    monkeypatch.setattr(settings, "_in_force", SHORT)  # as `relaybox run` does for all that has no settings of its own
+    monkeypatch.setenv("RELAYBOX_DELIVERY_DATABASE_TIMEOUT", f"{LIMIT}s")  # for what is made without settings
     direct = require(request.param, durable=False).create_database()
     with TcpGate(urlsplit(direct).port or 0) as gate:
         yield Place(direct, gate.through(direct), gate)

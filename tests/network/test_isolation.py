@@ -7,7 +7,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
-from datetime import timedelta
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from relaybox import AsyncOutbox, Event, Listeners, Settings
+from relaybox import AsyncOutbox, Event, Listeners, Retry, Settings
 from relaybox.drivers import open_async, open_sync
 from relaybox.inbox import AsyncInbox
 from relaybox.op import Op, Query
@@ -23,15 +23,12 @@ from relaybox.store.inbox.order import Order
 from relaybox.testing.servers import require
 from relaybox.topic import Topic
 from relaybox.topics.start import StartFrom
+from relaybox.types import DeliverySettings, OrderSettings
 
 KEYS, EACH = 4, 12
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 PATIENCE = 60.0
-SETTINGS = Settings(
-    retry_base=timedelta(milliseconds=1),
-    retry_max=timedelta(milliseconds=5),
-    poll_interval=timedelta(milliseconds=20),
-)
+SETTINGS = Settings(delivery=DeliverySettings(retry=Retry(base="1ms", max="5ms"), poll="20ms"))
 
 
 @pytest.fixture(params=["repeatable read", "serializable"])
@@ -134,7 +131,7 @@ async def test_an_ordered_group_of_two_processes(url: str, driver: str) -> None:
         await boxes[0].migrate()
         await boxes[0].topics.configure(Topic.pub_sub("t", shards=4, fetch_batch=5))
         for box in boxes:
-            group = box.topics.group("g", "t", max_attempts=1000)
+            group = box.topics.group("g", "t", retry=replace(SETTINGS.delivery.retry, attempts=1000))
             group.add_consumer("c", handler)
             await group.start(StartFrom.earliest())
         await write(url, topic="t")
@@ -147,11 +144,11 @@ async def test_an_ordered_outbox_of_two_processes(url: str, driver: str, strateg
     handler, listeners = Handler(), Listeners()
     listeners.on("T")(handler)
     settings = Settings(
-        retry_base=SETTINGS.retry_base,
-        retry_max=SETTINGS.retry_max,
-        poll_interval=SETTINGS.poll_interval,
-        order_strategy=strategy,
-        max_attempts=1000,
+        delivery=DeliverySettings(
+            retry=Retry(base=SETTINGS.delivery.retry.base, max=SETTINGS.delivery.retry.max, attempts=1000),
+            poll=SETTINGS.delivery.poll,
+        ),
+        order=OrderSettings(strategy=strategy),
     )
     async with AsyncOutbox(url) as box:
         await box.migrate()

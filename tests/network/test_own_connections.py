@@ -16,16 +16,12 @@ from relaybox import AsyncOutbox, Event, Listeners, Outbox, Settings
 from relaybox.testing.servers import require
 from relaybox.topic import Topic
 from relaybox.topics.start import StartFrom
+from relaybox.types import DeliverySettings
 
 CONNECTIONS = 4  # that callers share
 EVENTS = 6
 LEASE = timedelta(seconds=1.5)
-SETTINGS = Settings(
-    lease=LEASE,
-    instance_ttl=timedelta(milliseconds=700),
-    poll_interval=timedelta(milliseconds=50),
-    worker_count=EVENTS,
-)
+SETTINGS = Settings(delivery=DeliverySettings(lease=LEASE, instance_ttl="700ms", poll="50ms", workers=EVENTS))
 PATIENCE = 20.0
 
 

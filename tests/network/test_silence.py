@@ -17,15 +17,12 @@ from relaybox import AsyncGuard, Settings
 from relaybox.errors import InProgress
 from relaybox.testing.servers import require
 from relaybox.testing.servers.gate import TcpGate
+from relaybox.types import DeliverySettings
 
 from .products import MARIADB, POSTGRES, Product, Running
 
 TIMEOUT = timedelta(seconds=1.5)
-SETTINGS = Settings(
-    database_timeout=TIMEOUT,
-    poll_interval=timedelta(milliseconds=100),
-    instance_ttl=timedelta(seconds=10),
-)
+SETTINGS = Settings(delivery=DeliverySettings(database_timeout=TIMEOUT, poll="100ms", instance_ttl="10s"))
 TWICE = 2 * TIMEOUT.total_seconds()
 PATIENCE = 20.0
 CASES = [

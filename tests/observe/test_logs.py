@@ -51,7 +51,7 @@ LEVELS: list[tuple[Fact, int]] = [
     (Written(1), logging.DEBUG),
     (HotEnqueued(1), logging.DEBUG),
     (HotDropped(3), logging.WARNING),
-    (CutOff(2, "drain_timeout"), logging.WARNING),
+    (CutOff(2, "delivery.stop_timeout"), logging.WARNING),
     (Stuck("id", "T", 11, timedelta(0), "E"), logging.ERROR),
     (TaskEnded("worker", "E"), logging.ERROR),
     (Claimed(1, 0.1), logging.DEBUG),

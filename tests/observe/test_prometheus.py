@@ -95,7 +95,7 @@ def test_labels(registry: CollectorRegistry, fact: Fact, name: str, labels: dict
     ("fact", "name", "label", "count"),
     [
         (Stuck("id", "T", 11, timedelta(0), "E"), "outbox_dispatch_stuck_total", {"event_type": "T"}, 1),
-        (CutOff(2, "drain_timeout"), "outbox_dispatch_cut_off_total", {"limit": "drain_timeout"}, 2),
+        (CutOff(2, "delivery.stop_timeout"), "outbox_dispatch_cut_off_total", {"limit": "delivery.stop_timeout"}, 2),
         (TaskEnded("worker", "E"), "outbox_tasks_ended_total", {"task": "worker"}, 1),
     ],
 )

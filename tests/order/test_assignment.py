@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from relaybox.ids import rendezvous
 from relaybox.outbox.shards import wish
 from relaybox.settings import shard_numbers
 from relaybox.store.instances import Instance
+from relaybox.types import DeliverySettings, OrderSettings
 
 NOW = datetime(2031, 1, 1, tzinfo=UTC)
 names = st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=8)
@@ -36,14 +37,14 @@ def wanted(settings: Settings, everybody: list[Instance], me: Instance) -> set[i
 
 @given(names, st.integers(1, 64))
 def test_by_rendezvous_everybody_agrees_who_has_which(names: list[str], shards: int) -> None:
-    settings, everybody = Settings(shards=shards, shard_assignment="rendezvous"), peers(names)
+    settings, everybody = Settings(order=OrderSettings(shards=shards, assignment="rendezvous")), peers(names)
     shares = [wanted(settings, everybody, me) for me in everybody]
     assert sorted(shard for share in shares for shard in share) == list(range(shards))
 
 
 @given(names, st.integers(1, 64))
 def test_when_one_leaves_only_its_shards_move(names: list[str], shards: int) -> None:
-    settings, (gone, *rest) = Settings(shards=shards, shard_assignment="rendezvous"), peers(names)
+    settings, (gone, *rest) = Settings(order=OrderSettings(shards=shards, assignment="rendezvous")), peers(names)
     for me in rest:
         before, after = wanted(settings, [gone, *rest], me), wanted(settings, rest, me)
         assert before <= after
@@ -57,14 +58,14 @@ def test_the_weights_are_the_same_in_every_process_and_release() -> None:
 
 def test_of_two_with_one_name_the_younger_has_the_shards() -> None:
     """The older is most likely what a crash left behind."""
-    settings, [old, new] = Settings(shard_assignment="rendezvous"), peers(["same", "same"])
+    settings, [old, new] = Settings(order=OrderSettings(assignment="rendezvous")), peers(["same", "same"])
     assert (wanted(settings, [old, new], old), len(wanted(settings, [old, new], new))) == (set(), 16)
 
 
 def test_what_is_not_wanted_is_let_go() -> None:
-    static = Settings(shard_assignment="static", static_shards="0-2,5")
+    static = Settings(order=OrderSettings(assignment="static", static_shards="0-2,5"))
     assert wish(static, [2, 5, 7], [], 1, "me") == (2, [0, 1], {7})
-    leases = Settings(shards=4)
+    leases = Settings(order=OrderSettings(shards=4))
     assert wish(leases, [0, 1, 2, 3], peers(["a", "b"]), 1, "a") == (-2, None, {2, 3})
     assert wish(leases, [3], peers(["a", "b"]), 2, "b") == (1, None, set())
 
@@ -80,34 +81,36 @@ def test_numbers_and_ranges(text: str, numbers: set[int]) -> None:
 @pytest.mark.parametrize("text", ["", "16", "3-1", "-1", "1-", "a", "0,,1", "0-16", "1.5", "٣", 3, ["0"]])
 def test_what_is_none_is_refused_with_the_value(text: Any) -> None:
     with pytest.raises(ConfigError, match="static_shards") as caught:
-        Settings(shard_assignment="static", static_shards=text)
+        Settings(order=OrderSettings(assignment="static", static_shards=text))
     assert repr(text) in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"order_strategy": "random"}, "order_strategy to be shards, advisory or rows, got 'random'"),
-        ({"shard_assignment": "none"}, "shard_assignment to be leases, rendezvous or static"),
-        ({"shard_assignment": "static"}, "static_shards together with"),
+        ({"strategy": "random"}, r"order\.strategy to be shards, advisory or rows, got 'random'"),
+        ({"assignment": "none"}, r"order\.assignment to be leases, rendezvous or static"),
+        ({"assignment": "static"}, "static_shards together with"),
         ({"static_shards": "1"}, "static_shards together with"),
         ({"keys_per_claim": 0}, "keys_per_claim to be a positive int"),
-        ({"keys_per_claim": 201}, "at most key_candidates 200, got 201"),
+        ({"keys_per_claim": 201}, r"at most order\.key_candidates 200, got 201"),
         ({"lock_namespace": 2**31}, "32-bit"),
-        ({"lock_namespace": True}, "32-bit"),
+        ({"lock_namespace": True}, "lock_namespace to be of type int"),
         ({"shard_rows": 0}, "shard_rows to be a positive int"),
     ],
 )
 def test_settings_that_make_no_sense(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Settings(**options)
+        OrderSettings(**options)
 
 
 # -- running processes --------------------------------------------------------------------------------
 
 
-def quick(owner: str, **options: Any) -> Settings:
-    return Settings(owner=owner, instance_ttl=timedelta(seconds=1), lease=timedelta(seconds=3), shards=8, **options)
+def quick(owner: str, **order: Any) -> Settings:
+    return Settings(
+        delivery=DeliverySettings(owner=owner, instance_ttl="1s", lease="3s"), order=OrderSettings(shards=8, **order)
+    )
 
 
 def listeners() -> Listeners:
@@ -139,21 +142,21 @@ async def owners(box: AsyncOutbox, expected: dict[str, set[int]]) -> None:
 async def test_shards_go_to_those_who_win_them_and_come_back(tmp_path: Path) -> None:
     url, all_shards = f"sqlite:///{tmp_path / 'o.db'}", set(range(8))
     one, two = Instance(1, "one", "ordered", NOW, NOW), Instance(2, "two", "ordered", NOW, NOW)
-    settings = quick("one", shard_assignment="rendezvous")
+    settings = quick("one", assignment="rendezvous")
     first = wanted(settings, [one, two], one)
     assert 0 < len(first) < 8, "or the test shows nothing"
     async with AsyncExitStack() as stack:
         box = await stack.enter_async_context(AsyncOutbox.ordered(url, listeners(), settings=settings, migrate=True))
         await owners(box, {"one": all_shards})
-        async with AsyncOutbox.ordered(url, listeners(), settings=quick("two", shard_assignment="rendezvous")):
+        async with AsyncOutbox.ordered(url, listeners(), settings=quick("two", assignment="rendezvous")):
             await owners(box, {"one": first, "two": all_shards - first})
         await owners(box, {"one": all_shards})
 
 
 async def test_static_shards_that_overlap_belong_to_who_came_first(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'o.db'}"
-    one = quick("one", shard_assignment="static", static_shards="0-4")
-    two = quick("two", shard_assignment="static", static_shards="4-6")
+    one = quick("one", assignment="static", static_shards="0-4")
+    two = quick("two", assignment="static", static_shards="4-6")
     async with AsyncExitStack() as stack:
         first = AsyncOutbox.ordered(url, listeners(), settings=one, migrate=True)
         await first.__aenter__()

@@ -46,7 +46,7 @@ def test_a_key_keeps_its_order(place: tuple[str, str]) -> None:
             with writer.transaction() as tx:
                 writer.write(tx, Event("Step", number, key="order-7"))
             clock.set_back()  # after the first
-    settings = quick(order_strategy=strategy)
+    settings = quick({"order.strategy": strategy})
     with Outbox.ordered(url, listeners, clock=clock, settings=settings, observers=[probe]):
         probe.wait(probe.wrote(3))
     assert [seen.event.payload for seen in probe.seen] == [1, 2, 3]

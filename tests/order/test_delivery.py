@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +38,12 @@ def probe() -> Probe:
 
 @pytest.fixture
 def quick(place: tuple[str, str]) -> Any:
-    return lambda **options: quick_shards(order_strategy=place[1], **options)
+    return lambda changes: quick_shards({"order.strategy": place[1], **changes})
 
 
 async def test_order_survives_retries(url: str, probe: Probe, quick: Any) -> None:
     log = Log(probe, fail=lambda event, attempts: event.payload["n"] % 5 == 0 and attempts < 3)
-    async with make_box("ordered", url, probe, listeners=log.listeners(), settings=quick(batch_size=7)) as box:
+    async with make_box("ordered", url, probe, listeners=log.listeners(), settings=quick({"delivery.batch": 7})) as box:
         await write(box, 200)
         await probe.until(probe.wrote(200))
     for key in range(4):
@@ -58,7 +57,7 @@ async def test_order_survives_retries(url: str, probe: Probe, quick: Any) -> Non
 async def test_a_long_key_does_not_wait_for_polls(url: str, probe: Probe, quick: Any) -> None:
     """Its tail is not to be had while its head is here: who settles the last of it looks again at once."""
     log = Log(probe)
-    settings = quick(batch_size=10, cold_queue_capacity=10, poll_interval=timedelta(seconds=60))
+    settings = quick({"delivery.batch": 10, "delivery.cold_queue": 10, "delivery.poll": "60s"})
     async with make_box("ordered", url, probe, listeners=log.listeners(), settings=settings) as box:
         await write(box, 150, keys=1)
         await probe.until(probe.wrote(150))
@@ -67,7 +66,7 @@ async def test_a_long_key_does_not_wait_for_polls(url: str, probe: Probe, quick:
 
 async def test_instances_share_the_keys_and_one_leaves(url: str, probe: Probe, quick: Any) -> None:
     log = Log(probe, fail=lambda event, attempts: event.payload["n"] % 11 == 0 and attempts < 2, pause=0.0005)
-    settings = quick(batch_size=20, cold_queue_capacity=50, keys_per_claim=3)
+    settings = quick({"delivery.batch": 20, "delivery.cold_queue": 50, "order.keys_per_claim": 3})
     async with make_box("ordered", url, probe, listeners=log.listeners(), settings=settings) as first:
         await write(first, 300, keys=12)
         async with make_box("ordered", url, probe, listeners=log.listeners(), settings=settings) as second:
@@ -96,7 +95,7 @@ async def test_a_release_that_fails_stalls_nobody(
 
     monkeypatch.setattr(AsyncDatabase, "run", busy)
     log = Log(probe, fail=lambda event, attempts: event.payload["n"] == 0 and attempts < 2)
-    settings = quick(batch_size=4, cold_queue_capacity=4)
+    settings = quick({"delivery.batch": 4, "delivery.cold_queue": 4})
     async with make_box("ordered", url, probe, listeners=log.listeners(), settings=settings) as box:
         await write(box, 40, keys=2)
         await probe.until(probe.wrote(40))
@@ -107,7 +106,7 @@ async def test_a_release_that_fails_stalls_nobody(
 async def test_block_keeps_retrying_and_only_its_key_waits(url: str, probe: Probe, quick: Any) -> None:
     allowed: set[int] = set()
     log = Log(probe, fail=lambda event, attempts: event.payload["n"] == 0 and 0 not in allowed)
-    settings = quick(max_attempts=2, on_exhausted="block")
+    settings = quick({"delivery.retry.attempts": 2, "order.on_exhausted": "block"})
     async with make_box("ordered", url, probe, listeners=log.listeners(), settings=settings) as box:
         await write(box, 40, keys=2)
         await probe.until(probe.wrote(20))
@@ -124,7 +123,7 @@ async def test_block_keeps_retrying_and_only_its_key_waits(url: str, probe: Prob
 async def test_park_holds_the_key_until_somebody_decides(url: str, probe: Probe, quick: Any, decision: str) -> None:
     allowed: set[int] = set()
     log = Log(probe, fail=lambda event, attempts: event.payload["n"] == 0 and 0 not in allowed)
-    settings = quick(max_attempts=2, on_exhausted="park")
+    settings = quick({"delivery.retry.attempts": 2, "order.on_exhausted": "park"})
     async with make_box("ordered", url, probe, listeners=log.listeners(), settings=settings) as box:
         ids = await write(box, 10, keys=1)
         await probe.until(lambda: probe.of(Died))
@@ -144,7 +143,7 @@ async def test_park_holds_the_key_until_somebody_decides(url: str, probe: Probe,
 
 async def test_skip_sends_the_head_to_the_dead_letters_and_goes_on(url: str, probe: Probe, quick: Any) -> None:
     log = Log(probe, fail=lambda event, attempts: event.payload["n"] in (0, 4))
-    settings = quick(max_attempts=2, on_exhausted="skip")
+    settings = quick({"delivery.retry.attempts": 2, "order.on_exhausted": "skip"})
     async with make_box("ordered", url, probe, listeners=log.listeners(), settings=settings) as box:
         await write(box, 10, keys=1)
         await probe.until(probe.wrote(8))
@@ -154,7 +153,7 @@ async def test_skip_sends_the_head_to_the_dead_letters_and_goes_on(url: str, pro
 
 async def test_what_a_stopped_instance_gave_back_comes_first(url: str, probe: Probe, quick: Any) -> None:
     stuck = Log(Probe(), pause=60.0)
-    settings = quick(batch_size=10, cold_queue_capacity=10, drain_timeout=timedelta(milliseconds=20))
+    settings = quick({"delivery.batch": 10, "delivery.cold_queue": 10, "delivery.stop_timeout": "20ms"})
     async with make_box("ordered", url, Probe(), listeners=stuck.listeners(), settings=settings) as first:
         await write(first, 50, keys=1)
         async with asyncio.timeout(10):

@@ -14,6 +14,7 @@ from relaybox.inbox import AsyncInbox, Order
 from relaybox.relay import Relay
 from relaybox.testing.servers import require
 from relaybox.topics.start import StartFrom
+from relaybox.types import DeliverySettings, OrderSettings
 
 HOT = 6_000  # more than a process holds at once
 OTHERS = 40
@@ -84,7 +85,7 @@ async def test_ordered_delivery(engine: str, strategy: str, tmp_path: Path) -> N
         await asyncio.sleep(PAUSE)
         seen.add(event)
 
-    settings = Settings(order_strategy=strategy)  # type: ignore[arg-type]
+    settings = Settings(order=OrderSettings(strategy=strategy))  # type: ignore[arg-type]
     async with AsyncOutbox.ordered(url, listeners, settings=settings):
         await seen.check()
 
@@ -159,7 +160,7 @@ async def test_ordered_inbox(engine: str, tmp_path: Path) -> None:
         await asyncio.sleep(PAUSE)
         seen.add(event)
 
-    settings = Settings(cold_queue_capacity=200, worker_count=4)
+    settings = Settings(delivery=DeliverySettings(cold_queue=200, workers=4))
     async with inbox.processor(handle, settings=settings):
         await seen.check()
     await inbox.close()

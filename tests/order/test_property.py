@@ -21,6 +21,7 @@ from relaybox import Settings
 from relaybox.drivers import open_sync
 from relaybox.store.outbox import open_store
 from relaybox.testing.servers import require
+from relaybox.types import OrderSettings
 
 from .world import LEASE, SHARDS, TTL, Outcome, Taken, Worker, World
 
@@ -67,7 +68,7 @@ class Script:
     def new_worker(self) -> Worker:
         self.born += 1
         static = f"0-{self.born % SHARDS}" if self.assignment == "static" else None  # they overlap
-        config = Settings(shards=SHARDS, shard_assignment=self.assignment, static_shards=static)  # type: ignore[arg-type]
+        config = Settings(order=OrderSettings(shards=SHARDS, assignment=self.assignment, static_shards=static))  # type: ignore[arg-type]
         worker = Worker(f"w{self.born}", config)
         self.world.register(worker)
         return worker

@@ -23,8 +23,9 @@ from relaybox.outcome import DONE, Outcome, RetryAt
 from relaybox.store.outbox import OutboxStore, open_store
 from relaybox.testing import ManualClock
 from relaybox.testing.servers import require
+from relaybox.types import OrderSettings
 
-LEASE = Settings().lease
+LEASE = Settings().delivery.lease
 AT_ONCE = RetryAt(timedelta(0), "bad")
 
 
@@ -34,7 +35,7 @@ class Place:
     def __init__(self, url: str, dialect: str, strategy: str) -> None:
         self.url = url
         self.store: OutboxStore = open_store(dialect)
-        self.settings = Settings(order_strategy=strategy)  # type: ignore[arg-type]
+        self.settings = Settings(order=OrderSettings(strategy=strategy))  # type: ignore[arg-type]
         self.clock = ManualClock()
         self.facts: list[Fact] = []
         self.dbs: list[AsyncDatabase] = []
@@ -230,7 +231,9 @@ async def test_contention_is_told(place: Place) -> None:
 def test_each_engine_has_its_strategies(dialect: str, strategy: Any, kind: Any) -> None:
     def make(ordered: bool) -> OutboxSource:
         nothing: Any = None
-        return make_source(ordered, nothing, open_store(dialect), Settings(order_strategy=strategy), ManualClock())
+        return make_source(
+            ordered, nothing, open_store(dialect), Settings(order=OrderSettings(strategy=strategy)), ManualClock()
+        )
 
     assert type(make(False)) is OutboxSource, "where order does not matter no strategy does"
     if isinstance(kind, str):

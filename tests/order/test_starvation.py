@@ -12,6 +12,7 @@ from relaybox.drivers import open_sync
 from relaybox.store.outbox import open_store
 from relaybox.store.outbox.values import KeyChoice
 from relaybox.testing.servers import require
+from relaybox.types import OrderSettings
 
 from . import world as worlds
 from .world import START, Worker, World
@@ -46,7 +47,7 @@ def test_every_key_is_served_within_one_round(
     db, store = open_sync(url_for(engine, tmp_path)), open_store(engine)
     db.run(store.migrate())
     world = World(db, store, strategy)  # type: ignore[arg-type]
-    worker = Worker("w", Settings(shards=worlds.SHARDS))
+    worker = Worker("w", Settings(order=OrderSettings(shards=worlds.SHARDS)))
     world.register(worker)
     world.beat(worker)
     if held:

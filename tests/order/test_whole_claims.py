@@ -20,6 +20,7 @@ from relaybox.store.outbox import OutboxStore, open_store
 from relaybox.store.outbox.values import Settlement
 from relaybox.testing import ManualClock
 from relaybox.testing.servers import require
+from relaybox.types import OrderSettings
 
 AT_ONCE = RetryAt(timedelta(0), "bad")
 
@@ -29,7 +30,7 @@ class Place:
 
     def __init__(self, url: str, *, ordered: bool) -> None:
         self.clock = ManualClock()
-        self.settings = Settings(shards=1)
+        self.settings = Settings(order=OrderSettings(shards=1))
         self.db: AsyncDatabase = open_async(url)
         self.store: OutboxStore = open_store("postgres")
         self.source: OutboxSource = make_source(ordered, self.db, self.store, self.settings, self.clock)

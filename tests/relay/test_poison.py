@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from relay_kit import write
+from relay_kit import settings, write
 from scripted_sink import ScriptedSink
-from test_relay import settings
 
 from relaybox import Event, Outbox
 from relaybox.brokers import Answer, Message
@@ -51,7 +50,7 @@ def fill(url: str) -> None:
 async def test_block_retries_for_ever_and_the_key_waits(pg: str, probe: Probe, strategy: str) -> None:
     fill(pg)
     sink = Poisoned()
-    chosen = settings(order_strategy=strategy, max_attempts=2, on_exhausted="block")
+    chosen = settings({"order.strategy": strategy, "relay.retry.attempts": 2, "order.on_exhausted": "block"})
     async with Relay(pg, sink, to="x", observers=[probe], settings=chosen):
         await probe.wait(Delivered, OTHERS, timeout=20)
         await probe.wait(Retried, 4)
@@ -69,7 +68,7 @@ async def test_block_retries_for_ever_and_the_key_waits(pg: str, probe: Probe, s
 async def test_park_holds_the_key_until_somebody_decides(pg: str, probe: Probe, strategy: str) -> None:
     fill(pg)
     sink = Poisoned()
-    chosen = settings(order_strategy=strategy, max_attempts=2, on_exhausted="park")
+    chosen = settings({"order.strategy": strategy, "relay.retry.attempts": 2, "order.on_exhausted": "park"})
     async with Relay(pg, sink, to="x", observers=[probe], settings=chosen):
         await probe.wait(Died)
         await probe.wait(Delivered, OTHERS, timeout=20)
@@ -88,7 +87,7 @@ async def test_park_holds_the_key_until_somebody_decides(pg: str, probe: Probe, 
 async def test_unblocking_lets_the_key_go_on_without_its_head(pg: str, probe: Probe, strategy: str) -> None:
     fill(pg)
     sink = Poisoned()
-    chosen = settings(order_strategy=strategy, max_attempts=1, on_exhausted="park")
+    chosen = settings({"order.strategy": strategy, "relay.retry.attempts": 1, "order.on_exhausted": "park"})
     async with Relay(pg, sink, to="x", observers=[probe], settings=chosen):
         await probe.wait(Died)
         with Outbox(pg) as box:
@@ -102,7 +101,7 @@ async def test_unblocking_lets_the_key_go_on_without_its_head(pg: str, probe: Pr
 async def test_skip_buries_the_head_and_goes_on(pg: str, probe: Probe, strategy: str) -> None:
     fill(pg)
     sink = Poisoned()
-    chosen = settings(order_strategy=strategy, max_attempts=2, on_exhausted="skip")
+    chosen = settings({"order.strategy": strategy, "relay.retry.attempts": 2, "order.on_exhausted": "skip"})
     async with Relay(pg, sink, to="x", observers=[probe], settings=chosen):
         await probe.wait(Delivered, OTHERS + FOLLOWERS, timeout=20)
     assert sink.by_key()["bad"] == list(range(1, FOLLOWERS + 1))

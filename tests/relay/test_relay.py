@@ -7,7 +7,7 @@ import logging
 from datetime import timedelta
 
 import pytest
-from relay_kit import numbered, write
+from relay_kit import numbered, settings, write
 from scripted_sink import ScriptedSink
 
 from relaybox import Event, Outbox
@@ -15,15 +15,9 @@ from relaybox.contracts import Contracts
 from relaybox.errors import BrokerUnavailable, ConfigError, Reject, RetryLater, ServiceClosed
 from relaybox.facts import CircuitChanged, Delivered, Died, Published, Retried
 from relaybox.relay import Relay
-from relaybox.relay.relay import DEFAULTS
-from relaybox.settings import Settings
 from relaybox.testing import Probe
 
 FAST = timedelta(milliseconds=1)
-
-
-def settings(**changes: object) -> Settings:
-    return Settings(**{**DEFAULTS, "retry_base": FAST, "retry_max": FAST, **changes})  # type: ignore[arg-type]
 
 
 async def test_everything_goes_out_in_the_order_of_its_key(url: str, probe: Probe) -> None:
@@ -58,7 +52,7 @@ async def test_partial_failures_are_retried_alone_and_hold_back_their_key(url: s
         return OSError("not now") if number % 7 == 0 and tries[number] < 3 else None
 
     sink = ScriptedSink(verdict)
-    async with Relay(url, sink, to="x", observers=[probe], settings=settings(batch_size=10)):
+    async with Relay(url, sink, to="x", observers=[probe], settings=settings({"delivery.batch": 10})):
         await probe.wait(Delivered, 30)
     assert all(numbers == sorted(numbers) for numbers in sink.by_key().values())
     assert {number: count for number, count in tries.items() if count > 1} == dict.fromkeys(range(0, 30, 7), 3)
@@ -108,7 +102,7 @@ async def test_contracts_decide_and_refuse(sqlite: str, probe: Probe) -> None:
 
 async def test_an_outage_costs_no_attempt_and_no_event(url: str, probe: Probe) -> None:
     sink = ScriptedSink()
-    async with Relay(url, sink, to="x", observers=[probe], settings=settings(max_attempts=1)) as relay:
+    async with Relay(url, sink, to="x", observers=[probe], settings=settings({"relay.retry.attempts": 1})) as relay:
         sink.away = "connection refused"
         await asyncio.to_thread(write, url, numbered(50, 5))
         relay._node.engine.wake()  # type: ignore[union-attr]
@@ -142,7 +136,7 @@ async def test_no_answer_counts_as_an_outage_and_the_same_messages_go_again(sqli
     write(sqlite, numbered(3, 3))
     sink = ScriptedSink()
     sink.gate = asyncio.Event()
-    short = settings(publish_timeout=timedelta(milliseconds=50))
+    short = settings({"relay.timeout": "50ms"})
     async with Relay(sqlite, sink, to="x", observers=[probe], settings=short):
         await probe.wait(CircuitChanged)
         sink.gate.set()
@@ -155,7 +149,7 @@ async def test_acknowledged_ones_are_settled_while_the_rest_waits(url: str, prob
     away = BrokerUnavailable("half of it is down")
     down = True
     sink = ScriptedSink(lambda m: away if down and m.event.payload % 2 else None)
-    async with Relay(url, sink, to="x", observers=[probe], settings=settings(worker_count=1)):
+    async with Relay(url, sink, to="x", observers=[probe], settings=settings({"delivery.workers": 1})):
         await probe.wait(Delivered, 2)
         assert sorted(m.event.payload for m in sink.sent) == [0, 2]
         down = False
@@ -173,7 +167,9 @@ async def test_one_destination_that_is_away_stops_no_other(sqlite: str, probe: P
         return BrokerUnavailable("refused", destination=there, retry_after=FAST) if down and there == "down" else None
 
     sink = ScriptedSink(verdict, by_destination=True)
-    async with Relay(sqlite, sink, to="{tenant}", observers=[probe], settings=settings(max_attempts=1)) as relay:
+    async with Relay(
+        sqlite, sink, to="{tenant}", observers=[probe], settings=settings({"relay.retry.attempts": 1})
+    ) as relay:
         await probe.wait(Delivered, 5)
         await probe.wait(Retried, 5)
         assert relay.circuit is not None
@@ -202,7 +198,7 @@ async def test_a_stopped_relay_gives_back_what_it_could_not_send(url: str, probe
     write(url, numbered(20, 4))
     sink = ScriptedSink()
     sink.gate = asyncio.Event()
-    relay = Relay(url, sink, to="x", settings=settings(drain_timeout=timedelta(milliseconds=50)))
+    relay = Relay(url, sink, to="x", settings=settings({"delivery.stop_timeout": "50ms"}))
     async with relay:
         while not sink.calls:
             await asyncio.sleep(0)

@@ -115,9 +115,9 @@ def test_an_empty_variable_is_not_set(tmp_path: Path) -> None:
 def test_a_number_in_a_file_is_seconds(tmp_path: Path) -> None:
     """As it is for every duration of [relaybox]."""
     file = tmp_path / "relay.toml"
-    file.write_text('lease = 40\n[relay]\nto = "x"\n[sink]\nurl = "amqp://localhost"\ntimeout = 5\n')
+    file.write_text('delivery.lease = 40\n[relay]\nto = "x"\n[sink]\nurl = "amqp://localhost"\ntimeout = 5\n')
     config = load({}, environment={}, file=file)
-    assert config.settings.lease.total_seconds() == 40
+    assert config.settings.delivery.lease.total_seconds() == 40
     sink_from_url(config.sink, config.sink_options)
 
 
@@ -239,7 +239,7 @@ def test_a_signal_during_an_outage_gives_everything_back(environment: dict[str, 
     """The broker was never there: nothing was counted, nobody is left behind."""
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
-    settings = {"RELAYBOX_SINK": f"amqp://shop:{CANARY}@127.0.0.1:{port}", "RELAYBOX_DRAIN_TIMEOUT": "200ms"}
+    settings = {"RELAYBOX_SINK": f"amqp://shop:{CANARY}@127.0.0.1:{port}", "RELAYBOX_DELIVERY_STOP_TIMEOUT": "200ms"}
     child = subprocess.Popen(
         [sys.executable, "-m", "relaybox.cli", "relay"],
         env=environment | settings,

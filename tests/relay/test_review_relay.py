@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from relay_kit import settings
 from scripted_sink import ScriptedSink
 
 from relaybox import Event, Outbox
@@ -23,9 +24,7 @@ from relaybox.facts import CircuitChanged, Delivered, Died, Observers, Retried
 from relaybox.outbox.source import OrderedSource
 from relaybox.relay import Relay
 from relaybox.relay.circuit import Circuit
-from relaybox.relay.relay import DEFAULTS
 from relaybox.relay.routing import router
-from relaybox.settings import Settings
 from relaybox.store.claims import Claim
 from relaybox.store.outbox.values import Turn
 from relaybox.tasks import cancelled
@@ -34,10 +33,6 @@ from relaybox.testing.servers import require
 from relaybox.testing.servers.gate import TcpGate
 
 FAST = timedelta(milliseconds=1)
-
-
-def settings(**changes: object) -> Settings:
-    return Settings(**{**DEFAULTS, "retry_base": FAST, "retry_max": FAST, **changes})  # type: ignore[arg-type]
 
 
 def write(url: str, *events: Event) -> None:
@@ -64,7 +59,7 @@ async def test_one_that_cannot_be_prepared_yet_does_not_pass_its_predecessor(url
 
     sink.gate = asyncio.Event()
     write(url, *of_key("a", 3))
-    async with Relay(url, sink, to=route, observers=[probe], settings=settings(worker_count=2)) as relay:
+    async with Relay(url, sink, to=route, observers=[probe], settings=settings({"delivery.workers": 2})) as relay:
         while not sink.calls:
             await asyncio.sleep(0.001)
         for count in (1, 2):  # what goes out with the second of these was claimed after the failure was settled
@@ -81,7 +76,9 @@ async def test_one_that_cannot_be_prepared_yet_does_not_pass_its_predecessor(url
 async def test_a_resting_destination_holds_back_the_rest_of_its_key(url: str, probe: Probe) -> None:
     """0 and 1 of a key share a batch; 0 waits for its destination, so 1 waits too, although its own is there."""
     sink = ScriptedSink(sequences=True)
-    async with Relay(url, sink, to="{type}", observers=[probe], settings=settings(max_attempts=1)) as relay:
+    async with Relay(
+        url, sink, to="{type}", observers=[probe], settings=settings({"relay.retry.attempts": 1})
+    ) as relay:
         publisher = relay._node.engine._workers._batches  # type: ignore[union-attr]
         hour = timedelta(hours=1)
         publisher._pauses.failed("orders", BrokerUnavailable("away", destination="orders", retry_after=hour))
@@ -105,7 +102,7 @@ async def test_the_one_that_tries_a_destination_again_takes_its_key_along(sqlite
 
     sink = ScriptedSink(verdict, sequences=True)
     write(sqlite, *of_key("a", 50))
-    async with Relay(sqlite, sink, to="x", observers=[probe], settings=settings(worker_count=1)):
+    async with Relay(sqlite, sink, to="x", observers=[probe], settings=settings({"delivery.workers": 1})):
         await probe.wait(Retried, 2)
         down = False
         await probe.wait(Delivered, 50, timeout=20)
@@ -154,7 +151,7 @@ async def test_one_destination_in_trouble_costs_the_others_nothing(
 async def test_a_publish_that_raises_anything_is_tried_again(sqlite: str, probe: Probe, mood: BaseException) -> None:
     write(sqlite, *of_key("a", 3))
     sink = Unruly({"x": mood}, sequences=True)
-    async with Relay(sqlite, sink, to="x", observers=[probe], settings=settings(worker_count=1)):
+    async with Relay(sqlite, sink, to="x", observers=[probe], settings=settings({"delivery.workers": 1})):
         await probe.wait(Delivered, 3)
     assert sink.by_key()["a"] == [0, 1, 2]
 
@@ -168,7 +165,7 @@ async def test_too_few_or_too_many_answers_lose_nothing(sqlite: str, probe: Prob
 
     write(sqlite, *of_key("a", 3))
     sink = Miscounting(sequences=True)
-    async with Relay(sqlite, sink, to="x", observers=[probe], settings=settings(worker_count=1)) as relay:
+    async with Relay(sqlite, sink, to="x", observers=[probe], settings=settings({"delivery.workers": 1})) as relay:
         await probe.wait(Delivered, 3)
         await relay.drained()
     assert list(dict.fromkeys(sink.by_key()["a"])) == [0, 1, 2]
@@ -239,7 +236,7 @@ async def test_a_broker_that_hangs_at_the_start_is_an_outage(sqlite: str, probe:
 
     write(sqlite, *of_key("a", 2))
     sink = Hanging()
-    short = settings(publish_timeout=timedelta(milliseconds=200))
+    short = settings({"relay.timeout": "200ms"})
     async with Relay(sqlite, sink, to="x", observers=[probe], settings=short):
         await probe.wait(Delivered, 2, timeout=20)
     assert probe.of(CircuitChanged)[0].reason == "no connection within 0.2 s"
@@ -323,7 +320,7 @@ async def test_a_stop_ends_although_the_database_is_a_black_hole(driver: str, bu
     sink.gate = asyncio.Event()
     with TcpGate(urlsplit(direct).port or 0) as gate:
         url = gate.through(direct).replace("postgresql:", f"postgresql+{driver}:")
-        chosen = settings(drain_timeout=timedelta(milliseconds=200), order_strategy=strategy)
+        chosen = settings({"delivery.stop_timeout": "200ms", "order.strategy": strategy})
         relay = await Relay(url, sink, to="x", settings=chosen).__aenter__()
         while not sink.calls:
             await asyncio.sleep(0.001)
@@ -377,12 +374,14 @@ async def test_what_a_dead_process_had_is_waited_for(url: str, probe: Probe) -> 
     """It owns every shard, has claimed one event and is not known to be dead yet."""
     write(url, *of_key("a", 3))
     with Outbox(url) as box, closing(open_sync(url)) as db:
-        shards = box.settings.shards
+        shards = box.settings.order.shards
         dead = db.run(box.store.register("dead", "relay", SHORT, None))
         db.run(box.store.acquire_shards(dead, shards, shards, SHORT, None, None))
         assert db.run(box.store.claim_ordered(Claim(dead, 7, timedelta(minutes=1)), 1, shards, None, Turn()))
     sink = ScriptedSink()
-    async with Relay(url, sink, to="x", observers=[probe], settings=settings(instance_ttl=SHORT)) as relay:
+    async with Relay(
+        url, sink, to="x", observers=[probe], settings=settings({"delivery.instance_ttl": SHORT})
+    ) as relay:
         status = await relay.drained()
     assert (status.due, status.claimed) == (0, 0)
     assert sink.by_key() == {"a": [0, 1, 2]}
@@ -391,7 +390,7 @@ async def test_what_a_dead_process_had_is_waited_for(url: str, probe: Probe) -> 
 async def test_what_is_blocked_is_not_waited_for_long(url: str, probe: Probe) -> None:
     write(url, *of_key("a", 3), *of_key("b", 2))
     sink = ScriptedSink(lambda m: OSError("no") if m.key == "a" else None)
-    chosen = settings(instance_ttl=SHORT, max_attempts=1, on_exhausted="park")
+    chosen = settings({"delivery.instance_ttl": SHORT, "relay.retry.attempts": 1, "order.on_exhausted": "park"})
     async with Relay(url, sink, to="x", observers=[probe], settings=chosen) as relay:
         status = await relay.drained()
     assert (status.due, status.dead, sink.by_key()) == (2, 1, {"b": [0, 1]})

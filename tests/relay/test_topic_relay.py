@@ -6,7 +6,6 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Sequence
-from datetime import timedelta
 from pathlib import Path
 
 import psycopg
@@ -25,12 +24,12 @@ from relaybox.topics.start import StartFrom
 sys.path.insert(0, str(Path(__file__).parent.parent / "brokers"))
 from nats_harness import SECRET, USER, NatsHarness, private_server
 
+from relaybox import Retry
+from relaybox.types import DeliverySettings, RelaySettings
+
 QUICK = Settings(
-    instance_ttl=timedelta(seconds=1),
-    lease=timedelta(seconds=3),
-    retry_base=timedelta(milliseconds=5),
-    retry_max=timedelta(milliseconds=20),
-    publish_batch=50,
+    delivery=DeliverySettings(instance_ttl="1s", lease="3s"),
+    relay=RelaySettings(batch=50, retry=Retry(base="5ms", max="20ms")),
 )
 
 
@@ -103,16 +102,12 @@ async def test_what_fails_is_sent_again_before_the_rest_of_its_key(url: str, seq
 
     sink = (Sequential if sequences else ScriptedSink)(verdict, sequences=sequences)
     write(url, numbered(100, 5))
-    async with relay(url, sink, settings=Settings(**{**vars_of(QUICK), "on_exhausted": "skip"})):
+    async with relay(url, sink, settings=QUICK.replaced({"order.on_exhausted": "skip"})):
         await until(lambda: len(sink.sent) == 99)
     firsts = {key: list(dict.fromkeys(numbers)) for key, numbers in sink.by_key().items()}
     assert all(numbers == sorted(numbers) for numbers in firsts.values())
     assert sorted(failed) == [30, 30, 31, 31]
     assert 50 not in [message.event.payload for message in sink.sent]
-
-
-def vars_of(settings: Settings) -> dict[str, object]:
-    return {name: getattr(settings, name) for name in settings.__dataclass_fields__}
 
 
 async def test_an_outage_fails_nothing_and_counts_nothing(url: str) -> None:
@@ -173,7 +168,7 @@ def _members(url: str) -> int:
 
 def _start(url: str, sink: str, stream: str) -> subprocess.Popen[bytes]:
     command = ["relay", "--sink", sink, "--to", stream, "--topic", "orders", "--group", "nats", "--from", "earliest"]
-    settings = ["--set", "instance_ttl=1s", "--set", "lease=3s"]
+    settings = ["--set", "delivery.instance_ttl=1s", "--set", "delivery.lease=3s"]
     return subprocess.Popen([sys.executable, "-m", "relaybox.cli", "--url", url, *command, *settings])
 
 

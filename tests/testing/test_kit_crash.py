@@ -13,7 +13,7 @@ import pytest
 
 from relaybox import faults
 from relaybox.errors import ConfigError, ConnectionLost
-from relaybox.settings import load
+from relaybox.settings import Settings
 from relaybox.testing import CrashPoint, InjectedFault, arm_from_environment, crash_at
 from relaybox.testing import crash as crash_module
 
@@ -114,8 +114,8 @@ def test_environment_arms_several() -> None:
 
 
 def test_the_variable_is_not_taken_for_a_setting() -> None:
-    loaded = load(environment={"RELAYBOX_CRASH": "settle.before:1:kill", "RELAYBOX_WORKER_COUNT": "2"})
-    assert loaded.settings.worker_count == 2
+    environment = {"RELAYBOX_CRASH": "settle.before:1:kill", "RELAYBOX_DELIVERY_WORKERS": "2"}
+    assert Settings.load(environment=environment).delivery.workers == 2
 
 
 CHILD = """

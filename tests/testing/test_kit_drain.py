@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from relaybox import AsyncOutbox, Event, Listeners, Outbox, Reject, Settings
+from relaybox import AsyncOutbox, Event, Listeners, Outbox, Reject, Retry, Settings
 from relaybox.errors import ConfigError
 from relaybox.facts import Delivered, Died, Retried
 from relaybox.outbox import Interceptor
 from relaybox.testing import ManualClock, Probe, deliver_pending, deliver_pending_async
+from relaybox.types import DeliverySettings
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def probe() -> Probe:
 
 @pytest.fixture
 def relaybox_options(probe: Probe) -> dict[str, Any]:
-    return {"observers": [probe], "settings": Settings(max_attempts=2, batch_size=2)}
+    return {"observers": [probe], "settings": Settings(delivery=DeliverySettings(retry=Retry(attempts=2), batch=2))}
 
 
 def write(outbox: Outbox, *events: Event) -> None:
@@ -144,7 +145,7 @@ def test_retries_run_when_the_clock_moves(outbox: Outbox, relaybox_clock: Manual
     assert len(deliver_pending(outbox, listeners, raise_errors=False)) == 0
     relaybox_clock.advance(minutes=2)
     assert len(deliver_pending(outbox, listeners, raise_errors=False).failed) == 1
-    assert outbox.dead.count() == 1  # max_attempts=2
+    assert outbox.dead.count() == 1  # after two attempts
 
 
 def test_interceptors_run(relaybox_url: str) -> None:

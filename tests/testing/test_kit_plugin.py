@@ -93,13 +93,14 @@ def test_clock_and_options_reach_the_outbox(pytester: pytest.Pytester) -> None:
         import pytest
         from relaybox import Event, Settings
         from relaybox.testing import published
+        from relaybox.types import DeliverySettings
 
         @pytest.fixture
         def relaybox_options():
-            return {"settings": Settings(worker_count=3), "table": "shop_events"}
+            return {"settings": Settings(delivery=DeliverySettings(workers=3)), "table": "shop_events"}
 
         def test_clock(outbox, async_outbox, relaybox_clock):
-            assert outbox.settings.worker_count == async_outbox.settings.worker_count == 3
+            assert outbox.settings.delivery.workers == async_outbox.settings.delivery.workers == 3
             relaybox_clock.advance(days=400)
             with outbox.transaction() as tx:
                 outbox.write(tx, Event("A", 1))

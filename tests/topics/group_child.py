@@ -10,19 +10,14 @@ import asyncio
 import os
 import sys
 import traceback
-from datetime import timedelta
 from pathlib import Path
 
-from relaybox import AsyncOutbox, Event, Settings
+from relaybox import AsyncOutbox, Event, Retry, Settings
 from relaybox.topics.group import Group
 from relaybox.topics.start import StartFrom
+from relaybox.types import DeliverySettings
 
-SETTINGS = Settings(
-    instance_ttl=timedelta(milliseconds=300),
-    lease=timedelta(milliseconds=600),
-    retry_base=timedelta(milliseconds=5),
-    retry_max=timedelta(milliseconds=20),
-)
+SETTINGS = Settings(delivery=DeliverySettings(instance_ttl="300ms", lease="600ms", retry=Retry(base="5ms", max="20ms")))
 
 
 async def main(url: str, file: Path, how: str) -> None:
@@ -39,7 +34,7 @@ async def main(url: str, file: Path, how: str) -> None:
 
     box = AsyncOutbox(url, settings=SETTINGS)
     batch = {"batch": 100} if how == "poison-batch" else {}
-    async with Group(box.topics._home, "orders", "g", max_attempts=4, **batch) as group:  # type: ignore[typeddict-item]
+    async with Group(box.topics._home, "orders", "g", **batch) as group:  # type: ignore[typeddict-item]
         group.add_consumer("c", handle_all if batch else handle)
         await group.start(StartFrom.earliest())
         os.write(log, b"started\n")

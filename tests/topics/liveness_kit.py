@@ -6,21 +6,21 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 
-from relaybox import Settings
+from relaybox import Retry, Settings
 from relaybox.clock import SYSTEM_CLOCK, Clock
 from relaybox.codec import JSON_CODEC
 from relaybox.facts import Fact, Observers
 from relaybox.store.topics import GroupRow, GroupState
 from relaybox.topics.home import Home
 from relaybox.topics.liveness import Heartbeats, Membership
+from relaybox.types import DeliverySettings
 
 from .kit import World
 
 PATIENCE = 20.0
-QUICK = Settings(instance_ttl=timedelta(milliseconds=500), retry_base=timedelta(milliseconds=5))
+QUICK = Settings(delivery=DeliverySettings(instance_ttl="500ms", retry=Retry(base="5ms")))
 
 
 @dataclass

@@ -7,27 +7,22 @@ import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
-from relaybox import AsyncOutbox, Event, Settings
+from relaybox import AsyncOutbox, Event, Retry, Settings
 from relaybox.errors import BatchFailed, ConfigError, GroupError, Reject, ServiceClosed
 from relaybox.topic import Topic
 from relaybox.topics.group import Group
 from relaybox.topics.start import StartFrom
+from relaybox.types import DeliverySettings
 
 from .kit import fresh_url
 from .liveness_kit import until
 
-QUICK = Settings(
-    instance_ttl=timedelta(seconds=1),
-    lease=timedelta(seconds=3),
-    retry_base=timedelta(milliseconds=5),
-    retry_max=timedelta(milliseconds=20),
-)
+QUICK = Settings(delivery=DeliverySettings(instance_ttl="1s", lease="3s", retry=Retry(base="5ms", max="20ms")))
 EARLIEST = StartFrom.earliest()
 
 
@@ -245,7 +240,11 @@ async def test_a_typed_batch_leaves_out_what_cannot_be_read() -> None:
 
 async def test_a_failure_is_this_groups_alone_and_keeps_the_order_of_its_key() -> None:
     """FL-16: groups have retries, attempts and dead letters of their own."""
-    async with process() as here, here.group(max_attempts=4) as bad, here.group("fine") as fine:
+    async with (
+        process() as here,
+        here.group(retry=replace(QUICK.delivery.retry, attempts=4)) as bad,
+        here.group("fine") as fine,
+    ):
         seen: defaultdict[str | None, list[int]] = defaultdict(list)
         others, tries = Seen(), []
 
@@ -274,7 +273,10 @@ async def test_a_failure_is_this_groups_alone_and_keeps_the_order_of_its_key() -
 
 @pytest.mark.parametrize("policy", ["block", "park"])
 async def test_a_key_behind_a_failed_event_waits_and_others_do_not(policy: Any) -> None:
-    async with process() as here, here.group(on_exhausted=policy, max_attempts=2) as group:
+    async with (
+        process() as here,
+        here.group(on_exhausted=policy, retry=replace(QUICK.delivery.retry, attempts=2)) as group,
+    ):
         seen, healed = Seen(), asyncio.Event()
 
         async def handle(event: Event) -> None:

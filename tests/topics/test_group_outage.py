@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,13 +15,9 @@ from relaybox.testing import Probe
 from relaybox.testing.servers import require
 from relaybox.testing.servers.gate import TcpGate
 from relaybox.topics.start import StartFrom
+from relaybox.types import DeliverySettings
 
-SETTINGS = Settings(
-    handler_timeout=timedelta(milliseconds=200),
-    instance_ttl=timedelta(seconds=1),
-    lease=timedelta(seconds=3),
-    worker_count=4,
-)
+SETTINGS = Settings(delivery=DeliverySettings(timeout="200ms", instance_ttl="1s", lease="3s", workers=4))
 OUTAGE = 2.5  # seconds: the process is silent after one, and each worker then waits with an event in hand
 CALLS = 300
 

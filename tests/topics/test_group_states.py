@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -15,7 +13,7 @@ from relaybox.errors import GroupError
 from .liveness_kit import until
 from .test_group import EARLIEST, QUICK, process
 
-PATIENT = replace(QUICK, instance_ttl=timedelta(seconds=6), lease=timedelta(seconds=20))  # of heartbeats held back
+PATIENT = QUICK.replaced({"delivery.instance_ttl": "6s", "delivery.lease": "20s"})  # of heartbeats held back
 
 
 async def test_a_heartbeat_from_before_a_resume_does_not_undo_it(monkeypatch: pytest.MonkeyPatch) -> None:

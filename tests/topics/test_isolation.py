@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import pytest
 
-from relaybox import Event, Settings
+from relaybox import Event, Retry, Settings
 from relaybox.testing.servers import PostgresServer
 from relaybox.testing.servers.postgres import connect, database_name, identifier
+from relaybox.types import DeliverySettings
 
 from . import (
     test_backfill,
@@ -115,12 +115,7 @@ def test_a_move_of_a_queue_while_others_write(isolation: str) -> None:
 
 async def test_an_ordered_push_group_with_an_event_that_fails(isolation: str) -> None:
     """What waits behind it is not held behind nobody when it is done at last."""
-    settings = Settings(
-        instance_ttl=timedelta(seconds=1),
-        lease=timedelta(seconds=3),
-        retry_base=timedelta(milliseconds=5),
-        retry_max=timedelta(milliseconds=20),
-    )
+    settings = Settings(delivery=DeliverySettings(instance_ttl="1s", lease="3s", retry=Retry(base="5ms", max="20ms")))
     async with process(settings=settings) as here, here.group(ordered=True, on_exhausted="block") as group:
         seen: dict[str, list[int]] = {}
         tries: dict[Any, int] = {}

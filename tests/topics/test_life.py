@@ -12,13 +12,14 @@ from typing import get_args
 import psycopg
 import pytest
 
-from relaybox import AsyncOutbox, Event, Outbox, Settings, StartFrom, Topic
+from relaybox import AsyncOutbox, Event, Outbox, Retry, Settings, StartFrom, Topic
 from relaybox.clock import SystemClock
 from relaybox.errors import ConfigError, IllegalMove
 from relaybox.maintenance import Maintainer
 from relaybox.store.topics import GroupOptions, GroupRow
 from relaybox.store.topics.life import MOVES, STANDING, Condition, Standing, effects, reachable, standstill
 from relaybox.topics.group import Group
+from relaybox.types import DeliverySettings
 
 from .kit import fresh_url
 from .liveness_kit import until
@@ -26,7 +27,7 @@ from .pull_kit import Pulled
 
 MARKED = ("bitmap", "acks")
 TRACKINGS = ("offset", *MARKED)
-QUICK = Settings(instance_ttl=timedelta(milliseconds=500), retry_base=timedelta(milliseconds=5))
+QUICK = Settings(delivery=DeliverySettings(instance_ttl="500ms", retry=Retry(base="5ms")))
 MINUTES = GroupOptions(heartbeat_timeout=timedelta(minutes=5))
 
 

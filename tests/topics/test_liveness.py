@@ -14,12 +14,13 @@ from relaybox import Settings
 from relaybox.errors import StoreError
 from relaybox.store.topics import Beat, GroupRow
 from relaybox.testing.clock import ManualClock
+from relaybox.types import DeliverySettings
 
 from .kit import World
 from .liveness_kit import beating, check, joined, state_of, until
 
 MINUTE = timedelta(minutes=1)
-SLOW = Settings(instance_ttl=timedelta(seconds=50), lease=timedelta(seconds=100))
+SLOW = Settings(delivery=DeliverySettings(instance_ttl="50s", lease="100s"))
 
 
 @pytest.fixture

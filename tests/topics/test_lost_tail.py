@@ -7,22 +7,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from relaybox import Event, Settings
+from relaybox import Event, Retry, Settings
 from relaybox.testing.servers import PostgresPair, PostgresServer, ServerUnavailable
 from relaybox.topic import Topic
 from relaybox.topics.group import Group
+from relaybox.types import DeliverySettings
 
 from .liveness_kit import until
 from .test_group import EARLIEST, Process, Seen, process
 
 SHARDS = 2
 # Not a beat while a test runs: it would bring to the disk what shall be lost.
-SILENT = Settings(instance_ttl=timedelta(minutes=10), lease=timedelta(minutes=20), retry_base=timedelta(milliseconds=5))
+SILENT = Settings(delivery=DeliverySettings(instance_ttl="10m", lease="20m", retry=Retry(base="5ms")))
 
 
 @pytest.fixture(scope="module")
@@ -160,9 +160,7 @@ async def test_a_crash_that_forgets_a_tick_loses_no_acknowledged_event(forgetful
 async def test_a_failure_that_was_forgotten_comes_before_what_follows_it(pair: PostgresPair, together: bool) -> None:
     """It failed after the standby was cut off, and was parked. What follows it is here already, with an event of
     another key that is done since; or it is new."""
-    patient = Settings(
-        instance_ttl=timedelta(seconds=2), retry_base=timedelta(minutes=5), retry_max=timedelta(minutes=5)
-    )
+    patient = Settings(delivery=DeliverySettings(instance_ttl="2s", retry=Retry(base="5m", max="5m")))
     topic = Topic.pub_sub("orders", shards=1)
     may = {name: asyncio.Event() for name in ("a1", "b")}
     begun, done = Seen(), Seen()

@@ -187,7 +187,7 @@ async def test_a_pause_gives_back_what_has_not_begun() -> None:
         async with asyncio.timeout(20):
             while (await here.box.topics.groups.lag("jobs", "default")).taken:
                 await asyncio.sleep(0.01)
-        assert len(seen) <= QUICK.worker_count
+        assert len(seen) <= QUICK.delivery.workers
         await group.resume()
         await until(lambda: len(seen) == 200)
         assert sorted(seen) == list(range(200))

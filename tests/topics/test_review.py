@@ -281,10 +281,12 @@ async def test_an_event_that_may_kill_its_process_gets_its_turn_while_others_kee
         handled += 1
         await asyncio.sleep(0.002)
 
-    async with process(None, Topic.pub_sub("orders", shards=4), settings=replace(QUICK, worker_count=2)) as ours:
+    async with process(
+        None, Topic.pub_sub("orders", shards=4), settings=QUICK.replaced({"delivery.workers": 2})
+    ) as ours:
         await ours.write("poison", key="bad")
         await ours.write(*range(4000), key=lambda n: f"k{n}")
-        group = ours.group(max_attempts=6, on_exhausted="skip", in_flight=200)
+        group = ours.group(retry=replace(QUICK.delivery.retry, attempts=6), on_exhausted="skip", in_flight=200)
         group.add_consumer("all", handle)
         await group.start(EARLIEST)
         try:

@@ -14,7 +14,7 @@ from relaybox.contracts import VERSION_HEADER, version_of
 from relaybox.engine.decide import decide
 from relaybox.errors import Reject
 from relaybox.outcome import Dead
-from relaybox.retry import ExponentialBackoff
+from relaybox.retry import Retry
 
 SCHEMA = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
 
@@ -108,7 +108,7 @@ def test_none_is_retried(contracts: Contracts, reason: str, event: Event, text: 
     """FL-86: a dead letter with the reason at the first attempt, also where ordered delivery retries for ever."""
     with pytest.raises(ContractViolation) as caught:
         contracts.outgoing(event)
-    outcome = decide(caught.value, 1, max_attempts=25, retry=ExponentialBackoff(), retry_for_ever=True)
+    outcome = decide(caught.value, 1, Retry(attempts=25), for_ever=True)
     assert outcome == Dead(f"ContractViolation: {caught.value}")
 
 

@@ -9,15 +9,13 @@ import pytest
 from relaybox.engine.decide import decide, describe
 from relaybox.errors import Reject, RetryLater, Undecodable, Unroutable
 from relaybox.outcome import Dead, Outcome, RetryAt
+from relaybox.retry import Retry
 
-
-class Minutes:
-    def delay(self, attempts: int) -> timedelta:
-        return timedelta(minutes=attempts)
+MINUTES = Retry(attempts=3, delay=lambda attempts: f"{attempts}m")
 
 
 def outcome(error: BaseException, attempts: int, *, for_ever: bool = False) -> Outcome:
-    return decide(error, attempts, max_attempts=3, retry=Minutes(), retry_for_ever=for_ever)
+    return decide(error, attempts, MINUTES, for_ever=for_ever)
 
 
 @pytest.mark.parametrize("kind", [Unroutable, Undecodable, Reject])
@@ -42,6 +40,18 @@ def test_what_can_never_work_is_dead_at_once(kind: type[Exception], attempts: in
 )
 def test_the_rest_is_tried_again(error: Exception, attempts: int, for_ever: bool, expected: Outcome) -> None:
     assert outcome(error, attempts, for_ever=for_ever) == expected
+
+
+def test_without_a_limit_nothing_dies_of_its_attempts() -> None:
+    retry = Retry(attempts=None, base=1, max=1, jitter=0)
+    assert decide(ValueError("x"), 10**6, retry) == RetryAt(timedelta(seconds=1), "ValueError: x")
+
+
+def test_a_delay_that_fails_does_not_stop_a_worker() -> None:
+    retry = Retry(delay=lambda attempts: 1 / 0)
+    decided = decide(ValueError("x"), 1, retry)
+    assert isinstance(decided, RetryAt)
+    assert timedelta(0) < decided.delay < timedelta(seconds=1)
 
 
 def test_describe() -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ..durations import format_duration
+from ..settings import explained
 from .connect import shown, target_of
 from .output import console, emit, table
 
@@ -28,7 +29,7 @@ def config(
     for name, given in (("url", target.url), ("table", target.table), ("schema", target.schema)):
         value = shown(given.value) if name == "url" and given.value else given.value
         rows.append((name, value, given.origin, _ABOUT[name]))
-    rows += [(o.name, o.value, o.origin, o.about) for o in target.settings().origins]
+    rows += explained(target.config).origins
     if json:
         names = ("name", "value", "origin", "about")
         emit({"settings": [dict(zip(names, row, strict=True)) for row in rows]})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,11 +11,11 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import typer
 
-from .. import settings
 from ..drivers import Database, open_sync, parse
 from ..drivers.urls import redact
 from ..errors import ConfigError
 from ..outbox import Outbox
+from ..settings import Settings, read_file
 
 DEFAULT_TABLE = "outbox_event"
 
@@ -45,8 +44,9 @@ class Target:
         parse(self.url.value)
         return self.url.value
 
-    def settings(self) -> settings.Loaded:
-        return settings.load(environment=os.environ, file=self.config)
+    @property
+    def settings(self) -> Settings:
+        return Settings.load(self.config)
 
     def database(self, *, may_create: bool = False, maker: str = "relaybox migrate") -> Database:
         url = self.needed_url
@@ -62,7 +62,7 @@ class Target:
             self.needed_url,
             table=self.table.value or DEFAULT_TABLE,
             schema=self.schema.value,
-            settings=self.settings().settings,
+            settings=self.settings,
         )
         try:
             yield box
@@ -97,10 +97,10 @@ def resolve(options: Mapping[str, str | None], config: Path | None, environment:
 
 
 def _file_values(path: Path | None) -> dict[str, str]:
-    """url, table and schema of the settings file; `settings.load` reads and checks the rest."""
+    """url, table and schema of the settings file; `Settings.load` reads and checks the rest."""
     if path is None:
         return {}
-    content = settings.read_file(path)
+    content = read_file(path)
     found: dict[str, str] = {name: content[name] for name in ("url", "table", "schema") if name in content}
     for name, value in found.items():
         if not isinstance(value, str):

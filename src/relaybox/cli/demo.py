@@ -20,16 +20,16 @@ import typer
 from rich.console import Console
 from rich.syntax import Syntax
 
-from relaybox import Event, Listeners, Outbox, Settings
+from relaybox import Event, Listeners, Outbox, Retry, Settings
 from relaybox.clock import SYSTEM_CLOCK
+from relaybox.settings import DeliverySettings
 
 from .output import console, emit, table
 from .status import document, look, view
 
 DEADLINE = 9.0
-SETTINGS = Settings(
-    max_attempts=3, retry_base=timedelta(milliseconds=50), retry_max=timedelta(milliseconds=200), worker_count=2
-)
+ATTEMPTS = 3
+SETTINGS = Settings(delivery=DeliverySettings(workers=2, retry=Retry(attempts=ATTEMPTS, base="50ms", max="200ms")))
 
 
 def demo(json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
@@ -169,7 +169,7 @@ class Show:
         self._check("a failing listener is retried and succeeds at the third attempt", arrived and attempts == 3)
 
     def _dies_and_comes_back(self, box: Outbox, db: sqlite3.Connection) -> None:
-        self._title(f"4. After {SETTINGS.max_attempts} attempts an event is a dead letter, kept until you replay it")
+        self._title(f"4. After {ATTEMPTS} attempts an event is a dead letter, kept until you replay it")
         self._code("for letter in outbox.dead.list(): print(letter.event.type, letter.attempts, letter.error)")
         event = Event("InvoiceSent", {"order": 1}, key="order-1")
         with db:
@@ -179,7 +179,7 @@ class Show:
         if letters:
             rows = [(d.event.type, d.attempts, d.error) for d in letters]
             self._print(table(None, ("type", "attempts", "error"), rows))
-        dead = [d.event for d in letters] == [event] and letters[0].attempts == SETTINGS.max_attempts
+        dead = [d.event for d in letters] == [event] and letters[0].attempts == ATTEMPTS
         self._check("an event that keeps failing becomes a dead letter", dead and self._times(event) == 0)
         self._code("outbox.dead.replay(letter.event.id)                # the mail server is back")
         self._smtp_works = True

@@ -48,7 +48,7 @@ Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID...]", help="ids of
 def opened(context: typer.Context, name: str) -> Iterator[Inbox]:
     target = target_of(context)
     target.database(maker="relaybox inbox create").close()  # the same checks, no connection
-    with Inbox(target.needed_url, name, schema=target.schema.value) as inbox:
+    with Inbox(target.needed_url, name, schema=target.schema.value, settings=target.settings) as inbox:
         inbox.verify()
         yield inbox
 
@@ -324,19 +324,19 @@ def drain(
     context: typer.Context,
     inbox: Name = "inbox",
     processed: Annotated[
-        str | None, typer.Option(help="processed messages older than this; none: keep [inbox_processed_retention]")
+        str | None, typer.Option(help="processed messages older than this; none: keep [inbox.retention]")
     ] = None,
     dead: Annotated[
-        str | None, typer.Option(help="dead letters that died longer ago; none: keep [inbox_dlq_retention]")
+        str | None, typer.Option(help="dead letters that died longer ago; none: keep [inbox.dead_retention]")
     ] = None,
     seen: Annotated[
-        str | None, typer.Option(help="forget ids that are older; none: never [inbox_seen_retention]")
+        str | None, typer.Option(help="forget ids that are older; none: never [inbox.seen_retention]")
     ] = None,
     yes: Yes = False,
     json: Json = False,
 ) -> None:
     """Delete what is older than it shall be kept. Nothing waiting is touched."""
-    rules = Retention.of(target_of(context).settings().settings)
+    rules = Retention.of(target_of(context).settings)
     keep = Retention(
         _retention(processed, rules.processed, "--processed"),
         _retention(dead, rules.dead, "--dead"),
@@ -357,7 +357,7 @@ def drain(
 def alerts(context: typer.Context, inbox: Name = "inbox", json: Json = False) -> None:
     """Tell what is new since anybody looked: dead letters, gaps. For cron, where no processor runs."""
     with opened(context, inbox) as box:
-        told = box.alerts(Alerting.of(target_of(context).settings().settings))
+        told = box.alerts(Alerting.of(target_of(context).settings))
     if json:
         emit({"alerts": [{"event": a.name, "inbox": a.topic, "text": a.text, "over": a.over} for a in told]})
     elif not told:

@@ -104,4 +104,4 @@ def columns(given: list[str]) -> Columns:
 
 def _inbox(target: Target, name: str, *, may_create: bool = False) -> Inbox:
     target.database(may_create=may_create, maker="relaybox inbox create").close()  # the same checks, no connection
-    return Inbox(target.needed_url, name, schema=target.schema.value)
+    return Inbox(target.needed_url, name, schema=target.schema.value, settings=target.settings)

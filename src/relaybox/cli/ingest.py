@@ -19,7 +19,6 @@ from ..facts import Observer
 from ..inbox import AsyncInbox
 from ..ingest import Ingest
 from ..ingest.config import IngestConfig, load
-from ..memory import settle_in
 from ..observe.health import Health, HealthServer
 from .connect import Target, scrub, target_of
 from .maintain import metrics_page
@@ -82,9 +81,10 @@ def ingest(
         "id_header": id_header,
         "key_header": key_header,
         "content_type": content_type,
-        "batch": batch,
-        "wait": wait,
         "listen": listen,
+        "settings": {
+            path: value for path, value in (("ingest.batch", batch), ("ingest.wait", wait)) if value is not None
+        },
     }
     config = load(given, environment=os.environ, file=target.config)
     try:
@@ -102,11 +102,13 @@ async def _run(
         loop.add_signal_handler(number, first_signal, loop, stop, SIGNALS)
     observers: list[Observer] = []
     metrics = metrics_page(observers) if config.listen else None
-    async with AsyncInbox(target.needed_url, config.inbox, schema=target.schema.value) as inbox:
+    async with AsyncInbox(
+        target.needed_url, config.inbox, schema=target.schema.value, settings=config.settings
+    ) as inbox:
         if migrate:
             await inbox.migrate()
-        if not config.enabled:
-            log.warning("inbox_enabled is off: nothing is read, messages wait at the broker")
+        if not config.settings.inbox.enabled:
+            log.warning("inbox.enabled is off: nothing is read, messages wait at the broker")
             if not once:
                 await stop.wait()
             return
@@ -115,9 +117,7 @@ async def _run(
             inbox,
             sender=config.sender,
             reading=config.reading,
-            batch=config.batch,
-            wait=config.wait.total_seconds(),
-            database_timeout=config.database_timeout,
+            settings=config.settings,
             observers=observers,
         )
 
@@ -128,7 +128,6 @@ async def _run(
         server = HealthServer(config.listen, health, metrics) if config.listen else None
         try:
             async with ingest:
-                settle_in()
                 if once:
                     ended = await _once(ingest, stop, timeout)
                 else:

@@ -7,15 +7,16 @@ import logging
 import signal
 import sys
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Annotated, Any
 
 import typer
 
 from ..facts import Observer
-from ..maintenance import JOBS, Maintainer, Report, Upkeep, survey
+from ..maintenance import JOBS, Maintainer, Report, survey
 from ..observe.health import Health, HealthServer
+from ..settings import Settings, TopicSettings
 from ..store.names import Tables
 from ..store.topics import open_topic_store
 from .connect import DEFAULT_TABLE, Target, target_of
@@ -25,11 +26,11 @@ from .run import first_signal, log_to_stderr
 log = logging.getLogger("relaybox")
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PRESETS = {
-    "default": Upkeep,
-    "low": Upkeep.for_low_throughput,
-    "high": Upkeep.for_high_throughput,
-    "critical": Upkeep.for_critical_system,
-    "incremental": Upkeep.incremental,
+    "default": TopicSettings,
+    "low": TopicSettings.for_low_throughput,
+    "high": TopicSettings.for_high_throughput,
+    "critical": TopicSettings.for_critical_system,
+    "incremental": TopicSettings.incremental,
 }
 
 
@@ -49,16 +50,16 @@ def maintain(
     if preset not in PRESETS:
         raise typer.BadParameter(f"expected --preset to be one of {', '.join(PRESETS)}, got {preset!r}")
     log_to_stderr(log_level)
-    if look:
-        _survey(target_of(context), PRESETS[preset]().group_retention, json=json)
-        return
     target = target_of(context)
-    upkeep = replace(PRESETS[preset](), database_timeout=target.settings().settings.database_timeout)
-    asyncio.run(_maintain(target, upkeep, job or list(JOBS), listen, once=once, json=json))
+    settings = Settings.load(target.config, base=Settings(topics=PRESETS[preset]()))
+    if look:
+        _survey(target, settings.topics.group_retention, json=json)
+        return
+    asyncio.run(_maintain(target, settings, job or list(JOBS), listen, once=once, json=json))
 
 
 async def _maintain(
-    target: Target, upkeep: Upkeep, jobs: list[str], listen: str | None, *, once: bool, json: bool
+    target: Target, settings: Settings, jobs: list[str], listen: str | None, *, once: bool, json: bool
 ) -> None:
     observers: list[Observer] = []
     metrics = metrics_page(observers) if listen else None
@@ -66,7 +67,7 @@ async def _maintain(
         target.needed_url,
         table=target.table.value or DEFAULT_TABLE,
         schema=target.schema.value,
-        upkeep=upkeep,
+        settings=settings,
         jobs=jobs,
         observers=observers,
     )

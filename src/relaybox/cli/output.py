@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, is_dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from typing import Any
 
 import typer
@@ -81,6 +81,8 @@ def encode(value: object) -> Any:
             return value.astimezone(UTC).isoformat()
         case timedelta():
             return value.total_seconds()
+        case time():
+            return value.isoformat("minutes")
         case _ if is_dataclass(value) and not isinstance(value, type):
             return asdict(value)
     raise TypeError(f"cannot print a {type(value).__name__}")

@@ -19,7 +19,6 @@ from ..contracts import Contracts
 from ..durations import format_duration, parse_duration
 from ..errors import ConfigError, ConsumerGroupNotFound, StoreError
 from ..facts import Delivered, Died, Fact, Observer, Retried
-from ..memory import settle_in
 from ..observe.health import HealthServer
 from ..outbox import Outbox
 from ..relay import Preview, Relay
@@ -53,7 +52,7 @@ def relay(
     source: Annotated[str | None, typer.Option(help="source attribute of CloudEvents")] = None,
     ordered: Annotated[bool | None, typer.Option("--ordered/--unordered", help="keep the order of each key")] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="a setting, NAME=VALUE: --set order_strategy=advisory")
+        list[str] | None, typer.Option("--set", help="a setting, NAME=VALUE: --set order.strategy=advisory")
     ] = None,
     topic: Annotated[str | None, typer.Option(help="read this topic's log instead of the outbox")] = None,
     group: Annotated[str | None, typer.Option(help="with --topic: the group this relay is a member of")] = None,
@@ -142,7 +141,7 @@ class _Command:
 
     def _warn_about_ttl(self) -> None:
         """A consumer that forgets sooner than we keep events would take a replay for news."""
-        ttl, kept = self._config.idempotency_ttl, self._config.settings.purge_retention
+        ttl, kept = self._config.idempotency_ttl, self._config.settings.relay.retention
         if ttl is not None and (kept is None or parse_duration(ttl, "idempotency_ttl") < kept):
             shown = "for ever" if kept is None else format_duration(kept)
             log.warning(
@@ -163,7 +162,6 @@ class _Command:
         server = HealthServer(self._config.listen, self.relay.health, self._metrics) if self._config.listen else None
         try:
             async with self.relay:
-                settle_in()
                 if once:
                     await self._once(stop, timeout, json=json)
                 else:
@@ -174,7 +172,7 @@ class _Command:
 
     async def _until(self, stop: asyncio.Event) -> None:
         relay, config = self.relay, self._config
-        order = f"by key, {'shards' if self._reads else config.settings.order_strategy}" if config.ordered else "none"
+        order = f"by key, {'shards' if self._reads else config.settings.order.strategy}" if config.ordered else "none"
         read = "topic {topic} as group {group}".format_map(self._reads) if self._reads else relay.store.tables.event
         say(f"relaybox relays {read} ({relay.store.dialect}) to {relay.sink.name}, order: {order}")
         sys.stdout.flush()
@@ -308,7 +306,12 @@ def _metrics(target: Target, observers: list[Observer], reads: dict[str, Any]) -
         return None
     registry = CollectorRegistry()
     observers.append(PrometheusObserver(registry=registry))
-    box = Outbox(target.needed_url, table=target.table.value or DEFAULT_TABLE, schema=target.schema.value)
+    box = Outbox(
+        target.needed_url,
+        table=target.table.value or DEFAULT_TABLE,
+        schema=target.schema.value,
+        settings=target.settings,
+    )
     registry.register(BacklogCollector(_GroupBacklog(box, reads["topic"], reads["group"]) if reads else box))
     return lambda: (200, CONTENT_TYPE_LATEST, generate_latest(registry))
 

@@ -13,7 +13,6 @@ from typing import Annotated, Any
 
 import typer
 
-from .. import settings
 from ..errors import ConfigError
 from ..outbox import AsyncOutbox, Outbox
 from .connect import target_of
@@ -38,7 +37,10 @@ def run(
     An outbox that was made without settings has those of the environment and of --config; `relaybox config` shows them.
     """
     log_to_stderr(log_level)
-    settings.use(target_of(context).settings().settings)
+    target = target_of(context)
+    _ = target.settings  # wrong ones are told before anything is imported
+    if target.config is not None:
+        os.environ["RELAYBOX_CONFIG"] = str(target.config.resolve())  # for all that is made without settings
     found = load_object(reference)
     asyncio.run(_serve(reference, found))
 

@@ -29,7 +29,7 @@ class Abortable(Protocol):
 
 def silent(seconds: float | None) -> ConnectionLost:
     return ConnectionLost(
-        f"the database did not answer within {seconds or 0:g} s (database_timeout); the connection is given up"
+        f"the database did not answer within {seconds or 0:g} s (delivery.database_timeout); the connection is given up"
     )
 
 

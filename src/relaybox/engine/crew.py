@@ -12,8 +12,7 @@ from ..clock import Clock
 from ..event import Event
 from ..facts import CutOff, Observers
 from ..outcome import Dead, Outcome
-from ..retry import RetryPolicy
-from ..settings import Settings
+from ..settings import DeliverySettings
 from ..tasks import cancelled
 from .decide import decide
 from .failures import FailureLog
@@ -51,8 +50,7 @@ class Crew(Generic[W]):
         workers: Sequence[W],
         work: Callable[[W], Coroutine[Any, Any, None]],
         pulse: Callable[[], Pulse],
-        settings: Settings,
-        retry: RetryPolicy,
+        settings: DeliverySettings,
         observers: Observers,
         clock: Clock,
         *,
@@ -65,11 +63,12 @@ class Crew(Generic[W]):
         self._loops = Loops(observers, clock)
         self.stop_loops = self._loops.stop
         # Nothing to look into up to so many attempts.
-        self.calm = min(settings.max_attempts, max(2, settings.max_attempts // 2))
+        most = settings.retry.attempts or 10  # for ever: as by default
+        self.calm = min(most, max(2, most // 2))
         self._work = work
         self._pulse = pulse
         self._settings = settings
-        self._retry = retry
+        self._limit = settings.retry.limit
         self._observers = observers
         self._clock = clock
         self._for_ever = for_ever
@@ -83,8 +82,8 @@ class Crew(Generic[W]):
         """The loops of the engine, and its workers."""
         for name, step in steps.items():
             self._loops.repeat(name, step)
-        if self._watched and self._settings.handler_timeout is not None:
-            limit = self._settings.handler_timeout.total_seconds()
+        if self._watched and self._settings.timeout is not None:
+            limit = self._settings.timeout.total_seconds()
             self._loops.repeat("watch", lambda: self._watch(limit))
         for worker in self.workers:
             self._loops.keep(worker, "worker", lambda worker=worker: self._begin(worker))  # type: ignore[misc]
@@ -141,14 +140,14 @@ class Crew(Generic[W]):
                 elif now - since > limit and not worker.timed_out and worker.task is not None:
                     worker.timed_out = True
                     worker.task.cancel()
-                    self._observers(CutOff(len(worker.in_hand()), "handler_timeout"))
+                    self._observers(CutOff(len(worker.in_hand()), "delivery.timeout"))
 
     def meant(self, worker: W, error: BaseException) -> BaseException:
         """The error of a handler; those that are about us go on."""
         if worker.timed_out:
             self.forgive(worker)
             if isinstance(error, asyncio.CancelledError):
-                late = TimeoutError(f"the handler ran longer than {self._settings.handler_timeout}")
+                late = TimeoutError(f"the handler ran longer than {self._settings.timeout}")
                 late.__cause__ = error  # its stack says where
                 return late
         if isinstance(error, asyncio.CancelledError) and (worker.task is None or worker.task.cancelling()):
@@ -167,7 +166,7 @@ class Crew(Generic[W]):
 
     def hopeless(self, attempts: int) -> Outcome | None:
         """What is decided before any handler sees it."""
-        if attempts > self._settings.max_attempts and not self._for_ever:
+        if attempts > self._limit and not self._for_ever:
             return Dead(f"claimed {attempts} times without an outcome: does it kill its process?")
         return None
 
@@ -176,13 +175,7 @@ class Crew(Generic[W]):
         return self.outcome(error, attempts)
 
     def outcome(self, error: BaseException, attempts: int) -> Outcome:
-        return decide(
-            error,
-            attempts,
-            max_attempts=self._settings.max_attempts,
-            retry=self._retry,
-            retry_for_ever=self._for_ever,
-        )
+        return decide(error, attempts, self._settings.retry, for_ever=self._for_ever)
 
     # -- stop -----------------------------------------------------------------------------------------
 
@@ -208,4 +201,4 @@ class Crew(Generic[W]):
                 "stopping cut off handlers that ran for %g s more; their events will be delivered again: %s%s",
                 timeout, named, more,
             )  # fmt: skip
-            self._observers(CutOff(len(cut_off), "drain_timeout"))
+            self._observers(CutOff(len(cut_off), "delivery.stop_timeout"))

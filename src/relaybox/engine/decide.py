@@ -18,13 +18,13 @@ from datetime import timedelta
 
 from ..errors import BrokerUnavailable, Reject, RetryLater, Undecodable, Unroutable
 from ..outcome import Dead, Outcome, RetryAt
-from ..retry import ExponentialBackoff, RetryPolicy
+from ..retry import Retry
 
 log = logging.getLogger("relaybox")
 
 LONGEST = timedelta(days=3650)  # later than that no database can be sure to store
 BEYOND = 60  # seconds between two attempts beyond the limit, in the end
-_FALLBACK = ExponentialBackoff()
+_FALLBACK = Retry()
 
 
 def describe(error: BaseException) -> str:
@@ -37,32 +37,26 @@ def describe(error: BaseException) -> str:
     return f"{name}: {text}" if text else name
 
 
-def decide(
-    error: BaseException,
-    attempts: int,
-    *,
-    max_attempts: int,
-    retry: RetryPolicy,
-    retry_for_ever: bool = False,
-) -> Outcome:
+def decide(error: BaseException, attempts: int, retry: Retry, *, for_ever: bool = False) -> Outcome:
+    """`for_ever`: what keeps failing keeps its key waiting."""
     if isinstance(error, (Unroutable, Undecodable, Reject)):
         return Dead(describe(error))
     if isinstance(error, BrokerUnavailable):
-        pause = _pause(lambda: error.retry_after or retry.delay(attempts), attempts)
+        pause = _pause(lambda: error.retry_after or retry.pause(attempts), attempts)
         return RetryAt(pause, describe(error), counted=False)
-    if attempts >= max_attempts and not retry_for_ever:
+    if attempts >= retry.limit and not for_ever:
         return Dead(describe(error))
     wish = error.delay if isinstance(error, RetryLater) else None
-    pause = _pause(lambda: retry.delay(attempts) if wish is None else wish, attempts)
-    if attempts > max_attempts:
-        pause = max(pause, timedelta(seconds=min(2.0 ** min(attempts - max_attempts - 1, 10), BEYOND)))
+    pause = _pause(lambda: retry.pause(attempts) if wish is None else wish, attempts)
+    if attempts > retry.limit:
+        pause = max(pause, timedelta(seconds=min(2.0 ** min(attempts - retry.limit - 1, 10), BEYOND)))
     return RetryAt(pause, describe(error))
 
 
 def _pause(ask: Callable[[], timedelta], attempts: int) -> timedelta:
-    """What the listener or the policy asks for, within what can be stored. One that fails must not stop a worker."""
+    """What the listener or `Retry.delay` asks for, within what can be stored. One that fails must not stop a worker."""
     try:
         return min(max(ask(), timedelta(0)), LONGEST)
     except Exception:
-        log.exception("no delay could be had for a retry; the default policy is used")
-        return _FALLBACK.delay(max(attempts, 1))
+        log.exception("no delay could be had for a retry; the default one is used")
+        return _FALLBACK.pause(max(attempts, 1))

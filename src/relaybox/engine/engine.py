@@ -11,6 +11,7 @@ from typing import Any, Generic
 from .. import faults
 from ..clock import Clock
 from ..facts import Observers, Released
+from ..memory import freeze_gc
 from ..settings import Settings
 from .crew import Crew
 from .poller import Poller
@@ -48,7 +49,7 @@ class Engine(ABC, Generic[L]):
         self.poll_every = poller.every
         self.until_idle = poller.until_idle
         self._settler = Settler(pending, self._settle)
-        self._renewer = Renewer(held, self._renew, settings.lease.total_seconds(), observers, clock)
+        self._renewer = Renewer(held, self._renew, settings.delivery.lease.total_seconds(), observers, clock)
         self._strays: list[L] = []  # no longer wanted here, perhaps still ours in the database
         self._may_claim = asyncio.Event()
         self._may_claim.set()
@@ -58,6 +59,8 @@ class Engine(ABC, Generic[L]):
         self._loop = asyncio.get_running_loop()
         self._started = True
         self._workers.start(self._steps())
+        if self._settings.delivery.freeze_gc:
+            freeze_gc()
 
     def _steps(self) -> dict[str, Callable[[], Awaitable[None]]]:
         return {"claim": self._claim_step, "settle": self._settler.step, "renew": self._renewer.step}
@@ -67,14 +70,14 @@ class Engine(ABC, Generic[L]):
         """Begin nothing more. Comes before whatever else is to be stopped."""
 
     async def stop(self) -> None:
-        """Begin nothing more, let what runs finish within drain_timeout, settle, give the rest back."""
+        """Begin nothing more, let what runs finish within delivery.stop_timeout, settle, give the rest back."""
         if not self._started:
             return
         self._started = False
         self.halt()
-        drain = self._settings.drain_timeout.total_seconds()
-        deadline = self._loop.time() + drain
-        await self._workers.stop(drain)
+        patience = self._settings.delivery.stop_timeout.total_seconds()
+        deadline = self._loop.time() + patience
+        await self._workers.stop(patience)
         await self._workers.stop_loops("claim")
         await self._settler.flush(max(deadline, self._loop.time() + RELEASE))
         await self._workers.stop_loops()
@@ -82,7 +85,7 @@ class Engine(ABC, Generic[L]):
         if self._strays:
             try:
                 faults.hit("release.before")
-                async with asyncio.timeout(max(drain, RELEASE)):
+                async with asyncio.timeout(max(patience, RELEASE)):
                     await self._return_strays()
                 self._observers(Released(events))
             except Exception as error:
@@ -104,7 +107,7 @@ class Engine(ABC, Generic[L]):
     @property
     def blocks(self) -> bool:
         """Whether what keeps failing keeps its key waiting, for ever."""
-        return self._source.ordered and self._settings.on_exhausted == "block"
+        return self._source.ordered and self._settings.order.on_exhausted == "block"
 
     @property
     def missing(self) -> int:

@@ -8,15 +8,15 @@ from ..facts import Died, Observers, Retried, Stuck
 from ..outcome import Dead, Outcome, RetryAt
 
 
-def is_news(outcome: Outcome | None, attempts: int, max_attempts: int) -> bool:
+def is_news(outcome: Outcome | None, attempts: int, limit: float) -> bool:
     """Whether it goes to the log although nobody observes."""
-    return type(outcome) is Dead or (type(outcome) is RetryAt and outcome.counted and attempts >= max_attempts)
+    return type(outcome) is Dead or (type(outcome) is RetryAt and outcome.counted and attempts >= limit)
 
 
-def report(observers: Observers, event: Event, outcome: Outcome | None, attempts: int, max_attempts: int) -> None:
+def report(observers: Observers, event: Event, outcome: Outcome | None, attempts: int, limit: float) -> None:
     if isinstance(outcome, RetryAt):
         observers(Retried(event.id, event.type, attempts, outcome.delay, outcome.error))
-        if is_news(outcome, attempts, max_attempts):
+        if is_news(outcome, attempts, limit):
             observers(Stuck(event.id, event.type, attempts, outcome.delay, outcome.error))
     elif isinstance(outcome, Dead):
         undecodable = outcome.error.startswith(Undecodable.__name__)

@@ -27,19 +27,19 @@ import asyncio
 import functools
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from importlib import import_module
 from typing import Any, ClassVar, Literal, ParamSpec, Self, TypeVar
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..drivers import open_async, open_sync
-from ..durations import parse_duration
+from ..durations import Duration, parse_duration
 from ..errors import ConfigError, GuardUnavailable, InProgress, LeaseLost, MissingExtra, RelayboxError, ServiceClosed
 from ..event import Event
 from ..ids import new_token
 from ..op import arun, run
-from ..settings import in_force
+from ..settings import Settings
 from ..store.doctor import Finding
 from ..store.guard import open_guard_schema
 from ..store.names import Tables
@@ -47,7 +47,7 @@ from ..store.schema import Migration
 from ..tasks import cancelled
 from .keeper import Held, Keeper
 from .retention import judge_retention
-from .spi import PREFIX, Duration, Marks, Mode, Steps, Terms, Verdict, chosen_ttl, key_of
+from .spi import PREFIX, Marks, Mode, Steps, Verdict, key_of, terms
 from .sql import SqlMarks
 
 log = logging.getLogger("relaybox")
@@ -79,25 +79,25 @@ class _Shared:
         *,
         consumer: str,
         ttl: Duration | None = None,
-        lease: Duration = "30s",
+        lease: Duration | None = None,
         mode: Mode = "two-phase",
         prefix: str = PREFIX,
         timeout: Duration = "2s",
         on_unavailable: OnUnavailable = "closed",
         covers: Duration | None = None,
-        environment: Mapping[str, str] | None = None,
+        settings: Settings | None = None,
     ) -> Self:
         """Marks in Redis: a URL, or a client of redis-py, which then brings its own timeouts and retries."""
         if on_unavailable not in ("closed", "open"):
             raise ConfigError(f"expected on_unavailable to be closed or open, got {on_unavailable!r}")
-        terms = Terms(consumer, chosen_ttl(ttl, environment), parse_duration(lease, "lease"), mode)
+        agreed = terms(consumer, ttl, lease, mode, (settings or Settings.load()).guard)
         try:
             library = import_module("relaybox.guard.redis")
         except ModuleNotFoundError as error:
             raise MissingExtra(error.name or "redis", "redis") from error
         connect = library.aconnect if cls.is_async else library.connect
         place = connect(target, parse_duration(timeout, "timeout"))
-        return cls(library.RedisMarks(terms, prefix), place, on_unavailable=on_unavailable)._covering(covers)
+        return cls(library.RedisMarks(agreed, prefix), place, on_unavailable=on_unavailable)._covering(covers)
 
     @classmethod
     def sql(
@@ -106,19 +106,20 @@ class _Shared:
         *,
         consumer: str,
         ttl: Duration | None = None,
-        lease: Duration = "30s",
+        lease: Duration | None = None,
         mode: Mode = "two-phase",
         table: str = "relaybox_guard",
         schema: str | None = None,
         covers: Duration | None = None,
-        environment: Mapping[str, str] | None = None,
+        settings: Settings | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> Self:
         """Marks in the consumer's database: a URL, a SQLAlchemy engine or a Django connection."""
-        terms = Terms(consumer, chosen_ttl(ttl, environment), parse_duration(lease, "lease"), mode)
+        settings = settings or Settings.load()
+        agreed = terms(consumer, ttl, lease, mode, settings.guard)
         tables = Tables(table, schema)
-        place = (open_async if cls.is_async else open_sync)(target).within(in_force().batch_seconds)
-        marks = SqlMarks(open_guard_schema(place.dialect, tables), terms, clock)
+        place = (open_async if cls.is_async else open_sync)(target).within(settings.delivery.batch_seconds)
+        marks = SqlMarks(open_guard_schema(place.dialect, tables), agreed, clock)
         return cls(marks, place, clock=clock)._covering(covers)
 
     def _covering(self, covers: Duration | None) -> Self:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ..durations import format_duration, parse_duration
+from ..durations import Duration, format_duration, parse_duration
 from ..store.doctor import Finding
-from .spi import Duration, Terms
+from .spi import Terms
 
 
 def judge_retention(terms: Terms, windows: Mapping[str, Duration | None]) -> Iterator[Finding]:

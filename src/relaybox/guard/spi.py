@@ -13,25 +13,23 @@ Moves are generators of requests (SQL statements, Redis commands) that `op.run` 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal, Protocol, TypeAlias, get_args
+from typing import Any, Literal, Protocol, get_args
 
-from ..durations import format_duration, parse_duration
+from ..durations import Duration, format_duration, parse_duration
 from ..errors import ConfigError
 from ..event import Event
 from ..op import T
+from ..settings import GuardSettings
 
 Steps = Generator[Any, Any, T]
 Verdict = Literal["first", "in progress", "done"]
 Mode = Literal["two-phase", "setnx"]
-Duration: TypeAlias = str | float | timedelta
 
-TTL = timedelta(hours=720)
 PREFIX = "relaybox:processed:"
 LONGEST = timedelta(days=3650)  # later than that no database can be sure to store
-TTL_VARIABLE = "RELAYBOX_GUARD_TTL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +37,8 @@ class Terms:
     """Who marks, and for how long. `lease` bounds what a crash costs: nobody else may start before it ends."""
 
     consumer: str
-    ttl: timedelta = TTL
-    lease: timedelta = timedelta(seconds=30)
+    ttl: timedelta
+    lease: timedelta
     mode: Mode = "two-phase"
 
     def __post_init__(self) -> None:
@@ -60,12 +58,10 @@ class Terms:
         return self.mode == "two-phase"
 
 
-def chosen_ttl(ttl: Duration | None, environment: Mapping[str, str] | None) -> timedelta:
-    """Argument, then environment, then 720 h."""
-    if ttl is not None:
-        return parse_duration(ttl, "ttl")
-    given = (environment or {}).get(TTL_VARIABLE)
-    return TTL if given is None else parse_duration(given, TTL_VARIABLE)
+def terms(consumer: str, ttl: Duration | None, lease: Duration | None, mode: Mode, settings: GuardSettings) -> Terms:
+    """What is not given is as the settings say."""
+    remembers = settings.ttl if ttl is None else parse_duration(ttl, "ttl")
+    return Terms(consumer, remembers, settings.lease if lease is None else parse_duration(lease, "lease"), mode)
 
 
 def key_of(event: str | Event) -> str:

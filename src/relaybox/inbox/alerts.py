@@ -54,9 +54,9 @@ class Alerting:
     def of(cls, settings: Settings) -> Self:
         """What the settings, and so the environment, say."""
         return cls(
-            interval=settings.inbox_alert_interval,
-            most=settings.inbox_dlq_alert_max_per_refresh,
-            gap_delay=settings.inbox_gap_alert_delay,
+            interval=settings.inbox.alert_interval,
+            most=settings.inbox.alerts_per_look,
+            gap_delay=settings.inbox.gap_delay,
         )
 
 

@@ -54,11 +54,11 @@ class Retention:
     def of(cls, settings: Settings) -> Self:
         """What the settings, and so the environment, say."""
         return cls(
-            processed=settings.inbox_processed_retention,
-            dead=settings.inbox_dlq_retention,
-            seen=settings.inbox_seen_retention,
-            batch=settings.inbox_drain_batch_size,
-            interval=settings.inbox_drain_interval,
+            processed=settings.inbox.retention,
+            dead=settings.inbox.dead_retention,
+            seen=settings.inbox.seen_retention,
+            batch=settings.inbox.purge_batch,
+            interval=settings.inbox.purge_interval,
         )
 
     def ages(self) -> Iterator[tuple[Kind, timedelta]]:

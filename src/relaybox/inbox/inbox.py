@@ -33,7 +33,7 @@ from ..event import Event
 from ..facts import Accepted, Observer, Observers
 from ..forks import renew_after_fork
 from ..op import Op, arun, run
-from ..settings import in_force
+from ..settings import Settings
 from ..store.inbox import InboxStore, InboxTables, check_source, open_inbox_store
 from ..store.inbox.meta import Plan
 from ..store.inbox.order import Order, Priority
@@ -71,7 +71,9 @@ class _Shared(Operations):
     def _processor(self, handler: MessageHandler, options: Options) -> AsyncProcessor:
         if isinstance(self._target, str) and parse(self._target).in_memory:
             raise ConfigError("an in-memory SQLite database belongs to one connection; use a file")
-        return AsyncProcessor(self._target, self.store, handler, options, self._plan, self._clock, self._processors)
+        return AsyncProcessor(
+            self._target, self.store, handler, options, self.settings, self._plan, self._clock, self._processors
+        )
 
     def _wake(self) -> None:
         """Processors need not wait for their next poll: those of this process, and of others where the database can
@@ -131,12 +133,14 @@ class Inbox(_Shared, Sync):
         schema: str | None = None,
         order: Order | None = None,
         priority: Priority | None = None,
+        settings: Settings | None = None,
         observers: Sequence[Observer] = (),
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         plan = Plan(order, priority)
         tables = InboxTables(name, schema)
-        self._db = open_sync(target).within(in_force().batch_seconds)
+        self.settings = settings or Settings.load()
+        self._db = open_sync(target).within(self.settings.delivery.batch_seconds)
         super().__init__(target, open_inbox_store(self._db.dialect, tables), plan, observers, clock)
         self._together = Together(self._alone, self._accept_together)
         if self.store.capabilities.listen:
@@ -226,12 +230,14 @@ class AsyncInbox(_Shared, Async):
         schema: str | None = None,
         order: Order | None = None,
         priority: Priority | None = None,
+        settings: Settings | None = None,
         observers: Sequence[Observer] = (),
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         plan = Plan(order, priority)
         tables = InboxTables(name, schema)
-        self._db = open_async(target).within(in_force().batch_seconds)
+        self.settings = settings or Settings.load()
+        self._db = open_async(target).within(self.settings.delivery.batch_seconds)
         super().__init__(target, open_inbox_store(self._db.dialect, tables), plan, observers, clock)
         self._together = AsyncTogether(self._alone, self._accept_together)
         if self.store.capabilities.listen:
@@ -248,7 +254,7 @@ class AsyncInbox(_Shared, Async):
 
     async def _notify(self) -> bool:
         notice = self.store.notify(self._clock.database_now())
-        self._heard = await self._db.within(in_force().statement_seconds).run(notice, tx=False)
+        self._heard = await self._db.within(self.settings.delivery.statement_seconds).run(notice, tx=False)
         return self._heard
 
     async def accept(self, handle: Any, event: Event, *, source: str | None = None) -> bool:

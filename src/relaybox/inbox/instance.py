@@ -36,9 +36,14 @@ class Instance:
     _next_sweep: float = 0.0
 
     def __post_init__(self) -> None:
-        self._name = self._settings.owner or default_name()
+        self._name = self._settings.delivery.owner or default_name()
         self.presence = self._source.pulse = Presence(
-            self, self._settings.instance_ttl, self._observers, self._clock, heard=self._engine.wake, lost=self._lost
+            self,
+            self._settings.delivery.instance_ttl,
+            self._observers,
+            self._clock,
+            heard=self._engine.wake,
+            lost=self._lost,
         )
         self.start = self.presence.start
         self.stop = self.presence.stop
@@ -48,7 +53,7 @@ class Instance:
         self._source.owner = await self._db.run(registration)
 
     async def beat(self, ttl: timedelta) -> bool:
-        beats = self._db.within(self._settings.heartbeat_seconds)
+        beats = self._db.within(self._settings.delivery.heartbeat_seconds)
         return await beats.run(self._store.beat(self._source.owner, ttl, self._clock.database_now()), tx=False)
 
     async def retire(self) -> None:

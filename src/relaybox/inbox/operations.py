@@ -11,6 +11,7 @@ from ..drivers.script import Script, commit, look, slow, twin
 from ..errors import ConfigError
 from ..facts import Alert
 from ..op import Op
+from ..settings import Settings
 from ..store.inbox import InboxStatus, InboxStore
 from ..store.inbox.adopted.adoption import Adoption, Columns
 from ..store.inbox.adopted.make import Dropped
@@ -28,6 +29,8 @@ PAGE = 500  # messages per transaction of a replay by filter
 
 
 class Operations:
+    settings: Settings
+
     def __init__(self, store: InboxStore, plan: Plan, clock: Clock) -> None:
         self.store = store
         self.name = store.tables.event
@@ -227,8 +230,8 @@ class Operations:
 
     @twin
     def drain(self, retention: Retention | None = None) -> Script[Drained]:
-        """Delete what is older than it shall be kept."""
-        return drain(self.store, retention or Retention(), self._clock)
+        """Delete what is older than it shall be kept; not given: as the settings say."""
+        return drain(self.store, retention or Retention.of(self.settings), self._clock)
 
 
 def _ids(event_ids: Any) -> list[str]:

@@ -266,7 +266,7 @@ class _Batches:
     def __init__(self, handler: MessageHandler, marks: Marks, settings: Settings, size: int) -> None:
         self._handler = handler
         self._marks = marks
-        self._timeout = settings.handler_timeout.total_seconds() if settings.handler_timeout else None
+        self._timeout = settings.delivery.timeout.total_seconds() if settings.delivery.timeout else None
         self.size = size
 
 

@@ -3,13 +3,12 @@
     with inbox.processor(handle) as processor:      # async with, of an AsyncInbox
         processor.drained()                         # until nothing is due any more
 
-A plain function is run in threads, an async one in the event loop; of either kind `worker_count` at the same time.
+A plain function is run in threads, an async one in the event loop; of either kind `delivery.workers` at the same time.
 """
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -26,8 +25,7 @@ from ..engine.work import BatchHandler, Handler
 from ..errors import ConfigError
 from ..facts import Delivered, Died, Fact, Observer, Observers, Retried
 from ..forks import renew_after_fork
-from ..retry import ExponentialBackoff, RetryPolicy
-from ..settings import Settings, in_force
+from ..settings import Settings
 from ..store.inbox import InboxStore
 from ..store.inbox.claim import Share
 from ..store.inbox.meta import Plan
@@ -50,9 +48,8 @@ class Options(TypedDict, total=False):
     limit: int | None  # claim no more than so many
     retention: Retention | None  # what to delete; none: nothing; not given: as agreed, or as the settings say
     alerts: Alerting | None  # when to tell people what; none: never; not given: as the settings say
-    retry: RetryPolicy | None
     observers: Sequence[Observer]
-    settings: Settings
+    settings: Settings | None  # none: those of the inbox
 
 
 @dataclass(slots=True)
@@ -79,6 +76,7 @@ class AsyncProcessor:
         store: InboxStore,
         handler: MessageHandler,
         options: Options,
+        settings: Settings,
         plan: Plan,
         clock: Clock,
         running: set[Callable[[], None]],
@@ -92,6 +90,7 @@ class AsyncProcessor:
         self._store = store
         self._handler = handler
         self._options = options
+        self._given = options.get("settings") or settings
         self._wanted = plan
         self._clock = clock
         self._running = running  # what an accept in this process wakes
@@ -111,12 +110,11 @@ class AsyncProcessor:
     async def _start(self, stack: AsyncExitStack) -> None:
         """What is started is stopped the other way round, also when the next one cannot start."""
         store, clock, observers = self._store, self._clock, self._observers
-        given = self._options.get("settings") or in_force()
-        if not given.inbox_enabled:
-            log.warning("inbox_enabled is off: this process leaves inbox %r alone", store.tables.event)
+        if not self._given.inbox.enabled:
+            log.warning("inbox.enabled is off: this process leaves inbox %r alone", store.tables.event)
             return
-        db = open_async(self._target, timeout=given.statement_seconds)
-        patient = db.within(given.batch_seconds)
+        db = open_async(self._target, timeout=self._given.delivery.statement_seconds)
+        patient = db.within(self._given.delivery.batch_seconds)
         stack.push_async_callback(db.close)
         await db.run(store.verify_schema(), tx=False)
         plan = await patient.run(store.agree(self._wanted, clock.database_now()))
@@ -132,8 +130,7 @@ class AsyncProcessor:
             limit=self._options.get("limit"),
         )
         handler = self._make_handler(stack, Marks(store, plan.order, clock), settings)
-        retry = self._options.get("retry") or ExponentialBackoff(settings.retry_base, settings.retry_max)
-        self.engine = engine = DeliveryEngine(source, handler, settings, retry, observers, clock)
+        self.engine = engine = DeliveryEngine(source, handler, settings, observers, clock)
         source.freed = engine.wake
         instance = Instance(db, store, source, engine, settings, plan.order, observers, clock)
         await instance.start()
@@ -142,7 +139,7 @@ class AsyncProcessor:
         stack.push_async_callback(engine.stop)
         told = store.capabilities.listen and store.adoption is None  # who inserts into an adopted table tells nobody
         listen = partial(db.listen, store.tables.channel) if db.listen and told else None
-        ears = Ears(engine, listen, settings.poll_interval, observers, clock)
+        ears = Ears(engine, listen, settings.delivery.poll, observers, clock)
         ears.start()
         stack.push_async_callback(ears.stop)
         agreed = retention_from(store.limits) or Retention.of(settings)
@@ -161,9 +158,9 @@ class AsyncProcessor:
     def _make_handler(self, stack: AsyncExitStack, marks: Marks, settings: Settings) -> Handler | BatchHandler:
         """Transactions have connections of their own: the engine must not wait for a handler. Should the network
         swallow one, what it has locked is free soon after the handler's time."""
-        session, size = self._options.get("session"), settings.worker_count
-        ours = settings.database_timeout.total_seconds()
-        handlers = settings.handler_timeout.total_seconds() * self._batch if settings.handler_timeout else None
+        session, size = self._options.get("session"), settings.delivery.workers
+        ours = settings.delivery.database_timeout.total_seconds()
+        handlers = settings.delivery.timeout.total_seconds() * self._batch if settings.delivery.timeout else None
         pause = None if handlers is None else handlers + ours
         last = self._store.last_word if self._batch == 1 else None  # a batch sees it by its savepoints
         if is_async(self._handler):
@@ -179,18 +176,18 @@ class AsyncProcessor:
 
     def _settings(self, plan: Plan) -> Settings:
         """One writer at a time needs one worker. A failed head of an ordered key is settled before others of it run."""
-        settings = self._options.get("settings") or in_force()
+        changes: dict[str, object] = {"order.on_exhausted": "park" if plan.order is not None else "skip"}
         if "max_attempts" in self._store.limits:
-            settings = dataclasses.replace(settings, max_attempts=self._store.limits["max_attempts"])
+            changes["delivery.retry.attempts"] = self._store.limits["max_attempts"]
         if not self._store.capabilities.skip_locked:
-            settings = dataclasses.replace(settings, worker_count=1)
-        return dataclasses.replace(settings, on_exhausted="park" if plan.order is not None else "skip")
+            changes["delivery.workers"] = 1
+        return self._given.replaced(changes)
 
     async def __aexit__(self, *exc: object) -> None:
         await self.stop()
 
     async def stop(self) -> None:
-        """Let running handlers finish within drain_timeout, give the rest back, sign off. Safe to repeat."""
+        """Let running handlers finish within delivery.stop_timeout, give the rest back, sign off. Safe to repeat."""
         if self.engine is not None:
             self.engine.halt()
         await self._closing.aclose()

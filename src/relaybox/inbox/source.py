@@ -96,7 +96,7 @@ class InboxSource:
         if self._doubtful:
             await self._db.run(self._store.abandon_messages(self._doubtful, now))
             self._doubtful.clear()
-        claim = Claim(self.owner, new_token(), self._settings.lease)
+        claim = Claim(self.owner, new_token(), self._settings.delivery.lease)
         ends = self._clock.monotonic() + claim.lease.total_seconds()
         self._doubtful.append(claim)
         order, priority = self.order, self.priority
@@ -160,7 +160,9 @@ class InboxSource:
 
     async def renew(self, deliveries: Sequence[Delivery]) -> set[int]:
         async with self._writing:
-            renewal = self._store.renew_messages(_held(deliveries), self._settings.lease, self._clock.database_now())
+            renewal = self._store.renew_messages(
+                _held(deliveries), self._settings.delivery.lease, self._clock.database_now()
+            )
             return await self._db.run(renewal)
 
     async def oldest(self) -> timedelta:

@@ -11,7 +11,7 @@
 What enters must commit when its block ends and roll back on an error: the mark goes into it.
 
 A network can fall silent. Every statement of ours, begin, commit and rollback with them, ends within
-`database_timeout`. The handler's own end with its time: its connection is cut then, and thrown away.
+`delivery.database_timeout`. The handler's own end with its time: its connection is cut then, and thrown away.
 """
 
 from __future__ import annotations

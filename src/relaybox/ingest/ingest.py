@@ -15,7 +15,6 @@ import logging
 import random
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
-from datetime import timedelta
 from typing import Any, NamedTuple, Self
 
 from .. import faults
@@ -26,8 +25,9 @@ from ..errors import BrokerUnavailable, ConfigError, InvalidEvent, ServiceClosed
 from ..event import Event
 from ..facts import CircuitChanged, Ingested, LoopFailed, Observer, Observers
 from ..inbox import AsyncInbox
+from ..memory import freeze_gc
 from ..op import T
-from ..settings import DATABASE_TIMEOUT
+from ..settings import Settings
 from ..store.inbox import check_source
 from ..tasks import cancelled
 
@@ -55,9 +55,8 @@ class Ingest:
     source   where messages are read
     sender   who sent them: kept beside every message
     reading  how messages are read that are neither relaybox's nor CloudEvents
-    batch    most messages in one transaction
-    wait     seconds that a broker is given to have something new
-    database_timeout  a transaction that takes longer is given up and tried again: the ids tell what it has done
+    settings `ingest`, and `delivery.database_timeout`: a transaction that takes longer is given up and tried again, the
+             ids tell what it has done
     """
 
     def __init__(
@@ -67,25 +66,17 @@ class Ingest:
         *,
         sender: str | None = None,
         reading: Reading | None = None,
-        batch: int = 500,
-        wait: float = 1.0,
-        database_timeout: timedelta = DATABASE_TIMEOUT,
+        settings: Settings | None = None,
         observers: Sequence[Observer] = (),
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        if batch < 1 or wait <= 0:
-            raise ConfigError(f"expected batch to be at least 1 and wait to be positive, got {batch} and {wait}")
-        if database_timeout <= timedelta(0):
-            raise ConfigError(f"expected database_timeout to be a positive duration, got {database_timeout}")
         self.source = source
         self.totals = Totals()
         self._inbox = inbox
         self._sender = check_source(sender)
         self._reading = reading
         self._encoded = bool(getattr(source, "percent_encoded", False))
-        self._batch = batch
-        self._wait = wait
-        self._database_timeout = database_timeout
+        self.settings = settings or Settings.load()
         self._observers = Observers(observers)
         self._clock = clock
         self._broker_trouble: str | None = None
@@ -114,6 +105,8 @@ class Ingest:
             asyncio.create_task(self._run(), name="relaybox-ingest"),
             asyncio.create_task(self._beat(), name="relaybox-pulse"),
         ]
+        if self.settings.delivery.freeze_gc:
+            freeze_gc()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -168,7 +161,8 @@ class Ingest:
     async def _step(self) -> None:
         if not self._opened:
             await self._unless_stopped(self._open())
-        batch = await self._unless_stopped(self.source.receive(self._batch, self._wait))
+        ingest = self.settings.ingest
+        batch = await self._unless_stopped(self.source.receive(ingest.batch, ingest.wait.total_seconds()))
         if batch and await self._store(batch):
             await self.source.acknowledge(batch)
             faults.hit("settle.after")
@@ -209,7 +203,7 @@ class Ingest:
             faults.hit("write.before")
             try:
                 answers = await self._inbox.accept_all(
-                    None, events, source=self._sender, letters=letters, timeout=self._database_timeout
+                    None, events, source=self._sender, letters=letters, timeout=self.settings.delivery.database_timeout
                 )
                 break
             except StoreError as error:

@@ -11,6 +11,5 @@ from .maintainer import JOBS, Maintainer
 from .repair import repair
 from .report import Report
 from .survey import Survey, survey
-from .upkeep import Upkeep
 
-__all__ = ["JOBS", "Maintainer", "Report", "Survey", "Upkeep", "repair", "survey"]
+__all__ = ["JOBS", "Maintainer", "Report", "Survey", "repair", "survey"]

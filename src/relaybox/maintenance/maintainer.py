@@ -17,6 +17,7 @@ from ..drivers import open_async
 from ..errors import ConfigError, ServiceClosed, StoreError, TermLost
 from ..facts import Observer, Observers, Standing
 from ..ids import new_token
+from ..settings import Settings
 from ..store.names import Tables
 from ..store.topics import open_topic_store
 from ..store.topics.upkeep import Condition
@@ -24,7 +25,6 @@ from ..tasks import cancelled, forever
 from .cleanup import Cleanup
 from .groups import Groups
 from .report import Report
-from .upkeep import Upkeep
 from .watch import Watch
 from .work import JOB, Work
 
@@ -41,7 +41,7 @@ class Maintainer:
         *,
         table: str = "outbox_event",
         schema: str | None = None,
-        upkeep: Upkeep | None = None,
+        settings: Settings | None = None,
         jobs: Sequence[str] = JOBS,
         observers: Sequence[Observer] = (),
         clock: Clock = SYSTEM_CLOCK,
@@ -49,13 +49,14 @@ class Maintainer:
     ) -> None:
         if unknown := set(jobs) - set(JOBS):
             raise ConfigError(f"unknown job(s) {', '.join(sorted(unknown))}; the jobs are {', '.join(JOBS)}")
-        self.upkeep = upkeep or Upkeep()
+        self.settings = settings or Settings.load()
+        self.upkeep = self.settings.topics
         self.owner = owner or f"{socket.gethostname()}-{os.getpid()}-{new_token() % 10**6}"
         self._clock = clock
         self._observers = Observers(observers)
-        self._db = open_async(target, size=3, timeout=self.upkeep.batch_seconds)
+        self._db = open_async(target, size=3, timeout=self.settings.delivery.batch_seconds)
         # A long batch must not cost us the lead.
-        self._term_db = open_async(target, size=1, timeout=self.upkeep.term_seconds)
+        self._term_db = open_async(target, size=1, timeout=self.settings.term_seconds)
         self.store = open_topic_store(self._db.dialect, Tables(table, schema))
         self._work = Work(self._db, self.store, self.upkeep, self._observers, clock)
         cleanup, groups, watch = Cleanup(self._work), Groups(self._work), Watch(self._work)
@@ -118,7 +119,7 @@ class Maintainer:
             ending.push_async_callback(self._give_up)
             ending.push_async_callback(cancelled, *self._tasks, self._term_task)
             if self._tasks:
-                await asyncio.wait(self._tasks, timeout=self.upkeep.stop_wait.total_seconds())
+                await asyncio.wait(self._tasks, timeout=self.upkeep.stop_timeout.total_seconds())
 
     # -- leading ----------------------------------------------------------------------------------
 

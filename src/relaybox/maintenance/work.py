@@ -10,16 +10,18 @@ from ..drivers.spi import AsyncRunner
 from ..errors import TermLost
 from ..facts import EventsLost, Observers
 from ..op import Op, T
+from ..settings import TopicSettings
 from ..store.topics import TopicRow, TopicStore
 from ..store.topics.upkeep import Term
 from .alerts import Alerts
-from .upkeep import Upkeep
 
 JOB = "maintenance"
 
 
 class Work:
-    def __init__(self, db: AsyncRunner, store: TopicStore, upkeep: Upkeep, observers: Observers, clock: Clock) -> None:
+    def __init__(
+        self, db: AsyncRunner, store: TopicStore, upkeep: TopicSettings, observers: Observers, clock: Clock
+    ) -> None:
         self.db = db
         self.store = store
         self.upkeep = upkeep

@@ -100,7 +100,7 @@ MEASURES: Final = (
     ),
     Measure(Delivered, "counter", "dispatch.success", "events delivered and settled", _count),
     Measure(Retried, "counter", "dispatch.failure", "failed attempts that will be repeated", _one, "event_type"),
-    Measure(Stuck, "counter", "dispatch.stuck", "failed attempts beyond max_attempts: a key waits", _one, "event_type"),
+    Measure(Stuck, "counter", "dispatch.stuck", "failed attempts beyond the limit: a key waits", _one, "event_type"),
     Measure(
         CutOff, "counter", "dispatch.cut_off", "events whose handler was cancelled: it ran too long", _count, "limit"
     ),

@@ -39,10 +39,10 @@ class InstanceService:
     def __post_init__(self) -> None:
         self._source.freed = self._freed
         self._source.here = self._in_flight
-        self._name = self._settings.owner or default_name()
+        self._name = self._settings.delivery.owner or default_name()
         self._alone = self._role == "single"  # until it has looked: whatever is claimed here is a former run's
         self.presence = self._source.pulse = Presence(
-            self, self._settings.instance_ttl, self._observers, self._clock, heard=self._freed, lost=self._lost
+            self, self._settings.delivery.instance_ttl, self._observers, self._clock, heard=self._freed, lost=self._lost
         )
         self.start = self.presence.start
         self.stop = self.presence.stop
@@ -52,7 +52,7 @@ class InstanceService:
         self._source.owner = await self._db.run(registration)
 
     async def beat(self, ttl: timedelta) -> bool:
-        beats = self._db.within(self._settings.heartbeat_seconds)
+        beats = self._db.within(self._settings.delivery.heartbeat_seconds)
         return await beats.run(self._store.beat(self._source.owner, ttl, self._clock.database_now()), tx=False)
 
     async def tend(self) -> None:
@@ -66,7 +66,7 @@ class InstanceService:
     def _sign_off(self) -> Op[None]:
         """In one transaction: who gets our shards must not find them without what we had claimed."""
         if isinstance(self._source, OrderedSource):
-            yield from self._store.release_shards(self._source.owner, range(self._settings.shards))
+            yield from self._store.release_shards(self._source.owner, range(self._settings.order.shards))
         yield from self._store.retire(self._source.owner, self._clock.database_now())
 
     def _lost(self) -> None:
@@ -91,7 +91,7 @@ class InstanceService:
         if not isinstance(source, OrderedSource):
             return
         settings, now = self._settings, self._clock.database_now()
-        mine = await self._db.run(self._store.renew_shards(source.owner, settings.instance_ttl, now))
+        mine = await self._db.run(self._store.renew_shards(source.owner, settings.delivery.instance_ttl, now))
         everybody = await self._db.run(self._store.instances(now), tx=False)
         peers = [peer for peer in everybody if peer.role in ORDERED]
         more, among, surplus = wish(settings, mine, peers, source.owner, self._name)
@@ -100,7 +100,9 @@ class InstanceService:
         if more > 0:
             gained |= set(
                 await self._db.run(
-                    self._store.acquire_shards(source.owner, more, settings.shards, settings.instance_ttl, now, among)
+                    self._store.acquire_shards(
+                        source.owner, more, settings.order.shards, settings.delivery.instance_ttl, now, among
+                    )
                 )
             )
         if gained:

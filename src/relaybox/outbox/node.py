@@ -13,7 +13,6 @@ from ..engine.rows.engine import DeliveryEngine
 from ..engine.wakeups import Ears, Notifier
 from ..engine.work import BatchHandler, Delivery, Handler
 from ..facts import Observers
-from ..retry import ExponentialBackoff, RetryPolicy
 from ..settings import Settings
 from ..store.claims import Claim
 from ..store.outbox import OutboxStore
@@ -39,7 +38,6 @@ class Node:
         *,
         observers: Observers,
         clock: Clock,
-        retry: RetryPolicy | None = None,
     ) -> None:
         self.role = role
         self._db = db
@@ -47,23 +45,16 @@ class Node:
         self._settings = settings
         self._clock = clock
         self._source = make_source(role in ("ordered", "relay"), db, store, settings, clock, observers)
-        self.engine = DeliveryEngine(
-            self._source,
-            handler,
-            settings,
-            retry or ExponentialBackoff(settings.retry_base, settings.retry_max),
-            observers,
-            clock,
-        )
+        self.engine = DeliveryEngine(self._source, handler, settings, observers, clock)
         self._instance = InstanceService(
             db, store, self._source, settings, role, observers, clock, self.engine.in_flight, self.engine.wake
         )
         can_listen = db.listen is not None and store.capabilities.listen
-        self._ears = Ears(self.engine, self._listen if can_listen else None, settings.poll_interval, observers, clock)
-        self._notifier = Notifier(self._notify) if can_listen and settings.notify else None
+        self._ears = Ears(self.engine, self._listen if can_listen else None, settings.delivery.poll, observers, clock)
+        self._notifier = Notifier(self._notify) if can_listen and settings.delivery.notify else None
         self._purge = (
-            PurgeService(db.within(settings.batch_seconds), store, settings, observers, clock)
-            if settings.purge_retention or settings.purge_dead_retention
+            PurgeService(db.within(settings.delivery.batch_seconds), store, settings, observers, clock)
+            if settings.outbox.retention or settings.outbox.dead_retention
             else None
         )
         self._hand_overs = HandOvers(self.engine, self._source, clock, self._given_back)

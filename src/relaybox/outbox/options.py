@@ -9,7 +9,6 @@ from ..clock import Clock
 from ..codec import Codec
 from ..contracts import Contracts
 from ..facts import Observer
-from ..retry import RetryPolicy
 from ..settings import Settings
 from .deliver import Interceptor
 from .write import WriterHook
@@ -18,7 +17,7 @@ from .write import WriterHook
 class Options(TypedDict, total=False):
     table: str  # the event table; the others are named after it
     schema: str | None
-    settings: Settings
+    settings: Settings | None  # none: what the environment and RELAYBOX_CONFIG say
     hook: WriterHook | None
     observers: Sequence[Observer]
     migrate: bool  # create or upgrade the tables when the `with` block is entered
@@ -29,4 +28,3 @@ class Options(TypedDict, total=False):
 
 class NodeOptions(Options, total=False):
     interceptors: Sequence[Interceptor]
-    retry: RetryPolicy | None

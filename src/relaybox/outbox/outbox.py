@@ -32,8 +32,7 @@ from ..event import Event
 from ..facts import Observers, Purged
 from ..forks import renew_after_fork
 from ..op import Op, arun, run
-from ..retry import RetryPolicy
-from ..settings import in_force
+from ..settings import Settings
 from ..store.instances import Instance
 from ..store.names import Tables
 from ..store.outbox import OutboxStore, open_store
@@ -73,7 +72,7 @@ class _Shared:
             raise ConfigError(f"expected contracts to be a Contracts registry, got {type(contracts).__name__}")
         self._target = target
         self._options = options
-        self.settings = options.get("settings") or in_force()
+        self.settings = options.get("settings") or Settings.load()
         self._clock = options.get("clock") or SYSTEM_CLOCK
         self._observers = Observers(options.get("observers") or ())
         self._tables = Tables(options.get("table") or "outbox_event", options.get("schema"))
@@ -84,8 +83,7 @@ class _Shared:
         self._role: Role | None = None
         self._listeners: Registry | None = None
         self._interceptors: Sequence[Interceptor] = ()
-        self._retry: RetryPolicy | None = None
-        self._threads = ListenerThreads(self.settings.worker_count, self._observers)
+        self._threads = ListenerThreads(self.settings.delivery.workers, self._observers)
         self._purger: PurgeService | None = None
         self._plain = False
         self._closed = False
@@ -119,7 +117,7 @@ class _Shared:
 
     @classmethod
     def writer_only(cls, target: Any, **options: Unpack[Options]) -> Self:
-        """No delivery by relaybox (change data capture reads the table); purged by age if purge_retention is set."""
+        """No delivery by relaybox (change data capture reads the table); purged by age if outbox.retention is set."""
         box = cls(target, **options)
         box._plain = True
         box._writer = box._make_writer()
@@ -127,10 +125,10 @@ class _Shared:
 
     @classmethod
     def _composite(cls, role: Role, target: Any, listeners: Registry, options: NodeOptions) -> Self:
-        given = {name: value for name, value in options.items() if name not in ("interceptors", "retry")}
+        given = {name: value for name, value in options.items() if name != "interceptors"}
         box = cls(target, **cast(Options, given))
         box._run_as(role, listeners)
-        box._interceptors, box._retry = options.get("interceptors") or (), options.get("retry")
+        box._interceptors = options.get("interceptors") or ()
         return box
 
     @property
@@ -142,7 +140,7 @@ class _Shared:
 
     def _connected(self, dialect: Dialect, notifier: Callable[[], Notifier | ThreadNotifier]) -> None:
         self.store = open_store(dialect, self._tables, self._codec)
-        if self.store.capabilities.listen and self.settings.notify:
+        if self.store.capabilities.listen and self.settings.delivery.notify:
             self._notifier = notifier()
         self._writer = self._make_writer()
         renew_after_fork(self)
@@ -162,11 +160,11 @@ class _Shared:
     @property
     def _works(self) -> bool:
         """Whether something runs inside its `with` block."""
-        return self._role is not None or (self._plain and bool(self.settings.purge_retention))
+        return self._role is not None or (self._plain and bool(self.settings.outbox.retention))
 
     async def _begin(self, db: AsyncRunner) -> None:
         if self._role is None:
-            patient = db.within(self.settings.batch_seconds)
+            patient = db.within(self.settings.delivery.batch_seconds)
             self._purger = PurgeService(patient, self.store, self.settings, self._observers, self._clock, by_age=True)
             self._purger.start()
             return
@@ -179,7 +177,6 @@ class _Shared:
             self.settings,
             observers=self._observers,
             clock=self._clock,
-            retry=self._retry,
         )
         await node.start()
         self._node = node
@@ -311,7 +308,7 @@ class _Shared:
             self._clock.database_now(),
             retention=older_than,
             dead_retention=dead_older_than,
-            batch_size=self.settings.purge_batch_size,
+            batch_size=self.settings.outbox.purge_batch,
             by_age=self._plain,
         )
         total = yield from plan.run(progress)
@@ -337,8 +334,8 @@ class Outbox(_Shared, Sync):
 
     def __init__(self, target: Any, **options: Unpack[Options]) -> None:
         super().__init__(target, **options)
-        self._db = open_sync(target).within(self.settings.batch_seconds)
-        self._services: Runner = open_sync(target, timeout=self.settings.statement_seconds)
+        self._db = open_sync(target).within(self.settings.delivery.batch_seconds)
+        self._services: Runner = open_sync(target, timeout=self.settings.delivery.statement_seconds)
         self._thread: LoopThread | None = None
         self._background: AsyncRunner | None = None
         self._connected(self._db.dialect, lambda: ThreadNotifier(self._notify))
@@ -362,7 +359,7 @@ class Outbox(_Shared, Sync):
         return self
 
     async def _start(self) -> None:
-        self._background = open_async(self._target, timeout=self.settings.statement_seconds)
+        self._background = open_async(self._target, timeout=self.settings.delivery.statement_seconds)
         await self._begin(self._background)
 
     async def _stop(self) -> None:
@@ -446,9 +443,9 @@ class AsyncOutbox(_Shared, Async):
 
     def __init__(self, target: Any, **options: Unpack[Options]) -> None:
         super().__init__(target, **options)
-        self._db = open_async(target).within(self.settings.batch_seconds)
+        self._db = open_async(target).within(self.settings.delivery.batch_seconds)
         # Connections of their own: the program's transactions must not keep heartbeats, renewals and settles waiting.
-        self._services: AsyncRunner = open_async(target, timeout=self.settings.statement_seconds)
+        self._services: AsyncRunner = open_async(target, timeout=self.settings.delivery.statement_seconds)
         self._connected(self._db.dialect, lambda: Notifier(self._notify))
         self.dead = AsyncDeadLetters(self._db, self.store, self._clock, self._observers, self._wake)
 

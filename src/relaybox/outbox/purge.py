@@ -86,7 +86,7 @@ class PurgePlan:
 
 @dataclass(eq=False)
 class PurgeService:
-    """Runs a purge every `purge_interval`; errors are logged and the next run tries again."""
+    """Runs a purge every `outbox.purge_interval`; errors are logged and the next run tries again."""
 
     _db: AsyncRunner
     _store: OutboxStore
@@ -110,16 +110,16 @@ class PurgeService:
 
     async def _step(self) -> None:
         await self.run_once()
-        await self._clock.sleep(self._settings.purge_interval.total_seconds())
+        await self._clock.sleep(self._settings.outbox.purge_interval.total_seconds())
 
     async def run_once(self) -> int:
         settings = self._settings
         plan = PurgePlan(
             self._store,
             self._clock.database_now(),
-            retention=settings.purge_retention,
-            dead_retention=settings.purge_dead_retention,
-            batch_size=settings.purge_batch_size,
+            retention=settings.outbox.retention,
+            dead_retention=settings.outbox.dead_retention,
+            batch_size=settings.outbox.purge_batch,
             by_age=self.by_age,
         )
         total = await aplay(plan.run(), self._db, self._clock)

@@ -20,14 +20,14 @@ class Wish(NamedTuple):
 def wish(settings: Settings, mine: Collection[int], peers: Sequence[Instance], me: int, name: str) -> Wish:
     """By `shard_assignment`: a fair share of any, those that this process wins over its peers, or those configured.
     `peers` by age, the oldest first."""
-    if settings.shard_assignment == "leases":
-        share = fair_share(settings.shards, [peer.id for peer in peers], me)
+    if settings.order.assignment == "leases":
+        share = fair_share(settings.order.shards, [peer.id for peer in peers], me)
         return Wish(share - len(mine), None, set(sorted(mine)[share:]))
-    if settings.static_shards is not None:
-        wanted = set(shard_numbers(settings.static_shards, settings.shards))
+    if settings.order.static_shards is not None:
+        wanted = set(shard_numbers(settings.order.static_shards, settings.order.shards))
     else:
         everybody = list(dict.fromkeys([*((peer.name, peer.id) for peer in peers), (name, me)]))
-        wanted = {shard for shard in range(settings.shards) if _winner(shard, everybody) == (name, me)}
+        wanted = {shard for shard in range(settings.order.shards) if _winner(shard, everybody) == (name, me)}
     missing = wanted.difference(mine)
     return Wish(len(missing), sorted(missing), set(mine) - wanted)
 

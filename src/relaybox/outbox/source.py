@@ -68,7 +68,7 @@ class OutboxSource:
         """For sources that keep order."""
 
     def new_claim(self) -> Claim:
-        return Claim(self.owner, new_token(), self._settings.lease)
+        return Claim(self.owner, new_token(), self._settings.delivery.lease)
 
     @property
     def silent(self) -> bool:
@@ -167,7 +167,7 @@ class OutboxSource:
         if not self.ordered:
             return Settlement(done, retry, dead, whole=whole)
         hold = [Held(r.seq, r.token) for r in retry]
-        park = [Held(d.seq, d.token) for d in dead] if self._settings.on_exhausted == "park" else []
+        park = [Held(d.seq, d.token) for d in dead] if self._settings.order.on_exhausted == "park" else []
         return Settlement(done, retry, dead, hold, park, ordered=True, free=self._free, whole=whole)
 
     async def release(self, deliveries: Sequence[Delivery]) -> None:
@@ -176,7 +176,7 @@ class OutboxSource:
         self._out(parts, deliveries)
 
     async def renew(self, deliveries: Sequence[Delivery]) -> set[int]:
-        renewal = self._store.renew(_held(deliveries), self._settings.lease, self._clock.database_now())
+        renewal = self._store.renew(_held(deliveries), self._settings.delivery.lease, self._clock.database_now())
         return await self._run(renewal, tx=self._tx)
 
     async def _run(self, op: Op[T], *, tx: bool = True) -> T:
@@ -205,9 +205,9 @@ class OrderedSource(OutboxSource):
         self.claiming = asyncio.Lock()
 
     def _pick(self, claim: Claim, limit: int, past: Collection[str]) -> Op[list[Claimed]]:
-        limit, now = min(limit, self._settings.shard_rows), self._clock.database_now()
+        limit, now = min(limit, self._settings.order.shard_rows), self._clock.database_now()
         full = frozenset(map(key_hash, past))
-        leaving, shards = frozenset(self.leaving), self._settings.shards
+        leaving, shards = frozenset(self.leaving), self._settings.order.shards
         return self._store.claim_ordered(claim, limit, shards, now, self._turn, full, leaving, self._known())
 
     def _known(self) -> Known | None:
@@ -235,7 +235,7 @@ class OrderedSource(OutboxSource):
 
     def shard(self, delivery: Delivery) -> int:
         event = delivery.event
-        return shard_of(event.id if event.key is None else event.key, self._settings.shards)
+        return shard_of(event.id if event.key is None else event.key, self._settings.order.shards)
 
 
 class KeyedSource(OutboxSource):
@@ -245,8 +245,10 @@ class KeyedSource(OutboxSource):
 
     def _set_up(self) -> None:
         settings = self._settings
-        by: Literal["advisory", "rows"] = "advisory" if settings.order_strategy == "advisory" else "rows"
-        self._choice = KeyChoice(by, settings.key_candidates, settings.keys_per_claim, settings.lock_namespace)
+        by: Literal["advisory", "rows"] = "advisory" if settings.order.strategy == "advisory" else "rows"
+        self._choice = KeyChoice(
+            by, settings.order.key_candidates, settings.order.keys_per_claim, settings.order.lock_namespace
+        )
         self._turn = Turn()
         self._claim_tx = True
         self._lease: dict[int, KeyLease] = {}  # of each event that is not settled yet
@@ -308,10 +310,10 @@ def make_source(
 ) -> OutboxSource:
     if not ordered:
         return OutboxSource(db, store, settings, clock, observers)
-    strategy, can = settings.order_strategy, store.capabilities.order_strategies
+    strategy, can = settings.order.strategy, store.capabilities.order_strategies
     if strategy not in can:
         raise UnsupportedByEngine(
-            f"expected order_strategy to be {' or '.join(can)} on {store.dialect}, got {strategy!r}; "
+            f"expected order.strategy to be {' or '.join(can)} on {store.dialect}, got {strategy!r}; "
             "PostgreSQL has all of them"
         )
     kind = OrderedSource if strategy == "shards" else KeyedSource

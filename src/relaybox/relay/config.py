@@ -1,25 +1,22 @@
 """What a standalone relay is told: by arguments, environment and file, in that order of precedence.
 
-[relaybox]         RELAYBOX_MAX_ATTEMPTS           settings of every node: max_attempts, lease, order_strategy …
-[relaybox.relay]   RELAYBOX_RELAY_TO               to, format, source, ordered, contracts, listen
-[relaybox.sink]    RELAYBOX_SINK, RELAYBOX_SINK_…  url, and the options of that sink
+[relaybox.relay]     RELAYBOX_RELAY_TO               to, format, source, ordered, contracts, listen; and settings
+[relaybox.sink]      RELAYBOX_SINK, RELAYBOX_SINK_…  url, and the options of that sink
+[relaybox.delivery]  RELAYBOX_DELIVERY_LEASE         and every other section of the settings
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .. import settings
 from ..brokers.options import check_account
 from ..errors import ConfigError
-from ..settings import prefixed, table_of
-from .relay import DEFAULTS
+from ..settings import RELAY, DeliverySettings, Settings, prefixed, read_file, table_of
 
-PREFIX = "RELAYBOX_"
+BASE = Settings(delivery=DeliverySettings(freeze_gc=True))  # the process does nothing else
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +30,7 @@ class RelayConfig:
     contracts: str | None = None  # MODULE:OBJECT or FILE.toml
     listen: str | None = None  # address for /live, /ready and /metrics
     idempotency_ttl: str | None = None  # what consumers remember; warned about when shorter than what is kept here
-    settings: settings.Settings = field(default_factory=lambda: settings.Settings(**DEFAULTS))
-
-
-_NAMES = {f.name for f in dataclasses.fields(RelayConfig)} - {"sink", "sink_options", "settings"}
+    settings: Settings = BASE
 
 
 def load(
@@ -45,23 +39,20 @@ def load(
     environment: Mapping[str, str],
     file: Path | None = None,
 ) -> RelayConfig:
-    """`arguments`: fields of RelayConfig that were given on the command line, `settings` as a mapping."""
-    loaded = settings.load(arguments.get("settings"), environment=environment, file=file, defaults=DEFAULTS)
+    """`arguments`: fields of RelayConfig that were given on the command line, `settings` by path."""
+    settings = Settings.load(file, environment=environment, given=arguments.get("settings"), base=BASE)
     values: dict[str, Any] = {}
     options: dict[str, Any] = {}
-    content = settings.read_file(file) if file is not None else {}
-    for origin, relay, sink in (
-        (f"[relay] of {file.name if file else ''}", table_of(content, "relay"), table_of(content, "sink")),
+    content = read_file(file) if file is not None else {}
+    for relay, sink in (
+        (table_of(content, "relay"), table_of(content, "sink")),
         (
-            "the environment",
             prefixed(environment, "RELAY_"),
-            {"url": environment.get(PREFIX + "SINK") or None, **prefixed(environment, "SINK_")},
+            {"url": environment.get("RELAYBOX_SINK") or None, **prefixed(environment, "SINK_")},
         ),
-        ("the arguments", {n: v for n, v in arguments.items() if n in _NAMES}, _given_sink(arguments)),
+        (arguments, {"url": arguments.get("sink"), **(arguments.get("sink_options") or {})}),
     ):
-        if unknown := sorted(relay.keys() - _NAMES):
-            raise ConfigError(f"unknown name {unknown[0]!r} in {origin}; a relay knows {', '.join(sorted(_NAMES))}")
-        values |= {name: value for name, value in relay.items() if value is not None}
+        values |= {name: value for name in RELAY if (value := relay.get(name)) is not None}
         sink = {name: value for name, value in sink.items() if value is not None}
         if "url" in sink:
             if "sink" in values:
@@ -78,11 +69,7 @@ def load(
     check_account(values["sink"], "sink")
     if values.get("to") is None and values.get("contracts") is None and values["sink"].startswith(("http:", "https:")):
         values["to"] = "default"  # the endpoint that a plain URL stands for
-    return RelayConfig(**values, sink_options=options, settings=loaded.settings)
-
-
-def _given_sink(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    return {"url": arguments.get("sink"), **(arguments.get("sink_options") or {})}
+    return RelayConfig(**values, sink_options=options, settings=settings)
 
 
 def _boolean(value: Any) -> bool:

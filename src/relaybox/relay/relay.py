@@ -13,7 +13,6 @@ import logging
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, Protocol, Self
 
 from ..brokers.formats import MessageFormat, renderer
@@ -27,7 +26,6 @@ from ..event import Event
 from ..facts import Observer, Observers
 from ..observe.health import Health
 from ..outbox.node import Node
-from ..retry import RetryPolicy
 from ..settings import Settings
 from ..store.names import Tables
 from ..store.outbox import open_store
@@ -37,13 +35,6 @@ from .circuit import Circuit
 from .publish import Publisher, preparation
 from .routing import To, router
 
-# A publisher gives up later than a listener, keeps a month of history and holds more at a time: brokers take batches.
-DEFAULTS: dict[str, Any] = {
-    "max_attempts": 25,
-    "cold_queue_capacity": 5000,
-    "shard_rows": 800,
-    "purge_retention": timedelta(days=30),
-}
 log = logging.getLogger("relaybox")
 
 PULSE = 1.0  # seconds between two signs of life of the loop
@@ -95,7 +86,6 @@ class Relay:
         schema: str | None = None,
         settings: Settings | None = None,
         observers: Sequence[Observer] = (),
-        retry: RetryPolicy | None = None,
         migrate: bool = False,
         clock: Clock = SYSTEM_CLOCK,
         codec: Codec = JSON_CODEC,
@@ -107,16 +97,15 @@ class Relay:
         if isinstance(target, str) and parse(target).in_memory:
             raise ConfigError("an in-memory SQLite database belongs to one connection; use a file")
         self.sink = sink
-        self.settings = settings or Settings(**DEFAULTS)
+        self.settings = (settings or Settings.load()).of_relay()
         self._target = target
         self._clock = clock
         self._observers = Observers(observers)
         self._migrate = migrate
-        self._retry = retry
         self._ordered = ordered
         self._opened = False
-        self._db = open_async(target, timeout=self.settings.statement_seconds)
-        self._patient = self._db.within(self.settings.batch_seconds)  # for questions
+        self._db = open_async(target, timeout=self.settings.delivery.statement_seconds)
+        self._patient = self._db.within(self.settings.delivery.batch_seconds)  # for questions
         self.store = open_store(self._db.dialect, Tables(table, schema), codec)
         self._prepare = preparation(
             sink,
@@ -146,7 +135,7 @@ class Relay:
 
     async def _start(self) -> None:
         circuit = self.circuit = Circuit(self.sink.name, self._reach, self._observers, self._clock)
-        patience = self.settings.publish_timeout.total_seconds()
+        patience = self.settings.relay.timeout.total_seconds()
         try:
             async with asyncio.timeout(patience):
                 await self._reach()
@@ -158,8 +147,8 @@ class Relay:
             self.sink,
             self._prepare,
             circuit,
-            size=self.settings.publish_batch,
-            timeout=self.settings.publish_timeout,
+            size=self.settings.relay.batch,
+            timeout=self.settings.relay.timeout,
             observers=self._observers,
             clock=self._clock,
         )
@@ -174,7 +163,6 @@ class Relay:
             self.settings,
             observers=self._observers,
             clock=self._clock,
-            retry=self._retry,
         )
         await node.start()
         self._note_task = asyncio.create_task(self._keep_note(node), name="relaybox-note")
@@ -265,7 +253,7 @@ class Relay:
         another process. One that died is found out within `instance_ttl`: so long it is waited for what it had."""
         if self._node is None:
             raise ServiceClosed("drained() is for a relay whose `async with` block is open")
-        ttl = self.settings.instance_ttl.total_seconds()
+        ttl = self.settings.delivery.instance_ttl.total_seconds()
         patience: float | None = None
         while True:
             await self._node.engine.until_idle()

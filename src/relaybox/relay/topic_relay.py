@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -21,11 +20,10 @@ from ..engine.work import Delivery
 from ..errors import BatchFailed, ConfigError, GroupError
 from ..facts import Observers
 from ..observe.health import Health
-from ..retry import ExponentialBackoff
 from ..settings import Settings
 from ..store.names import Tables
 from ..store.outbox.values import Status
-from ..store.topics import GroupOptions, GroupRow, Lag, TopicRow, open_topic_store
+from ..store.topics import FOR_EVER, GroupOptions, GroupRow, Lag, TopicRow, open_topic_store
 from ..topics.deliver import LogDelivery
 from ..topics.dispatch import Durations
 from ..topics.home import Home
@@ -169,8 +167,8 @@ class TopicRelay(Relay):
             raise ConfigError(f"queue {self._topic!r} is tracked by rows; a relay reads topics that have a log")
         options = GroupOptions(
             ordered=self._ordered,
-            max_attempts=settings.max_attempts,
-            on_exhausted=settings.on_exhausted,
+            max_attempts=settings.delivery.retry.attempts or FOR_EVER,
+            on_exhausted=settings.order.on_exhausted,
             heartbeat_interval=topic.topic.heartbeat_interval,
             heartbeat_timeout=topic.topic.heartbeat_timeout,
         )
@@ -182,8 +180,8 @@ class TopicRelay(Relay):
             topic,
             row,
             RangePublisher(publisher, durations, ordered=row.ordered),
-            {"settings": replace(settings, handler_timeout=None), "in_flight": settings.cold_queue_capacity},
-            self._retry or ExponentialBackoff(settings.retry_base, settings.retry_max),
+            {"in_flight": settings.delivery.cold_queue},
+            settings.replaced({"delivery.timeout": None}),
             cancelled=self._cancelled,
             mean=lambda: durations.mean,
         )

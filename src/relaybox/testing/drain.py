@@ -32,7 +32,6 @@ from ..outbox.deliver import Dispatch
 from ..outbox.listeners import Registry
 from ..outbox.source import OutboxSource
 from ..outcome import DONE, Dead, RetryAt
-from ..retry import ExponentialBackoff, RetryPolicy
 from ..settings import Settings
 from ..store.claims import Claim
 from ..store.outbox import OutboxStore
@@ -114,7 +113,6 @@ class _Box(Protocol):
     store: OutboxStore
     _clock: Clock
     _interceptors: Any
-    _retry: Any
     _observers: Observers
 
 
@@ -124,7 +122,6 @@ class _Drain:
         self._db = db
         self._source = _Held(db, box.store, box.settings, box._clock)
         self._handler = Dispatch(listeners, box._interceptors, _Here(1))
-        self._retry: RetryPolicy = box._retry or ExponentialBackoff(box.settings.retry_base, box.settings.retry_max)
         self._waiting: list[Delivery] = []
         self._done: list[Settled] = []
         self._failed: list[Settled] = []  # settled at the end: until then they are held, so nobody claims them again
@@ -134,7 +131,7 @@ class _Drain:
         store, clock = self._box.store, self._box._clock
         self._source.owner = await self._db.run(store.register(OWNER, "test", LEASE, clock.database_now()))
         try:
-            while claimed := await self._source.claim(self._box.settings.batch_size):
+            while claimed := await self._source.claim(self._box.settings.delivery.batch):
                 self._waiting += claimed
                 await self._deliver_all(raise_errors, limit)
                 await self._settle(self._done)
@@ -158,13 +155,13 @@ class _Drain:
                 raise error
 
     async def _deliver(self, delivery: Delivery) -> Exception | None:
-        settings = self._box.settings
-        timeout = settings.handler_timeout
+        settings = self._box.settings.delivery
+        timeout = settings.timeout
         try:
             async with asyncio.timeout(timeout.total_seconds() if timeout is not None else None):
                 await self._handler(delivery)
         except Exception as error:
-            outcome = decide(error, delivery.attempts, max_attempts=settings.max_attempts, retry=self._retry)
+            outcome = decide(error, delivery.attempts, settings.retry)
             self._drained.failed.append((delivery.event, error))
             self._failed.append((delivery, outcome))
             return error

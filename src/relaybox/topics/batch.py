@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import overload
 
@@ -11,7 +12,7 @@ from ..errors import ConfigError, DeliveryError
 from ..event import Event
 from ..ids import key_hash
 from ..outcome import Dead, Outcome, RetryAt
-from ..retry import RetryPolicy
+from ..retry import Retry
 from ..store.rows import lane_key
 from ..store.topics import GroupRow, ParkedEvent, ParkedOutcome, Parking, Range, RangeSettlement
 
@@ -71,7 +72,7 @@ class Batch(Sequence[Event]):
         return [page.range.token for page in self.pages] + [found.token for found, _ in self.parked]
 
     def settlement(
-        self, group: GroupRow, done: Iterable[Event] | None, failed: Failures, retry: RetryPolicy
+        self, group: GroupRow, done: Iterable[Event] | None, failed: Failures, retry: Retry
     ) -> RangeSettlement:
         """`done` None: all that did not fail. What is neither done nor failed is given back."""
         errors = {event.seq: _error(error) for event, error in failed.items()}
@@ -113,7 +114,7 @@ class Batch(Sequence[Event]):
         finished: set[int | None],
         errors: Mapping[int | None, BaseException],
         group: GroupRow,
-        retry: RetryPolicy,
+        retry: Retry,
     ) -> ParkedOutcome:
         assert event.seq is not None
         if event.seq in finished:
@@ -150,9 +151,9 @@ def given_back(seq: int, token: int) -> ParkedOutcome:
     return ParkedOutcome(seq, token, NOW, None, counted=False)
 
 
-def _decided(error: BaseException, attempts: int, group: GroupRow, retry: RetryPolicy) -> Outcome:
+def _decided(error: BaseException, attempts: int, group: GroupRow, retry: Retry) -> Outcome:
     for_ever = group.on_exhausted == "block"
-    return decide(error, attempts, max_attempts=group.max_attempts, retry=retry, retry_for_ever=for_ever)
+    return decide(error, attempts, replace(retry, attempts=group.max_attempts), for_ever=for_ever)
 
 
 def _error(error: BaseException | str) -> BaseException:

@@ -23,7 +23,6 @@ from ..errors import BatchLost, ConfigError, ConnectionLost, ConsumerGroupNotFou
 from ..event import Event
 from ..facts import Alert, Claimed, ClaimLost, Delivered, Died, Retried
 from ..op import Op
-from ..retry import ExponentialBackoff
 from ..store.claims import Held
 from ..store.topics import Beat, GroupRow, Lag, RangeSettlement, Start, TopicRow
 from .admin import PULLED, tell
@@ -63,7 +62,7 @@ class _Pull(AtHome):
         self._open: list[Batch] = []
         self._processed = self._failed = 0
         self._busy = 0.0  # seconds between polls and their commits
-        self._retry = ExponentialBackoff(home.settings.retry_base, home.settings.retry_max)
+        self._retry = home.settings.delivery.retry
         self._doubtful = False
         self._ranges = 1  # to ask for: few where shards have much, many where each has little
         self._closed = False

@@ -19,10 +19,10 @@ from ..engine.wakeups import Ears
 from ..engine.work import Delivery
 from ..errors import ConfigError, StoreError
 from ..outbox.node import Node
-from ..retry import RetryPolicy
+from ..retry import Retry
 from ..settings import OnExhausted, Settings
 from ..store.outbox import open_store
-from ..store.topics import GroupRow, TopicRow
+from ..store.topics import FOR_EVER, GroupRow, TopicRow
 from ..store.topics.life import GroupState
 from ..tasks import cancelled
 from .backfill import finish
@@ -39,13 +39,12 @@ class GroupOption(TypedDict, total=False):
     filter: Filter | None  # events for which it is False are none of this group's business
     batch: int | None  # handlers take lists of at most so many events
     ordered: bool | None  # one at a time per key, over all processes; default: yes, for queues no
-    max_attempts: int | None
     on_exhausted: OnExhausted | None
     heartbeat_interval: timedelta | None
     heartbeat_timeout: timedelta | None
     instance: str | None  # the name of this process among the members
     in_flight: int  # events in this process at most
-    retry: RetryPolicy | None
+    retry: Retry | None  # none: as the settings say
     settings: Settings | None
 
 
@@ -69,13 +68,14 @@ class _Delivery:
         home: Home[AsyncRunner],
         row: GroupRow,
         options: GroupOption,
+        settings: Settings,
         cancelled: Callable[[], None],
         mean: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._home = home
         self.row = row
-        self._settings = options.get("settings") or home.settings
-        self._name = options.get("instance") or self._settings.owner or default_name()
+        self._settings = settings
+        self._name = options.get("instance") or self._settings.delivery.owner or default_name()
         self._cancelled = cancelled
         self._mean = mean  # seconds that the handler takes for an event; 0: not measured
         self._counted = Counts()
@@ -136,23 +136,24 @@ class LogDelivery(_Delivery):
         row: GroupRow,
         handler: RangeHandler | RangeBatchHandler,
         options: GroupOption,
-        retry: RetryPolicy,
+        settings: Settings,
         *,
         cancelled: Callable[[], None],
         filtered: Callable[[], int] = lambda: 0,
         mean: Callable[[], float],
     ) -> None:
-        super().__init__(home, row, options, cancelled, mean)
+        super().__init__(home, row, options, settings, cancelled, mean)
         self._topic = topic
         self._handler = handler
         self._in_flight = options.get("in_flight") or topic.topic.fetch_batch * topic.topic.shards
-        self._retry = retry
         self._filtered = filtered
         self._required = topic.topic.tracking not in ("bitmap", "acks")  # no open event is left to be told of the group
         self._looking: asyncio.Task[None] | None = None
         self._asked = False
-        exhausted: OnExhausted = row.on_exhausted  # type: ignore[assignment]  # the table checks it
-        self._settings = replace(self._settings, max_attempts=row.max_attempts, on_exhausted=exhausted)
+        attempts = None if row.max_attempts == FOR_EVER else row.max_attempts
+        self._settings = settings.replaced(
+            {"delivery.retry.attempts": attempts, "order.on_exhausted": row.on_exhausted}
+        )
 
     async def start(self) -> None:
         home, settings = self._home, self._settings
@@ -166,18 +167,17 @@ class LogDelivery(_Delivery):
             self._source,
             self._handler,
             settings,
-            self._retry,
             home.observers,
             home.clock,
             range_events=self._topic.topic.fetch_batch,
             capacity=self._in_flight,
             eager=not callable(self._handler),
         )
-        listen = home.own.listen if settings.notify else None
+        listen = home.own.listen if settings.delivery.notify else None
         self._ears = Ears(
             self.engine,
             None if listen is None else lambda ready, wake: listen(home.store.tables.channel, ready, wake),
-            settings.poll_interval,
+            settings.delivery.poll,
             home.observers,
             home.clock,
         )
@@ -264,13 +264,13 @@ class RowDelivery(_Delivery):
         row: GroupRow,
         members: Members,
         options: GroupOption,
-        retry: RetryPolicy,
+        settings: Settings,
         *,
         cancelled: Callable[[], None],
     ) -> None:
         if options.get("batch") is not None:
             raise ConfigError(f"queue {topic.topic.name!r} is tracked by rows: handlers take one event; omit batch")
-        super().__init__(home, row, options, cancelled)
+        super().__init__(home, row, options, settings, cancelled)
         self._members = members
         self._processed = self._failed = 0
         self._node = Node(
@@ -278,14 +278,9 @@ class RowDelivery(_Delivery):
             home.own,
             open_store("postgres", home.store.tables.queue(topic.id), home.codec),
             self._handle,
-            replace(
-                self._settings,
-                max_attempts=options.get("max_attempts") or self._settings.max_attempts,
-                on_exhausted=options.get("on_exhausted") or self._settings.on_exhausted,
-            ),
+            settings.replaced({"order.on_exhausted": options.get("on_exhausted") or settings.order.on_exhausted}),
             observers=home.observers,
             clock=home.clock,
-            retry=retry,
         )
         self.engine = self._node.engine
 

@@ -19,8 +19,7 @@ from ..drivers.script import aplay
 from ..drivers.spi import AsyncRunner
 from ..engine.threads import ListenerThreads
 from ..errors import ConfigError, GroupError, ServiceClosed
-from ..retry import ExponentialBackoff, RetryPolicy
-from ..store.topics import GroupOptions, GroupRow, TopicRow
+from ..store.topics import FOR_EVER, GroupOptions, GroupRow, TopicRow
 from ..store.topics.life import GroupState, Verb
 from ..tasks import cancelled
 from .admin import turn
@@ -47,10 +46,12 @@ class Group:
         self._home = home
         self._options = options
         self._settings = options.get("settings") or home.settings
+        if (retry := options.get("retry")) is not None:
+            self._settings = self._settings.replaced({"delivery.retry": retry})
         payload_type = options.get("payload_type")
         self._payloads = Payloads(payload_type) if payload_type is not None else None
         self._members = Members(name, options.get("filter"), home.clock)
-        self._threads = ListenerThreads(self._settings.worker_count, home.observers)
+        self._threads = ListenerThreads(self._settings.delivery.workers, home.observers)
         self._delivering: LogDelivery | RowDelivery | None = None
         self._row: GroupRow | None = None
         self._backfill: Any = None
@@ -105,7 +106,9 @@ class Group:
         )
         self._row = row
         if topic.topic.tracking == "rows":
-            rows = RowDelivery(home, topic, row, self._members, self._options, self._retry(), cancelled=self._cancelled)
+            rows = RowDelivery(
+                home, topic, row, self._members, self._options, self._settings, cancelled=self._cancelled
+            )
             await rows.start()
             self._delivering = rows
             return self
@@ -116,7 +119,7 @@ class Group:
             row,
             self._members if batch is None else Batches(self._members, batch),
             self._options,
-            self._retry(),
+            self._settings,
             cancelled=self._cancelled,
             filtered=lambda: self._members.filtered,
             mean=self._members.mean,
@@ -132,9 +135,9 @@ class Group:
         ordered = options.get("ordered")
         return GroupOptions(
             ordered=topic.topic.semantics != "queue" if ordered is None else ordered,
-            max_attempts=options.get("max_attempts") or self._settings.max_attempts,
+            max_attempts=self._settings.delivery.retry.attempts or FOR_EVER,
             on_exhausted=options.get("on_exhausted")
-            or (self._settings.on_exhausted if topic.topic.tracking == "rows" else plain.on_exhausted),
+            or (self._settings.order.on_exhausted if topic.topic.tracking == "rows" else plain.on_exhausted),
             heartbeat_interval=options.get("heartbeat_interval") or topic.topic.heartbeat_interval,
             heartbeat_timeout=options.get("heartbeat_timeout") or topic.topic.heartbeat_timeout,
         )
@@ -225,6 +228,3 @@ class Group:
             raise GroupError(f"the wait is in vain: {delivering.row.standstill}")
         finally:
             await cancelled(idle)
-
-    def _retry(self) -> RetryPolicy:
-        return self._options.get("retry") or ExponentialBackoff(self._settings.retry_base, self._settings.retry_max)

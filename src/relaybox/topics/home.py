@@ -52,7 +52,7 @@ class Home(Generic[R]):
     @property
     def who(self) -> str:
         """The name under which an operator is written down."""
-        return self.settings.owner or self._name
+        return self.settings.delivery.owner or self._name
 
     @property
     def own(self) -> R:

@@ -116,10 +116,10 @@ class Heartbeats:
     """One per process. Any number of groups."""
 
     def __init__(self, target: Any, store: TopicStore, settings: Settings, clock: Clock, observers: Observers) -> None:
-        self._db = open_async(target, size=CONNECTIONS, timeout=settings.statement_seconds)
-        self._beats = self._db.within(settings.heartbeat_seconds)
+        self._db = open_async(target, size=CONNECTIONS, timeout=settings.delivery.statement_seconds)
+        self._beats = self._db.within(settings.delivery.heartbeat_seconds)
         self._store = store
-        self._ttl = settings.instance_ttl
+        self._ttl = settings.delivery.instance_ttl
         self.clock = clock
         self._observers = observers
         self._members: dict[int, Membership] = {}

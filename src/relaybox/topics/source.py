@@ -86,11 +86,11 @@ class TopicSource:
     @property
     def _patience(self) -> float:
         """Seconds after which we also look for what others left behind."""
-        return self._settings.instance_ttl.total_seconds() / 2
+        return self._settings.delivery.instance_ttl.total_seconds() / 2
 
     async def _claim(self, events: int, ranges: int) -> Given:
         await self._clear_doubts()
-        self._lease_end = self._clock.monotonic() + self._settings.lease.total_seconds()
+        self._lease_end = self._clock.monotonic() + self._settings.delivery.lease.total_seconds()
         self._doubtful = True
         given = await self._db.run(
             self._store.claim(
@@ -99,7 +99,7 @@ class TopicSource:
                 self._membership.member,
                 events=events,
                 ranges=ranges,
-                lease=self._settings.lease,
+                lease=self._settings.delivery.lease,
                 now=self._clock.database_now(),
                 pages=self._reads,
                 target=self._goal,
@@ -161,11 +161,13 @@ class TopicSource:
 
     async def claim_parked(self, limit: int) -> Claims:
         await self._clear_doubts()
-        lease_end = self._clock.monotonic() + self._settings.lease.total_seconds()
+        lease_end = self._clock.monotonic() + self._settings.delivery.lease.total_seconds()
         group, now = self._membership.group, self._clock.database_now()
         self._doubtful = True
         claimed = await self._db.run(
-            self._store.claim_parked(self._topic, group, self._membership.member, limit, self._settings.lease, now)
+            self._store.claim_parked(
+                self._topic, group, self._membership.member, limit, self._settings.delivery.lease, now
+            )
         )
         self._doubtful = False
         taken = [
@@ -211,7 +213,7 @@ class TopicSource:
     async def renew(self, taken: Sequence[Taken]) -> set[int]:
         tokens = [each.token for each in taken]
         group, now = self._membership.group, self._clock.database_now()
-        return await self._db.run(self._store.renew(group, tokens, self._settings.lease, now))
+        return await self._db.run(self._store.renew(group, tokens, self._settings.delivery.lease, now))
 
 
 def _numbers(taken: Taken) -> list[int]:

@@ -25,7 +25,6 @@ from ... import faults
 from ...clock import Clock
 from ...facts import Claimed, ClaimLost, Delivered, Observers
 from ...outcome import Dead, RetryAt
-from ...retry import RetryPolicy
 from ...settings import Settings
 from ..engine import Engine
 from ..poller import QUIET, Poller
@@ -79,7 +78,6 @@ class RangeEngine(Engine[Taken]):
         source: RangeSource,
         handler: RangeHandler | RangeBatchHandler,
         settings: Settings,
-        retry: RetryPolicy,
         observers: Observers,
         clock: Clock,
         *,
@@ -93,7 +91,7 @@ class RangeEngine(Engine[Taken]):
             settings,
             observers,
             clock,
-            Poller(capacity if eager else min(settings.batch_size, capacity), capacity),
+            Poller(capacity if eager else min(settings.delivery.batch, capacity), capacity),
             pending=lambda: self._stock.settleable(self._finished),
             held=lambda: self._stock.all(),
         )
@@ -101,7 +99,7 @@ class RangeEngine(Engine[Taken]):
         self._range_events = min(range_events, capacity)
         self._capacity = capacity
         self._finished: list[Taken] = []
-        parks = settings.on_exhausted == "park"
+        parks = settings.order.on_exhausted == "park"
         self._stock = Stock(ordered=source.ordered, parks=parks, finished=self._range_finished)
         source.known = self._known
         self._parked_due = 0.0
@@ -111,7 +109,7 @@ class RangeEngine(Engine[Taken]):
         self._writing = asyncio.Lock()  # settling and renewing lock the same rows
         self.processed = 0
         self.failed = 0
-        self._workers = RangeWorkers(self, self._stock, handler, settings, retry, observers, clock)
+        self._workers = RangeWorkers(self, self._stock, handler, settings.delivery, observers, clock)
 
     # -- life cycle -------------------------------------------------------------------------------
 
@@ -347,7 +345,7 @@ class RangeEngine(Engine[Taken]):
                 self.failed += isinstance(outcome, (RetryAt, Dead))
                 if isinstance(outcome, RetryAt):
                     self._retry_at(self._loop.time() + outcome.delay.total_seconds() + 0.001)
-                report(self._observers, event, outcome, attempts, self._settings.max_attempts)
+                report(self._observers, event, outcome, attempts, self._settings.delivery.retry.limit)
 
     def _retry_at(self, when: float) -> None:
         """We parked it, so we know when it is due."""

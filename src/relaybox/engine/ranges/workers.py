@@ -15,8 +15,7 @@ from ...errors import BatchFailed, BrokerUnavailable, DeliveryError, RetryLater
 from ...event import Event
 from ...facts import Observers
 from ...outcome import Outcome, RetryAt
-from ...retry import RetryPolicy
-from ...settings import Settings
+from ...settings import DeliverySettings
 from .. import crew
 from ..crew import Crew
 from .holding import Handed, Portion, Stock, Taken
@@ -70,15 +69,14 @@ class Worker(crew.Worker):
 
 
 class RangeWorkers(Crew[Worker]):
-    """`worker_count` calls of the handler at the same time."""
+    """`delivery.workers` calls of the handler at the same time."""
 
     def __init__(
         self,
         engine: RangeEngine,
         stock: Stock,
         handler: RangeHandler | RangeBatchHandler,
-        settings: Settings,
-        retry: RetryPolicy,
+        settings: DeliverySettings,
         observers: Observers,
         clock: Clock,
     ) -> None:
@@ -89,11 +87,10 @@ class RangeWorkers(Crew[Worker]):
         else:
             self._batches = handler
         super().__init__(
-            [Worker() for _ in range(settings.worker_count)],
+            [Worker() for _ in range(settings.workers)],
             self._work_singly if callable(handler) else self._work_batches,
             lambda: engine.pulse,
             settings,
-            retry,
             observers,
             clock,
             for_ever=engine.blocks,

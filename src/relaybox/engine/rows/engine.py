@@ -27,7 +27,6 @@ from ... import faults
 from ...clock import Clock
 from ...facts import Claimed, ClaimLost, Delivered, Depths, HotDropped, HotEnqueued, Observers
 from ...outcome import DONE, Dead, Done, Outcome, RetryAt
-from ...retry import RetryPolicy
 from ...settings import Settings
 from ..engine import Engine
 from ..poller import EAGER, QUIET, Poller
@@ -52,17 +51,16 @@ class DeliveryEngine(Engine[Delivery]):
         source: Source,
         handler: Handler | BatchHandler,
         settings: Settings,
-        retry: RetryPolicy,
         observers: Observers,
         clock: Clock,
     ) -> None:
-        capacity = settings.cold_queue_capacity
+        capacity = settings.delivery.cold_queue
         super().__init__(
             source,
             settings,
             observers,
             clock,
-            Poller(min(settings.batch_size, capacity), capacity),
+            Poller(min(settings.delivery.batch, capacity), capacity),
             pending=lambda: self._outcomes,
             held=lambda: self._in_flight.values(),
         )
@@ -80,7 +78,7 @@ class DeliveryEngine(Engine[Delivery]):
         self._in_vain = 0  # how often in a row
         self._retry_timer: asyncio.TimerHandle | None = None  # the earliest only: there may be millions of retries
         self._stopping = False
-        self._workers = Workers(self, self._lanes, handler, settings, retry, observers, clock)
+        self._workers = Workers(self, self._lanes, handler, settings.delivery, observers, clock)
 
     # -- life cycle -------------------------------------------------------------------------------
 
@@ -128,7 +126,7 @@ class DeliveryEngine(Engine[Delivery]):
 
     @property
     def hot_room(self) -> int:
-        return max(0, self._settings.hot_queue_capacity - (len(self._in_flight) - self._cold_in_flight))
+        return max(0, self._settings.delivery.hot_queue - (len(self._in_flight) - self._cold_in_flight))
 
     def refuse(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
         """Committed events that found no room in the hot queue."""
@@ -151,7 +149,7 @@ class DeliveryEngine(Engine[Delivery]):
         if self._strays:  # first: they may come before what a claim brings
             async with self._claim_or_block:
                 await self._return_strays()
-        poller, capacity = self._poller, self._settings.cold_queue_capacity
+        poller, capacity = self._poller, self._settings.delivery.cold_queue
         if not self._may_claim.is_set():
             poller.begin()
             poller.ended(found=False, empty=not (self._in_flight or self._strays))
@@ -291,7 +289,9 @@ class DeliveryEngine(Engine[Delivery]):
 
     def _holds(self, outcome: Outcome) -> bool:
         """Whether the rest of the key must wait."""
-        return isinstance(outcome, RetryAt) or (isinstance(outcome, Dead) and self._settings.on_exhausted == "park")
+        return isinstance(outcome, RetryAt) or (
+            isinstance(outcome, Dead) and self._settings.order.on_exhausted == "park"
+        )
 
     def forget(self, delivery: Delivery) -> None:
         """Its lease ended before it began (a pause, a long outage). By the database's clock, or by a renewal whose
@@ -341,7 +341,7 @@ class DeliveryEngine(Engine[Delivery]):
                 lost = max(0, lost - self._claimed_meanwhile(renamed))
             self._strays += self._settled(batch)
             self._poller.room()
-            most = self._settings.max_attempts
+            most = self._settings.delivery.retry.limit
             if self._observers or lost or any(is_news(outcome, d.attempts, most) for d, outcome in unlucky):
                 self._report(batch, lost)
             if blocks:  # if it fails the next claim tries again
@@ -396,7 +396,7 @@ class DeliveryEngine(Engine[Delivery]):
             self._observers(Delivered(done))
         for delivery, outcome in batch:
             if outcome is not DONE:
-                report(self._observers, delivery.event, outcome, delivery.attempts, self._settings.max_attempts)
+                report(self._observers, delivery.event, outcome, delivery.attempts, self._settings.delivery.retry.limit)
 
     # -- renew --------------------------------------------------------------------------------------
 

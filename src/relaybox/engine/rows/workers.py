@@ -13,8 +13,7 @@ from ...errors import DeliveryError, Undecodable
 from ...event import Event
 from ...facts import Observers
 from ...outcome import DONE, Dead, Outcome, Skip
-from ...retry import RetryPolicy
-from ...settings import Settings
+from ...settings import DeliverySettings
 from .. import crew
 from ..crew import Crew
 from ..decide import describe
@@ -41,15 +40,14 @@ class Worker(crew.Worker):
 
 
 class Workers(Crew[Worker]):
-    """`worker_count` calls of the handler at the same time, one event each. A batch handler watches the time itself."""
+    """`delivery.workers` calls of the handler at once, one event each. A batch handler watches the time itself."""
 
     def __init__(
         self,
         engine: DeliveryEngine,
         lanes: Lanes[Delivery],
         handler: Handler | BatchHandler,
-        settings: Settings,
-        retry: RetryPolicy,
+        settings: DeliverySettings,
         observers: Observers,
         clock: Clock,
     ) -> None:
@@ -61,11 +59,10 @@ class Workers(Crew[Worker]):
         else:
             self._batches = handler
         super().__init__(
-            [Worker() for _ in range(settings.worker_count)],
+            [Worker() for _ in range(settings.workers)],
             self._work_singly if callable(handler) else self._work_batches,
             lambda: engine.pulse,
             settings,
-            retry,
             observers,
             clock,
             for_ever=engine.blocks,

@@ -33,6 +33,7 @@ from .upkeep import UpkeepStore
 NOBODY = 0  # the owner of a range that was given back
 LAST = 2**63 - 1  # no event has this number: a place up to here is open to the end
 ParkedState = Literal["retry", "held", "dead"]
+FOR_EVER = 2**31 - 1  # max_attempts of a group whose events are tried for ever: the most that the column holds
 Row = tuple[Any, ...]  # an event's columns, in the order of EVENT_COLUMNS; others may follow
 
 PARTS = (

@@ -14,10 +14,11 @@ import pytest
 from ...brokers.spi import Message
 from ...inbox import AsyncInbox
 from ...ingest import Ingest
+from ...settings import IngestSettings, Settings
 from ..sink_contract.harness import away, opened
 from .harness import LEASE, PATIENCE, Fixtures, SourceHarness, send
 
-BATCH = 7
+SETTINGS = Settings(ingest=IngestSettings(batch=7, wait="500ms"))
 
 
 class SlowInbox(AsyncInbox):
@@ -38,7 +39,7 @@ class IngestContract(Fixtures):
     async def test_a_broker_that_restarts(self, harness: SourceHarness, channel: str, tmp_path: Path) -> None:
         sent = await send(harness, channel, ["a", "b", "c"] * 10)
         async with AsyncInbox(database(tmp_path)) as inbox, ingesting(harness, channel, inbox) as ingest:
-            await stored(ingest, BATCH)
+            await stored(ingest, SETTINGS.ingest.batch)
             async with away(harness):
                 while not ingest.health()[1]:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
@@ -69,7 +70,7 @@ def database(folder: Path) -> str:
 @asynccontextmanager
 async def ingesting(harness: SourceHarness, channel: str, inbox: AsyncInbox) -> AsyncIterator[Ingest]:
     await inbox.migrate()
-    async with Ingest(harness.source(channel, lease=LEASE), inbox, batch=BATCH, wait=0.5) as ingest:
+    async with Ingest(harness.source(channel, lease=LEASE), inbox, settings=SETTINGS) as ingest:
         yield ingest
 
 

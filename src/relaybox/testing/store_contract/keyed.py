@@ -156,7 +156,7 @@ class KeyedContract(OrderedContract):
         await keyed.settle(Settlement(done=taken.held))
         assert len(await self.run(acquire(2, SHARDS, SHARDS, DAY, T0))) == SHARDS
         await self.write(*some_events(4))
-        with pytest.raises(ConfigError, match="order_strategy"):
+        with pytest.raises(ConfigError, match=r"order\.strategy"):
             await keyed.next()
         assert len((await self.take(owner=2, shards=SHARDS)).rows) == 4
 

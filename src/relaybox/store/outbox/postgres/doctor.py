@@ -98,7 +98,7 @@ def _pooler(facts: Facts, announced_pid: int | None) -> Iterator[Finding]:
             "warning",
             "pooler",
             "there is a pooler in between: LISTEN does not work through it, so delivery polls",
-            "fine for writers; give delivering processes a direct URL, or set poll_interval to the latency you want",
+            "fine for writers; give delivering processes a direct URL, or set delivery.poll to the latency you want",
         )
 
 

@@ -1,0 +1,50 @@
+"""Settings in sections, with one path for code, file and environment."""
+
+from __future__ import annotations
+
+from .load import Loaded, Origin, leaves, prefixed, read_file, table_of
+from .sections import (
+    BATCHES,
+    INGEST,
+    PREFIXES,
+    RELAY,
+    VARIABLES,
+    DeliverySettings,
+    GuardSettings,
+    InboxSettings,
+    IngestSettings,
+    OnExhausted,
+    OrderSettings,
+    OutboxSettings,
+    RelaySettings,
+    Settings,
+    TopicSettings,
+    explained,
+    shard_numbers,
+)
+
+__all__ = [
+    "BATCHES",
+    "INGEST",
+    "PREFIXES",
+    "RELAY",
+    "VARIABLES",
+    "DeliverySettings",
+    "GuardSettings",
+    "InboxSettings",
+    "IngestSettings",
+    "Loaded",
+    "OnExhausted",
+    "OrderSettings",
+    "Origin",
+    "OutboxSettings",
+    "RelaySettings",
+    "Settings",
+    "TopicSettings",
+    "explained",
+    "leaves",
+    "prefixed",
+    "read_file",
+    "shard_numbers",
+    "table_of",
+]
