@@ -28,46 +28,26 @@ LONGEST_TEXT = 300
 DEDUP_WINDOW = timedelta(minutes=5)
 THROTTLE_PAUSE = timedelta(seconds=1)  # AWS names none
 
-THROTTLED = {
-    "KMSThrottling",
-    "KmsThrottled",
-    "OverLimit",
-    "RequestLimitExceeded",
-    "RequestThrottled",
-    "SlowDown",
-    "Throttled",
-    "ThrottledException",
-    "Throttling",
-    "ThrottlingException",
-    "TooManyRequestsException",
-}
+
+def _codes(names: str) -> frozenset[str]:
+    return frozenset(names.split())
+
+
+THROTTLED = _codes(
+    "KMSThrottling KmsThrottled OverLimit RequestLimitExceeded RequestThrottled SlowDown Throttled ThrottledException "
+    "Throttling ThrottlingException TooManyRequestsException"
+)
 # The account as such is refused. What is refused for one queue or topic (access, its KMS key) concerns that one alone.
-UNKNOWN_ACCOUNT = {
-    "AuthFailure",
-    "ExpiredToken",
-    "ExpiredTokenException",
-    "IncompleteSignature",
-    "InvalidClientTokenId",
-    "InvalidSecurity",
-    "MissingAuthenticationToken",
-    "NotAuthorized",
-    "OptInRequired",
-    "RequestExpired",
-    "SignatureDoesNotMatch",
-    "UnrecognizedClientException",
-}
-DENIED = {"AccessDenied", "AccessDeniedException", "AuthorizationError", "AuthorizationErrorException"}
-THE_MESSAGE = {
-    "BatchRequestTooLong",
-    "InvalidMessageContents",
-    "InvalidParameter",
-    "InvalidParameterException",
-    "InvalidParameterValue",
-    "InvalidParameterValueException",
-    "MessageTooLong",
-    "ValidationError",
-    "ValidationException",
-}
+UNKNOWN_ACCOUNT = _codes(
+    "AuthFailure ExpiredToken ExpiredTokenException IncompleteSignature InvalidClientTokenId InvalidSecurity "
+    "MissingAuthenticationToken NotAuthorized OptInRequired RequestExpired SignatureDoesNotMatch "
+    "UnrecognizedClientException"
+)
+DENIED = _codes("AccessDenied AccessDeniedException AuthorizationError AuthorizationErrorException")
+THE_MESSAGE = _codes(
+    "BatchRequestTooLong InvalidMessageContents InvalidParameter InvalidParameterException InvalidParameterValue "
+    "InvalidParameterValueException MessageTooLong ValidationError ValidationException"
+)
 
 
 class AwsSink(Connected[AwsConnection], ABC):
