@@ -27,7 +27,6 @@ class LeasedSource(ABC):
     for `_connect`."""
 
     name: ClassVar[str]
-    percent_encoded: ClassVar[bool] = False
 
     def __init__(self, lease: timedelta) -> None:
         self._lease = lease.total_seconds()

@@ -64,15 +64,15 @@ class Reading:
     content_type: str | None = None
 
 
-def parse(message: Incoming, reading: Reading | None = None, *, percent_encoded: bool = False) -> Event:
-    """Raises InvalidEvent for what cannot be read. `percent_encoded`: this transport carries headers as HTTP does."""
+def parse(message: Incoming, reading: Reading | None = None) -> Event:
+    """Raises InvalidEvent for what cannot be read."""
     kind = (message.content_type or "").partition(";")[0].strip().lower()
     if kind.startswith(STRUCTURED):
-        return _structured(message, kind, _decoded(message.headers) if percent_encoded else message.headers)
+        return _structured(message, kind, _decoded(message))
     names = {spelled(name) for name in message.headers}
     prefix = next((p for p in PREFIXES if p + "specversion" in names), None)
     ours = prefix or {"event-id", "event-type"} <= names
-    headers = _decoded(message.headers) if percent_encoded and ours else message.headers
+    headers = _decoded(message) if ours else message.headers
     if prefix:
         return _binary(message, prefix, headers)
     return _plain(message, headers) if ours else _foreign(message, reading or Reading())
@@ -229,7 +229,10 @@ def _storable(headers: Mapping[str, str]) -> dict[str, str]:
     return kept
 
 
-def _decoded(headers: Mapping[str, str]) -> dict[str, str]:
+def _decoded(message: Incoming) -> Mapping[str, str]:
+    headers = message.headers
+    if not message.percent_encoded:
+        return headers
     try:
         return {unquote(name, errors="strict"): unquote(value, errors="strict") for name, value in headers.items()}
     except UnicodeDecodeError:

@@ -97,6 +97,7 @@ class Incoming:
     key: str | None = None  # the broker's own ordering key
     content_type: str | None = None
     sent_at: datetime | None = None  # by the broker's clock
+    percent_encoded: bool = False  # headers came as HTTP has them
     receipt: Any = field(default=None, repr=False)  # what the source needs to acknowledge it
 
 

@@ -75,7 +75,6 @@ class Ingest:
         self._inbox = inbox
         self._sender = check_source(sender)
         self._reading = reading
-        self._encoded = bool(getattr(source, "percent_encoded", False))
         self.settings = settings or Settings.load()
         self._observers = Observers(observers)
         self._clock = clock
@@ -224,7 +223,7 @@ class Ingest:
         events, letters = [], {}
         for message in batch:
             try:
-                event = parse(message, self._reading, percent_encoded=self._encoded)
+                event = parse(message, self._reading)
             except InvalidEvent as error:
                 event = malformed(message)
                 letters[event.id] = f"{type(error).__name__}: {error} (read at {message.place})"

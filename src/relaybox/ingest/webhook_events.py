@@ -51,7 +51,7 @@ class Requests:
         message = self._incoming(headers, body, headers.get("content-type"), id)
         ours = {"event-id", "event-type"} <= headers.keys()
         foreign = not (kind.startswith(STRUCTURED) or "ce-specversion" in headers or ours)
-        event = parse(message, self._reading_of(kind, body) if foreign else None, percent_encoded=True)
+        event = parse(message, self._reading_of(kind, body) if foreign else None)
         if self._signed:
             return [_under(event, place_id(id))]
         if foreign and event.id == place_id(""):
@@ -63,7 +63,15 @@ class Requests:
         if id and place_id(id) != id:
             kept["webhook-id"] = id
         sent_at = datetime.fromtimestamp(int(headers["webhook-timestamp"]), UTC) if self._signed and id else None
-        return Incoming(channel=CHANNEL, place=id, body=body, headers=kept, content_type=content_type, sent_at=sent_at)
+        return Incoming(
+            channel=CHANNEL,
+            place=id,
+            body=body,
+            headers=kept,
+            content_type=content_type,
+            sent_at=sent_at,
+            percent_encoded=True,
+        )
 
     def _reading_of(self, kind: str, body: bytes) -> Reading:
         if kind != "application/json" and not kind.endswith("+json"):

@@ -56,7 +56,6 @@ class NatsSource(Connected[NatsConnection], LeasedSource):
     """
 
     name = "nats"
-    percent_encoded = True
     connection_type = NatsConnection
 
     def __init__(
@@ -271,6 +270,7 @@ class NatsSource(Connected[NatsConnection], LeasedSource):
             headers=given,
             content_type=take_content_type(given),
             sent_at=sent_at,
+            percent_encoded=True,
             receipt=receipt,
         )
 

@@ -108,10 +108,9 @@ def id_of(message: Incoming) -> str:
     return message.headers["event_id"]
 
 
-def headers_of(source: Source, message: Incoming) -> dict[str, str]:
+def headers_of(message: Incoming) -> dict[str, str]:
     """As text: some brokers carry headers as HTTP does."""
-    encoded = getattr(source, "percent_encoded", False)
-    return {name: unquote(value) if encoded else value for name, value in message.headers.items()}
+    return {name: unquote(value) if message.percent_encoded else value for name, value in message.headers.items()}
 
 
 async def collect(
