@@ -23,8 +23,8 @@ CLOSE_SECONDS = 2.0
 
 
 class LeasedSource(ABC):
-    """Everything that each of them does alike. The abstract methods raise BrokerUnavailable and nothing else, but
-    for `_connect`."""
+    """A source whose broker lends messages. A subclass says how to connect, fetch, acknowledge, extend and give back;
+    its methods raise BrokerUnavailable and nothing else, but for `_connect`."""
 
     name: ClassVar[str]
 

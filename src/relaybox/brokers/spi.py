@@ -1,4 +1,4 @@
-"""What brokers' adapters are made of: a sink, where a relay sends, and a source, where an ingest reads.
+"""What an adapter for a broker consists of: a sink, where a relay sends, and a source, where an ingest reads.
 
 A sink publishes messages and says of each whether the broker has it for good. The answers mean the same for all:
 
@@ -26,7 +26,7 @@ from ..event import Event
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """What a sink and its broker can do; makes the table in docs/reference/sinks.md."""
+    """What a sink and its broker can do. A relay goes by it; it also makes the table in docs/reference/sinks.md."""
 
     keyed_order: bool  # the broker keeps the order of messages that share a key
     dedup: bool  # the broker drops a message whose id it has seen within `dedup_window`
@@ -62,7 +62,8 @@ Answer: TypeAlias = BaseException | None
 
 
 class Sink(Protocol):
-    """One connection to one broker, used from one event loop. `publish` may run several times at once."""
+    """Where a relay sends: a broker, by one connection, used from one event loop. `publish` may run several times at
+    once."""
 
     name: str
     features: Features
@@ -88,7 +89,7 @@ class Sink(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incoming:
-    """One message as its broker hands it over."""
+    """One message as a source hands it over."""
 
     channel: str  # topic, queue, subject, stream, subscription
     place: str  # where it was read, the same at every redelivery: the id of a message that brings none
@@ -116,7 +117,8 @@ def take_content_type(headers: dict[str, str]) -> str | None:
 
 
 class Source(Protocol):
-    """One connection to one broker, used from one event loop, by one task at a time except for `close`."""
+    """Where an ingest reads: a broker, by one connection, used from one event loop, by one task at a time except for
+    `close`."""
 
     name: str
 
