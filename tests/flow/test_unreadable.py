@@ -147,7 +147,7 @@ def test_one_row_that_cannot_be_read_is_a_dead_letter_and_its_key_goes_on(
             cursor = tx.connection.cursor()
             cursor.execute("SELECT min(seq) FROM outbox_event_pending")
             cursor.execute(f"UPDATE outbox_event SET {BROKEN[engine][case]} WHERE seq = {cursor.fetchone()[0]}")
-    with Outbox.ordered(url, listeners, settings=quick(on_exhausted="block"), observers=[probe]) as box:
+    with Outbox.ordered(url, listeners, settings=quick({"order.on_exhausted": "block"}), observers=[probe]) as box:
         probe.wait(lambda: len(probe.seen) == 2 and probe.of(Died))
         [letter] = box.dead.list()
     shown = content(letter.event)
