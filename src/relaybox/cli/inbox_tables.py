@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, fields
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -93,13 +93,13 @@ def drop(
 def columns(given: list[str]) -> Columns:
     """From NAME=COLUMN."""
     known = [entry.name for entry in fields(Columns)]
-    found: dict[str, str | None] = {}
+    found: dict[str, Any] = {}  # one that is needed and None is refused by Columns
     for one in given:
         name, equals, column = one.partition("=")
         if name not in known or not equals:
             raise ConfigError(f"expected --column NAME=COLUMN with a name of {', '.join(known)}, got {one!r}")
         found[name] = column or None
-    return Columns(**found)  # type: ignore[arg-type]  # one that is needed and None is refused there
+    return Columns(**found)
 
 
 def _inbox(target: Target, name: str, *, may_create: bool = False) -> Inbox:

@@ -69,4 +69,5 @@ def _validator(schema: Mapping[str, Any]) -> Callable[[Any], Iterator[Any]]:
         raise ConfigError(f"this is not a JSON Schema: {error.message}") from error
     except Unresolvable as error:
         raise ConfigError(f"the JSON Schema refers to {error.ref!r}, which is not in it") from error
-    return kind(schema, registry=Registry()).iter_errors  # type: ignore[no-any-return]
+    errors: Callable[[Any], Iterator[Any]] = kind(schema, registry=Registry()).iter_errors
+    return errors

@@ -44,7 +44,8 @@ def _find(kind: type) -> Callable[[Any], Connection | AsyncConnection | None]:
             return _itself
         module = _MODULES.get(package) or plugins.get(package)
         if module:
-            return import_module(module).wrap  # type: ignore[no-any-return]
+            found: Callable[[Any], Connection | AsyncConnection | None] = import_module(module).wrap
+            return found
     raise ConfigError(_not_a_handle(kind))
 
 

@@ -40,12 +40,14 @@ Script = Generator[Op[Any] | Plain | float, Any, T]
 
 def look(op: Op[T]) -> Script[T]:
     """One op without a transaction."""
-    return (yield Plain(op))  # type: ignore[no-any-return]
+    answer: T = yield Plain(op)
+    return answer
 
 
 def commit(op: Op[T]) -> Script[T]:
     """One op in a transaction of its own."""
-    return (yield op)  # type: ignore[no-any-return]
+    answer: T = yield op
+    return answer
 
 
 def play(script: Script[T], db: Runner, wait: Callable[[float], object] = time.sleep) -> T:
@@ -64,7 +66,8 @@ def play(script: Script[T], db: Runner, wait: Callable[[float], object] = time.s
             else:
                 step = script.send(answer)
     except StopIteration as stop:
-        return stop.value  # type: ignore[no-any-return]
+        result: T = stop.value
+        return result
 
 
 async def aplay(script: Script[T], db: AsyncRunner, clock: Clock) -> T:
@@ -73,7 +76,8 @@ async def aplay(script: Script[T], db: AsyncRunner, clock: Clock) -> T:
         while True:
             try:
                 if isinstance(step, float):
-                    answer = await clock.sleep(step)  # type: ignore[func-returns-value]
+                    await clock.sleep(step)
+                    answer = None
                 elif isinstance(step, Plain):
                     answer = await db.run(step.op, tx=False)
                 else:
@@ -83,7 +87,8 @@ async def aplay(script: Script[T], db: AsyncRunner, clock: Clock) -> T:
             else:
                 step = script.send(answer)
     except StopIteration as stop:
-        return stop.value  # type: ignore[no-any-return]
+        result: T = stop.value
+        return result
 
 
 class Sync:
@@ -136,11 +141,11 @@ class slow(twin[P, T]):
     limited = False
 
 
-def _shown_as(script: Callable[..., Any], function: Any) -> Callable[..., Any]:
+def _shown_as(script: Callable[..., Any], function: Any) -> Any:
     """With the name, text and signature of the script, but returning what the script returns in the end."""
     update_wrapper(function, script)
     told = inspect.signature(script)
     returned = str(told.return_annotation).removeprefix("Script[").removesuffix("]")
     function.__signature__ = told.replace(return_annotation=returned)
     function.__annotations__ = {**script.__annotations__, "return": returned}
-    return function  # type: ignore[no-any-return]
+    return function

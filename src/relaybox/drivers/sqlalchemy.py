@@ -211,7 +211,8 @@ def _open_in(session: Session) -> sa.Connection | None:
     while transaction is not None:
         found = getattr(transaction, "_connections", {}).get(bind)
         if found:
-            return found[0]  # type: ignore[no-any-return]
+            connection: sa.Connection = found[0]
+            return connection
         transaction = transaction.parent
     return None
 
@@ -228,7 +229,8 @@ class ConnectionHandle(_Handle):
         self._describe(raw)
 
     def _found(self) -> sa.Connection | None:
-        return self.raw  # type: ignore[no-any-return]
+        connection: sa.Connection = self.raw
+        return connection
 
     def execute(self, statement: Statement | Copy) -> Result:
         with translated():
@@ -253,7 +255,8 @@ class SessionHandle(ConnectionHandle):
         self._describe(_bind(raw))
 
     def _session(self) -> Session:
-        return self.raw  # type: ignore[no-any-return]
+        session: Session = self.raw
+        return session
 
     def _found(self) -> sa.Connection | None:
         return _open_in(self.raw)
@@ -273,11 +276,13 @@ class AsyncConnectionHandle(_Handle):
         self._describe(raw.sync_connection)
 
     def _found(self) -> sa.Connection | None:
-        return self.raw.sync_connection  # type: ignore[no-any-return]
+        connection: sa_async.AsyncConnection = self.raw
+        return connection.sync_connection
 
     async def execute(self, statement: Statement | Copy) -> Result:
+        connection: sa_async.AsyncConnection = self.raw
         with translated():
-            return await self.raw.run_sync(_execute, statement)  # type: ignore[no-any-return]
+            return await connection.run_sync(_execute, statement)
 
     async def begin(self) -> None:
         _not_ours()
@@ -298,14 +303,16 @@ class AsyncSessionHandle(AsyncConnectionHandle):
         self._describe(_bind(raw.sync_session))
 
     def _session(self) -> Session:
-        return self.raw.sync_session  # type: ignore[no-any-return]
+        session: sa_async.AsyncSession = self.raw
+        return session.sync_session
 
     def _found(self) -> sa.Connection | None:
         return _open_in(self.raw.sync_session)
 
     async def execute(self, statement: Statement | Copy) -> Result:
+        session: sa_async.AsyncSession = self.raw
         with translated():
-            return await self.raw.run_sync(_execute_in_session, statement)  # type: ignore[no-any-return]
+            return await session.run_sync(_execute_in_session, statement)
 
 
 def _execute_in_session(session: Session, statement: Statement | Copy) -> Result:
@@ -352,7 +359,8 @@ class BorrowedConnection(ConnectionHandle):
         if not self._used:
             self.raw.execution_options(isolation_level="AUTOCOMMIT")
             self._used = True
-        return self.raw  # type: ignore[no-any-return]
+        connection: sa.Connection = self.raw
+        return connection
 
     def begin(self) -> None:
         with translated():

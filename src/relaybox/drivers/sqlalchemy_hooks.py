@@ -8,6 +8,7 @@ dialect object we meet gets one wrapper, for good; without callbacks it costs a 
 from __future__ import annotations
 
 import logging
+from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 import sqlalchemy as sa
@@ -56,7 +57,7 @@ def _wrap_dialect(dialect: Dialect) -> None:
             _wrapped.add(dialect)
 
 
-def _replace(dialect: Dialect) -> None:
+def _replace(dialect: Any) -> None:
     commit, rollback = dialect.do_commit, dialect.do_rollback
 
     def do_commit(dbapi_connection: PoolProxiedConnection) -> None:
@@ -71,11 +72,11 @@ def _replace(dialect: Dialect) -> None:
         if ended:
             _fire(ended.rolled_back)
 
-    dialect.do_commit = do_commit  # type: ignore[method-assign]
-    dialect.do_rollback = do_rollback  # type: ignore[method-assign]
+    dialect.do_commit = do_commit
+    dialect.do_rollback = do_rollback
 
 
-def _note_savepoints(dialect: Dialect) -> None:
+def _note_savepoints(dialect: Any) -> None:
     """A fatal error undoes the transaction though it can still be committed; going back to a savepoint mends it."""
     savepoint, rollback_to = dialect.do_savepoint, dialect.do_rollback_to_savepoint
 
@@ -95,8 +96,8 @@ def _note_savepoints(dialect: Dialect) -> None:
             found.undo_to(name)
 
     sa.event.listen(dialect, "handle_error", failed)
-    dialect.do_savepoint = do_savepoint  # type: ignore[method-assign]
-    dialect.do_rollback_to_savepoint = do_rollback_to_savepoint  # type: ignore[method-assign]
+    dialect.do_savepoint = do_savepoint
+    dialect.do_rollback_to_savepoint = do_rollback_to_savepoint
 
 
 def _fatal(error: BaseException) -> bool:
