@@ -1,0 +1,49 @@
+"""What adapters use of a client library beside its API, and the versions in which it was looked at.
+
+A newer version fails here: look whether the attribute still means the same, then add the version.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+import aiosqlite
+import pytest
+import sqlalchemy as sa
+from asyncpg import Connection as AsyncpgConnection
+from pymysql.connections import Connection as PyMySQLConnection
+from sqlalchemy.orm import Session
+
+
+@pytest.mark.parametrize(
+    ("library", "looked_at"),
+    [
+        ("aiosqlite", ("0.22",)),
+        ("asyncpg", ("0.32",)),
+        ("PyMySQL", ("1.2",)),
+        ("sqlalchemy", ("2.1",)),
+    ],
+)
+def test_the_version_is_one_that_was_looked_at(library: str, looked_at: tuple[str, ...]) -> None:
+    assert ".".join(version(library).split(".")[:2]) in looked_at
+
+
+def test_the_connections_of_a_session() -> None:
+    engine = sa.create_engine("sqlite://")
+    with Session(engine) as session:
+        connection = session.connection()
+        transaction = session.get_transaction()
+        assert transaction is not None
+        assert transaction._connections[engine][0] is connection
+    engine.dispose()
+
+
+async def test_the_connection_inside_aiosqlite() -> None:
+    async with aiosqlite.connect(":memory:") as connection, connection.execute("SELECT 1") as cursor:
+        assert not connection._conn.in_transaction
+        assert cursor._conn is connection
+
+
+def test_the_sockets() -> None:
+    assert "_transport" in AsyncpgConnection.__slots__
+    assert hasattr(PyMySQLConnection, "_sock")
