@@ -271,6 +271,24 @@ async def test_a_failure_is_this_groups_alone_and_keeps_the_order_of_its_key() -
         assert await here.row("SELECT state, attempts FROM outbox_event_parked") == ("dead", 1)
 
 
+async def test_without_a_limit_of_attempts_nothing_dies_of_them() -> None:
+    tries: list[int] = []
+
+    async def handle(event: Event) -> None:
+        tries.append(event.payload)
+        if len(tries) < 15:
+            raise OSError("away")
+
+    retry = Retry(attempts=None, base="1ms", max="1ms")
+    async with process() as here, here.group(on_exhausted="skip", retry=retry) as group:
+        group.add_consumer("a", handle)
+        await group.start(EARLIEST)
+        await here.write(7, key=lambda n: "k")
+        await until(lambda: len(tries) == 15)
+        await group.until_idle()
+        assert await here.row("SELECT count(*) FROM outbox_event_parked") == (0,)
+
+
 @pytest.mark.parametrize("policy", ["block", "park"])
 async def test_a_key_behind_a_failed_event_waits_and_others_do_not(policy: Any) -> None:
     async with (
