@@ -20,7 +20,8 @@ from relaybox import Event
 from relaybox.drivers import Database as OurDatabase
 from relaybox.drivers import open_sync
 from relaybox.store.names import Tables
-from relaybox.store.topics import GroupOptions, GroupRow, Start, TopicRow, TopicStore, open_topic_store
+from relaybox.store.topics import GroupOptions, GroupRow, Start, TopicRow, open_topic_store
+from relaybox.store.topics.store import TopicStore
 from relaybox.topic import Topic, Tracking
 
 BATCH = 1_000

@@ -29,7 +29,8 @@ from relaybox.drivers import open_sync
 from relaybox.drivers.psycopg import PsycopgConnection
 from relaybox.op import run
 from relaybox.store.names import Tables
-from relaybox.store.topics import GroupOptions, GroupRow, RangeSettlement, Start, TopicRow, TopicStore, open_topic_store
+from relaybox.store.topics import GroupOptions, GroupRow, RangeSettlement, Start, TopicRow, open_topic_store
+from relaybox.store.topics.store import TopicStore
 from relaybox.testing.servers.postgres import PostgresServer
 from relaybox.topic import Topic
 

@@ -16,7 +16,8 @@ from relaybox.maintenance import Maintainer, Report
 from relaybox.op import Op, T
 from relaybox.settings import Settings, TopicSettings
 from relaybox.store.names import Tables
-from relaybox.store.topics import GroupOptions, GroupRow, Start, TopicRow, TopicStore, open_topic_store
+from relaybox.store.topics import GroupOptions, GroupRow, Start, TopicRow, open_topic_store
+from relaybox.store.topics.store import TopicStore
 from relaybox.testing.servers import require
 from relaybox.topic import Topic
 

@@ -19,8 +19,8 @@ from relaybox.ids import new_token, shard_of
 from relaybox.op import Op, Query, T, run
 from relaybox.outbox.shards import wish
 from relaybox.store.claims import Claim, Death, Held, Retry
+from relaybox.store.outbox import OutboxStore
 from relaybox.store.outbox.values import Claimed, KeyChoice, KeyLease, Settlement, Turn
-from relaybox.testing.store_contract import ContractStore
 
 START = datetime(2031, 5, 4, 3, 2, 1, tzinfo=UTC)
 LEASE = timedelta(seconds=12)
@@ -64,7 +64,7 @@ class Worker:
 
 
 class World:
-    def __init__(self, db: Database, store: ContractStore, strategy: str) -> None:
+    def __init__(self, db: Database, store: OutboxStore, strategy: str) -> None:
         self.db = db
         self.store = store
         self.strategy = strategy

@@ -11,11 +11,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from relaybox.drivers import AsyncDatabase, Database, open_async, open_sync
 from relaybox.store.names import Tables
+from relaybox.store.outbox import OutboxStore
 from relaybox.store.outbox.mysql import MysqlStore
 from relaybox.store.outbox.postgres import PostgresStore
 from relaybox.store.outbox.sqlite import SqliteStore
 from relaybox.testing.servers import require
-from relaybox.testing.store_contract import ContractStore, StoreContract
+from relaybox.testing.store_contract import StoreContract
 
 
 @cache
@@ -44,12 +45,12 @@ def with_driver(url: str, driver: str) -> str:
 
 class Suite(StoreContract):
     kind = "postgres-wheel"
-    store_type: type[ContractStore] = PostgresStore
+    store_type: type[OutboxStore] = PostgresStore
 
     def url(self, driver: str) -> str:
         return with_driver(url_for(self.kind, type(self).__name__), driver)
 
-    def make_store(self, tables: Tables) -> ContractStore:
+    def make_store(self, tables: Tables) -> OutboxStore:
         return self.store_type(tables)
 
 

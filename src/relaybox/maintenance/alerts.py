@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ..clock import Clock
 from ..drivers.spi import AsyncRunner
 from ..errors import StoreError
 from ..facts import Alert, Observers
-from ..store.topics import TopicStore
 from ..store.topics.upkeep import Condition
+
+if TYPE_CHECKING:
+    from ..store.topics.store import TopicStore
 
 log = logging.getLogger("relaybox")
 

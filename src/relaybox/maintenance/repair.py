@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from ..drivers.spi import Runner
 from ..errors import StoreBusy
-from ..store.topics import TopicStore
+
+if TYPE_CHECKING:
+    from ..store.topics.store import TopicStore
 
 PAGE = 10_000
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 from ..op import Op
-from ..store.topics import TopicStore
 from ..store.topics.upkeep import Leftover, OpenAlert
+
+if TYPE_CHECKING:
+    from ..store.topics.store import TopicStore
 
 SILENT = timedelta(days=7)
 COUNTED = 10_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from ..clock import Clock
 from ..drivers.spi import AsyncRunner
@@ -11,9 +12,12 @@ from ..errors import TermLost
 from ..facts import EventsLost, Observers
 from ..op import Op, T
 from ..settings import TopicSettings
-from ..store.topics import TopicRow, TopicStore
+from ..store.topics import TopicRow
 from ..store.topics.upkeep import Term
 from .alerts import Alerts
+
+if TYPE_CHECKING:
+    from ..store.topics.store import TopicStore
 
 JOB = "maintenance"
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..drivers.spi import AsyncRunner, Runner
@@ -22,7 +22,10 @@ from ..store.doctor import Circumstances, Finding, Vitals, judge_clock, vitals
 from ..store.instances import Instance
 from ..store.outbox import OutboxStore
 from ..store.outbox.values import Status
-from ..store.topics import TopicStore, open_topic_store
+from ..store.topics import open_topic_store
+
+if TYPE_CHECKING:
+    from ..store.topics.store import TopicStore
 
 __all__ = ["Finding", "aexamine", "checkup", "examine"]
 

@@ -38,7 +38,7 @@ from ..store.names import Tables
 from ..store.outbox import OutboxStore, open_store
 from ..store.outbox.values import BlockedKey, Status
 from ..store.schema import Migration
-from ..store.topics import TopicStore, open_topic_store
+from ..store.topics import open_topic_store
 from ..tasks import LoopThread
 from .dead import AsyncDeadLetters, DeadLetters, Progress
 from .deliver import Dispatch, Interceptor
@@ -52,6 +52,7 @@ from .transaction import AsyncManualTransaction, ManualTransaction, async_transa
 from .write import HandOver, Writer
 
 if TYPE_CHECKING:  # topics stand on the outbox; here is only the door to them
+    from ..store.topics.store import TopicStore
     from ..topics.home import Home
     from ..topics.topics import AsyncTopics, Topics
 

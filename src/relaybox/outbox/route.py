@@ -9,13 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from ..errors import InvalidEvent, SchemaMissing, StoreBusy, StoreError
 from ..event import TOPIC_HEADER, Event
 from ..op import Op
 from ..store.outbox import OutboxStore
 from ..store.schema import Migration
-from ..store.topics import TopicRow, TopicStore
+from ..store.topics import TopicRow
+
+if TYPE_CHECKING:
+    from ..store.topics.store import TopicStore
 
 _TRIES = 3
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any, NamedTuple, Protocol, TypedDict, Unpack, cast
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 from ..drivers import wrap
 from ..drivers.spi import AsyncConnection, Connection
@@ -159,21 +159,14 @@ def _shown(event: Event) -> str:
 # -- reading -----------------------------------------------------------------------------------------
 
 
-class _SqlStore(OutboxStore, Protocol):
-    quote: str
-
-    def event_row(self, row: Any) -> tuple[Any, ...]: ...
-
-
 def _events(store: OutboxStore) -> Op[list[Event]]:
-    sql = cast("_SqlStore", store)
-    names = {**sql.tables.substitutions(sql.quote), "columns": ", ".join(EVENT_COLUMNS)}
+    names = {**store.tables.substitutions(store.quote), "columns": ", ".join(EVENT_COLUMNS)}
     query = Query("testing.published", fill(_READ, names), "rows")
     events: list[Event] = []
     after = 0
     while True:
         result = yield query.bind(after=after, limit=PAGE)
-        events += [Event.stored(sql.event_row(row)) for row in result.rows]
+        events += [Event.stored(store.event_row(row)) for row in result.rows]
         if len(result.rows) < PAGE:
             return events
         after = result.rows[-1][0]

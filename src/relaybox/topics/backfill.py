@@ -17,16 +17,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import ceil
-from typing import Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 from ..clock import Clock
 from ..drivers.script import Script, aplay, commit, look
 from ..drivers.spi import AsyncRunner, Runner
 from ..errors import ConfigError, ConsumerGroupNotFound, StoreBusy, StoreError
 from ..ids import new_token
-from ..store.topics import GroupRow, TopicRow, TopicStore
+from ..store.topics import GroupRow, TopicRow
 from ..store.topics.completion import BackfillRow, BackfillState
 from .home import Home
+
+if TYPE_CHECKING:
+    from ..store.topics.store import TopicStore
 
 log = logging.getLogger("relaybox")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..clock import Clock
 from ..codec import Codec
@@ -15,9 +15,12 @@ from ..errors import ConfigError, ConsumerGroupNotFound, GroupError
 from ..facts import Observers
 from ..op import Op
 from ..settings import Settings
-from ..store.topics import GroupRow, TopicRow, TopicStore
+from ..store.topics import GroupRow, TopicRow
 from .liveness import Heartbeats
 from .reads import SharedReads
+
+if TYPE_CHECKING:
+    from ..store.topics.store import TopicStore
 
 R = TypeVar("R", Runner, AsyncRunner)
 

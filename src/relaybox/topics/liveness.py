@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..clock import Clock
 from ..drivers import open_async
@@ -22,8 +22,11 @@ from ..errors import StoreError
 from ..facts import Observers
 from ..op import Op
 from ..settings import Settings
-from ..store.topics import Beat, GroupRow, TopicStore
+from ..store.topics import Beat, GroupRow
 from ..store.topics.life import GroupState
+
+if TYPE_CHECKING:
+    from ..store.topics.store import TopicStore
 
 log = logging.getLogger("relaybox")
 

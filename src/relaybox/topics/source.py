@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from ..clock import Clock
 from ..codec import Codec
@@ -19,12 +20,15 @@ from ..engine.ranges.engine import Claims
 from ..engine.ranges.holding import Taken
 from ..outcome import Outcome
 from ..settings import Settings
-from ..store.topics import RangeSettlement, TopicRow, TopicStore
+from ..store.topics import RangeSettlement, TopicRow
 from ..store.topics import Taken as Given
 from .batch import given_back, parked_outcome, parking
 from .home import in_its_cluster
 from .liveness import Membership
 from .reads import SharedReads
+
+if TYPE_CHECKING:
+    from ..store.topics.store import TopicStore
 
 MOMENTS = (0.0005, 0.001, 0.002, 0.004)  # seconds in which another's tick is made; what it shows may be ours to claim
 REFRESH = 2.0  # seconds after which the topic is looked up again: its tracking may have been moved

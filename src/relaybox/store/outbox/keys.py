@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ...errors import ConfigError
 from ...op import Op
 from ..claims import Claim
-from .store import SqlOutboxStore
+from .store import OutboxStore
 from .values import Claimed, KeyChoice, Turn
 
 START = -1  # before the first key
@@ -39,7 +39,7 @@ class Walk(NamedTuple):
     sharded: bool = False  # somebody delivers by shards
 
 
-class KeyedOutboxStore(SqlOutboxStore):
+class KeyedOutboxStore(OutboxStore):
     """The round, the same for every dialect that leases keys."""
 
     def walk(self, after: int, limit: int, now: datetime | None) -> Op[Walk]:

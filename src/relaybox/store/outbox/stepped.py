@@ -18,13 +18,13 @@ from ...op import Op, Result
 from ..claims import Claim, Held
 from ..rows import as_json, chunks, cut, lane_key
 from .keys import START, WaitingKey, Walk, spread
-from .store import SqlOutboxStore
+from .store import OutboxStore
 from .values import Claimed, KeyLease, Known, Purge, Settlement, Turn
 
 STEPS = 1_000  # most keys per walk
 
 
-class SteppedOutboxStore(SqlOutboxStore):
+class SteppedOutboxStore(OutboxStore):
     # -- write ------------------------------------------------------------------------------------
 
     def insert_events(self, events: Sequence[Event], now: datetime | None, *, spelled: bool = False) -> Op[list[int]]:

@@ -1,8 +1,12 @@
-"""The outbox ops that every dialect shares; a dialect overrides only what differs."""
+"""The ops of an outbox: those that every dialect shares, and what each must have of its own.
+
+Ops yield statements and never begin, commit or roll back. `now` is None in production, so the database's clock decides;
+tests pass a time. Times go in and come out as aware UTC datetimes on every dialect.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from operator import itemgetter
 from typing import Any
@@ -15,10 +19,22 @@ from ...op import Op
 from ..claims import Claim, Death, Held
 from ..instances import Instances
 from ..names import Tables
-from .values import BlockedKey, Claimed, DeadFilter, DeadLetter, KeyChoice, Settlement, Status, Turn
+from .values import (
+    BlockedKey,
+    Claimed,
+    DeadFilter,
+    DeadLetter,
+    KeyChoice,
+    KeyLease,
+    Known,
+    Purge,
+    Settlement,
+    Status,
+    Turn,
+)
 
 
-class SqlOutboxStore(Instances):
+class OutboxStore(Instances):
     _product = "outbox"
 
     def __init__(self, tables: Tables | None = None, codec: Codec = JSON_CODEC) -> None:
@@ -27,11 +43,44 @@ class SqlOutboxStore(Instances):
 
     # -- write ------------------------------------------------------------------------------------
 
+    def write(
+        self, events: Sequence[Event], claim: Claim | None, now: datetime | None, *, copy: bool = False
+    ) -> Op[list[int]]:
+        """The numbers, in list order. With a claim the rows are claimed already."""
+        raise NotImplementedError
+
+    def write_plain(self, events: Sequence[Event], now: datetime | None) -> Op[list[int]]:
+        """Events without pending rows, for other readers than relaybox."""
+        raise NotImplementedError
+
     def stored(self, event_ids: Sequence[str]) -> Op[set[str]]:
         result = yield self.sql["outbox.write.stored"].bind(event_ids=self.texts(event_ids))
         return {row[0] for row in result.rows}
 
+    def under_way(self, event_ids: Sequence[str]) -> Op[set[str]]:
+        """Transactions that may yet store these, by their names; or waits for them and returns none. Needs a
+        transaction."""
+        raise NotImplementedError
+
     # -- claim ------------------------------------------------------------------------------------
+
+    def claim(self, claim: Claim, limit: int, now: datetime | None) -> Op[list[Claimed]]:
+        raise NotImplementedError
+
+    def claim_ordered(
+        self,
+        claim: Claim,
+        limit: int,
+        shards: int,
+        now: datetime | None,
+        turn: Turn | None = None,
+        full: Collection[int] = (),
+        leaving: Collection[int] = (),
+        known: Known | None = None,
+    ) -> Op[list[Claimed]]:
+        """Nothing of the keys whose hashes are in `full`, nor of the shards that are `leaving`. `known`: what the owner
+        knows that it has. What else the database has in its name is given back first."""
+        raise NotImplementedError
 
     def claim_keys(
         self, claim: Claim, limit: int, choice: KeyChoice, turn: Turn, now: datetime | None
@@ -47,6 +96,22 @@ class SqlOutboxStore(Instances):
             return [Claimed(self.event_row(row), row[12], row[13]) for row in ordered]
         return [Claimed(self.event_row(row), row[12]) for row in ordered]
 
+    def verify(self, held: Sequence[Held]) -> Op[set[int]]:
+        """Which are still ours."""
+        raise NotImplementedError
+
+    def renew(self, held: Sequence[Held], lease: timedelta, now: datetime | None) -> Op[set[int]]:
+        """Prolong their leases. Which are still ours."""
+        raise NotImplementedError
+
+    def release(self, held: Sequence[Held], now: datetime | None, free: Sequence[KeyLease] = ()) -> Op[int]:
+        """Given back untried. How many were still ours."""
+        raise NotImplementedError
+
+    def abandon(self, claims: Sequence[Claim], now: datetime | None) -> Op[int]:
+        """Claims whose reply was lost, if they were made."""
+        raise NotImplementedError
+
     def oldest(self, now: datetime | None) -> Op[timedelta]:
         result = yield self.sql["outbox.claim.oldest"].bind(now=self.to_time(now))
         waited = result.rows[0][0] if result.rows else None
@@ -57,6 +122,10 @@ class SqlOutboxStore(Instances):
         return timedelta(seconds=float(result.rows[0][0])) if result.rows else None
 
     # -- settle -----------------------------------------------------------------------------------
+
+    def settle(self, settlement: Settlement, now: datetime | None) -> Op[int]:
+        """How many outcomes came too late, because the claim was no longer ours."""
+        raise NotImplementedError
 
     def _unhold(self, settlement: Settlement) -> Op[None]:
         """What is settled for good no longer holds its key. Before it is settled: then its claim still proves it."""
@@ -74,6 +143,22 @@ class SqlOutboxStore(Instances):
         return result.count > 0
 
     # -- shards -----------------------------------------------------------------------------------
+
+    def acquire_shards(
+        self,
+        owner: int,
+        want: int,
+        shards: int,
+        ttl: timedelta,
+        now: datetime | None,
+        among: Sequence[int] | None = None,
+    ) -> Op[dict[int, int]]:
+        """Up to `want` free or expired ones, of `among` if given: the new term of each."""
+        raise NotImplementedError
+
+    def renew_shards(self, owner: int, ttl: timedelta, now: datetime | None) -> Op[dict[int, int]]:
+        """Those that the owner still has, with their terms."""
+        raise NotImplementedError
 
     def release_shards(self, owner: int, shards: Sequence[int]) -> Op[None]:
         yield self.sql["outbox.shard.release"].bind(owner=owner, given=self.numbers(shards))
@@ -118,9 +203,24 @@ class SqlOutboxStore(Instances):
         result = yield self.sql["outbox.dead.newest"].bind(now=self.to_time(now))
         return int(result.rows[0][0]), self.from_time(result.rows[0][1])
 
+    def replay(self, seqs: Sequence[int], cutoff: datetime, now: datetime | None) -> Op[list[int]]:
+        """Due again, of those that died up to the cut-off. Returns their numbers."""
+        raise NotImplementedError
+
     def time(self, now: datetime | None) -> Op[datetime]:
         result = yield self.sql["outbox.purge.now"].bind(now=self.to_time(now))
         return self.from_time(result.rows[0][0])
+
+    def purge_done(self, before: datetime, after: int, limit: int) -> Op[Purge]:
+        """One batch of finished events, by number from `after` on."""
+        raise NotImplementedError
+
+    def purge_dead(self, before: datetime, limit: int) -> Op[int]:
+        raise NotImplementedError
+
+    def purge_age(self, before: datetime, limit: int) -> Op[int]:
+        """Whatever their state."""
+        raise NotImplementedError
 
     # -- seeing -----------------------------------------------------------------------------------
 

@@ -16,19 +16,17 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from importlib import import_module
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from ...errors import ConfigError, UnsupportedByEngine
 from ...event import Event
 from ...ids import key_hash
-from ...op import Op
 from ...topic import Topic
 from ..names import Tables
-from ..schema import Migration
-from .completion import CompletionStore
-from .life import Condition, GroupState, Verb, listed, standstill
-from .queue_group import QueueGroupStore
-from .upkeep import UpkeepStore
+from .life import Condition, GroupState, listed, standstill
+
+if TYPE_CHECKING:
+    from .store import TopicStore
 
 NOBODY = 0  # the owner of a range that was given back
 LAST = 2**63 - 1  # no event has this number: a place up to here is open to the end
@@ -391,209 +389,8 @@ class Lag:
     exact: bool = True  # False: more than were counted; the rest was reckoned from the numbers that are left
 
 
-class TopicStore(CompletionStore, QueueGroupStore, UpkeepStore, Protocol):
-    """Composed from mixins in `store/topics/postgres`, one per subject."""
-
-    dialect: str
-    tables: TopicTables
-
-    # schema
-    def applied(self) -> Op[list[Migration]]: ...
-    def plan(self) -> Op[list[Migration]]: ...
-    def migrate(self) -> Op[list[Migration]]: ...
-    def verify_schema(self) -> Op[None]: ...
-    def drift(self) -> Op[list[str]]: ...
-
-    # catalog.py
-    def configure(self, topic: Topic, now: datetime | None) -> Op[TopicRow]:
-        """Create, with its log, or change what may be changed. Refuses what needs `move`."""
-        ...
-
-    def topic(self, name: str) -> Op[TopicRow | None]: ...
-    def topics(self, names: Sequence[str] | None = None) -> Op[list[TopicRow]]: ...
-    def drop(self, name: str) -> Op[bool]:
-        """Refuses while a group reads it that is not cancelled, and while a queue has unfinished events."""
-        ...
-
-    # write.py
-    def write(
-        self, topic: TopicRow, events: Sequence[Event], now: datetime | None, *, copy: bool = False
-    ) -> Op[list[int] | None]:
-        """Into the log or the queue, in list order. None: nothing was written because the topic has changed; ask for
-        it again. Raises NoSubscriptions."""
-        ...
-
-    def stored(self, topic: TopicRow, event_ids: Sequence[str]) -> Op[set[str]]: ...
-    def notify(self, now: datetime | None) -> Op[bool]:
-        """Wake the members there are. False: there are none."""
-        ...
-
-    def notify_queues(self, now: datetime | None) -> Op[bool]:
-        """Wake those who work on the queues that were written to through this store."""
-        ...
-
-    # ticks.py
-    def tick(self, topic: TopicRow, now: datetime | None, *, wait: bool = False, force: bool = False) -> Op[int | None]:
-        """The newest tick, made now if the last one missed something (or `force`). None: somebody else is making one.
-        One statement, without a transaction; with `wait` for the lock, in one that keeps the tick."""
-        ...
-
-    # ranges.py
-    def claim(
-        self,
-        topic: TopicRow,
-        group: GroupRow,
-        member: int,
-        *,
-        events: int,
-        ranges: int,
-        lease: timedelta,
-        now: datetime | None,
-        pages: Pages | None = None,
-        target: int | None = None,
-        most: int | None = None,
-        known: Collection[int] | None = None,
-    ) -> Op[Taken]:
-        """Places for this member, `events` at most in each and `most` in all (one range that was left behind is given
-        in any case): those that others left behind first, then what is unread, up to tick `target` or the newest. An
-        ordered group gives a shard to one member at a time; each gets its fair share. `known`: the tokens of what the
-        member has; whatever else is in its name was left behind. Needs a transaction."""
-        ...
-
-    def read(self, topic: TopicRow, places: Sequence[Place], limit: int) -> Op[list[list[Row]]]:
-        """The first events of each place, by seq."""
-        ...
-
-    def settle(self, topic: TopicRow, group: GroupRow, settlement: RangeSettlement, now: datetime | None) -> Op[int]:
-        """How many of the given tokens were gone. Completion marks are written with it. Needs a transaction."""
-        ...
-
-    def renew(self, group: GroupRow, tokens: Sequence[int], lease: timedelta, now: datetime | None) -> Op[set[int]]:
-        """Which ranges and parked events are still ours. What has expired is not, although nobody may have it yet."""
-        ...
-
-    def prolong(
-        self, group: GroupRow, tokens: Sequence[int], lease: timedelta, now: datetime | None
-    ) -> Op[tuple[datetime, set[int]]]:
-        """The same, and until when by the database's clock."""
-        ...
-
-    def abandon(self, group: GroupRow, member: int, known: Sequence[int], now: datetime | None) -> Op[int]:
-        """Give back what the member holds under tokens it does not know: after a claim whose reply was lost. How many
-        ranges. Needs a transaction."""
-        ...
-
-    # parked.py
-    def next_parked(self, group: GroupRow, now: datetime | None) -> Op[timedelta | None]:
-        """How long until one may be claimed; None: none waits."""
-        ...
-
-    def claim_parked(
-        self, topic: TopicRow, group: GroupRow, member: int, limit: int, lease: timedelta, now: datetime | None
-    ) -> Op[list[ParkedEvent]]:
-        """Due ones; of an ordered group only the first of each key. Needs a transaction."""
-        ...
-
-    def parked(
-        self,
-        group: GroupRow,
-        *,
-        state: ParkedState | None = None,
-        seqs: Sequence[int] | None = None,
-        after: int = 0,
-        limit: int = 100,
-    ) -> Op[list[Parked]]: ...
-
-    def replay_parked(self, group: GroupRow, seqs: Sequence[int], now: datetime | None) -> Op[list[int]]:
-        """Dead ones, from the start of their attempts. Needs a transaction."""
-        ...
-
-    def skip_parked(self, topic: TopicRow, group: GroupRow, seqs: Sequence[int], now: datetime | None) -> Op[list[int]]:
-        """Given up for good; what waits behind them goes on. Needs a transaction."""
-        ...
-
-    # positions.py
-    def lag(self, topic: TopicRow, group: GroupRow, now: datetime | None) -> Op[Lag]: ...
-    def seek(self, topic: TopicRow, group: GroupRow, to: Start, now: datetime | None) -> Op[None]:
-        """What members hold is refused from then on. Needs a transaction."""
-        ...
-
-    # groups.py
-    def subscribe(
-        self, topic: TopicRow, name: str, start: Start, options: GroupOptions | None, now: datetime | None
-    ) -> Op[tuple[GroupRow, bool]]:
-        """The group, and whether it is new. One that is there is joined, and takes the given options; a dead one is
-        resurrected unless it stalled; a cancelled one begins anew, as another generation. Needs a transaction."""
-        ...
-
-    def start_of(self, topic: TopicRow, start: Start, now: datetime | None) -> Op[StartPlace]:
-        """The place that a start means now: a tick is made for `latest`. Needs a transaction."""
-        ...
-
-    def group(self, topic: str, name: str) -> Op[GroupRow | None]:
-        """The live one; if there is none, the last that was cancelled."""
-        ...
-
-    def groups(self, topic: str | None = None) -> Op[list[GroupRow]]: ...
-    def turn(self, group: GroupRow, verb: Verb, reason: str, now: datetime | None) -> Op[GroupRow]:
-        """What `life.MOVES` says, with all its effects, in one transaction; raises IllegalMove."""
-        ...
-
-    def set_state(self, group: GroupRow, state: GroupState, reason: str, now: datetime | None) -> Op[GroupRow]:
-        """The verb that leads to this state."""
-        ...
-
-    def resurrect(self, group: GroupRow, reason: str, now: datetime | None, *, stalled: bool = False) -> Op[GroupRow]:
-        """A dead group is active again, at the place where it stood; any other is left as it is, and a stalled one too
-        unless `stalled`. Needs a transaction."""
-        ...
-
-    def forget(self, group: GroupRow) -> Op[bool]:
-        """Delete a cancelled group and what it had parked, unless a completion mark refers to its bit. Needs a
-        transaction."""
-        ...
-
-    # checks.py
-    def to_check(self, now: datetime | None) -> Op[list[int]]:
-        """Topics with groups whose time or window is over."""
-        ...
-
-    def check_groups(self, topic_id: int, now: datetime | None) -> Op[list[Verdict]]:
-        """End windows, count failures, declare groups dead. Needs a transaction; any number may run at once."""
-        ...
-
-    def near_timeout(self, now: datetime | None) -> Op[list[Quiet]]:
-        """Active groups that have been silent for 80 % of their timeout."""
-        ...
-
-    def unhealthy_members(self, window: timedelta, now: datetime | None) -> Op[list[MemberRow]]:
-        """Members silent for `window` that nobody has been told of: each is named once."""
-        ...
-
-    def reap_members(self, silence: timedelta, now: datetime | None) -> Op[list[MemberRow]]:
-        """Remove those silent for longer; what they had taken is free."""
-        ...
-
-    # members.py
-    def join(self, group: GroupRow, name: str, ttl: timedelta, now: datetime | None) -> Op[int]: ...
-    def beat(self, beats: Sequence[Beat], ttl: timedelta, now: datetime | None) -> Op[dict[int, GroupState]]:
-        """Signs of life of members, with what they have done since the last, in one statement. Answers with the states
-        of their groups; one that is missing was removed, or its group was."""
-        ...
-
-    def leave(self, member: int, now: datetime | None) -> Op[None]:
-        """What it had taken is free; the group stays."""
-        ...
-
-    def members(self, group: GroupRow, now: datetime | None) -> Op[list[MemberRow]]: ...
-    def totals(self, group: GroupRow, now: datetime | None) -> Op[GroupTotals]: ...
-    def time_ago(self, age: timedelta, now: datetime | None) -> Op[datetime]:
-        """By the database's clock."""
-        ...
-
-
 def open_topic_store(dialect: str, tables: Tables) -> TopicStore:
     if dialect != "postgres":
         raise UnsupportedByEngine(f"topics are kept by PostgreSQL; {dialect} has the outbox and the inbox")
     module = import_module(f"{__name__}.store")
-    return module.PostgresTopicStore(TopicTables(tables.event, tables.schema))  # type: ignore[no-any-return]
+    return module.TopicStore(TopicTables(tables.event, tables.schema))  # type: ignore[no-any-return]

@@ -26,6 +26,7 @@ _INDEX = re.compile(r"CREATE (?:UNIQUE )?INDEX (\S+) ON")
 
 class CatalogOps(MarkOps, PartitionOps):
     def configure(self, topic: Topic, now: datetime | None) -> Op[TopicRow]:
+        """Create, with its log, or change what may be changed. Refuses what needs `move`."""
         added = yield self.sql["topic.catalog.add"].bind(**_columns(topic), now=now)
         if added.rows:
             yield from self._make(added.rows[0][0], topic)
@@ -99,6 +100,7 @@ class CatalogOps(MarkOps, PartitionOps):
         return [self._row(row) for row in result.rows]
 
     def drop(self, name: str) -> Op[bool]:
+        """Refuses while a group reads it that is not cancelled, and while a queue has unfinished events."""
         locked = yield self.sql["topic.catalog.lock"].bind(name=name)
         row = yield from self.topic(name)
         if not locked.rows or row is None:

@@ -57,10 +57,12 @@ def judge(window: Window, failures: int) -> Judgement:
 
 class CheckOps(GroupOps):
     def to_check(self, now: datetime | None) -> Op[list[int]]:
+        """Topics with groups whose time or window is over."""
         found = yield self.sql["topic.group.to_check"].bind(now=now)
         return [row[0] for row in found.rows]
 
     def check_groups(self, topic_id: int, now: datetime | None) -> Op[list[Verdict]]:
+        """End windows, count failures, declare groups dead. Needs a transaction; any number may run at once."""
         yield from self._lock_groups(topic_id)
         found = yield self.sql["topic.group.windows"].bind(topic=topic_id, now=now)
         verdicts = []
@@ -78,5 +80,6 @@ class CheckOps(GroupOps):
         return verdicts
 
     def near_timeout(self, now: datetime | None) -> Op[list[Quiet]]:
+        """Active groups that have been silent for 80 % of their timeout."""
         found = yield self.sql["topic.group.near_timeout"].bind(now=now)
         return [Quiet(*row) for row in found.rows]

@@ -53,6 +53,8 @@ class CleanupOps(LogQueries):
     def sweep_log(
         self, topic: TopicRow, places: Mapping[int, int], limit: int, now: datetime | None
     ) -> Op[Sweep | None]:
+        """Delete what may go of the next `limit` events after each shard's place. None: the topic is busy. Needs a
+        transaction."""
         locked = yield self.sql["topic.cleanup.lock"].bind(topic=topic.id)
         if not locked.rows:
             return None

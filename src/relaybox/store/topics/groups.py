@@ -23,6 +23,8 @@ class GroupOps(TickOps):
     def subscribe(
         self, topic: TopicRow, name: str, start: Start, options: GroupOptions | None, now: datetime | None
     ) -> Op[tuple[GroupRow, bool]]:
+        """The group, and whether it is new. One that is there is joined, and takes the given options; a dead one is
+        resurrected unless it stalled; a cancelled one begins anew, as another generation. Needs a transaction."""
         if not name or not name.isprintable() or len(name) > 255:
             raise ConfigError(f"expected a group's name to be 1 to 255 printable characters, got {name!r}")
         if topic.topic.tracking == "rows" and name != QUEUE:
@@ -78,6 +80,7 @@ class GroupOps(TickOps):
         return (yield from self._group_by_id(group.id))
 
     def start_of(self, topic: TopicRow, start: Start, now: datetime | None) -> Op[StartPlace]:
+        """The place that a start means now: a tick is made for `latest`. Needs a transaction."""
         match start.kind:
             case "latest":
                 return StartPlace((yield from self._tick_now(topic, now)), 0, None)
@@ -128,6 +131,7 @@ class GroupOps(TickOps):
     # -- looking ----------------------------------------------------------------------------------
 
     def group(self, topic: str, name: str) -> Op[GroupRow | None]:
+        """The live one; if there is none, the last that was cancelled."""
         found = yield self.sql["topic.group.find"].bind(topic=topic, name=name, id=None)
         return self._group_row(found.rows[-1]) if found.rows else None
 
@@ -150,6 +154,7 @@ class GroupOps(TickOps):
     # -- states -----------------------------------------------------------------------------------
 
     def turn(self, group: GroupRow, verb: Verb, reason: str, now: datetime | None) -> Op[GroupRow]:
+        """What `life.MOVES` says, with all its effects, in one transaction; raises IllegalMove."""
         yield from self._lock_groups(group.topic_id)
         held = yield from self._group_by_id(group.id)
         return (yield from self._turn(held, verb, reason, now))
@@ -185,12 +190,17 @@ class GroupOps(TickOps):
             yield self.log(group.topic_id)["topic.backfill.again"].bind(group=group.id, now=now)
 
     def set_state(self, group: GroupRow, state: GroupState, reason: str, now: datetime | None) -> Op[GroupRow]:
+        """The verb that leads to this state."""
         return (yield from self.turn(group, TOWARDS[state], reason, now))
 
     def resurrect(self, group: GroupRow, reason: str, now: datetime | None, *, stalled: bool = False) -> Op[GroupRow]:
+        """A dead group is active again, at the place where it stood; any other is left as it is, and a stalled one
+        too unless `stalled`. Needs a transaction."""
         return (yield from self.turn(group, "resurrect" if stalled else "beat", reason, now))
 
     def forget(self, group: GroupRow) -> Op[bool]:
+        """Delete a cancelled group and what it had parked, unless a completion mark refers to its bit. Needs a
+        transaction."""
         yield from self._lock_groups(group.topic_id)
         if group.bit is not None and (yield from self._bit_in_use(group.topic_id, group.bit)):
             return False

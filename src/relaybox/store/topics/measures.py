@@ -48,6 +48,7 @@ class MeasureOps(LogQueries):
         return None
 
     def fetch_probe(self, topic: TopicRow, shard: int) -> Op[None]:
+        """What a reader does; for the time it takes."""
         yield self.log(topic.id)["topic.measure.fetch"].bind(shard=shard % topic.topic.shards, span=SPAN)
 
     def queue_numbers(self, topic: TopicRow) -> Op[int]:

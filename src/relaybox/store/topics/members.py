@@ -24,6 +24,8 @@ class MemberOps(LogQueries):
         return int(joined.rows[0][0])
 
     def beat(self, beats: Sequence[Beat], ttl: timedelta, now: datetime | None) -> Op[dict[int, GroupState]]:
+        """Signs of life of members, with what they have done since the last, in one statement. Answers with the
+        states of their groups; one that is missing was removed, or its group was."""
         members, processed, failed, filtered, busy = (list(column) for column in zip(*beats, strict=True))
         answer = yield self.sql["topic.member.beat"].bind(
             members=members,
@@ -37,6 +39,7 @@ class MemberOps(LogQueries):
         return {row[0]: row[1] for row in answer.rows}
 
     def leave(self, member: int, now: datetime | None) -> Op[None]:
+        """What it had taken is free; the group stays."""
         gone = yield self.sql["topic.member.leave"].bind(member=member)
         for group_id, *counts in gone.rows:
             yield from self._keep_counts(group_id, counts)
@@ -56,14 +59,17 @@ class MemberOps(LogQueries):
         return GroupTotals(self.from_time(found.rows[0][0]), *found.rows[0][1:])
 
     def time_ago(self, age: timedelta, now: datetime | None) -> Op[datetime]:
+        """By the database's clock."""
         found = yield self.sql["topic.member.time_ago"].bind(age=age, now=now)
         return self.from_time(found.rows[0][0])
 
     def unhealthy_members(self, window: timedelta, now: datetime | None) -> Op[list[MemberRow]]:
+        """Members silent for `window` that nobody has been told of: each is named once."""
         found = yield self.sql["topic.member.unhealthy"].bind(window=window, now=now)
         return self._member_rows(found.rows)
 
     def reap_members(self, silence: timedelta, now: datetime | None) -> Op[list[MemberRow]]:
+        """Remove those silent for longer; what they had taken is free."""
         found = yield self.sql["topic.member.silent"].bind(silence=silence, now=now)
         members = self._member_rows(found.rows)
         for member in members:

@@ -84,6 +84,7 @@ class ParkedOps(MarkOps, QueueOps):
     def claim_parked(
         self, topic: TopicRow, group: GroupRow, member: int, limit: int, lease: timedelta, now: datetime | None
     ) -> Op[list[ParkedEvent]]:
+        """Due ones; of an ordered group only the first of each key. Needs a transaction."""
         if topic.topic.tracking == "rows":
             return (yield from self.claim_rows(topic, member, limit, lease, now))
         """Needs a transaction. What was tried often enough and never heard of again is dead here."""
@@ -110,6 +111,7 @@ class ParkedOps(MarkOps, QueueOps):
         return [parked for parked in claimed if parked.attempts <= group.max_attempts]
 
     def next_parked(self, group: GroupRow, now: datetime | None) -> Op[timedelta | None]:
+        """How long until one may be claimed; None: none waits."""
         result = yield self.sql["topic.parked.next"].bind(group=group.id, now=now)
         return result.rows[0][0] if result.rows else None
 

@@ -64,6 +64,7 @@ class PartitionOps(CleanupOps):
         ]
 
     def ahead(self, topic: TopicRow, now: datetime | None) -> Op[int]:
+        """Make what is missing for this and the next periods, as far as it needs no waiting. Needs a transaction."""
         made = 0
         for part in (yield from self.missing(topic, now)):
             made += yield from self.make_part(topic, part)
@@ -94,12 +95,15 @@ class PartitionOps(CleanupOps):
         return page.rows[0][0], page.rows[0][1]
 
     def lost_with(self, topic: TopicRow, part: Part, verdict: PartVerdict) -> Op[dict[int, int]]:
+        """How many events of the partition each group was still to have, of those that cannot keep it."""
         found = yield self._of(topic, part, "topic.partition.lost").bind(topic=topic.id, forced=verdict.forced)
         return {row[0]: row[1] for row in found.rows}
 
     def drop_part(
         self, topic: TopicRow, part: Part, lost: Mapping[int, int], patience: timedelta, now: datetime | None
     ) -> Op[tuple[PartVerdict, dict[str, int]] | None]:
+        """Drops it if it still may go, and counts what groups lose by it, by name. None: the topic is busy;
+        StoreBusy too. Needs a transaction of its own."""
         locked = yield self.sql["topic.cleanup.lock"].bind(topic=topic.id)
         if not locked.rows:
             return None

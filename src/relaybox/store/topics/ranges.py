@@ -94,9 +94,15 @@ class RangeOps(ParkedOps):
         most: int | None = None,
         known: Collection[int] | None = None,
     ) -> Op[Taken]:
-        """Four statements when there is something, one when there is nothing. Shards that turned out to have nothing
-        are behind us then, so the next ones are tried. Not in one transaction with a settle: the commit does not wait
-        for the disk."""
+        """Places for this member, `events` at most in each and `most` in all (one range that was left behind is
+        given in any case): those that others left behind first, then what is unread, up to tick `target` or the
+        newest. An ordered group gives a shard to one member at a time; each gets its fair share. `known`: the
+        tokens of what the member has; whatever else is in its name was left behind. Needs a transaction.
+
+        Four statements when there is something, one when there is nothing. Shards that turned out to have nothing
+        are behind us then, so the next ones are tried. Not in one transaction with a settle: the commit does not
+        wait for the disk.
+        """
         if topic.topic.tracking == "rows":
             return Taken([], 0, behind=True)  # all of it comes from claim_parked
         wish = _Wish(events, ranges, LAST if most is None else most, target, known)
@@ -291,6 +297,7 @@ class RangeOps(ParkedOps):
     # -- read -------------------------------------------------------------------------------------
 
     def read(self, topic: TopicRow, places: Sequence[Place], limit: int) -> Op[list[list[Row]]]:
+        """The first events of each place, by seq."""
         read = yield from self._pages(topic, [_Wanted(place, limit) for place in places], None)
         return [read[place] for place in places]
 
@@ -326,7 +333,8 @@ class RangeOps(ParkedOps):
     # -- settle -----------------------------------------------------------------------------------
 
     def settle(self, topic: TopicRow, group: GroupRow, settlement: RangeSettlement, now: datetime | None) -> Op[int]:
-        """Whatever belongs to a token that is gone is left out: somebody else has it."""
+        """How many of the given tokens were gone. Completion marks are written with it. Needs a transaction.
+        Whatever belongs to a token that is gone is left out: somebody else has it."""
         if topic.topic.tracking == "rows":
             return (yield from self.settle_rows(topic, settlement.parked, now))
         early = yield from self._early(group, settlement)
@@ -371,6 +379,7 @@ class RangeOps(ParkedOps):
         return {row[0] for row in result.rows}
 
     def renew(self, group: GroupRow, tokens: Sequence[int], lease: timedelta, now: datetime | None) -> Op[set[int]]:
+        """Which ranges and parked events are still ours. What has expired is not, although nobody may have it yet."""
         return (yield from self.prolong(group, tokens, lease, now))[1]
 
     def prolong(
@@ -393,7 +402,8 @@ class RangeOps(ParkedOps):
         raise StoreBusy(f"group {group.name!r} of topic {group.topic!r} is claimed from all the time; try again")
 
     def abandon(self, group: GroupRow, member: int, known: Sequence[int], now: datetime | None) -> Op[int]:
-        """After a claim whose reply was lost. Waits for it, if the server is still at it."""
+        """Give back what the member holds under tokens it does not know: after a claim whose reply was lost. How
+        many ranges. Needs a transaction. Waits for the claim, if the server is still at it."""
         yield from self._hold_cursors(group)
         result = yield self.sql["topic.range.abandon"].bind(group=group.id, member=member, known=list(known), now=now)
         return result.count

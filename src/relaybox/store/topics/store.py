@@ -15,7 +15,7 @@ from .watch import WatchOps
 from .write import WriteOps
 
 
-class PostgresTopicStore(
+class TopicStore(
     MoveOps,
     IncarnationOps,
     WriteOps,

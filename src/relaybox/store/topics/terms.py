@@ -12,15 +12,18 @@ from .upkeep import Term
 
 class TermOps(LogQueries):
     def acquire_term(self, job: str, owner: str, ttl: timedelta, now: datetime | None) -> Op[Term | None]:
+        """Take or prolong. None: another holds it."""
         found = yield self.sql["topic.term.acquire"].bind(job=job, owner=owner, ttl=ttl, now=now)
         return Term(job, owner, int(found.rows[0][0])) if found.rows else None
 
     def hold_term(self, term: Term, now: datetime | None) -> Op[None]:
+        """First in every transaction of the job; raises TermLost. Needs a transaction."""
         held = yield self.sql["topic.term.hold"].bind(job=term.job, owner=term.owner, term=term.number, now=now)
         if not held.rows:
             raise TermLost(term.job)
 
     def maintained(self, now: datetime | None) -> Op[bool]:
+        """Whether somebody holds the term for the maintenance, or has held it within the last hour (cron)."""
         found = yield self.sql["topic.term.recent"].bind(job="maintenance", now=now)
         return bool(found.rows)
 

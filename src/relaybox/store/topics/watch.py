@@ -86,6 +86,7 @@ class WatchOps(LogQueries):
         ]
 
     def notify_alert(self, alert: Alert) -> Op[None]:
+        """Tell listeners on the alert channel, as JSON."""
         payload = {"event": alert.name, "topic": alert.topic, "group": alert.group, "text": alert.text}
         text = json.dumps(payload | {"over": alert.over})[:7900]
         yield self.sql["topic.watch.notify"].bind(channel=self.tables.alert_channel, payload=text)

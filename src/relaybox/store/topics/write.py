@@ -29,6 +29,8 @@ class WriteOps(LogQueries):
     def write(
         self, topic: TopicRow, events: Sequence[Event], now: datetime | None, *, copy: bool = False
     ) -> Op[list[int] | None]:
+        """Into the log or the queue, in list order. None: nothing was written because the topic has changed; ask for
+        it again. Raises NoSubscriptions."""
         if copy and len(events) >= COPY_FROM:
             rows = topic.topic.tracking == "rows"
             return (yield from (self._enqueue_copy if rows else self._write_copy)(topic, events, now))
@@ -103,10 +105,12 @@ class WriteOps(LogQueries):
         return None
 
     def notify(self, now: datetime | None) -> Op[bool]:
+        """Wake the members there are. False: there are none."""
         result = yield self.sql["topic.write.notify"].bind(now=now)
         return bool(result.rows)
 
     def notify_queues(self, now: datetime | None) -> Op[bool]:
+        """Wake those who work on the queues that were written to through this store."""
         heard = False
         for topic_id, queue in list(self._queues.items()):
             try:

@@ -19,7 +19,7 @@ pytest.register_assert_rewrite(
 )
 
 from .claim import ClaimContract  # noqa: E402
-from .harness import ContractStore, Harness, Runner  # noqa: E402
+from .harness import Harness, Runner  # noqa: E402
 from .instances import InstanceContract  # noqa: E402
 from .keyed import KeyedContract  # noqa: E402
 from .schema import SchemaContract  # noqa: E402
@@ -27,7 +27,7 @@ from .settle import SettleContract  # noqa: E402
 from .shards import ShardContract  # noqa: E402
 from .write import WriteContract  # noqa: E402
 
-__all__ = ["ContractStore", "Harness", "Runner", "StoreContract"]
+__all__ = ["Harness", "Runner", "StoreContract"]
 
 
 class StoreContract(

@@ -8,7 +8,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import pytest_asyncio
 
@@ -21,7 +21,6 @@ from ...store.claims import Claim, Death, Held, Retry
 from ...store.names import Tables
 from ...store.outbox import OutboxStore
 from ...store.outbox.values import Claimed
-from ...store.schema import Migration
 
 T0 = datetime(2031, 5, 4, 3, 2, 1, 123456, tzinfo=UTC)
 LEASE = timedelta(seconds=30)
@@ -29,17 +28,6 @@ SECOND = timedelta(seconds=1)
 MICROSECOND = timedelta(microseconds=1)
 
 _numbers = itertools.count(1)
-
-
-class ContractStore(OutboxStore, Protocol):
-    """An OutboxStore with its schema half, which the contract also looks at."""
-
-    quote: str
-    sql: dict[str, Query]
-
-    def plan(self) -> Op[list[Migration]]: ...
-    def verify_schema(self) -> Op[None]: ...
-    def expected_indexes(self) -> set[str]: ...
 
 
 class Runner:
@@ -131,13 +119,13 @@ def some_events(count: int, *, key: str | None = None, type: str = "Counted") ->
 class Harness:
     """Subclasses say which database and which store; each test gets new tables in it."""
 
-    store: ContractStore
+    store: OutboxStore
     db: Runner
 
     def connect(self) -> Database | AsyncDatabase:
         raise NotImplementedError
 
-    def make_store(self, tables: Tables) -> ContractStore:
+    def make_store(self, tables: Tables) -> OutboxStore:
         raise NotImplementedError
 
     async def disconnect(self) -> None:
@@ -160,7 +148,7 @@ class Harness:
         self._runners.append(runner)
         return runner
 
-    def fresh_store(self, prefix: str = "t") -> ContractStore:
+    def fresh_store(self, prefix: str = "t") -> OutboxStore:
         """A store whose tables do not exist yet; runs on one database do not meet."""
         return self.make_store(Tables(f"{prefix}{os.getpid()}_{next(_numbers)}"))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ....op import Op
 from ...doctor import Finding
-from .. import OutboxStore
+from ..store import OutboxStore
 
 KEPT_WAL = 1 << 30
 
