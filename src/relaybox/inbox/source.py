@@ -22,8 +22,9 @@ from ..outcome import Dead, Done, RetryAt, Skip
 from ..settings import Settings
 from ..store.claims import Claim, Death, Held, Retry
 from ..store.inbox import InboxStore
-from ..store.inbox.claim import SUSPECT, Arrived, Past, Settling, Share, Wake
+from ..store.inbox.claim import SUSPECT, Arrived, Share
 from ..store.inbox.order import Order, Priority
+from ..store.inbox.settle import Past, Settling, Wake
 
 LINGER = 0.002  # seconds between two claims while messages come one by one: what comes meanwhile is claimed together
 

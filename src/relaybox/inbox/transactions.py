@@ -41,7 +41,7 @@ from ..errors import (
     TransactionEnded,
 )
 from ..op import Copy, Query, Result, Statement
-from ..store.inbox.claim import GONE
+from ..store.inbox.settle import GONE
 
 _SAVEPOINT = Query("inbox.savepoint", "SAVEPOINT relaybox_inbox", "count")
 _RELEASE = Query("inbox.release", "RELEASE SAVEPOINT relaybox_inbox", "count")

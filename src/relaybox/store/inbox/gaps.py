@@ -7,8 +7,9 @@ from datetime import datetime, timedelta
 
 from ...ids import key_hash
 from ...op import Op
-from .claim import InboxClaims, Wake
+from .meta import InboxMeta
 from .order import Order
+from .settle import Wake
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class Gap:
     dead: bool  # at least one of them is a dead letter
 
 
-class InboxGaps(InboxClaims):
+class InboxGaps(InboxMeta):
     def gaps(self, order: Order, limit: int, now: datetime | None) -> Op[list[Gap]]:
         """The oldest first. Costs time by the messages that wait, whatever was processed."""
         result = yield self.sql["inbox.order.gaps"].bind(start=order.start, limit=limit, now=self.to_time(now))
@@ -43,10 +44,6 @@ class InboxGaps(InboxClaims):
         yield self.sql["inbox.order.move"].bind(key_hash=key_hash(key), key=key, next=to, now=self.to_time(now))
         yield from self.wake([Wake(key_hash(key), to)], now)
         return to
-
-    def still_without_order(self, now: datetime | None) -> Op[None]:
-        """What processors do that began before there was an order is history too."""
-        yield from ()
 
     def sweep(self, order: Order, now: datetime | None) -> Op[int]:
         """Wake what is next and held all the same, because the process that had its predecessor died too soon; and

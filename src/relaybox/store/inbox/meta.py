@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from ...errors import InboxOrderingPriorityConflict
 from ...op import Op
-from .claim import InboxClaims
 from .order import Order, Priority, Tier
+from .settle import InboxSettles
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ def conflict() -> InboxOrderingPriorityConflict:
     )
 
 
-class InboxMeta(InboxClaims):
+class InboxMeta(InboxSettles):
     def facts(self) -> Op[dict[str, str]]:
         return dict((yield self.sql["inbox.meta.list"].bind()).rows)
 
@@ -69,6 +69,7 @@ class InboxMeta(InboxClaims):
         yield from self._put("history", {"until": self.until, "at": at, "older": older})
 
     def still_without_order(self, now: datetime | None) -> Op[None]:
+        """What processors do that began before there was an order is history too."""
         if not json.loads((yield from self.facts()).get("history", "{}")).get("older"):
             return
         yield self.sql["inbox.meta.lock"].bind()

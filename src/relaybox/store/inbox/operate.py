@@ -12,8 +12,9 @@ from ...event import Event
 from ...ids import key_hash
 from ...op import Op
 from ..rows import lane_key
-from .claim import InboxClaims, Wake
+from .meta import InboxMeta
 from .order import number_in, position_of, priority_of
+from .settle import Wake
 
 Health = Literal["healthy", "degraded", "critical"]
 State = Literal["pending", "dead", "processed"]
@@ -127,7 +128,7 @@ def judge(counts: InboxStatus, pace: Pace, thresholds: Thresholds) -> InboxHealt
     )
 
 
-class InboxOperate(InboxClaims):
+class InboxOperate(InboxMeta):
     # -- seeing -----------------------------------------------------------------------------------
 
     def counts(self) -> Op[InboxStatus]:
@@ -237,9 +238,6 @@ class InboxOperate(InboxClaims):
             if number is not None and (not ordered or seq <= self.until):
                 nexts[key] = max(nexts.get(key, 0), number + 1)
         yield from self.raise_all(nexts, now)
-
-    def facts(self) -> Op[dict[str, str]]:
-        raise NotImplementedError
 
     def drain_dead(self, ttl: timedelta, limit: int, now: datetime | None) -> Op[int]:
         old = yield self.sql["inbox.drain.dead"].bind(**self._older(ttl, limit, now))

@@ -27,12 +27,12 @@ from ...claims import Claim, Held
 from ...queries import Block, Names, fill, texts
 from ...rows import cut, lane_key
 from ...schema import Migration, statements
+from ..accept import InboxAccepts
 from ..alerts import InboxAlerts
-from ..bury import InboxBury
-from ..claim import Arrived, Settling, Share, Wake
-from ..meta import InboxMeta
-from ..operate import InboxOperate, InboxStatus
+from ..claim import Arrived, Share
+from ..operate import InboxStatus
 from ..order import Priority, position_of, priority_of
+from ..settle import Settling, Wake
 from .adoption import Adoption, Dialect, place, quoted
 
 PICK_UP = 2_000  # rows per look at their table, and only when less waits than could be claimed
@@ -52,7 +52,7 @@ class Verbatim(Query):
         return (self.text.replace("%", "%%") if style == "format" else self.text), ()
 
 
-class InboxAdopted(InboxMeta, InboxAlerts, InboxBury, InboxOperate):
+class InboxAdopted(InboxAlerts, InboxAccepts):
     adoption: Adoption | None = None
     limits: Mapping[str, Any] = MappingProxyType({})  # what was said when the inbox was made
     _known = False
@@ -305,6 +305,10 @@ class InboxAdopted(InboxMeta, InboxAlerts, InboxBury, InboxOperate):
         """Which of these ids were never accepted before; from now on they were."""
         result = yield self.sql["inbox.adopt.seen"].bind(event_ids=self.texts(ids), now=self.to_time(now))
         return {row[0] for row in result.rows}
+
+    def insert(self, events: Sequence[Event], source: str | None, now: datetime | None) -> Op[set[str]]:
+        theirs = (yield from self.know()) is not None
+        return (yield from (self.insert_theirs if theirs else self.insert_new)(events, source, now))
 
     def insert_theirs(self, events: Sequence[Event], source: str | None, now: datetime | None) -> Op[set[str]]:
         """One chunk of distinct events into their table. Returns the ids that were new."""

@@ -14,9 +14,11 @@ from ....op import Op, Row, Statement
 from ...claims import Claim, Held
 from ...dialect import POSTGRES
 from ...rows import arrays, lane_key
-from .. import InboxStore, told
-from ..claim import GONE, SUSPECT, Arrived, Share
+from .. import InboxStore
+from ..accept import told
+from ..claim import SUSPECT, Arrived, Share
 from ..order import UNRANKED, Order, Priority, position_of, priority_of
+from ..settle import GONE
 
 PATIENCE = "100ms"  # for another transaction that has inserted the same id
 

@@ -1,0 +1,83 @@
+"""Messages that come in: each is stored once. What cannot be read becomes a dead letter at once, with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from ...errors import ConfigError
+from ...event import Event
+from ...op import Op
+from ..rows import chunks, cut
+from .operate import InboxOperate
+
+
+class InboxAccepts(InboxOperate):
+    def accept(self, events: Sequence[Event], source: str | None, now: datetime | None) -> Op[list[bool]]:
+        """Store what was not seen before, in list order; of each event whether that was so. Needs a transaction.
+
+        Another transaction that has accepted the same id and not ended is waited for.
+        """
+        answers: list[bool] = []
+        for chunk in chunks(events):
+            distinct: dict[str, Event] = {}
+            for event in chunk:
+                distinct.setdefault(event.id, event)
+            new = yield from self.insert(list(distinct.values()), source, now)
+            answers += told(chunk, new)
+        return answers
+
+    def accept_one(self, event: Event, source: str | None, now: datetime | None) -> Op[list[bool]]:
+        """The same as `accept` by that statement, where `single`."""
+        raise NotImplementedError
+
+    def accept_together(
+        self, events: Sequence[Event], sources: Sequence[str | None], now: datetime | None
+    ) -> Op[list[bool]]:
+        """The same for many of several callers, where `single`. Nobody is waited for: rather none is accepted, and
+        StoreBusy raised."""
+        raise NotImplementedError
+
+    def insert(self, events: Sequence[Event], source: str | None, now: datetime | None) -> Op[set[str]]:
+        """One chunk of distinct events. Returns the ids that were new."""
+        return self.insert_new(events, source, now)
+
+    def insert_new(self, events: Sequence[Event], source: str | None, now: datetime | None) -> Op[set[str]]:
+        """The same into a table of ours."""
+        raise NotImplementedError
+
+    def read_only(self) -> Op[bool]:
+        """Whether nothing can be accepted here, as on a standby."""
+        result = yield self.sql["inbox.status.read_only"].bind()
+        return bool(result.rows[0][0])
+
+    def accept_or_bury(
+        self, events: Sequence[Event], letters: Mapping[str, str], source: str | None, now: datetime | None
+    ) -> Op[list[bool]]:
+        """Accept all. What is new of those whose ids are in `letters` is a dead letter from the start, with that
+        reason."""
+        answers = yield from self.accept(events, source, now)
+        if buried := [e.id for e, new in zip(events, answers, strict=True) if new and e.id in letters]:
+            found = yield self.sql["inbox.bury.find"].bind(event_ids=self.texts(buried))
+            rows = sorted((seq, cut(letters[event_id])) for event_id, seq in found.rows)
+            yield self.sql["inbox.settle.dead"].bind(**self.table(rows, "seqs", "errors"), now=self.to_time(now))
+            seqs = [seq for seq, _ in rows]
+            yield from self.journal_dead(seqs, pending=-1, dead=1)
+            yield self.sql["inbox.settle.forget"].bind(seqs=self.numbers(seqs))
+        return answers
+
+
+def told(events: Sequence[Event], new: set[str]) -> list[bool]:
+    """Of each event whether it was new; of the same twice, the first."""
+    answers = []
+    for event in events:
+        answers.append(event.id in new)
+        new.discard(event.id)
+    return answers
+
+
+def check_source(source: str | None) -> str | None:
+    """Who sent a message, as its column takes it."""
+    if source is not None and not (isinstance(source, str) and 0 < len(source) <= 255 and source.isprintable()):
+        raise ConfigError(f"expected source to be 1 to 255 printable characters, got {str(source)[:40]!r}")
+    return source
