@@ -98,7 +98,7 @@ PLANTS = (
         ("lost",),
         (
             Edit(
-                "store/topics/cleanup.py",
+                "store/topics/postgres/sql/slots.sql",
                 "THEN t.retention ELSE t.zero_retention END",
                 "THEN t.zero_retention ELSE t.zero_retention END",
             ),

@@ -50,19 +50,7 @@ PARTS = (
 )
 VIEWS = ("group_status", "group_lag", "member_status", "active_range")
 # Filled in when a partition is at hand (partitions.py), or by how a topic is tracked (cleanup.py).
-LATER = (
-    "log_part",
-    "log_from",
-    "log_to",
-    "log_nobody",
-    "log_low",
-    "log_marks",
-    "log_done",
-    "log_unmark",
-    "log_places",
-    "log_unread",
-)
-
+LATER = ("log_part", "log_from", "log_to", "log_nobody", "log_marks", "log_closed", "log_unmark")
 
 _ROOM = 31  # bytes for the outbox's name in the names made from it: with the longest of them it is 63
 

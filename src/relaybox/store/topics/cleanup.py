@@ -7,46 +7,14 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from ...op import Op, Query
-from ..queries import fill
 from . import TopicRow
-from .logs import PLACES, UNREAD, LogQueries
+from .logs import LogQueries
 from .upkeep import Leftover, Sweep, Zombie
-
-# Where the slowest group that keeps its claim stands in each shard. What it has taken and not finished is unread.
-LOW = """WITH t AS MATERIALIZED (SELECT * FROM {topic} WHERE id = :topic),
-n AS MATERIALIZED (SELECT coalesce(:now, clock_timestamp()) AS at),
-kept AS MATERIALIZED (
-  SELECT id FROM {group} WHERE topic_id = :topic AND state IN ({kept_states})),
-low AS MATERIALIZED (
-  SELECT p.shard, min(p.base) AS base FROM (
-    SELECT c.shard, c.base FROM kept JOIN {cursor} c ON c.group_id = kept.id
-    UNION ALL
-    SELECT r.shard, r.base FROM kept JOIN {range} r ON r.group_id = kept.id) p
-  GROUP BY p.shard)"""
 
 # Ticks: all that are younger than FRESH, then one per GRAIN, after a day one per COARSE.
 FRESH = timedelta(minutes=5)
 GRAIN = timedelta(seconds=10)
 COARSE = timedelta(minutes=10)
-
-_MARKS = "LEFT JOIN {mark} m ON m.seq = p.seq"
-_AGED = """p.created_at < n.at - least(t.retention, t.zero_retention)
-    AND p.created_at < n.at - CASE WHEN EXISTS (
-          SELECT 1 FROM {promise} r
-          WHERE r.topic_id = :topic AND NOT pg_visible_in_snapshot(p.xid, r.since)
-            AND (r.until IS NULL OR pg_visible_in_snapshot(p.xid, r.until)))
-        THEN t.retention ELSE t.zero_retention END"""
-_CLOSED = {
-    "offset": "",
-    "bitmap": " AND (m.seq IS NULL OR m.completed_at IS NOT NULL OR m.required = 0)",
-    "acks": " AND (m.seq IS NULL OR m.completed_at IS NOT NULL OR m.required = '{}')",
-}
-_UNMARK = {
-    "offset": "",
-    "bitmap": ", unmarked AS (DELETE FROM {mark} WHERE seq = ANY(ARRAY(SELECT seq FROM gone)))",
-    "acks": """, unmarked AS (DELETE FROM {mark} WHERE seq = ANY(ARRAY(SELECT seq FROM gone))),
-unacked AS (DELETE FROM {ack} WHERE seq = ANY(ARRAY(SELECT seq FROM gone)))""",
-}
 
 
 class CleanupOps(LogQueries):
@@ -85,18 +53,8 @@ class CleanupOps(LogQueries):
 
     def _swept(self, topic: TopicRow, name: str) -> Query:
         """In the words of how the topic is tracked."""
-        tracking = topic.topic.tracking
-        names = self.tables.substitutions(self.quote) | self.tables.log(topic.id, self.quote)
-        words = {
-            "log_low": fill(LOW, names),
-            "log_marks": fill(_MARKS, names) if tracking != "offset" else "",
-            "log_done": fill(_AGED, names) + _CLOSED[tracking],
-            "log_places": fill(PLACES, names),
-            "log_unread": UNREAD,
-            "log_unmark": fill(_UNMARK[tracking], names),
-        }
-        query = self.log(topic.id)[name]
-        return Query(query.name, fill(query.text, words), query.answer)
+        slots, tracking = self.log_slots(topic.id), topic.topic.tracking
+        return self.later(topic, name, **{f"log_{w}": slots[f"{w}_{tracking}"] for w in ("marks", "closed", "unmark")})
 
     def purge_letters(self, retention: timedelta, limit: int, now: datetime | None) -> Op[int]:
         gone = yield self.sql["topic.cleanup.letters"].bind(retention=retention, limit=limit, now=now)

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from ...op import Op, Query
+from ...op import Op
 from ...topic import Tracking
-from ..queries import fill
 from . import GroupRow, TopicRow
 from .completion import Completion
-from .logs import PLACES, UNREAD, LogQueries
+from .logs import LogQueries
 
 LAST = 2**63 - 1
 
@@ -103,10 +102,7 @@ class MarkOps(LogQueries):
             "bitmap": "topic.mark.show",
             "acks": "topic.mark.show_wide",
         }
-        query = self.log(topic.id)[names[topic.topic.tracking]]
-        words = {"log_places": fill(PLACES, self.tables.substitutions(self.quote)), "log_unread": UNREAD}
-        shown = Query(query.name, fill(query.text, words), query.answer)
-        found = yield shown.bind(topic=topic.id, seqs=list(seqs))
+        found = yield self.log(topic.id)[names[topic.topic.tracking]].bind(topic=topic.id, seqs=list(seqs))
         return [Completion(seq, at and self.from_time(at), *names) for seq, at, *names in found.rows]
 
     def force_complete(

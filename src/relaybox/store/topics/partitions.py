@@ -8,10 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 from ...op import Op, Query, Statement
 from ...topic import Partitions
-from ..queries import fill
 from . import TopicRow
-from .cleanup import LOW, CleanupOps
-from .logs import PLACES, UNREAD
+from .cleanup import CleanupOps
 from .upkeep import Part, PartVerdict
 
 AHEAD = {"day": 7, "month": 2}  # periods that are there before they begin
@@ -120,15 +118,12 @@ class PartitionOps(CleanupOps):
 
     def _of(self, topic: TopicRow, part: Part, name: str) -> Query:
         """A query about one partition. Names and bounds are made from numbers only."""
-        query = self.log(topic.id)[name]
         prefix = f'"{self.tables.schema}".' if self.tables.schema else ""
-        names = {
-            "log_part": f'{prefix}"{part.name}"',
-            "log_from": part.start.isoformat(),
-            "log_to": part.end.isoformat(),
-            "log_low": fill(LOW, self.tables.substitutions(self.quote)),
-            "log_places": fill(PLACES, self.tables.substitutions(self.quote)),
-            "log_unread": UNREAD,
-            "log_nobody": "'{}'" if topic.topic.tracking == "acks" else "0",
-        }
-        return Query(query.name, fill(query.text, names), query.answer)
+        return self.later(
+            topic,
+            name,
+            log_part=f'{prefix}"{part.name}"',
+            log_from=part.start.isoformat(),
+            log_to=part.end.isoformat(),
+            log_nobody="'{}'" if topic.topic.tracking == "acks" else "0",
+        )

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from ...facts import Alert
-from ...op import Op, Query
-from ..queries import fill
+from ...op import Op
 from . import TopicRow
 from .logs import LogQueries
 from .upkeep import Condition, OpenAlert
@@ -31,11 +30,8 @@ class WatchOps(LogQueries):
         self, topic: TopicRow, patience: timedelta, limit: int, now: datetime | None
     ) -> Op[tuple[int, timedelta | None]]:
         """How many events are not complete after so long (up to `limit`), and the age of the oldest."""
-        query = self.log(topic.id)["topic.watch.open"]
-        nobody = {"log_nobody": "'{}'" if topic.topic.tracking == "acks" else "0"}
-        found = yield Query(query.name, fill(query.text, nobody), query.answer).bind(
-            patience=patience, limit=limit, now=now
-        )
+        query = self.later(topic, "topic.watch.open", log_nobody="'{}'" if topic.topic.tracking == "acks" else "0")
+        found = yield query.bind(patience=patience, limit=limit, now=now)
         return found.rows[0][0], found.rows[0][1]
 
     def mismatched(self, topic: TopicRow, limit: int) -> Op[int]:

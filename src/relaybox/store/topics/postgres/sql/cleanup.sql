@@ -18,7 +18,7 @@ SELECT id FROM {topic} WHERE id = :topic FOR UPDATE SKIP LOCKED
 -- somebody is past some of it, and its last event is old enough that the next may be. No cleaner waits for another: what that one has locked is skipped.
 -- Rows are deleted by their place and marks by an array: a join could be turned round and walk the whole table. Only what
 -- lies in no partition is swept; partitions go as a whole.
-{log_low},
+{low},
 page AS MATERIALIZED (
   SELECT s.shard, l.seq, l.xid, l.created_at,
          l.created_at < n.at - t.max_retention AS forced,
@@ -32,15 +32,15 @@ page AS MATERIALIZED (
 old AS MATERIALIZED (
   SELECT p.shard, p.seq, p.xid, p.created_at, p.forced
   FROM page p {log_marks}, t, n
-  WHERE p.forced OR (p.passed AND {log_done})),
+  WHERE p.forced OR (p.passed AND {aged} {log_closed})),
 locked AS MATERIALIZED (
   SELECT l.place, o.* FROM old o CROSS JOIN LATERAL (
     SELECT l.ctid AS place FROM {log_rest} l WHERE l.shard = o.shard AND l.seq = o.seq FOR UPDATE SKIP LOCKED) l),
-{log_places},
+{places},
 lost AS MATERIALIZED (
   SELECT q.id, count(*) AS events FROM locked e
   JOIN place q ON q.shard = e.shard AND (q.state NOT IN ({kept_states}) OR (SELECT bool_or(forced) FROM locked))
-  WHERE (e.forced OR q.state NOT IN ({kept_states})) AND {log_unread} GROUP BY q.id),
+  WHERE (e.forced OR q.state NOT IN ({kept_states})) AND {unread} GROUP BY q.id),
 gone AS (
   DELETE FROM {log_rest} l WHERE l.ctid = ANY(ARRAY(SELECT place FROM locked)) RETURNING l.seq)
 {log_unmark}
@@ -53,7 +53,7 @@ FROM (SELECT shard, max(seq) AS last, max(created_at) AS newest, count(*) AS cou
 
 -- name: topic.cleanup.backlog -> rows
 -- How many of the oldest events could go and have not.
-{log_low}
+{low}
 SELECT count(*) FROM (
   SELECT l.seq, l.xid, l.created_at, l.created_at < n.at - t.max_retention AS forced,
          coalesce(low.base IS NULL OR pg_visible_in_snapshot(l.xid, b.snapshot), false) AS passed
@@ -63,7 +63,7 @@ SELECT count(*) FROM (
   CROSS JOIN LATERAL (
     SELECT l.seq, l.xid, l.created_at FROM {log_rest} l WHERE l.shard = s.shard ORDER BY l.seq LIMIT :limit) l) p
   {log_marks}, t, n
-WHERE p.forced OR (p.passed AND {log_done})
+WHERE p.forced OR (p.passed AND {aged} {log_closed})
 
 -- name: topic.cleanup.count_lost -> rows
 UPDATE {group} g SET lost = g.lost + u.events
@@ -72,10 +72,10 @@ RETURNING g.name, u.events
 
 -- name: topic.cleanup.passed_over -> rows
 -- What a group loses in a shard when it is put forward to a tick.
-WITH {log_places}
+WITH {places}
 SELECT count(*) FROM place q CROSS JOIN {tick} k JOIN {log} e ON e.shard = q.shard
 WHERE q.id = :group AND q.shard = :shard AND k.topic_id = :topic AND k.tick = :tick
-  AND pg_visible_in_snapshot(e.xid, k.snapshot) AND {log_unread}
+  AND pg_visible_in_snapshot(e.xid, k.snapshot) AND {unread}
 
 -- name: topic.cleanup.letters -> rows
 -- Dead letters of groups, only where a retention for them is set.

@@ -140,18 +140,18 @@ FROM {mark} m WHERE m.seq = ANY(:seqs::bigint[]) ORDER BY m.seq
 
 -- name: topic.mark.show_offset -> rows
 -- Without marks the places of the groups say it: who began before the event, and who is past it and has it not parked.
-WITH {log_places},
+WITH {places},
 e AS MATERIALIZED (
   SELECT l.seq, l.xid, l.shard, l.created_at FROM {topic} t CROSS JOIN generate_series(0, t.shards - 1) AS s(shard)
   JOIN {log} l ON l.shard = s.shard AND l.seq = ANY(:seqs::bigint[]) WHERE t.id = :topic),
 w AS MATERIALIZED (
   SELECT e.seq, g.name, g.state IN ({required_states}) AS required,
-         NOT ({log_unread}) AND NOT EXISTS (
+         NOT ({unread}) AND NOT EXISTS (
            SELECT 1 FROM {parked} p WHERE p.group_id = q.id AND p.seq = e.seq AND p.state <> 'dead') AS done
   FROM e JOIN place q ON q.shard = e.shard JOIN {group} g ON g.id = q.id
   LEFT JOIN {tick} b ON b.topic_id = :topic AND b.tick = g.start_tick
   WHERE e.seq >= g.first_seq AND (g.since IS NULL OR e.created_at >= g.since)
-    AND ({log_unread} OR NOT coalesce(pg_visible_in_snapshot(e.xid, b.snapshot), false)))
+    AND ({unread} OR NOT coalesce(pg_visible_in_snapshot(e.xid, b.snapshot), false)))
 SELECT e.seq, NULL::timestamptz, ARRAY(SELECT w.name FROM w WHERE w.seq = e.seq AND w.required ORDER BY 1),
        ARRAY(SELECT w.name FROM w WHERE w.seq = e.seq AND w.done ORDER BY 1)
 FROM e ORDER BY e.seq

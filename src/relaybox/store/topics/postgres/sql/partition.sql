@@ -28,7 +28,7 @@ LOCK TABLE ONLY {log_part} IN SHARE MODE
 -- Whether a partition may go: `aged`, past the retention; `forced`, past the longest one; `unread`, some group that keeps
 -- its claim has not passed all of it. Of an event that no group was ever to have the retention is `zero_retention`. Where
 -- the first and the last transaction do not show that all events are of one kind, the longer of both.
-{log_low},
+{low},
 edge AS MATERIALIZED (
   SELECT (SELECT p.xid FROM {log_part} p ORDER BY p.xid LIMIT 1) AS first,
          (SELECT p.xid FROM {log_part} p ORDER BY p.xid DESC LIMIT 1) AS last),
@@ -58,9 +58,9 @@ FROM t, n, promised
 
 -- name: topic.partition.lost -> rows
 -- What groups lose with a partition: those that are dead, and if it is `forced`, all.
-WITH {log_places}
+WITH {places}
 SELECT q.id, count(*) FROM place q JOIN {log_part} e ON e.shard = q.shard
-WHERE (:forced OR q.state NOT IN ({kept_states})) AND {log_unread}
+WHERE (:forced OR q.state NOT IN ({kept_states})) AND {unread}
 GROUP BY q.id ORDER BY q.id
 
 -- name: topic.partition.incomplete -> rows

@@ -1,4 +1,4 @@
--- Writing to a log, in the caller's transaction. {writable} (see logs.py) begins each statement: it gives the transaction
+-- Writing to a log, in the caller's transaction. {writable} begins each statement: it gives the transaction
 -- its number before an event draws one (what a tick's `floor` says depends on it), and answers no row when the topic is
 -- not as the writer knows it, or blocks writes because nobody is subscribed. So the check is the insert's own.
 
