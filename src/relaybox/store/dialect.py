@@ -31,7 +31,7 @@ class Capabilities:
 
     @property
     def order_strategies(self) -> tuple[str, ...]:
-        """What `Settings.order_strategy` may be; shards need nothing special."""
+        """What `order.strategy` may be; shards need nothing special."""
         can = {"shards": True, "advisory": self.advisory_keys, "rows": self.locked_keys}
         return tuple(name for name, yes in can.items() if yes)
 

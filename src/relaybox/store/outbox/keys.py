@@ -67,7 +67,7 @@ class KeyedOutboxStore(OutboxStore):
             walk = yield from self.walk(turn.after, most if turn.smooth else choice.candidates, now)
             if walk.sharded:
                 raise ConfigError(
-                    f"expected all processes to use one order_strategy, got {choice.by!r} here and 'shards' elsewhere: "
+                    f"expected all processes to use one order.strategy, got {choice.by!r} here and 'shards' elsewhere: "
                     "stop those first"
                 )
             ready = [key for key in walk.keys if key.head is not None]

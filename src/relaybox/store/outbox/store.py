@@ -87,7 +87,7 @@ class OutboxStore(Instances):
     ) -> Op[list[Claimed]]:
         """For dialects that declare neither `advisory_keys` nor `locked_keys`."""
         yield from ()
-        raise UnsupportedByEngine(f"{self.dialect} cannot lease keys: use order_strategy shards, or PostgreSQL")
+        raise UnsupportedByEngine(f"{self.dialect} cannot lease keys: use order.strategy shards, or PostgreSQL")
 
     def claimed(self, rows: Sequence[tuple[Any, ...]]) -> list[Claimed]:
         """Sorted by seq: no dialect promises an order for rows an UPDATE returns."""

@@ -215,7 +215,7 @@ class PostgresStore(KeyedOutboxStore):
         *_, sharded, overdue, isolation = rows[0]
         if isolation != "read committed":
             raise ConfigError(
-                f"expected transactions to be read committed for order_strategy advisory or rows, got {isolation}: "
+                f"expected transactions to be read committed for order.strategy advisory or rows, got {isolation}: "
                 "change default_transaction_isolation of the role, or the isolation level of the engine you gave"
             )
         if overdue:
