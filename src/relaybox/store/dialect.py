@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from ..errors import ConfigError
 from .names import Tables
-from .rows import EPOCH, as_json, readable
+from .rows import EPOCH, USUAL, as_json, checked, unreadable
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,18 @@ class _Json(Dialect):
         return {"rows": as_json(rows)}
 
     def event_row(self, row: Sequence[Any]) -> tuple[Any, ...]:
-        return readable(row, self.from_time)
+        """Times become datetimes. All are NULL when somebody deleted the event under its pending row. A row that no
+        writer of ours has made may hold anything: what cannot be read becomes an event that says so."""
+        if (*map(type, row[1:9]),) not in USUAL:
+            try:
+                row = checked(row)
+            except ValueError as error:
+                return unreadable(row, str(error))
+        try:
+            times = [None if value is None else self.from_time(value) for value in row[9:12]]
+        except (TypeError, ValueError, AttributeError, OverflowError):
+            return unreadable(row, "its times are not times")
+        return (*row[:9], *times)
 
 
 class Mysql(_Json):

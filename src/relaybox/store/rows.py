@@ -132,25 +132,10 @@ _TEXTS = {
     6: "content_type",
     8: "headers",
 }
-_USUAL: set[tuple[type, ...]] = set()  # types of the columns between number and times that need no look
+USUAL: set[tuple[type, ...]] = set()  # types of the columns between number and times that need no look
 
 
-def readable(row: Sequence[Any], from_time: Callable[[Any], datetime]) -> tuple[Any, ...]:
-    """The twelve columns with times as datetimes. All are NULL when somebody deleted the event under its pending row.
-    A row that no writer of ours has made may hold anything: what cannot be read becomes an event that says so."""
-    if (*map(type, row[1:9]),) not in _USUAL:
-        try:
-            row = _checked(row)
-        except ValueError as error:
-            return _unreadable(row, str(error))
-    try:
-        times = [None if value is None else from_time(value) for value in row[9:12]]
-    except (TypeError, ValueError, AttributeError, OverflowError):
-        return _unreadable(row, "its times are not times")
-    return (*row[:9], *times)
-
-
-def _checked(row: Sequence[Any]) -> Sequence[Any]:
+def checked(row: Sequence[Any]) -> Sequence[Any]:
     """A row with text and bytes where they belong, or ValueError with the column in which there is something else."""
     values = list(row)
     for place, name in _TEXTS.items():
@@ -168,11 +153,11 @@ def _checked(row: Sequence[Any]) -> Sequence[Any]:
     if (values[1] is None) != (values[7] is None):
         raise ValueError("a column that every event has is NULL")
     if values == list(row):
-        _USUAL.add((*map(type, row[1:9]),))
+        USUAL.add((*map(type, row[1:9]),))
     return values
 
 
-def _unreadable(row: Sequence[Any], reason: str) -> tuple[Any, ...]:
+def unreadable(row: Sequence[Any], reason: str) -> tuple[Any, ...]:
     """No body, and the reason in place of headers: see `Event.stored`. Of the rest what is text."""
     texts = [_text(value) for value in row[1:7]]
     return (row[0], texts[0] or "?", texts[1] or "?", *texts[2:], None, reason, EPOCH, None, EPOCH)

@@ -18,7 +18,8 @@ class SqliteStore(SteppedOutboxStore):
     def insert_events(self, events: Sequence[Event], now: datetime | None, *, spelled: bool = False) -> Op[list[int]]:
         at = self.to_time(now)
         if len(events) == 1:
-            values = {**columns(events[0], self.to_time, spelled=spelled), "now": at}
+            values = columns(events[0], self.to_time, spelled=spelled)
+            values["now"] = at
             result = yield Statement(self.sql["outbox.write.one"], values)
             return [result.rows[0][0]]
         result = yield self.sql["outbox.write.many"].bind(**in_one_blob(events, self.to_time, spelled=spelled), now=at)
