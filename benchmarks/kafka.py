@@ -12,12 +12,12 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 
 from benchmarks.spi import PeerFailed, Unsupported
 from relaybox.testing.servers import KafkaServer, ServerUnavailable, shared
-from relaybox.testing.servers.kafka_jars import VERSION
+from relaybox.testing.servers.jars import KAFKA_VERSION
 
 PARTITIONS = 6
 WARM_UP = 200_000
 STALL = 30.0
-FACTS = {"kafka": f"{VERSION}, one broker", "topic": f"{PARTITIONS} partitions"}
+FACTS = {"kafka": f"{KAFKA_VERSION}, one broker", "topic": f"{PARTITIONS} partitions"}
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from relaybox.testing.servers import (
     ServerFailed,
     ServerUnavailable,
     TcpGate,
-    kafka_jars,
+    jars,
     require,
 )
 from relaybox.testing.servers.process import free_port
@@ -317,22 +317,22 @@ def test_kafka_with_tls_and_a_password_behind_a_gate(monkeypatch: pytest.MonkeyP
 
 def test_kafka_jars_are_fetched_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "cache" / "kafka"
-    monkeypatch.setenv(kafka_jars.JARS_VARIABLE, str(target))
-    monkeypatch.setattr(kafka_jars, "find_program", lambda name: None)
+    monkeypatch.setenv(jars.JARS_VARIABLE, str(target))
+    monkeypatch.setattr(jars, "find_program", lambda name: None)
     with pytest.raises(ServerUnavailable, match="Maven"):
-        kafka_jars.fetch_jars()
+        jars.KAFKA.fetch()
     broken = tmp_path / "mvn"
     broken.write_text("#!/bin/sh\nmkdir jars && touch jars/kafka_2.13.jar && echo no route && exit 1\n")
     broken.chmod(0o755)
-    monkeypatch.setattr(kafka_jars, "find_program", lambda name: broken)
+    monkeypatch.setattr(jars, "find_program", lambda name: broken)
     with pytest.raises(ServerFailed, match="no route"):
-        kafka_jars.fetch_jars()
+        jars.KAFKA.fetch()
     assert list(target.parent.iterdir()) == []
     broken.write_text(broken.read_text().replace("exit 1", "exit 0"))
-    assert kafka_jars.fetch_jars() == target
-    assert kafka_jars.has_jars(target)
+    assert jars.KAFKA.fetch() == target
+    assert jars.KAFKA.there
     if shutil.which("java"):
-        monkeypatch.setenv(kafka_jars.JARS_VARIABLE, str(tmp_path))
+        monkeypatch.setenv(jars.JARS_VARIABLE, str(tmp_path))
         with pytest.raises(ServerUnavailable, match=r"python -m relaybox\.testing\.servers"):
             KafkaServer()
 

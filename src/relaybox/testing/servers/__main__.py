@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from .connect_jars import fetch_connect_jars
-from .kafka_jars import fetch_jars
+from .jars import CONNECT, KAFKA
 from .process import ServerFailed, ServerUnavailable
 
 try:
-    for fetch in (fetch_jars, fetch_connect_jars):
-        print(fetch())  # noqa: T201 - the answer to the command
+    for jars in (KAFKA, CONNECT):
+        print(jars.fetch())  # noqa: T201 - the answer to the command
 except (ServerFailed, ServerUnavailable) as error:
     sys.exit(str(error))

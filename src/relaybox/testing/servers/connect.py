@@ -10,7 +10,7 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from .connect_jars import DEBEZIUM_VERSION, connect_jar_folder, has_connect_jars
+from .jars import CONNECT
 from .kafka import GET_JAVA, JAVA_OPTIONS, LOGGING, KafkaServer
 from .process import (
     LOOPBACK,
@@ -35,9 +35,9 @@ class ConnectServer(RestartableServer):
 
     def __init__(self, kafka: KafkaServer, *, environment: Mapping[str, str] | None = None) -> None:
         self._java = program("Java (to run Kafka Connect)", GET_JAVA, "java")
-        self._jars = connect_jar_folder()
-        if not has_connect_jars(self._jars):
-            raise ServerUnavailable(f"Kafka Connect with Debezium {DEBEZIUM_VERSION}", GET_JARS)
+        self._jars = CONNECT.folder
+        if not CONNECT.there:
+            raise ServerUnavailable(f"Kafka Connect with {CONNECT.what}", GET_JARS)
         super().__init__(unprivileged_account("kafka"))
         self._kafka = kafka
         self._environment = dict(environment or {})

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .kafka_jars import JARS_VARIABLE, VERSION, has_jars, jar_folder
+from .jars import JARS_VARIABLE, KAFKA, KAFKA_VERSION
 from .process import (
     LOOPBACK,
     RestartableServer,
@@ -24,7 +24,7 @@ from .process import (
 GET_JAVA = "apt-get install openjdk-17-jre-headless (or another Java runtime, 17 or newer)"
 GET_JARS = (
     "python -m relaybox.testing.servers (needs Maven), "
-    f"or point {JARS_VARIABLE} at the libs folder of an unpacked Kafka {VERSION}"
+    f"or point {JARS_VARIABLE} at the libs folder of an unpacked Kafka {KAFKA_VERSION}"
 )
 GET_CLIENT = "pip install 'confluent-kafka>=2.4'"
 
@@ -56,9 +56,9 @@ class KafkaServer(RestartableServer):
         settings: Mapping[str, str] | None = None,
     ) -> None:
         self._java = program("Java (to run Kafka)", GET_JAVA, "java")
-        self._origin = self._jars = jar_folder()
-        if not has_jars(self._jars):
-            raise ServerUnavailable(f"Apache Kafka {VERSION}", GET_JARS)
+        self._origin = self._jars = KAFKA.folder
+        if not KAFKA.there:
+            raise ServerUnavailable(f"Apache {KAFKA.what}", GET_JARS)
         super().__init__(unprivileged_account("kafka"), tls=tls)
         self._user = user
         self._password = password
