@@ -294,11 +294,18 @@ class TestOwnConnections:
         asked = next(op)
         assert isinstance(asked, Statement)
         assert asked.query.name == "schema.lock"
-        unlock = op.send(Result([(0,)], 1))
-        assert isinstance(unlock, Statement)
-        assert unlock.query.name == "schema.unlock"
         with pytest.raises(StoreBusy):
             op.send(Result([(0,)], 1))
+
+    def test_a_migration_that_fails_gives_the_lock_back(self) -> None:
+        op = STORE.migrate()
+        next(op)
+        op.send(Result([(1,)], 1))
+        unlock = op.throw(StoreError("no such thing"))
+        assert isinstance(unlock, Statement)
+        assert unlock.query.name == "schema.unlock"
+        with pytest.raises(StoreError, match="no such thing"):
+            op.send(Result([(1,)], 1))
 
 
 class TestUrls:
