@@ -40,7 +40,9 @@ class Timed:
 async def measure(url: str, *, followers: int, seconds: float, strategy: str) -> dict[str, float]:
     sink = Timed()
     settings = Settings().replaced({"order.strategy": strategy, "relay.retry.base": "100ms"})
-    async with AsyncOutbox(url, migrate=True) as box, Relay(url, sink, to="x", settings=settings):
+    box = AsyncOutbox(url)
+    await box.migrate()
+    async with box, Relay(url, sink, to="x", settings=settings):
         if followers:
             for start in range(0, followers, 5000):
                 async with box.transaction() as tx:

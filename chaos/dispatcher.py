@@ -1,6 +1,6 @@
 """One delivering process:  python -m chaos.dispatcher URL FOLDER WORKER INCARNATION SEED TTL PLANT
 
-A multi-node composite whose listener appends DELIVER to its own history. It also writes events of its own, so that
+An outbox whose listener appends DELIVER to its own history. It also writes events of its own, so that
 rows claimed by their insert are among what a killed process leaves behind.
 """
 
@@ -72,16 +72,16 @@ async def main(url: str, folder: Path, worker: int, incarnation: int, seed: int,
         body = event.payload
         history.note(Op.DELIVER, body["n"], key=body["k"], attempt=delivery.attempts, aux=delivery.token)
 
-    listeners.register("Counted", deliver)
+    listeners.on("Counted")(deliver)
     settings = Settings(
         delivery=DeliverySettings(workers=16, instance_ttl=timedelta(seconds=ttl), owner=f"d{worker}-{incarnation}")
     )
     driver = "asyncpg" if worker % 2 else "psycopg"
     target = url.replace("://", f"+{driver}://", 1)
     while True:
-        box = AsyncOutbox.multi_node(target, listeners, settings=settings)
+        box = AsyncOutbox(target, settings=settings)
         try:
-            await box.__aenter__()
+            await box.deliver(listeners).start()
             break
         except Exception as error:  # PostgreSQL is restarting
             print(f"dispatcher {worker}: {type(error).__name__}: {error}", file=sys.stderr)

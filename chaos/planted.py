@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from relaybox.engine.rows.engine import Delivery
+from relaybox.delivery import Delivery
+from relaybox.engine.dispatch import Dispatch
 from relaybox.op import Query
-from relaybox.outbox.deliver import Dispatch
 from relaybox.outbox.instance import InstanceService
 from relaybox.outbox.source import OutboxSource
 from relaybox.outcome import DONE
@@ -26,7 +26,7 @@ SELECT cardinality(seqs) FROM s
 
 def ack_before_handler() -> None:
     """Done is written before the listener runs: a kill in between loses the event."""
-    listen = Dispatch.__call__
+    listen = Dispatch.row
     sources: list[OutboxSource] = []
     init = OutboxSource.__init__
 
@@ -40,7 +40,7 @@ def ack_before_handler() -> None:
         await listen(self, delivery)
 
     OutboxSource.__init__ = remember  # type: ignore[method-assign]
-    Dispatch.__call__ = backwards  # type: ignore[method-assign]
+    Dispatch.row = backwards  # type: ignore[method-assign]
 
 
 def no_token() -> None:

@@ -110,8 +110,8 @@ class Trial:
     def run(self) -> dict[str, Any]:
         with PostgresServer.from_wheel(durable=True) as server, broker(self.options.broker, self.folder) as made:
             url = server.create_database()
-            with Outbox(url, migrate=True):
-                pass
+            with Outbox(url) as box:
+                box.migrate()
             destination = asyncio.run(made.harness.destination())
             relays = [
                 RelayProcess(n, self._command(url, made, destination), self.folder) for n in range(self.options.relays)

@@ -58,7 +58,7 @@ async def drain(url: str, events: int) -> list[int]:
         return None
 
     listeners.register("Happened", listen)
-    async with AsyncOutbox.multi_node(url, listeners, observers=[observe]):
+    async with AsyncOutbox(url, observers=[observe]) as box, box.deliver(listeners):
         await finished.wait()
     return samples
 

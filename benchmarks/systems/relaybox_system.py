@@ -22,13 +22,12 @@ def event(seq: int) -> Event:
 
 
 class RelayboxPeer(Peer):
-    """AsyncOutbox.write in the caller's transaction; AsyncOutbox.multi_node as the worker."""
+    """AsyncOutbox.write in the caller's transaction; its deliver() as the worker."""
 
     version = relaybox.__version__
     settings = MappingProxyType(
         {
             "driver": "asyncpg, uvloop",
-            "composite": "multi_node",
             "batch": SETTINGS.delivery.batch,
             "cold_queue": SETTINGS.delivery.cold_queue,
             "batched write": "write_all",
@@ -67,8 +66,9 @@ class RelayboxPeer(Peer):
             meter.one(placed.body)
 
         await self.box.close()
-        self.box = AsyncOutbox.multi_node(self.url, listeners, settings=SETTINGS)
-        await self.box.__aenter__()
+        self.box = AsyncOutbox(self.url, settings=SETTINGS)
+        self.delivery = self.box.deliver(listeners)
+        await self.delivery.start()
         await asyncio.sleep(0)
 
     async def stop(self) -> None:

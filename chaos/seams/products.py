@@ -205,8 +205,6 @@ def make_topic(product: Product, options: dict[str, Any]) -> Topic:
     return Topic.pub_sub(TOPIC, tracking=product.tracking, **given)  # type: ignore[arg-type]
 
 
-def outbox(product: Product, url: str, listeners: Any, values: dict[str, Any], *, asynchronous: bool) -> Any:
-    """A composite that delivers."""
+def outbox(product: Product, url: str, values: dict[str, Any], *, asynchronous: bool) -> Any:
     kind: Any = AsyncOutbox if asynchronous else Outbox
-    make = kind.ordered if product.ordered else kind.multi_node
-    return make(url, listeners, settings=settings({"order.strategy": product.strategy, **values}))
+    return kind(url, settings=settings({"order.strategy": product.strategy, **values}))

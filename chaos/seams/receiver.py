@@ -232,11 +232,12 @@ class Receiver:
 
     def _sync_outbox(self) -> None:
         listeners = Listeners()
-        listeners.register(TYPE, self.handle)
-        self.box = outbox(self.product, self.url, listeners, self.spec["settings"], asynchronous=False)
+        listeners.on(TYPE)(self.handle)
+        self.box = outbox(self.product, self.url, self.spec["settings"], asynchronous=False)
         if not self.product.ordered and self.engine != SQLITE:
             threading.Thread(target=self._write_hot, daemon=True).start()
-        self._serve(self.box)
+        with self.box:
+            self._serve(self.box.deliver(listeners, ordered=self.product.ordered))
 
     def _write_hot(self) -> None:
         """In the process that delivers: what it commits goes straight to a worker."""
@@ -320,9 +321,10 @@ class Receiver:
 
     async def _async_outbox(self) -> None:
         listeners = Listeners()
-        listeners.register(TYPE, self.ahandle)
-        self.box = outbox(self.product, self.url, listeners, self.spec["settings"], asynchronous=True)
-        await self._aserve(self.box)
+        listeners.on(TYPE)(self.ahandle)
+        self.box = outbox(self.product, self.url, self.spec["settings"], asynchronous=True)
+        async with self.box:
+            await self._aserve(self.box.deliver(listeners, ordered=self.product.ordered))
 
     async def _async_pull(self) -> None:
         self.box = AsyncOutbox(self.url, settings=self.settings)

@@ -62,8 +62,9 @@ async def _deliver(product: str, url: str, handle: Handle, stack: AsyncExitStack
         await stack.enter_async_context(Relay(url, SlowSink(handle), to="out"))
     elif product == "ordered":
         listeners = Listeners()
-        listeners.register(TYPE, handle)
-        await stack.enter_async_context(AsyncOutbox.ordered(url, listeners))
+        listeners.on(TYPE)(handle)
+        box = await stack.enter_async_context(AsyncOutbox(url))
+        await stack.enter_async_context(box.deliver(listeners, ordered=True))
     else:
         box = await stack.enter_async_context(AsyncOutbox(url))
         group = await stack.enter_async_context(box.topics.group(GROUP, TOPIC))

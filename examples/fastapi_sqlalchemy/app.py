@@ -47,14 +47,14 @@ def make_listeners(sessions: async_sessionmaker[AsyncSession]) -> Listeners:
 def create_app(engine: AsyncEngine | None = None, **options: Any) -> FastAPI:
     engine = engine or create_async_engine(os.environ.get("DATABASE_URL", "sqlite+aiosqlite:///shop.db"))
     sessions = async_sessionmaker(engine, expire_on_commit=False)
-    outbox = AsyncOutbox.multi_node(engine, make_listeners(sessions), **options)
+    outbox = AsyncOutbox(engine, **options)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         async with engine.begin() as connection:
             await connection.run_sync(Base.metadata.create_all)
         await outbox.migrate()
-        async with outbox:  # delivers until the application stops, then drains
+        async with outbox, outbox.deliver(make_listeners(sessions)):  # until the application stops
             yield
         await engine.dispose()
 

@@ -41,11 +41,11 @@ def place_order(outbox: Outbox, db: sqlite3.Connection, number: int, item: str) 
 
 def main(folder: Path) -> None:
     file = folder / "shop.db"
-    outbox = Outbox.single_node(f"sqlite:///{file}", listeners)
+    outbox = Outbox(f"sqlite:///{file}")
     outbox.migrate()
     db = sqlite3.connect(file)
     db.execute("CREATE TABLE IF NOT EXISTS orders (id INTEGER PRIMARY KEY, item TEXT)")
-    with outbox:
+    with outbox, outbox.deliver(listeners):
         place_order(outbox, db, 1, "tea")
         try:
             place_order(outbox, db, 2, "coffee")

@@ -16,8 +16,9 @@ class Shop:
     def __init__(self, url: str, billing: Billing) -> None:
         self.billing = billing
         listeners = Listeners()
-        listeners.register("OrderPlaced", self.order_placed)
-        self.outbox = AsyncOutbox.multi_node(url, listeners)
+        listeners.on("OrderPlaced")(self.order_placed)
+        self.outbox = AsyncOutbox(url)
+        self.delivery = self.outbox.deliver(listeners)
 
     async def place(self, number: int) -> None:
         async with self.outbox.transaction() as tx:  # your order's INSERT goes here too
@@ -32,8 +33,9 @@ class Billing:
 
     def __init__(self, url: str) -> None:
         listeners = Listeners()
-        listeners.register("InvoiceWanted", self.invoice_wanted)
-        self.outbox = AsyncOutbox.multi_node(url, listeners, settings=Settings(delivery=DeliverySettings(workers=1)))
+        listeners.on("InvoiceWanted")(self.invoice_wanted)
+        self.outbox = AsyncOutbox(url, settings=Settings(delivery=DeliverySettings(workers=1)))
+        self.delivery = self.outbox.deliver(listeners)
         self.invoices: asyncio.Queue[str] = asyncio.Queue()
 
     async def want_invoice(self, cause: Event) -> None:
@@ -52,7 +54,7 @@ async def main(shop_url: str, billing_url: str, orders: int = 3) -> list[str]:
     billing = Billing(billing_url)
     shop = Shop(shop_url, billing)
     await asyncio.gather(shop.outbox.migrate(), billing.outbox.migrate())
-    async with billing.outbox, shop.outbox:
+    async with billing.outbox, shop.outbox, billing.delivery, shop.delivery:
         for number in range(1, orders + 1):
             await shop.place(number)
         async with asyncio.timeout(10):

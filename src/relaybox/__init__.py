@@ -1,7 +1,7 @@
 """relaybox: transactional messaging on the database you already have."""
 
 from .contracts import Contract, Contracts
-from .engine.rows.engine import Delivery
+from .delivery import Delivery
 from .errors import (
     BatchFailed,
     CommitUnknown,
@@ -19,7 +19,9 @@ from .errors import (
 )
 from .event import Event
 from .guard import AsyncGuard, Guard
-from .outbox import AsyncOutbox, Interceptor, Listeners, Outbox, WriterHook
+from .hooks import Interceptor, WriterHook
+from .listeners import Listeners
+from .outbox import AsyncOutbox, Outbox
 from .retry import Retry
 from .settings import Settings
 from .store.outbox.values import BlockedKey, DeadFilter, DeadLetter, Status

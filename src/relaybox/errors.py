@@ -57,6 +57,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .event import Event
 
 
 class RelayboxError(Exception):
@@ -327,12 +331,14 @@ class RetryLater(DeliveryError):
 
 
 class BatchFailed(DeliveryError):
-    """Raise from a batch handler to say which events of the batch failed, by id. Any other error is about all of them:
+    """Raise from a batch listener to say which events of the batch failed. Any other error is about all of them:
     the batch is then tried in smaller parts. `skipped` were not handled, for want of an earlier one: they follow it, or
     are given to the handler again."""
 
-    def __init__(self, errors: Mapping[str, BaseException], skipped: Collection[str] = ()) -> None:
+    def __init__(self, errors: Mapping[Event, BaseException], skipped: Collection[Event] = ()) -> None:
         super().__init__(f"{len(errors)} events of a batch failed, {len(skipped)} were skipped")
+        if any(isinstance(event, (str, int)) for event in (*errors, *skipped)):  # they would count as done
+            raise TypeError("expected BatchFailed to be given events, as in BatchFailed({event: error}), not their ids")
         self.errors = errors
         self.skipped = skipped
 

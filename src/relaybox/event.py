@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, TypeVar, Unpac
 
 from .clock import utc_now
 from .codec import BYTES, JSON, JSON_CODEC, Codec, headers_from_text, headers_to_text
-from .errors import InvalidEvent, PayloadTooLarge, Undecodable
+from .errors import ContractViolation, InvalidEvent, PayloadTooLarge, Undecodable
 from .ids import new_id
 
 MAX_PAYLOAD: Final = 1_048_576
@@ -319,6 +319,8 @@ class Event(_Fields, Generic[T]):
             return self.body  # type: ignore[return-value]
         try:
             return self._codec.decode(self.body)  # type: ignore[no-any-return]
+        except ContractViolation:  # of the listener's model
+            raise
         except (ValueError, RecursionError) as error:
             raise Undecodable(f"the payload of event {self.id} is not {self.content_type}") from error
         except TypeError:
@@ -366,6 +368,13 @@ def topics_of(events: Sequence[Event]) -> list[str | None]:
     return [event._topic for event in events]
 
 
+def read_as(event: Event, codec: Codec) -> Event:
+    """The same event, whose payload is read by another codec. A copy: others may have the event too."""
+    slots = {slot: getattr(event, slot) for slot in _Fields.__slots__ if slot not in _STORED_TIMES}
+    times = {name: stored(event) for name, stored in _STORED_TIMES.items()}
+    return _made(type(event), {**slots, **times, "_codec": codec})
+
+
 def _rebuild(slots: dict[str, Any]) -> Event:
     return _made(Event, {**slots, "_codec": JSON_CODEC, "_headers": None})
 
@@ -382,6 +391,7 @@ def _made(kind: type[Event], slots: Mapping[str, Any]) -> Event:
 stored_occurred: Final[Callable[[Event], datetime | bytes]] = _Fields.__dict__["occurred_at"].__get__
 stored_created: Final[Callable[[Event], datetime | bytes | None]] = _Fields.__dict__["created_at"].__get__
 _stored_deliver: Final[Callable[[Event], datetime | bytes | None]] = _Fields.__dict__["deliver_at"].__get__
+_STORED_TIMES: Final = {"occurred_at": stored_occurred, "created_at": stored_created, "deliver_at": _stored_deliver}
 Y2K: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 

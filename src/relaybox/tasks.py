@@ -60,7 +60,7 @@ async def cancelled(*tasks: asyncio.Task[Any] | None) -> None:
 
 
 class LoopThread:
-    """An event loop in a daemon thread: what lets `with Outbox.multi_node(...)` work without asyncio."""
+    """An event loop in a daemon thread: in which services of synchronous programs work."""
 
     def __init__(self, name: str = "relaybox") -> None:
         self.loop = asyncio.new_event_loop()

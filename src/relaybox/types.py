@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .service import AsyncService, Service
 from .settings import (
     DeliverySettings,
     GuardSettings,
@@ -12,14 +13,19 @@ from .settings import (
     RelaySettings,
     TopicSettings,
 )
+from .values import Counts, Health
 
 __all__ = [
+    "AsyncService",
+    "Counts",
     "DeliverySettings",
     "GuardSettings",
+    "Health",
     "InboxSettings",
     "IngestSettings",
     "OrderSettings",
     "OutboxSettings",
     "RelaySettings",
+    "Service",
     "TopicSettings",
 ]

@@ -11,7 +11,8 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from rabbitmq_harness import EXCHANGE, USER, RabbitMQHarness, shared_server
 
-from relaybox import Event, Outbox
+from kit import migrated
+from relaybox import Event
 from relaybox.brokers.formats import renderer
 from relaybox.brokers.rabbitmq.connection import RabbitMQConnection
 from relaybox.brokers.rabbitmq.sink import RabbitMQSink
@@ -88,7 +89,7 @@ async def test_a_slash_in_a_key_does_not_name_an_exchange(harness: RabbitMQHarne
     await harness.with_pika(lambda channel: channel.queue_declare(queue, durable=True))
     url = f"sqlite:///{tmp_path}/shop.db"
     event = Event("OrderPlaced", {"n": 1}, key=key)
-    with Outbox(url, migrate=True) as box, box.transaction() as tx:
+    with migrated(url) as box, box.transaction() as tx:
         box.write(tx, event)
     async with Relay(url, harness.sink(), to="x.{key}") as relay:
         await relay.drained()

@@ -29,7 +29,7 @@ def levels(found: dict[str, tuple[str, str, str]]) -> dict[str, str]:
 
 
 def migrated(url: str) -> str:
-    with closing(Outbox.writer_only(url)) as box:
+    with closing(Outbox(url, cdc=True)) as box:
         box.migrate()
         with box.transaction() as tx:
             box.write(tx, Event("A", None))

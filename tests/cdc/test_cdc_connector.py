@@ -1,4 +1,4 @@
-"""What writer_only stores for other readers, and the configuration that describes it to Debezium."""
+"""What is stored for other readers, and the configuration that describes it to Debezium."""
 
 from __future__ import annotations
 
@@ -40,19 +40,17 @@ def columns(url: str) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("engine", ["sqlite", "postgres-wheel", "mariadb"])
 @pytest.mark.parametrize("count", [1, 3])
-def test_writer_only_spells_out_what_others_store_as_null(engine: str, count: int, tmp_path: Path) -> None:
+def test_an_outbox_for_cdc_spells_out_what_others_store_as_null(engine: str, count: int, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/shop.db" if engine == "sqlite" else require(engine, durable=False).create_database()
-    for make, expected in (
-        (Outbox.writer_only, ("Plain", "__GLOBAL__", "application/json")),
-        (Outbox, ("Plain", None, None)),
-    ):
-        with closing(make(url)) as box:
+    for cdc, expected in ((True, ("Plain", "__GLOBAL__", "application/json")), (False, ("Plain", None, None))):
+        with Outbox(url, cdc=cdc) as box:
             box.migrate()
             with box.transaction() as tx:
-                ids = box.write_all(tx, [Event("Plain", {"n": n}) for n in range(count)])
+                events = [Event("Plain", {"n": n}) for n in range(count)]
+                box.write_all(tx, events)
                 named = Event("Named", b"\x00", aggregate_type="Order")
                 box.write(tx, named)
-            assert all(box.resolve([*ids, named.id]).values())
+            assert all(box.resolve([event.id for event in (*events, named)]).values())
         assert columns(url)[-count - 1 :] == [expected] * count + [("Named", "Order", "application/octet-stream")]
 
 

@@ -1,4 +1,4 @@
-"""Debezium itself, in a private Kafka Connect, reads what writer_only wrote, as `relaybox cdc connector` told it to."""
+"""Debezium itself, in a private Kafka Connect, reads what was written for it, as `relaybox cdc connector` says."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def connect(kafka: KafkaServer) -> Iterator[ConnectServer]:
 
 
 class Captured:
-    """A writer_only table, and the connector that reads it."""
+    """The table of an outbox for change data capture, and the connector that reads it."""
 
     def __init__(self, server: PostgresServer | MariaDBServer, connect: ConnectServer, kafka: KafkaServer) -> None:
         self.connect, self.kafka = connect, kafka
         self.url = server.create_database()
         self.name = self.url.rpartition("/")[2].replace("_", "-")
-        self.box = Outbox.writer_only(self.url)
+        self.box = Outbox(self.url, cdc=True)
         self.box.migrate()
 
     @property

@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from kit import migrated
 from relaybox import Event, Outbox, Topic
 from relaybox.errors import ConfigError
 from relaybox.relay.config import load
@@ -36,7 +37,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "relay"
 @pytest.fixture
 def url(tmp_path: Path) -> str:
     made = f"sqlite:///{tmp_path}/shop.db"
-    with Outbox(made, migrate=True) as box, box.transaction() as tx:
+    with migrated(made) as box, box.transaction() as tx:
         box.write_all(tx, [Event("Placed", {"n": n}, key=f"k{n % 3}", aggregate_type="order") for n in range(9)])
     return made
 
@@ -251,7 +252,7 @@ def test_a_process_serves_its_health_and_stops_gracefully(url: str, tmp_path: Pa
     here = f"http://127.0.0.1:{port}"
     for page in ("/live", "/ready"):
         with urllib.request.urlopen(here + page, timeout=5) as answer:
-            assert json.load(answer)["ok"] is True
+            assert json.load(answer)["level"] == "ok"
     with urllib.request.urlopen(here + "/metrics", timeout=5) as answer:
         text = answer.read().decode()
     assert "outbox_backlog" in text
@@ -299,7 +300,7 @@ def test_the_age_of_what_waits_grows_while_the_broker_is_away(
 
 def test_the_backlog_of_a_topic_relay_is_that_of_its_group(tmp_path: Path, started: Any) -> None:
     url = require("postgres-wheel", durable=False).create_database()
-    with Outbox(url, migrate=True) as box:
+    with migrated(url) as box:
         box.topics.configure(Topic.pub_sub("orders"))
         box.topics.groups.create("orders", "relay", start=StartFrom.earliest_unlimited())
         with box.transaction() as tx:
@@ -321,7 +322,7 @@ SINKS = ["amqp://u:canary@127.0.0.1:{port}", "nats://u:canary@127.0.0.1:{port}",
 @pytest.mark.parametrize("sink", [*SINKS, "kafka://u:canary@127.0.0.1:{port}?sasl=PLAIN&insecure_no_tls=true"])
 def test_no_canary_in_any_log_page_or_metric(tmp_path: Path, started: Any, sink: str) -> None:
     url = f"sqlite:///{tmp_path}/shop.db"
-    with Outbox(url, migrate=True) as box, box.transaction() as tx:
+    with migrated(url) as box, box.transaction() as tx:
         box.write(tx, Event("Placed", {"card": "canary"}, key="k", headers={"authorization": "canary"}))
     port, nobody = free_port(), free_port()
     process = started(

@@ -7,8 +7,7 @@ import weakref
 
 import asyncpg
 
-from relaybox import AsyncOutbox, Event
-from relaybox.outbox import WriterHook
+from relaybox import AsyncOutbox, Event, WriterHook
 from relaybox.testing.servers import require
 
 
@@ -19,7 +18,8 @@ class Hook(WriterHook):
 async def test_connections_that_events_were_written_through_are_freed() -> None:
     url = require("postgres-wheel", durable=False).create_database()
     known = []
-    async with AsyncOutbox(url, migrate=True, hook=Hook()) as box:
+    async with AsyncOutbox(url, hooks=[Hook()]) as box:
+        await box.migrate()
         for n in range(3):
             connection = await asyncpg.connect(url)
             async with connection.transaction():

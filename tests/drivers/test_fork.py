@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from kit import delivering, migrated
 from relaybox import Event, Guard, Listeners, Outbox, Settings
 from relaybox.drivers import open_async, open_sync
 from relaybox.inbox import Inbox
@@ -134,7 +135,7 @@ class HeldElsewhere:
 
 
 def test_a_child_writes_while_its_parent_was_about_to_notify(fresh: str) -> None:
-    with Outbox(fresh, migrate=True) as box:
+    with migrated(fresh) as box:
         assert box._notifier is not None
         box._notifier.soon()  # its thread runs
 
@@ -179,7 +180,7 @@ def test_what_the_child_of_a_delivering_process_writes_is_delivered_by_others_at
     arrived, listeners = threading.Event(), Listeners()
     listeners.on("T")(lambda event: arrived.set())
     settings = Settings(delivery=DeliverySettings(lease="10m", poll="100ms"))
-    with Outbox.multi_node(url, listeners, settings=settings, migrate=True) as box:
+    with delivering(Outbox, url, listeners, settings=settings, migrate=True) as box:
 
         def child() -> int:
             said = Said()

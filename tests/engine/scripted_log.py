@@ -209,6 +209,7 @@ def make_range_engine(
     **settings: Any,
 ) -> RangeEngine:
     settings = {"on_exhausted": "park" if log.parks else "skip", **settings}
-    made = RangeEngine(log, handler, chosen(pause, **settings), Observers([probe]), log.clock, **(engine or {}))
+    call: Any = (lambda event, attempts: handler(event)) if callable(handler) else handler
+    made = RangeEngine(log, call, chosen(pause, **settings), Observers([probe]), log.clock, **(engine or {}))
     made.poll_every(timedelta(milliseconds=20))
     return made

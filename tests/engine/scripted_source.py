@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from relaybox.clock import SYSTEM_CLOCK, Clock
+from relaybox.engine.crew import Asked
 from relaybox.engine.rows.engine import DeliveryEngine
 from relaybox.engine.work import BatchHandler, Delivery, Handler, Settled
 from relaybox.errors import ConnectionLost
@@ -189,8 +190,9 @@ def make_engine(
     *,
     pause: Pause = 0.0,
     clock: Clock = SYSTEM_CLOCK,
+    asked: Asked | None = None,
     **settings: Any,
 ) -> DeliveryEngine:
-    engine = DeliveryEngine(source, handler, chosen(pause, **settings), Observers([probe]), clock)
+    engine = DeliveryEngine(source, handler, chosen(pause, **settings), Observers([probe]), clock, asked)
     engine.poll_every(timedelta(milliseconds=20))
     return engine

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kit import delivering
 from relaybox import AsyncOutbox, Event, Listeners, Settings
 from relaybox.facts import Claimed, ClaimLost, Delivered, HotDropped, HotEnqueued, Retried
 from relaybox.testing import ManualClock, Probe
@@ -38,7 +39,7 @@ async def test_handed_over_after_the_commit_without_a_poll(migrated: str, probe:
         seen.append((event.payload, delivery.source, delivery.attempts))
 
     settings = Settings(delivery=DeliverySettings(poll="1h"))
-    async with AsyncOutbox.single_node(migrated, listeners, observers=[probe], settings=settings) as box:
+    async with delivering(AsyncOutbox, migrated, listeners, observers=[probe], settings=settings) as box:
         await write(box, Event("T", 1), Event("T", 2))
         await probe.wait(Delivered, 2)
     assert sorted(seen) == [(1, "HOT", 1), (2, "HOT", 1)]
@@ -54,7 +55,7 @@ async def test_what_the_hot_queue_refuses_is_given_back_and_polled(migrated: str
         seen[event.payload] += 1
 
     settings = Settings(delivery=DeliverySettings(hot_queue=1, workers=1))
-    async with AsyncOutbox.single_node(migrated, listeners, observers=[probe], settings=settings) as box:
+    async with delivering(AsyncOutbox, migrated, listeners, observers=[probe], settings=settings) as box:
         await write(box, *(Event("T", n) for n in range(5)))
         await probe.wait(HotDropped)
         assert probe.of(HotDropped) == [HotDropped(4)]
@@ -73,8 +74,8 @@ async def write_and_fail(box: AsyncOutbox, block: Any, tx: Any = None) -> None:
 
 async def test_what_was_rolled_back_is_not_delivered(migrated: str, probe: Probe) -> None:
     listeners, seen = Listeners(), []
-    listeners.register("T", lambda event: seen.append(event.payload))
-    async with AsyncOutbox.single_node(migrated, listeners, observers=[probe]) as box:
+    listeners.on("T")(lambda event: seen.append(event.payload))
+    async with delivering(AsyncOutbox, migrated, listeners, observers=[probe]) as box:
         with pytest.raises(KeyError):
             await write_and_fail(box, box.transaction())
         async with box.transaction() as tx:
@@ -97,7 +98,7 @@ async def test_a_manual_clock_rules_leases_and_retries(migrated: str, probe: Pro
 
     settings = Settings(delivery=DeliverySettings(poll="10ms"))
     options: dict[str, Any] = {"observers": [probe], "clock": clock, "settings": settings}
-    async with AsyncOutbox.single_node(migrated, listeners, **options) as box:
+    async with delivering(AsyncOutbox, migrated, listeners, **options) as box:
         await write(box, Event("T", 1))
         await probe.wait(Retried)
         assert (await box.status()).delayed == 1
@@ -125,6 +126,6 @@ async def test_polled_events_are_decoded_by_the_outbox_codec(migrated: str, prob
 
     async with AsyncOutbox(migrated) as writer:
         await write(writer, Event("T", "quiet"))
-    async with AsyncOutbox.single_node(migrated, listeners, observers=[probe], codec=Shouting()):
+    async with delivering(AsyncOutbox, migrated, listeners, observers=[probe], codec=Shouting()):
         await probe.wait(Delivered)
     assert seen == ["QUIET"]

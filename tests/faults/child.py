@@ -16,6 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
+from kit import delivering
 from relaybox import Event, Listeners, Outbox, Reject, Retry, Settings
 from relaybox.ids import new_token
 from relaybox.store.claims import Claim
@@ -74,7 +75,7 @@ def listeners(file: Path, *, finishing: bool) -> Listeners:
             return  # too late: nobody listens to this thread any more
         note(event)
 
-    made.register("Happened", note)
+    made.on("Happened")(note)
     return made
 
 
@@ -121,7 +122,7 @@ def main(url: str, file: Path) -> None:
     plain = Outbox(url)
     insist(plain.migrate)
     a_peer_that_died(plain)
-    box = insist(lambda: Outbox.multi_node(url, listeners(file, finishing=False), settings=SETTINGS).__enter__())
+    box = insist(lambda: delivering(Outbox, url, listeners(file, finishing=False), settings=SETTINGS).__enter__())
     for n in range(10):
         insist(lambda n=n: write(box, *(Event("Happened", {"n": n, "i": i}, key=f"k{i}") for i in range(2))))
     for _ in range(3):

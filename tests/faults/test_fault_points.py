@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from kit import delivering
 from relaybox import Outbox
 from relaybox.faults import POINTS
 from relaybox.testing.servers import require
@@ -90,7 +91,7 @@ def finish(url: str, file: Path) -> None:
     """The process comes back, without the fault."""
     with Outbox(url) as plain:
         plain.migrate()
-    with Outbox.multi_node(url, listeners(file, finishing=True), settings=SETTINGS) as box:
+    with delivering(Outbox, url, listeners(file, finishing=True), settings=SETTINGS) as box:
 
         def nothing_left() -> bool:
             box.dead.replay_all()

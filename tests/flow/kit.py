@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from kit import WAYS
 from relaybox import AsyncOutbox, Event, Listeners, Outbox, Retry, Settings
 from relaybox.facts import Fact
 from relaybox.types import DeliverySettings
@@ -81,7 +83,7 @@ def recording(probe: Probe, *types: str) -> Listeners:
         probe.deliver(event, delivery)
 
     for name in types or ("Happened",):
-        listeners.register(name, listen)
+        listeners.on(name)(listen)
     return listeners
 
 
@@ -90,35 +92,63 @@ def happened(n: int = 0, **options: Any) -> Event:
 
 
 class Box:
-    """Outbox or AsyncOutbox behind awaitable calls, so that one test body serves both."""
+    """Outbox or AsyncOutbox behind awaitable calls, so that one test body serves both. With listeners it delivers while
+    its `async with` block is open."""
 
-    def __init__(self, box: Outbox | AsyncOutbox) -> None:
+    def __init__(
+        self,
+        box: Outbox | AsyncOutbox,
+        listeners: Listeners | None = None,
+        *,
+        migrate: bool = False,
+        **way: bool,
+    ) -> None:
         self.raw: Any = box
         self.is_async = isinstance(box, AsyncOutbox)
+        self.service: Any = None if listeners is None else box.deliver(listeners, **way)
+        self._migrate = migrate
 
     async def __aenter__(self) -> Box:
-        if self.is_async:
-            await self.raw.__aenter__()
-        else:
-            await asyncio.to_thread(self.raw.__enter__)
+        try:
+            if self._migrate:
+                await self.call("migrate")
+            if self.service is not None:
+                await (self.service.start() if self.is_async else asyncio.to_thread(self.service.start))
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()
 
+    @contextmanager
+    def running(self) -> Iterator[Any]:
+        """The synchronous outbox itself, which delivers meanwhile."""
+        with self.raw:
+            self.service.start()
+            yield self.raw
+
     async def close(self) -> None:
         await self.call("close")
 
     async def call(self, name: str, *args: Any, **options: Any) -> Any:
-        """A sync outbox is used on this thread: client connections may not travel between threads."""
         method = self.raw
         for part in name.split("."):
             method = getattr(method, part)
         if self.is_async:
             return await method(*args, **options)
-        if name in ("write", "write_all"):
-            return method(*args, **options)
         return await asyncio.to_thread(method, *args, **options)
+
+    async def write(self, handle: Any, event: Event) -> str:
+        """On this thread: client connections may not travel between threads. Its id."""
+        return (await self.write_all(handle, [event]))[0]
+
+    async def write_all(self, handle: Any, events: Sequence[Event]) -> list[str]:
+        written = self.raw.write_all(handle, events)
+        if self.is_async:
+            await written
+        return [event.id for event in events]
 
 
 def make_box(kind: str, url: Any, probe: Probe, *, is_async: bool = True, **options: Any) -> Box:
@@ -126,11 +156,10 @@ def make_box(kind: str, url: Any, probe: Probe, *, is_async: bool = True, **opti
     options.setdefault("settings", QUICK)
     options.setdefault("observers", [probe])
     cls: Any = AsyncOutbox if is_async else Outbox
-    if kind == "writer_only":
-        return Box(cls.writer_only(url, **options))
-    if kind == "plain":
-        return Box(cls(url, **options))
-    return Box(getattr(cls, kind)(url, listeners, **options))
+    migrate = options.pop("migrate", False)
+    if kind in ("plain", "cdc"):
+        return Box(cls(url, cdc=kind == "cdc", **options), migrate=migrate)
+    return Box(cls(url, **options), listeners, migrate=migrate, **WAYS[kind])
 
 
 def sqlite_url(folder: Path) -> str:

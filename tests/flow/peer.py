@@ -15,6 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from kit import WAYS, delivering
 from relaybox import AsyncOutbox, Event, Listeners, Settings
 from relaybox.facts import ClaimLost, Fact
 from relaybox.types import DeliverySettings
@@ -34,9 +35,8 @@ async def main(url: str, role: str, file: str, ttl: str) -> None:
         while event.payload.get("hold") and not Path(f"{file}.go").exists():
             await asyncio.sleep(0.02)
 
-    listeners.register("Happened", listen)
-    make = getattr(AsyncOutbox, role)
-    async with make(url, listeners, settings=settings, observers=[observe]):
+    listeners.on("Happened")(listen)
+    async with delivering(AsyncOutbox, url, listeners, settings=settings, observers=[observe], **WAYS[role]):
         os.write(1, b"ready\n")
         await asyncio.Event().wait()
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kit import delivering
 from relaybox import ConfigError, Event, InvalidEvent, Outbox, RelayboxError, Settings
 from relaybox.errors import ConnectionLost, DuplicateEvent, PayloadTooLarge, SchemaMissing, StoreError
 
@@ -240,4 +241,4 @@ def test_a_sqlite_memory_database_cannot_deliver() -> None:
     from .kit import Probe, recording
 
     with pytest.raises(ConfigError, match="in-memory"):
-        Outbox.single_node("sqlite://:memory:", recording(Probe()))
+        delivering(Outbox, "sqlite://:memory:", recording(Probe()))

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from relaybox import AsyncOutbox, ConfigError, Event, Interceptor, Listeners, Outbox
+from kit import delivering
+from relaybox import AsyncOutbox, ConfigError, Event, Listeners, Outbox
 from relaybox.clock import SystemClock, utc_now
 
 from .kit import QUICK, Probe, one
@@ -32,7 +33,7 @@ async def test_a_cancelled_close_leaves_no_connection(pg: str) -> None:
         begun.set()
         await asyncio.Event().wait()
 
-    box = await AsyncOutbox.multi_node(pg, listeners, settings=QUICK).__aenter__()
+    box = await delivering(AsyncOutbox, pg, listeners, settings=QUICK).__aenter__()
     async with box.transaction() as tx:
         await box.write(tx, Event("Slow", None))
     await begun.wait()
@@ -47,15 +48,16 @@ async def test_a_cancelled_close_leaves_no_connection(pg: str) -> None:
 async def test_an_interrupted_close_leaves_neither_connection_nor_thread(
     pg: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    box = Outbox.multi_node(pg, Listeners(), settings=QUICK).__enter__()
-    assert box._thread is not None
-    call = box._thread.call
+    box = Outbox(pg, settings=QUICK)
+    service = box.deliver(Listeners()).start()
+    assert service._thread is not None
+    call = service._thread.call
 
     def impatient(work: Any) -> None:
         call(work)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(box._thread, "call", impatient)
+    monkeypatch.setattr(service._thread, "call", impatient)
     with pytest.raises(KeyboardInterrupt):
         box.close()
     await nobody_left(pg)
@@ -63,12 +65,9 @@ async def test_an_interrupted_close_leaves_neither_connection_nor_thread(
 
 
 @pytest.mark.parametrize("kind", [Outbox, AsyncOutbox])
-def test_what_only_delivery_uses_is_refused_without_delivery(kind: Any) -> None:
-    option = {"interceptors": [Interceptor()]}
-    for make in (kind, kind.writer_only):
-        with pytest.raises(ConfigError, match="interceptors is for delivery; give it to single_node, multi_node or"):
-            make("sqlite:///shop.db", **option)
-    kind.single_node("sqlite:///shop.db", Listeners(), **option)
+def test_nothing_is_delivered_where_change_data_capture_does(kind: Any) -> None:
+    with pytest.raises(ConfigError, match="change data capture delivers the events of this outbox"):
+        kind("sqlite:///shop.db", cdc=True).deliver(Listeners())
 
 
 class Ahead(SystemClock):
@@ -81,7 +80,7 @@ class Ahead(SystemClock):
 def test_ages_are_counted_by_the_clock_of_the_database(url: str, probe: Probe) -> None:
     listeners = Listeners()
     listeners.on("Good")(lambda event, delivery: probe.deliver(event, delivery))
-    with Outbox.single_node(url, listeners, clock=Ahead(), settings=QUICK) as box:
+    with delivering(Outbox, url, listeners, clock=Ahead(), settings=QUICK) as box:
         with box.transaction() as tx:
             box.write(tx, Event("Good", None))
         probe.wait(probe.wrote(1))

@@ -52,7 +52,9 @@ def test_sync(proxy: Proxy, truth: str, cut: Cut) -> None:
     box = Outbox(proxy.url)
     box.verify()
     with pytest.raises(CommitUnknown, match="resolve") as caught, box.transaction() as tx:
-        ids = box.write_all(tx, [happened(n) for n in range(3)])
+        written_events = [happened(n) for n in range(3)]
+        box.write_all(tx, written_events)
+        ids = [written.id for written in written_events]
         proxy.cut = cut
     assert proxy.cuts == 1
     assert caught.value.event_ids == tuple(ids)
@@ -72,7 +74,9 @@ async def test_async(engine: str, proxy: Proxy, truth: str, cut: Cut, driver: st
     await box.verify()
     with pytest.raises(CommitUnknown) as caught:
         async with box.transaction() as tx:
-            ids = await box.write_all(tx, [happened(n) for n in range(3)])
+            written_events = [happened(n) for n in range(3)]
+            await box.write_all(tx, written_events)
+            ids = [written.id for written in written_events]
             proxy.cut = cut
     assert caught.value.event_ids == tuple(ids)
     assert await box.resolve(ids) == dict.fromkeys(ids, cut == "after")
@@ -88,14 +92,18 @@ async def test_neither_hook_fires_and_the_poller_delivers_what_is_there(truth: s
 
     probe, hook = Probe(), Recorder()
     short = Settings(delivery=DeliverySettings(lease="1s", instance_ttl="500ms"))
-    async with make_box("multi_node", truth, probe, settings=short, listeners=recording(probe)) as node:
-        writer = AsyncOutbox(proxy.url, hook=hook)
+    async with make_box("delivery", truth, probe, settings=short, listeners=recording(probe)) as node:
+        writer = AsyncOutbox(proxy.url, hooks=[hook])
         with pytest.raises(CommitUnknown):
             async with writer.transaction() as tx:
-                lost = await writer.write(tx, happened(1))
+                written_event = happened(1)
+                await writer.write(tx, written_event)
+                lost = written_event.id
                 proxy.cut = cut
         async with node.raw.transaction() as tx:
-            sentinel = await node.raw.write(tx, happened(2))
+            written_event = happened(2)
+            await node.raw.write(tx, written_event)
+            sentinel = written_event.id
         await probe.until(probe.has(sentinel))
         if cut == "after":
             await probe.until(probe.has(lost))
@@ -110,16 +118,20 @@ async def test_the_callers_own_transaction_on_a_hot_node(truth: str, proxy: Prox
     """Rows claimed by their insert, then silence: they are delivered when the claim's lease ends, and once."""
     probe = Probe()
     short = Settings(delivery=DeliverySettings(lease="1s", instance_ttl="500ms"))
-    async with make_box("multi_node", truth, probe, settings=short) as node:
+    async with make_box("delivery", truth, probe, settings=short) as node:
         connection = await asyncpg.connect(proxy.url)
         with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
             async with connection.transaction():
-                written = await node.raw.write(connection, happened(1))
+                written_event = happened(1)
+                await node.raw.write(connection, written_event)
+                written = written_event.id
                 proxy.cut = cut
         if cut == "after":
             await probe.until(probe.has(written))
-        with psycopg.connect(truth) as after:
-            sentinel = await node.raw.write(after, happened(2))
+        async with node.raw.transaction() as after:
+            written_event = happened(2)
+            await node.raw.write(after, written_event)
+            sentinel = written_event.id
         await probe.until(probe.has(sentinel))
     assert probe.count(written) == (1 if cut == "after" else 0)
 
@@ -138,7 +150,9 @@ async def test_an_open_transaction_is_waited_for(any_url: str, ending: str, twin
     writer = open_sync(any_url)
     with Outbox(any_url) as box, writer.connection() as connection, ThreadPoolExecutor(1) as threads:
         connection.begin()
-        event_id = box.write(connection.raw, happened(1))
+        written_event = happened(1)
+        box.write(connection.raw, written_event)
+        event_id = written_event.id
 
         async def ask() -> dict[str, bool]:
             async with AsyncOutbox(any_url) as other:

@@ -22,8 +22,10 @@ LASTING = SETTINGS.replaced({"delivery.lease": "5m", "delivery.instance_ttl": "1
 
 
 async def write(box: Box, count: int) -> list[str]:
+    events = [Event("Happened", {"n": n}, key="k") for n in range(count)]
     async with box.raw.transaction() as tx:
-        return list(await box.raw.write_all(tx, [Event("Happened", {"n": n}, key="k") for n in range(count)]))
+        await box.raw.write_all(tx, events)
+    return [event.id for event in events]
 
 
 class Deaf:
@@ -50,7 +52,7 @@ async def test_a_lost_claim_does_not_wait_for_its_lease(
     ids = await write(plain, 5)
     await plain.close()
     Deaf(monkeypatch, "claim")
-    async with make_box("multi_node", url, probe, settings=LASTING):
+    async with make_box("delivery", url, probe, settings=LASTING):
         await probe.until(lambda: probe.of(LoopFailed))
         await probe.until(probe.has(*ids))
 
@@ -70,11 +72,13 @@ async def test_a_failed_hand_over_does_not_wait_for_its_lease(
 ) -> None:
     import asyncpg
 
-    async with make_box("multi_node", pg, probe, settings=LASTING) as box:
+    async with make_box("delivery", pg, probe, settings=LASTING) as box:
         Deaf(monkeypatch, "verify")
         connection = await asyncpg.connect(pg)
         async with connection.transaction():
-            written = await box.raw.write(connection, Event("Happened", {"n": 1}))
+            written_event = Event("Happened", {"n": 1})
+            await box.raw.write(connection, written_event)
+            written = written_event.id
         await connection.close()
         await probe.until(probe.has(written))
 
@@ -93,8 +97,8 @@ async def test_what_a_zombie_claims_is_free_at_the_next_heartbeat_of_anybody(pg:
         gate.set()
         await asyncio.Event().wait()
 
-    listeners.register("Happened", hang)
-    async with make_box("multi_node", url, probe, settings=slow, listeners=listeners) as box:
+    listeners.on("Happened")(hang)
+    async with make_box("delivery", url, probe, settings=slow, listeners=listeners) as box:
         rows(url, "DELETE FROM outbox_event_instance")  # as others do to an instance that was silent too long
         async with box.raw.transaction() as tx:
             await box.raw.write(tx, Event("Happened", {"n": 1}))

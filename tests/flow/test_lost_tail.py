@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from kit import delivering
 from relaybox import AsyncOutbox, Event, Listeners, Settings
 from relaybox.inbox import AsyncInbox
 from relaybox.testing.servers import PostgresPair, ServerUnavailable
@@ -60,11 +61,11 @@ class Outboxes:
         async def listen(event: Event) -> None:
             await receiver(event)
 
-        make = AsyncOutbox.ordered if ordered else AsyncOutbox.multi_node
-        self.box = make(url, listeners, settings=QUICK, migrate=True)
+        self._delivering = delivering(AsyncOutbox, url, listeners, ordered=ordered, settings=QUICK, migrate=True)
+        self.box = self._delivering.box
 
     def running(self) -> AbstractAsyncContextManager[Any]:
-        return self.box
+        return self._delivering
 
     async def write(self, numbers: range) -> None:
         async with self.box.transaction() as tx:
@@ -147,12 +148,11 @@ async def test_a_failure_that_was_forgotten_is_made_up_for(pair: PostgresPair, o
     """It failed after the standby was cut off, and waits for another try of which the new primary knows nothing. There
     it is in a claim of ours, with an event that is done since, and before one that is new."""
     failing, listeners = Failing(), Listeners()
-    listeners.register("E", failing)
+    listeners.on("E")(failing)
     late = timedelta(minutes=10)
     patient = QUICK.replaced({"delivery.lease": "4s", "delivery.retry.base": late, "delivery.retry.max": late})
-    make = AsyncOutbox.ordered if ordered else AsyncOutbox.multi_node
     url = pair.create_database()
-    box = make(url, listeners, settings=patient, migrate=True)
+    box = delivering(AsyncOutbox, url, listeners, ordered=ordered, settings=patient, migrate=True)
 
     async def write(*payloads: str) -> None:
         while True:
@@ -186,13 +186,13 @@ async def test_a_failure_that_was_forgotten_is_made_up_for(pair: PostgresPair, o
 async def test_a_process_that_was_forgotten_is_not_taken_for_the_next_one(pair: PostgresPair) -> None:
     """Two that beat under one number would take each other's claims for their own."""
     url, listeners = pair.create_database(), Listeners()
-    listeners.register("E", Receiver())
+    listeners.on("E")(Receiver())
     async with asyncio.timeout(60), AsyncOutbox(url) as looker:
         await looker.migrate()
         await asyncio.to_thread(pair.follow)
         pair.cut()
-        async with AsyncOutbox.ordered(url, listeners, settings=QUICK):
+        async with delivering(AsyncOutbox, url, listeners, settings=QUICK, ordered=True):
             await asyncio.to_thread(pair.fail_over)
-            async with AsyncOutbox.ordered(url, listeners, settings=QUICK):
+            async with delivering(AsyncOutbox, url, listeners, settings=QUICK, ordered=True):
                 while len(await looker.instances()) < 2:
                     await asyncio.sleep(0.02)

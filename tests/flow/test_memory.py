@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 
+from kit import delivering
 from relaybox import AsyncOutbox, Event, Listeners, Settings
 from relaybox.facts import Delivered, Fact
 
@@ -43,11 +44,11 @@ async def test_a_backlog_of_100k_drains_in_flat_memory(pg: str) -> None:
     async def listen(event: Event) -> None:
         return None
 
-    listeners.register("Happened", listen)
+    listeners.on("Happened")(listen)
     gc.collect()
     tracemalloc.start(1)
     try:
-        async with AsyncOutbox.multi_node(pg, listeners, settings=Settings(), observers=[observe]):
+        async with delivering(AsyncOutbox, pg, listeners, settings=Settings(), observers=[observe]):
             await asyncio.wait_for(finished.wait(), 100)
         peak = tracemalloc.get_traced_memory()[1]
     finally:

@@ -50,14 +50,15 @@ class Log:
             finally:
                 self.running.discard(key)
 
-        listeners.register("Happened", listen)
+        listeners.on("Happened")(listen)
         return listeners
 
 
 async def write(box: Box, count: int, keys: int = 4, first: int = 0) -> list[str]:
     events = [Event("Happened", {"n": n}, key=f"k{n % keys}") for n in range(first, first + count)]
     async with box.raw.transaction() as tx:
-        return list(await box.raw.write_all(tx, events))
+        await box.raw.write_all(tx, events)
+    return [event.id for event in events]
 
 
 def firsts(numbers: list[int]) -> list[int]:
@@ -99,7 +100,7 @@ async def test_what_a_stopped_instance_gave_back_comes_first(url: str, probe: Pr
         gate.set()
         await asyncio.Event().wait()
 
-    blocked.register("Happened", hang)
+    blocked.on("Happened")(hang)
     settings = quick({"delivery.batch": 10, "delivery.cold_queue": 10, "delivery.stop_timeout": "20ms"})
     first = make_box("ordered", url, Probe(), listeners=blocked, settings=settings)
     async with first:
@@ -211,7 +212,7 @@ async def test_a_rejected_head(url: str, probe: Probe, policy: Any) -> None:
             raise Reject("never")
         probe.deliver(event, delivery)
 
-    listeners.register("Happened", listen)
+    listeners.on("Happened")(listen)
     settings = quick({"order.on_exhausted": policy})
     async with make_box("ordered", url, probe, listeners=listeners, settings=settings) as box:
         await write(box, 5, keys=1)

@@ -42,19 +42,19 @@ def pooled(bouncer: Any, direct: str) -> str:
 
 
 @DRIVERS
-@pytest.mark.parametrize("composite", ["single_node", "multi_node", "ordered"])
-async def test_composites_under_concurrent_writers(
-    pooled: str, direct: str, probe: Probe, composite: str, driver: str
-) -> None:
+@pytest.mark.parametrize("way", ["alone", "delivery", "ordered"])
+async def test_ways_under_concurrent_writers(pooled: str, direct: str, probe: Probe, way: str, driver: str) -> None:
     url = with_driver(pooled, driver)
-    async with make_box(composite, url, probe, settings=SETTINGS) as node:
+    async with make_box(way, url, probe, settings=SETTINGS) as node:
 
         async def writer(n: int) -> list[str]:
             ids = []
             for i in range(15):
                 async with node.raw.transaction() as tx:
                     await tx.connection.execute(f"INSERT INTO business VALUES ({i})")
-                    ids.append(await node.raw.write(tx, happened(i, key=f"k{n}")))
+                    event = happened(i, key=f"k{n}")
+                    await node.raw.write(tx, event)
+                    ids.append(event.id)
             return ids
 
         written = [i for ids in await asyncio.gather(*(writer(n) for n in range(6))) for i in ids]
@@ -70,7 +70,7 @@ async def test_composites_under_concurrent_writers(
 async def test_the_wake_ups_fact_names_the_reason(pooled: str, driver: str, caplog: pytest.LogCaptureFixture) -> None:
     probe = Probe()
     with caplog.at_level("INFO", "relaybox"):
-        async with make_box("multi_node", with_driver(pooled, driver), probe, settings=SETTINGS):
+        async with make_box("delivery", with_driver(pooled, driver), probe, settings=SETTINGS):
             await probe.until(lambda: "pooler" in caplog.text)
     modes = {fact.mode for fact in probe.of(WakeUps)}
     assert modes == {"poll"}
@@ -80,17 +80,21 @@ async def test_the_wake_ups_fact_names_the_reason(pooled: str, driver: str, capl
 @DRIVERS
 async def test_the_callers_own_connection(pooled: str, direct: str, probe: Probe, driver: str) -> None:
     """asyncpg behind a pooler needs statement_cache_size=0, as its own documentation says; psycopg no prepare."""
-    async with make_box("multi_node", with_driver(pooled, driver), probe, settings=SETTINGS) as node:
+    async with make_box("delivery", with_driver(pooled, driver), probe, settings=SETTINGS) as node:
 
         async def write(n: int) -> str:
             if driver == "asyncpg":
                 raw = await asyncpg.connect(pooled, statement_cache_size=0)
                 async with raw.transaction():
-                    written = await node.raw.write(raw, happened(n))
+                    written_event = happened(n)
+                    await node.raw.write(raw, written_event)
+                    written = written_event.id
             else:
                 raw = await psycopg.AsyncConnection.connect(pooled, prepare_threshold=None)
                 async with raw.transaction():
-                    written = await node.raw.write(raw, happened(n))
+                    written_event = happened(n)
+                    await node.raw.write(raw, written_event)
+                    written = written_event.id
             await raw.close()
             return str(written)
 
@@ -128,10 +132,12 @@ async def test_migrate_dead_letters_and_purge(bouncer: Any, driver: str, probe: 
             raise Reject("no")
         probe.deliver(event, delivery)
 
-    listeners.register("Happened", moody)
-    async with make_box("multi_node", url, probe, settings=SETTINGS, listeners=listeners) as node:
+    listeners.on("Happened")(moody)
+    async with make_box("delivery", url, probe, settings=SETTINGS, listeners=listeners) as node:
         async with node.raw.transaction() as tx:
-            ids = await node.raw.write_all(tx, [happened(n) for n in range(6)])
+            written_events = [happened(n) for n in range(6)]
+            await node.raw.write_all(tx, written_events)
+            ids = [written.id for written in written_events]
         await probe.until(lambda: len(probe.of(Died)) == 6)
         assert await boxes[0].dead.count() == 6
         allowed.append(True)
@@ -148,13 +154,15 @@ async def test_migrate_dead_letters_and_purge(bouncer: Any, driver: str, probe: 
 def test_sync_outbox_under_threads(pooled: str, direct: str, probe: Probe) -> None:
     import threading
 
-    with make_box("multi_node", pooled, probe, is_async=False, settings=SETTINGS).raw as node:
+    with make_box("delivery", pooled, probe, is_async=False, settings=SETTINGS).running() as node:
         written: list[str] = []
 
         def write(n: int) -> None:
             for i in range(10):
                 with node.transaction() as tx:
-                    written.append(node.write(tx, happened(i, key=f"k{n}")))
+                    event = happened(i, key=f"k{n}")
+                    node.write(tx, event)
+                    written.append(event.id)
 
         threads = [threading.Thread(target=write, args=(n,)) for n in range(5)]
         for thread in threads:
@@ -182,15 +190,19 @@ def test_server_sessions_keep_nothing_of_ours(pooled: str, direct: str, probe: P
 async def test_a_restart_of_the_pooler(bouncer: Any, pooled: str, direct: str, probe: Probe) -> None:
     from relaybox.errors import StoreError
 
-    async with make_box("multi_node", pooled, probe, settings=SETTINGS, listeners=recording(probe)) as node:
+    async with make_box("delivery", pooled, probe, settings=SETTINGS, listeners=recording(probe)) as node:
         async with node.raw.transaction() as tx:
-            first = await node.raw.write(tx, happened(1))
+            written_event = happened(1)
+            await node.raw.write(tx, written_event)
+            first = written_event.id
         await probe.until(probe.has(first))
         await asyncio.to_thread(bouncer.restart)
         while True:
             try:
                 async with node.raw.transaction() as tx:
-                    second = await node.raw.write(tx, happened(2))
+                    written_event = happened(2)
+                    await node.raw.write(tx, written_event)
+                    second = written_event.id
                 break
             except StoreError:
                 await asyncio.sleep(0.01)

@@ -29,8 +29,8 @@ def server() -> Iterator[PostgresServer]:
 
 
 @pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
-@pytest.mark.parametrize("composite", ["multi_node", "ordered"])
-async def test_immediate_restart(server: PostgresServer, probe: Probe, composite: str, driver: str) -> None:
+@pytest.mark.parametrize("way", ["delivery", "ordered"])
+async def test_immediate_restart(server: PostgresServer, probe: Probe, way: str, driver: str) -> None:
     url = server.create_database()
     box = make_box("plain", url, probe)
     await box.call("migrate")
@@ -40,7 +40,7 @@ async def test_immediate_restart(server: PostgresServer, probe: Probe, composite
     unknown: list[str] = []
 
     settings = QUICK.replaced({"delivery.hot_queue": IN_FLIGHT // 2, "delivery.cold_queue": IN_FLIGHT // 2})
-    async with make_box(composite, with_driver(url, driver), probe, settings=settings) as node:
+    async with make_box(way, with_driver(url, driver), probe, settings=settings) as node:
 
         async def write() -> None:
             n = 0
@@ -84,7 +84,7 @@ async def test_terminated_backends(server: PostgresServer, probe: Probe, driver:
     url = server.create_database()
     box = make_box("plain", url, probe)
     await box.call("migrate")
-    async with make_box("multi_node", with_driver(url, driver), probe):
+    async with make_box("delivery", with_driver(url, driver), probe):
         await probe.until(lambda: [f for f in probe.of(WakeUps) if f.mode == "listen"])
         for n in range(3):
             rows(
@@ -95,7 +95,9 @@ async def test_terminated_backends(server: PostgresServer, probe: Probe, driver:
             while True:  # a connection in our own pool was cut as well
                 try:
                     async with box.raw.transaction() as tx:
-                        event_id = await box.raw.write(tx, happened(n))
+                        written_event = happened(n)
+                        await box.raw.write(tx, written_event)
+                        event_id = written_event.id
                     break
                 except StoreError:
                     continue

@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from kit import delivering
 from relaybox import AsyncOutbox, Event, Listeners, Outbox, Settings
 from relaybox.drivers import open_async
 from relaybox.errors import ConnectionLost
@@ -51,7 +52,7 @@ async def test_a_shard_that_need_not_leave_after_all_is_served_again(pg: str, pr
         await gate.wait()
         probe.deliver(event, delivery)
 
-    listeners.register("Happened", listen)
+    listeners.on("Happened")(listen)
     settings = Settings(
         order=OrderSettings(shards=2), delivery=DeliverySettings(workers=8, instance_ttl="1s", lease="3s")
     )
@@ -96,7 +97,7 @@ async def test_shards_are_given_up_together_with_the_claims(pg: str, probe: Prob
 @pytest.mark.parametrize("undo", ["transaction", "savepoint", "rollback"])
 def test_a_transaction_undone_behind_our_back_delivers_nothing(pg: str, probe: Probe, undo: str) -> None:
     """psycopg's own nested block is a savepoint that relaybox does not see."""
-    with Outbox.multi_node(pg, recording(probe), settings=QUICK) as box, psycopg.connect(pg, autocommit=True) as raw:
+    with delivering(Outbox, pg, recording(probe), settings=QUICK) as box, psycopg.connect(pg, autocommit=True) as raw:
         with box.transaction(raw) as tx:
             if undo == "transaction":
                 with suppress(ZeroDivisionError), raw.transaction():
@@ -134,7 +135,7 @@ async def test_a_cancelled_begin_leaves_no_transaction_in_the_pool(pg: str, driv
 
 
 async def test_open_transactions_of_the_program_do_not_stop_the_heart(pg: str, probe: Probe) -> None:
-    async with AsyncOutbox.multi_node(pg, recording(probe), settings=QUICK) as box, AsyncExitStack() as stack:
+    async with delivering(AsyncOutbox, pg, recording(probe), settings=QUICK) as box, AsyncExitStack() as stack:
         for _ in range(4):
             await stack.enter_async_context(box.transaction())
         beat = rows(pg, "SELECT expires_at FROM outbox_event_instance")
@@ -151,8 +152,8 @@ def test_a_listener_that_exits_does_not_take_the_node_with_it(pg: str, probe: Pr
             sys.exit("as a command line tool does")
         probe.deliver(event, delivery)
 
-    listeners.register("Happened", listen)
-    with Outbox.multi_node(pg, listeners, settings=QUICK) as box:
+    listeners.on("Happened")(listen)
+    with delivering(Outbox, pg, listeners, settings=QUICK) as box:
         with box.transaction() as tx:
             box.write(tx, happened(1))
         probe.wait(probe.wrote(1))

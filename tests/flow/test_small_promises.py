@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from kit import delivering, migrated
 from relaybox import Event, InvalidEvent, Listeners, Outbox, Retry, Settings
 from relaybox.facts import Delivered, Died, Purged
 from relaybox.testing import Probe
@@ -27,20 +28,15 @@ def path_of(url: str) -> str:
 def test_an_event_that_kills_its_process_every_time_becomes_a_dead_letter(url: str) -> None:
     probe, called = Probe(), []
     listeners = Listeners()
-    listeners.register("Poison", called.append)
-    box = Outbox.single_node(
-        url,
-        listeners,
-        observers=[probe],
-        settings=Settings(delivery=DeliverySettings(retry=Retry(attempts=3))),
-        migrate=True,
-    )
+    listeners.on("Poison")(called.append)
+    settings = Settings(delivery=DeliverySettings(retry=Retry(attempts=3)))
+    box = Outbox(url, observers=[probe], settings=settings)
     box.migrate()
     with box.transaction() as tx:
         box.write(tx, Event("Poison", None))
         # What three crashed processes leave behind: claimed three times, never settled.
         tx.connection.execute("UPDATE outbox_event_pending SET attempts = 3, token = NULL, owner = NULL, due = 0")
-    with box:
+    with box, box.deliver(listeners):
         (died,) = probe.wait_sync(Died)
     assert "4 times without an outcome" in died.error
     assert called == []
@@ -49,7 +45,7 @@ def test_an_event_that_kills_its_process_every_time_becomes_a_dead_letter(url: s
 def test_dead_letters_are_purged_also_when_finished_events_are_kept(url: str) -> None:
     probe = Probe()
     settings = Settings(outbox=OutboxSettings(dead_retention="1us", purge_interval="50ms"))
-    with Outbox.single_node(url, Listeners(), observers=[probe], settings=settings, migrate=True) as box:
+    with delivering(Outbox, url, Listeners(), observers=[probe], settings=settings, migrate=True) as box:
         with box.transaction() as tx:
             box.write(tx, Event("Nobody", None))
         probe.wait_sync(Died)
@@ -58,7 +54,7 @@ def test_dead_letters_are_purged_also_when_finished_events_are_kept(url: str) ->
 
 
 def test_write_all_of_one_event_says_what_it_wants(url: str) -> None:
-    with Outbox(url, migrate=True) as box, box.transaction() as tx, pytest.raises(InvalidEvent, match="takes a list"):
+    with migrated(url) as box, box.transaction() as tx, pytest.raises(InvalidEvent, match="takes a list"):
         box.write_all(tx, Event("A", None))  # type: ignore[arg-type]
 
 
@@ -66,9 +62,9 @@ def test_a_savepoint_rolled_back_in_plain_sql_takes_its_event_along(url: str) ->
     """SQLAlchemy does not know of it, the commit succeeds, and still nothing is delivered that does not exist."""
     probe, seen = Probe(), []
     listeners = Listeners()
-    listeners.register("A", lambda event: seen.append(event.payload))
+    listeners.on("A")(lambda event: seen.append(event.payload))
     engine = sa.create_engine(url.replace("sqlite:", "sqlite+pysqlite:"))
-    with Outbox.single_node(url, listeners, observers=[probe], migrate=True) as box:
+    with delivering(Outbox, url, listeners, observers=[probe], migrate=True) as box:
         with Session(engine) as session:
             session.execute(sa.text("SAVEPOINT half"))
             box.write(session, Event("A", "ghost"))
@@ -81,7 +77,7 @@ def test_a_savepoint_rolled_back_in_plain_sql_takes_its_event_along(url: str) ->
 
 
 def test_migrate_on_entering(url: str) -> None:
-    with Outbox(url, migrate=True) as box:
+    with migrated(url) as box:
         box.verify()
     tables = sqlite3.connect(path_of(url)).execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
     assert ("outbox_event",) in tables

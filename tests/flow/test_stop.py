@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kit import WAYS, delivering
 from relaybox import AsyncOutbox, Event, Listeners, Outbox, Settings
 from relaybox.facts import Released
 from relaybox.types import DeliverySettings
@@ -24,9 +25,9 @@ def fill(url: str) -> None:
         box.write_all(tx, [happened(n, key=f"k{n}") for n in range(EVENTS)])
 
 
-@pytest.mark.parametrize("composite", ["single_node", "multi_node", "ordered"])
+@pytest.mark.parametrize("way", ["alone", "delivery", "ordered"])
 @pytest.mark.parametrize("engine", ["postgres", "sqlite"])
-async def test_nothing_begins_and_nothing_runs_twice(url: str, composite: str, probe: Probe) -> None:
+async def test_nothing_begins_and_nothing_runs_twice(url: str, way: str, probe: Probe) -> None:
     begun: Counter[int] = Counter()
     four, finish = threading.Semaphore(0), threading.Event()
 
@@ -36,10 +37,9 @@ async def test_nothing_begins_and_nothing_runs_twice(url: str, composite: str, p
         assert finish.wait(30)
 
     listeners = Listeners()
-    listeners.register("Happened", listen)
+    listeners.on("Happened")(listen)
     fill(url)
-    box = getattr(AsyncOutbox, composite)(url, listeners, settings=QUICK, observers=[probe])
-    async with box:
+    async with delivering(AsyncOutbox, url, listeners, **WAYS[way], settings=QUICK, observers=[probe]) as box:
         for _ in range(4):
             assert await asyncio.to_thread(four.acquire, True, 30)
         closing = asyncio.create_task(box.close())
@@ -48,7 +48,7 @@ async def test_nothing_begins_and_nothing_runs_twice(url: str, composite: str, p
         await closing
     assert sum(begun.values()) == 4
     assert probe.of(Released)
-    async with getattr(AsyncOutbox, composite)(url, listeners, settings=QUICK) as again:
+    async with delivering(AsyncOutbox, url, listeners, **WAYS[way], settings=QUICK) as again:
         async with asyncio.timeout(30):
             while len(begun) < EVENTS or (await again.status()).due:
                 await asyncio.sleep(0.01)
@@ -70,7 +70,7 @@ async def test_what_is_cut_off_is_named_in_the_log(pg: str, caplog: pytest.LogCa
     fill(pg)
     settings = Settings(delivery=DeliverySettings(stop_timeout="100ms"))
     with caplog.at_level(logging.WARNING, logger="relaybox"):
-        async with AsyncOutbox.multi_node(pg, listeners, settings=settings):
+        async with delivering(AsyncOutbox, pg, listeners, settings=settings):
             async with asyncio.timeout(30):
                 await started.wait()
     line = next(record.getMessage() for record in caplog.records if "cut off" in record.getMessage())

@@ -72,12 +72,14 @@ async def write(url: str, count: int, **payload: Any) -> list[str]:
 
     box = AsyncOutbox(url)
     async with box.transaction() as tx:
-        ids = await box.write_all(tx, [Event("Happened", {"n": n, **payload}, key=f"k{n}") for n in range(count)])
+        written_events = [Event("Happened", {"n": n, **payload}, key=f"k{n}") for n in range(count)]
+        await box.write_all(tx, written_events)
+        ids = [written.id for written in written_events]
     await box.close()
     return ids
 
 
-@pytest.mark.parametrize("role", ["multi_node", "ordered"])
+@pytest.mark.parametrize("role", ["delivery", "ordered"])
 async def test_a_killed_process_is_taken_over_within_seconds(url: str, probe: Probe, peers: Any, role: str) -> None:
     peer = peers(url, role)
     ids = await write(url, 10, hold=True)
@@ -88,7 +90,7 @@ async def test_a_killed_process_is_taken_over_within_seconds(url: str, probe: Pr
         killed = time.monotonic()
         await probe.until(probe.has(*ids))
         assert time.monotonic() - killed < 5
-    assert sum(fact.events for fact in probe.of(TakenOver)) >= (4 if role == "multi_node" else 0)
+    assert sum(fact.events for fact in probe.of(TakenOver)) >= (4 if role == "delivery" else 0)
     assert {seen.attempts for seen in probe.seen} <= {1, 2}
     assert max(seen.attempts for seen in probe.seen) == 2, "attempts are counted at the claim, the dead one's too"
     assert waiting(url) == 0
@@ -97,10 +99,10 @@ async def test_a_killed_process_is_taken_over_within_seconds(url: str, probe: Pr
 async def test_a_paused_process_is_fenced(url: str, probe: Probe, peers: Any) -> None:
     if url.startswith("sqlite"):
         pytest.skip("a process paused while it writes keeps SQLite's only write lock: nobody can take over")
-    peer = peers(url, "multi_node")
+    peer = peers(url, "delivery")
     ids = await write(url, 3, hold=True)
     await asyncio.to_thread(peer.wait, 3)
-    async with make_box("multi_node", url, probe):
+    async with make_box("delivery", url, probe):
         peer.send(signal.SIGSTOP)
         await probe.until(probe.has(*ids))
         await probe.until(lambda: waiting(url) == 0)
@@ -127,14 +129,14 @@ TRAP = {
 }
 
 
-async def test_a_single_node_takes_everything_over_at_its_start(url: str, probe: Probe, peers: Any) -> None:
+async def test_one_that_is_alone_takes_everything_over_at_its_start(url: str, probe: Probe, peers: Any) -> None:
     """Without waiting for the dead one's heartbeat to expire, which is longer than the test's patience."""
-    peer = peers(url, "single_node", ttl=3 * PATIENCE)
+    peer = peers(url, "alone", ttl=3 * PATIENCE)
     ids = await write(url, 4, hold=True)
     await asyncio.to_thread(peer.wait, 4)
     peer.send(signal.SIGKILL)
     peer.process.wait()
-    async with make_box("single_node", url, probe):
+    async with make_box("alone", url, probe):
         await probe.until(probe.has(*ids))
     assert waiting(url) == 0
 
@@ -155,16 +157,18 @@ async def test_a_clean_stop_leaves_nothing_to_wait_for(url: str, probe: Probe) -
             cut_off.append(event.id)
             raise
 
-    listeners.register("Happened", hang)
+    listeners.on("Happened")(hang)
     slow = Settings(delivery=DeliverySettings(stop_timeout="50ms", workers=1))
-    async with make_box("multi_node", url, Probe(), listeners=listeners, settings=slow) as box:
+    async with make_box("delivery", url, Probe(), listeners=listeners, settings=slow) as box:
         async with box.raw.transaction() as tx:
-            ids = await box.raw.write_all(tx, [happened(n) for n in range(5)])
+            written_events = [happened(n) for n in range(5)]
+            await box.raw.write_all(tx, written_events)
+            ids = [written.id for written in written_events]
         await started.wait()
     assert len(cut_off) == 1
     assert claimed(url) == 0
     assert one(url, "SELECT count(*) FROM outbox_event_pending WHERE attempts = 0") == 5
     assert one(url, "SELECT count(*) FROM outbox_event_instance") == 0
-    async with make_box("multi_node", url, probe):
+    async with make_box("delivery", url, probe):
         await probe.until(probe.has(*ids))
     assert [seen.attempts for seen in probe.seen] == [1] * 5

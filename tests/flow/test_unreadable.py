@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from kit import delivering
 from relaybox import Event, InvalidEvent, Listeners, Outbox
 from relaybox.cli.dead import content
 from relaybox.codec import MAX_DEPTH
@@ -147,7 +148,8 @@ def test_one_row_that_cannot_be_read_is_a_dead_letter_and_its_key_goes_on(
             cursor = tx.connection.cursor()
             cursor.execute("SELECT min(seq) FROM outbox_event_pending")
             cursor.execute(f"UPDATE outbox_event SET {BROKEN[engine][case]} WHERE seq = {cursor.fetchone()[0]}")
-    with Outbox.ordered(url, listeners, settings=quick({"order.on_exhausted": "block"}), observers=[probe]) as box:
+    settings = quick({"order.on_exhausted": "block"})
+    with delivering(Outbox, url, listeners, settings=settings, observers=[probe], ordered=True) as box:
         probe.wait(lambda: len(probe.seen) == 2 and probe.of(Died))
         [letter] = box.dead.list()
     shown = content(letter.event)

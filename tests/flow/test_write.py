@@ -41,20 +41,20 @@ async def settled(box: Box, probe: Probe, handle: Handle) -> None:
     """Deliver one more event, then drain: whatever was to come has come."""
     sentinel = happened(-1)
     await handle.begin()
-    await box.call("write", handle.raw, sentinel)
+    await box.write(handle.raw, sentinel)
     await handle.commit()
     await probe.until(probe.has(sentinel.id))
     await box.close()
 
 
 async def test_commit_delivers_and_rollback_does_not(kind: type[Handle], url: str, probe: Probe) -> None:
-    async with make_box("multi_node", url, probe, is_async=kind.is_async) as box, opened(kind, url) as handle:
+    async with make_box("delivery", url, probe, is_async=kind.is_async) as box, opened(kind, url) as handle:
         await handle.begin()
-        kept = await box.call("write", handle.raw, happened(1))
+        kept = await box.write(handle.raw, happened(1))
         await handle.execute("INSERT INTO business VALUES (1)")
         await handle.commit()
         await handle.begin()
-        lost = await box.call("write", handle.raw, happened(2))
+        lost = await box.write(handle.raw, happened(2))
         await handle.rollback()
         await probe.until(probe.has(kept))
         await settled(box, probe, handle)
@@ -68,17 +68,17 @@ async def test_no_transaction_is_refused(kind: type[Handle], url: str, probe: Pr
     box = make_box("plain", url, probe, is_async=kind.is_async)
     async with opened(kind, url, autocommit=True) as handle:
         with pytest.raises(NoTransaction, match="open transaction"):
-            await box.call("write", handle.raw, happened())
+            await box.write(handle.raw, happened())
     await box.close()
     assert stored(url) == 0
 
 
 async def test_a_savepoint_rolled_back_takes_its_event_along(kind: type[Handle], url: str, probe: Probe) -> None:
-    async with make_box("multi_node", url, probe, is_async=kind.is_async) as box, opened(kind, url) as handle:
+    async with make_box("delivery", url, probe, is_async=kind.is_async) as box, opened(kind, url) as handle:
         await handle.begin()
-        kept = await box.call("write", handle.raw, happened(1))
+        kept = await box.write(handle.raw, happened(1))
         await handle.savepoint()
-        lost = await box.call("write", handle.raw, happened(2))
+        lost = await box.write(handle.raw, happened(2))
         await handle.rollback_to()
         await handle.commit()
         await probe.until(probe.has(kept))
@@ -92,7 +92,7 @@ async def test_a_batch_of_a_thousand_keeps_its_order(kind: type[Handle], url: st
     events = [happened(n, key=f"k{n % 7}") for n in range(1_000)]
     async with opened(kind, url) as handle:
         await handle.begin()
-        assert await box.call("write_all", handle.raw, events) == [e.id for e in events]
+        assert await box.write_all(handle.raw, events) == [e.id for e in events]
         await handle.commit()
     await box.close()
     from .kit import rows
@@ -111,7 +111,7 @@ async def test_a_closed_connection_is_one_clear_error(kind: type[Handle], url: s
         await box.close()
         pytest.skip("a closed Session opens a new connection by itself")
     with pytest.raises(RelayboxError) as caught:
-        await box.call("write", handle.raw, happened())
+        await box.write(handle.raw, happened())
     assert isinstance(caught.value, (ConnectionLost, StoreError, NoTransaction))
     assert any(word in str(caught.value) for word in ("closed", "transaction", "gone away", "released"))
     await box.close()
@@ -124,13 +124,13 @@ async def test_a_failed_transaction_that_is_committed_delivers_nothing(
     """PostgreSQL answers COMMIT of a failed transaction with a ROLLBACK and no error."""
     if kind.engine != "postgres":
         pytest.skip("other engines roll back the statement only")
-    async with make_box("multi_node", url, probe, is_async=kind.is_async) as box, opened(kind, url) as handle:
+    async with make_box("delivery", url, probe, is_async=kind.is_async) as box, opened(kind, url) as handle:
         await handle.begin()
-        ghost = await box.call("write", handle.raw, happened(1))
+        ghost = await box.write(handle.raw, happened(1))
         with pytest.raises(Exception):  # noqa: B017 - each library has its own
             await handle.execute("SELECT nonsense")
         with pytest.raises(StoreError):
-            await box.call("write", handle.raw, happened(2))
+            await box.write(handle.raw, happened(2))
         try:
             await handle.commit()
         except Exception:
@@ -147,7 +147,7 @@ async def test_a_handle_of_another_database_is_refused(kind: type[Handle], url: 
     async with opened(kind, url) as handle:
         await handle.begin()
         with pytest.raises(ConfigError, match="this outbox is on"):
-            await box.call("write", handle.raw, happened())
+            await box.write(handle.raw, happened())
         await handle.rollback()
     await box.close()
     assert stored(url) == 0

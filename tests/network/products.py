@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from ingest.scripted_source import ScriptedSource
+from kit import WAYS, delivering
 from relaybox import AsyncOutbox, Event, Listeners, Settings
 from relaybox.errors import StoreError
 from relaybox.inbox import AsyncInbox, Inbox
@@ -59,7 +60,7 @@ def outbox(kind: str) -> Product:
 
         async with AsyncOutbox(direct) as box:
             await box.migrate()
-        async with getattr(AsyncOutbox, kind)(url, listeners, settings=settings):
+        async with delivering(AsyncOutbox, url, listeners, settings=settings, **WAYS[kind]):
             yield Running(lambda number: written(direct, event(number)), arrived)
 
     return product
@@ -195,8 +196,8 @@ async def ingest(direct: str, url: str, settings: Settings, work: Work) -> Async
 
 
 POSTGRES: dict[str, Product] = {
-    "single_node": outbox("single_node"),
-    "multi_node": outbox("multi_node"),
+    "alone": outbox("alone"),
+    "delivery": outbox("delivery"),
     "ordered": outbox("ordered"),
     "relay": relay,
     "topic_relay": topic_relay,
@@ -209,4 +210,4 @@ POSTGRES: dict[str, Product] = {
     "ordered_inbox": inbox(Order()),
     "ingest": ingest,
 }
-MARIADB = {name: POSTGRES[name] for name in ("multi_node", "ordered", "relay", "inbox", "ingest")}
+MARIADB = {name: POSTGRES[name] for name in ("delivery", "ordered", "relay", "inbox", "ingest")}

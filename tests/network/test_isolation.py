@@ -15,6 +15,7 @@ import psycopg
 import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from kit import delivering
 from relaybox import AsyncOutbox, Event, Listeners, Retry, Settings
 from relaybox.drivers import open_async, open_sync
 from relaybox.inbox import AsyncInbox
@@ -154,7 +155,7 @@ async def test_an_ordered_outbox_of_two_processes(url: str, driver: str, strateg
         await box.migrate()
     async with target(url, driver) as place, AsyncExitStack() as stack:
         for _ in range(2):
-            await stack.enter_async_context(AsyncOutbox.ordered(place, listeners, settings=settings))
+            await stack.enter_async_context(delivering(AsyncOutbox, place, listeners, settings=settings, ordered=True))
         await write(url)
         await handler.finished()
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from kit import WAYS, delivering
 from relaybox import AsyncOutbox, Event, Listeners, Outbox, Settings
 from relaybox.testing.servers import require
 from relaybox.topic import Topic
@@ -88,14 +89,14 @@ async def test_handlers_of_a_group_with_transactions_of_its_outbox_run_once(url:
 
 
 @pytest.mark.parametrize("kind", ["url", "engine"])
-@pytest.mark.parametrize("composite", ["multi_node", "ordered"])
-async def test_listeners_with_transactions_of_their_outbox_run_once(url: str, composite: str, kind: str) -> None:
+@pytest.mark.parametrize("way", ["delivery", "ordered"])
+async def test_listeners_with_transactions_of_their_outbox_run_once(url: str, way: str, kind: str) -> None:
     handler, listeners = Handler(), Listeners()
     listeners.on("T")(handler)
     async with AsyncOutbox(url) as box:
         await box.migrate()
     async with target(url, kind) as place:
-        async with getattr(AsyncOutbox, composite)(place, listeners, settings=SETTINGS) as box:
+        async with delivering(AsyncOutbox, place, listeners, **WAYS[way], settings=SETTINGS) as box:
             handler.box = box
             await write(url)
             await handler.finished()

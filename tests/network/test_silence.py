@@ -27,13 +27,11 @@ TWICE = 2 * TIMEOUT.total_seconds()
 PATIENCE = 20.0
 CASES = [
     *(("postgres-wheel", "asyncpg", name) for name in POSTGRES),
-    *(("postgres-wheel", "psycopg", name) for name in ("multi_node", "group")),
+    *(("postgres-wheel", "psycopg", name) for name in ("delivery", "group")),
     *(("mariadb", "asyncmy", name) for name in MARIADB),
 ]
 # Not an inbox: the transaction of the message in hand is lost with its connection.
-IN_HAND = [
-    case for case in CASES if case[2] in ("multi_node", "ordered", "relay", "group", "queue_by_rows", "consumer")
-]
+IN_HAND = [case for case in CASES if case[2] in ("delivery", "ordered", "relay", "group", "queue_by_rows", "consumer")]
 
 
 class Place(NamedTuple):

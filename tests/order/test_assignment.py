@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit import delivering
 from relaybox import AsyncOutbox, Event, Listeners, Settings
 from relaybox.errors import ConfigError
 from relaybox.ids import rendezvous
@@ -113,12 +114,16 @@ def quick(owner: str, **order: Any) -> Settings:
     )
 
 
+def ordered(url: str, settings: Settings, *, migrate: bool = False) -> delivering[AsyncOutbox]:
+    return delivering(AsyncOutbox, url, listeners(), ordered=True, settings=settings, migrate=migrate)
+
+
 def listeners() -> Listeners:
     quiet = Listeners()
 
     async def listen(event: Event) -> None: ...
 
-    quiet.register("E", listen)
+    quiet.on("E")(listen)
     return quiet
 
 
@@ -146,9 +151,9 @@ async def test_shards_go_to_those_who_win_them_and_come_back(tmp_path: Path) -> 
     first = wanted(settings, [one, two], one)
     assert 0 < len(first) < 8, "or the test shows nothing"
     async with AsyncExitStack() as stack:
-        box = await stack.enter_async_context(AsyncOutbox.ordered(url, listeners(), settings=settings, migrate=True))
+        box = await stack.enter_async_context(ordered(url, settings, migrate=True))
         await owners(box, {"one": all_shards})
-        async with AsyncOutbox.ordered(url, listeners(), settings=quick("two", assignment="rendezvous")):
+        async with ordered(url, quick("two", assignment="rendezvous")):
             await owners(box, {"one": first, "two": all_shards - first})
         await owners(box, {"one": all_shards})
 
@@ -158,9 +163,8 @@ async def test_static_shards_that_overlap_belong_to_who_came_first(tmp_path: Pat
     one = quick("one", assignment="static", static_shards="0-4")
     two = quick("two", assignment="static", static_shards="4-6")
     async with AsyncExitStack() as stack:
-        first = AsyncOutbox.ordered(url, listeners(), settings=one, migrate=True)
-        await first.__aenter__()
-        second = await stack.enter_async_context(AsyncOutbox.ordered(url, listeners(), settings=two))
+        first = await ordered(url, one, migrate=True).__aenter__()
+        second = await stack.enter_async_context(ordered(url, two))
         await owners(second, {"one": {0, 1, 2, 3, 4}, "two": {5, 6}})
         await first.close()
         await owners(second, {"two": {4, 5, 6}})

@@ -10,6 +10,7 @@ import pytest
 from flow.conftest import make_database
 from flow.kit import Probe
 from flow.test_ordered import quick
+from kit import delivering
 from relaybox import Event, Listeners, Outbox
 from relaybox.clock import SystemClock, utc_now
 
@@ -47,6 +48,6 @@ def test_a_key_keeps_its_order(place: tuple[str, str]) -> None:
                 writer.write(tx, Event("Step", number, key="order-7"))
             clock.set_back()  # after the first
     settings = quick({"order.strategy": strategy})
-    with Outbox.ordered(url, listeners, clock=clock, settings=settings, observers=[probe]):
+    with delivering(Outbox, url, listeners, clock=clock, settings=settings, observers=[probe], ordered=True):
         probe.wait(probe.wrote(3))
     assert [seen.event.payload for seen in probe.seen] == [1, 2, 3]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kit import delivering
 from relaybox import AsyncOutbox, Event, Listeners, Settings, Topic
 from relaybox.brokers.spi import Features, Message
 from relaybox.inbox import AsyncInbox, Order
@@ -86,7 +87,7 @@ async def test_ordered_delivery(engine: str, strategy: str, tmp_path: Path) -> N
         seen.add(event)
 
     settings = Settings(order=OrderSettings(strategy=strategy))  # type: ignore[arg-type]
-    async with AsyncOutbox.ordered(url, listeners, settings=settings):
+    async with delivering(AsyncOutbox, url, listeners, settings=settings, ordered=True):
         await seen.check()
 
 

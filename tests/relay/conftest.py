@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from relaybox import Event, Outbox
+from kit import migrated
+from relaybox import Event
 from relaybox.testing import Probe
 from relaybox.testing.servers import require
 
@@ -26,7 +27,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     else:
         kind = {"postgres": "postgres-wheel", "mariadb": "mariadb"}[request.param]
         made = require(kind, durable=False).create_database()  # type: ignore[attr-defined]
-    with Outbox(made, migrate=True):
+    with migrated(made):
         pass
     return made
 
@@ -34,6 +35,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 @pytest.fixture
 def sqlite(tmp_path: Path) -> str:
     made = f"sqlite:///{tmp_path}/outbox.db"
-    with Outbox(made, migrate=True):
+    with migrated(made):
         pass
     return made

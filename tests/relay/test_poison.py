@@ -8,6 +8,7 @@ import pytest
 from relay_kit import settings, write
 from scripted_sink import ScriptedSink
 
+from kit import migrated
 from relaybox import Event, Outbox
 from relaybox.brokers import Answer, Message
 from relaybox.facts import Delivered, Died, Retried
@@ -23,7 +24,7 @@ OTHERS = 200
 def pg() -> Iterator[str]:
     server = require("postgres-wheel", durable=False)
     url = server.create_database()
-    with Outbox(url, migrate=True):
+    with migrated(url):
         pass
     yield url
     server.drop_database(url)

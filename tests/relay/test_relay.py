@@ -126,7 +126,7 @@ async def test_a_broker_that_is_away_at_the_start_is_waited_for(sqlite: str, pro
     sink = ScriptedSink()
     sink.away = "connection refused"
     async with Relay(sqlite, sink, to="x", observers=[probe]) as relay:
-        assert relay.health().reasons == ["scripted is unavailable"]
+        assert relay.health().reasons == ("scripted is unavailable",)
         sink.away = None
         await probe.wait(Delivered, 5)
     assert sink.opened == 1

@@ -17,6 +17,7 @@ import boto3
 import pytest
 from typer.testing import CliRunner
 
+from kit import migrated
 from relaybox import Event, Outbox
 from relaybox.brokers import sink_from_url
 from relaybox.cli.app import app
@@ -33,7 +34,7 @@ CANARY = "c4nary"
 
 
 def served(address: str, metrics: Any = None, *, live: bool = True) -> closing[HealthServer]:
-    return closing(HealthServer(address, lambda: Health(live, False, ["the broker is away"]), metrics))
+    return closing(HealthServer(address, lambda: Health("critical", ("the broker is away",), live), metrics))
 
 
 def asked(server: HealthServer, path: str, method: str = "GET", host: str = "127.0.0.1") -> tuple[int, bytes]:
@@ -53,13 +54,13 @@ def test_a_port_in_use_is_one_clear_error() -> None:
         served("127.0.0.1:0") as server,
         pytest.raises(ConfigError, match=r"cannot listen on .*: Address already in use"),
     ):
-        HealthServer(f"127.0.0.1:{server.port}", lambda: Health(True, True, []))
+        HealthServer(f"127.0.0.1:{server.port}", Health)
 
 
 @pytest.mark.parametrize("address", ["9400", ":9400", "127.0.0.1:", "127.0.0.1:70000", "127.0.0.1:²", "127.0.0.1:-1"])
 def test_what_is_no_address(address: str) -> None:
     with pytest.raises(ConfigError, match=r"such as 127\.0\.0\.1:9400"):
-        HealthServer(address, lambda: Health(True, True, []))
+        HealthServer(address, Health)
 
 
 def test_old_and_sparing_clients_are_answered() -> None:
@@ -181,7 +182,7 @@ def test_a_sqlite_url_without_slashes_is_one_clear_error() -> None:
 @pytest.fixture
 def outbox(tmp_path: Path) -> str:
     url = f"sqlite:///{tmp_path}/shop.db"
-    with Outbox(url, migrate=True) as box, box.transaction() as tx:
+    with migrated(url) as box, box.transaction() as tx:
         box.write(tx, Event("T", f"{CANARY}-payload", key="k"))
     return url
 

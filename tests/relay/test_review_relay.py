@@ -14,6 +14,7 @@ import pytest
 from relay_kit import settings
 from scripted_sink import ScriptedSink
 
+from kit import migrated
 from relaybox import Event, Outbox
 from relaybox.brokers import Answer, Features, Message
 from relaybox.brokers.formats import renderer
@@ -300,7 +301,7 @@ async def test_a_relay_is_alive_while_it_starts(sqlite: str) -> None:
     starting = asyncio.create_task(relay.__aenter__())
     await asyncio.sleep(0)
     health = relay.health()
-    assert (health.live, health.ready, health.reasons) == (True, False, ["not running"])
+    assert (health.live, health.ready, health.reasons) == (True, False, ("not running",))
     sink.go.set()
     await starting
     assert relay.health().ready
@@ -313,7 +314,7 @@ async def test_a_relay_is_alive_while_it_starts(sqlite: str) -> None:
 async def test_a_stop_ends_although_the_database_is_a_black_hole(driver: str, busy: bool, strategy: str) -> None:
     """No reset, no answer: as when a machine is gone or a firewall forgot the connection."""
     direct = require("postgres-wheel", durable=False).create_database()
-    with Outbox(direct, migrate=True):
+    with migrated(direct):
         pass
     write(direct, *of_key("a", 3))
     sink = ScriptedSink()

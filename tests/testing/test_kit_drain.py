@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import threading
-from contextlib import closing
 from typing import Any
 
 import pytest
 
-from relaybox import AsyncOutbox, Event, Listeners, Outbox, Reject, Retry, Settings
+from relaybox import AsyncOutbox, Event, Interceptor, Listeners, Outbox, Reject, Retry, Settings
 from relaybox.errors import ConfigError
 from relaybox.facts import Delivered, Died, Retried
-from relaybox.outbox import Interceptor
 from relaybox.testing import ManualClock, Probe, deliver_pending, deliver_pending_async
 from relaybox.types import DeliverySettings
 
@@ -59,7 +57,7 @@ def test_includes_what_listeners_write(outbox: Outbox) -> None:
     def first(event: Event) -> None:
         write(outbox, Event("Second", 2))
 
-    listeners.register("Second", lambda event: seen.append(event.payload))
+    listeners.on("Second")(lambda event: seen.append(event.payload))
     write(outbox, Event("First", 1))
     assert [event.type for event in deliver_pending(outbox, listeners).delivered] == ["First", "Second"]
     assert seen == [2]
@@ -67,7 +65,7 @@ def test_includes_what_listeners_write(outbox: Outbox) -> None:
 
 def test_a_circle_of_events_ends(outbox: Outbox) -> None:
     listeners = Listeners()
-    listeners.register("Loop", lambda event: write(outbox, Event("Loop", 1)))
+    listeners.on("Loop")(lambda event: write(outbox, Event("Loop", 1)))
     write(outbox, Event("Loop", 1))
     with pytest.raises(AssertionError, match="circle"):
         deliver_pending(outbox, listeners, limit=5)
@@ -80,7 +78,7 @@ def test_an_error_is_raised_and_the_event_waits_for_its_retry(outbox: Outbox, pr
     def bad(event: Event) -> None:
         raise ValueError("no")
 
-    listeners.register("Good", lambda event: seen.append(event.payload))
+    listeners.on("Good")(lambda event: seen.append(event.payload))
     write(outbox, Event("Bad", 1), Event("Good", 2))
     with pytest.raises(ValueError, match="no"):
         deliver_pending(outbox, listeners)
@@ -151,9 +149,9 @@ def test_retries_run_when_the_clock_moves(outbox: Outbox, relaybox_clock: Manual
 def test_interceptors_run(relaybox_url: str) -> None:
     seen: list[str] = []
     interceptor = Interceptor.before(lambda delivery: seen.append(delivery.event.type))
-    listeners = Listeners()
-    listeners.register("A", lambda event: seen.append("listener"))
-    with closing(Outbox.multi_node(relaybox_url, listeners, interceptors=[interceptor])) as outbox:
+    listeners = Listeners(interceptors=[interceptor])
+    listeners.on("A")(lambda event: seen.append("listener"))
+    with Outbox(relaybox_url) as outbox:
         outbox.migrate()
         write(outbox, Event("A", 1))
         deliver_pending(outbox, listeners)

@@ -192,7 +192,9 @@ def test_a_topic_that_is_being_moved_is_not_dropped() -> None:
 def test_a_queue_with_work_is_not_dropped() -> None:
     url = migrated(Topic.queue("t"))
     with Outbox(url) as box, connected(url) as connection:
-        kept = box.write(connection, Event("X", {}, topic="t"))
+        written_event = Event("X", {}, topic="t")
+        box.write(connection, written_event)
+        kept = written_event.id
         connection.commit()
         with pytest.raises(ConfigError, match=r"1 unfinished"):
             box.topics.drop("t")
@@ -257,7 +259,9 @@ def test_any_topic_name_works() -> None:
     names = ["x" * 255, "with blank", "quo'te\"s", "%s :name {log}", "übermäßig", "name.shard-0", "a/b:c"]
     url = migrated(*(Topic.pub_sub(name) for name in names))
     with Outbox(url) as box, connected(url) as connection:
-        ids = [box.write(connection, Event("X", {}, topic=name)) for name in names]
+        events = [Event("X", {}, topic=name) for name in names]
+        box.write_all(connection, events)
+        ids = [event.id for event in events]
         connection.commit()
         stored = [one(url, f"SELECT event_id FROM outbox_event_log_{n}") for n in range(1, len(names) + 1)]
         assert stored == ids

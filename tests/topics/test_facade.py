@@ -52,7 +52,9 @@ async def test_a_queue_from_end_to_end(tracking: str) -> None:
         workers = box.topics.queue("jobs")
         workers.add_consumer("one", queue.put)
         async with box.transaction() as tx:
-            sent = await box.write_all(tx, [Event("Do", {"n": n}, topic="jobs") for n in range(5)])
+            written_events = [Event("Do", {"n": n}, topic="jobs") for n in range(5)]
+            await box.write_all(tx, written_events)
+            sent = [written.id for written in written_events]
         await workers.start()
         assert sorted(event.id for event in await heard(queue, 5)) == sorted(sent)
 
@@ -60,10 +62,14 @@ async def test_a_queue_from_end_to_end(tracking: str) -> None:
 def test_pulling() -> None:
     url = migrated(Topic.pub_sub("orders", tracking="bitmap"))
     with Outbox(url) as box, connected(url) as connection:
-        before = box.write(connection, Event("Placed", {}, key="k", topic="orders"))
+        written_event = Event("Placed", {}, key="k", topic="orders")
+        box.write(connection, written_event)
+        before = written_event.id
         connection.commit()
         box.topics.groups.create("orders", "billing", StartFrom.earliest(backfill=False))
-        after = box.write(connection, Event("Placed", {}, key="k", topic="orders"))
+        written_event = Event("Placed", {}, key="k", topic="orders")
+        box.write(connection, written_event)
+        after = written_event.id
         connection.commit()
         with box.topics.consumer("orders", group="billing", name="one") as consumer:
             batch = consumer.poll()
@@ -89,7 +95,9 @@ async def test_moving_while_a_group_reads() -> None:
 
         async def send() -> str:
             async with box.transaction() as tx:
-                sent = await box.write(tx, Event("Placed", {}, topic="orders"))
+                written_event = Event("Placed", {}, topic="orders")
+                await box.write(tx, written_event)
+                sent = written_event.id
                 assert sent is not None
                 return sent
 

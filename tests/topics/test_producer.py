@@ -75,7 +75,7 @@ def test_a_suppressed_message_has_no_number(url: str) -> None:
         def before_write(self, events: object) -> None:
             return None
 
-    with Outbox(url, hook=Nothing()) as box, connected(url) as connection:
+    with Outbox(url, hooks=[Nothing()]) as box, connected(url) as connection:
         assert box.topics.producer("orders").send(connection, {}) is None
 
 

@@ -45,10 +45,10 @@ def event(topic: str | None, n: int = 0) -> Event:
 async def test_commit_keeps_and_rollback_does_not(kind: type[Handle], url: str, box: Box, topic: str) -> None:
     async with opened(kind, url) as handle:
         await handle.begin()
-        kept = await box.call("write", handle.raw, event(topic))
+        kept = await box.write(handle.raw, event(topic))
         await handle.commit()
         await handle.begin()
-        lost = await box.call("write", handle.raw, event(topic))
+        lost = await box.write(handle.raw, event(topic))
         await handle.rollback()
     await box.close()
     found = in_topic(url, topic)
@@ -59,11 +59,11 @@ async def test_commit_keeps_and_rollback_does_not(kind: type[Handle], url: str, 
 async def test_a_savepoint_rolled_back_takes_its_event_along(kind: type[Handle], url: str, box: Box) -> None:
     async with opened(kind, url) as handle:
         await handle.begin()
-        kept = await box.call("write", handle.raw, event("orders", 1))
+        kept = await box.write(handle.raw, event("orders", 1))
         await handle.savepoint()
-        lost = await box.call("write", handle.raw, event("orders", 2))
+        lost = await box.write(handle.raw, event("orders", 2))
         await handle.rollback_to()
-        after = await box.call("write", handle.raw, event("orders", 3))
+        after = await box.write(handle.raw, event("orders", 3))
         await handle.commit()
     await box.close()
     found = in_topic(url, "orders")
@@ -78,7 +78,7 @@ async def test_a_mixed_batch_keeps_its_order(kind: type[Handle], url: str, box: 
     events = [event(topic, n) for n, topic in enumerate(topics)]
     async with opened(kind, url) as handle:
         await handle.begin()
-        assert await box.call("write_all", handle.raw, events) == [e.id for e in events]
+        assert await box.write_all(handle.raw, events) == [e.id for e in events]
         await handle.commit()
     await box.close()
     ours = {e.id for e in events}
@@ -95,7 +95,7 @@ async def test_a_batch_is_stored_in_list_order(kind: type[Handle], url: str, box
     events = [event(topic, n) for n in range(count)]
     async with opened(kind, url) as handle:
         await handle.begin()
-        ids = await box.call("write_all", handle.raw, events)
+        ids = await box.write_all(handle.raw, events)
         await handle.commit()
     await box.close()
     assert in_topic(url, topic)[-count:] == ids
@@ -106,7 +106,7 @@ async def test_without_a_transaction_nothing_is_written(kind: type[Handle], url:
     await handle.open(autocommit=True)
     lost = event("orders")
     with pytest.raises(NoTransaction):
-        await box.call("write", handle.raw, lost)
+        await box.write(handle.raw, lost)
     await handle.close()
     await box.close()
     assert lost.id not in in_topic(url, "orders")
@@ -123,7 +123,7 @@ async def test_elsewhere_a_topic_is_refused_before_anything_is_written(kind: typ
     async with opened(kind, url) as handle:
         await handle.begin()
         with pytest.raises(UnsupportedByEngine, match="PostgreSQL"):
-            await box.call("write_all", handle.raw, [event(None), event("orders")])
+            await box.write_all(handle.raw, [event(None), event("orders")])
         await handle.commit()
     await box.close()
     assert in_outbox(url) == []

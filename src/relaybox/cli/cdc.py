@@ -19,7 +19,7 @@ from .connect import DEFAULT_TABLE, Target, scrub, target_of
 from .doctor import show_findings
 from .output import emit
 
-app = typer.Typer(help="Let Debezium read a writer_only table: connector, check.", no_args_is_help=True)
+app = typer.Typer(help="Let Debezium read the table of an Outbox(cdc=True): connector, check.", no_args_is_help=True)
 
 
 @app.command("connector")

@@ -82,8 +82,8 @@ class Show:
             db.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT NOT NULL)")
         with closing(Outbox(url)) as outbox:
             outbox.migrate()
-        box = Outbox.single_node(url, self._listeners(), settings=SETTINGS, observers=[lambda _: self._tell()])
-        with box, closing(sqlite3.connect(self._file)) as db:
+        box = Outbox(url, settings=SETTINGS, observers=[lambda _: self._tell()])
+        with box, box.deliver(self._listeners()), closing(sqlite3.connect(self._file)) as db:
             self._committed(box, db)
             self._rolled_back(box, db)
             self._retried(box, db)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import sys
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from typing import Annotated
 
 import typer
@@ -19,12 +19,13 @@ from ..facts import Observer
 from ..inbox import AsyncInbox
 from ..ingest import Ingest
 from ..ingest.config import IngestConfig, load
-from ..observe.health import Health, HealthServer
+from ..service import serving, signalled
+from ..values import Health
 from .connect import Target, scrub, target_of
 from .maintain import metrics_page
 from .output import console, emit, progress, say
-from .relay import SAY_EVERY, SIGNALS, pairs
-from .run import first_signal, log_to_stderr
+from .relay import SAY_EVERY, pairs
+from .run import log_to_stderr
 
 log = logging.getLogger("relaybox")
 
@@ -97,14 +98,13 @@ async def _run(
     target: Target, config: IngestConfig, *, migrate: bool, once: bool, timeout: float | None, json: bool
 ) -> None:
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in SIGNALS:
-        loop.add_signal_handler(number, first_signal, loop, stop, SIGNALS)
     observers: list[Observer] = []
     metrics = metrics_page(observers) if config.listen else None
-    async with AsyncInbox(
-        target.needed_url, config.inbox, schema=target.schema.value, settings=config.settings
-    ) as inbox:
+    async with AsyncExitStack() as ending:
+        ending.enter_context(signalled(asyncio.get_running_loop(), stop.set))
+        inbox = await ending.enter_async_context(
+            AsyncInbox(target.needed_url, config.inbox, schema=target.schema.value, settings=config.settings)
+        )
         if migrate:
             await inbox.migrate()
         if not config.settings.inbox.enabled:
@@ -123,19 +123,15 @@ async def _run(
 
         def health() -> Health:
             live, reasons = ingest.health()
-            return Health(live, not reasons, reasons)
+            return Health("critical" if reasons else "ok", tuple(reasons), live)
 
-        server = HealthServer(config.listen, health, metrics) if config.listen else None
-        try:
+        with serving(config.listen, health, metrics):
             async with ingest:
                 if once:
                     ended = await _once(ingest, stop, timeout)
                 else:
                     say(f"relaybox ingests {ingest.source!r} into {config.inbox} ({inbox.store.dialect})")
                     await _until(ingest, stop)
-        finally:
-            if server is not None:
-                server.close()
     if once:
         accepted, duplicates, malformed = ingest.totals
         if json:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import sys
 from contextlib import closing
 from dataclasses import asdict
@@ -15,16 +14,16 @@ import typer
 
 from ..facts import Observer
 from ..maintenance import JOBS, Maintainer, Report, survey
-from ..observe.health import Health, HealthServer
+from ..service import serving, signalled
 from ..settings import Settings, TopicSettings
 from ..store.names import Tables
 from ..store.topics import open_topic_store
+from ..values import Health
 from .connect import DEFAULT_TABLE, Target, target_of
 from .output import age, console, emit, say, table
-from .run import first_signal, log_to_stderr
+from .run import log_to_stderr
 
 log = logging.getLogger("relaybox")
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PRESETS = {
     "default": TopicSettings,
     "low": TopicSettings.for_low_throughput,
@@ -78,25 +77,18 @@ async def _maintain(
             await maintainer.close()
         return
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in SIGNALS:
-        loop.add_signal_handler(number, first_signal, loop, stop, SIGNALS)
 
     def health() -> Health:
-        problems = maintainer.problems()
-        return Health("not running" not in problems, not problems, problems)
+        problems = tuple(maintainer.problems())
+        return Health("critical" if problems else "ok", problems, live="not running" not in problems)
 
-    server = HealthServer(listen, health, metrics) if listen else None
-    try:
+    with serving(listen, health, metrics), signalled(asyncio.get_running_loop(), stop.set):
         async with maintainer:
             say(f"relaybox maintains the topics of {maintainer.store.tables.event}: {', '.join(jobs)}")
             sys.stdout.flush()
             await stop.wait()
             say("relaybox stops: finishing what is under way")
             sys.stdout.flush()
-    finally:
-        if server is not None:
-            server.close()
 
 
 def _survey(target: Target, group_retention: timedelta, *, json: bool) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -19,19 +18,18 @@ from ..contracts import Contracts
 from ..durations import format_duration, parse_duration
 from ..errors import ConfigError, ConsumerGroupNotFound, StoreError
 from ..facts import Delivered, Died, Fact, Observer, Retried
-from ..observe.health import HealthServer
 from ..outbox import Outbox
 from ..relay import Preview, Relay
 from ..relay.config import RelayConfig, load
 from ..relay.topic_relay import TopicRelay, status_of
+from ..service import serving, signalled
 from ..store.outbox.values import Status
 from ..topics.start import StartFrom
 from .connect import DEFAULT_TABLE, Target, scrub, target_of
 from .output import console, emit, progress, say, table
-from .run import first_signal, load_object, log_to_stderr
+from .run import load_object, log_to_stderr
 
 log = logging.getLogger("relaybox")
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 LEFT_OVER = 3  # exit code of --once: not everything that is due went out
 SAY_EVERY = 60.0  # seconds between two lines about the backlog where nobody watches
 
@@ -156,19 +154,15 @@ class _Command:
                 await self.relay.close()
             return
         stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in SIGNALS:
-            loop.add_signal_handler(number, first_signal, loop, stop, SIGNALS)
-        server = HealthServer(self._config.listen, self.relay.health, self._metrics) if self._config.listen else None
-        try:
+        with (
+            serving(self._config.listen, self.relay.health, self._metrics),
+            signalled(asyncio.get_running_loop(), stop.set),
+        ):
             async with self.relay:
                 if once:
                     await self._once(stop, timeout, json=json)
                 else:
                     await self._until(stop)
-        finally:
-            if server is not None:
-                server.close()
 
     async def _until(self, stop: asyncio.Event) -> None:
         relay, config = self.relay, self._config

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from datetime import timedelta
+from typing import Any, Generic, Protocol, TypeVar
 
 from ..clock import Clock
 from ..event import Event
 from ..facts import CutOff, Observers
 from ..outcome import Dead, Outcome
+from ..retry import Retry
 from ..settings import DeliverySettings
 from ..tasks import cancelled
 from .decide import decide
@@ -44,6 +47,19 @@ class Worker:
 W = TypeVar("W", bound=Worker)
 
 
+class Asked(Protocol):
+    """What listeners have instead of the settings."""
+
+    @property
+    def shortest(self) -> timedelta | None:
+        """The least time that a call may take; None: any."""
+        ...
+
+    def retry(self, event: Event) -> Retry | None: ...
+
+    def timeout(self, event: Event) -> timedelta | None: ...
+
+
 class Crew(Generic[W]):
     def __init__(
         self,
@@ -56,8 +72,10 @@ class Crew(Generic[W]):
         *,
         for_ever: bool,
         watched: bool = True,
+        asked: Asked | None = None,
     ) -> None:
-        """`for_ever`: what keeps failing keeps its key waiting. `watched`: handlers that run too long are cancelled."""
+        """`for_ever`: what keeps failing keeps its key waiting. `watched`: handlers that run too long are cancelled.
+        `asked`: what listeners have instead of the settings."""
         self.workers = workers
         self._stop = asyncio.Event()
         self._loops = Loops(observers, clock)
@@ -68,7 +86,7 @@ class Crew(Generic[W]):
         self._work = work
         self._pulse = pulse
         self._settings = settings
-        self._limit = settings.retry.limit
+        self._asked = asked
         self._observers = observers
         self._clock = clock
         self._for_ever = for_ever
@@ -82,9 +100,9 @@ class Crew(Generic[W]):
         """The loops of the engine, and its workers."""
         for name, step in steps.items():
             self._loops.repeat(name, step)
-        if self._watched and self._settings.timeout is not None:
-            limit = self._settings.timeout.total_seconds()
-            self._loops.repeat("watch", lambda: self._watch(limit))
+        shortest = self._settings.timeout if self._asked is None else self._asked.shortest
+        if self._watched and shortest is not None:
+            self._loops.repeat("watch", lambda: self._watch(min(shortest.total_seconds() / 4, 0.25)))
         for worker in self.workers:
             self._loops.keep(worker, "worker", lambda worker=worker: self._begin(worker))  # type: ignore[misc]
 
@@ -125,29 +143,36 @@ class Crew(Generic[W]):
         while monotonic() >= pulse.alive_until and not self.stopping:  # noqa: ASYNC110 - a heartbeat moves a time on
             await asyncio.sleep(HEARING)
 
-    async def _watch(self, limit: float) -> None:
+    async def _watch(self, interval: float) -> None:
         """Cancel handlers that run too long. One timer for all workers instead of one per event. A worker that waits
         for something else, for a heartbeat or for work, has no handler to cancel."""
         seen: dict[W, tuple[int, float]] = {}
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(min(limit / 4, 0.25))
+            await asyncio.sleep(interval)
             now = loop.time()
             for worker in self.workers:
                 calls, since = seen.get(worker, (-1, now))
                 if not worker.calls % 2 or calls != worker.calls:
                     seen[worker] = (worker.calls, now)
-                elif now - since > limit and not worker.timed_out and worker.task is not None:
+                elif now - since > self._limit(worker) and not worker.timed_out and worker.task is not None:
                     worker.timed_out = True
                     worker.task.cancel()
                     self._observers(CutOff(len(worker.in_hand()), "delivery.timeout"))
+
+    def _limit(self, worker: W) -> float:
+        """Seconds that the call of this worker may take."""
+        limit, events = self._settings.timeout, worker.in_hand()
+        if self._asked is not None and events:
+            limit = self._asked.timeout(events[0])
+        return math.inf if limit is None else limit.total_seconds()
 
     def meant(self, worker: W, error: BaseException) -> BaseException:
         """The error of a handler; those that are about us go on."""
         if worker.timed_out:
             self.forgive(worker)
             if isinstance(error, asyncio.CancelledError):
-                late = TimeoutError(f"the handler ran longer than {self._settings.timeout}")
+                late = TimeoutError(f"the handler ran longer than {self._limit(worker):g} s")
                 late.__cause__ = error  # its stack says where
                 return late
         if isinstance(error, asyncio.CancelledError) and (worker.task is None or worker.task.cancelling()):
@@ -164,18 +189,18 @@ class Crew(Generic[W]):
 
     # -- from errors to outcomes ------------------------------------------------------------------------
 
-    def hopeless(self, attempts: int) -> Outcome | None:
+    def retry(self, event: Event) -> Retry:
+        return (self._asked and self._asked.retry(event)) or self._settings.retry
+
+    def hopeless(self, event: Event, attempts: int) -> Outcome | None:
         """What is decided before any handler sees it."""
-        if attempts > self._limit and not self._for_ever:
+        if attempts > 1 and not self._for_ever and attempts > self.retry(event).limit:
             return Dead(f"claimed {attempts} times without an outcome: does it kill its process?")
         return None
 
     def failed(self, event: Event, attempts: int, error: BaseException) -> Outcome:
         self._failures(event, attempts, error)
-        return self.outcome(error, attempts)
-
-    def outcome(self, error: BaseException, attempts: int) -> Outcome:
-        return decide(error, attempts, self._settings.retry, for_ever=self._for_ever)
+        return decide(error, attempts, self.retry(event), for_ever=self._for_ever)
 
     # -- stop -----------------------------------------------------------------------------------------
 

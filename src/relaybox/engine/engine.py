@@ -12,7 +12,9 @@ from .. import faults
 from ..clock import Clock
 from ..facts import Observers, Released
 from ..memory import freeze_gc
+from ..outcome import Dead, Outcome, RetryAt
 from ..settings import Settings
+from ..values import Counts
 from .crew import Crew
 from .poller import Poller
 from .renewer import L, Renewer
@@ -54,6 +56,17 @@ class Engine(ABC, Generic[L]):
         self._may_claim = asyncio.Event()
         self._may_claim.set()
         self._started = False
+        self._done = self._failed = self._dead = 0
+
+    @property
+    def counts(self) -> Counts:
+        return Counts(self._done, self._failed, self._dead)
+
+    def _count(self, done: int, unlucky: Sequence[Outcome | None]) -> None:
+        self._done += max(done, 0)
+        for outcome in unlucky:
+            self._failed += isinstance(outcome, RetryAt)
+            self._dead += isinstance(outcome, Dead)
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -69,13 +82,14 @@ class Engine(ABC, Generic[L]):
     def halt(self) -> None:
         """Begin nothing more. Comes before whatever else is to be stopped."""
 
-    async def stop(self) -> None:
-        """Begin nothing more, let what runs finish within delivery.stop_timeout, settle, give the rest back."""
+    async def stop(self, timeout: float | None = None) -> None:
+        """Begin nothing more, let what runs finish within `timeout` (delivery.stop_timeout), settle, give the rest
+        back."""
         if not self._started:
             return
         self._started = False
         self.halt()
-        patience = self._settings.delivery.stop_timeout.total_seconds()
+        patience = self._settings.delivery.stop_timeout.total_seconds() if timeout is None else timeout
         deadline = self._loop.time() + patience
         await self._workers.stop(patience)
         await self._workers.stop_loops("claim")

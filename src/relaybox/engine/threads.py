@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import inspect
 import logging
 import sys
 import threading
@@ -22,12 +21,6 @@ from ..facts import Observers, Strayed
 log = logging.getLogger("relaybox")
 
 STRAYS = 16  # threads that may hang before no more are replaced
-
-
-def is_async(function: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
-    )
 
 
 class ListenerThreads:

@@ -1,4 +1,4 @@
-"""What the engine moves: deliveries, where they come from, and who handles them."""
+"""Where the engine's deliveries come from, and what handles them."""
 
 from __future__ import annotations
 
@@ -7,41 +7,8 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import timedelta
 from typing import Any, Protocol, TypeAlias
 
-from ..event import Event
+from ..delivery import Delivery
 from ..outcome import Outcome
-
-
-class Delivery:
-    """One event in this process, with the claim that entitles us to it."""
-
-    __slots__ = ("attempts", "event", "hot", "lane", "lease_end", "ordered", "seq", "token")
-
-    def __init__(
-        self,
-        event: Event,
-        seq: int,
-        token: int,
-        attempts: int,
-        lease_end: float,
-        hot: bool,
-        ordered: bool = False,
-    ) -> None:
-        self.event = event
-        self.seq = seq
-        self.token = token
-        self.attempts = attempts
-        self.lease_end = lease_end  # on the clock's monotonic time
-        self.hot = hot
-        self.ordered = ordered
-        self.lane: str | None = event.key if ordered else None
-
-    @property
-    def source(self) -> str:
-        return "HOT" if self.hot else "COLD"
-
-    def __repr__(self) -> str:
-        return f"Delivery({self.event!r}, attempt {self.attempts}, {self.source})"
-
 
 Settled: TypeAlias = tuple[Delivery, Outcome]
 

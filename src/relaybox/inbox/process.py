@@ -23,8 +23,9 @@ from typing import Any, TypeAlias
 
 from .. import faults
 from ..clock import Clock
+from ..delivery import Delivery
 from ..engine.threads import ListenerThreads
-from ..engine.work import Batch, BatchHandler, Delivery, Handler
+from ..engine.work import Batch, BatchHandler, Handler
 from ..errors import BrokerUnavailable, ConfigError, Reject, StoreError, TransactionEnded
 from ..event import Event
 from ..op import Op, arun, run

@@ -19,12 +19,13 @@ from typing import Any, Self, TypedDict
 from ..clock import Clock
 from ..drivers import open_async, open_sync
 from ..engine.rows.engine import DeliveryEngine
-from ..engine.threads import STRAYS, ListenerThreads, is_async
+from ..engine.threads import STRAYS, ListenerThreads
 from ..engine.wakeups import Ears
 from ..engine.work import BatchHandler, Handler
 from ..errors import ConfigError
 from ..facts import Delivered, Died, Fact, Observer, Observers, Retried
 from ..forks import renew_after_fork
+from ..listeners import is_async
 from ..settings import Settings
 from ..store.inbox import InboxStore
 from ..store.inbox.claim import Share

@@ -14,8 +14,9 @@ from datetime import timedelta
 from typing import assert_never
 
 from ..clock import Clock
+from ..delivery import Delivery
 from ..drivers.spi import AsyncRunner
-from ..engine.work import Alive, Delivery, Pulse, Settled
+from ..engine.work import Alive, Pulse, Settled
 from ..event import Event
 from ..ids import key_hash, new_token
 from ..outcome import Dead, Done, RetryAt, Skip

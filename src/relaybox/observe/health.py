@@ -15,18 +15,13 @@ import socket
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import ConfigError
+from ..values import Health
 
 log = logging.getLogger("relaybox")
 Page = tuple[int, str, bytes]
-
-
-class Health(NamedTuple):
-    live: bool
-    ready: bool
-    reasons: list[str]
 
 
 class HealthServer:
@@ -66,8 +61,19 @@ class _Server(ThreadingHTTPServer):
 
 
 def _page(health: Health, good: bool) -> Page:
-    body = json.dumps({"ok": good, "live": health.live, "ready": health.ready, "reasons": health.reasons})
+    body = json.dumps({"level": health.level, "live": health.live, "ready": health.ready, "reasons": health.reasons})
     return 200 if good else 503, "application/json", body.encode()
+
+
+def metrics_page(registry: Any = None) -> Callable[[], Page] | None:
+    """The Prometheus page, of the client's own registry unless another is given; None: the client is not installed."""
+    try:
+        from prometheus_client import REGISTRY, generate_latest
+        from prometheus_client.exposition import CONTENT_TYPE_LATEST
+    except ImportError:
+        log.warning("/metrics is not served: pip install 'relaybox[prometheus]'")
+        return None
+    return lambda: (200, CONTENT_TYPE_LATEST, generate_latest(registry or REGISTRY))
 
 
 def _handler(pages: dict[str, Callable[[], Page]]) -> type[BaseHTTPRequestHandler]:

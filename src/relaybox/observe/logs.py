@@ -57,7 +57,7 @@ _TEXTS = ("error", "reason")
 
 class LogObserver:
     """
-    outbox = Outbox.single_node(url, listeners, observers=[LogObserver()])
+    outbox = Outbox(url, observers=[LogObserver()])
 
     Writes to the logger "relaybox.facts". Dead letters and failed loops are ERROR, events that cannot be decoded
     CRITICAL, drops and lost claims WARNING, the rest INFO or DEBUG. In `extra`: `relaybox_fact`, `relaybox_stage` and

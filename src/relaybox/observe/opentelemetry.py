@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import Token
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..clock import SYSTEM_CLOCK, Clock
+from ..delivery import Delivery
 from ..errors import InvalidEvent, MissingExtra, Undecodable
 from ..event import Event
 from ..facts import Fact
+from ..hooks import Interceptor, WriterHook
 from .measures import MEASURES, STALE_AFTER, Labels, Latest, Measure
 
 try:
@@ -25,21 +27,13 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtra("opentelemetry-api", "opentelemetry") from error
 
-# The outbox calls hooks and interceptors by their methods. Only type checkers need to see the classes, which
-# live a storey above this one.
-if TYPE_CHECKING:
-    from ..engine.rows.engine import Delivery
-    from ..outbox import Interceptor, WriterHook
-else:
-    Interceptor = WriterHook = object
-
 SCOPE = "relaybox"
 _W3C = TraceContextTextMapPropagator()
 
 
 class OpenTelemetryObserver:
     """
-    outbox = Outbox.multi_node(url, listeners, observers=[OpenTelemetryObserver(prefix="shop.outbox")])
+    outbox = Outbox(url, observers=[OpenTelemetryObserver(prefix="shop.outbox")])
 
     The same metrics as for Prometheus, with dots. A gauge that could not be measured, or not lately, is absent.
     """
@@ -88,33 +82,15 @@ class OpenTelemetryObserver:
 
 class TracingHook(WriterHook):
     """
-    outbox = Outbox(url, hook=TracingHook())
+    outbox = Outbox(url, hooks=[TracingHook()])
 
-    Events written inside a span carry it in their headers; one that has a traceparent already keeps it. A hook of
-    your own goes inside: `TracingHook(MyHook())`; it runs first.
+    Events written inside a span carry it in their headers; one that has a traceparent already keeps it.
     """
 
-    def __init__(self, inner: WriterHook | None = None) -> None:
-        self._inner = inner
-
     def before_write(self, events: Sequence[Event]) -> Sequence[Event] | None:
-        if self._inner is not None:
-            events = self._inner.before_write(events) or ()
         carrier: dict[str, str] = {}
         _W3C.inject(carrier)
         return [_with(event, carrier) for event in events] if carrier else events
-
-    def after_write(self, events: Sequence[Event]) -> None:
-        if self._inner is not None:
-            self._inner.after_write(events)
-
-    def after_commit(self, events: Sequence[Event]) -> None:
-        if self._inner is not None:
-            self._inner.after_commit(events)
-
-    def after_rollback(self, events: Sequence[Event]) -> None:
-        if self._inner is not None:
-            self._inner.after_rollback(events)
 
 
 def _with(event: Event, carrier: Mapping[str, str]) -> Event:
@@ -129,7 +105,7 @@ def _with(event: Event, carrier: Mapping[str, str]) -> Event:
 
 class TracingInterceptor(Interceptor):
     """
-    outbox = Outbox.single_node(url, listeners, interceptors=[TracingInterceptor()])
+    listeners = Listeners(interceptors=[TracingInterceptor()])
 
     One consumer span per attempt, current while the listener runs. Its parent is the writer's span; with `link=True` it
     begins a trace of its own that links to the writer's: better where events wait for hours. A malformed traceparent

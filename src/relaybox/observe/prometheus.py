@@ -24,7 +24,7 @@ log = logging.getLogger("relaybox")
 
 class PrometheusObserver:
     """
-    outbox = Outbox.multi_node(url, listeners, observers=[PrometheusObserver(prefix="shop_outbox")])
+    outbox = Outbox(url, observers=[PrometheusObserver(prefix="shop_outbox")])
 
     Two outboxes in one process need two prefixes, or two registries. A gauge that could not be measured, or not
     lately, is NaN. `label_limit` event types get a label of their own; later ones are counted as "other".

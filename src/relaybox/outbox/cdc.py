@@ -1,4 +1,4 @@
-"""Change data capture: how Debezium's outbox event router reads what `writer_only` writes.
+"""Change data capture: how Debezium's outbox event router reads what `Outbox(cdc=True)` writes.
 
     document = connector("postgresql://connect@db/shop", name="shop-outbox", topic_prefix="shop")
 

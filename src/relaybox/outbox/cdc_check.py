@@ -39,6 +39,6 @@ def _routes(unroutable: int) -> Finding:
             "critical",
             "routes",
             f"{unroutable} of the newest 1,000 events have no aggregate type: routing by it stops the connector there",
-            "write to this table with writer_only alone, or make the connector with --route-by event_type",
+            "write to this table with Outbox(cdc=True) alone, or make the connector with --route-by event_type",
         )
     return Finding("ok", "routes", "the newest events can be routed")

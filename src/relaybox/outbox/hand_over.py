@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ..clock import Clock
+from ..delivery import Delivery
 from ..engine.rows.engine import DeliveryEngine
-from ..engine.work import Delivery
 from ..errors import StoreError
 from ..tasks import FIRST_PAUSE, LONGEST_PAUSE, cancelled
 from .source import OutboxSource

@@ -9,9 +9,9 @@ from datetime import timedelta
 
 from .. import faults
 from ..clock import Clock
+from ..delivery import Delivery
 from ..drivers.spi import AsyncRunner
 from ..engine.presence import Presence, default_name
-from ..engine.work import Delivery
 from ..facts import ClaimLost, Observers, TakenOver
 from ..op import Op
 from ..settings import Settings
@@ -35,12 +35,12 @@ class InstanceService:
     _clock: Clock
     _in_flight: Callable[[], Iterable[Delivery]]
     _freed: Callable[[], None]
+    _alone: bool = False  # until it has looked: whatever is claimed is an earlier run's
 
     def __post_init__(self) -> None:
         self._source.freed = self._freed
         self._source.here = self._in_flight
         self._name = self._settings.delivery.owner or default_name()
-        self._alone = self._role == "single"  # until it has looked: whatever is claimed here is a former run's
         self.presence = self._source.pulse = Presence(
             self, self._settings.delivery.instance_ttl, self._observers, self._clock, heard=self._freed, lost=self._lost
         )

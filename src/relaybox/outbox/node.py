@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
 from typing import Literal
 
 from ..clock import Clock
+from ..delivery import Delivery
 from ..drivers.spi import AsyncRunner
+from ..engine.crew import Asked
 from ..engine.rows.engine import DeliveryEngine
 from ..engine.wakeups import Ears, Notifier
-from ..engine.work import BatchHandler, Delivery, Handler
+from ..engine.work import BatchHandler, Handler
 from ..facts import Observers
 from ..settings import Settings
 from ..store.claims import Claim
 from ..store.outbox import OutboxStore
+from ..store.outbox.values import Status
 from .hand_over import HandOvers
 from .instance import InstanceService
 from .purge import PurgeService
@@ -24,7 +28,7 @@ from .write import HandOver
 
 log = logging.getLogger("relaybox")
 
-Role = Literal["single", "multi", "ordered", "relay"]  # a relay that keeps order; one that does not is "multi"
+Role = Literal["delivery", "ordered", "relay"]  # a relay that keeps order; one that does not is "delivery"
 
 
 class Node:
@@ -38,16 +42,19 @@ class Node:
         *,
         observers: Observers,
         clock: Clock,
+        asked: Asked | None = None,
+        alone: bool = False,
     ) -> None:
+        """`alone`: no other process delivers, so that whatever is claimed was claimed by an earlier run."""
         self.role = role
         self._db = db
         self._store = store
         self._settings = settings
         self._clock = clock
         self._source = make_source(role in ("ordered", "relay"), db, store, settings, clock, observers)
-        self.engine = DeliveryEngine(self._source, handler, settings, observers, clock)
+        self.engine = DeliveryEngine(self._source, handler, settings, observers, clock, asked)
         self._instance = InstanceService(
-            db, store, self._source, settings, role, observers, clock, self.engine.in_flight, self.engine.wake
+            db, store, self._source, settings, role, observers, clock, self.engine.in_flight, self.engine.wake, alone
         )
         can_listen = db.listen is not None and store.capabilities.listen
         self._ears = Ears(self.engine, self._listen if can_listen else None, settings.delivery.poll, observers, clock)
@@ -80,30 +87,43 @@ class Node:
         """Begin nothing more. Comes before whatever else is to be stopped."""
         self.engine.halt()
 
-    async def stop(self) -> None:
+    async def stop(self, timeout: float | None = None) -> None:
         """Purge, ears, engine (drains), then sign off: each may still need the next."""
         if not self._running:
             return
         self._running = False
         self.engine.halt()
-        if self._purge is not None:
-            await self._purge.stop()
-        await self._ears.stop()
-        await self.engine.stop()
-        await self._hand_overs.stop()
-        if self._notifier is not None:
-            await self._notifier.stop()
-        await self._instance.stop()
+        async with AsyncExitStack() as ending:  # last in, first out, each also when another fails or is cancelled
+            ending.push_async_callback(self._instance.stop)
+            if self._notifier is not None:
+                ending.push_async_callback(self._notifier.stop)
+            ending.push_async_callback(self._hand_overs.stop)
+            ending.push_async_callback(self.engine.stop, timeout)
+            ending.push_async_callback(self._ears.stop)
+            if self._purge is not None:
+                ending.push_async_callback(self._purge.stop)
 
-    @property
-    def missing(self) -> int:
-        """Background tasks that ended and are not replaced yet."""
-        return self.engine.missing + self._instance.presence.missing
+    def complaints(self) -> Iterator[str]:
+        """Why it does not do its work, for people."""
+        if self._source.silent:
+            yield "no heartbeat reaches the database"
+        if self.engine.missing + self._instance.presence.missing:
+            yield "a background task ended and is being replaced"
 
-    @property
-    def silent(self) -> bool:
-        """Too long without a heartbeat: others may hold us for dead."""
-        return self._source.silent
+    async def drain(self) -> Status:
+        """Until there is nothing more to do here: all is delivered, waits for a retry, is blocked, or is with another
+        process. One that died is found out within `instance_ttl`: so long it is waited for what it had."""
+        settings = self._settings.delivery
+        ttl, patient = settings.instance_ttl.total_seconds(), self._db.within(settings.batch_seconds)
+        patience: float | None = None
+        while True:
+            await self.engine.until_idle()
+            status = await patient.run(self._store.status(self._clock.database_now()), tx=False)
+            if patience is None:
+                patience = self._clock.monotonic() + 1.5 * ttl
+            if not (status.due or status.claimed) or self._clock.monotonic() > patience:
+                return status
+            await self._clock.sleep(ttl / 10)
 
     # -- what writers in this process use; callable from any thread ---------------------------------
 

@@ -1,55 +1,55 @@
 """The public face: Outbox and AsyncOutbox, twins over the same ops.
 
-    outbox = Outbox("postgresql://localhost/shop")
-    outbox.migrate()
-    with Session.begin() as session:
-        session.add(order)
-        outbox.write(session, Event("OrderPlaced", {"id": 7}, key="order-7"))
+outbox = Outbox("postgresql://localhost/shop")
+outbox.migrate()
+with Session.begin() as session:
+    session.add(order)
+    outbox.write(session, Event("OrderPlaced", {"id": 7}, key="order-7"))
 
-`single_node`, `multi_node`, `ordered` and `writer_only` give the same object with delivery running inside
-its `with` block.
+with outbox.deliver(listeners):
+    ...
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from ..clock import SYSTEM_CLOCK
-from ..codec import JSON_CODEC
+from ..clock import SYSTEM_CLOCK, Clock
+from ..codec import JSON_CODEC, Codec
 from ..contracts import Contracts
 from ..drivers import open_async, open_sync, parse, wrap
 from ..drivers.script import Async, Script, Sync, commit, look, slow, twin
 from ..drivers.spi import AsyncRunner, Dialect, Runner
-from ..engine.threads import ListenerThreads
 from ..engine.wakeups import Notifier, ThreadNotifier
 from ..errors import ConfigError, ServiceClosed
 from ..event import Event
-from ..facts import Observers, Purged
+from ..facts import Observer, Observers, Purged
 from ..forks import renew_after_fork
+from ..hooks import WriterHook
+from ..listeners import Listeners, registry
 from ..op import Op, arun, run
-from ..settings import Settings
+from ..service import AsyncService, Owner, Service
+from ..settings import OnExhausted, Settings
 from ..store.instances import Instance
 from ..store.names import Tables
 from ..store.outbox import OutboxStore, open_store
 from ..store.outbox.values import BlockedKey, Status
 from ..store.schema import Migration
 from ..store.topics import open_topic_store
-from ..tasks import LoopThread
 from .dead import AsyncDeadLetters, DeadLetters, Progress
-from .deliver import Dispatch, Interceptor
-from .listeners import Registry
-from .node import Node, Role
-from .options import NodeOptions, Options
-from .purge import PurgePlan, PurgeService
+from .delivery import OutboxDelivery, OutboxPurger
+from .node import Node
+from .purge import PurgePlan
 from .resolve import PATIENCE, resolve
 from .route import Routes, migrate, plan, verify
 from .transaction import AsyncManualTransaction, ManualTransaction, async_transaction, transaction
-from .write import HandOver, Writer
+from .write import HandOver, Writer, numbers_of
 
 if TYPE_CHECKING:  # topics stand on the outbox; here is only the door to them
     from ..store.topics.store import TopicStore
@@ -61,83 +61,105 @@ R = TypeVar("R", Runner, AsyncRunner)
 
 
 class _Shared:
-    """What the twins have in common: names, store, settings, and how a purge is planned."""
+    """What the twins have in common: names, store, settings, services, and how a purge is planned."""
 
-    def __init__(self, target: Any, **options: Unpack[Options]) -> None:
-        for name in sorted(set(options) - set(Options.__annotations__)):
-            if name in NodeOptions.__annotations__:
-                raise ConfigError(f"{name} is for delivery; give it to single_node, multi_node or ordered")
-            raise ConfigError(f"unknown option {name!r}; expected {', '.join(NodeOptions.__annotations__)}")
-        contracts = options.get("contracts")
+    def __init__(
+        self,
+        target: Any,
+        *,
+        table: str = "outbox_event",
+        schema: str | None = None,
+        cdc: bool = False,
+        contracts: Contracts | None = None,
+        hooks: Sequence[WriterHook] = (),
+        settings: Settings | None = None,
+        observers: Sequence[Observer] = (),
+        codec: Codec = JSON_CODEC,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """
+        target     a URL, an engine or a pool of a library that relaybox knows
+        table      the event table; the others are named after it
+        cdc        change data capture reads the table: events are only written, and relaybox delivers none
+        contracts  write() refuses events that do not keep theirs
+        hooks      called around writes
+        settings   how much, how often, how long; as the environment and the settings file say, if it is not given
+        observers  told of what happens
+        codec      reads payloads
+        """
         if contracts is not None and not isinstance(contracts, Contracts):
             raise ConfigError(f"expected contracts to be a Contracts registry, got {type(contracts).__name__}")
         self._target = target
-        self._options = options
-        self.settings = options.get("settings") or Settings.load()
-        self._clock = options.get("clock") or SYSTEM_CLOCK
-        self._observers = Observers(options.get("observers") or ())
-        self._tables = Tables(options.get("table") or "outbox_event", options.get("schema"))
+        self._contracts = contracts
+        self._hooks = tuple(hooks)
+        self.settings = settings or Settings.load()
+        self._clock = clock
+        self._observers = Observers(observers)
+        self._tables = Tables(table, schema)
+        self._codec = codec
+        self._cdc = cdc
         self.store: OutboxStore
         self._writer: Writer
         self._notifier: Notifier | ThreadNotifier | None = None
         self._node: Node | None = None
-        self._role: Role | None = None
-        self._listeners: Registry | None = None
-        self._interceptors: Sequence[Interceptor] = ()
-        self._threads = ListenerThreads(self.settings.delivery.workers, self._observers)
-        self._purger: PurgeService | None = None
-        self._plain = False
+        self._running: list[Any] = []  # its services
         self._closed = False
         self._orphaned = False  # forked off a process that delivers, and not told yet
-        self._codec = options.get("codec") or JSON_CODEC
         self._routing: Routes | None = None
+        self._open(target)
+
+    def _open(self, target: Any) -> None:
+        raise NotImplementedError
 
     def after_fork(self) -> None:
         """Threads and tasks stay with the parent, which goes on delivering. What is written here is not claimed under
         the parent's name: nobody would hand it over."""
         self.__dict__.pop("topics", None)
-        self._orphaned, self._node, self._purger = self._node is not None, None, None
+        self._orphaned, self._node = self._node is not None, None
+        self._running.clear()
         self._writer = self._make_writer()
 
-    # -- composites ---------------------------------------------------------------------------------
+    # -- services -----------------------------------------------------------------------------------
 
-    @classmethod
-    def single_node(cls, target: Any, listeners: Registry, **options: Unpack[NodeOptions]) -> Self:
-        """One delivering process: takes over everything when it starts."""
-        return cls._composite("single", target, listeners, options)
+    def _delivery(
+        self,
+        owner: Owner | None,
+        listeners: Listeners | Callable[..., object],
+        ordered: bool,
+        on_exhausted: OnExhausted | None,
+        alone: bool,
+    ) -> OutboxDelivery:
+        self._check_open()
+        if self._cdc:
+            raise ConfigError("change data capture delivers the events of this outbox: make another without cdc=True")
+        if isinstance(self._target, str) and parse(self._target).in_memory:
+            raise ConfigError(
+                "an in-memory SQLite database belongs to one connection, so nobody else could write to it; "
+                "use a file such as sqlite:///outbox.db"
+            )
+        if ordered and alone:
+            raise ConfigError("expected ordered or alone, got both: shards are taken over when their leases have ended")
+        found = registry(listeners)
+        return OutboxDelivery(self, owner, found, ordered=ordered, on_exhausted=on_exhausted, alone=alone)
 
-    @classmethod
-    def multi_node(cls, target: Any, listeners: Registry, **options: Unpack[NodeOptions]) -> Self:
-        """Many delivering processes share the work."""
-        return cls._composite("multi", target, listeners, options)
+    def _connect(self, closing: AsyncExitStack) -> AsyncRunner:
+        raise NotImplementedError
 
-    @classmethod
-    def ordered(cls, target: Any, listeners: Registry, **options: Unpack[NodeOptions]) -> Self:
-        """Many delivering processes; the events of a key strictly one after the other, retries included."""
-        return cls._composite("ordered", target, listeners, options)
+    def _hand_over_to(self, node: Node | None) -> None:
+        """What is committed in this process from now on."""
+        if node is not None and self._node is not None:
+            raise ConfigError(
+                "this outbox delivers already; give deliver() all listeners at once, or make another Outbox"
+            )
+        self._node = node
+        self._writer = self._make_writer()
 
-    @classmethod
-    def writer_only(cls, target: Any, **options: Unpack[Options]) -> Self:
-        """No delivery by relaybox (change data capture reads the table); purged by age if outbox.retention is set."""
-        box = cls(target, **options)
-        box._plain = True
-        box._writer = box._make_writer()
-        return box
-
-    @classmethod
-    def _composite(cls, role: Role, target: Any, listeners: Registry, options: NodeOptions) -> Self:
-        given = {name: value for name, value in options.items() if name != "interceptors"}
-        box = cls(target, **cast(Options, given))
-        box._run_as(role, listeners)
-        box._interceptors = options.get("interceptors") or ()
-        return box
-
-    @property
-    def role(self) -> str | None:
-        """The composite this is, by its method's name; None when it only writes and operates."""
-        if self._plain:
-            return "writer_only"
-        return {"single": "single_node", "multi": "multi_node", "ordered": "ordered"}.get(self._role or "")
+    def _works(self, service: Any, running: bool) -> None:
+        if running:
+            self._check_open()
+            self._running.append(service)
+        elif service in self._running:
+            self._running.remove(service)
 
     def _connected(self, dialect: Dialect, notifier: Callable[[], Notifier | ThreadNotifier]) -> None:
         self.store = open_store(dialect, self._tables, self._codec)
@@ -146,52 +168,8 @@ class _Shared:
         self._writer = self._make_writer()
         renew_after_fork(self)
 
-    def _run_as(self, role: Role, listeners: Registry) -> None:
-        if not hasattr(listeners, "find"):
-            raise ConfigError(f"expected listeners to be a Listeners registry, got {type(listeners).__name__}")
-        if isinstance(self._target, str) and parse(self._target).in_memory:
-            raise ConfigError(
-                "an in-memory SQLite database belongs to one connection, so nobody else could write to it; "
-                "use a file such as sqlite:///outbox.db"
-            )
-        self._role, self._listeners = role, listeners
-
-    # -- delivery -----------------------------------------------------------------------------------
-
-    @property
-    def _works(self) -> bool:
-        """Whether something runs inside its `with` block."""
-        return self._role is not None or (self._plain and bool(self.settings.outbox.retention))
-
-    async def _begin(self, db: AsyncRunner) -> None:
-        if self._role is None:
-            patient = db.within(self.settings.delivery.batch_seconds)
-            self._purger = PurgeService(patient, self.store, self.settings, self._observers, self._clock, by_age=True)
-            self._purger.start()
-            return
-        assert self._listeners is not None
-        node = Node(
-            self._role,
-            db,
-            self.store,
-            Dispatch(self._listeners, self._interceptors, self._threads),
-            self.settings,
-            observers=self._observers,
-            clock=self._clock,
-        )
-        await node.start()
-        self._node = node
-        self._writer = self._make_writer()
-
-    def _end(self, last_first: AsyncExitStack) -> None:
-        if self._node is not None:
-            last_first.callback(self._threads.close)
-            last_first.push_async_callback(self._node.stop)
-        if self._purger is not None:
-            last_first.push_async_callback(self._purger.stop)
-
     def _make_writer(self) -> Writer:
-        notifier = None if self._plain else self._notifier
+        notifier = None if self._cdc else self._notifier
         node = self._node
         committed: Callable[[HandOver], None] | None = None
         unseen: Callable[[], None] | None = None
@@ -203,12 +181,12 @@ class _Shared:
             store=self.store,
             clock=self._clock,
             observers=self._observers,
-            hook=self._options.get("hook"),
-            contracts=self._options.get("contracts"),
+            hooks=self._hooks,
+            contracts=self._contracts,
             claim=(lambda: None) if node is None else node.claim,  # who does not deliver claims nothing
             committed=committed,
             unseen=unseen,
-            plain=self._plain,
+            plain=self._cdc,
             routes=self._routes if self.store.dialect == "postgres" else None,
             notifier=notifier,
         )
@@ -310,7 +288,7 @@ class _Shared:
             retention=older_than,
             dead_retention=dead_older_than,
             batch_size=self.settings.outbox.purge_batch,
-            by_age=self._plain,
+            by_age=self._cdc,
         )
         total = yield from plan.run(progress)
         if total:
@@ -329,75 +307,73 @@ class _Shared:
 
 
 class Outbox(_Shared, Sync):
-    """For synchronous programs. Delivery, when asked for, runs in a thread of its own."""
+    """For synchronous programs. Its services work in threads of their own."""
 
     _notifier: ThreadNotifier | None
 
-    def __init__(self, target: Any, **options: Unpack[Options]) -> None:
-        super().__init__(target, **options)
+    def _open(self, target: Any) -> None:
         self._db = open_sync(target).within(self.settings.delivery.batch_seconds)
         self._services: Runner = open_sync(target, timeout=self.settings.delivery.statement_seconds)
-        self._thread: LoopThread | None = None
-        self._background: AsyncRunner | None = None
         self._connected(self._db.dialect, lambda: ThreadNotifier(self._notify))
         self.dead = DeadLetters(self._db, self.store, self._clock, self._observers, self._wake)
 
-    def after_fork(self) -> None:
-        super().after_fork()
-        self._thread = self._background = None
-
     def __enter__(self) -> Self:
         self._check_open()
-        if self._options.get("migrate"):
-            self.migrate()
-        if self._works:
-            self._thread = LoopThread()
-            try:
-                self._thread.call(self._start())
-            except BaseException:
-                self.close()
-                raise
         return self
-
-    async def _start(self) -> None:
-        self._background = open_async(self._target, timeout=self.settings.delivery.statement_seconds)
-        await self._begin(self._background)
-
-    async def _stop(self) -> None:
-        async with AsyncExitStack() as last_first:
-            if self._background is not None:
-                last_first.push_async_callback(self._background.close)
-            self._end(last_first)
 
     def __exit__(self, *exc: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Stop purge, poller and workers (draining), then close our connections. Safe to repeat."""
+        """Stops its services, then closes its connections. Safe to repeat."""
         if self._closed:
             return
-        self._closed = True
         with ExitStack() as last_first:  # all of it, also when one fails or somebody is impatient
             last_first.callback(self._db.close)
             last_first.callback(self._services.close)
             if self._notifier is not None:
                 last_first.callback(self._notifier.stop)
-            if self._thread is not None:
-                last_first.callback(self._thread.stop)
-                self._thread.call(self._stop())
+            self._closed, running = True, list(self._running)
+            with ThreadPoolExecutor(len(running) or 1) as together:
+                for stopped in [together.submit(service.stop) for service in running]:
+                    last_first.callback(stopped.result)
+
+    def deliver(
+        self,
+        listeners: Listeners | Callable[..., object],
+        *,
+        ordered: bool = False,
+        on_exhausted: OnExhausted | None = None,
+        alone: bool = False,
+    ) -> Service:
+        """The service that delivers the events of this outbox, to listeners or to one function that takes all.
+
+        ordered       the events of a key one after the other, retries included, over all processes
+        on_exhausted  what becomes of the key of an event that has failed too often, if `ordered`: "block" goes on
+                      trying, "park" holds the key until the dead letter is replayed or released, "skip" goes on with
+                      the next; as the settings say, if it is not given
+        alone         no other process delivers: take over at once what an earlier run of this program held. Not with
+                      `ordered`
+        """
+        return Service(self._delivery(None, listeners, ordered, on_exhausted, alone), self)
+
+    def purger(self) -> Service:
+        """The service that deletes what is older than the settings say: for an outbox that no process delivers."""
+        return Service(OutboxPurger(self, None, by_age=self._cdc), self)
+
+    def _connect(self, closing: AsyncExitStack) -> AsyncRunner:
+        db = open_async(self._target, timeout=self.settings.delivery.statement_seconds)
+        closing.push_async_callback(db.close)
+        return db
 
     # -- write ----------------------------------------------------------------------------------------
 
-    def write(self, handle: Any, event: Event) -> str | None:
-        """Store the event in the handle's transaction. Returns its id, or None when a hook suppressed it."""
-        ids = self.write_all(handle, (event,))
-        return ids[0] if ids else None
+    def write(self, handle: Any, event: Event) -> int | None:
+        """Stores the event in the handle's transaction. Returns its number; None: a hook dropped it."""
+        return self.write_all(handle, (event,))[0]
 
-    def write_all(self, handle: Any, events: Sequence[Event]) -> list[str]:
-        """The same for many, in list order and one round trip; with topics one for each of them."""
-        return self._write(handle, events)[0]
-
-    def _write(self, handle: Any, events: Sequence[Event]) -> tuple[list[str], Sequence[int]]:
+    def write_all(self, handle: Any, events: Sequence[Event]) -> list[int | None]:
+        """As `write`, for many events: in list order and one round trip, with topics one for each of them."""
         self._check_open()
         writer = self._writer
         connection = writer.connection(handle)
@@ -405,12 +381,12 @@ class Outbox(_Shared, Sync):
             raise ConfigError(f"{type(handle).__qualname__} is an async handle; use AsyncOutbox")
         ticket = writer.prepare(events, connection)
         if ticket is None:
-            return [], ()
+            return [None] * len(events)
         seqs = run(writer.op(ticket, connection), connection)
         ids = writer.finish(ticket, seqs, connection)
         if isinstance(connection, ManualTransaction):
             connection.event_ids += ids
-        return ids, seqs
+        return numbers_of(events, ids, seqs)
 
     @contextmanager
     def transaction(self, handle: Any = None) -> Iterator[ManualTransaction]:
@@ -431,7 +407,7 @@ class Outbox(_Shared, Sync):
         """Topics, their groups and consumers. PostgreSQL only."""
         from ..topics.topics import Topics
 
-        return Topics(self._home(self._db, self._services), self._write)
+        return Topics(self._home(self._db, self._services), self.write_all)
 
     def _notify(self) -> bool:
         return self._services.run(self._notification(), tx=False)
@@ -442,8 +418,7 @@ class AsyncOutbox(_Shared, Async):
 
     _notifier: Notifier | None
 
-    def __init__(self, target: Any, **options: Unpack[Options]) -> None:
-        super().__init__(target, **options)
+    def _open(self, target: Any) -> None:
         self._db = open_async(target).within(self.settings.delivery.batch_seconds)
         # Connections of their own: the program's transactions must not keep heartbeats, renewals and settles waiting.
         self._services: AsyncRunner = open_async(target, timeout=self.settings.delivery.statement_seconds)
@@ -452,54 +427,62 @@ class AsyncOutbox(_Shared, Async):
 
     async def __aenter__(self) -> Self:
         self._check_open()
-        try:
-            if self._options.get("migrate"):
-                await self.migrate()
-            if self._works:
-                await self._begin(self._services)
-        except BaseException:
-            await self.close()
-            raise
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
     async def close(self) -> None:
+        """Stops its services, then closes its connections. Safe to repeat."""
         if self._closed:
             return
         self._closed = True
-        if self._node is not None:
-            self._node.halt()
         async with AsyncExitStack() as last_first:  # all of it, also when one fails or somebody is impatient
             last_first.push_async_callback(self._db.close)
             last_first.push_async_callback(self._services.close)
             if self._notifier is not None:
                 last_first.push_async_callback(self._notifier.stop)
-            self._end(last_first)
             if "topics" in self.__dict__:  # somebody asked for them
-                await self.topics.close()
+                last_first.push_async_callback(self.topics.close)
+            for service in self._running:
+                service.halt()
+                last_first.push_async_callback(service.stop)
 
-    async def write(self, handle: Any, event: Event) -> str | None:
-        ids = await self.write_all(handle, (event,))
-        return ids[0] if ids else None
+    def deliver(
+        self,
+        listeners: Listeners | Callable[..., object],
+        *,
+        ordered: bool = False,
+        on_exhausted: OnExhausted | None = None,
+        alone: bool = False,
+    ) -> AsyncService:
+        return self._delivery(self, listeners, ordered, on_exhausted, alone)
 
-    async def write_all(self, handle: Any, events: Sequence[Event]) -> list[str]:
-        return (await self._write(handle, events))[0]
+    def purger(self) -> AsyncService:
+        return OutboxPurger(self, self, by_age=self._cdc)
 
-    async def _write(self, handle: Any, events: Sequence[Event]) -> tuple[list[str], Sequence[int]]:
+    def _connect(self, closing: AsyncExitStack) -> AsyncRunner:
+        return self._services
+
+    async def write(self, handle: Any, event: Event) -> int | None:
+        return (await self.write_all(handle, (event,)))[0]
+
+    async def write_all(self, handle: Any, events: Sequence[Event]) -> list[int | None]:
         self._check_open()
         writer = self._writer
         connection = writer.connection(handle)
+        if not connection.is_async:
+            raise ConfigError(
+                f"{type(handle).__qualname__} is a synchronous handle, which would block the event loop; use Outbox"
+            )
         ticket = writer.prepare(events, connection)
         if ticket is None:
-            return [], ()
-        op = writer.op(ticket, connection)
-        seqs = await arun(op, connection) if connection.is_async else run(op, connection)
+            return [None] * len(events)
+        seqs = await arun(writer.op(ticket, connection), connection)
         ids = writer.finish(ticket, seqs, connection)
-        if isinstance(connection, (ManualTransaction, AsyncManualTransaction)):
+        if isinstance(connection, AsyncManualTransaction):
             connection.event_ids += ids
-        return ids, seqs
+        return numbers_of(events, ids, seqs)
 
     @asynccontextmanager
     async def transaction(self, handle: Any = None) -> AsyncIterator[AsyncManualTransaction]:
@@ -518,10 +501,10 @@ class AsyncOutbox(_Shared, Async):
     def topics(self) -> AsyncTopics:
         from ..topics.topics import AsyncTopics
 
-        return AsyncTopics(self._home(self._db, self._services), self._write)
+        return AsyncTopics(self._home(self._db, self._services), self.write_all)
 
     async def _notify(self) -> bool:
         return await self._services.run(self._notification(), tx=False)
 
 
-__all__ = ["AsyncOutbox", "NodeOptions", "Options", "Outbox"]
+__all__ = ["AsyncOutbox", "Outbox"]

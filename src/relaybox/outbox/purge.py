@@ -94,6 +94,7 @@ class PurgeService:
     _observers: Observers
     _clock: Clock
     by_age: bool = False
+    purged: int = 0
     _closed: bool = False
 
     def __post_init__(self) -> None:
@@ -123,6 +124,7 @@ class PurgeService:
             by_age=self.by_age,
         )
         total = await aplay(plan.run(), self._db, self._clock)
+        self.purged += total
         if total:
             log.info("purged %d events", total)
             self._observers(Purged(total))

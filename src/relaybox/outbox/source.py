@@ -10,8 +10,9 @@ from typing import Literal, TypeVar, assert_never
 
 from ..clock import Clock
 from ..codec import JSON_CODEC, Codec
+from ..delivery import Delivery
 from ..drivers.spi import AsyncRunner
-from ..engine.work import Alive, Delivery, Pulse, Settled
+from ..engine.work import Alive, Pulse, Settled
 from ..errors import UnsupportedByEngine
 from ..event import Event
 from ..facts import KeysChosen, Observers

@@ -32,25 +32,13 @@ from ..engine.wakeups import Notifier, ThreadNotifier
 from ..errors import ConfigError, InvalidEvent, NoTransaction, UnsupportedByEngine
 from ..event import Event, topics_of
 from ..facts import Observers, Written
+from ..hooks import WriterHook
 from ..op import Op
 from ..store.claims import Claim
 from ..store.outbox import OutboxStore
 from .route import Routes
 
 log = logging.getLogger("relaybox")
-
-
-class WriterHook:
-    """Override what you need. See the module docstring for when each fires relative to the commit."""
-
-    def before_write(self, events: Sequence[Event]) -> Sequence[Event] | None:
-        return events
-
-    def after_write(self, events: Sequence[Event]) -> None: ...
-
-    def after_commit(self, events: Sequence[Event]) -> None: ...
-
-    def after_rollback(self, events: Sequence[Event]) -> None: ...
 
 
 @dataclass(slots=True)
@@ -84,7 +72,7 @@ class Writer:
     store: OutboxStore
     clock: Clock
     observers: Observers
-    hook: WriterHook | None = None
+    hooks: Sequence[WriterHook] = ()
     contracts: Contracts | None = None
     claim: Callable[[], Claim | None] = lambda: None
     committed: Callable[[HandOver], None] | None = None
@@ -110,8 +98,8 @@ class Writer:
     def prepare(self, events: Sequence[Event], connection: Connection | AsyncConnection) -> Ticket | None:
         """None: a hook suppressed the write."""
         _check(events)
-        if self.hook is not None:
-            events = list(self.hook.before_write(events) or ())
+        for hook in self.hooks:
+            events = list(hook.before_write(events) or ())
             _check(events)
         if not events:
             return None
@@ -164,8 +152,7 @@ class Writer:
 
     def finish(self, ticket: Ticket, seqs: Sequence[int], connection: Connection | AsyncConnection) -> list[str]:
         events = ticket.events
-        if self.hook is not None:
-            self._call("after_write", events)
+        self._call("after_write", events)
         if self.observers:
             self.observers(Written(len(events)))
         routing = ticket.routing
@@ -175,10 +162,10 @@ class Writer:
             mine, numbers = [events[place] for place in routing.here], [seqs[place] for place in routing.here]
             hand_over = HandOver(mine, numbers, ticket.claim, ticket.lease_end)
         notifier = self.notifier if routing is not None and len(routing.here) < len(events) else None
-        seen = (
-            self.hook is not None or self.committed is not None or notifier is not None
-        ) and connection.after_commit(lambda: self._after_commit(events, hand_over, notifier))
-        if self.hook is not None:
+        seen = (bool(self.hooks) or self.committed is not None or notifier is not None) and connection.after_commit(
+            lambda: self._after_commit(events, hand_over, notifier)
+        )
+        if self.hooks:
             connection.after_rollback(lambda: self._call("after_rollback", events))
         if not seen and self.unseen is not None:
             self.unseen()
@@ -200,12 +187,17 @@ class Writer:
         self._call("after_commit", events)
 
     def _call(self, name: str, events: Sequence[Event]) -> None:
-        if self.hook is None:
-            return
-        try:
-            getattr(self.hook, name)(events)
-        except Exception:
-            log.exception("%s of %s failed", name, type(self.hook).__name__)
+        for hook in self.hooks:
+            try:
+                getattr(hook, name)(events)
+            except Exception:
+                log.exception("%s of %s failed", name, type(hook).__name__)
+
+
+def numbers_of(given: Sequence[Event], ids: Sequence[str], numbers: Sequence[int]) -> list[int | None]:
+    """Of the events that were given, though hooks may have written fewer or others."""
+    written = dict(zip(ids, numbers, strict=True))
+    return [written.get(event.id) for event in given]
 
 
 def _check(events: Sequence[Event]) -> None:

@@ -15,7 +15,8 @@ from ..brokers.formats import Render
 from ..brokers.spi import Answer, Message, Sink
 from ..clock import Clock
 from ..contracts import Contracts
-from ..engine.work import Batch, Delivery
+from ..delivery import Delivery
+from ..engine.work import Batch
 from ..errors import BrokerUnavailable, DeliveryError, Reject
 from ..event import Event
 from ..facts import Observers, Published

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
@@ -24,13 +24,13 @@ from ..drivers import open_async, parse
 from ..errors import BrokerUnavailable, ConfigError, ServiceClosed, StoreError
 from ..event import Event
 from ..facts import Observer, Observers
-from ..observe.health import Health
 from ..outbox.node import Node
 from ..settings import Settings
 from ..store.names import Tables
 from ..store.outbox import open_store
 from ..store.outbox.values import Status
 from ..tasks import cancelled
+from ..values import Health
 from .circuit import Circuit
 from .publish import Publisher, preparation
 from .routing import To, router
@@ -59,11 +59,7 @@ class Delivering(Protocol):
     @property
     def engine(self) -> Engine: ...
 
-    @property
-    def silent(self) -> bool: ...
-
-    @property
-    def missing(self) -> int: ...
+    def complaints(self) -> Iterable[str]: ...
 
     async def stop(self) -> None: ...
 
@@ -156,7 +152,7 @@ class Relay:
 
     async def _deliver(self, publisher: Publisher) -> Delivering:
         node = Node(
-            "relay" if self._ordered else "multi",
+            "relay" if self._ordered else "delivery",
             self._db,
             self.store,
             publisher,
@@ -201,13 +197,11 @@ class Relay:
             reasons.append("not running")
         elif not live:
             reasons.append("the event loop is stuck")
-        elif self._node.silent:
-            reasons.append("no heartbeat reaches the database")
-        elif self._node.missing:
-            reasons.append("a background task ended and is being replaced")
+        else:
+            reasons += self._node.complaints()
         if self.circuit is not None and self.circuit.reason is not None:
             reasons.append(f"{self.sink.name} is unavailable")
-        return Health(live, not reasons, reasons)
+        return Health("critical" if reasons else "ok", tuple(reasons), live)
 
     async def _beat(self) -> None:
         while True:

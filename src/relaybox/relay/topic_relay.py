@@ -15,11 +15,11 @@ from typing import Any
 from ..brokers.spi import Sink
 from ..clock import SYSTEM_CLOCK, Clock
 from ..codec import JSON_CODEC, Codec
+from ..delivery import Delivery
 from ..engine.ranges.workers import RangeBatch
-from ..engine.work import Delivery
 from ..errors import BatchFailed, ConfigError, GroupError
+from ..event import Event
 from ..facts import Observers
-from ..observe.health import Health
 from ..settings import Settings
 from ..store.names import Tables
 from ..store.outbox.values import Status
@@ -28,6 +28,7 @@ from ..topics.deliver import LogDelivery
 from ..topics.dispatch import Durations
 from ..topics.home import Home
 from ..topics.start import StartFrom
+from ..values import Health
 from .publish import Publisher
 from .relay import Preview, Relay
 
@@ -65,8 +66,8 @@ class _Publication:
         self._batch = batch
         self._one_per_key = one_per_key
         self._open: dict[int, Delivery] = {}
-        self._errors: dict[str, BaseException] = {}
-        self._skipped: set[str] = set()
+        self._errors: dict[Event, BaseException] = {}
+        self._skipped: set[Event] = set()
 
     def fill(self, ordered: bool) -> None:
         for event in self._batch.events:
@@ -100,17 +101,17 @@ class _Publication:
         if delivery.seq not in self._open:
             return
         if not lane or lane[0] is delivery:
-            self._errors[delivery.event.id] = error
+            self._errors[delivery.event] = error
             del self._open[delivery.seq]
             lane = lane[1:]
         else:
             lane = lane[lane.index(delivery) :]
         for follower in lane:
-            self._skipped.add(follower.event.id)
+            self._skipped.add(follower.event)
             del self._open[follower.seq]
 
     def conclude(self) -> None:
-        self._skipped |= {delivery.event.id for delivery in self._open.values()}
+        self._skipped |= {delivery.event for delivery in self._open.values()}
         if self._errors or self._skipped:
             raise BatchFailed(self._errors, self._skipped)
 
@@ -197,7 +198,7 @@ class TopicRelay(Relay):
         still = self._node.row.standstill if isinstance(self._node, LogDelivery) else None
         if self._ended:
             still = f"group {self._group!r} was cancelled"
-        return health if still is None else Health(health.live, False, [*health.reasons, still])
+        return health if still is None else Health("critical", (*health.reasons, still), health.live)
 
     async def close(self) -> None:
         try:

@@ -19,17 +19,18 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from ..clock import Clock
+from ..delivery import Delivery
 from ..drivers.spi import AsyncRunner
 from ..engine.decide import decide
-from ..engine.rows.engine import Delivery, Settled
+from ..engine.dispatch import Dispatch
+from ..engine.rows.engine import Settled
 from ..engine.threads import ListenerThreads
 from ..errors import ConfigError
 from ..event import Event
 from ..facts import Delivered, Died, Observers, Retried
+from ..listeners import Listeners, registry
 from ..op import Op, T
 from ..outbox import AsyncOutbox, Outbox
-from ..outbox.deliver import Dispatch
-from ..outbox.listeners import Registry
 from ..outbox.source import OutboxSource
 from ..outcome import DONE, Dead, RetryAt
 from ..settings import Settings
@@ -52,7 +53,9 @@ class Drained:
         return len(self.delivered) + len(self.failed)
 
 
-def deliver_pending(outbox: Outbox, listeners: Registry, *, raise_errors: bool = True, limit: int = LIMIT) -> Drained:
+def deliver_pending(
+    outbox: Outbox, listeners: Listeners | Callable[..., object], *, raise_errors: bool = True, limit: int = LIMIT
+) -> Drained:
     """For an Outbox. Async listeners run in an event loop made for this call."""
     if asyncio._get_running_loop() is not None:
         raise ConfigError("deliver_pending was called inside an event loop; use AsyncOutbox and deliver_pending_async")
@@ -64,7 +67,7 @@ def deliver_pending(outbox: Outbox, listeners: Registry, *, raise_errors: bool =
 
 
 async def deliver_pending_async(
-    outbox: AsyncOutbox, listeners: Registry, *, raise_errors: bool = True, limit: int = LIMIT
+    outbox: AsyncOutbox, listeners: Listeners | Callable[..., object], *, raise_errors: bool = True, limit: int = LIMIT
 ) -> Drained:
     """For an AsyncOutbox, in the running loop."""
     return await _Drain(outbox, outbox._db, listeners).run(raise_errors, limit)
@@ -112,16 +115,15 @@ class _Box(Protocol):
     settings: Settings
     store: OutboxStore
     _clock: Clock
-    _interceptors: Any
     _observers: Observers
 
 
 class _Drain:
-    def __init__(self, box: _Box, db: AsyncRunner, listeners: Registry) -> None:
+    def __init__(self, box: _Box, db: AsyncRunner, listeners: Listeners | Callable[..., object]) -> None:
         self._box = box
         self._db = db
         self._source = _Held(db, box.store, box.settings, box._clock)
-        self._handler = Dispatch(listeners, box._interceptors, _Here(1))
+        self._dispatch = Dispatch(registry(listeners), _Here(1), timeout=box.settings.delivery.timeout)
         self._waiting: list[Delivery] = []
         self._done: list[Settled] = []
         self._failed: list[Settled] = []  # settled at the end: until then they are held, so nobody claims them again
@@ -159,7 +161,7 @@ class _Drain:
         timeout = settings.timeout
         try:
             async with asyncio.timeout(timeout.total_seconds() if timeout is not None else None):
-                await self._handler(delivery)
+                await self._dispatch.row(delivery)
         except Exception as error:
             outcome = decide(error, delivery.attempts, settings.retry)
             self._drained.failed.append((delivery.event, error))

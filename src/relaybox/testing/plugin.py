@@ -59,7 +59,7 @@ def relaybox_options() -> dict[str, Any]:
 
 @pytest.fixture
 def outbox(request: pytest.FixtureRequest, relaybox_url: str, relaybox_options: dict[str, Any]) -> Iterator[Outbox]:
-    """An Outbox with its tables made. Nothing is delivered: see `deliver_pending`, or use `Outbox.single_node`."""
+    """An Outbox with its tables made. Nothing is delivered: see `deliver_pending`, or `outbox.deliver`."""
     from ..outbox import Outbox
 
     with Outbox(relaybox_url, **_options(request, relaybox_options)) as box:

@@ -1,7 +1,7 @@
 """Wait for facts, not for seconds.
 
     probe = Probe()
-    async with AsyncOutbox.single_node(url, listeners, observers=[probe]) as box:
+    async with AsyncOutbox(url, observers=[probe]) as box, box.deliver(listeners):
         ...
         await probe.wait(Delivered, count=3)
         assert not probe.of(Died)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypedDict
 
@@ -16,7 +16,6 @@ from ..engine.presence import default_name
 from ..engine.ranges.engine import RangeEngine
 from ..engine.ranges.workers import RangeBatchHandler, RangeHandler
 from ..engine.wakeups import Ears
-from ..engine.work import Delivery
 from ..errors import ConfigError, StoreError
 from ..outbox.node import Node
 from ..retry import Retry
@@ -25,6 +24,7 @@ from ..store.outbox import open_store
 from ..store.topics import FOR_EVER, GroupRow, TopicRow
 from ..store.topics.life import GroupState
 from ..tasks import cancelled
+from ..values import Counts
 from .backfill import finish
 from .dispatch import Filter, Members, PayloadType
 from .home import Home
@@ -46,15 +46,6 @@ class GroupOption(TypedDict, total=False):
     in_flight: int  # events in this process at most
     retry: Retry | None  # none: as the settings say
     settings: Settings | None
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """Since the start in this process. What was filtered counts as processed too."""
-
-    processed: int = 0
-    failed: int = 0
-    filtered: int = 0
 
 
 class _Delivery:
@@ -116,8 +107,8 @@ class _Delivery:
 
     def _count(self) -> None:
         now, last = self.counts, self._counted
-        processed, failed = now.processed - last.processed, now.failed - last.failed
-        filtered = now.filtered - last.filtered
+        processed, failed = now.done - last.done, now.failed + now.dead - last.failed - last.dead
+        filtered = now.ignored - last.ignored
         if now != last:
             busy = self._mean() * (processed + failed - filtered)
             self._membership.count(processed=processed, failed=failed, filtered=filtered, busy=busy)
@@ -241,17 +232,14 @@ class LogDelivery(_Delivery):
 
     @property
     def counts(self) -> Counts:
-        return Counts(self.engine.processed, self.engine.failed, self._filtered())
+        return replace(self.engine.counts, ignored=self._filtered())
 
-    @property
-    def missing(self) -> int:
-        """Background tasks that ended and are not replaced yet."""
-        return self.engine.missing + self._home.heartbeats.missing
-
-    @property
-    def silent(self) -> bool:
-        """Too long without a heartbeat: others may hold us for dead."""
-        return self.engine.silent
+    def complaints(self) -> Iterator[str]:
+        """Why it does not do its work, for people."""
+        if self.engine.silent:
+            yield "no heartbeat reaches the database"
+        if self.engine.missing + self._home.heartbeats.missing:
+            yield "a background task ended and is being replaced"
 
 
 class RowDelivery(_Delivery):
@@ -272,25 +260,16 @@ class RowDelivery(_Delivery):
             raise ConfigError(f"queue {topic.topic.name!r} is tracked by rows: handlers take one event; omit batch")
         super().__init__(home, row, options, settings, cancelled)
         self._members = members
-        self._processed = self._failed = 0
         self._node = Node(
-            "ordered" if options.get("ordered") else "multi",
+            "ordered" if options.get("ordered") else "delivery",
             home.own,
             open_store("postgres", home.store.tables.queue(topic.id), home.codec),
-            self._handle,
+            lambda delivery: self._members(delivery.event),
             settings.replaced({"order.on_exhausted": options.get("on_exhausted") or settings.order.on_exhausted}),
             observers=home.observers,
             clock=home.clock,
         )
         self.engine = self._node.engine
-
-    async def _handle(self, delivery: Delivery) -> None:
-        try:
-            await self._members(delivery.event)
-        except BaseException:
-            self._failed += 1
-            raise
-        self._processed += 1
 
     async def start(self) -> None:
         """A member of the group for its state, and an instance of the queue for its claims."""
@@ -319,4 +298,4 @@ class RowDelivery(_Delivery):
 
     @property
     def counts(self) -> Counts:
-        return Counts(self._processed, self._failed, self._members.filtered)
+        return replace(self.engine.counts, ignored=self._members.filtered)

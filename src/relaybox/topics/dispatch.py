@@ -17,10 +17,11 @@ from typing import Any, TypeAlias
 from ..clock import SYSTEM_CLOCK, Clock
 from ..contracts.models import Model, model_of
 from ..engine.ranges.workers import RangeBatch
-from ..engine.threads import ListenerThreads, is_async
+from ..engine.threads import ListenerThreads
 from ..errors import BatchFailed, ConfigError, GroupError, Unroutable
 from ..event import Event
 from ..ids import key_hash
+from ..listeners import is_async
 
 log = logging.getLogger("relaybox")
 
@@ -101,14 +102,14 @@ class Member:
         if self._payloads is None:
             await self._function(events)
             return
-        errors: dict[str, BaseException] = {}
+        errors: dict[Event, BaseException] = {}
         readable, payloads = [], []
         for event in events:
             try:
                 payloads.append(self._payloads.read(event))
                 readable.append(event)
             except Exception as error:
-                errors[event.id] = error
+                errors[event] = error
         if readable:
             await (self._function(payloads, readable) if self._arguments > 1 else self._function(payloads))
         if errors:
@@ -175,7 +176,7 @@ class Members:
         self._plain = len(members) == 1 and self._filter is None and members[0].filter is None
         self._only = members[0].call if self._plain and not self._to_time else None
 
-    def __call__(self, event: Event) -> Awaitable[Any]:
+    def __call__(self, event: Event, attempts: int = 1) -> Awaitable[Any]:
         if self._only is not None:
             return self._only(event)
         member = self._choose(event)
@@ -224,13 +225,13 @@ class Members:
         if self._plain:
             await self._members[0].call_all(events)
             return
-        errors: dict[str, BaseException] = {}
+        errors: dict[Event, BaseException] = {}
         shares: dict[Member, list[Event]] = {}
         for event in events:
             try:
                 member = self._choose(event)
             except Exception as error:
-                errors[event.id] = error
+                errors[event] = error
                 continue
             if member is None:
                 self.filtered += 1
@@ -244,7 +245,7 @@ class Members:
             elif isinstance(result, BaseException):
                 if len(shares) == 1 and not errors:
                     raise result
-                errors.update({event.id: result for event in share})
+                errors.update(dict.fromkeys(share, result))
         if errors:
             raise BatchFailed(errors)
 

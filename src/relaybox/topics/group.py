@@ -22,9 +22,10 @@ from ..errors import ConfigError, GroupError, ServiceClosed
 from ..store.topics import FOR_EVER, GroupOptions, GroupRow, TopicRow
 from ..store.topics.life import GroupState, Verb
 from ..tasks import cancelled
+from ..values import Counts
 from .admin import turn
 from .backfill import Backfill, start_backfill
-from .deliver import Counts, GroupOption, LogDelivery, RowDelivery
+from .deliver import GroupOption, LogDelivery, RowDelivery
 from .dispatch import Batches, Filter, Member, Members, Payloads
 from .home import Home
 from .start import StartFrom

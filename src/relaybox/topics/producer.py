@@ -21,8 +21,8 @@ from ..ids import new_id, shard_of
 
 P = TypeVar("P")
 
-Write = Callable[[Any, Sequence[Event]], tuple[list[str], Sequence[int]]]
-AsyncWrite = Callable[[Any, Sequence[Event]], Awaitable[tuple[list[str], Sequence[int]]]]
+Write = Callable[[Any, Sequence[Event]], list[int | None]]
+AsyncWrite = Callable[[Any, Sequence[Event]], Awaitable[list[int | None]]]
 
 
 class SendOptions(TypedDict, total=False):
@@ -79,9 +79,8 @@ class Producer(_Producer[P]):
         self._write = write
 
     def send(self, handle: Any, payload: P, **options: Unpack[SendOptions]) -> int | None:
-        """In the handle's transaction. The event's number, or None when a hook suppressed it."""
-        _, numbers = self._write(handle, (self.event(payload, **options),))
-        return numbers[0] if numbers else None
+        """In the handle's transaction. The event's number, or None when a hook dropped it."""
+        return self._write(handle, (self.event(payload, **options),))[0]
 
 
 class AsyncProducer(_Producer[P]):
@@ -92,8 +91,7 @@ class AsyncProducer(_Producer[P]):
         self._write = write
 
     async def send(self, handle: Any, payload: P, **options: Unpack[SendOptions]) -> int | None:
-        _, numbers = await self._write(handle, (self.event(payload, **options),))
-        return numbers[0] if numbers else None
+        return (await self._write(handle, (self.event(payload, **options),)))[0]
 
 
 def _type_of(payload: object) -> str:

@@ -24,8 +24,9 @@ from typing import NamedTuple, Protocol
 from ... import faults
 from ...clock import Clock
 from ...facts import Claimed, ClaimLost, Delivered, Observers
-from ...outcome import Dead, RetryAt
+from ...outcome import RetryAt
 from ...settings import Settings
+from ..crew import Asked
 from ..engine import Engine
 from ..poller import QUIET, Poller
 from ..reports import report
@@ -81,6 +82,7 @@ class RangeEngine(Engine[Taken]):
         observers: Observers,
         clock: Clock,
         *,
+        asked: Asked | None = None,
         range_events: int = 1000,
         capacity: int = 16_000,
         eager: bool = False,
@@ -107,9 +109,7 @@ class RangeEngine(Engine[Taken]):
         self._alone: Taken | None = None
         self._wary = False  # among the parked is one that may kill its process: it runs alone
         self._writing = asyncio.Lock()  # settling and renewing lock the same rows
-        self.processed = 0
-        self.failed = 0
-        self._workers = RangeWorkers(self, self._stock, handler, settings.delivery, observers, clock)
+        self._workers = RangeWorkers(self, self._stock, handler, settings.delivery, observers, clock, asked)
 
     # -- life cycle -------------------------------------------------------------------------------
 
@@ -331,7 +331,7 @@ class RangeEngine(Engine[Taken]):
         done = sum(len(taken.events) - len(taken.verdicts) - (taken.left if taken.gone else 0) for taken in settled)
         if lost == len(settled):
             done = 0  # where only some were lost we do not know which, and count them
-        self.processed += done
+        self._count(done, [outcome for taken in settled for _, outcome, _ in taken.verdicts])
         if lost:
             self._observers(ClaimLost(lost))
         if done and self._observers:
@@ -342,10 +342,9 @@ class RangeEngine(Engine[Taken]):
                 self._poller.wake()
                 self._wary = self._wary and taken.attempts > self._workers.calm
             for event, outcome, attempts in taken.verdicts:
-                self.failed += isinstance(outcome, (RetryAt, Dead))
                 if isinstance(outcome, RetryAt):
                     self._retry_at(self._loop.time() + outcome.delay.total_seconds() + 0.001)
-                report(self._observers, event, outcome, attempts, self._settings.delivery.retry.limit)
+                report(self._observers, event, outcome, attempts, self._workers.retry(event).limit)
 
     def _retry_at(self, when: float) -> None:
         """We parked it, so we know when it is due."""

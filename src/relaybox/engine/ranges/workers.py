@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -18,6 +18,7 @@ from ...outcome import Outcome, RetryAt
 from ...settings import DeliverySettings
 from .. import crew
 from ..crew import Crew
+from ..decide import decide
 from .holding import Handed, Portion, Stock, Taken
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 YIELD_EVERY = 64  # events a worker runs before it lets the loop breathe
 
-RangeHandler: TypeAlias = Callable[[Event], Awaitable[Any]]
+RangeHandler: TypeAlias = Callable[[Event, int], Awaitable[Any]]  # an event, and which attempt this is
 
 
 class RangeBatch:
@@ -37,6 +38,10 @@ class RangeBatch:
         self._workers = workers
         self._portions = portions
         self.events: list[Event] = list(chain.from_iterable([events for _, events in portions]))
+
+    def attempts(self) -> Iterator[tuple[Event, int]]:
+        """The events, and which attempt this is of each."""
+        return ((event, taken.attempts) for taken, events in self._portions for event in events)
 
     async def ours(self) -> set[str]:
         """The ids of the events that are still ours: for a handler that waits, to ask before every try. None once the
@@ -79,6 +84,7 @@ class RangeWorkers(Crew[Worker]):
         settings: DeliverySettings,
         observers: Observers,
         clock: Clock,
+        asked: crew.Asked | None,
     ) -> None:
         self._engine = engine
         self._stock = stock
@@ -94,6 +100,7 @@ class RangeWorkers(Crew[Worker]):
             observers,
             clock,
             for_ever=engine.blocks,
+            asked=asked,
         )
         stock.handed = self._handed
 
@@ -126,14 +133,14 @@ class RangeWorkers(Crew[Worker]):
                 engine.forget(taken)
                 worker.handed = stock.abandon(event)
                 continue
-            if taken.parked and (outcome := self.hopeless(taken.attempts)) is not None:
+            if taken.parked and (outcome := self.hopeless(event, taken.attempts)) is not None:
                 worker.handed = self._conclude(taken, event, outcome)
                 continue
             worker.calls += 1
             try:
                 if faults.armed is not None:
                     faults.hit("deliver.before")
-                await handler(event)
+                await handler(event, taken.attempts)
                 if faults.armed is not None:
                     faults.hit("deliver.after")
                 worker.calls += 1
@@ -227,7 +234,7 @@ class RangeWorkers(Crew[Worker]):
         elif not (taken.parked and taken.attempts > self.calm):
             return True
         elif not self._engine.suspects(taken):
-            if (outcome := self.hopeless(taken.attempts)) is None:
+            if (outcome := self.hopeless(events[0], taken.attempts)) is None:
                 return True
             self._conclude(taken, events[0], outcome)
         return False
@@ -265,7 +272,7 @@ class RangeWorkers(Crew[Worker]):
         """Seconds after which the same call is made again: the destination is away, or the handler asked for it."""
         if not isinstance(error, (RetryLater, BrokerUnavailable)):
             return None
-        outcome = self.outcome(error, tries)
+        outcome = decide(error, tries, self._settings.retry, for_ever=self._for_ever)
         return outcome.delay.total_seconds() if isinstance(outcome, RetryAt) else None
 
     def _some_failed(self, part: Sequence[Portion], error: BatchFailed) -> list[Portion]:
@@ -273,9 +280,9 @@ class RangeWorkers(Crew[Worker]):
         again: list[Portion] = []
         for taken, events in part:
             for event in events:
-                if event.id in error.errors:
-                    self._failed(taken, event, error.errors[event.id])
-                elif event.id in error.skipped:
+                if event in error.errors:
+                    self._failed(taken, event, error.errors[event])
+                elif event in error.skipped:
                     again.append((taken, (event,)))
                 else:
                     self._stock.done_all(taken, 1)

@@ -25,13 +25,15 @@ from typing import Any
 
 from ... import faults
 from ...clock import Clock
+from ...delivery import Delivery
 from ...facts import Claimed, ClaimLost, Delivered, Depths, HotDropped, HotEnqueued, Observers
 from ...outcome import DONE, Dead, Done, Outcome, RetryAt
 from ...settings import Settings
+from ..crew import Asked
 from ..engine import Engine
 from ..poller import EAGER, QUIET, Poller
 from ..reports import is_news, report
-from ..work import BatchHandler, Delivery, Handler, Settled, Source
+from ..work import BatchHandler, Handler, Settled, Source
 from .lanes import Lanes
 from .workers import Workers
 
@@ -53,6 +55,7 @@ class DeliveryEngine(Engine[Delivery]):
         settings: Settings,
         observers: Observers,
         clock: Clock,
+        asked: Asked | None = None,
     ) -> None:
         capacity = settings.delivery.cold_queue
         super().__init__(
@@ -78,7 +81,7 @@ class DeliveryEngine(Engine[Delivery]):
         self._in_vain = 0  # how often in a row
         self._retry_timer: asyncio.TimerHandle | None = None  # the earliest only: there may be millions of retries
         self._stopping = False
-        self._workers = Workers(self, self._lanes, handler, settings.delivery, observers, clock)
+        self._workers = Workers(self, self._lanes, handler, settings.delivery, observers, clock, asked)
 
     # -- life cycle -------------------------------------------------------------------------------
 
@@ -341,8 +344,9 @@ class DeliveryEngine(Engine[Delivery]):
                 lost = max(0, lost - self._claimed_meanwhile(renamed))
             self._strays += self._settled(batch)
             self._poller.room()
-            most = self._settings.delivery.retry.limit
-            if self._observers or lost or any(is_news(outcome, d.attempts, most) for d, outcome in unlucky):
+            self._count(len(batch) - len(unlucky) - lost, [outcome for _, outcome in unlucky])
+            retry = self._workers.retry
+            if self._observers or lost or any(is_news(o, d.attempts, retry(d.event).limit) for d, o in unlucky):
                 self._report(batch, lost)
             if blocks:  # if it fails the next claim tries again
                 await self._return_strays()
@@ -396,7 +400,8 @@ class DeliveryEngine(Engine[Delivery]):
             self._observers(Delivered(done))
         for delivery, outcome in batch:
             if outcome is not DONE:
-                report(self._observers, delivery.event, outcome, delivery.attempts, self._settings.delivery.retry.limit)
+                event = delivery.event
+                report(self._observers, event, outcome, delivery.attempts, self._workers.retry(event).limit)
 
     # -- renew --------------------------------------------------------------------------------------
 

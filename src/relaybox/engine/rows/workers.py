@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ... import faults
 from ...clock import Clock
+from ...delivery import Delivery
 from ...errors import DeliveryError, Undecodable
 from ...event import Event
 from ...facts import Observers
@@ -17,7 +18,7 @@ from ...settings import DeliverySettings
 from .. import crew
 from ..crew import Crew
 from ..decide import describe
-from ..work import BatchHandler, Delivery, Handler
+from ..work import BatchHandler, Handler
 from .lanes import Lanes
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Workers(Crew[Worker]):
         settings: DeliverySettings,
         observers: Observers,
         clock: Clock,
+        asked: crew.Asked | None,
     ) -> None:
         self._engine = engine
         self._lanes = lanes
@@ -67,6 +69,7 @@ class Workers(Crew[Worker]):
             clock,
             for_ever=engine.blocks,
             watched=callable(handler),
+            asked=asked,
         )
 
     async def _next(self) -> Delivery | None:
@@ -81,7 +84,7 @@ class Workers(Crew[Worker]):
             if delivery.event.id is None:
                 return Skip("the event row is gone")
             return Dead(describe(Undecodable(delivery.event.unreadable)))
-        return self.hopeless(delivery.attempts)
+        return self.hopeless(delivery.event, delivery.attempts)
 
     # -- one by one ---------------------------------------------------------------------------------
 

@@ -21,9 +21,9 @@ class Command(BaseCommand):
         stop = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
-        outbox = Outbox.multi_node(connection, listeners)
+        outbox = Outbox(connection)
         outbox.migrate()
-        with outbox:
+        with outbox, outbox.deliver(listeners):
             self.stdout.write("delivering")
             while not stop.wait(0.05 if options["until_empty"] else None):
                 status = outbox.status()

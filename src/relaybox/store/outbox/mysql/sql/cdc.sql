@@ -13,5 +13,5 @@ SELECT privilege_type FROM information_schema.user_privileges
 WHERE grantee = concat('''', substring_index(current_user(), '@', 1), '''@''', substring_index(current_user(), '@', -1), '''')
 
 -- name: cdc.unroutable -> rows
--- Of the newest events: those another composite wrote, whose aggregate type is NULL.
+-- Of the newest events: those an outbox without cdc wrote, whose aggregate type is NULL.
 SELECT count(*) FROM (SELECT aggregate_type FROM {event} ORDER BY seq DESC LIMIT 1000) e WHERE aggregate_type IS NULL

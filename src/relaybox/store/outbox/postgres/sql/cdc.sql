@@ -33,5 +33,5 @@ SELECT slot_name, active, pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_
 FROM pg_replication_slots WHERE slot_type = 'logical' AND database = current_database() ORDER BY slot_name
 
 -- name: cdc.unroutable -> rows
--- Of the newest events: those another composite wrote, whose aggregate type is NULL.
+-- Of the newest events: those an outbox without cdc wrote, whose aggregate type is NULL.
 SELECT count(*) FROM (SELECT aggregate_type FROM {event} ORDER BY seq DESC LIMIT 1000) e WHERE aggregate_type IS NULL

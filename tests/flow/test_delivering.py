@@ -1,4 +1,4 @@
-"""The four composites as whole processes: start, deliver, stop; and what a bad start leaves behind."""
+"""The four ways as whole processes: start, deliver, stop; and what a bad start leaves behind."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ from relaybox.types import DeliverySettings, OutboxSettings
 
 from .kit import QUICK, Box, Probe, happened, make_box, one, recording, rows, stored, waiting
 
-COMPOSITES = ("single_node", "multi_node", "ordered")
+KINDS = ("alone", "delivery", "ordered")
 BOTH = pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
 
 
 async def write(box: Box, *events: Event) -> list[str]:
     if box.is_async:
         async with box.raw.transaction() as tx:
-            return list(await box.raw.write_all(tx, events))
-    with box.raw.transaction() as tx:
-        return list(box.raw.write_all(tx, events))
+            await box.raw.write_all(tx, events)
+    else:
+        with box.raw.transaction() as tx:
+            box.raw.write_all(tx, events)
+    return [event.id for event in events]
 
 
 @BOTH
-@pytest.mark.parametrize("composite", COMPOSITES)
-async def test_delivers_retries_and_buries(url: str, probe: Probe, composite: str, is_async: bool) -> None:
+@pytest.mark.parametrize("way", KINDS)
+async def test_delivers_retries_and_buries(url: str, probe: Probe, way: str, is_async: bool) -> None:
     listeners = recording(probe)
 
     @listeners.on("Flaky")
@@ -48,7 +50,7 @@ async def test_delivers_retries_and_buries(url: str, probe: Probe, composite: st
     async def hopeless(event: Event) -> None:
         raise Reject("no use")
 
-    async with make_box(composite, url, probe, is_async=is_async, listeners=listeners) as box:
+    async with make_box(way, url, probe, is_async=is_async, listeners=listeners) as box:
         good = await write(box, *(happened(n, key=f"k{n}") for n in range(20)))
         more = await write(box, Event("Flaky", None, key="f"), Event("Sync", None, key="s"))
         dead = await write(box, Event("Hopeless", None, key="h"), Event("Unheard", None, key="u"))
@@ -77,8 +79,8 @@ async def test_replay_and_purge(url: str, probe: Probe, is_async: bool) -> None:
             raise Reject("not today")
         probe.deliver(event, delivery)
 
-    listeners.register("Happened", moody)
-    async with make_box("multi_node", url, probe, is_async=is_async, listeners=listeners) as box:
+    listeners.on("Happened")(moody)
+    async with make_box("delivery", url, probe, is_async=is_async, listeners=listeners) as box:
         ids = await write(box, *(happened(n) for n in range(5)))
         await probe.until(lambda: len(probe.of(Died)) == 5)
         assert await box.call("purge", older_than=timedelta(0)) == 0, "nothing dead is purged unless asked"
@@ -96,15 +98,17 @@ async def test_replay_and_purge(url: str, probe: Probe, is_async: bool) -> None:
 
 
 @BOTH
-async def test_writer_only_writes_and_purges_by_age(url: str, probe: Probe, is_async: bool) -> None:
+async def test_an_outbox_for_cdc_writes_and_purges_by_age(url: str, probe: Probe, is_async: bool) -> None:
     settings = Settings(outbox=OutboxSettings(retention="1ms", purge_interval="20ms"))
-    plain = make_box("writer_only", url, probe, is_async=is_async)
+    plain = make_box("cdc", url, probe, is_async=is_async)
     async with plain:
         await write(plain, *(happened(n) for n in range(3)))
     assert stored(url) == 3
     assert waiting(url) == 0, "nobody delivers: there is nothing pending"
-    async with make_box("writer_only", url, probe, is_async=is_async, settings=settings) as box:
+    async with make_box("cdc", url, probe, is_async=is_async, settings=settings) as box:
         await write(box, happened(4))
+        purger = box.raw.purger()
+        await (purger.start() if is_async else asyncio.to_thread(purger.start))
         await probe.until(lambda: sum(fact.count for fact in probe.of(Purged)) == 4)
     assert stored(url) == 0
 
@@ -112,7 +116,7 @@ async def test_writer_only_writes_and_purges_by_age(url: str, probe: Probe, is_a
 async def test_hot_and_cold(url: str, probe: Probe) -> None:
     """A commit we see goes to the hot queue; a full hot queue gives the rest to the poller; nothing twice."""
     slow = Settings(delivery=DeliverySettings(hot_queue=5, workers=1, instance_ttl="1s", lease="3s"))
-    async with make_box("multi_node", url, probe, settings=slow) as box:
+    async with make_box("delivery", url, probe, settings=slow) as box:
         ids = await write(box, *(happened(n) for n in range(40)))
         await probe.until(probe.has(*ids))
     assert sorted(probe.ids) == sorted(ids)
@@ -126,7 +130,7 @@ async def test_delayed_events_wait_for_their_time(url: str, probe: Probe) -> Non
 
     soon = datetime.now(UTC) + timedelta(milliseconds=300)
     later = datetime.now(UTC) + timedelta(hours=1)
-    async with make_box("single_node", url, probe) as box:
+    async with make_box("alone", url, probe) as box:
         await write(box, happened(1, deliver_at=later))
         await write(box, happened(2, deliver_at=soon), happened(3))
         await probe.until(probe.wrote(2))
@@ -155,7 +159,9 @@ async def test_interceptors_surround_the_listener(url: str, probe: Probe) -> Non
             calls.append("unboth")
 
     interceptors = [Interceptor.before(before), Both(), Interceptor.after(after)]
-    async with make_box("single_node", url, probe, interceptors=interceptors) as box:
+    listeners = recording(probe)
+    listeners.interceptors = tuple(interceptors)
+    async with make_box("alone", url, probe, listeners=listeners) as box:
         await write(box, happened())
         await probe.until(probe.wrote(1))
     assert calls == ["before", "both", "unboth", "before", "both", "after NoneType", "unboth"]
@@ -176,10 +182,10 @@ def _ended(before: set[threading.Thread]) -> bool:
 
 
 @BOTH
-@pytest.mark.parametrize("composite", COMPOSITES)
-async def test_a_schema_that_is_missing(bare_url: str, probe: Probe, composite: str, is_async: bool) -> None:
+@pytest.mark.parametrize("way", KINDS)
+async def test_a_schema_that_is_missing(bare_url: str, probe: Probe, way: str, is_async: bool) -> None:
     before, tasks = _threads(), len(asyncio.all_tasks())
-    box = make_box(composite, bare_url, probe, is_async=is_async)
+    box = make_box(way, bare_url, probe, is_async=is_async)
     with pytest.raises(SchemaMissing, match="migrate"):
         await box.__aenter__()
     assert _ended(before)
@@ -196,7 +202,7 @@ async def test_a_schema_that_is_newer(url: str, probe: Probe, is_async: bool) ->
         "INSERT INTO outbox_event_migration (version, name, checksum, applied_at) "
         "SELECT 999, 'from_the_future', 'x', applied_at FROM outbox_event_migration WHERE version = 1",
     )
-    box = make_box("multi_node", url, probe, is_async=is_async)
+    box = make_box("delivery", url, probe, is_async=is_async)
     with pytest.raises(SchemaTooNew, match="upgrade the package"):
         await box.__aenter__()
     plain = make_box("plain", url, probe, is_async=is_async)
@@ -210,7 +216,7 @@ async def test_a_schema_that_is_newer(url: str, probe: Probe, is_async: bool) ->
 @BOTH
 async def test_a_database_that_does_not_answer(probe: Probe, is_async: bool) -> None:
     before, tasks = _threads(), len(asyncio.all_tasks())
-    box = make_box("multi_node", "postgresql://nobody:secret@127.0.0.1:1/none", probe, is_async=is_async)
+    box = make_box("delivery", "postgresql://nobody:secret@127.0.0.1:1/none", probe, is_async=is_async)
     with pytest.raises(ConnectionLost) as caught:
         await box.__aenter__()
     assert "secret" not in str(caught.value)
@@ -221,7 +227,7 @@ async def test_a_database_that_does_not_answer(probe: Probe, is_async: bool) -> 
 @BOTH
 async def test_close_is_idempotent_and_final(url: str, probe: Probe, is_async: bool) -> None:
     before = _threads()
-    box = make_box("multi_node", url, probe, is_async=is_async)
+    box = make_box("delivery", url, probe, is_async=is_async)
     async with box:
         await write(box, happened())
         await probe.until(probe.wrote(1))
@@ -239,7 +245,7 @@ async def test_two_outboxes_on_two_databases_in_one_process(tmp_path: Any, pg: s
 
     first, second = Probe(), Probe()
     other = make_database("sqlite", tmp_path)
-    async with make_box("multi_node", pg, first) as one_box, make_box("multi_node", other, second) as two_box:
+    async with make_box("delivery", pg, first) as one_box, make_box("delivery", other, second) as two_box:
         mine = await write(one_box, happened(1))
         theirs = await write(two_box, happened(2))
         await first.until(first.has(*mine))
@@ -269,8 +275,47 @@ def test_migrate_is_safe_from_many_threads(bare_url: str) -> None:
         box.close()
 
 
-def test_listeners_must_be_a_registry(pg: str) -> None:
-    with pytest.raises(ConfigError, match="expected listeners to be a Listeners registry"):
-        Outbox.multi_node(pg, {"Happened": print})  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="unknown option 'setings'"):
-        AsyncOutbox(pg, setings=QUICK)  # type: ignore[call-arg]
+def test_listeners_must_be_listeners_or_a_function(pg: str) -> None:
+    with pytest.raises(ConfigError, match="expected Listeners or a function of an event, got dict"):
+        Outbox(pg).deliver({"Happened": print})  # type: ignore[arg-type]
+
+
+async def test_two_services_of_one_outbox_do_not_deliver_the_same_events(pg: str) -> None:
+    async with AsyncOutbox(pg, settings=QUICK) as box, box.deliver(Listeners()):
+        with pytest.raises(ConfigError, match="this outbox delivers already"):
+            await box.deliver(Listeners()).start()
+
+
+@BOTH
+async def test_a_service_has_one_life(url: str, probe: Probe, is_async: bool) -> None:
+    box = make_box("plain", url, probe, is_async=is_async)
+    async with box:
+        service = box.raw.deliver(recording(probe))
+
+        async def call(name: str) -> Any:
+            method = getattr(service, name)
+            return await (method() if is_async else asyncio.to_thread(method))
+
+        assert service.health().reasons == ("not running",)
+        with pytest.raises(ServiceClosed, match="delivery of outbox_event is not running"):
+            await call("drain")
+        await call("start")
+        ids = await write(box, *(happened(n) for n in range(10)))
+        assert (await call("drain")).done == 10
+        assert sorted(probe.ids) == sorted(ids)
+        assert service.health().level == "ok"
+        with pytest.raises(ServiceClosed, match="started already"):
+            await call("start")
+        await call("stop")
+        await call("stop")
+        with pytest.raises(ServiceClosed, match="make a new one"):
+            await call("start")
+        await write(box, happened(11))
+        again = box.raw.deliver(recording(probe))
+        assert (await (again.once() if is_async else asyncio.to_thread(again.once))).done == 1
+    assert waiting(url) == 0
+
+
+def test_alone_and_ordered_do_not_go_together(pg: str) -> None:
+    with pytest.raises(ConfigError, match="expected ordered or alone, got both"):
+        Outbox(pg).deliver(Listeners(), ordered=True, alone=True)

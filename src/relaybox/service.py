@@ -1,0 +1,280 @@
+"""What works, from start() to stop(): delivery of an outbox, groups, inboxes, relays, ingests, the maintainer.
+
+    with outbox.deliver(listeners) as delivery: ...    # beside the program
+    outbox.deliver(listeners).run(listen="0.0.0.0:9400")    # as the program: until SIGTERM
+    outbox.deliver(listeners).once()                   # what is due now
+
+A service has one life: once stopped, make a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from .clock import SYSTEM_CLOCK, Clock
+from .durations import Duration, parse_duration
+from .errors import ServiceClosed
+from .forks import renew_after_fork
+from .tasks import LoopThread, cancelled
+from .values import Counts, Health
+
+if TYPE_CHECKING:
+    from .observe.health import Page
+
+PULSE = 1.0  # seconds between two signs of life of the loop
+STUCK = 10  # missing signs of life
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Owner(Protocol):
+    """What a service stands on. It stops the service when it is closed itself."""
+
+    def _works(self, service: Any, running: bool) -> None: ...
+
+
+class AsyncService(ABC):
+    """Works in the event loop that starts it."""
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK, owner: Owner | None = None) -> None:
+        self._clock = clock
+        self._owner = owner
+        self._started = self._stopped = False
+        self._pulse = clock.monotonic()
+        self._pulse_task: asyncio.Task[None] | None = None
+        self._ending: asyncio.Event | None = None  # of run()
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """The parent's loop goes on there, not here."""
+        self._stopped = self._stopped or self._started
+        self._pulse_task = None
+
+    async def start(self) -> Self:
+        """Returns when it works. A start that fails leaves nothing behind."""
+        if self._stopped or self._started:
+            raise ServiceClosed(f"{self.name} was {'stopped' if self._stopped else 'started'} already; make a new one")
+        if self._owner is not None:
+            self._owner._works(self, True)
+        self._started = True
+        self._pulse_task = asyncio.create_task(self._beat(), name="relaybox-pulse")
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+        return self
+
+    async def stop(self, *, timeout: Duration | None = None) -> None:
+        """Begins nothing more, lets what runs finish, gives the rest back. `timeout`: how long what runs may take; as
+        the settings say, if it is not given. Safe to repeat."""
+        seconds = None if timeout is None else parse_duration(timeout, "timeout").total_seconds()
+        if self._stopped:
+            return
+        self._stopped = True
+        if self._ending is not None:
+            self._ending.set()
+        try:
+            await self._stop(seconds)
+        finally:
+            if self._owner is not None:
+                self._owner._works(self, False)
+            await cancelled(self._pulse_task)
+
+    def halt(self) -> None:  # noqa: B027 - not every service has something to hold back
+        """Begins nothing more; stop() does it too. For what stops several services: none goes on beginning things until
+        its turn comes."""
+
+    async def drain(self, *, timeout: Duration | None = None) -> Counts:
+        """Waits until nothing is due. TimeoutError: something still was after `timeout`."""
+        if not self._started or self._stopped:
+            raise ServiceClosed(f"{self.name} is not running; drain() is for a service between start() and stop()")
+        async with asyncio.timeout(None if timeout is None else parse_duration(timeout, "timeout").total_seconds()):
+            await self._drain()
+        return self.counts
+
+    async def once(self) -> Counts:
+        """Does what is due now, and stops."""
+        async with self:
+            await self.drain()
+        return self.counts
+
+    async def run(self, *, listen: str | None = None) -> None:
+        """Works until SIGTERM, Ctrl-C or stop(). A second signal ends the process at once. `listen`: an address, such
+        as 127.0.0.1:9400, at which /live, /ready and /metrics are served."""
+        self._ending = asyncio.Event()
+        with serving(listen, self.health), signalled(asyncio.get_running_loop(), self._ending.set):
+            async with self:
+                await self._ending.wait()
+
+    def health(self) -> Health:
+        """How it does in this process. Callable from any thread."""
+        live = self._clock.monotonic() - self._pulse < PULSE * STUCK
+        if not self._started or self._stopped:
+            return Health("critical", ("not running",))
+        if not live:
+            return Health("critical", ("the event loop is stuck",), live=False)
+        reasons = tuple(self._complaints())
+        return Health("critical" if reasons else "ok", reasons)
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.stop()
+
+    async def _beat(self) -> None:
+        while True:
+            self._pulse = self._clock.monotonic()
+            await self._clock.sleep(PULSE)
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What it does, for people."""
+
+    @property
+    @abstractmethod
+    def counts(self) -> Counts:
+        """Since its start."""
+
+    @abstractmethod
+    async def _start(self) -> None: ...
+
+    @abstractmethod
+    async def _stop(self, timeout: float | None) -> None:
+        """Also after half a start."""
+
+    @abstractmethod
+    async def _drain(self) -> None: ...
+
+    @abstractmethod
+    def _complaints(self) -> Iterator[str]:
+        """Why it does not do its work."""
+
+
+class Service:
+    """Works in a thread of its own."""
+
+    def __init__(self, inner: AsyncService, owner: Owner | None = None) -> None:
+        self._inner = inner
+        self._owner = owner
+        self._thread: LoopThread | None = None
+        self._ending = threading.Event()
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
+        self._thread = None
+        self._ending = threading.Event()
+
+    def start(self) -> Self:
+        """Returns when it works. A start that fails leaves nothing behind."""
+        if self._inner._started:
+            raise ServiceClosed(f"{self._inner.name} was started already; make a new one")
+        if self._owner is not None:
+            self._owner._works(self, True)
+        self._thread = LoopThread()
+        try:
+            self._thread.call(self._inner.start())
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self, *, timeout: Duration | None = None) -> None:
+        """Begins nothing more, lets what runs finish, gives the rest back. `timeout`: how long what runs may take; as
+        the settings say, if it is not given. Safe to repeat."""
+        thread, self._thread = self._thread, None
+        self._ending.set()
+        if thread is not None:
+            try:
+                thread.call(self._inner.stop(timeout=timeout))
+            finally:
+                thread.stop()
+                if self._owner is not None:
+                    self._owner._works(self, False)
+
+    def drain(self, *, timeout: Duration | None = None) -> Counts:
+        """Waits until nothing is due. TimeoutError: something still was after `timeout`."""
+        if self._thread is None:
+            raise ServiceClosed(
+                f"{self._inner.name} is not running; drain() is for a service between start() and stop()"
+            )
+        return self._thread.call(self._inner.drain(timeout=timeout))
+
+    def once(self) -> Counts:
+        """Does what is due now, and stops."""
+        with self:
+            self.drain()
+        return self.counts
+
+    def run(self, *, listen: str | None = None) -> None:
+        """Works until SIGTERM, Ctrl-C or stop(). A second signal ends the process at once. `listen`: an address, such
+        as 127.0.0.1:9400, at which /live, /ready and /metrics are served."""
+        with serving(listen, self.health), signalled(None, self._ending.set), self:
+            self._ending.wait()
+
+    def health(self) -> Health:
+        """How it does in this process. Callable from any thread."""
+        return self._inner.health()
+
+    @property
+    def counts(self) -> Counts:
+        """Since its start."""
+        return self._inner.counts
+
+    @property
+    def name(self) -> str:
+        """What it does, for people."""
+        return self._inner.name
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+
+@contextmanager
+def serving(
+    listen: str | None, health: Callable[[], Health], metrics: Callable[[], Page] | None = None
+) -> Iterator[None]:
+    """/live, /ready and /metrics at this address; the page of the Prometheus client unless another is given."""
+    if not listen:
+        yield
+        return
+    from .observe.health import HealthServer, metrics_page
+
+    server = HealthServer(listen, health, metrics or metrics_page())
+    try:
+        yield
+    finally:
+        server.close()
+
+
+@contextmanager
+def signalled(loop: asyncio.AbstractEventLoop | None, stop: Callable[[], None]) -> Iterator[None]:
+    """The first signal calls `stop`, in the loop if there is one. From then on a signal ends the process, even if a
+    listener blocks: leases give its work to others. Only the main thread hears signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def first(*_: Any) -> None:
+        for number in SIGNALS:
+            signal.signal(number, lambda received, _: os._exit(128 + received))
+        if loop is None:
+            stop()
+        else:
+            loop.call_soon_threadsafe(stop)
+
+    with ExitStack() as restored:
+        for number in SIGNALS:
+            restored.callback(signal.signal, number, signal.signal(number, first))
+        yield

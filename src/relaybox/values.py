@@ -1,0 +1,31 @@
+"""What people are told: counts and health of a service."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Level = Literal["ok", "degraded", "critical"]
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What a service has done in this process since its start."""
+
+    done: int = 0
+    failed: int = 0  # attempts that failed; their events come again
+    dead: int = 0  # events given up
+    ignored: int = 0  # of those done: no listener wanted them
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """`critical`: it does not do its work. Not `live`: only a restart helps."""
+
+    level: Level = "ok"
+    reasons: tuple[str, ...] = ()
+    live: bool = True
+
+    @property
+    def ready(self) -> bool:
+        return self.live and self.level != "critical"
