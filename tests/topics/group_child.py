@@ -17,7 +17,9 @@ from relaybox.topics.group import Group
 from relaybox.topics.start import StartFrom
 from relaybox.types import DeliverySettings
 
-SETTINGS = Settings(delivery=DeliverySettings(instance_ttl="300ms", lease="600ms", retry=Retry(base="5ms", max="20ms")))
+SETTINGS = Settings(
+    delivery=DeliverySettings(instance_ttl="300ms", lease="600ms", retry=Retry(attempts=4, base="5ms", max="20ms"))
+)
 
 
 async def main(url: str, file: Path, how: str) -> None:
