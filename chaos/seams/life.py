@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from relaybox import Outbox, StartFrom
-from relaybox.errors import ConsumerGroupNotFound
+from relaybox.errors import NotFound
 from relaybox.inbox import Inbox, Retention
 from relaybox.maintenance import Maintainer
 from relaybox.store.topics import GroupOptions
@@ -126,7 +126,7 @@ def cancel(trial: Trial) -> None:
     time.sleep(0.7)
 
     def cancelled(box: Outbox) -> None:
-        with suppress(ConsumerGroupNotFound):  # a fail-over forgot it
+        with suppress(NotFound):  # a fail-over forgot it
             box.topics.groups.cancel(TOPIC, GONE, reason="trial")
 
     operate(trial, cancelled)

@@ -1,53 +1,44 @@
 """Every error relaybox raises, in one tree.
 
     RelayboxError
-    ├── ConfigError            a setting, URL or name is wrong            (also a ValueError)
-    │   └── InboxOrderingPriorityConflict  an inbox cannot have order and priorities at once
-    ├── InboxError             an inbox cannot be made, adopted, found or dropped
-    │   ├── InboxAlreadyExists
-    │   ├── InboxNotFound
-    │   ├── InboxInUse         processors run, or messages wait that would be lost
-    │   ├── InboxTableNotFound the table to adopt
-    │   ├── InboxColumnMissing of the table to adopt; all that are missing are named
-    │   └── InboxColumnUnfit   a column is of the wrong type, or its id is not unique
-    ├── InvalidEvent           an event cannot be stored as given         (also a ValueError)
-    │   └── PayloadTooLarge
+    ├── ConfigError            a setting, URL, name or argument is wrong: correct the program   (also a ValueError)
+    │   ├── MissingExtra       an optional package is not installed       (also an ImportError)
+    │   └── UnsupportedByEngine  this database cannot do that; the message names one that can
+    ├── InvalidEvent           an event cannot be stored as given: correct the event   (also a ValueError)
+    │   ├── PayloadTooLarge
+    │   └── ContractViolation  an event does not keep its contract        (also a Reject)
     ├── NoTransaction          write() outside a transaction
-    ├── NoSubscriptions        a topic that blocks writes has no active group
     ├── CommitUnknown          the commit's reply was lost: neither success nor failure
     │   └── StillCommitting    and the server has not ended that transaction yet: ask again
-    ├── MissingExtra           an optional package is not installed       (also an ImportError)
-    ├── UnsupportedByEngine    this database cannot do that; the message names one that can
-    ├── ServiceClosed          used after close()
     ├── InvalidSignature       a webhook is not genuine                   (also a ValueError)
-    ├── StoreError             the database refused
-    │   ├── ConnectionLost     retry on a new connection
-    │   ├── StoreBusy          lock wait, deadlock, serialization failure: retry the transaction
+    ├── NotFound               there is no such topic, group, inbox, table, column or event
+    ├── AlreadyExists          there is one of that name
+    ├── InUse                  somebody uses it: it cannot be dropped or changed now
+    ├── StoreError             the database refused; `retryable`: again from the start, and it may work
+    │   ├── ConnectionLost     retryable, on a new connection
+    │   ├── StoreBusy          retryable: lock wait, deadlock, serialization failure
     │   ├── StoreFull          disk or quota exhausted
     │   ├── UnreadableRow      a stored value cannot be read: only its own row is set aside
-    │   ├── TermLost           another process does this job now
-    │   ├── DuplicateEvent     an event with this id is stored already
-    │   ├── SchemaMissing      run migrate()
-    │   ├── SchemaTooNew       this package is older than the tables
-    │   └── SchemaDrift        a table is not what the migrations made
-    ├── GuardError             a message must not be acknowledged yet
-    │   ├── InProgress         another delivery of it is being handled
-    │   ├── LeaseLost          it was handled, perhaps twice: the lease ended before the mark was written
-    │   └── GuardUnavailable   Redis did not answer
-    ├── GroupError             a consumer group of a topic
-    │   ├── ConsumerGroupAlreadyExists
-    │   ├── ConsumerGroupNotFound
+    │   ├── DuplicateEvent     an event with this id is stored already    (also an AlreadyExists)
+    │   └── SchemaError        the tables do not fit this release
+    │       ├── SchemaMissing  run migrate()
+    │       ├── SchemaTooNew   this package is older than the tables
+    │       └── SchemaDrift    a table is not what the migrations made
+    ├── LeaseLost              what was worked on is another's by now: a pulled batch, a guarded message, a job
+    ├── InProgress             another delivery of a guarded message is being handled: do not acknowledge this one
+    ├── GuardUnavailable       Redis did not answer: do not acknowledge the message
+    ├── GroupError             a group of a topic cannot do that now
+    │   ├── NoSubscribers      a topic that blocks writes has no active group
     │   ├── TooManyGroups      a topic tracked by bitmap has 64
-    │   ├── IllegalMove        a group cannot go from this state to that
-    │   └── BatchLost          a pulled batch is no longer this consumer's: its time was over, or the group was moved
+    │   └── IllegalMove        a group cannot go from this state to that
+    ├── Closed                 used after close() or stop()
     └── DeliveryError          why an event was not delivered
+        ├── Reject             raise it from a listener: do not retry, dead letter now
+        │   └── TransactionEnded   a handler of an inbox ended the inbox's own transaction
+        ├── RetryLater         raise it from a listener: try again after a delay it names
+        ├── BatchFailed        raise it from a batch listener: these failed, the others are done
         ├── Unroutable         nobody listens: dead at once
         ├── Undecodable        the stored event cannot be read: dead at once
-        ├── Reject             raised by a listener: do not retry, dead letter now
-        │   ├── ContractViolation  an event does not keep its contract    (also an InvalidEvent)
-        │   └── TransactionEnded   a handler of an inbox ended the inbox's own transaction
-        ├── RetryLater         raised by a listener: try again after a delay it names
-        ├── BatchFailed        raised by a batch handler: these failed, the others are done
         └── BrokerUnavailable  a broker is away: try again when it is back, no attempt is counted
 
 Messages say what happened, with which value, and what to do. They never contain a payload or a password.
@@ -71,35 +62,13 @@ class ConfigError(RelayboxError, ValueError):
     pass
 
 
-class InboxOrderingPriorityConflict(ConfigError):
-    pass
+class MissingExtra(ConfigError, ImportError):
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"this needs the package {package!r}: pip install 'relaybox[{extra}]'")
+        self.extra = extra
 
 
-class InboxError(RelayboxError):
-    """An inbox cannot be made, adopted, found or dropped."""
-
-
-class InboxAlreadyExists(InboxError):
-    pass
-
-
-class InboxNotFound(InboxError):
-    pass
-
-
-class InboxInUse(InboxError):
-    pass
-
-
-class InboxTableNotFound(InboxError):
-    pass
-
-
-class InboxColumnMissing(InboxError):
-    pass
-
-
-class InboxColumnUnfit(InboxError):
+class UnsupportedByEngine(ConfigError):
     pass
 
 
@@ -118,17 +87,6 @@ class PayloadTooLarge(InvalidEvent):
 
 class NoTransaction(RelayboxError):
     pass
-
-
-class NoSubscriptions(RelayboxError):
-    """Nothing of the topic was written and the transaction is still good: write again when a group has subscribed."""
-
-    def __init__(self, topic: str) -> None:
-        super().__init__(
-            f"topic {topic!r} has no active group and blocks writes until it has one; subscribe a group, "
-            "or configure the topic with block_writes=False"
-        )
-        self.topic = topic
 
 
 class CommitUnknown(RelayboxError):
@@ -154,34 +112,41 @@ class StillCommitting(CommitUnknown):
         )
 
 
-class MissingExtra(RelayboxError, ImportError):
-    def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"this needs the package {package!r}: pip install 'relaybox[{extra}]'")
-        self.extra = extra
-
-
-class UnsupportedByEngine(RelayboxError):
-    pass
-
-
-class ServiceClosed(RelayboxError):
-    pass
-
-
 class InvalidSignature(RelayboxError, ValueError):
     """A received webhook's signature, timestamp or id is not acceptable: answer 401 and do nothing."""
 
 
-class StoreError(RelayboxError):
+class _Named(RelayboxError):
+    """`kind` is what it is about (topic, group, inbox, …), `name` which one."""
+
+    def __init__(self, kind: str, name: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.name = name
+
+
+class NotFound(_Named):
     pass
+
+
+class AlreadyExists(_Named):
+    pass
+
+
+class InUse(_Named):
+    pass
+
+
+class StoreError(RelayboxError):
+    retryable = False  # True: the same transaction, begun again, may succeed
 
 
 class ConnectionLost(StoreError):
-    pass
+    retryable = True
 
 
 class StoreBusy(StoreError):
-    pass
+    retryable = True
 
 
 class StoreFull(StoreError):
@@ -192,36 +157,39 @@ class UnreadableRow(StoreError):
     """The client library cannot read a value that is stored. The message names its column, never the value."""
 
 
-class TermLost(StoreError):
-    def __init__(self, job: str) -> None:
-        super().__init__(f"the term for {job!r} has ended: another process does this job now; nothing to do here")
-        self.job = job
-
-
-class DuplicateEvent(StoreError):
-    pass
+class DuplicateEvent(AlreadyExists, StoreError):
+    def __init__(self, where: str = "") -> None:
+        super().__init__("event", where, f"an event with this id is stored already{where and f' ({where})'}")
 
 
 MIGRATE = "run `relaybox migrate` (for an inbox: `relaybox inbox create`) or call migrate()"
 
 
-class SchemaMissing(StoreError):
+class SchemaError(StoreError):
     pass
 
 
-class SchemaTooNew(StoreError):
+class SchemaMissing(SchemaError):
     pass
 
 
-class SchemaDrift(StoreError):
+class SchemaTooNew(SchemaError):
     pass
 
 
-class GuardError(RelayboxError):
+class SchemaDrift(SchemaError):
     pass
 
 
-class InProgress(GuardError):
+class LeaseLost(RelayboxError):
+    """What was done under the lease may be done again by the one that has it now. `lost`: how many parts are gone."""
+
+    def __init__(self, message: str, lost: int = 1) -> None:
+        super().__init__(message)
+        self.lost = lost
+
+
+class InProgress(RelayboxError):
     def __init__(self, consumer: str, key: str) -> None:
         super().__init__(
             f"{key!r} is being handled by another delivery to consumer {consumer!r}; "
@@ -231,17 +199,7 @@ class InProgress(GuardError):
         self.key = key
 
 
-class LeaseLost(GuardError):
-    def __init__(self, consumer: str, key: str) -> None:
-        super().__init__(
-            f"{key!r} was handled for consumer {consumer!r}, but its lease had ended and another delivery may have "
-            "handled it too; do not acknowledge it, and choose a longer lease if this process was only slow"
-        )
-        self.consumer = consumer
-        self.key = key
-
-
-class GuardUnavailable(GuardError):
+class GuardUnavailable(RelayboxError):
     pass
 
 
@@ -249,15 +207,15 @@ class GroupError(RelayboxError):
     pass
 
 
-class ConsumerGroupAlreadyExists(GroupError):
-    def __init__(self, topic: str, group: str) -> None:
-        super().__init__(f"topic {topic!r} has a group {group!r} already; pass if_not_exists=True to use it as it is")
+class NoSubscribers(GroupError):
+    """Nothing of the topic was written and the transaction is still good: write again when a group has subscribed."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(
+            f"topic {topic!r} has no active group and blocks writes until it has one; subscribe a group, "
+            "or configure the topic with block_writes=False"
+        )
         self.topic = topic
-        self.group = group
-
-
-class ConsumerGroupNotFound(GroupError):
-    pass
 
 
 class TooManyGroups(GroupError):
@@ -272,14 +230,8 @@ class IllegalMove(GroupError):
         self.wanted = wanted
 
 
-class BatchLost(GroupError):
-    def __init__(self, group: str, lost: int, total: int) -> None:
-        super().__init__(
-            f"{lost} of {total} parts of this batch are no longer held by this consumer of group {group!r}: the "
-            "visibility time ended before commit or extend, or the group was moved. They will be delivered again; "
-            "poll with a longer visibility, or extend while working"
-        )
-        self.lost = lost
+class Closed(RelayboxError):
+    pass
 
 
 class DeliveryError(RelayboxError):
@@ -298,7 +250,7 @@ class Reject(DeliveryError):
     """Raise from a listener when trying again cannot help: the event becomes a dead letter now."""
 
 
-class ContractViolation(Reject, InvalidEvent):
+class ContractViolation(InvalidEvent, Reject):
     """An event does not keep its contract: refused by `write`, or a dead letter at once. `reason` is one of
 
     unknown_type, unknown_version, aggregate_type, no_key, content_type, null_payload, undecodable, invalid_payload,

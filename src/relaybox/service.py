@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from .clock import SYSTEM_CLOCK, Clock
 from .durations import Duration, parse_duration
-from .errors import ServiceClosed
+from .errors import Closed
 from .forks import renew_after_fork
 from .tasks import LoopThread, cancelled
 from .values import Counts, Health
@@ -59,7 +59,7 @@ class AsyncService(ABC):
     async def start(self) -> Self:
         """Returns when it works. A start that fails leaves nothing behind."""
         if self._stopped or self._started:
-            raise ServiceClosed(f"{self.name} was {'stopped' if self._stopped else 'started'} already; make a new one")
+            raise Closed(f"{self.name} was {'stopped' if self._stopped else 'started'} already; make a new one")
         if self._owner is not None:
             self._owner._works(self, True)
         self._started = True
@@ -94,7 +94,7 @@ class AsyncService(ABC):
     async def drain(self, *, timeout: Duration | None = None) -> Counts:
         """Waits until nothing is due. TimeoutError: something still was after `timeout`."""
         if not self._started or self._stopped:
-            raise ServiceClosed(f"{self.name} is not running; drain() is for a service between start() and stop()")
+            raise Closed(f"{self.name} is not running; drain() is for a service between start() and stop()")
         async with asyncio.timeout(None if timeout is None else parse_duration(timeout, "timeout").total_seconds()):
             await self._drain()
         return self.counts
@@ -176,7 +176,7 @@ class Service:
     def start(self) -> Self:
         """Returns when it works. A start that fails leaves nothing behind."""
         if self._inner._started:
-            raise ServiceClosed(f"{self._inner.name} was started already; make a new one")
+            raise Closed(f"{self._inner.name} was started already; make a new one")
         if self._owner is not None:
             self._owner._works(self, True)
         self._thread = LoopThread()
@@ -203,9 +203,7 @@ class Service:
     def drain(self, *, timeout: Duration | None = None) -> Counts:
         """Waits until nothing is due. TimeoutError: something still was after `timeout`."""
         if self._thread is None:
-            raise ServiceClosed(
-                f"{self._inner.name} is not running; drain() is for a service between start() and stop()"
-            )
+            raise Closed(f"{self._inner.name} is not running; drain() is for a service between start() and stop()")
         return self._thread.call(self._inner.drain(timeout=timeout))
 
     def once(self) -> Counts:

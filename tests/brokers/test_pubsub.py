@@ -21,7 +21,7 @@ from pubsub_harness import PubSubHarness
 
 from relaybox.brokers.pubsub.connection import PubSubConnection
 from relaybox.brokers.pubsub.sink import PubSubSink
-from relaybox.errors import BrokerUnavailable, ConfigError, DeliveryError, Reject, ServiceClosed
+from relaybox.errors import BrokerUnavailable, Closed, ConfigError, DeliveryError, Reject
 from relaybox.testing.servers import PubSubServer, TcpGate, require
 from relaybox.testing.sink_contract import SECRET, SinkContract, arrived, messages, opened, publish
 
@@ -178,7 +178,7 @@ async def test_probing_a_closed_sink(harness: PubSubHarness) -> None:
     sink = harness.sink()
     await sink.open()
     await sink.close()
-    with pytest.raises(ServiceClosed):
+    with pytest.raises(Closed):
         await sink.probe()
     assert not sink._channel.is_open
 

@@ -18,7 +18,7 @@ from relaybox.brokers.formats import MessageFormat, renderer
 from relaybox.brokers.spi import Message
 from relaybox.brokers.webhook.signature import new_secret, verify
 from relaybox.brokers.webhook.sink import Endpoint, WebhookSink
-from relaybox.errors import BrokerUnavailable, ConfigError, DeliveryError, Reject, ServiceClosed
+from relaybox.errors import BrokerUnavailable, Closed, ConfigError, DeliveryError, Reject
 from relaybox.event import Event
 from relaybox.testing.clock import ManualClock
 from relaybox.testing.sink_contract import CANARY, messages
@@ -408,9 +408,9 @@ def test_headers_an_endpoint_cannot_have(headers: dict[str, str]) -> None:
 
 async def test_probe_and_publish_need_an_open_sink() -> None:
     sink = WebhookSink(secrets=[SECRET])
-    with pytest.raises(ServiceClosed):
+    with pytest.raises(Closed):
         await sink.probe()
-    with pytest.raises(ServiceClosed):
+    with pytest.raises(Closed):
         await sink.publish([])
 
 

@@ -15,7 +15,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from relaybox import ContractViolation, Event, Outbox
+from relaybox import Event, Outbox
+from relaybox.errors import ContractViolation
 from relaybox.testing.servers import PubSubServer, require
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "compliance_notifications"

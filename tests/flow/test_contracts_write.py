@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from relaybox import ConfigError, Contracts, ContractViolation, Event, Listeners, Outbox, WriterHook
+from relaybox import ConfigError, Contracts, Event, Listeners, Outbox, WriterHook
+from relaybox.errors import ContractViolation
 from relaybox.facts import Died
 
 from .kit import Box, Probe, happened, make_box, one, rows, stored

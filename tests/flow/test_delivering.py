@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from relaybox import AsyncOutbox, ConfigError, DeadFilter, Event, Interceptor, Listeners, Outbox, Reject, Settings
-from relaybox.errors import ConnectionLost, SchemaMissing, SchemaTooNew, ServiceClosed
+from relaybox.errors import Closed, ConnectionLost, SchemaMissing, SchemaTooNew
 from relaybox.facts import Delivered, Died, HotDropped, Purged, Retried
 from relaybox.types import DeliverySettings, OutboxSettings
 
@@ -191,7 +191,7 @@ async def test_a_schema_that_is_missing(bare_url: str, probe: Probe, way: str, i
     assert _ended(before)
     assert len(asyncio.all_tasks()) == tasks
     await box.close()
-    with pytest.raises(ServiceClosed):
+    with pytest.raises(Closed):
         await box.__aenter__()
 
 
@@ -233,7 +233,7 @@ async def test_close_is_idempotent_and_final(url: str, probe: Probe, is_async: b
         await probe.until(probe.wrote(1))
         await box.close()
         await box.close()
-    with pytest.raises(ServiceClosed):
+    with pytest.raises(Closed):
         await write(box, happened())
     if not url.startswith("sqlite"):  # its connection threads end by themselves a moment later
         assert _ended(before)
@@ -297,18 +297,18 @@ async def test_a_service_has_one_life(url: str, probe: Probe, is_async: bool) ->
             return await (method() if is_async else asyncio.to_thread(method))
 
         assert service.health().reasons == ("not running",)
-        with pytest.raises(ServiceClosed, match="delivery of outbox_event is not running"):
+        with pytest.raises(Closed, match="delivery of outbox_event is not running"):
             await call("drain")
         await call("start")
         ids = await write(box, *(happened(n) for n in range(10)))
         assert (await call("drain")).done == 10
         assert sorted(probe.ids) == sorted(ids)
         assert service.health().level == "ok"
-        with pytest.raises(ServiceClosed, match="started already"):
+        with pytest.raises(Closed, match="started already"):
             await call("start")
         await call("stop")
         await call("stop")
-        with pytest.raises(ServiceClosed, match="make a new one"):
+        with pytest.raises(Closed, match="make a new one"):
             await call("start")
         await write(box, happened(11))
         again = box.raw.deliver(recording(probe))

@@ -16,7 +16,7 @@ import sqlalchemy
 from sqlalchemy.orm import Session
 
 from relaybox import AsyncOutbox, ConfigError, Event, Outbox, WriterHook
-from relaybox.errors import InvalidEvent, ServiceClosed, StoreError
+from relaybox.errors import Closed, InvalidEvent, StoreError
 
 from .kit import QUICK, Probe, happened, make_box, rows, stored, waiting
 
@@ -351,10 +351,10 @@ def test_not_a_handle(pg: str, handle: Any) -> None:
 def test_writing_after_close(pg: str) -> None:
     box = Outbox(pg)
     box.close()
-    with psycopg.connect(pg) as connection, pytest.raises(ServiceClosed, match="closed"):
+    with psycopg.connect(pg) as connection, pytest.raises(Closed, match="closed"):
         box.write(connection, happened())
-    with pytest.raises(ServiceClosed), box.transaction():
+    with pytest.raises(Closed), box.transaction():
         pass
-    with pytest.raises(ServiceClosed):
+    with pytest.raises(Closed):
         box.migrate()
     assert stored(pg) == 0

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from relaybox import Guard
 from relaybox.drivers import open_sync
-from relaybox.errors import GuardError
+from relaybox.errors import RelayboxError
 from relaybox.op import Query
 
 
@@ -30,7 +30,7 @@ def block(kind: str, url: str, file: Path, lease: str) -> None:
                 with file.open("a") as log:
                     log.write("effect\n")
                 pause()
-    except GuardError as error:
+    except RelayboxError as error:
         print(type(error).__name__, flush=True)
     else:
         print("done", flush=True)

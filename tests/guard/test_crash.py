@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flow.kit import one, rows
-from relaybox import InProgress
+from relaybox.errors import InProgress
 
 from .conftest import make_place
 from .kit import Place, Twin, child, deliver, said, until

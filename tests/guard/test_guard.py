@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from relaybox import AsyncGuard, ConfigError, Event, Guard, InProgress, Settings
-from relaybox.errors import LeaseLost, ServiceClosed
+from relaybox import AsyncGuard, ConfigError, Event, Guard, Settings
+from relaybox.errors import Closed, InProgress, LeaseLost
 
 from .kit import EffectFailed, Place, deliver, fail, until
 
@@ -328,7 +328,7 @@ async def test_a_closed_guard_refuses(place: Place, is_async: bool) -> None:
         pass
     await guard.call("close")
     await guard.call("close")
-    with pytest.raises(ServiceClosed):
+    with pytest.raises(Closed):
         async with guard("m2"):
             pytest.fail("entered")
 

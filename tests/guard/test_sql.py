@@ -13,10 +13,10 @@ import pytest
 
 from flow.handles import HANDLES, Django, DjangoSqlite, Handle
 from flow.kit import one, rows
-from relaybox import AsyncGuard, ConfigError, Guard, InProgress, NoTransaction, Outbox
+from relaybox import AsyncGuard, ConfigError, Guard, NoTransaction, Outbox
 from relaybox.drivers import open_sync
 from relaybox.drivers.spi import Connection
-from relaybox.errors import ConnectionLost, SchemaDrift, SchemaMissing, StoreBusy
+from relaybox.errors import ConnectionLost, InProgress, SchemaDrift, SchemaMissing, StoreBusy
 from relaybox.testing.clock import ManualClock
 from relaybox.testing.servers import MariaDBServer
 

@@ -12,7 +12,7 @@ import pytest
 
 from flow.kit import rows
 from relaybox import Event, Reject
-from relaybox.errors import InboxAlreadyExists, InboxColumnMissing, InboxColumnUnfit, InboxTableNotFound
+from relaybox.errors import AlreadyExists, ConfigError, NotFound
 from relaybox.inbox import Columns, Inbox
 
 from .effects import QUICK, rows_or_none
@@ -180,14 +180,14 @@ def test_everything_is_read(place: str) -> None:
 
 async def test_a_table_that_is_not_there(place: str, is_async: bool) -> None:
     async with Twin(place, "refused", is_async=is_async) as inbox:
-        with pytest.raises(InboxTableNotFound, match="no table 'nowhere'"):
+        with pytest.raises(NotFound, match="no table 'nowhere'"):
             await inbox.call("adopt", "nowhere")
         rows_or_none(place, "CREATE TABLE IF NOT EXISTS thing (event_id int PRIMARY KEY, retry_count int)")
-        with pytest.raises(InboxColumnMissing, match=r"'processed_at' \(processed_at\), 'error' \(error\)") as missing:
+        with pytest.raises(NotFound, match=r"'processed_at' \(processed_at\), 'error' \(error\)") as missing:
             await inbox.call("adopt", "thing")
         assert "'payload'" in str(missing.value)
         assert "'trace_id'" not in str(missing.value)
-        with pytest.raises(InboxColumnMissing, match="'sender'"):
+        with pytest.raises(NotFound, match="'sender'"):
             await inbox.call("adopt", "thing", Columns(source="sender"))
 
 
@@ -220,17 +220,17 @@ def test_what_cannot_serve(place: str, types: dict[str, str], columns: dict[str,
         *(["UNIQUE (event_id, event_type)"] if types.get("id") == "PARTLY" else []),
     ]
     rows_or_none(place, f"CREATE TABLE {name} ({', '.join(parts)})")
-    with Inbox(place, "refused") as inbox, pytest.raises(InboxColumnUnfit, match=words):
+    with Inbox(place, "refused") as inbox, pytest.raises(ConfigError, match=words):
         inbox.adopt(name, Columns(**columns))
 
 
 def test_the_name_must_be_free(place: str) -> None:
     Theirs(place, "occupied")
-    with Inbox(place, "occupied") as inbox, pytest.raises(InboxAlreadyExists, match="choose another name"):
+    with Inbox(place, "occupied") as inbox, pytest.raises(AlreadyExists, match="choose another name"):
         inbox.adopt("occupied")
     with Inbox(place, "twice") as inbox:
         inbox.adopt("occupied")
-        with pytest.raises(InboxAlreadyExists, match="an inbox 'twice' already"):
+        with pytest.raises(AlreadyExists, match="an inbox 'twice' already"):
             inbox.adopt("occupied")
         inbox.migrate()
         inbox.verify()

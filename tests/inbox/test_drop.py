@@ -10,7 +10,7 @@ import pytest
 
 from flow.kit import Probe, one, rows
 from relaybox import ConfigError, Event
-from relaybox.errors import InboxAlreadyExists, InboxInUse, InboxNotFound
+from relaybox.errors import AlreadyExists, InUse, NotFound
 from relaybox.inbox import Dropped, Inbox, InboxInfo, Retention, async_inboxes, inboxes
 
 from .effects import QUICK
@@ -52,7 +52,7 @@ async def test_what_goes_and_what_stays(url: str, is_async: bool, kind: str, cas
         if kept:
             assert one(url, f"SELECT count(*) FROM {kept}") == 1
         assert await inbox.call("drop", cascade=cascade, if_exists=True) is None
-        with pytest.raises(InboxNotFound, match="no inbox 'box'"):
+        with pytest.raises(NotFound, match="no inbox 'box'"):
             await inbox.call("drop", cascade=cascade)
         if kept != "box":
             await inbox.call("create")  # the name is free again
@@ -62,7 +62,7 @@ async def test_what_goes_and_what_stays(url: str, is_async: bool, kind: str, cas
             assert await inbox.call("replay", [event.id]) == [event.id]
             assert (await inbox.call("process", lambda *_: None, settings=QUICK)).done == 1
         else:
-            with pytest.raises(InboxAlreadyExists, match="'box' is there already and belongs to no inbox"):
+            with pytest.raises(AlreadyExists, match="'box' is there already and belongs to no inbox"):
                 await inbox.call("create")
 
 
@@ -70,7 +70,7 @@ def test_waiting_messages_are_not_lost_by_mistake(url: str) -> None:
     with Inbox(url, "box") as inbox:
         inbox.create()
         inbox.accept(None, arrived(1))
-        with pytest.raises(InboxInUse, match="0 running processors and 1 waiting messages"):
+        with pytest.raises(InUse, match="0 running processors and 1 waiting messages"):
             inbox.drop(cascade=True)
         assert inbox.status().pending == 1
         inbox.process(lambda *_: None, settings=QUICK)
@@ -85,7 +85,7 @@ def test_nothing_is_dropped_under_a_processor(url: str, kind: str) -> None:
         else:
             Theirs(url)
             inbox.adopt("orders_in")
-        with other.processor(lambda *_: None, settings=QUICK), pytest.raises(InboxInUse, match="1 running processors"):
+        with other.processor(lambda *_: None, settings=QUICK), pytest.raises(InUse, match="1 running processors"):
             inbox.drop()
         assert inbox.drop() is not None
 
@@ -112,7 +112,7 @@ def test_create_says_what_all_processors_do(url: str) -> None:
 
     with Inbox(url, "box") as inbox:
         inbox.create(max_attempts=2, retention=Retention(processed=timedelta(hours=1), interval=timedelta(seconds=5)))
-        with pytest.raises(InboxAlreadyExists, match="an inbox 'box' already; migrate"):
+        with pytest.raises(AlreadyExists, match="an inbox 'box' already; migrate"):
             inbox.create()
         assert inbox.migrate() == []
         inbox.accept(None, arrived(1))

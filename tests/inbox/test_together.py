@@ -19,7 +19,7 @@ from flow.kit import one, rows
 from relaybox import ConfigError, Event, InvalidEvent
 from relaybox.drivers import open_sync
 from relaybox.drivers.spi import Connection
-from relaybox.errors import ConnectionLost, ServiceClosed, StoreBusy, StoreError
+from relaybox.errors import Closed, ConnectionLost, StoreBusy, StoreError
 from relaybox.inbox import AsyncInbox, Inbox
 from relaybox.inbox.together import LANES, AsyncTogether, Queue, Together
 
@@ -302,7 +302,7 @@ async def test_a_closed_inbox_refuses_all(postgres: str, is_async: bool) -> None
         doors.inbox._db._database._closed = True
         await others.end()
         for answer in answers:
-            with pytest.raises(ServiceClosed):
+            with pytest.raises(Closed):
                 await within(answer)
 
 

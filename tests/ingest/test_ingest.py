@@ -16,7 +16,7 @@ from flow.kit import rows
 from inbox.kit import ENGINES, pending_ids
 from relaybox import Event
 from relaybox.brokers import MALFORMED, Incoming, Reading
-from relaybox.errors import ConfigError, SchemaMissing, ServiceClosed
+from relaybox.errors import Closed, ConfigError, SchemaMissing
 from relaybox.facts import CircuitChanged, Ingested, LoopFailed
 from relaybox.inbox import AsyncInbox, Inbox
 from relaybox.ingest import Ingest
@@ -221,7 +221,7 @@ async def test_stopping_ends_the_batch_under_way(url: str, source: ScriptedSourc
         assert ingest.health()[1] == ["not running"]
     assert len(source.acknowledged) == len(arrivals(url)) < 6
     assert source.closed == 1
-    with pytest.raises(ServiceClosed):
+    with pytest.raises(Closed):
         await ingest.__aenter__()
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from relaybox.brokers.leased import LeasedSource
 from relaybox.brokers.spi import Incoming
-from relaybox.errors import BrokerUnavailable, ServiceClosed
+from relaybox.errors import BrokerUnavailable, Closed
 from relaybox.testing.source_contract import opened
 
 
@@ -164,7 +164,7 @@ async def test_what_a_fetch_brings_while_it_is_closed_is_given_back() -> None:
         await asyncio.sleep(0)  # the fetch ends, and nobody asked
     await source.close()
     assert source.returned == [message(1)]
-    with pytest.raises(ServiceClosed):
+    with pytest.raises(Closed):
         await source.receive(1, 0)
 
 

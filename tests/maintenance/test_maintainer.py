@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from relaybox.clock import SystemClock
-from relaybox.errors import ConfigError, TermLost
+from relaybox.errors import ConfigError, LeaseLost
 from relaybox.facts import Detected, LoopFailed, Standing
 from relaybox.maintenance import JOBS, Maintainer
 from relaybox.op import Op
@@ -82,7 +82,7 @@ async def test_a_silent_leader_is_succeeded_and_can_do_nothing_more(world: World
         world.clock.pass_time(seconds=16)
         assert await other._take_term()
         world.clock.pass_time(days=2)
-        with pytest.raises(TermLost):
+        with pytest.raises(LeaseLost):
             await frozen._run("cleanup")
         assert world.stored(topic) == 10
     finally:

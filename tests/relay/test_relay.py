@@ -12,7 +12,7 @@ from scripted_sink import ScriptedSink
 
 from relaybox import Event, Outbox
 from relaybox.contracts import Contracts
-from relaybox.errors import BrokerUnavailable, ConfigError, Reject, RetryLater, ServiceClosed
+from relaybox.errors import BrokerUnavailable, Closed, ConfigError, Reject, RetryLater
 from relaybox.facts import CircuitChanged, Delivered, Died, Published, Retried
 from relaybox.relay import Relay
 from relaybox.testing import Probe
@@ -205,7 +205,7 @@ async def test_a_stopped_relay_gives_back_what_it_could_not_send(url: str, probe
     with Outbox(url) as box:
         status = box.status()
     assert (status.due, status.claimed, status.retrying) == (20, 0, 0)
-    with pytest.raises(ServiceClosed):
+    with pytest.raises(Closed):
         await relay.__aenter__()
 
 

@@ -12,12 +12,12 @@ from flow.proxy import Proxy
 from relaybox import Event
 from relaybox.drivers import open_sync
 from relaybox.errors import (
-    BatchLost,
+    AlreadyExists,
+    Closed,
     ConfigError,
-    ConsumerGroupAlreadyExists,
-    ConsumerGroupNotFound,
+    LeaseLost,
+    NotFound,
     Reject,
-    ServiceClosed,
     StoreError,
 )
 from relaybox.facts import Alert, ClaimLost, Delivered, Died, Retried
@@ -40,17 +40,17 @@ def pulled() -> Iterator[Pulled]:
 
 def test_a_group_is_made_once_unless_asked_otherwise(pulled: Pulled) -> None:
     pulled.group()
-    with pytest.raises(ConsumerGroupAlreadyExists, match="if_not_exists=True"):
+    with pytest.raises(AlreadyExists, match="if_not_exists=True"):
         pulled.admin.create("t", "g")
     assert pulled.admin.create("t", "g", if_not_exists=True).name == "g"
 
 
 def test_there_must_be_a_group_and_a_topic(pulled: Pulled) -> None:
-    with pytest.raises(ConsumerGroupNotFound, match=r"groups\.create"):
+    with pytest.raises(NotFound, match=r"groups\.create"):
         pulled.consumer(group="nobody").poll()
     with pytest.raises(ConfigError, match="not configured"):
         Consumer(pulled.home, "no such topic", "g", "c").poll()
-    with pytest.raises(ConsumerGroupNotFound, match="no group 'nobody'"):
+    with pytest.raises(NotFound, match="no group 'nobody'"):
         pulled.admin.pause("t", "nobody")
 
 
@@ -86,10 +86,10 @@ def test_dropping_a_group_refuses_its_consumers(pulled: Pulled) -> None:
     pulled.world.write_many(3)
     batch = consumer.poll()
     pulled.admin.remove("t", "g", timeout=timedelta(0))
-    with pytest.raises((BatchLost, ConsumerGroupNotFound)):
+    with pytest.raises((LeaseLost, NotFound)):
         consumer.commit(batch)
     pulled.later(2)
-    with pytest.raises(ConsumerGroupNotFound):
+    with pytest.raises(NotFound):
         consumer.poll()
 
 
@@ -210,7 +210,7 @@ def test_a_commit_of_what_was_lost_is_refused(pulled: Pulled) -> None:
     pulled.later(31)
     taken = other.poll()
     assert seqs(taken) == seqs(batch) == written
-    with pytest.raises(BatchLost, match="visibility"):
+    with pytest.raises(LeaseLost, match="visibility"):
         slow.commit(batch)
     assert pulled.of(ClaimLost)
     other.commit(taken)
@@ -336,7 +336,7 @@ def test_extending_holds_a_batch_and_an_expired_one_is_refused(pulled: Pulled) -
     pulled.later(20)
     assert not other.poll(), "50 s are not over"
     pulled.later(15)
-    with pytest.raises(BatchLost):
+    with pytest.raises(LeaseLost):
         consumer.extend()
     assert len(other.poll()) == 5
 
@@ -372,7 +372,7 @@ def test_leaving_frees_what_is_not_committed_at_once(pulled: Pulled) -> None:
     pulled.world.write_many(5)
     with pulled.consumer() as consumer:
         consumer.poll()
-    with pytest.raises(ServiceClosed):
+    with pytest.raises(Closed):
         consumer.poll()
     assert len(pulled.consumer("other").poll()) == 5
 

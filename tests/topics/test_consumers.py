@@ -17,8 +17,8 @@ from relaybox import AsyncOutbox, Event, Outbox, Topic
 from relaybox.clock import SystemClock
 from relaybox.drivers import open_async, open_sync
 from relaybox.errors import (
-    BatchLost,
     ConnectionLost,
+    LeaseLost,
 )
 from relaybox.facts import Alert
 from relaybox.store.topics import GroupOptions
@@ -181,7 +181,7 @@ def test_seeking_back_replays_and_refuses_old_batches(pulled: Pulled) -> None:
     old = consumer.poll()
     consumer.seek(StartFrom.event(written[5]))
     assert [fact.name for fact in pulled.of(Alert)] == ["consumer_seeked"]
-    with pytest.raises(BatchLost):
+    with pytest.raises(LeaseLost):
         consumer.commit(old)
     assert sorted(drained(consumer)) == [*written[5:], written[-1] + 1]
     pulled.admin.seek("t", "g", StartFrom.earliest_unlimited())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from relaybox import AsyncOutbox, Backfill, ConfigError, Event, Outbox, StartFrom, Topic
-from relaybox.errors import ConsumerGroupNotFound, ServiceClosed
+from relaybox.errors import Closed, NotFound
 from relaybox.event import TOPIC_HEADER
 
 from .writing import connected, migrated
@@ -40,7 +40,7 @@ async def test_pub_sub_from_end_to_end() -> None:
             assert [event.payload for event in events] == [{"id": n} for n in range(3)]
             assert {(e.topic, e.type, e.key, e.correlation_id) for e in events} == {("orders", "Placed", "k", "c")}
             assert TOPIC_HEADER not in events[0].headers
-    with pytest.raises(ServiceClosed):
+    with pytest.raises(Closed):
         group.add_consumer("two", print)
 
 
@@ -79,7 +79,7 @@ def test_pulling() -> None:
         assert box.topics.backfill("orders", "billing", Backfill()).outcome == "completed"
         assert box.topics.backfill_progress("orders", "billing").state == "completed"
         assert not box.topics.cancel_backfill("orders", "billing")
-        with pytest.raises(ConsumerGroupNotFound, match="'nobody'"):
+        with pytest.raises(NotFound, match="'nobody'"):
             box.topics.backfill("orders", "nobody")
         with pytest.raises(ConfigError, match="not configured"):
             box.topics.backfill("nothing", "billing")

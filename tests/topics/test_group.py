@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from relaybox import AsyncOutbox, Event, Retry, Settings
-from relaybox.errors import BatchFailed, ConfigError, GroupError, Reject, ServiceClosed
+from relaybox.errors import BatchFailed, Closed, ConfigError, GroupError, Reject
 from relaybox.topic import Topic
 from relaybox.topics.group import Group
 from relaybox.topics.start import StartFrom
@@ -432,7 +432,7 @@ async def test_closing_leaves_the_group_subscribed() -> None:
             await here.write(1)
             await until(lambda: seen == [1])
         await group.close()
-        with pytest.raises(ServiceClosed):
+        with pytest.raises(Closed):
             await group.start()
         assert await here.row("SELECT state FROM outbox_event_group") == ("active",)
         assert await here.row("SELECT count(*) FROM outbox_event_member") == (0,)

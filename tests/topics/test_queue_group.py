@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from relaybox import Event, Outbox
-from relaybox.errors import BatchLost, ConfigError, ConsumerGroupNotFound, GroupError
+from relaybox.errors import ConfigError, GroupError, LeaseLost, NotFound
 from relaybox.store.topics import GroupOptions
 from relaybox.topic import Topic
 from relaybox.topics.start import StartFrom
@@ -82,7 +82,7 @@ def test_a_batch_is_extended_and_a_lost_one_refused(box: Outbox) -> None:
         while not taken:
             taken = second.poll(1)
         assert [event.id for event in taken] == [event.id for event in lost]
-        with pytest.raises(BatchLost):
+        with pytest.raises(LeaseLost):
             first.commit(lost)
         second.commit(taken)
 
@@ -134,7 +134,7 @@ def test_polls_of_a_paused_queue_get_nothing_and_of_a_cancelled_one_an_error(box
         admin.resume("jobs", "default")
         assert len(consumer.poll(1)) == 1
         admin.cancel("jobs", "default")
-        with pytest.raises(ConsumerGroupNotFound):
+        with pytest.raises(NotFound):
             consumer.heartbeat()
     admin.create("jobs", "default")
     with box.topics.queue("jobs") as consumer:

@@ -16,8 +16,8 @@ import psycopg
 import pytest
 
 from flow.kit import Probe, make_box, one, rows
-from relaybox import AsyncOutbox, Contracts, ContractViolation, Event, InvalidEvent, Outbox, WriterHook
-from relaybox.errors import NoSubscriptions, StoreBusy
+from relaybox import AsyncOutbox, Contracts, Event, InvalidEvent, Outbox, WriterHook
+from relaybox.errors import ContractViolation, NoSubscribers, StoreBusy
 from relaybox.event import TOPIC_HEADER
 from relaybox.facts import Delivered
 from relaybox.ids import shard_of
@@ -56,7 +56,7 @@ def test_the_matrix(topic: Topic | None, subscribed: bool, allowed: bool, count:
         if allowed:
             assert len(set(box.write_all(connection, events)) - {None}) == count
         else:
-            with pytest.raises(NoSubscriptions, match="'t'"), caplog.at_level(logging.WARNING, "relaybox"):
+            with pytest.raises(NoSubscribers, match="'t'"), caplog.at_level(logging.WARNING, "relaybox"):
                 box.write_all(connection, events)
             assert "no active subscription" in caplog.text
             box.write(connection, event(None))  # the transaction is still good
@@ -70,12 +70,12 @@ def test_the_matrix(topic: Topic | None, subscribed: bool, allowed: bool, count:
 def test_every_tracking_blocks(tracking: Any) -> None:
     url = migrated(Topic.pub_sub("t", tracking=tracking, block_writes=True))
     with Outbox(url) as box, connected(url) as connection:
-        with pytest.raises(NoSubscriptions):
+        with pytest.raises(NoSubscribers):
             box.write(connection, event("t"))
         group = subscribe(box, "t", "g")
         box.write(connection, event("t"))
         leave_for_good(box, group)
-        with pytest.raises(NoSubscriptions):  # decided by what is committed when the statement begins
+        with pytest.raises(NoSubscribers):  # decided by what is committed when the statement begins
             box.write(connection, event("t"))
         connection.commit()
     assert len(in_topic(url, "t")) == 1
@@ -92,7 +92,7 @@ def test_a_writer_waits_for_no_subscriber_and_no_subscriber_for_a_writer() -> No
         box.write(writer, event("t", 2))
         other.rollback()
         leave_for_good(box, group)
-        with pytest.raises(NoSubscriptions):
+        with pytest.raises(NoSubscribers):
             box.write(writer, event("t", 3))
         writer.commit()
     assert len(in_topic(url, "t")) == 2
@@ -101,7 +101,7 @@ def test_a_writer_waits_for_no_subscriber_and_no_subscriber_for_a_writer() -> No
 def test_a_blocked_topic_of_a_mixed_batch_is_tried_first() -> None:
     url = migrated(Topic.pub_sub("open"), Topic.pub_sub("t", block_writes=True))
     with Outbox(url) as box, connected(url) as connection:
-        with pytest.raises(NoSubscriptions):
+        with pytest.raises(NoSubscribers):
             box.write_all(connection, [event("open"), event(None), event("t")])
         connection.commit()
     assert in_topic(url, "open") == in_topic(url, "t") == in_outbox(url) == []

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from relaybox import ConfigError, Contracts, ContractViolation, Event, InvalidEvent
+from relaybox import ConfigError, Contracts, Event, InvalidEvent
 from relaybox.contracts import VERSION_HEADER, version_of
 from relaybox.engine.decide import decide
-from relaybox.errors import Reject
+from relaybox.errors import ContractViolation, Reject
 from relaybox.outcome import Dead
 from relaybox.retry import Retry
 

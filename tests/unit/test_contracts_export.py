@@ -11,8 +11,9 @@ import msgspec
 import pytest
 from pydantic import BaseModel, Field
 
-from relaybox import ConfigError, Contracts, ContractViolation, Event
+from relaybox import ConfigError, Contracts, Event
 from relaybox.contracts.export import Form
+from relaybox.errors import ContractViolation
 
 
 @dataclass

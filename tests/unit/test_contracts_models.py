@@ -19,9 +19,9 @@ import msgspec
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from relaybox import ConfigError, Contracts, ContractViolation, Event
+from relaybox import ConfigError, Contracts, Event
 from relaybox.contracts import Contract
-from relaybox.errors import MissingExtra
+from relaybox.errors import ContractViolation, MissingExtra
 
 CANARY = "canary-7f3a"
 MOMENT = "2026-01-31T12:00:00.5+01:00"

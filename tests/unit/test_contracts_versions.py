@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from relaybox import ConfigError, Contracts, ContractViolation, Event
+from relaybox import ConfigError, Contracts, Event
 from relaybox.contracts import VERSION_HEADER, version_of
+from relaybox.errors import ContractViolation
 
 CANARY = "canary-7f3a"
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import ClassVar
 
-from ..errors import BrokerUnavailable, ServiceClosed
+from ..errors import BrokerUnavailable, Closed
 from .spi import Incoming
 
 ROUND_TRIP = 0.25  # seconds that a receive without patience gives the broker for its answer
@@ -88,7 +88,7 @@ class LeasedSource(ABC):
             if not fetching.done():
                 return []
             if fetching.cancelled():
-                raise ServiceClosed(f"{self!r} was closed")
+                raise Closed(f"{self!r} was closed")
             self._fetching = None
             self._ready.extend(fetching.result())
             left = deadline - loop.time()
@@ -123,7 +123,7 @@ class LeasedSource(ABC):
 
     def _check_open(self) -> None:
         if self._keeping is None:
-            raise ServiceClosed(f"{self!r} is not open")
+            raise Closed(f"{self!r} is not open")
 
     async def _let_go(self) -> None:
         """End both tasks; what the fetch had got is kept. Not amid an extension: the broker could come to it after what

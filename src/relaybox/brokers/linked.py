@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from typing import Any, Generic, Protocol, TypeVar
 
-from ..errors import ServiceClosed
+from ..errors import Closed
 from .connection import C, Connected
 
 GLANCE_SECONDS = 0.25  # between two looks at whether an answer is late because the connection is gone
@@ -63,7 +63,7 @@ class LinkedSink(Connected[C], ABC, Generic[C, L]):
         """The connection, or a new one in place of one that is lost or that the caller found silent."""
         async with self._connecting:
             if self._closed:
-                raise ServiceClosed(f"{self!r} is closed")
+                raise Closed(f"{self!r} is closed")
             old = self._link
             if old is not None and old.alive and old is not instead_of:
                 return old

@@ -16,7 +16,7 @@ from ..brokers import sink_from_url
 from ..clock import SYSTEM_CLOCK
 from ..contracts import Contracts
 from ..durations import format_duration, parse_duration
-from ..errors import ConfigError, ConsumerGroupNotFound, StoreError
+from ..errors import ConfigError, NotFound, StoreError
 from ..facts import Delivered, Died, Fact, Observer, Retried
 from ..outbox import Outbox
 from ..relay import Preview, Relay
@@ -284,7 +284,7 @@ class _GroupBacklog:
     def status(self) -> Status:
         try:
             return status_of(self._box.topics.groups.lag(*self._names))
-        except ConsumerGroupNotFound as error:  # the relay has not subscribed it yet
+        except NotFound as error:  # the relay has not subscribed it yet
             raise StoreError(str(error)) from error
 
 

@@ -43,7 +43,7 @@ def connection_lost(text: str) -> ConnectionLost:
 
 def translate_error(code: int, message: str) -> StoreError:
     if code in _DUPLICATE:
-        return DuplicateEvent("an event with this id is stored already")
+        return DuplicateEvent()
     if code in _MISSING:
         return SchemaMissing(f"{message}; {MIGRATE}")
     if code in _BUSY:

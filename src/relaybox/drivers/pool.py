@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any
 from weakref import WeakSet
 
-from ..errors import ConnectionLost, ServiceClosed, StoreBusy, StoreError
+from ..errors import Closed, ConnectionLost, StoreBusy, StoreError
 from ..forks import FreshLock, renew_after_fork
 from ..op import Op, T, arun, run
 from .limits import Limits, Watched, silent
@@ -112,7 +112,7 @@ class Database:
     def connection(self, seconds: float | None = None) -> AbstractContextManager[Connection]:
         """Of which one is free within so many seconds."""
         if self._closed:
-            raise ServiceClosed("this outbox is closed; make a new one")
+            raise Closed("this outbox is closed; make a new one")
         return _Loan(self, seconds)
 
     def take(self) -> Connection:
@@ -218,7 +218,7 @@ class AsyncDatabase:
 
     def connection(self) -> _AsyncLoan:
         if self._closed:
-            raise ServiceClosed("this outbox is closed; make a new one")
+            raise Closed("this outbox is closed; make a new one")
         return _AsyncLoan(self)
 
     async def take(self) -> AsyncConnection:

@@ -47,7 +47,7 @@ def translate_sqlstate(sqlstate: str, message: str) -> StoreError:
     message = redacted(message)
     match sqlstate:
         case "23505":
-            return DuplicateEvent(f"an event with this id is stored already ({message})")
+            return DuplicateEvent(message)
         case "42P01" | "42703" | "3F000":
             return SchemaMissing(f"{message}; {MIGRATE}")
         case "40001" | "40P01" | "55P03" | "57014":

@@ -55,7 +55,7 @@ def translate(error: sqlite3.Error) -> StoreError:
             sqlite3.SQLITE_CONSTRAINT_UNIQUE,
             sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY,
         ):
-            return DuplicateEvent(f"an event with this id is stored already ({text})")
+            return DuplicateEvent(text)
         case sqlite3.SQLITE_ERROR if "no such table" in text or "no such column" in text or "no column named" in text:
             return SchemaMissing(f"{text}; {MIGRATE}")
         case sqlite3.SQLITE_READONLY:

@@ -35,7 +35,7 @@ from typing import Any, ClassVar, Literal, ParamSpec, Self, TypeVar
 from ..clock import SYSTEM_CLOCK, Clock
 from ..drivers import open_async, open_sync
 from ..durations import Duration, parse_duration
-from ..errors import ConfigError, GuardUnavailable, InProgress, LeaseLost, MissingExtra, RelayboxError, ServiceClosed
+from ..errors import Closed, ConfigError, GuardUnavailable, InProgress, LeaseLost, MissingExtra, RelayboxError
 from ..event import Event
 from ..ids import new_token
 from ..op import arun, run
@@ -146,7 +146,7 @@ class _Shared:
 
     def _held(self, event: str | Event) -> Held:
         if self._closed:
-            raise ServiceClosed("this guard is closed; make a new one")
+            raise Closed("this guard is closed; make a new one")
         return Held(key_of(event), new_token())
 
     def _enter(self, held: Held) -> Steps[bool]:
@@ -173,7 +173,11 @@ class _Shared:
             self._allow(error, f"{held.key!r} was handled but is not marked: delivered again, it is handled again")
             return
         if not kept:
-            raise LeaseLost(self.terms.consumer, held.key)
+            raise LeaseLost(
+                f"{held.key!r} was handled for consumer {self.terms.consumer!r}, but its lease had ended and another "
+                "delivery may have handled it too; do not acknowledge it, and choose a longer lease if this process "
+                "was only slow"
+            )
 
     def _delete(self, held: Held) -> Steps[None]:
         try:

@@ -1,7 +1,7 @@
 """Making, adopting, dropping and finding inboxes.
 
     inbox = Inbox("postgresql://localhost/billing", "orders")
-    inbox.create(max_attempts=5)                                    # tables of its own; raises InboxAlreadyExists
+    inbox.create(max_attempts=5)                                    # tables of its own; raises AlreadyExists
     inbox.adopt("orders_in", Columns(id="nr", payload="body"))      # or around a table that is there, unchanged
     inbox.drop()                                                    # an adopted table survives in any case
     inboxes("postgresql://localhost/billing")                       # all of a database

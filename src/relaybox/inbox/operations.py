@@ -53,7 +53,7 @@ class Operations:
 
     @slow
     def create(self, *, max_attempts: int | None = None, retention: Retention | None = None) -> Script[None]:
-        """Make the tables, and keep with them what all processors are to do. Raises InboxAlreadyExists."""
+        """Make the tables, and keep with them what all processors are to do. Raises AlreadyExists."""
         return commit(self.store.create(limits_to(max_attempts, retention)))
 
     @slow
@@ -67,7 +67,7 @@ class Operations:
         retention: Retention | None = None,
     ) -> Script[Adoption]:
         """Use a table that is there as this inbox, without changing it. Its rows wait until their processed_at is set.
-        Raises InboxTableNotFound, InboxColumnMissing, InboxColumnUnfit, InboxAlreadyExists before anything is made."""
+        Raises NotFound, NotFound, ConfigError, AlreadyExists before anything is made."""
         if not isinstance(table, str) or not table or "\0" in table:
             raise ConfigError(f"expected the name of the table to adopt, got {table!r}")
         attempts = max_attempts or DEFAULT_ATTEMPTS
@@ -86,7 +86,7 @@ class Operations:
     @slow
     def drop(self, *, cascade: bool = False, if_exists: bool = False, force: bool = False) -> Script[Dropped | None]:
         """Remove what relaybox made; the messages only with `cascade`, an adopted table never. None: there was nothing.
-        Raises InboxInUse while processors run or messages would be lost, unless forced."""
+        Raises InUse while processors run or messages would be lost, unless forced."""
         return commit(self.store.drop(cascade=cascade, if_exists=if_exists, force=force, now=self._now))
 
     @twin
@@ -98,7 +98,7 @@ class Operations:
 
     @twin
     def enable_ordering(self, order: Order | None = None) -> Script[None]:
-        """For all processes that use this inbox, from their next start on. Raises InboxOrderingPriorityConflict."""
+        """For all processes that use this inbox, from their next start on. Raises ConfigError."""
         yield from commit(self.store.agree(Plan(order or Order(), None), self._now))
 
     @twin

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from ..errors import ConnectionLost, ServiceClosed
+from ..errors import Closed, ConnectionLost
 from ..event import Event
 from ..forks import renew_after_fork
 from ..store.rows import chunks
@@ -24,7 +24,7 @@ log = logging.getLogger("relaybox")
 
 LANES = 2  # statements
 PATIENCE = 0.1  # seconds after which those who wait go as well: what is under way waits for other transactions
-FOR_ALL = (ConnectionLost, ServiceClosed)  # errors that are nobody's own: to try again is up to the caller
+FOR_ALL = (ConnectionLost, Closed)  # errors that are nobody's own: to try again is up to the caller
 
 Answer: TypeAlias = bool | Exception | None  # None: go alone
 F = TypeVar("F", bound=Any)  # the future of an answer: asyncio's or a thread's

@@ -21,7 +21,7 @@ from .. import faults
 from ..brokers.parse import Reading, malformed, parse
 from ..brokers.spi import Incoming, Source
 from ..clock import SYSTEM_CLOCK, Clock
-from ..errors import BrokerUnavailable, ConfigError, InvalidEvent, ServiceClosed, StoreError
+from ..errors import BrokerUnavailable, Closed, ConfigError, InvalidEvent, StoreError
 from ..event import Event
 from ..facts import CircuitChanged, Ingested, LoopFailed, Observer, Observers
 from ..inbox import AsyncInbox
@@ -88,7 +88,7 @@ class Ingest:
 
     async def __aenter__(self) -> Self:
         if self._stopping.is_set():
-            raise ServiceClosed("this ingest is closed; make a new one")
+            raise Closed("this ingest is closed; make a new one")
         try:
             await self._inbox.verify()
             if await self._inbox.read_only():

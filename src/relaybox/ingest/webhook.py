@@ -28,6 +28,7 @@ from ..brokers.parse import Reading
 from ..brokers.webhook.signature import TOLERANCE, parse_secret, verify
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import (
+    Closed,
     ConfigError,
     InvalidEvent,
     InvalidSignature,
@@ -35,7 +36,6 @@ from ..errors import (
     SchemaDrift,
     SchemaMissing,
     SchemaTooNew,
-    ServiceClosed,
     StoreError,
 )
 from ..facts import Ingested, Observer, Observers
@@ -161,7 +161,7 @@ class WebhookReceiver:
                 new = await self._inbox.accept_all(None, events, source=self._sender)
         except TimeoutError:
             raise Refused(503, f"the database took longer than {self._timeout:g} s", self._retry_after) from None
-        except (StoreError, ServiceClosed) as error:
+        except (StoreError, Closed) as error:
             raise Refused(503, str(error), self._retry_after) from None
         took = self._clock.monotonic() - started
         self._observers(Ingested(CHANNEL, sum(new), len(new) - sum(new), 0, took))

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..drivers import open_async
-from ..errors import ConfigError, ServiceClosed, StoreError, TermLost
+from ..errors import Closed, ConfigError, LeaseLost, StoreError
 from ..facts import Observer, Observers, Standing
 from ..ids import new_token
 from ..settings import Settings
@@ -89,7 +89,7 @@ class Maintainer:
 
     async def start(self) -> None:
         if self._closed:
-            raise ServiceClosed("this maintainer is closed; make a new one")
+            raise Closed("this maintainer is closed; make a new one")
         await self._db.run(self.store.verify_schema(), tx=False)
         self._term_task = self._background("term", self._keep_term)
         for name in self._jobs:
@@ -184,7 +184,7 @@ class Maintainer:
         await self._leading_or_stop()
         if self._stop.is_set():
             return
-        with suppress(TermLost):  # the next turn comes when we lead again
+        with suppress(LeaseLost):  # the next turn comes when we lead again
             await self._run(name)
         if interval is not None:
             await self._pause(interval.total_seconds())
@@ -193,7 +193,7 @@ class Maintainer:
         start = self._clock.monotonic()
         try:
             report = await self._jobs[name][0]()
-        except TermLost:
+        except LeaseLost:
             self._lose()
             raise
         report.seconds[name] = self._clock.monotonic() - start

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from ..clock import Clock
 from ..drivers.spi import AsyncRunner
-from ..errors import TermLost
 from ..facts import EventsLost, Observers
 from ..op import Op, T
 from ..settings import TopicSettings
 from ..store.topics import TopicRow
+from ..store.topics.terms import term_lost
 from ..store.topics.upkeep import Term
 from .alerts import Alerts
 
@@ -61,6 +61,6 @@ class Work:
     def _held(self, op: Op[T]) -> Op[T]:
         if self.term is None:
             op.close()
-            raise TermLost(JOB)
+            raise term_lost(JOB)
         yield from self.store.hold_term(self.term, self.now)
         return (yield from op)

@@ -27,7 +27,7 @@ from ..drivers import open_async, open_sync, parse, wrap
 from ..drivers.script import Async, Script, Sync, commit, look, slow, twin
 from ..drivers.spi import AsyncRunner, Dialect, Runner
 from ..engine.wakeups import Notifier, ThreadNotifier
-from ..errors import ConfigError, ServiceClosed
+from ..errors import Closed, ConfigError
 from ..event import Event
 from ..facts import Observer, Observers, Purged
 from ..forks import renew_after_fork
@@ -297,7 +297,7 @@ class _Shared:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ServiceClosed("this outbox is closed; make a new one")
+            raise Closed("this outbox is closed; make a new one")
         if self._orphaned:
             self._orphaned = False
             log.warning(

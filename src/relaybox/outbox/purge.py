@@ -12,7 +12,7 @@ from ..clock import Clock
 from ..drivers.script import Script, aplay, commit
 from ..drivers.spi import AsyncRunner
 from ..engine.loops import Loops
-from ..errors import ServiceClosed
+from ..errors import Closed
 from ..facts import Observers, Purged
 from ..op import Op
 from ..settings import Settings
@@ -102,7 +102,7 @@ class PurgeService:
 
     def start(self) -> None:
         if self._closed:
-            raise ServiceClosed("this purge service was stopped; make a new one")
+            raise Closed("this purge service was stopped; make a new one")
         self._loops.repeat("purge", self._step)
 
     async def stop(self) -> None:

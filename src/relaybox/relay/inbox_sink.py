@@ -23,11 +23,11 @@ from ..drivers.spi import AsyncRunner
 from ..drivers.urls import redact
 from ..errors import (
     BrokerUnavailable,
+    Closed,
     ConfigError,
     ConnectionLost,
     DeliveryError,
     SchemaMissing,
-    ServiceClosed,
     StoreError,
 )
 from ..event import Event
@@ -161,7 +161,7 @@ class InboxSink:
         """In a transaction. Every refusal of the database but a missing table is an outage: nothing that is in a
         message can cause it, and no event should die of it."""
         if self._closed:
-            raise ServiceClosed(f"{self!r} is closed; make a new one")
+            raise Closed(f"{self!r} is closed; make a new one")
         db = self._db
         task = _start(db.run(op), self._running)
         try:
@@ -175,7 +175,7 @@ class InboxSink:
             raise BrokerUnavailable(f"{self!r} did not answer within {seconds:g} s")
         try:
             return task.result()
-        except (StoreError, ServiceClosed) as error:  # closed: the pool, because another publish found it dead
+        except (StoreError, Closed) as error:  # closed: the pool, because another publish found it dead
             if isinstance(error, ConnectionLost):
                 self._reconnect(db)
             raise BrokerUnavailable(f"{self!r}: {error}") from None

@@ -21,7 +21,7 @@ from ..clock import SYSTEM_CLOCK, Clock
 from ..codec import JSON_CODEC, Codec
 from ..contracts import Contracts
 from ..drivers import open_async, parse
-from ..errors import BrokerUnavailable, ConfigError, ServiceClosed, StoreError
+from ..errors import BrokerUnavailable, Closed, ConfigError, StoreError
 from ..event import Event
 from ..facts import Observer, Observers
 from ..outbox.node import Node
@@ -118,7 +118,7 @@ class Relay:
 
     async def __aenter__(self) -> Self:
         if self._closed:
-            raise ServiceClosed("this relay is closed; make a new one")
+            raise Closed("this relay is closed; make a new one")
         self._pulse_task = asyncio.create_task(self._beat(), name="relaybox-pulse")
         try:
             if self._migrate:
@@ -246,7 +246,7 @@ class Relay:
         """Returns once there is nothing more to do here: all is delivered, waits for a retry, is blocked, or is with
         another process. One that died is found out within `instance_ttl`: so long it is waited for what it had."""
         if self._node is None:
-            raise ServiceClosed("drained() is for a relay whose `async with` block is open")
+            raise Closed("drained() is for a relay whose `async with` block is open")
         ttl = self.settings.delivery.instance_ttl.total_seconds()
         patience: float | None = None
         while True:

@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from ..drivers.script import Async, Script, Sync, commit, look, twin
-from ..errors import ConsumerGroupAlreadyExists, ConsumerGroupNotFound, StoreError
+from ..errors import AlreadyExists, NotFound, StoreError
 from ..facts import Alert, Replayed
 from ..op import Op
 from ..store.topics import GroupOptions, GroupRow, Lag, MemberRow, Parked, ParkedState, TopicRow
@@ -126,7 +126,7 @@ class _Operator(AtHome):
         known = yield from look(self._home.known(topic))
         found = yield from look(self._store.group(topic, group))
         if found is None:
-            raise ConsumerGroupNotFound(f"topic {topic!r} has no group {group!r}; list() shows those there are")
+            raise NotFound("group", group, f"topic {topic!r} has no group {group!r}; list() shows those there are")
         return known, found
 
     # -- look -------------------------------------------------------------------------------------
@@ -205,7 +205,11 @@ class _Operator(AtHome):
         if not if_not_exists:
             there = yield from look(self._store.group(topic, group))
             if there is not None and there.state != "cancelled":
-                raise ConsumerGroupAlreadyExists(topic, group)
+                raise AlreadyExists(
+                    "group",
+                    group,
+                    f"topic {topic!r} has a group {group!r} already; pass if_not_exists=True to use it as it is",
+                )
         if known.topic.tracking == "rows" and options is PULLED:
             options = replace(options, ordered=False)
         found, new = yield from commit(self._store.subscribe(known, group, start.start, options, self._now))

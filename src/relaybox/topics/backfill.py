@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 from ..clock import Clock
 from ..drivers.script import Script, aplay, commit, look
 from ..drivers.spi import AsyncRunner, Runner
-from ..errors import ConfigError, ConsumerGroupNotFound, StoreBusy, StoreError
+from ..errors import ConfigError, NotFound, StoreBusy, StoreError
 from ..ids import new_token
 from ..store.topics import GroupRow, TopicRow
 from ..store.topics.completion import BackfillRow, BackfillState
@@ -236,7 +236,11 @@ class Job(Generic[R]):
     def _row(self) -> Script[BackfillRow]:
         row = yield from commit(self._store.backfill(self._group, self._now))
         if row is None:
-            raise ConsumerGroupNotFound(f"group {self._group.name!r} of topic {self._topic.topic.name!r} is gone")
+            raise NotFound(
+                "group",
+                self._group.name,
+                f"group {self._group.name!r} of topic {self._topic.topic.name!r} is gone",
+            )
         return row
 
     @property

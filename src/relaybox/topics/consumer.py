@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, Self
 
 from ..drivers.script import Async, Plain, Script, Sync, aplay, commit, look, play, twin
-from ..errors import BatchLost, ConfigError, ConnectionLost, ConsumerGroupNotFound, ServiceClosed, StoreError
+from ..errors import Closed, ConfigError, ConnectionLost, LeaseLost, NotFound, StoreError
 from ..event import Event
 from ..facts import Alert, Claimed, ClaimLost, Delivered, Died, Retried
 from ..op import Op
@@ -76,7 +76,7 @@ class _Pull(AtHome):
     def _seats(self) -> Script[tuple[TopicRow, GroupRow]]:
         """The topic and the group, which must be there."""
         if self._closed:
-            raise ServiceClosed(f"consumer {self.name!r} is closed; make a new one")
+            raise Closed(f"consumer {self.name!r} is closed; make a new one")
         if self._topic is None or self._group is None:
             self._topic = yield from look(self._home.readable(self._topic_name))
             self._group = yield from look(self._store.group(self._topic_name, self._group_name))
@@ -94,10 +94,12 @@ class _Pull(AtHome):
                 raise self._not_found()
         return self._topic, self._group
 
-    def _not_found(self) -> ConsumerGroupNotFound:
-        return ConsumerGroupNotFound(
+    def _not_found(self) -> NotFound:
+        return NotFound(
+            "group",
+            self._group_name,
             f"topic {self._topic_name!r} has no group {self._group_name!r} (any more); make it with "
-            f"topics.groups.create({self._topic_name!r}, {self._group_name!r})"
+            f"topics.groups.create({self._topic_name!r}, {self._group_name!r})",
         )
 
     # -- signs of life ----------------------------------------------------------------------------
@@ -255,7 +257,7 @@ class _Pull(AtHome):
     ) -> Script[None]:
         """All that did not fail is done; with `done` only those are, and the rest is given back. What failed is tried
         again later or dies, as the group says. Where order matters stop with a key when one of its events fails, and
-        say what is done: the rest then waits behind it. Raises BatchLost if parts are no longer ours; the others are
+        say what is done: the rest then waits behind it. Raises LeaseLost if parts are no longer ours; the others are
         committed."""
         return self._commit(batch, failed, done)
 
@@ -284,7 +286,7 @@ class _Pull(AtHome):
         batch.open = False
         if lost and not was_doubtful:
             self._home.observers(ClaimLost(lost))
-            raise BatchLost(group.name, lost, len(batch.tokens))
+            raise _lost(group.name, lost, len(batch.tokens))
         self._tell(batch, settlement)
         yield from self._alive(timedelta(0))
 
@@ -306,7 +308,7 @@ class _Pull(AtHome):
     @twin
     def extend(self, batch: Batch | None = None, visibility: timedelta = VISIBILITY) -> Script[datetime]:
         """Hold it (None: all open batches) for so long from now. Returns until when, by the database's clock. Raises
-        BatchLost."""
+        LeaseLost."""
         topic, group = yield from self._seats()
         batches = [batch] if batch is not None else [one for one in self._open if one.open]
         yield from self._alive(visibility)
@@ -319,7 +321,7 @@ class _Pull(AtHome):
         else:
             until, ours = yield from commit(self._store.prolong(group, sorted(tokens), visibility, self._now))
         if tokens - ours:
-            raise BatchLost(group.name, len(tokens - ours), len(tokens))
+            raise _lost(group.name, len(tokens - ours), len(tokens))
         for one in batches:
             one.until = self._clock.monotonic() + visibility.total_seconds()
         return until
@@ -394,3 +396,12 @@ class AsyncConsumer(_Pull, Async):
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+
+def _lost(group: str, lost: int, total: int) -> LeaseLost:
+    return LeaseLost(
+        f"{lost} of {total} parts of this batch are no longer held by this consumer of group {group!r}: the "
+        "visibility time ended before commit or extend, or the group was moved. They will be delivered again; "
+        "poll with a longer visibility, or extend while working",
+        lost,
+    )

@@ -18,7 +18,7 @@ from typing import Any, Self, Unpack
 from ..drivers.script import aplay
 from ..drivers.spi import AsyncRunner
 from ..engine.threads import ListenerThreads
-from ..errors import ConfigError, GroupError, ServiceClosed
+from ..errors import Closed, ConfigError, GroupError
 from ..store.topics import FOR_EVER, GroupOptions, GroupRow, TopicRow
 from ..store.topics.life import GroupState, Verb
 from ..tasks import cancelled
@@ -192,7 +192,7 @@ class Group:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ServiceClosed(f"group {self.name!r} is closed here; make a new one")
+            raise Closed(f"group {self.name!r} is closed here; make a new one")
 
     # -- seeing -------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from ..clock import Clock
 from ..codec import Codec
 from ..drivers.spi import AsyncRunner, Runner
 from ..engine.presence import default_name
-from ..errors import ConfigError, ConsumerGroupNotFound, GroupError
+from ..errors import ConfigError, GroupError, NotFound
 from ..facts import Observers
 from ..op import Op
 from ..settings import Settings
@@ -80,7 +80,9 @@ class Home(Generic[R]):
         row = yield from self.known(topic)
         found = yield from self.store.group(topic, group)
         if found is None:
-            raise ConsumerGroupNotFound(f"topic {topic!r} has no group {group!r}; groups.list() shows those there are")
+            raise NotFound(
+                "group", group, f"topic {topic!r} has no group {group!r}; groups.list() shows those there are"
+            )
         return row, found
 
     @property

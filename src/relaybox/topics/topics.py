@@ -20,7 +20,7 @@ from typing import Any, NoReturn, Unpack, overload
 from ..drivers.script import Async, Script, Sync, commit, look, slow, twin
 from ..drivers.spi import AsyncRunner, Runner
 from ..engine.presence import default_name
-from ..errors import ConfigError, ConsumerGroupNotFound
+from ..errors import ConfigError, NotFound
 from ..store.schema import Migration
 from ..store.topics import TopicRow
 from ..store.topics.completion import Completion
@@ -78,7 +78,7 @@ class _Topics(AtHome):
         _, found = yield from look(self._home.reader(topic, group))
         row = yield from look(self._store.backfill(found, self._now))
         if row is None:
-            raise ConsumerGroupNotFound(f"group {group!r} of topic {topic!r} is gone")
+            raise NotFound("group", group, f"group {group!r} of topic {topic!r} is gone")
         return BackfillProgress.of(row)
 
     @twin

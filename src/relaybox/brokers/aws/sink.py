@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from botocore.exceptions import ClientError, ParamValidationError
 
-from ...errors import BrokerUnavailable, DeliveryError, Reject, ServiceClosed
+from ...errors import BrokerUnavailable, Closed, DeliveryError, Reject
 from ..batches import grouped, parts
 from ..connection import Connected
 from ..options import check_positive, check_range
@@ -137,7 +137,7 @@ class AwsSink(Connected[AwsConnection], ABC):
 
     def _open_client(self) -> Any:
         if self._client is None:
-            raise ServiceClosed(f"{self!r} is not open")
+            raise Closed(f"{self!r} is not open")
         return self._client
 
     # Publishing

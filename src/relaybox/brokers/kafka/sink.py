@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal, TypeAlias
 
-from ...errors import BrokerUnavailable, ConfigError, DeliveryError, Reject, ServiceClosed
+from ...errors import BrokerUnavailable, Closed, ConfigError, DeliveryError, Reject
 from ..connection import Connected
 from ..options import check_choice
 from ..spi import Answer, Features, Message
@@ -142,7 +142,7 @@ class KafkaSink(Connected[KafkaConnection]):
 
     async def _start(self, kind: str) -> AsyncProducer:
         if self._closed:
-            raise ServiceClosed(f"{self!r} is closed")
+            raise Closed(f"{self!r} is closed")
         try:
             return await AsyncProducer.start(self._config if kind == BATCHES else {**self._config, **ONE_PER_BATCH})
         except KafkaException as failure:

@@ -24,7 +24,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, TopicPartition
 
 from ...clock import SYSTEM_CLOCK
-from ...errors import BrokerUnavailable, ConfigError, ServiceClosed
+from ...errors import BrokerUnavailable, Closed, ConfigError
 from ...op import T
 from ...tasks import cancelled
 from ..connection import Connected
@@ -161,7 +161,7 @@ class KafkaSource(Connected[KafkaConnection]):
 
     async def _do(self, work: Callable[..., T], *given: Any) -> T:
         if self._closed:
-            raise ServiceClosed(f"{self!r} is closed; make a new one")
+            raise Closed(f"{self!r} is closed; make a new one")
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work, *given)
         except KafkaException as failure:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar, TypeVarTuple
 from urllib.parse import unquote
 
-from ...errors import BrokerUnavailable, ConfigError, ServiceClosed
+from ...errors import BrokerUnavailable, Closed, ConfigError
 from ..formats import timestamp
 from ..json_members import STRICT
 from ..options import split_url, typed
@@ -106,7 +106,7 @@ class JsonLinesSink:
 
     def _in_thread(self, job: Callable[[*Ts], T], *arguments: *Ts) -> asyncio.Future[T]:
         if self._closed:
-            raise ServiceClosed(f"{self!r} is closed")
+            raise Closed(f"{self!r} is closed")
         return asyncio.get_running_loop().run_in_executor(self._writer, job, *arguments)
 
     def _unavailable(self, error: OSError) -> BrokerUnavailable:

@@ -22,7 +22,7 @@ from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 from grpc import StatusCode
 
-from ...errors import BrokerUnavailable, DeliveryError, Reject, ServiceClosed
+from ...errors import BrokerUnavailable, Closed, DeliveryError, Reject
 from ..batches import grouped, parts
 from ..connection import Connected
 from ..spi import Answer, Features, Message
@@ -89,7 +89,7 @@ class PubSubSink(Connected[PubSubConnection]):
 
     def _check_open(self) -> None:
         if not self._channel.is_open:
-            raise ServiceClosed(f"{self!r} is not open")
+            raise Closed(f"{self!r} is not open")
 
     # Publishing
 

@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast
 import aiormq
 from aiormq.abc import DeliveredMessage
 
-from ...errors import ConfigError, ServiceClosed
+from ...errors import Closed, ConfigError
 from ...ids import new_id
 from ..connection import Connected
 from ..options import check_choice, check_range
@@ -83,7 +83,7 @@ class RabbitMQSource(Connected[RabbitMQConnection]):
 
     async def open(self) -> None:
         if self._closed:
-            raise ServiceClosed(f"{self!r} is closed; make a new one")
+            raise Closed(f"{self!r} is closed; make a new one")
         await self._disconnect()
         try:
             self._link = await self._connection.connect()

@@ -23,7 +23,7 @@ from typing import Any
 from redis.asyncio import Redis, RedisCluster
 from redis.exceptions import RedisClusterException, RedisError
 
-from ...errors import BrokerUnavailable, ConfigError, DeliveryError, ServiceClosed
+from ...errors import BrokerUnavailable, Closed, ConfigError, DeliveryError
 from ..batches import grouped, parts
 from ..connection import Connected
 from ..spi import Answer, Features, Message
@@ -239,7 +239,7 @@ class RedisStreamSink(Connected[RedisConnection]):
         """The reply, when as many servers have the write as asked for. Raises BrokerUnavailable for everything else."""
         client = self._client
         if client is None:
-            raise ServiceClosed(f"{self!r} is not open")
+            raise Closed(f"{self!r} is not open")
         try:
             if not self._wait or isinstance(client, RedisCluster):
                 return await client.execute_command(*command)

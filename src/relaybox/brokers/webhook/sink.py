@@ -24,7 +24,7 @@ from weakref import WeakValueDictionary
 
 from ...clock import SYSTEM_CLOCK, Clock
 from ...durations import format_duration, parse_duration
-from ...errors import BrokerUnavailable, ConfigError, DeliveryError, Reject, ServiceClosed
+from ...errors import BrokerUnavailable, Closed, ConfigError, DeliveryError, Reject
 from ..connection import client_context
 from ..options import check_positive, split_url, typed
 from ..spi import Answer, Features, Message
@@ -203,7 +203,7 @@ class WebhookSink:
 
     def _opened(self) -> Client:
         if self._client is None:
-            raise ServiceClosed("this webhook sink is not open")
+            raise Closed("this webhook sink is not open")
         return self._client
 
     # -- publishing ---------------------------------------------------------------------------------

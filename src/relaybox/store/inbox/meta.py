@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from ...errors import InboxOrderingPriorityConflict
+from ...errors import ConfigError
 from ...op import Op
 from .order import Order, Priority, Tier
 from .settle import InboxSettles
@@ -26,8 +26,8 @@ class Plan:
             raise conflict()
 
 
-def conflict() -> InboxOrderingPriorityConflict:
-    return InboxOrderingPriorityConflict(
+def conflict() -> ConfigError:
+    return ConfigError(
         "an inbox is ordered or has priorities, not both: disable the one first, or use relaybox.inbox.TieredInbox, "
         "which keeps an ordered inbox per tier"
     )

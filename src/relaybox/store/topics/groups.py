@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from ...errors import ConfigError, ConsumerGroupNotFound, IllegalMove, TooManyGroups
+from ...errors import ConfigError, IllegalMove, NotFound, TooManyGroups
 from ...op import Op
 from . import GroupOptions, GroupRow, Start, StartPlace, TopicRow
 from .life import MOVES, TOWARDS, GroupState, Verb, effects, reachable, state_of
@@ -142,7 +142,7 @@ class GroupOps(TickOps):
     def _group_by_id(self, group_id: int) -> Op[GroupRow]:
         found = yield self.sql["topic.group.find"].bind(topic=None, name=None, id=group_id)
         if not found.rows:
-            raise ConsumerGroupNotFound(f"group {group_id} is gone; it was cancelled and cleaned up")
+            raise NotFound("group", str(group_id), f"group {group_id} is gone; it was cancelled and cleaned up")
         return self._group_row(found.rows[0])
 
     def _group_row(self, row: Sequence[Any]) -> GroupRow:

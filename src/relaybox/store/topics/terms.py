@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from ...errors import TermLost
+from ...errors import LeaseLost
 from ...op import Op
 from .logs import LogQueries
 from .upkeep import Term
@@ -17,10 +17,10 @@ class TermOps(LogQueries):
         return Term(job, owner, int(found.rows[0][0])) if found.rows else None
 
     def hold_term(self, term: Term, now: datetime | None) -> Op[None]:
-        """First in every transaction of the job; raises TermLost. Needs a transaction."""
+        """First in every transaction of the job; raises LeaseLost. Needs a transaction."""
         held = yield self.sql["topic.term.hold"].bind(job=term.job, owner=term.owner, term=term.number, now=now)
         if not held.rows:
-            raise TermLost(term.job)
+            raise term_lost(term.job)
 
     def maintained(self, now: datetime | None) -> Op[bool]:
         """Whether somebody holds the term for the maintenance, or has held it within the last hour (cron)."""
@@ -29,3 +29,7 @@ class TermOps(LogQueries):
 
     def release_term(self, term: Term, now: datetime | None) -> Op[None]:
         yield self.sql["topic.term.release"].bind(job=term.job, owner=term.owner, term=term.number, now=now)
+
+
+def term_lost(job: str) -> LeaseLost:
+    return LeaseLost(f"the term for {job!r} has ended: another process does this job now; nothing to do here")

@@ -9,7 +9,7 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import Any
 
-from ...errors import NoSubscriptions, SchemaMissing
+from ...errors import NoSubscribers, SchemaMissing
 from ...event import Event
 from ...ids import shard_of
 from ...op import Copy, Op, Statement
@@ -30,7 +30,7 @@ class WriteOps(LogQueries):
         self, topic: TopicRow, events: Sequence[Event], now: datetime | None, *, copy: bool = False
     ) -> Op[list[int] | None]:
         """Into the log or the queue, in list order. None: nothing was written because the topic has changed; ask for
-        it again. Raises NoSubscriptions."""
+        it again. Raises NoSubscribers."""
         if copy and len(events) >= COPY_FROM:
             rows = topic.topic.tracking == "rows"
             return (yield from (self._enqueue_copy if rows else self._write_copy)(topic, events, now))
@@ -101,7 +101,7 @@ class WriteOps(LogQueries):
         found = yield self.sql["topic.write.state"].bind(topic=topic.id)
         if found.rows and found.rows[0][0] == topic.version and found.rows[0][1]:
             log.warning("topic %s has no active subscription and blocks writes: refused", topic.topic.name)
-            raise NoSubscriptions(topic.topic.name)
+            raise NoSubscribers(topic.topic.name)
         return None
 
     def notify(self, now: datetime | None) -> Op[bool]:

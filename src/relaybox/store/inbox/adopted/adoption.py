@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
-from ....errors import ConfigError, InboxColumnMissing, InboxColumnUnfit
+from ....errors import ConfigError, NotFound
 
 Kind = str  # "text", "uuid", "integer", "time", "json" or "bytes"
 
@@ -141,9 +141,11 @@ def agreed(
             expected = " or ".join(entry.metadata["kinds"])
             unfit.append(f"{column!r} ({name}) is {found[column].type or 'of no type'}, expected {expected}")
     if missing:
-        raise InboxColumnMissing(
+        raise NotFound(
+            "column",
+            ", ".join(missing),
             f"table {table!r} has no column {', '.join(missing)}; it has {', '.join(map(repr, found))}. "
-            "Columns(…) says which is which, None that there is none"
+            "Columns(…) says which is which, None that there is none",
         )
     key = chosen["id"]
     if not key.unique:
@@ -156,7 +158,7 @@ def agreed(
     if doubled:
         unfit.append(f"{', '.join(doubled)} cannot stand for two things")
     if unfit:
-        raise InboxColumnUnfit(f"table {table!r} cannot be adopted: {'; '.join(unfit)}")
+        raise ConfigError(f"table {table!r} cannot be adopted: {'; '.join(unfit)}")
     hints: tuple[str, ...] = ()
     if not chosen["processed_at"].indexed:
         hints = (

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from ....errors import InboxAlreadyExists, InboxInUse, InboxNotFound, InboxTableNotFound
+from ....errors import AlreadyExists, InUse, NotFound
 from ....op import Op
 from ...queries import fill
 from .adoption import Adoption, Column, Columns, agreed
@@ -58,14 +58,16 @@ class InboxMaking(InboxAdopted):
     def _vacant(self) -> Op[None]:
         name = self.tables.event
         if (yield from self.applied()):
-            raise InboxAlreadyExists(
-                f"there is an inbox {name!r} already; migrate() brings it up to date, drop() ends it"
+            raise AlreadyExists(
+                "inbox", name, f"there is an inbox {name!r} already; migrate() brings it up to date, drop() ends it"
             )
         taken = yield self.sql["inbox.adopt.taken"].bind()
         if taken.rows:
-            raise InboxAlreadyExists(
+            raise AlreadyExists(
+                "table",
+                str(taken.rows[0][0]),
                 f"{taken.rows[0][0]!r} is there already and belongs to no inbox; choose another name for the inbox, or "
-                "rename what is there"
+                "rename what is there",
             )
 
     def adopt(
@@ -80,8 +82,8 @@ class InboxMaking(InboxAdopted):
         result = yield self.sql["inbox.adopt.columns"].bind(table=table, schema=schema)
         if not result.rows:
             where = f" in schema {schema!r}" if schema else ""
-            raise InboxTableNotFound(
-                f"there is no table {table!r}{where} to adopt; names are taken as they are written"
+            raise NotFound(
+                "table", table, f"there is no table {table!r}{where} to adopt; names are taken as they are written"
             )
         there = [
             Column(row[0], row[1], bool(row[2]), str(row[3] or ""), bool(row[4]), row[6] and int(row[6]))
@@ -128,16 +130,18 @@ class InboxMaking(InboxAdopted):
         if not (yield from self.applied()):
             if if_exists:
                 return None
-            raise InboxNotFound(f"there is no inbox {name!r} here; if_exists=True takes that for done")
+            raise NotFound("inbox", name, f"there is no inbox {name!r} here; if_exists=True takes that for done")
         adoption = yield from self.know()
         counts = yield from self.counts()
         alive = int((yield self.sql["inbox.drop.alive"].bind(now=self.to_time(now))).rows[0][0])
         lost = counts.pending if adoption is None else 0
         if (alive or lost) and not force:
-            raise InboxInUse(
+            raise InUse(
+                "inbox",
+                name,
                 f"inbox {name!r} has {alive} running processors and {counts.pending} waiting messages"
                 f"{'' if adoption is None else ', which stay in their table'}; let it come to rest first, or pass "
-                "force=True"
+                "force=True",
             )
         keep = adoption is None and not cascade
         for kind, relation in self._objects(adoption):
