@@ -16,7 +16,7 @@ from relaybox.store.outbox.mysql import MysqlStore
 from relaybox.store.outbox.postgres import PostgresStore
 from relaybox.store.outbox.sqlite import SqliteStore
 from relaybox.testing.servers import require
-from relaybox.testing.store_contract import StoreContract
+from store.contract import StoreContract
 
 
 @cache

@@ -3,7 +3,8 @@
     from relaybox.testing import ManualClock, Probe, assert_published, crash_at, deliver_pending
 
 pytest finds the fixtures `outbox`, `async_outbox`, `relaybox_url` and `relaybox_clock` by itself (plugin.py).
-Private database servers are in `relaybox.testing.servers`, the suite for stores in `relaybox.testing.store_contract`.
+Private servers are in `relaybox.testing.servers`, the suites for sinks and sources in `sink_contract` and
+`source_contract`.
 """
 
 from __future__ import annotations

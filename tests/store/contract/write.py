@@ -6,12 +6,13 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from ...errors import DuplicateEvent, SchemaMissing
-from ...event import GLOBAL, MAX_PAYLOAD, Event
-from ...ids import new_token
-from ...op import Op, Query
-from ...store.claims import Claim, Held
-from ...store.outbox.values import Settlement
+from relaybox.errors import DuplicateEvent, SchemaMissing
+from relaybox.event import GLOBAL, MAX_PAYLOAD, Event
+from relaybox.ids import new_token
+from relaybox.op import Op, Query
+from relaybox.store.claims import Claim, Held
+from relaybox.store.outbox.values import Settlement
+
 from .harness import LEASE, MICROSECOND, SECOND, T0, Harness, some_events
 
 # Everything a parameter style, a quoting rule or a template might stumble over.

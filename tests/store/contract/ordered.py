@@ -11,11 +11,12 @@ from typing import Literal, cast
 import pytest
 import pytest_asyncio
 
-from ...event import Event
-from ...ids import new_token
-from ...op import Op
-from ...store.claims import Claim, Held
-from ...store.outbox.values import Claimed, KeyChoice, KeyLease, Known, Settlement, Turn
+from relaybox.event import Event
+from relaybox.ids import new_token
+from relaybox.op import Op
+from relaybox.store.claims import Claim, Held
+from relaybox.store.outbox.values import Claimed, KeyChoice, KeyLease, Known, Settlement, Turn
+
 from .harness import LEASE, SECOND, T0, Harness, Runner, Taken
 
 SHARDS = 4

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ...ids import shard_of
-from ...store.outbox.values import Settlement
+from relaybox.ids import shard_of
+from relaybox.store.outbox.values import Settlement
+
 from .harness import LEASE, SECOND, T0, some_events
 from .ordered import DAY, SHARDS, Line, OrderedContract
 

@@ -6,12 +6,13 @@ import asyncio
 
 import pytest
 
-from ...errors import ConfigError, UnsupportedByEngine
-from ...event import Event
-from ...ids import key_hash
-from ...op import Op
-from ...store.claims import Claim
-from ...store.outbox.values import Claimed, KeyChoice, Settlement, Turn
+from relaybox.errors import ConfigError, UnsupportedByEngine
+from relaybox.event import Event
+from relaybox.ids import key_hash
+from relaybox.op import Op
+from relaybox.store.claims import Claim
+from relaybox.store.outbox.values import Claimed, KeyChoice, Settlement, Turn
+
 from .harness import LEASE, SECOND, T0, Runner, some_events
 from .ordered import DAY, SHARDS, Line, OrderedContract
 

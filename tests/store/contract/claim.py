@@ -7,10 +7,11 @@ from datetime import timedelta
 
 import pytest
 
-from ...event import Event
-from ...ids import new_token
-from ...store.claims import Claim, Death, Held, Retry
-from ...store.outbox.values import Settlement
+from relaybox.event import Event
+from relaybox.ids import new_token
+from relaybox.store.claims import Claim, Death, Held, Retry
+from relaybox.store.outbox.values import Settlement
+
 from .harness import LEASE, MICROSECOND, SECOND, T0, Harness, Runner, some_events
 
 

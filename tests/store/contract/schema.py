@@ -6,12 +6,13 @@ import asyncio
 
 import pytest
 
-from ...drivers.pool import AsyncDatabase
-from ...errors import ConfigError, SchemaDrift, SchemaMissing, SchemaTooNew
-from ...event import Event
-from ...op import Op
-from ...store.names import Tables
-from ...store.outbox.values import Settlement
+from relaybox.drivers.pool import AsyncDatabase
+from relaybox.errors import ConfigError, SchemaDrift, SchemaMissing, SchemaTooNew
+from relaybox.event import Event
+from relaybox.op import Op
+from relaybox.store.names import Tables
+from relaybox.store.outbox.values import Settlement
+
 from .harness import LEASE, T0, Harness, some_events
 
 BAD_NAMES = (

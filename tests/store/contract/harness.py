@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 
 import pytest_asyncio
 
-from ...drivers.pool import AsyncDatabase, Database
-from ...errors import StoreBusy
-from ...event import Event
-from ...ids import new_token
-from ...op import Op, Query, T, arun, run
-from ...store.claims import Claim, Death, Held, Retry
-from ...store.names import Tables
-from ...store.outbox import OutboxStore
-from ...store.outbox.values import Claimed
+from relaybox.drivers.pool import AsyncDatabase, Database
+from relaybox.errors import StoreBusy
+from relaybox.event import Event
+from relaybox.ids import new_token
+from relaybox.op import Op, Query, T, arun, run
+from relaybox.store.claims import Claim, Death, Held, Retry
+from relaybox.store.names import Tables
+from relaybox.store.outbox import OutboxStore
+from relaybox.store.outbox.values import Claimed
 
 T0 = datetime(2031, 5, 4, 3, 2, 1, 123456, tzinfo=UTC)
 LEASE = timedelta(seconds=30)
@@ -182,7 +182,7 @@ class Harness:
         return Taken(claim, await (db or self.db).persist(attempt, tx=tx))
 
     async def die(self, taken: Taken, error: str = "hopeless", now: datetime = T0) -> None:
-        from ...store.outbox.values import Settlement
+        from relaybox.store.outbox.values import Settlement
 
         assert await self.run(self.store.settle(Settlement(dead=taken.deaths(error)), now)) == 0
 

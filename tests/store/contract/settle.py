@@ -6,9 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from ...event import Event
-from ...store.claims import Death, Retry
-from ...store.outbox.values import DeadFilter, DeadLetter, Settlement
+from relaybox.event import Event
+from relaybox.store.claims import Death, Retry
+from relaybox.store.outbox.values import DeadFilter, DeadLetter, Settlement
+
 from .harness import LEASE, MICROSECOND, SECOND, T0, Harness, some_events
 
 ANY = DeadFilter()

@@ -7,9 +7,10 @@ from datetime import UTC
 
 import pytest
 
-from ...errors import ConfigError
-from ...ids import shard_of
-from ...store.outbox.values import Settlement
+from relaybox.errors import ConfigError
+from relaybox.ids import shard_of
+from relaybox.store.outbox.values import Settlement
+
 from .harness import LEASE, SECOND, T0, Harness, Runner, some_events
 
 TTL = SECOND * 10
