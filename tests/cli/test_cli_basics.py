@@ -41,7 +41,7 @@ def test_usage_errors_exit_2(relaybox: Command, url: str) -> None:
     relaybox("nonsense", exit_code=2)
     relaybox("status", "--no-such-option", exit_code=2)
     relaybox("status", "--watch", "--json", "--url", url, exit_code=2)
-    relaybox("migrate", "--plan", "--verify", "--url", url, exit_code=2)
+    relaybox("migrate", "--dry-run", "--verify", "--url", url, exit_code=2)
     relaybox("purge", "--older-than", "none", "--url", url, exit_code=2)
 
 
@@ -78,7 +78,7 @@ def test_global_options_may_stand_anywhere(relaybox: Command, url: str) -> None:
 
 def test_migrate_plan_verify(relaybox: Command, tmp_path: Path) -> None:
     url = "sqlite:///new.db"
-    planned = relaybox("migrate", "--plan", "--url", url).stdout
+    planned = relaybox("migrate", "--dry-run", "--url", url).stdout
     assert 'CREATE TABLE "outbox_event"' in planned
     assert not (tmp_path / "new.db").exists()
     relaybox("migrate", "--verify", "--url", url, exit_code=1)
@@ -86,7 +86,7 @@ def test_migrate_plan_verify(relaybox: Command, tmp_path: Path) -> None:
     assert relaybox.json("migrate", "--url", url) == {"applied": applied}
     assert "nothing to do" in relaybox("migrate", "--url", url).stdout
     assert relaybox.json("migrate", "--verify", "--url", url) == {"version": 4, "verified": True}
-    assert relaybox.json("migrate", "--plan", "--url", url) == {"plan": [], "sql": []}
+    assert relaybox.json("migrate", "--dry-run", "--url", url) == {"plan": [], "sql": []}
 
 
 def test_the_advice_names_the_command_that_makes_the_tables(relaybox: Command, tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_the_advice_names_the_command_that_makes_the_tables(relaybox: Command, t
 
 def test_the_planned_sql_is_what_migrate_does(relaybox: Command, url: str, tmp_path: Path) -> None:
     """Applied by hand, the plan gives the same tables and satisfies --verify."""
-    document = relaybox.json("migrate", "--plan", "--table", "second", "--url", url)
+    document = relaybox.json("migrate", "--dry-run", "--table", "second", "--url", url)
     assert [step["version"] for step in document["plan"]] == [1, 2, 3, 4]
     by_hand = sqlite3.connect(tmp_path / "shop.db", isolation_level=None)
     for text in document["sql"]:

@@ -35,7 +35,7 @@ def test_every_command_on_a_server(relaybox: Command, kind: str) -> None:
     assert [d["key"] for d in relaybox.json("dead", "list", **env)["dead"]] == ["k"]
     assert relaybox.json("dead", "replay-all", "--yes", **env) == {"replayed": 1}
     assert relaybox.json("purge", "--older-than", "0s", "--yes", **env) == {"purged": 1}
-    assert "CREATE TABLE" in relaybox("migrate", "--plan", "--table", "other", **env).stdout
+    assert "CREATE TABLE" in relaybox("migrate", "--dry-run", "--table", "other", **env).stdout
     relaybox("migrate", "--verify", "--table", "other", exit_code=1, **env)
     assert relaybox.json("migrate", "--table", "other", **env)["applied"]
     relaybox("migrate", "--verify", "--table", "other", **env)
@@ -43,7 +43,7 @@ def test_every_command_on_a_server(relaybox: Command, kind: str) -> None:
 
 def test_a_schema_of_its_own_is_in_the_plan(relaybox: Command) -> None:
     env = {"RELAYBOX_URL": database("postgres-wheel"), "RELAYBOX_SCHEMA": "sales"}
-    assert relaybox("migrate", "--plan", **env).stdout.startswith('CREATE SCHEMA "sales"')
+    assert relaybox("migrate", "--dry-run", **env).stdout.startswith('CREATE SCHEMA "sales"')
     relaybox("migrate", **env)
     assert relaybox.json("status", **env)["events"] == 0
 
@@ -59,7 +59,7 @@ COMMANDS = (
     ["dead", "show", "x"],
     ["dead", "replay-all"],
     ["purge"],
-    ["migrate", "--plan"],
+    ["migrate", "--dry-run"],
     ["migrate", "--verify", "--table", "missing"],
     ["blocked", "list"],
 )

@@ -255,7 +255,7 @@ async def test_two_outboxes_on_two_databases_in_one_process(tmp_path: Any, pg: s
 
 def test_migrate_is_safe_from_many_threads(bare_url: str) -> None:
     boxes = [Outbox(bare_url) for _ in range(6)]
-    planned = len(boxes[0].plan())
+    planned = len(boxes[0].migrate(dry_run=True))
     results: list[Any] = []
 
     def migrate(box: Outbox) -> None:

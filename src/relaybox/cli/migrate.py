@@ -18,15 +18,15 @@ from .output import emit, say
 
 def migrate(
     context: typer.Context,
-    plan: Annotated[bool, typer.Option("--plan", help="print the SQL, apply nothing")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the SQL, apply nothing")] = False,
     verify: Annotated[bool, typer.Option("--verify", help="check the tables, apply nothing")] = False,
     json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Create or upgrade the tables. Safe to repeat, and from many processes at once."""
     target = target_of(context)
-    if plan and verify:
-        raise typer.BadParameter("--plan and --verify exclude each other")
-    if plan:
+    if dry_run and verify:
+        raise typer.BadParameter("--dry-run and --verify exclude each other")
+    if dry_run:
         _plan(target, json)
     elif verify:
         with target.outbox() as box:
@@ -50,7 +50,7 @@ def _plan(target: Target, json: bool) -> None:
         if missing_file(target.needed_url) is not None:  # looking must not make the file
             todo, texts = box.store.migrations(), _rehearse(box, Rehearsal(None))
         else:
-            todo = box.plan()
+            todo = box.migrate(dry_run=True)
             texts = []
             if todo:
                 with closing(target.database()) as database, database.connection() as connection:

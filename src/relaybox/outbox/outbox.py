@@ -229,14 +229,12 @@ class _Shared:
     # -- schema ---------------------------------------------------------------------------------------
 
     @slow
-    def migrate(self) -> Script[list[Migration]]:
-        """Create or upgrade the tables. Safe to call from many processes at once, and again."""
+    def migrate(self, *, dry_run: bool = False) -> Script[list[Migration]]:
+        """Create or upgrade the tables, and say by which migrations. Safe to call from many processes at once, and
+        again. `dry_run`: only say it."""
+        if dry_run:
+            return look(plan(self.store, self.topic_store))
         return commit(migrate(self.store, self.topic_store))
-
-    @twin
-    def plan(self) -> Script[list[Migration]]:
-        """What migrate() would apply."""
-        return look(plan(self.store, self.topic_store))
 
     @twin
     def verify(self) -> Script[None]:
