@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import sys
 from datetime import time, timedelta
-from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
+
+from generated import write_or_check
 
 from relaybox.durations import DurationField, OptionalDurationField, format_duration
 from relaybox.settings import INGEST, PREFIXES, RELAY, VARIABLES, Settings, explained, leaves
-
-PAGE = Path(__file__).parents[1] / "docs" / "reference" / "settings.md"
 
 KINDS = {
     DurationField: "duration",
@@ -88,18 +86,5 @@ def text() -> str:
     return "\n".join(parts)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="fail when the page is not what it should be")
-    if not parser.parse_args().check:
-        PAGE.parent.mkdir(parents=True, exist_ok=True)
-        PAGE.write_text(text(), encoding="utf-8")
-        return 0
-    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text():
-        return 0
-    sys.stderr.write(f"{PAGE.name} is not up to date: run python scripts/settings_page.py\n")
-    return 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check("settings.md", text()))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-from pathlib import Path
 from typing import Any
+
+from generated import write_or_check
 
 from relaybox.brokers import Features, Sink, sink_from_url
 from relaybox.durations import format_duration
-
-PAGE = Path(__file__).parents[1] / "docs" / "reference" / "sinks.md"
 
 HEAD = """# Sinks
 
@@ -73,17 +71,5 @@ def text() -> str:
     return HEAD + "".join(rows) + TAIL
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true")
-    if not parser.parse_args().check:
-        PAGE.write_text(text(), encoding="utf-8")
-        return 0
-    if PAGE.read_text(encoding="utf-8") == text():
-        return 0
-    sys.stderr.write("docs/reference/sinks.md is not what the sinks declare; run scripts/sinks_page.py\n")
-    return 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check("sinks.md", text()))

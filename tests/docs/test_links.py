@@ -9,8 +9,6 @@ from pathlib import Path
 import doc_pages
 import pytest
 
-import relaybox
-from relaybox import errors
 from relaybox.store.dialect import Capabilities
 from relaybox.store.outbox import open_store
 from relaybox.store.outbox.values import Status
@@ -40,18 +38,6 @@ def test_links(page: Path) -> None:
 
 def reference(name: str) -> str:
     return (doc_pages.ROOT / "docs" / "reference" / name).read_text(encoding="utf-8")
-
-
-def test_api_lists_every_public_name() -> None:
-    listed = set(re.findall(r"^\| `(\w+)`", reference("api.md"), re.MULTILINE))
-    assert set(relaybox.__all__) <= listed
-
-
-def test_errors_shows_the_tree() -> None:
-    assert errors.__doc__ is not None
-    tree = [line.strip() for line in errors.__doc__.splitlines() if "──" in line]
-    page = reference("errors.md")
-    assert [line for line in tree if line not in page] == []
 
 
 @pytest.mark.parametrize("capability", [field.name for field in fields(Capabilities)])

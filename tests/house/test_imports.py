@@ -7,13 +7,9 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
-from source_tree import ROOT, page
-
-import relaybox
-import relaybox.types
+from source_tree import ROOT
 
 DIALECTS = ("postgres", "sqlite", "mysql")
 
@@ -48,14 +44,3 @@ def test_importing_the_core_loads_no_driver_dialect_or_exporter() -> None:
     heavy = ("relaybox.drivers.", "relaybox.observe", "relaybox.testing", "relaybox.cli", "relaybox.contrib")
     dialects = tuple(f"relaybox.store.{product}.{name}" for product in ("outbox", "inbox") for name in DIALECTS)
     assert {name for name in loaded - front_doors if name.startswith((*heavy, *dialects))} == set()
-
-
-@pytest.mark.parametrize(
-    ("module", "file"), [(relaybox, "public_names.txt"), (relaybox.types, "public_types.txt")], ids=["names", "types"]
-)
-def test_public_names_equal_the_checked_in_list(module: ModuleType, file: str) -> None:
-    """Adding or removing one is a promise made or broken: change the list on purpose."""
-    promised = page(f"tests/house/{file}").split()
-    assert promised == sorted(promised)
-    assert sorted(module.__all__) == promised
-    assert all(hasattr(module, name) for name in promised)

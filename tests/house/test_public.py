@@ -1,0 +1,89 @@
+"""The public surface: what it consists of is written down twice, for people and for us, and neither may drift."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+
+import pytest
+from source_tree import ROOT, page
+
+from relaybox import errors
+
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import api_page
+
+
+@pytest.mark.parametrize("script", ["api_page.py", "settings_page.py", "sinks_page.py"])
+def test_generated_pages_are_up_to_date(script: str) -> None:
+    command = [sys.executable, str(ROOT / "scripts" / script), "--check"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_public_names_equal_the_checked_in_list() -> None:
+    """Adding or removing one is a promise made or broken: change the list on purpose."""
+    promised = page("tests/house/public_names.txt").split()
+    assert promised == sorted(promised)
+    names = {f"{module}.{name}" for module in api_page.public_modules() for name in api_page.public_names(module)}
+    assert (names - set(promised), set(promised) - names) == (set(), set()), "new, gone: change public_names.txt"
+
+
+# -- one error tree -----------------------------------------------------------------------------------
+
+
+def drawn(text: str) -> list[tuple[str, str]]:
+    """Every error of a drawn tree with the one above it."""
+    found, above = [], ["RelayboxError"]
+    for line in textwrap.dedent("\n".join(line for line in text.splitlines() if "──" in line)).splitlines():
+        if match := re.match(r"((?:│   |    )*)[├└]── (\w+)", line):
+            depth = len(match[1]) // 4 + 1
+            found.append((match[2], above[depth - 1]))
+            above[depth:] = [match[2]]
+    return found
+
+
+def raised() -> Iterator[type[BaseException]]:
+    """Every public error; an error of a private class has no place where people could look it up."""
+    todo: list[type[BaseException]] = [errors.RelayboxError]
+    while todo:
+        kind = todo.pop()
+        todo += kind.__subclasses__()
+        if kind.__module__ == "relaybox.errors" and not kind.__name__.startswith("_"):
+            yield kind
+
+
+def bases(kind: type) -> set[str]:
+    """Its direct ones; those of a private class instead of it."""
+    own = [bases(base) if base.__name__.startswith("_") else {base.__name__} for base in kind.__bases__]
+    return set().union(*own)
+
+
+def test_the_tree_of_errors_is_that_of_the_classes() -> None:
+    assert errors.__doc__ is not None
+    tree = drawn(errors.__doc__)
+    assert {name for name, _ in tree} | {"RelayboxError"} == {kind.__name__ for kind in raised()}
+    for name, above in tree:
+        assert above in bases(getattr(errors, name)), f"{name} is not directly a {above}"
+
+
+def test_the_page_of_errors_shows_the_tree() -> None:
+    tree = [line.strip() for line in (errors.__doc__ or "").splitlines() if "──" in line]
+    shown = [line.strip() for line in page("docs/reference/errors.md").splitlines() if "──" in line]
+    assert shown == tree
+
+
+def test_the_check_for_the_tree_of_errors() -> None:
+    lines = ["RelayboxError", "├── ConfigError   x", "│   └── MissingExtra  y", "└── DeliveryError", "    └── Reject"]
+    assert drawn("\n".join(f"    {line}" for line in lines)) == [
+        ("ConfigError", "RelayboxError"),
+        ("MissingExtra", "ConfigError"),
+        ("DeliveryError", "RelayboxError"),
+        ("Reject", "DeliveryError"),
+    ]
