@@ -12,7 +12,7 @@ from enum import Enum
 from functools import cached_property
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, ForwardRef, get_args, get_overloads
+from typing import Any, ForwardRef, get_args, get_overloads, is_typeddict
 
 from generated import write_or_check
 
@@ -216,7 +216,7 @@ def is_protocol(kind: type) -> bool:
 
 def has_signature(kind: type) -> bool:
     inherited = issubclass(kind, BaseException) and not inspect.isfunction(kind.__init__)
-    return not (issubclass(kind, Enum) or is_protocol(kind) or inherited)
+    return not (issubclass(kind, Enum) or is_protocol(kind) or is_typeddict(kind) or inherited)
 
 
 def class_parts(name: str, kind: type, twin: type | None, public: set[type]) -> Iterator[str]:

@@ -291,13 +291,26 @@ class Standing(Fact):
     backlog: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Administered(Fact):
+    """An operator changed something, and the change is committed. `changed` says how many, where that means something.
+    The same is in the audit table."""
+
+    stage: ClassVar[str] = "operate"
+    verb: str
+    what: str
+    changed: int | None
+    actor: str
+    reason: str
+
+
 Observer = Callable[[Fact], None]
 
 
 class Observers:
     """The subscribers of one outbox. Falsy when nobody watches, so hot paths can skip making facts.
 
-    Dead letters and drops are logged even then: nobody should learn of them from a customer.
+    Dead letters, drops and what operators change are logged even then: nobody should learn of them from a customer.
     """
 
     __slots__ = ("_all", "_logged")
@@ -336,3 +349,6 @@ def _alarm(fact: Fact) -> None:
     elif isinstance(fact, Alert):
         word = f"{fact.name} is over" if fact.over else fact.name
         log.warning("%s (topic %s, group %s): %s", word, fact.topic or "-", fact.group or "-", fact.text)
+    elif isinstance(fact, Administered):
+        many = "" if fact.changed is None else f" ({fact.changed})"
+        log.info("%s %r%s by %r, reason %r", fact.verb, fact.what, many, fact.actor, fact.reason)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from .audit import Audit
 from .service import AsyncService, Service
 from .settings import (
+    AdminSettings,
     DeliverySettings,
     GuardSettings,
     InboxSettings,
@@ -13,10 +15,13 @@ from .settings import (
     RelaySettings,
     TopicSettings,
 )
-from .values import Counts, Health
+from .values import AuditEntry, Counts, Health
 
 __all__ = [
+    "AdminSettings",
     "AsyncService",
+    "Audit",
+    "AuditEntry",
     "Counts",
     "DeliverySettings",
     "GuardSettings",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal
 
 Level = Literal["ok", "degraded", "critical"]
@@ -29,3 +30,16 @@ class Health:
     @property
     def ready(self) -> bool:
         return self.live and self.level != "critical"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """A change that an operator made."""
+
+    id: int  # ascending
+    at: datetime
+    actor: str
+    verb: str  # replay, discard, pause …
+    what: str  # dead letters, group orders/mail …
+    changed: int | None  # how many; None: not a matter of numbers
+    reason: str

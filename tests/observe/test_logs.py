@@ -11,6 +11,7 @@ import pytest
 from relaybox import facts
 from relaybox.facts import (
     Accepted,
+    Administered,
     Alert,
     CircuitChanged,
     Claimed,
@@ -66,6 +67,7 @@ LEVELS: list[tuple[Fact, int]] = [
     (Depths(1, 2, None), logging.DEBUG),
     (Alert("group_dead", "orders", "mail", "no heartbeat for 301 s"), logging.WARNING),
     (Purged(1), logging.INFO),
+    (Administered("replay", "dead letters", 3, "ann@desk", "repaired"), logging.INFO),
     (Replayed(1), logging.INFO),
     (KeysChosen(5, 3), logging.DEBUG),
     (Published("kafka", 5, 0.1), logging.DEBUG),
@@ -170,6 +172,7 @@ def test_deaths_and_drops_are_logged_even_when_nobody_watches(watched: bool, rec
         ("relaybox", logging.ERROR),
         ("relaybox", logging.CRITICAL),
         ("relaybox", logging.WARNING),
+        ("relaybox", logging.INFO),
     ]
     assert not any("4111-1111-CARD" in record.getMessage() for record in records)
 

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from relaybox import Outbox
 from relaybox.errors import ConnectionLost
 from relaybox.facts import (
+    Administered,
     Claimed,
     ClaimLost,
     CutOff,
@@ -82,6 +83,7 @@ def test_names_and_values(registry: CollectorRegistry, fact: Fact, name: str, va
         (died("A"), "outbox_dispatch_dead_total", {"event_type": "A"}),
         (Retried("id", "A", 1, timedelta(0), "x"), "outbox_dispatch_failure_total", {"event_type": "A"}),
         (LoopFailed("claim", "x"), "outbox_loop_failures_total", {"loop": "claim"}),
+        (Administered("replay", "dead letters", 3, "ann", ""), "outbox_administered_total", {"verb": "replay"}),
     ],
 )
 def test_labels(registry: CollectorRegistry, fact: Fact, name: str, labels: dict[str, str]) -> None:

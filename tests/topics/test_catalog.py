@@ -116,7 +116,7 @@ def test_many_may_configure_at_once() -> None:
 async def test_the_async_twin() -> None:
     url = fresh_url()
     async with AsyncOutbox(url) as box:
-        assert [m.name for m in await box.migrate()] == ["outbox", "keys", "since", "note", *TOPICS]
+        assert [m.name for m in await box.migrate()] == ["outbox", "keys", "since", "note", "audit", *TOPICS]
         assert await box.topics.migrate() == []
         row = await box.topics.configure(Topic.pub_sub("t"))
         assert await box.topics.get("t") == row
@@ -140,13 +140,14 @@ def test_migrating_upgrades_the_queues_too() -> None:
                 f"ALTER TABLE {queue}_pending DROP COLUMN since",
                 f"ALTER TABLE {queue}_claim DROP COLUMN since",
                 f"ALTER TABLE {queue}_instance DROP COLUMN note",
+                f"DROP TABLE {queue}_audit",
                 f"DELETE FROM {queue}_migration WHERE version >= 3",
             ):
                 tx.connection.execute(text)
-        assert [m.name for m in box.migrate(dry_run=True)] == ["since", "note"]
+        assert [m.name for m in box.migrate(dry_run=True)] == ["since", "note", "audit"]
         with pytest.raises(SchemaMissing, match=r"relaybox migrate"):
             box.verify()
-        assert [m.name for m in box.migrate()] == ["since", "note"]
+        assert [m.name for m in box.migrate()] == ["since", "note", "audit"]
         box.verify()
         assert box.migrate() == []
 
@@ -274,10 +275,10 @@ def test_any_topic_name_works() -> None:
 def test_migrating_an_outbox_makes_the_tables_of_topics() -> None:
     url = fresh_url()
     with Outbox(url) as box:
-        assert [m.name for m in box.migrate(dry_run=True)] == ["outbox", "keys", "since", "note", *TOPICS]
+        assert [m.name for m in box.migrate(dry_run=True)] == ["outbox", "keys", "since", "note", "audit", *TOPICS]
         with pytest.raises(SchemaMissing):
             box.verify()
-        assert len(box.migrate()) == 4 + len(TOPICS)
+        assert len(box.migrate()) == 5 + len(TOPICS)
         assert box.migrate(dry_run=True) == box.migrate() == []
         box.verify()
 

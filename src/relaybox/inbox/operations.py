@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Unpack
 
+from ..audit import Audit, Auditor
 from ..clock import Clock
 from ..drivers.script import Script, commit, look, slow, twin
 from ..errors import ConfigError
-from ..facts import Alert
+from ..facts import Alert, Observers
 from ..op import Op
 from ..settings import Settings
 from ..store.inbox import InboxStatus, InboxStore
@@ -21,6 +22,7 @@ from ..store.inbox.operate import DeadMessage, InboxHealth, InboxMessage, Messag
 from ..store.inbox.order import Order, Priority
 from ..store.inbox.stats import TypeStats
 from ..store.schema import Migration
+from ..values import AuditEntry
 from .adopt import DEFAULT_ATTEMPTS, limits_to
 from .alerts import Alerting, log_all, new_alerts
 from .drain import Drained, Retention, drain
@@ -30,6 +32,7 @@ PAGE = 500  # messages per transaction of a replay by filter
 
 class Operations:
     settings: Settings
+    _observers: Observers
 
     def __init__(self, store: InboxStore, plan: Plan, clock: Clock) -> None:
         self.store = store
@@ -40,6 +43,15 @@ class Operations:
     @property
     def _now(self) -> datetime | None:
         return self._clock.database_now()
+
+    @property
+    def _auditor(self) -> Auditor:
+        return Auditor(self.store, self.settings, self._observers, self._clock)
+
+    @twin
+    def audit(self, *, limit: int = 100, before: int | None = None) -> Script[list[AuditEntry]]:
+        """What operators changed here, the newest first. Page on with `before=entries[-1].id`."""
+        return look(self._auditor.entries(limit, before))
 
     def _wake(self) -> None:
         """Processors need not wait for their next poll."""
@@ -133,11 +145,12 @@ class Operations:
         return look(self.store.expected(key))
 
     @twin
-    def skip(self, key: str, to: int | None = None) -> Script[int | None]:
+    def skip(self, key: str, to: int | None = None, **audit: Unpack[Audit]) -> Script[int | None]:
         """Let a key go on with this number, or with the lowest that is held back. It never goes back."""
         if to is not None and (type(to) is not int or to < 0):
             raise ConfigError(f"expected the number to go on with to be at least 0, got {to!r}")
-        number = yield from commit(self.store.skip(key, to, self._now))
+        skipped = self.store.skip(key, to, self._now)
+        number = yield from self._auditor.audited("release", f"key {key}", skipped, audit)
         self._wake()
         return number
 

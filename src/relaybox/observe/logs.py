@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from ..facts import (
+    Administered,
     Alert,
     CircuitChanged,
     ClaimLost,
@@ -51,6 +52,7 @@ _LEVELS: dict[type[Fact], int] = {
     CircuitChanged: logging.WARNING,
     Alert: logging.WARNING,
     Cleaned: logging.INFO,
+    Administered: logging.INFO,
 }
 _TEXTS = ("error", "reason")
 
@@ -75,7 +77,8 @@ class LogObserver:
         if not self._log.isEnabledFor(level):
             return
         name = type(fact).__name__
-        fields = {f.name: self._shown(f.name, getattr(fact, f.name)) for f in dataclasses.fields(fact)}
+        whole = self._error_text or isinstance(fact, Administered)  # whose reason is an operator's own words
+        fields = {f.name: _shown(f.name, getattr(fact, f.name), whole) for f in dataclasses.fields(fact)}
         text = " ".join(f"{key}={_readable(value)}" for key, value in fields.items())
         extra = {f"relaybox_{key}": value for key, value in fields.items()}
         extra |= {"relaybox_fact": name, "relaybox_stage": fact.stage}
@@ -86,10 +89,11 @@ class LogObserver:
             return logging.CRITICAL
         return _LEVELS.get(type(fact), logging.DEBUG)
 
-    def _shown(self, field: str, value: Any) -> Any:
-        if field in _TEXTS and not self._error_text:
-            return str(value).partition(":")[0]
-        return value.total_seconds() if isinstance(value, timedelta) else value
+
+def _shown(field: str, value: Any, whole: bool) -> Any:
+    if field in _TEXTS and not whole:
+        return str(value).partition(":")[0]
+    return value.total_seconds() if isinstance(value, timedelta) else value
 
 
 def _readable(value: object) -> str:

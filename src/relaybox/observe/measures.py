@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, NamedTuple
 from ..clock import SYSTEM_CLOCK, Clock
 from ..facts import (
     Accepted,
+    Administered,
     Alert,
     CircuitChanged,
     Claimed,
@@ -110,6 +111,7 @@ MEASURES: Final = (
     Measure(TakenOver, "counter", "taken_over", "events freed from dead processes", lambda fact: float(fact.events)),
     Measure(TakenOver, "counter", "taken_over.instances", "dead processes found", lambda fact: float(fact.instances)),
     Measure(Purged, "counter", "purged", "events deleted by purges", _count),
+    Measure(Administered, "counter", "administered", "changes by operators", _one, "verb"),
     Measure(Replayed, "counter", "replayed", "dead letters put back into the queue", _count),
     Measure(Strayed, "gauge", "threads.stray", "threads in which listeners hang", lambda fact: float(fact.threads)),
     Measure(Published, "counter", "published", "messages a broker acknowledged", _count, "sink"),

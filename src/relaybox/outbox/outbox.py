@@ -18,8 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
+from ..audit import Audit, Auditor
 from ..clock import SYSTEM_CLOCK, Clock
 from ..codec import JSON_CODEC, Codec
 from ..contracts import Contracts
@@ -42,6 +43,7 @@ from ..store.outbox import OutboxStore, open_store
 from ..store.outbox.values import BlockedKey, Status
 from ..store.schema import Migration
 from ..store.topics import open_topic_store
+from ..values import AuditEntry
 from .dead import AsyncDeadLetters, DeadLetters, Progress
 from .delivery import OutboxDelivery, OutboxPurger
 from .node import Node
@@ -243,6 +245,10 @@ class _Shared:
 
     # -- operate --------------------------------------------------------------------------------------
 
+    @property
+    def _auditor(self) -> Auditor:
+        return Auditor(self.store, self.settings, self._observers, self._clock)
+
     @twin
     def resolve(self, event_ids: Sequence[str], *, patience: timedelta = PATIENCE) -> Script[dict[str, bool]]:
         """After CommitUnknown: which of these events are stored. A transaction that may yet store them is waited for;
@@ -262,9 +268,9 @@ class _Shared:
         return look(self.store.blocked(limit))
 
     @twin
-    def unblock(self, key: str) -> Script[bool]:
+    def unblock(self, key: str, **audit: Unpack[Audit]) -> Script[bool]:
         """Let an ordered key go on without its failed head."""
-        unblocked = yield from commit(self.store.unblock(key))
+        unblocked = yield from self._auditor.audited("release", f"key {key}", self.store.unblock(key), audit)
         self._wake()
         return unblocked
 
@@ -292,6 +298,11 @@ class _Shared:
         if total:
             self._observers(Purged(total))
         return total
+
+    @twin
+    def audit(self, *, limit: int = 100, before: int | None = None) -> Script[list[AuditEntry]]:
+        """What operators changed here, the newest first. Page on with `before=entries[-1].id`."""
+        return look(self._auditor.entries(limit, before))
 
     def _check_open(self) -> None:
         if self._closed:

@@ -299,9 +299,25 @@ class GuardSettings(_Section):
     lease: Annotated[DurationField, "how long a message counts as being handled unless renewed"] = DurationField("30s")
 
 
+@dataclass(frozen=True, kw_only=True)
+class AdminSettings(_Section):
+    """What is written down when an operator changes something."""
+
+    section: ClassVar[str] = "admin"
+    actor: Annotated[str | None, "who changes something, where the caller does not say; none: user@host"] = None
+    require_reason: Annotated[bool, "refuse a change without a reason"] = False
+    audit_retention: Annotated[
+        OptionalDurationField, "delete audit rows older than this, with each purge; none: never"
+    ] = OptionalDurationField(None)
+
+    def _check_together(self) -> None:
+        if self.actor is not None and not 0 < len(self.actor) <= 255:
+            raise ConfigError("expected admin.actor to be a name of 1 to 255 characters")
+
+
 # Names that are no settings: of the command line and the test kit, of sinks and sources, of one relay or ingest.
 VARIABLES = frozenset(
-    {"URL", "TABLE", "SCHEMA", "INBOX", "CONFIG", "LOG_LEVEL", "SINK", "SOURCE", "CRASH", "KAFKA_JARS"}
+    {"URL", "TABLE", "SCHEMA", "INBOX", "CONFIG", "ACTOR", "LOG_LEVEL", "SINK", "SOURCE", "CRASH", "KAFKA_JARS"}
 )
 PREFIXES = ("SINK_", "SOURCE_")
 TABLES = frozenset({"url", "table", "schema", "sink", "source"})
@@ -322,6 +338,7 @@ class Settings:
     relay: RelaySettings = RelaySettings()
     ingest: IngestSettings = IngestSettings()
     guard: GuardSettings = GuardSettings()
+    admin: AdminSettings = AdminSettings()
 
     def __post_init__(self) -> None:
         _check_parts(self)

@@ -10,7 +10,20 @@ from ..errors import ConfigError
 _SAFE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,47}\Z")
 
 # Suffixes fit 63 bytes together with the longest allowed table name, so no engine truncates a name.
-PARTS = ("pending", "claim", "hash", "dead", "instance", "shard", "hold", "lease", "migration", "status", "seq")
+PARTS = (
+    "pending",
+    "claim",
+    "hash",
+    "dead",
+    "instance",
+    "shard",
+    "hold",
+    "lease",
+    "audit",
+    "migration",
+    "status",
+    "seq",
+)
 
 
 def identifier(kind: str, name: str) -> str:

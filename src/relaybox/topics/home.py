@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from ..audit import Auditor
 from ..clock import Clock
 from ..codec import Codec
 from ..drivers.spi import AsyncRunner, Runner
@@ -56,6 +57,11 @@ class Home(Generic[R]):
     def who(self) -> str:
         """The name under which an operator is written down."""
         return self.settings.delivery.owner or self._name
+
+    @property
+    def auditor(self) -> Auditor:
+        """Writes down what operators change, in the audit table of the outbox."""
+        return Auditor(self.store, self.settings, self.observers, self.clock)
 
     @property
     def own(self) -> R:

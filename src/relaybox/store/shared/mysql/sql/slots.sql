@@ -29,3 +29,6 @@ JSON_TABLE(:seqs, '$[*]' COLUMNS (seq bigint PATH '$')) s
 
 -- slot: held
 JSON_TABLE(:held, '$[*]' COLUMNS (seq bigint PATH '$[0]', token bigint PATH '$[1]')) s
+
+-- slot: last_number
+last_insert_id()

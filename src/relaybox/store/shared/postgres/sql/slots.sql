@@ -31,3 +31,6 @@ make_interval(secs => :lease::float8)
 
 -- slot: no_bytes
 ''::bytea
+
+-- slot: last_number
+lastval()

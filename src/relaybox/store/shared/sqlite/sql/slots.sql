@@ -34,3 +34,6 @@ max
 -- slot: held
 (SELECT p.seq FROM json_each(:held) h CROSS JOIN {pending} p
  ON p.seq = json_extract(h.value, '$[0]') AND p.token = json_extract(h.value, '$[1]'))
+
+-- slot: last_number
+last_insert_rowid()

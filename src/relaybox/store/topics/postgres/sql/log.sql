@@ -46,7 +46,7 @@ DROP VIEW IF EXISTS {queue_status}
 
 -- name: topic.log.drop_queue -> count
 DROP TABLE IF EXISTS {queue_event}, {queue_pending}, {queue_claim}, {queue_dead}, {queue_instance}, {queue_shard},
-                     {queue_hold}, {queue_lease}, {queue_migration}
+                     {queue_hold}, {queue_lease}, {queue_audit}, {queue_migration}
 
 -- name: topic.log.drop_sequence -> count
 DROP SEQUENCE IF EXISTS {queue_seq}
