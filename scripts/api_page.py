@@ -20,7 +20,7 @@ from relaybox.brokers import Sink, Source
 from relaybox.durations import format_duration
 
 WIDTH = 110
-HIDDEN = ("_", "test_", "after_fork")  # the second: of suites that are inherited
+HIDDEN = ("_", "test_", "after_fork", "halt")  # the second: of suites that are inherited
 
 # Columns, code and drawings.
 LINED = re.compile(r"\S {2,}\S|^ {2,}|[│├└─►]|^@|^(with|async|def|class|import|from) .*[:)]|^\w+ = |^[a-z_.]+\(.*\)$")
@@ -63,6 +63,15 @@ MODULES = {
     "relaybox.testing": "[The test kit](../guides/testing.md).",
     "relaybox.testing.sink_contract": "",
     "relaybox.testing.source_contract": "",
+}
+
+
+# What an alias stands for, where its text would say nothing to people.
+ALIASES = {
+    "Handle": "What events are written through: a connection, cursor or session of psycopg, sqlite3, PyMySQL, "
+    "SQLAlchemy or Django that is in a transaction, or a `Transaction`.\n\n"
+    "`AsyncHandle`: of asyncpg, psycopg, aiosqlite, asyncmy or SQLAlchemy's asyncio part, or an `AsyncTransaction`; "
+    "also SQLite's own, because a file answers at once. A type checker refuses the one kind where the other belongs.",
 }
 
 
@@ -244,12 +253,13 @@ def parts(name: str, value: Any, twin: Any, public: set[type]) -> Iterator[str]:
     if isinstance(value, type):
         yield from class_parts(name, value, twin if isinstance(twin, type) else None, public)
         return
-    yield f"### {name}" + (f", {twin.__name__}" if twin else "")
     if inspect.isroutine(value):
+        yield f"### {name}"
         yield block(name + signature(value))
         yield prose(own_doc(value))
-    else:
-        yield f"`{name} = {shown(repr(value)) if get_args(value) else default(value)}`"
+        return
+    yield f"### {name}" + (f", Async{name}" if twin is not None else "")
+    yield ALIASES.get(name) or f"`{name} = {shown(repr(value)) if get_args(value) else default(value)}`"
 
 
 def text() -> str:

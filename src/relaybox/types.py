@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from .audit import Audit
+from .drivers.spi import AsyncHandle, Handle
+from .outbox.transaction import AsyncTransaction, Transaction
 from .service import AsyncService, Service
 from .settings import (
     AdminSettings,
@@ -19,12 +21,15 @@ from .values import AuditEntry, Counts, Health
 
 __all__ = [
     "AdminSettings",
+    "AsyncHandle",
     "AsyncService",
+    "AsyncTransaction",
     "Audit",
     "AuditEntry",
     "Counts",
     "DeliverySettings",
     "GuardSettings",
+    "Handle",
     "Health",
     "InboxSettings",
     "IngestSettings",
@@ -33,4 +38,5 @@ __all__ = [
     "RelaySettings",
     "Service",
     "TopicSettings",
+    "Transaction",
 ]

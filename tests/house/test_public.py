@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from importlib import import_module
 
 import pytest
 from source_tree import ROOT, page
@@ -87,3 +88,34 @@ def test_the_check_for_the_tree_of_errors() -> None:
         ("DeliveryError", "RelayboxError"),
         ("Reject", "DeliveryError"),
     ]
+
+
+# -- twins --------------------------------------------------------------------------------------------
+
+
+def twins() -> dict[str, tuple[type, type]]:
+    found = {}
+    for module in api_page.public_modules():
+        for name in api_page.public_names(module):
+            twin = getattr(import_module(module), f"Async{name}", None)
+            if isinstance(twin, type):
+                found[f"{module}.{name}"] = (getattr(import_module(module), name), twin)
+    return found
+
+
+TWINS = twins()
+
+
+def told(kind: type) -> dict[str, tuple[list[str], str]]:
+    """The public members of a class: signature without the words that twins may differ in, and docstring."""
+    return {
+        name: ([re.sub(r"Async(?=[A-Z])", "", re.sub(r"Awaitable\[(.*?)\]", r"\1", line)) for line in lines], about)
+        for name, (lines, about) in api_page.members(kind, {object}).items()
+    }
+
+
+@pytest.mark.parametrize("name", [name for name in TWINS if ".inbox." not in name])
+def test_twins_have_the_same_members_signatures_and_docstrings(name: str) -> None:
+    one, other = map(told, TWINS[name])
+    assert one.keys() == other.keys()
+    assert {member: (one[member], other[member]) for member in one if one[member] != other[member]} == {}

@@ -7,17 +7,58 @@ translate the library's errors to ours and add no policy.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
 
 from ..op import Copy, Op, Result, Statement, T
+
+if TYPE_CHECKING:
+    import sqlite3
 
 Dialect = Literal["postgres", "sqlite", "mysql"]
 Callback = Callable[[], None]
 
 
-class Transaction(Protocol):
+# -- what callers hand over, as type checkers see it: the kinds differ in whether close and commit must be awaited
+
+
+class _Commits(Protocol):
+    def commit(self) -> None: ...
+
+
+class _Executes(Protocol):
+    @property
+    def execute(self) -> Callable[..., Any]: ...
+
+    def close(self) -> None: ...
+
+
+class _AsyncCommits(Protocol):
+    def commit(self) -> Coroutine[Any, Any, object]: ...
+
+
+class _AsyncExecutes(Protocol):
+    @property
+    def execute(self) -> Callable[..., Any]: ...
+
+    def close(self) -> Coroutine[Any, Any, object]: ...
+
+
+class _Proxy(Protocol):
+    """Of Django and of asyncpg's pool: checkers see nothing of what is behind it."""
+
+    def __getattr__(self, name: str, /) -> Any: ...
+
+
+Handle: TypeAlias = _Commits | _Executes | _Proxy
+AsyncHandle: TypeAlias = "_AsyncCommits | _AsyncExecutes | _Proxy | sqlite3.Connection | sqlite3.Cursor"
+
+
+# -- adapters -----------------------------------------------------------------------------------------
+
+
+class _InTransaction(Protocol):
     """What both kinds of connection tell about the transaction they are in."""
 
     dialect: Dialect
@@ -44,7 +85,7 @@ class Transaction(Protocol):
         ...
 
 
-class Connection(Transaction, Protocol):
+class Connection(_InTransaction, Protocol):
     is_async: ClassVar[Literal[False]]
 
     def execute(self, statement: Statement | Copy) -> Result: ...
@@ -60,7 +101,7 @@ class Connection(Transaction, Protocol):
     def broken(self) -> bool: ...
 
 
-class AsyncConnection(Transaction, Protocol):
+class AsyncConnection(_InTransaction, Protocol):
     is_async: ClassVar[Literal[True]]
 
     async def execute(self, statement: Statement | Copy) -> Result: ...

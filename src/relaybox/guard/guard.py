@@ -45,6 +45,7 @@ from ..store.guard import open_guard_schema
 from ..store.names import Tables
 from ..store.schema import Migration
 from ..tasks import cancelled
+from ..twins import told_by
 from .keeper import Held, Keeper
 from .retention import judge_retention
 from .spi import PREFIX, Marks, Mode, Steps, Verdict, key_of, terms
@@ -355,6 +356,7 @@ class Guard(_Shared):
         self.close()
 
 
+@told_by(Guard)
 class AsyncGuard(_Shared):
     """For asyncio programs."""
 

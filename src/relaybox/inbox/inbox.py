@@ -38,6 +38,7 @@ from ..store.inbox import InboxStore, InboxTables, check_source, open_inbox_stor
 from ..store.inbox.meta import Plan
 from ..store.inbox.order import Order, Priority
 from ..store.rows import in_one_statement
+from ..twins import told_by
 from .operations import Operations
 from .process import MessageHandler
 from .processor import AsyncProcessor, Options, Processed, Processor
@@ -219,6 +220,7 @@ class Inbox(_Shared, Sync):
         self.close()
 
 
+@told_by(Inbox)
 class AsyncInbox(_Shared, Async):
     """For asyncio programs."""
 

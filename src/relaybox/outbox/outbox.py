@@ -26,7 +26,7 @@ from ..codec import JSON_CODEC, Codec
 from ..contracts import Contracts
 from ..drivers import open_async, open_sync, parse, wrap
 from ..drivers.script import Async, Script, Sync, commit, look, slow, twin
-from ..drivers.spi import AsyncRunner, Dialect, Runner
+from ..drivers.spi import AsyncHandle, AsyncRunner, Dialect, Handle, Runner
 from ..engine.wakeups import Notifier, ThreadNotifier
 from ..errors import Closed, ConfigError
 from ..event import Event
@@ -43,6 +43,7 @@ from ..store.outbox import OutboxStore, open_store
 from ..store.outbox.values import BlockedKey, Status
 from ..store.schema import Migration
 from ..store.topics import open_topic_store
+from ..twins import told_by
 from ..values import AuditEntry
 from .dead import AsyncDeadLetters, DeadLetters, Progress
 from .delivery import OutboxDelivery, OutboxPurger
@@ -50,7 +51,7 @@ from .node import Node
 from .purge import PurgePlan
 from .resolve import PATIENCE, resolve
 from .route import Routes, migrate, plan, verify
-from .transaction import AsyncManualTransaction, ManualTransaction, async_transaction, transaction
+from .transaction import AsyncTransaction, Transaction, async_transaction, transaction
 from .write import HandOver, Writer, numbers_of
 
 if TYPE_CHECKING:  # topics stand on the outbox; here is only the door to them
@@ -377,11 +378,11 @@ class Outbox(_Shared, Sync):
 
     # -- write ----------------------------------------------------------------------------------------
 
-    def write(self, handle: Any, event: Event) -> int | None:
+    def write(self, handle: Handle, event: Event) -> int | None:
         """Stores the event in the handle's transaction. Returns its number; None: a hook dropped it."""
         return self.write_all(handle, (event,))[0]
 
-    def write_all(self, handle: Any, events: Sequence[Event]) -> list[int | None]:
+    def write_all(self, handle: Handle, events: Sequence[Event]) -> list[int | None]:
         """As `write`, for many events: in list order and one round trip, with topics one for each of them."""
         self._check_open()
         writer = self._writer
@@ -393,12 +394,12 @@ class Outbox(_Shared, Sync):
             return [None] * len(events)
         seqs = run(writer.op(ticket, connection), connection)
         ids = writer.finish(ticket, seqs, connection)
-        if isinstance(connection, ManualTransaction):
+        if isinstance(connection, Transaction):
             connection.event_ids += ids
         return numbers_of(events, ids, seqs)
 
     @contextmanager
-    def transaction(self, handle: Any = None) -> Iterator[ManualTransaction]:
+    def transaction(self, handle: Handle | None = None) -> Iterator[Transaction]:
         """Begin and commit here: on the given connection, or on one of ours."""
         self._check_open()
         if handle is None:
@@ -422,8 +423,10 @@ class Outbox(_Shared, Sync):
         return self._services.run(self._notification(), tx=False)
 
 
+@told_by(Outbox)
 class AsyncOutbox(_Shared, Async):
-    """For asyncio programs. Delivery runs in the same loop."""
+    """Writes, delivers and operates from asyncio programs: as `Outbox`. Its services work in the loop that starts
+    them."""
 
     _notifier: Notifier | None
 
@@ -473,10 +476,10 @@ class AsyncOutbox(_Shared, Async):
     def _connect(self, closing: AsyncExitStack) -> AsyncRunner:
         return self._services
 
-    async def write(self, handle: Any, event: Event) -> int | None:
+    async def write(self, handle: AsyncHandle, event: Event) -> int | None:
         return (await self.write_all(handle, (event,)))[0]
 
-    async def write_all(self, handle: Any, events: Sequence[Event]) -> list[int | None]:
+    async def write_all(self, handle: AsyncHandle, events: Sequence[Event]) -> list[int | None]:
         self._check_open()
         writer = self._writer
         connection = writer.connection(handle)
@@ -490,12 +493,12 @@ class AsyncOutbox(_Shared, Async):
         op = writer.op(ticket, connection)
         seqs = await arun(op, connection) if connection.is_async else run(op, connection)
         ids = writer.finish(ticket, seqs, connection)
-        if isinstance(connection, (ManualTransaction, AsyncManualTransaction)):
+        if isinstance(connection, (Transaction, AsyncTransaction)):
             connection.event_ids += ids
         return numbers_of(events, ids, seqs)
 
     @asynccontextmanager
-    async def transaction(self, handle: Any = None) -> AsyncIterator[AsyncManualTransaction]:
+    async def transaction(self, handle: AsyncHandle | None = None) -> AsyncIterator[AsyncTransaction]:
         self._check_open()
         if handle is None:
             async with self._db.connection() as connection, async_transaction(connection) as tx:

@@ -17,9 +17,10 @@ from typing import Any, ClassVar, Literal, NoReturn
 from ..drivers.spi import AsyncConnection, Callback, Connection, Dialect
 from ..errors import CommitUnknown, ConfigError, ConnectionLost, StoreError
 from ..op import Copy, Query, Result, Statement
+from ..twins import told_by
 
 
-class _Manual:
+class _Begun:
     """The bookkeeping both twins share: callbacks, nesting, the ids written."""
 
     silent = False
@@ -48,18 +49,6 @@ class _Manual:
     @property
     def copy(self) -> bool:
         return self._inner.copy
-
-    def begin(self) -> NoReturn:
-        raise ConfigError("transaction() began this transaction; use savepoint() for a nested one")
-
-    def commit(self) -> NoReturn:
-        raise ConfigError("the transaction() block commits at its end; leave the block")
-
-    def rollback(self) -> NoReturn:
-        raise ConfigError("raise an exception to roll the transaction() block back")
-
-    def close(self) -> NoReturn:
-        raise ConfigError("the transaction() block ends by itself")
 
     def in_transaction(self) -> bool:
         return self._active
@@ -99,11 +88,23 @@ class _Manual:
 
 
 def _refuse(connection: Connection | AsyncConnection) -> None:
-    if not connection.silent and not hasattr(connection, "event_ids") and connection.in_transaction():
+    if isinstance(connection, _Begun):
+        raise ConfigError("transaction() began this transaction; use savepoint() for a nested one")
+    if not connection.silent and connection.in_transaction():
         raise ConfigError("this handle is in a transaction already; write through it and commit it yourself")
 
 
-class ManualTransaction(_Manual):
+def _ends_by_itself() -> NoReturn:
+    raise ConfigError(
+        "a transaction() block commits and closes at its end: leave it, or raise an exception to roll back; "
+        "savepoint() is for nested ones"
+    )
+
+
+class Transaction(_Begun):
+    """What `outbox.transaction()` gives: a handle for `write`, and the client library's `connection` for all else. The
+    block commits at its end, and rolls back if an exception leaves it."""
+
     is_async: ClassVar[Literal[False]] = False
 
     def __init__(self, inner: Connection) -> None:
@@ -111,7 +112,20 @@ class ManualTransaction(_Manual):
         self._inner: Connection = inner
 
     def execute(self, statement: Statement | Copy) -> Result:
+        """For relaybox itself. Statements of the program go through `connection`."""
         return self._inner.execute(statement)
+
+    def begin(self) -> None:
+        _ends_by_itself()
+
+    def commit(self) -> None:
+        _ends_by_itself()
+
+    def rollback(self) -> None:
+        _ends_by_itself()
+
+    def close(self) -> None:
+        _ends_by_itself()
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
@@ -131,7 +145,10 @@ class ManualTransaction(_Manual):
             self._depth -= 1
 
 
-class AsyncManualTransaction(_Manual):
+@told_by(Transaction)
+class AsyncTransaction(_Begun):
+    """What `AsyncOutbox.transaction()` gives: as `Transaction`."""
+
     is_async: ClassVar[Literal[True]] = True
 
     def __init__(self, inner: AsyncConnection) -> None:
@@ -140,6 +157,18 @@ class AsyncManualTransaction(_Manual):
 
     async def execute(self, statement: Statement | Copy) -> Result:
         return await self._inner.execute(statement)
+
+    async def begin(self) -> None:
+        _ends_by_itself()
+
+    async def commit(self) -> None:
+        _ends_by_itself()
+
+    async def rollback(self) -> None:
+        _ends_by_itself()
+
+    async def close(self) -> None:
+        _ends_by_itself()
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:
@@ -159,10 +188,10 @@ class AsyncManualTransaction(_Manual):
 
 
 @contextmanager
-def transaction(connection: Connection) -> Iterator[ManualTransaction]:
+def transaction(connection: Connection) -> Iterator[Transaction]:
     _refuse(connection)
     connection.begin()
-    tx = ManualTransaction(connection)
+    tx = Transaction(connection)
     try:
         yield tx
     except BaseException:
@@ -184,10 +213,10 @@ def transaction(connection: Connection) -> Iterator[ManualTransaction]:
 
 
 @asynccontextmanager
-async def async_transaction(connection: AsyncConnection) -> AsyncIterator[AsyncManualTransaction]:
+async def async_transaction(connection: AsyncConnection) -> AsyncIterator[AsyncTransaction]:
     _refuse(connection)
     await connection.begin()
-    tx = AsyncManualTransaction(connection)
+    tx = AsyncTransaction(connection)
     try:
         yield tx
     except BaseException:

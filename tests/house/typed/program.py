@@ -1,0 +1,145 @@
+"""A program that uses every name of `relaybox`, `relaybox.types` and `relaybox.errors`: type checkers find nothing.
+
+It is read, never run.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, assert_type
+
+import aiosqlite
+import psycopg
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+from sqlalchemy.orm import Session, scoped_session
+
+from relaybox import AsyncOutbox, Delivery, Event, Interceptor, Listeners, Outbox, Retry, Settings, WriterHook
+from relaybox.types import (
+    AsyncHandle,
+    AsyncService,
+    AsyncTransaction,
+    Counts,
+    DeliverySettings,
+    Handle,
+    Health,
+    Service,
+    Transaction,
+)
+
+
+@dataclass
+class OrderPlaced:
+    id: int
+
+
+# -- events and listeners -----------------------------------------------------------------------------
+
+assert_type(Event.of(OrderPlaced(7), key="order-7"), Event[OrderPlaced])
+assert_type(Event.of(OrderPlaced(7)).payload.id, int)
+assert_type(Event("OrderPlaced", {"id": 7}), Event[dict[str, int]])
+
+listeners = Listeners()
+
+
+@listeners.on(OrderPlaced, retry=Retry(attempts=5, base="1s"), timeout=timedelta(seconds=3))
+def confirm(event: Event[OrderPlaced]) -> None:
+    assert_type(event.payload.id, int)
+
+
+@listeners.on("OrderCancelled", model=OrderPlaced)
+async def cancel(event: Event[OrderPlaced], delivery: Delivery) -> None:
+    assert_type(delivery.attempts, int)
+
+
+@listeners.on("Anything")
+def anything(event: Event) -> None: ...
+
+
+@listeners.on_batch(OrderPlaced, size=500, aggregate_type="Order")
+def many(events: Sequence[Event[OrderPlaced]]) -> None:
+    assert_type(events[0].payload, OrderPlaced)
+
+
+received = Listeners[Session]()
+
+
+@received.on(OrderPlaced)
+def invoice(event: Event[OrderPlaced], session: Session) -> None:
+    session.add(event.payload)
+
+
+class Noted(Interceptor, WriterHook):
+    def before_dispatch(self, delivery: Delivery) -> None: ...
+
+    def before_write(self, events: Sequence[Event]) -> Sequence[Event]:
+        return events
+
+
+# -- outboxes -----------------------------------------------------------------------------------------
+
+settings = Settings(delivery=DeliverySettings(workers=8, retry=Retry(attempts=None)))
+
+
+def outbox() -> None:
+    with Outbox("sqlite:///shop.db", hooks=[Noted()], settings=settings) as outbox:
+        outbox.migrate()
+        service = outbox.deliver(listeners, ordered=True, on_exhausted="park")
+        assert_type(service, Service)
+        with service, outbox.transaction() as transaction:
+            assert_type(transaction, Transaction)
+            assert_type(outbox.write(transaction, Event.of(OrderPlaced(7))), int | None)
+            assert_type(service.drain(timeout="30s"), Counts)
+            assert_type(service.health(), Health)
+        assert_type(outbox.resolve(["id"]), dict[str, bool])
+
+
+async def async_outbox() -> None:
+    async with AsyncOutbox("postgresql://localhost/shop") as outbox:
+        await outbox.migrate()
+        service = outbox.deliver(anything, alone=True)
+        assert_type(service, AsyncService)
+        async with service, outbox.transaction() as transaction:
+            assert_type(transaction, AsyncTransaction)
+            assert_type(await outbox.write_all(transaction, [Event("OrderPlaced", {})]), list[int | None])
+            assert_type(await service.once(), Counts)
+        assert_type(await outbox.resolve(["id"]), dict[str, bool])
+
+
+def sync_handles(
+    outbox: Outbox,
+    event: Event,
+    file: sqlite3.Connection,
+    file_cursor: sqlite3.Cursor,
+    postgres: psycopg.Connection[Any],
+    cursor: psycopg.Cursor[Any],
+    session: Session,
+    sessions: scoped_session[Session],
+    connection: Connection,
+) -> None:
+    for handle in (file, file_cursor, postgres, cursor, session, sessions, connection):
+        wrapped: Handle = handle
+        outbox.write(wrapped, event)
+    with outbox.transaction(postgres) as transaction:
+        outbox.write_all(transaction, [event])
+
+
+async def async_handles(
+    outbox: AsyncOutbox,
+    event: Event,
+    file: sqlite3.Connection,
+    loop_file: aiosqlite.Connection,
+    postgres: psycopg.AsyncConnection[Any],
+    cursor: psycopg.AsyncCursor[Any],
+    session: AsyncSession,
+    sessions: async_scoped_session[AsyncSession],
+    connection: AsyncConnection,
+) -> None:
+    for handle in (file, loop_file, postgres, cursor, session, sessions, connection):
+        wrapped: AsyncHandle = handle
+        await outbox.write(wrapped, event)
+    async with outbox.transaction(postgres) as transaction:
+        await outbox.write_all(transaction, [event])
