@@ -34,6 +34,7 @@ class MariaDBServer(RestartableServer):
         super().__init__(unprivileged_account("mysql"))
         self._program = server
         self._durable = durable
+        self.in_memory = not durable  # each CREATE TABLE waits for the disk
         self._banner = subprocess.run([server, "--version"], capture_output=True, text=True, check=False).stdout
 
     @classmethod

@@ -61,6 +61,7 @@ class PostgresServer(PrivateServer):
     def __init__(self, bindir: Path, *, durable: bool = True, settings: Mapping[str, str] | None = None) -> None:
         super().__init__(unprivileged_account("postgres"))
         self.origin = self._bindir = bindir
+        self._durable = durable
         self._settings = {"max_connections": "200", **({} if durable else FORGETFUL), **(settings or {})}
         self._version: str | None = None
 
@@ -136,6 +137,8 @@ class PostgresServer(PrivateServer):
         """URL of a fresh database; `template` (name or URL) is copied and must have no open sessions."""
         name = f"rb_{uuid.uuid4().hex[:16]}"
         copy = "" if template is None else f" TEMPLATE {identifier(database_name(template))}"
+        if not self._durable and self.major >= 15:
+            copy += " STRATEGY file_copy"  # half the work; before 15 there was no other
         with connect(self.url()) as admin:
             admin.execute(f"CREATE DATABASE {identifier(name)}{copy}")
         return self.url(name)

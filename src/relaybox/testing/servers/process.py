@@ -25,6 +25,8 @@ START_SECONDS = 60.0
 STOP_SECONDS = 30.0
 REBIND_SECONDS = 10.0
 PORT_ATTEMPTS = 5
+MEMORY = Path("/dev/shm")
+ROOM = 4 << 30
 
 
 class ServerUnavailable(RuntimeError):
@@ -92,6 +94,11 @@ def reachable(path: Path, account: Account | None) -> bool:
     return True
 
 
+def roomy(place: Path) -> bool:
+    """Whether files of tests may lie there."""
+    return place.is_dir() and os.access(place, os.W_OK) and shutil.disk_usage(place).free > ROOM
+
+
 def free_port() -> int:
     """A port the kernel considers free right now; the caller must cope with losing it again."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
@@ -136,6 +143,9 @@ class PrivateServer(ABC):
     kind: ClassVar[str]
     quick_stop: ClassVar[signal.Signals] = signal.SIGQUIT
     """Signal that ends the server at once but lets it release shared memory and sockets."""
+
+    in_memory = False
+    """Whether the folder lies in memory where the machine has room for it: nothing then waits for the disk."""
 
     def __init__(self, account: Account | None, *, tls: bool = False) -> None:
         self._account = account
@@ -371,7 +381,7 @@ class PrivateServer(ABC):
             os.chown(path, self._account.uid, self._account.gid)
 
     def _make_folder(self) -> None:
-        parent = Path(tempfile.gettempdir())
+        parent = MEMORY if self.in_memory and roomy(MEMORY) else Path(tempfile.gettempdir())
         if not reachable(parent, self._account):
             parent = Path("/tmp")  # the one folder every account may enter
         self._folder = Path(tempfile.mkdtemp(prefix=f"relaybox-{self.kind}-", dir=parent)).resolve()
