@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
 from functools import cache
 from pathlib import Path
 
+import pytest
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
@@ -20,15 +20,8 @@ from store.contract import StoreContract
 
 
 @cache
-def folder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="relaybox-contract-")
-
-
-@cache
 def url_for(kind: str, suite: str) -> str:
     """One database per suite: the tests make tables of their own in it."""
-    if kind == "sqlite":
-        return f"sqlite:///{Path(folder().name) / suite}.db"
     return require(kind, durable=False).create_database()
 
 
@@ -43,7 +36,13 @@ def with_driver(url: str, driver: str) -> str:
     return f"{scheme.partition('+')[0]}+{driver}://{rest}"
 
 
+@pytest.fixture(autouse=True)
+def _folder(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    request.instance.folder = tmp_path
+
+
 class Suite(StoreContract):
+    folder: Path
     kind = "postgres-wheel"
     store_type: type[OutboxStore] = PostgresStore
 
@@ -94,6 +93,8 @@ class SqlAlchemyAsyncEngine(AsyncEngineSuite):
 
 
 class System:
+    """Another release of the server: for the two libraries that speak its protocol; the others stand on them."""
+
     kind = "postgres-system"
 
 
@@ -121,25 +122,17 @@ class TestPsycopgOnSystem(System, Psycopg):
     pass
 
 
-class TestAsyncPsycopgOnSystem(System, AsyncPsycopg):
-    pass
-
-
 class TestAsyncpgOnSystem(System, Asyncpg):
     pass
 
 
-class TestSqlAlchemyEngineOnSystem(System, SqlAlchemyEngine):
-    pass
-
-
-class TestSqlAlchemyAsyncEngineOnSystem(System, SqlAlchemyAsyncEngine):
-    pass
-
-
 class Sqlite(Suite):
-    kind = "sqlite"
+    """A file for each test: a connection reads all tables of its file before anything else."""
+
     store_type = SqliteStore
+
+    def url(self, driver: str) -> str:
+        return f"sqlite+{driver}:///{self.folder / 'contract.db'}"
 
 
 class TestSqlite3(Sqlite):
@@ -153,8 +146,15 @@ class TestAsyncSqlite3(Sqlite):
 
 
 class TestSqlAlchemyEngineOnSqlite(Sqlite):
+    engine: Engine | None = None
+
     def connect(self) -> Database:
-        return open_sync(engine(url_for(self.kind, type(self).__name__), "pysqlite"))
+        self.engine = self.engine or create_engine(self.url("pysqlite"))
+        return open_sync(self.engine)
+
+    async def disconnect(self) -> None:
+        if self.engine:
+            self.engine.dispose()
 
 
 class TestSqlAlchemyAsyncEngineOnSqlite(Sqlite, AsyncEngineSuite):
