@@ -7,6 +7,8 @@ PYTEST_ARGS ?=
 JOBS ?= 3
 
 export PYTHON VENV
+# Tests start hundreds of programs: each would compile the library anew.
+unexport PYTHONDONTWRITEBYTECODE
 BIN = $(VENV)/bin
 
 .DEFAULT_GOAL := help
