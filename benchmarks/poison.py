@@ -14,9 +14,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from relaybox import AsyncOutbox, Event, Settings
+from relaybox import AsyncOutbox, AsyncRelay, Event, Settings
 from relaybox.brokers import Answer, Features, Message
-from relaybox.relay import Relay
 from relaybox.testing.servers import PostgresServer
 
 
@@ -42,7 +41,7 @@ async def measure(url: str, *, followers: int, seconds: float, strategy: str) ->
     settings = Settings().replaced({"order.strategy": strategy, "relay.retry.base": "100ms"})
     box = AsyncOutbox(url)
     await box.migrate()
-    async with box, Relay(url, sink, to="x", settings=settings):
+    async with box, AsyncRelay(url, sink, to="x", settings=settings):
         if followers:
             for start in range(0, followers, 5000):
                 async with box.transaction() as tx:

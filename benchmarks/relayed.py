@@ -21,7 +21,7 @@ from benchmarks.ordered import PATIENCE, shards_shared
 from benchmarks.process import PeerProcess
 from benchmarks.spi import Database, PeerFailed, Sample, Sizes
 
-READY = "relaybox relays"
+READY = "relaybox runs relay"
 
 
 @dataclass

@@ -176,17 +176,17 @@ class Trial:
             yield f"writer-{n}", [*services, "writer", self._a, str(self.folder), seed, accounts], "service A writes"
         out = self._relay_config("out", self._a, *self._first_way())
         for n in range(options.relays):
-            yield f"relay-{n}", [*relay, out], "relaybox relays"
+            yield f"relay-{n}", [*relay, out], "relaybox runs relay"
         if self._broker is not None:
             ingest = [*python, "relaybox.cli", "ingest", "--config", self._ingest_config()]
             for n in range(options.ingests):
-                yield f"ingest-{n}", ingest, "relaybox ingests"
+                yield f"ingest-{n}", ingest, "relaybox runs ingest"
         for n in range(options.processors):
             seed, kind = str(options.seed * 100 + 50 + n), KINDS[n % len(KINDS)]
             command = [*services, "processor", self._b, seed, options.order, kind]
             yield f"processor-{n}", command, "service B processes"
         back = self._relay_config("back", self._b, "replies", {"url": f"jsonl://{self._sent}"})
-        yield "reply-relay-0", [*relay, back], "relaybox relays"
+        yield "reply-relay-0", [*relay, back], "relaybox runs relay"
 
     def _first_way(self) -> tuple[str, dict[str, Any]]:
         """Destination and sink of A's relays."""

@@ -92,7 +92,7 @@ class RelayProcess:
 
     def stop(self) -> int:
         """Once it runs: before that a signal just ends it."""
-        while self.process.poll() is None and b"relaybox relays" not in self.log.read_bytes()[self._begins :]:
+        while self.process.poll() is None and b"relaybox runs relay" not in self.log.read_bytes()[self._begins :]:
             time.sleep(0.05)
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(60)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 
-from relaybox import Event, Outbox
+from relaybox import AsyncMaintainer, AsyncOutbox, Event, Outbox
 from relaybox.clock import SystemClock
-from relaybox.maintenance import Maintainer
 from relaybox.settings import Settings, TopicSettings
 from relaybox.testing.servers import PostgresServer
 from relaybox.topic import Topic
@@ -112,6 +111,6 @@ def _partitions(database: Database, topic_id: int) -> list[str]:
 
 
 async def _maintain(url: str, clock: Calendar) -> None:
-    maintainer = Maintainer(url, settings=Settings(topics=TopicSettings(lock_timeout="500ms")), clock=clock)
-    await maintainer.run_once("ticks", "thin", "detect", "partitions", "cleanup")
-    await maintainer.close()
+    settings = Settings(topics=TopicSettings(lock_timeout="500ms"))
+    outbox = AsyncOutbox(url, settings=settings, clock=clock)
+    await AsyncMaintainer(outbox, jobs=("ticks", "thin", "detect", "partitions", "cleanup")).once()

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from datetime import timedelta
 
-from relaybox.maintenance import Maintainer
+from relaybox import AsyncMaintainer
 from relaybox.settings import Settings, TopicSettings
 from relaybox.testing.servers import PostgresServer
 from relaybox.topic import Topic
@@ -103,13 +103,12 @@ def _drain(readers: Process, written: int, patience: float) -> float | None:
 
 async def _clean(url: str, topic: Topic) -> tuple[int, float]:
     """Everything is past its retention now."""
-    maintainer = Maintainer(url, settings=Settings(topics=TopicSettings(cleanup_budget="2m", cleanup_batch=50_000)))
+    settings = Settings(topics=TopicSettings(cleanup_budget="2m", cleanup_batch=50_000))
+    maintainer = AsyncMaintainer(url, jobs=("cleanup",), settings=settings)
     await maintainer._db.run(maintainer.store.configure(topic.with_options(retention=timedelta(microseconds=1)), None))
     start = time.monotonic()
-    report = await maintainer.run_once("cleanup")
-    took = time.monotonic() - start
-    await maintainer.close()
-    return report.deleted, took
+    done = await maintainer.once()
+    return done.done, time.monotonic() - start
 
 
 def _ms(value: float | None) -> str:

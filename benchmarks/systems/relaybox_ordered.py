@@ -12,13 +12,12 @@ import asyncpg
 
 import relaybox
 from benchmarks.peers.python.peer import Meter, Peer, key, payload_bytes, serve
-from relaybox import AsyncOutbox, Event, Settings
+from relaybox import AsyncOutbox, AsyncRelay, Event, Settings
 from relaybox.brokers import Answer, Features, Message
 from relaybox.clock import SYSTEM_CLOCK
 from relaybox.drivers import open_async
 from relaybox.outbox.source import OutboxSource, make_source
 from relaybox.outcome import DONE
-from relaybox.relay import Relay
 from relaybox.store.outbox import open_store
 
 CHUNK = 150  # a larger write_all would leave whole batches, not the rows that single writes leave
@@ -105,11 +104,11 @@ class OrderedPeer(Peer):
         return source
 
     async def start(self) -> None:
-        self.relay = Relay(self.url, NoOpSink(self.meter), to="nowhere", settings=self._knobs)
+        self.relay = AsyncRelay(self.url, NoOpSink(self.meter), to="nowhere", settings=self._knobs)
         await self.relay.__aenter__()
 
     async def stop(self) -> None:
-        await self.relay.close()
+        await self.relay.stop()
 
 
 if __name__ == "__main__":

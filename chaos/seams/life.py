@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from relaybox import Outbox, StartFrom
+from relaybox import AsyncMaintainer, Outbox, StartFrom
 from relaybox.errors import NotFound
 from relaybox.inbox import Inbox, Retention
-from relaybox.maintenance import Maintainer
 from relaybox.store.topics import GroupOptions
 
 from .products import BESIDE, GROUP, INBOX, TOPIC, TTL, Product
@@ -209,11 +208,7 @@ def purge(trial: Trial) -> None:
 
 
 async def clean(url: str) -> None:
-    maintainer = Maintainer(url)
-    try:
-        await maintainer.run_once("ticks", "thin", "partitions", "cleanup", "groups")
-    finally:
-        await maintainer.close()
+    await AsyncMaintainer(url, jobs=("ticks", "thin", "partitions", "cleanup", "groups")).once()
 
 
 def migrate(trial: Trial) -> None:

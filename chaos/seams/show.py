@@ -20,9 +20,8 @@ from contextlib import AsyncExitStack, closing
 from itertools import pairwise
 from typing import Any
 
-from relaybox import AsyncOutbox, Event, Listeners, Outbox, StartFrom, Topic
+from relaybox import AsyncOutbox, AsyncRelay, Event, Listeners, Outbox, StartFrom, Topic
 from relaybox.brokers.spi import Answer, Features, Message
-from relaybox.relay import Relay
 
 from .checker import SECOND, judge, missing
 from .products import DATABASE, GROUP, INBOX, POSTGRES, TOPIC, TYPE, connect, execute, prepare
@@ -59,7 +58,7 @@ class SlowSink:
 
 async def _deliver(product: str, url: str, handle: Handle, stack: AsyncExitStack) -> None:
     if product == "relay":
-        await stack.enter_async_context(Relay(url, SlowSink(handle), to="out"))
+        await stack.enter_async_context(AsyncRelay(url, SlowSink(handle), to="out"))
     elif product == "ordered":
         listeners = Listeners()
         listeners.on(TYPE)(handle)

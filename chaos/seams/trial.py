@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from relaybox.maintenance import Maintainer
+from relaybox import AsyncMaintainer
 from relaybox.settings import Settings, TopicSettings
 from relaybox.testing.servers import PostgresStandby, TcpGate
 from relaybox.testing.servers.postgres import connect as connect_admin
@@ -106,7 +106,7 @@ class Process:
     def ready(self) -> bool:
         if self.kind:
             said = self.log_path.read_bytes()[self._begins :] if self.log_path.exists() else b""
-            return b"relaybox relays" in said or b"relaybox ingest" in said or b"stores" in said
+            return b"relaybox runs" in said or b"stores" in said
         mine = f"r{self.number}-{self.incarnation}"
         return any(note.op == "ready" and note.who == mine for note in self.trial._notes())
 
@@ -404,7 +404,7 @@ class Trial:
         async def work() -> None:
             while not stop.is_set():
                 with suppress(Exception):
-                    async with Maintainer(self.direct, settings=Settings(topics=upkeep)):
+                    async with AsyncMaintainer(self.direct, settings=Settings(topics=upkeep)):
                         here = self.direct
                         while not stop.is_set() and here == self.direct:
                             with suppress(TimeoutError):

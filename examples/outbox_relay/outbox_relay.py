@@ -12,10 +12,9 @@ from typing import Any
 
 import asyncpg
 
-from relaybox import AsyncOutbox, Event, StartFrom, Topic
+from relaybox import AsyncOutbox, AsyncRelay, Event, StartFrom, Topic
 from relaybox.brokers.lines import JsonLinesSink
-from relaybox.relay import Relay
-from relaybox.relay.topic_relay import TopicRelay
+from relaybox.relay.reads import GroupOf
 
 INLINE_LIMIT = 10_000  # bytes; brokers take a megabyte at most, and are happier with less
 
@@ -44,11 +43,9 @@ def read(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def relay_of(url: str, way: str, file: Path) -> Relay:
-    sink = JsonLinesSink(path=file)
-    if way == "outbox":
-        return Relay(url, sink, to="orders")
-    return TopicRelay(url, sink, to="orders", topic="orders", group="relay", start=StartFrom.earliest())
+def relay_of(outbox: AsyncOutbox, way: str, file: Path) -> AsyncRelay:
+    group = GroupOf(outbox, "orders", "relay", StartFrom.earliest())
+    return AsyncRelay(outbox if way == "outbox" else group, JsonLinesSink(path=file), to="orders")
 
 
 async def main(url: str, form: str, way: str, file: Path) -> dict[str, str]:
@@ -65,8 +62,7 @@ async def main(url: str, form: str, way: str, file: Path) -> dict[str, str]:
         async with db.transaction():  # your INSERT INTO orders goes here too
             await outbox.write(db, Event("OrderPlaced", await packed(db, document), key=key, topic=topic))
 
-    async with relay_of(url, way, file) as relay:
-        await relay.drained()  # a service would wait for its own end instead
+    await relay_of(outbox, way, file).once()  # a process of its own would call run()
 
     messages = await asyncio.to_thread(read, file)
     received = {message["key"]: await redeem(db, message["data"]) for message in messages}

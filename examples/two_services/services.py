@@ -9,9 +9,8 @@ import tempfile
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from relaybox import AsyncOutbox, Event
+from relaybox import AsyncOutbox, AsyncRelay, Event
 from relaybox.inbox import AsyncInbox
-from relaybox.relay import Relay
 from relaybox.relay.inbox_sink import InboxSink
 
 
@@ -68,12 +67,10 @@ async def main(shop_url: str, billing_url: str, orders: int = 3) -> list[tuple[i
     for number in range(1, orders + 1):
         await shop.place(number)
 
-    # Each of these blocks would be a process of its own, running all the time.
-    async with Relay(shop.engine, InboxSink(billing.engine, source="shop"), to="inbox") as relay:
-        await relay.drained()
+    # Each of these lines would be a process of its own, running all the time.
+    await AsyncRelay(shop.outbox, InboxSink(billing.engine, sender="shop"), to="inbox").once()
     await billing.inbox.process(billing.handle, session=billing.engine)
-    async with Relay(billing.engine, InboxSink(shop.engine, source="billing"), to="inbox") as relay:
-        await relay.drained()
+    await AsyncRelay(billing.outbox, InboxSink(shop.engine, sender="billing"), to="inbox").once()
     await shop.inbox.process(shop.handle, session=shop.engine)
 
     async with shop.engine.connect() as db:

@@ -1,5 +1,7 @@
 """relaybox: transactional messaging on the database you already have."""
 
+from typing import TYPE_CHECKING
+
 from .contracts import Contract, Contracts
 from .delivery import Delivery
 from .errors import (
@@ -18,6 +20,7 @@ from .errors import (
 from .event import Event
 from .guard import AsyncGuard, Guard
 from .hooks import Interceptor, WriterHook
+from .later import later
 from .listeners import Listeners
 from .outbox import AsyncOutbox, Outbox
 from .retry import Retry
@@ -26,11 +29,28 @@ from .store.outbox.values import BlockedKey, DeadFilter, DeadLetter, Status
 from .topic import Topic
 from .topics import Backfill, StartFrom
 
+if TYPE_CHECKING:
+    from .ingest import AsyncIngest, Ingest
+    from .maintenance import AsyncMaintainer, Maintainer
+    from .relay import AsyncRelay, Relay
+
+__getattr__ = later(
+    __name__,
+    {
+        **dict.fromkeys(("AsyncIngest", "Ingest"), "ingest"),
+        **dict.fromkeys(("AsyncMaintainer", "Maintainer"), "maintenance"),
+        **dict.fromkeys(("AsyncRelay", "Relay"), "relay"),
+    },
+)
+
 __version__ = "0.1.0"
 
 __all__ = [
     "AsyncGuard",
+    "AsyncIngest",
+    "AsyncMaintainer",
     "AsyncOutbox",
+    "AsyncRelay",
     "Backfill",
     "BatchFailed",
     "BlockedKey",
@@ -43,14 +63,17 @@ __all__ = [
     "Delivery",
     "Event",
     "Guard",
+    "Ingest",
     "Interceptor",
     "InvalidEvent",
     "LeaseLost",
     "Listeners",
+    "Maintainer",
     "NotFound",
     "NoTransaction",
     "Outbox",
     "Reject",
+    "Relay",
     "RelayboxError",
     "Retry",
     "RetryLater",

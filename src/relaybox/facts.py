@@ -322,6 +322,10 @@ class Observers:
     def __bool__(self) -> bool:
         return bool(self._all)
 
+    def joined(self, more: Sequence[Observer]) -> Observers:
+        """These and more, each once."""
+        return Observers([*self._all, *(observer for observer in more if observer not in self._all)])
+
     def __call__(self, fact: Fact) -> None:
         if not self._logged:
             _alarm(fact)

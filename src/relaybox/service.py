@@ -10,13 +10,16 @@ A service has one life: once stopped, make a new one.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import signal
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import CancelledError
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from functools import update_wrapper
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, cast
 
 from .clock import SYSTEM_CLOCK, Clock
 from .durations import Duration, parse_duration
@@ -27,6 +30,9 @@ from .values import Counts, Health
 
 if TYPE_CHECKING:
     from .observe.health import Page
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 PULSE = 1.0  # seconds between two signs of life of the loop
 STUCK = 10  # missing signs of life
@@ -120,8 +126,10 @@ class AsyncService(ABC):
             return Health("critical", ("not running",))
         if not live:
             return Health("critical", ("the event loop is stuck",), live=False)
-        reasons = tuple(self._complaints())
-        return Health("critical" if reasons else "ok", reasons)
+        if complaints := tuple(self._complaints()):
+            return Health("critical", (*complaints, *self._worries()))
+        worries = tuple(self._worries())
+        return Health("degraded" if worries else "ok", worries)
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -156,7 +164,11 @@ class AsyncService(ABC):
 
     @abstractmethod
     def _complaints(self) -> Iterator[str]:
-        """Why it does not do its work."""
+        """Why it does not do its work. Also asked while it starts."""
+
+    def _worries(self) -> Iterator[str]:
+        """What somebody should look at although it does its work."""
+        return iter(())
 
 
 class Service:
@@ -204,7 +216,10 @@ class Service:
         """Waits until nothing is due. TimeoutError: something still was after `timeout`."""
         if self._thread is None:
             raise Closed(f"{self._inner.name} is not running; drain() is for a service between start() and stop()")
-        return self._thread.call(self._inner.drain(timeout=timeout))
+        try:
+            return self._thread.call(self._inner.drain(timeout=timeout))
+        except CancelledError:
+            raise Closed(f"{self._inner.name} was stopped before it was drained") from None
 
     def once(self) -> Counts:
         """Does what is due now, and stops."""
@@ -237,6 +252,38 @@ class Service:
 
     def __exit__(self, *exc: object) -> None:
         self.stop()
+
+    def _ask(self, question: Coroutine[Any, Any, T]) -> T:
+        """Where it works; if it does not, in a loop for this question alone."""
+        if self._thread is not None:
+            return self._thread.call(question)
+        thread = LoopThread()
+        try:
+            return thread.call(question)
+        finally:
+            thread.stop()
+
+
+def made_as(kind: Callable[P, AsyncService]) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, P], None]]:
+    """For the constructor of a twin: arguments and text of the asynchronous one."""
+
+    def decorate(init: Callable[..., None]) -> Callable[Concatenate[Any, P], None]:
+        made: Any = init
+        made.__signature__, made.__doc__ = inspect.signature(kind.__init__), kind.__init__.__doc__
+        return cast(Callable[Concatenate[Any, P], None], made)
+
+    return decorate
+
+
+def asks(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
+    """The method of a twin: what the asynchronous one answers, with the same arguments and text."""
+
+    def asked(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        answer: T = self._ask(method(self._inner, *args, **kwargs))
+        return answer
+
+    update_wrapper(asked, method)
+    return asked
 
 
 @contextmanager

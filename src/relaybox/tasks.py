@@ -70,6 +70,7 @@ class LoopThread:
     def _main(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
+        self.loop.run_until_complete(cancelled(*asyncio.all_tasks(self.loop)))  # a call that nobody will answer
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         self.loop.close()
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from .audit import Audit
+from .brokers.parse import Reading
 from .drivers.spi import AsyncHandle, Handle
+from .later import later
 from .outbox.transaction import AsyncTransaction, Transaction
 from .service import AsyncService, Service
 from .settings import (
@@ -18,6 +22,12 @@ from .settings import (
     TopicSettings,
 )
 from .values import AuditEntry, Counts, Health
+
+if TYPE_CHECKING:
+    from .maintenance import Report
+    from .relay import Preview
+
+__getattr__ = later(__name__, {"Preview": "relay", "Report": "maintenance"})
 
 __all__ = [
     "AdminSettings",
@@ -35,7 +45,10 @@ __all__ = [
     "IngestSettings",
     "OrderSettings",
     "OutboxSettings",
+    "Preview",
+    "Reading",
     "RelaySettings",
+    "Report",
     "Service",
     "TopicSettings",
     "Transaction",

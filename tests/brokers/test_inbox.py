@@ -15,7 +15,7 @@ import pytest
 from inbox_harness import RELAY, DatabaseHarness, GuardedPostgres, MariaDBHarness, PostgresHarness, SqliteHarness
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from relaybox import AsyncOutbox, Event
+from relaybox import AsyncOutbox, AsyncRelay, Event
 from relaybox.brokers import sink_from_url
 from relaybox.brokers.formats import renderer
 from relaybox.drivers.asyncmy import AsyncmyConnection
@@ -30,7 +30,6 @@ from relaybox.errors import (
     StoreFull,
 )
 from relaybox.inbox import Inbox
-from relaybox.relay import Relay
 from relaybox.testing.servers import MariaDBServer, PostgresServer, TcpGate, require
 from relaybox.testing.sink_contract import SECRET, SinkContract, arrived, messages, opened, publish
 from relaybox.testing.sink_contract.harness import RESUME_SECONDS, until_back
@@ -106,7 +105,7 @@ async def test_a_missing_inbox_holds_back_its_keys_only(harness: DatabaseHarness
 
 async def test_one_inbox_for_everything(harness: DatabaseHarness) -> None:
     name = await harness.destination()
-    async with opened(harness.sink(inbox=name, source="shop")) as sink:
+    async with opened(harness.sink(inbox=name, sender="shop")) as sink:
         sent = messages(sink, "orders.v1", ["a"]) + messages(sink, "payments.v1", ["a"])
         assert await publish(sink, sent) == [None, None]
     await arrived(harness, name, sent)
@@ -184,8 +183,8 @@ async def test_from_outbox_to_inbox(harness: DatabaseHarness, tmp_path: Path) ->
             sent = [Event("OrderPlaced", {"n": n}, key=f"k{n % 5}") for n in range(200)]
             await outbox.write_all(tx, sent)
         for _ in range(2):
-            async with Relay(shop, harness.sink(source="shop"), to=name) as relay:
-                await relay.drained()
+            async with AsyncRelay(shop, harness.sink(sender="shop"), to=name) as relay:
+                await relay.drain()
             with sqlite3.connect(tmp_path / "shop.db") as connection:
                 columns = "(seq, due, key_hash, attempts) SELECT seq, 0, 1, 0"
                 connection.execute(f"INSERT INTO outbox_event_pending {columns} FROM outbox_event")
@@ -376,7 +375,7 @@ async def test_a_table_we_may_not_write(postgres: PostgresServer) -> None:
             "postgresql://relay:***@db/billing?sslmode=require",
         ),
         ("inbox+postgresql://db/billing?inbox=orders&sslmode=require", "postgresql://db/billing?sslmode=require"),
-        ("inbox+mysql://db/billing?source=a%20shop", "mysql://db/billing"),
+        ("inbox+mysql://db/billing?sender=a%20shop", "mysql://db/billing"),
         ("inbox+sqlite:///billing.db", "sqlite:///billing.db"),
         ("inbox+sqlite:////var/lib/billing.db?inbox=orders", "sqlite:////var/lib/billing.db"),
     ],

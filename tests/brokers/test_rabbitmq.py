@@ -12,12 +12,11 @@ from pika.adapters.blocking_connection import BlockingChannel
 from rabbitmq_harness import EXCHANGE, USER, RabbitMQHarness, shared_server
 
 from kit import migrated
-from relaybox import Event
+from relaybox import AsyncRelay, Event
 from relaybox.brokers.formats import renderer
 from relaybox.brokers.rabbitmq.connection import RabbitMQConnection
 from relaybox.brokers.rabbitmq.sink import RabbitMQSink
 from relaybox.errors import ConfigError, DeliveryError, Reject
-from relaybox.relay import Relay
 from relaybox.testing.sink_contract import CANARY, SECRET, SinkContract, arrived, messages, opened, publish
 
 
@@ -91,8 +90,8 @@ async def test_a_slash_in_a_key_does_not_name_an_exchange(harness: RabbitMQHarne
     event = Event("OrderPlaced", {"n": 1}, key=key)
     with migrated(url) as box, box.transaction() as tx:
         box.write(tx, event)
-    async with Relay(url, harness.sink(), to="x.{key}") as relay:
-        await relay.drained()
+    async with AsyncRelay(url, harness.sink(), to="x.{key}") as relay:
+        await relay.drain()
     properties, _ = await first(harness, queue)
     assert properties.message_id == event.id
 

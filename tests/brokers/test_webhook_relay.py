@@ -11,10 +11,9 @@ from typing import Any
 from scripted_endpoint import Request, answer, endpoint, hang
 from test_webhook_faults import SECRET
 
-from relaybox import AsyncOutbox, Event
+from relaybox import AsyncOutbox, AsyncRelay, Event
 from relaybox.brokers.webhook.signature import verify
 from relaybox.brokers.webhook.sink import Endpoint, WebhookSink
-from relaybox.relay import Relay
 
 EVENTS = 40
 BAD = {"busy": answer(429, retry_after="0"), "down": answer(503), "stuck": hang, "broken": answer(500)}
@@ -48,7 +47,7 @@ async def test_bad_endpoints_neither_stop_the_others_nor_are_hammered(tmp_path: 
             insecure_http=True,
             read_timeout=timedelta(seconds=1),
         )
-        async with asyncio.timeout(60), Relay(url, sink, to="{tenant}"):
+        async with asyncio.timeout(60), AsyncRelay(url, sink, to="{tenant}"):
             for _ in range(EVENTS):
                 await arrived.acquire()
         by_key: dict[str, list[bytes]] = {}

@@ -68,7 +68,7 @@ def test_a_dry_run_shows_and_touches_nothing(relaybox: Command, url: str, tmp_pa
     arguments = ("relay", "--url", url, "--sink", f"file://{tmp_path}/out.jsonl", "--dry-run")
     shown = json.loads(relaybox(*arguments, "--to", "x", "--limit", "4", "--json").stdout)
     assert [row["to"] for row in shown["messages"]] == ["x"] * 4
-    relaybox(*arguments, "--to", "{tenant}", exit_code=1)
+    relaybox(*arguments, "--to", "{tenant}", exit_code=4)
     assert not (tmp_path / "out.jsonl").exists()
     with Outbox(url) as box:
         assert (box.status().due, box.status().claimed) == (9, 0)
@@ -86,7 +86,7 @@ def test_once_tells_of_what_died(relaybox: Command, url: str, tmp_path: Path) ->
         f"{tmp_path}/contracts.toml",
         "--once",
         "--json",
-        exit_code=1,
+        exit_code=4,
     )
     assert json.loads(result.stdout)["died"] == 9
 
@@ -168,7 +168,7 @@ def test_wrong_settings_get_one_line(relaybox: Command, url: str, arguments: tup
 def test_precedence(tmp_path: Path) -> None:
     file = tmp_path / "relay.toml"
     file.write_text(
-        '[relaybox.delivery]\nlease = "40s"\n[relaybox.relay]\nto = "file"\nsource = "file"\nretry.attempts = 3\n'
+        '[relaybox.delivery]\nlease = "40s"\n[relaybox.relay]\nto = "file"\nce_source = "file"\nretry.attempts = 3\n'
         '[relaybox.sink]\nurl = "stdout:"\nflush = "always"\n'
     )
     environment = {
@@ -177,7 +177,7 @@ def test_precedence(tmp_path: Path) -> None:
         "RELAYBOX_SINK_FLUSH": "never",
     }
     config = load({"to": "argument"}, environment=environment, file=file)
-    assert (config.to, config.source, config.settings.relay.retry.attempts) == ("argument", "file", 4)
+    assert (config.to, config.ce_source, config.settings.relay.retry.attempts) == ("argument", "file", 4)
     assert config.settings.delivery.lease.total_seconds() == 40
     assert (config.sink, config.sink_options) == ("stdout:", {"flush": "never"})
     other = load({"sink": "kafka://x"}, environment=environment, file=file)
@@ -248,7 +248,7 @@ def test_a_process_serves_its_health_and_stops_gracefully(url: str, tmp_path: Pa
     process = started(
         "--url", url, "--sink", f"file://{tmp_path}/out.jsonl", "--to", "x", "--listen", f"127.0.0.1:{port}"
     )
-    assert "relaybox relays outbox_event (sqlite)" in process.ready()
+    assert "relaybox runs relay of outbox_event to json-lines" in process.ready()
     here = f"http://127.0.0.1:{port}"
     for page in ("/live", "/ready"):
         with urllib.request.urlopen(here + page, timeout=5) as answer:

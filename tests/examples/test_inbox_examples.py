@@ -16,10 +16,9 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from relaybox import AsyncOutbox, Event
+from relaybox import AsyncOutbox, AsyncRelay, Event
 from relaybox.brokers.nats.sink import NatsSink
 from relaybox.inbox import AsyncInbox
-from relaybox.relay import Relay
 from relaybox.testing.servers import require
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -76,8 +75,8 @@ async def test_inbox_writer_nats(tmp_path: Path) -> None:
         async with outbox.transaction() as tx:
             events = [Event("OrderPlaced", {"n": n}, key=f"order-{n}") for n in range(20)]
             await outbox.write_all(tx, events)
-        async with Relay(shop, NatsSink(nats_url), to=subject) as relay:
-            await relay.drained()
+        async with AsyncRelay(shop, NatsSink(nats_url), to=subject) as relay:
+            await relay.drain()
         writer = asyncio.create_task(load("inbox/inbox_writer_nats.py")["main"](nats_url, billing, subject))
         inbox = AsyncInbox(billing, "orders_inbox")
         await inbox.migrate()

@@ -101,8 +101,8 @@ async def test_killed_around_the_transaction_of_the_mark(sql: Place, moment: str
 async def test_the_plain_mode_loses_what_a_crash_interrupts(redis_place: Place) -> None:
     """Why it is not the default: the mark is there, the effect may not be, and no lease ends."""
     async with redis_place.open(mode="setnx") as guard:
-        assert not await guard.call("check_and_mark_processed", "message")  # and here the process dies
-        assert await guard.call("check_and_mark_processed", "message")
+        assert await guard.call("try_mark", "message")  # and here the process dies
+        assert not await guard.call("try_mark", "message")
     assert redis_place.state("message") == "done"
 
 

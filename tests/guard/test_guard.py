@@ -226,11 +226,11 @@ async def test_once_takes_only_functions_of_its_kind(place: Place) -> None:
 
 async def test_the_plain_mode_marks_before_the_effect(place: Place, is_async: bool) -> None:
     async with place.open(is_async=is_async, mode="setnx") as guard:
-        assert await guard.call("check_and_mark_processed", "m1") is False
+        assert await guard.call("try_mark", "m1") is True
         assert place.state("m1") == "done"
-        assert await guard.call("check_and_mark_processed", "m1") is True
-        await guard.call("delete", "m1")
-        assert await guard.call("check_and_mark_processed", "m1") is False
+        assert await guard.call("try_mark", "m1") is False
+        await guard.call("forget", "m1")
+        assert await guard.call("try_mark", "m1") is True
 
 
 async def test_the_plain_mode_as_a_block(place: Place, is_async: bool) -> None:
@@ -255,12 +255,12 @@ async def test_the_modes_understand_each_others_marks(place: Place) -> None:
             assert not first
         async with careful("m2"):
             pass
-        assert await plain.call("check_and_mark_processed", "m2") is True
+        assert await plain.call("try_mark", "m2") is False
 
 
 async def test_the_plain_verbs_are_refused_elsewhere(place: Place) -> None:
     async with place.open() as guard:
-        for verb in ("check_and_mark_processed", "delete"):
+        for verb in ("try_mark", "forget"):
             with pytest.raises(ConfigError, match="mode='setnx'"):
                 await guard.call(verb, "m1")
         assert place.state("m1") is None

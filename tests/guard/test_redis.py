@@ -36,8 +36,8 @@ async def test_the_plain_mode_sends_set_nx_ex(redis_place: Place, is_async: bool
     """R-02, as MONITOR shows it."""
     async with redis_place.open(is_async=is_async, mode="setnx") as guard:
         with client(redis_place.url) as redis, redis.monitor() as monitor:
-            await guard.call("check_and_mark_processed", "m1")
-            await guard.call("delete", "m1")
+            await guard.call("try_mark", "m1")
+            await guard.call("forget", "m1")
             told = [monitor.next_command()["command"]]
             while not told[-1].startswith("DEL"):
                 told.append(monitor.next_command()["command"])
@@ -50,7 +50,7 @@ async def test_the_plain_mode_sends_set_nx_ex(redis_place: Place, is_async: bool
 
 async def test_prefix_and_ttl_are_options(redis_place: Place) -> None:
     async with redis_place.open(mode="setnx", prefix="shop:", ttl="90s") as guard:
-        await guard.call("check_and_mark_processed", "m1")
+        await guard.call("try_mark", "m1")
     with client(redis_place.url) as redis:
         assert redis.keys("*") == ["shop:email:m1"]
         assert 0 < redis.ttl("shop:email:m1") <= 90
@@ -97,8 +97,8 @@ async def test_a_mark_that_cannot_be_deleted_is_an_error_or_a_log_line(
     async with guarding(server, **options) as closed, guarding(server, **options, on_unavailable="open") as opened:
         server.stop()
         with pytest.raises(GuardUnavailable, match="'m1' may stay marked"):
-            await closed.call("delete", "m1")
-        await opened.call("delete", "m1")
+            await closed.call("forget", "m1")
+        await opened.call("forget", "m1")
     assert "'m1' may stay marked" in caplog.text
     assert "on_unavailable is open" in caplog.text
 

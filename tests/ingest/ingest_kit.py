@@ -8,17 +8,16 @@ import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from flow.kit import rows
 from inbox.kit import PATIENCE, fresh_url, migrated
-from relaybox import Event
+from relaybox import AsyncIngest, Event
 from relaybox.brokers import Source
 from relaybox.brokers.formats import renderer
 from relaybox.brokers.spi import Features, Message
 from relaybox.facts import Fact
 from relaybox.inbox import AsyncInbox
-from relaybox.ingest import Ingest
 
 __all__ = [
     "PATIENCE",
@@ -30,6 +29,7 @@ __all__ = [
     "ingesting",
     "migrated",
     "plain",
+    "totals",
     "until",
 ]
 
@@ -71,10 +71,21 @@ async def until(condition: Callable[[], bool], seconds: float = PATIENCE) -> Non
 
 
 @asynccontextmanager
-async def ingesting(broker: Source, url: str, **options: Any) -> AsyncIterator[tuple[Ingest, list[Fact]]]:
+async def ingesting(broker: Source, url: str, **options: Any) -> AsyncIterator[tuple[AsyncIngest, list[Fact]]]:
     facts: list[Fact] = []
-    async with AsyncInbox(url) as inbox, Ingest(broker, inbox, observers=[facts.append], **options) as ingest:
+    async with AsyncInbox(url) as inbox, AsyncIngest(broker, inbox, observers=[facts.append], **options) as ingest:
         yield ingest, facts
+
+
+class Totals(NamedTuple):
+    accepted: int
+    duplicates: int
+    malformed: int
+
+
+def totals(ingest: AsyncIngest) -> Totals:
+    counts = ingest.counts
+    return Totals(counts.done - counts.ignored, counts.ignored, counts.dead)
 
 
 async def command(*arguments: str, url: str, crash: str = "", **environment: str) -> tuple[int, str, str]:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from relaybox.brokers import Reading
 from relaybox.errors import ConfigError
 from relaybox.ingest.config import load
+from relaybox.types import Reading
 
 FILE = """
 [relaybox.inbox]

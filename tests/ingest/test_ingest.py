@@ -14,18 +14,18 @@ import pytest
 
 from flow.kit import rows
 from inbox.kit import ENGINES, pending_ids
-from relaybox import Event
-from relaybox.brokers import MALFORMED, Incoming, Reading
+from relaybox import AsyncIngest, Event
+from relaybox.brokers import MALFORMED, Incoming
 from relaybox.errors import Closed, ConfigError, SchemaMissing
 from relaybox.facts import CircuitChanged, Ingested, LoopFailed
 from relaybox.inbox import AsyncInbox, Inbox
-from relaybox.ingest import Ingest
 from relaybox.ingest.ingest import LONGEST_PAUSE
 from relaybox.settings import IngestSettings, Settings
 from relaybox.testing.crash import InjectedFault, crash_at
 from relaybox.testing.servers import TcpGate
+from relaybox.types import Health, Reading
 
-from .ingest_kit import arrivals, events, fresh_url, in_order, ingesting, migrated, until
+from .ingest_kit import arrivals, events, fresh_url, in_order, ingesting, migrated, totals, until
 from .scripted_source import ScriptedSource
 
 BROKEN = Incoming(
@@ -57,7 +57,7 @@ async def test_messages_are_stored_in_order_then_acknowledged(url: str, source: 
         await until(lambda: source.queue == [])
     assert in_order(sent, arrivals(url))
     assert {row[0] for row in rows(url, "SELECT source FROM inbox")} == {"shop"}
-    assert ingest.totals == (30, 5, 0)
+    assert totals(ingest) == (30, 5, 0)
     told = [fact for fact in facts if isinstance(fact, Ingested)]
     assert sum(fact.accepted for fact in told) == 30
     assert sum(fact.duplicates for fact in told) == 5
@@ -76,7 +76,7 @@ async def test_nothing_is_acknowledged_before_the_commit(url: str, source: Scrip
     assert second.fired
     assert source.opened == 3
     assert len(arrivals(url)) == 3
-    assert ingest.totals == (0, 3, 0)
+    assert totals(ingest) == (0, 3, 0)
     assert [fact.error for fact in facts if isinstance(fact, LoopFailed)] == [InjectedFault.__name__] * 2
 
 
@@ -89,7 +89,7 @@ async def test_what_cannot_be_read_is_a_dead_letter_and_blocks_nothing(
     source.put(good[0], BROKEN, good[1], BROKEN)
     async with ingesting(source, url, sender="shop") as (ingest, _):
         await until(lambda: source.queue == [])
-        assert ingest.totals == (3, 1, 1)
+        assert totals(ingest) == (3, 1, 1)
     with Inbox(url) as inbox:
         (letter,) = inbox.dead()
         assert (letter.event.id, letter.event.type, letter.event.body) == ("orders/0/17", MALFORMED, b"{")
@@ -111,7 +111,7 @@ async def test_a_giant_blocks_nothing(engine: str, source: ScriptedSource, tmp_p
     source.put(replace(BROKEN, body=b"\xff" * 16_000_000, content_type=None), *events(1))
     async with ingesting(source, url) as (ingest, _):
         await until(lambda: source.queue == [])
-        assert ingest.totals == (2, 0, 1)
+        assert totals(ingest) == (2, 0, 1)
     with Inbox(url) as inbox:
         (letter,) = inbox.dead()
     assert letter.event.body == b"\xff" * 8_388_608
@@ -129,7 +129,7 @@ async def test_a_dead_letter_that_cannot_be_read_can_be_discarded(url: str, sour
     source.put(BROKEN)
     async with ingesting(source, url) as (ingest, _):
         await until(lambda: source.queue == [])
-        assert ingest.totals == (0, 1, 0)
+        assert totals(ingest) == (0, 1, 0)
 
 
 async def test_other_systems_messages_are_read_as_told(url: str, source: ScriptedSource) -> None:
@@ -155,12 +155,12 @@ async def test_a_database_that_is_away(source: ScriptedSource, tmp_path: Path) -
             source.put(*sent[5:])
             await until(lambda: len([fact for fact in facts if isinstance(fact, LoopFailed)]) >= 4)
             assert len(source.queue) == 5
-            assert ingest.health() == (True, ["the database does not accept"])
+            assert ingest.health() == Health("critical", ("the database does not accept",))
             gate.open()
             back = time.monotonic()
             await until(lambda: source.queue == [])
             assert time.monotonic() - back < LONGEST_PAUSE + 5
-            assert ingest.health() == (True, [])
+            assert ingest.health() == Health()
     finally:
         gate.close()
     assert source.opened == 1
@@ -185,19 +185,19 @@ async def test_a_broker_that_is_away(url: str, source: ScriptedSource, caplog: p
     source.away = "not there yet"
     with caplog.at_level(logging.WARNING, "relaybox"):
         async with ingesting(source, url) as (ingest, facts):
-            assert ingest.health() == (True, ["scripted is unavailable"])
+            assert ingest.health() == Health("critical", ("scripted is unavailable",))
             source.away = None
             source.put(*events(2))
             await until(lambda: source.queue == [])
             source.break_off()
-            await until(lambda: ingest.health()[1] != [])
+            await until(lambda: ingest.health().reasons != ())
             source.put(*events(2))
             source.away = None
             await until(lambda: source.queue == [])
-            assert ingest.health() == (True, [])
+            assert ingest.health() == Health()
     assert [fact.open for fact in facts if isinstance(fact, CircuitChanged)] == [True, False, True, False]
     assert "scripted is unavailable: pulled out; messages wait there" in caplog.messages
-    assert ingest.totals == (4, 0, 0)
+    assert totals(ingest) == (4, 0, 0)
 
 
 async def test_an_acknowledgement_that_is_lost_brings_the_messages_again(url: str, source: ScriptedSource) -> None:
@@ -207,18 +207,18 @@ async def test_an_acknowledgement_that_is_lost_brings_the_messages_again(url: st
         with crash_at("write.committed", error=RuntimeError()):
             await until(lambda: source.queue == [])
     assert in_order(sent, arrivals(url))
-    assert ingest.totals.duplicates == 4
+    assert totals(ingest).duplicates == 4
 
 
 async def test_stopping_ends_the_batch_under_way(url: str, source: ScriptedSource) -> None:
     sent = events(6)
     source.put(*sent)
     async with AsyncInbox(url) as inbox:
-        ingest = Ingest(source, inbox, settings=Settings(ingest=IngestSettings(batch=2)))
+        ingest = AsyncIngest(source, inbox, settings=Settings(ingest=IngestSettings(batch=2)))
         with crash_at("write.before", hit=2, action="delay"):
             async with ingest:
                 await until(lambda: len(source.queue) == 4)
-        assert ingest.health()[1] == ["not running"]
+        assert ingest.health().reasons == ("not running",)
     assert len(source.acknowledged) == len(arrivals(url)) < 6
     assert source.closed == 1
     with pytest.raises(Closed):
@@ -228,7 +228,7 @@ async def test_stopping_ends_the_batch_under_way(url: str, source: ScriptedSourc
 async def test_drained_means_that_nothing_was_left(url: str, source: ScriptedSource) -> None:
     source.put(*events(7))
     async with ingesting(source, url, settings=Settings(ingest=IngestSettings(batch=2, wait=0.05))) as (ingest, _):
-        await ingest.drained()
+        await ingest.drain()
     assert len(arrivals(url)) == 7
 
 
@@ -236,11 +236,11 @@ async def test_what_is_wrong_from_the_start_is_said_at_once(source: ScriptedSour
     empty = fresh_url("sqlite", tmp_path)
     async with AsyncInbox(empty) as inbox:
         with pytest.raises(SchemaMissing):
-            await Ingest(source, inbox).__aenter__()
+            await AsyncIngest(source, inbox).__aenter__()
         with pytest.raises(ConfigError, match="batch"):
-            Ingest(source, inbox, settings=Settings(ingest=IngestSettings(batch=0)))
+            AsyncIngest(source, inbox, settings=Settings(ingest=IngestSettings(batch=0)))
         with pytest.raises(ConfigError, match="source"):
-            Ingest(source, inbox, sender="")
+            AsyncIngest(source, inbox, sender="")
     assert source.closed == 1
 
 
@@ -250,7 +250,7 @@ async def test_a_standby_is_refused(source: ScriptedSource, tmp_path: Path) -> N
         connection.execute(f"ALTER DATABASE {url.rpartition('/')[2]} SET default_transaction_read_only = on")
     async with AsyncInbox(url) as inbox:
         with pytest.raises(ConfigError, match="primary"):
-            await Ingest(source, inbox).__aenter__()
+            await AsyncIngest(source, inbox).__aenter__()
 
 
 async def test_no_payload_and_no_header_is_logged(url: str, caplog: pytest.LogCaptureFixture) -> None:

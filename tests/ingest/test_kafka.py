@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from flow.kit import rows
 from relaybox import Event
-from relaybox.brokers import Reading, source_from_url
+from relaybox.brokers import source_from_url
 from relaybox.brokers.kafka import source as kafka
 from relaybox.brokers.kafka.source import KafkaSource
 from relaybox.errors import BrokerUnavailable, ConfigError
@@ -25,8 +25,21 @@ from relaybox.facts import CircuitChanged, LoopFailed
 from relaybox.inbox import Inbox
 from relaybox.settings import IngestSettings, Settings
 from relaybox.testing.servers import TcpGate
+from relaybox.types import Health, Reading
 
-from .ingest_kit import PATIENCE, arrivals, command, events, fresh_url, in_order, ingesting, migrated, plain, until
+from .ingest_kit import (
+    PATIENCE,
+    arrivals,
+    command,
+    events,
+    fresh_url,
+    in_order,
+    ingesting,
+    migrated,
+    plain,
+    totals,
+    until,
+)
 from .kafka_behind_gate import SESSION, KafkaBehindGate
 
 GROUP = "billing"
@@ -77,13 +90,13 @@ async def test_messages_arrive_once_in_order_and_are_acknowledged(server: KafkaB
     async with ingesting(
         source(server, f"{topic},{other}"), url, sender="shop", settings=Settings(ingest=IngestSettings(batch=64))
     ) as (ingest, _):
-        await until(lambda: ingest.totals.accepted + ingest.totals.duplicates == 370)
-        await ingest.drained()
+        await until(lambda: totals(ingest).accepted + totals(ingest).duplicates == 370)
+        await ingest.drain()
     found = arrivals(url)
     ids = {event.id for event in sent}
     assert in_order(sent, [row for row in found if row[1] in ids])
     assert in_order(more, [row for row in found if row[1] not in ids])
-    assert ingest.totals == (320, 50, 0)
+    assert totals(ingest) == (320, 50, 0)
     assert committed(server, topic, 3) + committed(server, other) == 370
 
 
@@ -106,7 +119,7 @@ async def test_a_process_that_is_killed_loses_and_doubles_nothing(
     async with ingesting(source(server, topic, session_timeout=timedelta(seconds=1)), url) as (ingest, _):
         await until(lambda: len(arrivals(url)) == 30 and committed(server, topic, 2) == 30)
     assert in_order(sent, arrivals(url))
-    assert ingest.totals == (30 - known, doubled, 0)
+    assert totals(ingest) == (30 - known, doubled, 0)
 
 
 async def test_members_of_a_group_share_the_partitions(server: KafkaBehindGate, url: str) -> None:
@@ -116,19 +129,19 @@ async def test_members_of_a_group_share_the_partitions(server: KafkaBehindGate, 
     first_part, second_part, third_part = sent[:100], sent[100:250], sent[250:]
     await produce(server, topic, first_part)
     async with ingesting(source(server, topic), url, settings=Settings(ingest=IngestSettings(batch=10))) as (early, _):
-        await until(lambda: early.totals.accepted >= 50)
+        await until(lambda: totals(early).accepted >= 50)
         async with ingesting(source(server, topic), url, settings=Settings(ingest=IngestSettings(batch=10))) as (
             late,
             _,
         ):
             await produce(server, topic, second_part)
             await until(lambda: len(arrivals(url)) == 250)
-            assert late.totals.accepted > 0
+            assert totals(late).accepted > 0
         await produce(server, topic, third_part)
         await until(lambda: len(arrivals(url)) == 400 and committed(server, topic, 4) == 400)
         assert in_order(sent, arrivals(url))
-        assert early.totals.accepted + late.totals.accepted == 400
-        assert early.totals.duplicates == late.totals.duplicates == 0
+        assert totals(early).accepted + totals(late).accepted == 400
+        assert totals(early).duplicates == totals(late).duplicates == 0
 
 
 async def test_a_member_without_its_database_does_not_hold_up_the_others(
@@ -144,11 +157,11 @@ async def test_a_member_without_its_database_does_not_hold_up_the_others(
             await produce(server, topic, sent)
             await until(lambda: any(isinstance(fact, LoopFailed) for fact in facts))
             async with ingesting(source(server, topic), url) as (healthy, _):
-                await until(lambda: healthy.totals.accepted > 0)
+                await until(lambda: totals(healthy).accepted > 0)
                 assert committed(server, topic, 4) == len(arrivals(url)) < 80
                 gate.open()
                 await until(lambda: committed(server, topic, 4) == 80)
-                assert stuck.totals.accepted + healthy.totals.accepted == 80
+                assert totals(stuck).accepted + totals(healthy).accepted == 80
     assert sorted(event.id for event in sent) == sorted(event_id for _, event_id in arrivals(url))
 
 
@@ -158,9 +171,9 @@ async def test_a_broker_that_is_killed_and_starts_again(server: KafkaBehindGate,
     await produce(server, topic, sent[:40])
     quick = source(server, topic, session_timeout=timedelta(seconds=1))
     async with ingesting(quick, url, settings=Settings(ingest=IngestSettings(batch=4))) as (ingest, facts):
-        await until(lambda: ingest.totals.accepted >= 8)
+        await until(lambda: totals(ingest).accepted >= 8)
         await asyncio.to_thread(server.kill)
-        await until(lambda: ingest.health() == (True, ["kafka is unavailable"]))
+        await until(lambda: ingest.health() == Health("critical", ("kafka is unavailable",)))
         await asyncio.to_thread(server.start)
         await produce(server, topic, sent[40:])
         await until(lambda: len(arrivals(url)) == 60 and committed(server, topic, 2) == 60)
@@ -247,7 +260,7 @@ async def test_messages_of_other_systems(server: KafkaBehindGate, url: str) -> N
         ):
             await producer.send_and_wait(topic, value, key, headers=headers)
     async with ingesting(source(server, topic), url, reading=Reading(type_header="kind")) as (ingest, _):
-        await until(lambda: sum(ingest.totals[:2]) == 4)
+        await until(lambda: sum(totals(ingest)[:2]) == 4)
     with Inbox(url) as inbox:
         (letter,) = inbox.dead()
         assert letter.event.body == b"{}"
@@ -264,10 +277,10 @@ async def test_messages_of_other_systems(server: KafkaBehindGate, url: str) -> N
 async def test_a_topic_that_is_not_there_yet(server: KafkaBehindGate, url: str) -> None:
     topic = f"{server.fresh_topic()}-late"
     async with ingesting(source(server, topic), url) as (ingest, facts):
-        assert ingest.health() == (True, ["kafka is unavailable"])
+        assert ingest.health() == Health("critical", ("kafka is unavailable",))
         server.create_topic(topic)
         await produce(server, topic, events(2))
-        await until(lambda: ingest.totals.accepted == 2)
+        await until(lambda: totals(ingest).accepted == 2)
     reasons = [fact.reason for fact in facts if isinstance(fact, CircuitChanged)]
     assert topic in reasons[0]
 

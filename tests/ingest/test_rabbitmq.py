@@ -22,15 +22,28 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from flow.kit import rows
 from relaybox import Event
-from relaybox.brokers import Reading, source_from_url
+from relaybox.brokers import source_from_url
 from relaybox.brokers.rabbitmq.source import RabbitMQSource
 from relaybox.errors import ConfigError
 from relaybox.facts import CircuitChanged
 from relaybox.inbox import Inbox
 from relaybox.settings import IngestSettings, Settings
 from relaybox.testing.servers import RabbitMQServer, TcpGate, require
+from relaybox.types import Health, Reading
 
-from .ingest_kit import WORKER, arrivals, command, events, fresh_url, in_order, ingesting, migrated, plain, until
+from .ingest_kit import (
+    WORKER,
+    arrivals,
+    command,
+    events,
+    fresh_url,
+    in_order,
+    ingesting,
+    migrated,
+    plain,
+    totals,
+    until,
+)
 
 _names = itertools.count()
 
@@ -88,9 +101,9 @@ async def test_messages_arrive_once_in_order_and_are_acknowledged(
     async with ingesting(RabbitMQSource(server.url, queue=queue, declare=declare, prefetch=50), url) as (ingest, _):
         sent = events(200)
         await publish(server, queue, [*sent, *sent[:20]])
-        await until(lambda: sum(ingest.totals) == 220)
+        await until(lambda: sum(totals(ingest)) == 220)
     assert in_order(sent, arrivals(url))
-    assert ingest.totals == (200, 20, 0)
+    assert totals(ingest) == (200, 20, 0)
     assert await left(server, queue) == 0
 
 
@@ -123,14 +136,14 @@ async def test_several_ingests_of_a_queue_keep_its_order(server: RabbitMQServer,
         RabbitMQSource(server.url, **options), url, settings=Settings(ingest=IngestSettings(batch=5))
     ) as (second, _):
         await publish(server, queue, sent[:50])
-        await until(lambda: second.totals.accepted >= 20)
+        await until(lambda: totals(second).accepted >= 20)
         async with ingesting(
             RabbitMQSource(server.url, **options), url, settings=Settings(ingest=IngestSettings(batch=5))
         ) as (third, _):
             await second.close()
             await publish(server, queue, sent[50:])
             await until(lambda: len(arrivals(url)) == 100)
-    assert third.totals.accepted > 0
+    assert totals(third).accepted > 0
     assert in_order(sent, arrivals(url))
     assert await left(server, queue) == 0
 
@@ -141,13 +154,13 @@ async def test_a_broker_that_is_away(server: RabbitMQServer, url: str, queue: st
         source = RabbitMQSource(gate.through(server.url), queue=queue)
         async with ingesting(source, url, settings=Settings(ingest=IngestSettings(batch=5))) as (ingest, facts):
             await publish(server, queue, sent[:20])
-            await until(lambda: ingest.totals.accepted == 20)
+            await until(lambda: totals(ingest).accepted == 20)
             gate.refuse()
-            await until(lambda: ingest.health() == (True, ["rabbitmq is unavailable"]))
+            await until(lambda: ingest.health() == Health("critical", ("rabbitmq is unavailable",)))
             await publish(server, queue, sent[20:])
             gate.open()
-            await until(lambda: ingest.totals.accepted == 40)
-            assert ingest.health() == (True, [])
+            await until(lambda: totals(ingest).accepted == 40)
+            assert ingest.health() == Health()
     assert [fact.open for fact in facts if isinstance(fact, CircuitChanged)] == [True, False]
     assert in_order(sent, arrivals(url))
 
@@ -158,12 +171,12 @@ async def test_a_broker_that_is_killed_and_starts_again(server: RabbitMQServer, 
     async with ingesting(
         RabbitMQSource(server.url, queue=queue), url, settings=Settings(ingest=IngestSettings(batch=4))
     ) as (ingest, _):
-        await until(lambda: ingest.totals.accepted >= 8)
+        await until(lambda: totals(ingest).accepted >= 8)
         await asyncio.to_thread(server.kill)
-        await until(lambda: ingest.health() == (True, ["rabbitmq is unavailable"]))
+        await until(lambda: ingest.health() == Health("critical", ("rabbitmq is unavailable",)))
         await asyncio.to_thread(server.start)
         await publish(server, queue, sent[40:])
-        await until(lambda: ingest.totals.accepted == 60)
+        await until(lambda: totals(ingest).accepted == 60)
     assert in_order(sent, arrivals(url))
     assert await left(server, queue) == 0
 
@@ -184,8 +197,8 @@ async def test_messages_of_other_systems(server: RabbitMQServer, url: str, queue
     await with_pika(server, work)
     reading = Reading(type="thing", key_header="order")
     async with ingesting(RabbitMQSource(server.url, queue=queue), url, reading=reading) as (ingest, _):
-        await until(lambda: ingest.totals.accepted + ingest.totals.duplicates == 5)
-    assert ingest.totals == (4, 1, 1)
+        await until(lambda: totals(ingest).accepted + totals(ingest).duplicates == 5)
+    assert totals(ingest) == (4, 1, 1)
     with Inbox(url) as inbox:
         assert [letter.event.id for letter in inbox.dead()] == ["m-2"]
         seen: list[Event] = []
@@ -201,12 +214,12 @@ async def test_messages_of_other_systems(server: RabbitMQServer, url: str, queue
 async def test_a_queue_that_is_not_there_yet_and_one_that_goes(server: RabbitMQServer, url: str, queue: str) -> None:
     late = f"{queue}-late"
     async with ingesting(RabbitMQSource(server.url, queue=late), url) as (ingest, facts):
-        assert ingest.health() == (True, ["rabbitmq is unavailable"])
+        assert ingest.health() == Health("critical", ("rabbitmq is unavailable",))
         await with_pika(server, lambda channel: channel.queue_declare(late, durable=True))
         await publish(server, late, events(1))
-        await until(lambda: ingest.totals.accepted == 1)
+        await until(lambda: totals(ingest).accepted == 1)
         await with_pika(server, lambda channel: channel.queue_delete(late))
-        await until(lambda: ingest.health() == (True, ["rabbitmq is unavailable"]))
+        await until(lambda: ingest.health() == Health("critical", ("rabbitmq is unavailable",)))
     assert late in next(fact.reason for fact in facts if isinstance(fact, CircuitChanged))
 
 

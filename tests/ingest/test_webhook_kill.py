@@ -9,8 +9,7 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
-from relaybox import AsyncOutbox, Event
-from relaybox.relay import Relay
+from relaybox import AsyncOutbox, AsyncRelay, Event
 from relaybox.testing.servers.process import RestartableServer
 
 from .test_webhook_relay import sink_to
@@ -53,7 +52,10 @@ async def test_a_receiver_that_is_killed_loses_and_doubles_nothing(tmp_path: Pat
         async with outbox.transaction() as tx:
             await outbox.write_all(tx, written)
     with ReceiverServer().start() as server:
-        async with asyncio.timeout(100), Relay(url, sink_to(f"http://127.0.0.1:{server.port}/"), to="hooks") as relay:
+        async with (
+            asyncio.timeout(100),
+            AsyncRelay(url, sink_to(f"http://127.0.0.1:{server.port}/"), to="hooks") as relay,
+        ):
             for kill in range(1, KILLS + 1):
                 while len(await asyncio.to_thread(server.stored)) < kill * EVENTS // (KILLS + 1):
                     await asyncio.sleep(0.01)
@@ -61,7 +63,7 @@ async def test_a_receiver_that_is_killed_loses_and_doubles_nothing(tmp_path: Pat
                 await asyncio.to_thread(server.start)
             while len(await asyncio.to_thread(server.stored)) < EVENTS:
                 await asyncio.sleep(0.05)
-            await relay.drained()
+            await relay.drain()
         stored = server.stored()
     for key in {event.key for event in written}:
         assert [id for owner, id in stored if owner == key] == [event.id for event in written if event.key == key]

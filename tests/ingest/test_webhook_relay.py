@@ -16,12 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from inbox.kit import fresh_url, migrated
-from relaybox import AsyncOutbox, Event
+from relaybox import AsyncOutbox, AsyncRelay, Event
 from relaybox.brokers.formats import MessageFormat, renderer
 from relaybox.brokers.webhook.sink import Endpoint, WebhookSink
 from relaybox.inbox import AsyncInbox
 from relaybox.ingest.webhook import WebhookReceiver
-from relaybox.relay import Relay
 from relaybox.testing.servers.gate import TcpGate
 
 from .webhook_kit import SECRETS, events_of, post, receiving, serving, signed
@@ -60,8 +59,8 @@ async def test_what_was_written_is_what_is_handled(url: str, form: MessageFormat
             await outbox.write_all(tx, written)
     inbox = AsyncInbox(url)
     async with serving(WebhookReceiver(inbox, secrets=SECRETS[1], headers=["x-shop"])) as at:
-        async with Relay(outbox_url, sink_to(at), to="hooks", format=form, source="/shop") as relay:
-            await relay.drained()
+        async with AsyncRelay(outbox_url, sink_to(at), to="hooks", format=form, ce_source="/shop") as relay:
+            await relay.drain()
         received = {event.id: event for event in await events_of(inbox)}
     for event in written:
         got = received.pop(event.id)
@@ -120,10 +119,10 @@ async def test_a_database_that_is_away_is_a_pause_for_the_sender(gate: tuple[Tcp
 
             await receiver(scope, receive, told)
 
-        async with serving(watched) as at, Relay(outbox_url, sink_to(at), to="hooks") as relay:
+        async with serving(watched) as at, AsyncRelay(outbox_url, sink_to(at), to="hooks") as relay:
             await asyncio.wait_for(refused.wait(), 30)
             door.open()
-            await asyncio.wait_for(relay.drained(), 60)
+            await asyncio.wait_for(relay.drain(), 60)
             assert [event.payload["n"] for event in await events_of(inbox)] == [0, 1, 2, 3, 4]
             assert await outbox.dead.count() == 0
 

@@ -6,7 +6,7 @@ import asyncio
 import sys
 from datetime import datetime, timedelta
 
-from relaybox.maintenance import Maintainer
+from relaybox import AsyncMaintainer, AsyncOutbox
 from relaybox.settings import Settings, TopicSettings
 from relaybox.testing.crash import arm_from_environment
 
@@ -16,9 +16,8 @@ from .kit import ShiftedClock
 async def main(url: str, now: str) -> None:
     arm_from_environment()
     upkeep = TopicSettings(cleanup_batch=20, lock_timeout=timedelta(seconds=1))
-    maintainer = Maintainer(url, settings=Settings(topics=upkeep), clock=ShiftedClock(datetime.fromisoformat(now)))
-    await maintainer.run_once("partitions", "cleanup")
-    await maintainer.close()
+    outbox = AsyncOutbox(url, settings=Settings(topics=upkeep), clock=ShiftedClock(datetime.fromisoformat(now)))
+    await AsyncMaintainer(outbox, jobs=("partitions", "cleanup")).once()
 
 
 if __name__ == "__main__":

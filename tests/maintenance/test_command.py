@@ -99,7 +99,7 @@ def test_serves_readiness_until_a_signal(world: World) -> None:
     )
     try:
         assert process.stdout is not None
-        assert "maintains the topics" in process.stdout.readline()
+        assert "maintenance of the topics" in process.stdout.readline()
         for _ in range(200):
             with suppress(HTTPError), urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=5) as answer:
                 assert json.load(answer)["live"]

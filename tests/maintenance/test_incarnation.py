@@ -13,13 +13,13 @@ import psycopg
 import pytest
 
 from flow.kit import one, rows
-from relaybox import AsyncOutbox, Event
+from relaybox import AsyncMaintainer, AsyncOutbox, AsyncRelay, Event
 from relaybox.brokers.lines.sink import JsonLinesSink
 from relaybox.drivers import open_sync
 from relaybox.errors import GroupError, StoreBusy
-from relaybox.maintenance import Maintainer, repair
+from relaybox.maintenance import repair
 from relaybox.outbox.doctor import examine
-from relaybox.relay.topic_relay import TopicRelay
+from relaybox.relay.reads import GroupOf
 from relaybox.store.names import Tables
 from relaybox.store.outbox import open_store
 from relaybox.store.topics import open_topic_store
@@ -128,7 +128,7 @@ async def test_who_would_read_is_refused_until_it_is_repaired(
         with refused:
             await box.topics.groups.lag("t", "g")
         with refused:
-            async with TopicRelay(url, JsonLinesSink(path=tmp_path / "out"), topic="t", group="g", to="out"):
+            async with AsyncRelay(GroupOf(AsyncOutbox(url), "t", "g"), JsonLinesSink(path=tmp_path / "out"), to="out"):
                 pass
         with closing(open_sync(url)) as db:
             assert repair(db, open_topic_store("postgres", Tables())) == 11
@@ -152,10 +152,9 @@ async def test_a_maintainer_touches_nothing_until_it_is_repaired() -> None:
     with World() as world:
         world.write_many(10)
         rows(world.url, "UPDATE outbox_event_incarnation SET system_identifier = 1")
-        maintainer = Maintainer(world.url)
-        report = await maintainer.run_once()
-        await maintainer.close()
-        assert not report.leading
+        maintainer = AsyncMaintainer(world.url)
+        await maintainer.once()
+        assert not maintainer.report.leading
         assert one(world.url, "SELECT name FROM outbox_event_alert") == "foreign_cluster"
         assert one(world.url, "SELECT max(tick) FROM outbox_event_tick") == 0
         group = world.group()
@@ -164,9 +163,9 @@ async def test_a_maintainer_touches_nothing_until_it_is_repaired() -> None:
             repair(world.db, world.store)
         world.run(world.store.leave(member, None))
         assert repair(world.db, world.store) == 10
-        maintainer = Maintainer(world.url)
-        assert (await maintainer.run_once()).leading
-        await maintainer.close()
+        maintainer = AsyncMaintainer(world.url)
+        await maintainer.once()
+        assert maintainer.report.leading
         assert one(world.url, "SELECT count(*) FROM outbox_event_alert WHERE name = 'foreign_cluster'") == 0
 
 

@@ -28,13 +28,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from relaybox import Outbox, StartFrom, Topic
 from relaybox.errors import IllegalMove
 from relaybox.facts import Alert, EventsLost
-from relaybox.maintenance import Maintainer
+from relaybox.maintenance import AsyncMaintainer
 from relaybox.store.topics import GroupOptions
 from relaybox.store.topics.life import STANDING
 from relaybox.topic import Tracking
 from relaybox.types import TopicSettings
 
-from .kit import World
+from .kit import World, run_jobs
 
 EXAMPLES = int(os.environ.get("LIFE_EXAMPLES", "10"))
 pytestmark = pytest.mark.timeout(300 + 30 * EXAMPLES)
@@ -81,10 +81,10 @@ class Home:
         self.loop = asyncio.new_event_loop()
         self.box = Outbox(self.world.url, clock=self.world.clock)
         self.look = psycopg.connect(self.world.url, autocommit=True)
-        self.maintainer: Maintainer = self.world.maintainer(upkeep=TopicSettings(group_retention=20 * DAY))
+        self.maintainer: AsyncMaintainer = self.world.maintainer(upkeep=TopicSettings(group_retention=20 * DAY))
 
     def close(self) -> None:
-        self.loop.run_until_complete(self.maintainer.close())
+        self.loop.run_until_complete(self.maintainer.stop())
         self.loop.close()
         self.box.close()
         self.look.close()
@@ -144,7 +144,7 @@ class Life(RuleBasedStateMachine):
                 self.events[number] = Written(self.now, promised=bool(self.readers))
                 for reader in self.readers.values():
                     reader.wants.add(number)
-        self.home.loop.run_until_complete(self.home.maintainer.run_once("ticks"))
+        self.home.loop.run_until_complete(run_jobs(self.home.maintainer, "ticks"))
 
     @rule(name=names, most=st.sampled_from((1, 100)))
     def read(self, name: str, most: int) -> None:
@@ -279,7 +279,7 @@ class Life(RuleBasedStateMachine):
     @rule(jobs=runs)
     def maintain(self, jobs: tuple[str, ...]) -> None:
         before = len(self.home.world.facts)
-        report = self.home.loop.run_until_complete(self.home.maintainer.run_once(*jobs))
+        report = self.home.loop.run_until_complete(run_jobs(self.home.maintainer, *jobs))
         facts = self.home.world.facts[before:]
         assert report.lost == sum(fact.events for fact in facts if isinstance(fact, EventsLost))
         self._watch_groups()

@@ -16,14 +16,15 @@ from typing import Any
 import psycopg
 import pytest
 
+from relaybox import AsyncMaintainer, AsyncOutbox
 from relaybox.clock import SystemClock
 from relaybox.errors import ConfigError, LeaseLost
 from relaybox.facts import Detected, LoopFailed, Standing
-from relaybox.maintenance import JOBS, Maintainer
+from relaybox.maintenance import ALL_JOBS
 from relaybox.op import Op
-from relaybox.types import TopicSettings
+from relaybox.types import Health, TopicSettings
 
-from .kit import World
+from .kit import World, run_jobs
 
 QUICK = TopicSettings(
     tick_interval=timedelta(milliseconds=20),
@@ -55,20 +56,17 @@ async def test_ticks_are_made_while_there_is_something_new(world: World) -> None
 
 async def test_one_of_two_works_and_the_other_takes_over(world: World) -> None:
     world.topic()
-    first, second = world.maintainer(upkeep=QUICK), world.maintainer(upkeep=QUICK)
-    clock = SystemClock()
-    for maintainer in (first, second):
-        maintainer._clock = maintainer._work.clock = clock  # terms end by the database's clock
+    first, second = [world.maintainer(upkeep=QUICK, clock=SystemClock()) for _ in range(2)]  # terms end by its clock
     await first.start()
-    await first.until_leading()
+    await first._leading.wait()
     await second.start()
     await until(lambda: second._answered is not None)
     assert not second.leading
-    assert (first.problems(), second.problems()) == ([], [])
-    await first.close()
-    await asyncio.wait_for(second.until_leading(), 5)
-    await second.close()
-    assert first.problems() == ["not running"]
+    assert (first.health(), second.health()) == (Health(), Health())
+    await first.stop()
+    await asyncio.wait_for(second._leading.wait(), 5)
+    await second.stop()
+    assert first.health() == Health("critical", ("not running",))
 
 
 async def test_a_silent_leader_is_succeeded_and_can_do_nothing_more(world: World) -> None:
@@ -86,8 +84,8 @@ async def test_a_silent_leader_is_succeeded_and_can_do_nothing_more(world: World
             await frozen._run("cleanup")
         assert world.stored(topic) == 10
     finally:
-        await frozen.close()
-        await other.close()
+        await frozen.stop()
+        await other.stop()
 
 
 async def test_several_cleaners_at_once_have_no_double_effect(world: World) -> None:
@@ -101,14 +99,12 @@ async def test_several_cleaners_at_once_have_no_double_effect(world: World) -> N
     cleaners = [world.maintainer(upkeep=upkeep) for _ in range(3)]
     for cleaner in cleaners:
         cleaner._work._held = lambda op: op  # type: ignore[method-assign]  # no fence
-    deleted = 0
     while world.stored(topic):
-        reports = await asyncio.gather(*(cleaner._run("cleanup") for cleaner in cleaners))
-        deleted += sum(report.deleted for report in reports)
-    assert deleted == 3000
+        await asyncio.gather(*(cleaner._run("cleanup") for cleaner in cleaners))
+    assert sum(cleaner.report.deleted for cleaner in cleaners) == 3000
     assert world.marks(topic) == 0
     for cleaner in cleaners:
-        await cleaner.close()
+        await cleaner.stop()
 
 
 @pytest.mark.parametrize(("point", "hit"), [("purge.before", 2), ("purge.after", 1), ("purge.after", 5)])
@@ -160,7 +156,7 @@ async def test_a_failing_job_goes_on_and_so_do_the_others(world: World, monkeypa
 async def test_the_database_goes_away_and_comes_back(world: World) -> None:
     world.topic()
     async with world.maintainer(upkeep=QUICK) as maintainer:
-        await maintainer.until_leading()
+        await maintainer._leading.wait()
         world.sql(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
             "WHERE datname = current_database() AND pid <> pg_backend_pid()"
@@ -184,7 +180,7 @@ async def test_stop_waits_for_what_runs(world: World) -> None:
             )[0][0]
         )
         start = time.monotonic()
-        await maintainer.close()
+        await maintainer.stop()
     assert 0.25 < time.monotonic() - start < 10
 
 
@@ -197,7 +193,7 @@ async def test_run_once_runs_everything(world: World) -> None:
     topic = world.topic(partitions="day")
     world.write(topic)
     report = await world.maintain()
-    assert list(report.seconds) == list(JOBS)
+    assert list(report.seconds) == list(ALL_JOBS)
     assert report.ticks == 1
 
 
@@ -317,12 +313,12 @@ async def test_cleanup_behind_production_is_told(world: World) -> None:
     topic = world.topic()
     world.write(topic, 500)
     maintainer = world.maintainer(upkeep=TopicSettings(cleanup_budget=timedelta(microseconds=1)))
-    await maintainer.run_once("cleanup")
+    await run_jobs(maintainer, "cleanup")
     world.write(topic, 500)
     world.clock.pass_time(days=2)
-    report = await maintainer.run_once("cleanup")
+    report = await run_jobs(maintainer, "cleanup")
     assert report.backlog == 1000 - report.deleted
-    await maintainer.close()
+    await maintainer.stop()
     assert [alert.over for alert in world.told("cleanup_behind")] == [False]
     await world.maintain("cleanup")
     assert [alert.over for alert in world.told("cleanup_behind")] == [False, True]
@@ -400,6 +396,6 @@ def test_nonsense_is_refused() -> None:
 
 
 async def test_old_groups_are_forgotten_at_two_in_the_morning(world: World) -> None:
-    maintainer = Maintainer(world.url, clock=world.clock)
+    maintainer = AsyncMaintainer(AsyncOutbox(world.url, clock=world.clock))
     assert maintainer._until(TopicSettings().groups_at) == 14 * 3600  # it is noon
-    await maintainer.close()
+    await maintainer.stop()

@@ -12,7 +12,7 @@ from relaybox.facts import Cleaned
 from relaybox.store.outbox import open_store
 from relaybox.types import TopicSettings
 
-from .kit import World
+from .kit import World, run_jobs
 
 DAY = timedelta(days=1)
 TRACKINGS = ("offset", "bitmap", "acks")
@@ -281,8 +281,8 @@ async def test_a_topic_with_much_to_do_does_not_keep_the_others_waiting(world: W
     world.clock.pass_time(days=2)
     maintainer = world.maintainer(upkeep=TopicSettings(cleanup_budget=timedelta(milliseconds=20)))
     for _ in range(4):
-        await maintainer.run_once("cleanup")
-    await maintainer.close()
+        await run_jobs(maintainer, "cleanup")
+    await maintainer.stop()
     assert world.stored(small) == 0
     assert world.stored(large) > 0
 

@@ -11,7 +11,7 @@ from datetime import timedelta
 import psycopg
 import pytest
 
-from relaybox.maintenance import Maintainer
+from relaybox import AsyncMaintainer
 from relaybox.settings import Settings, TopicSettings
 from relaybox.store.topics import Start
 from topics.kit import World, happened
@@ -74,7 +74,7 @@ def test_nothing_unread_is_ever_deleted(tracking: str) -> None:
                 world.run(world.store.set_state(late, "cancelled", "test", None))
 
         async def maintain() -> int:
-            async with Maintainer(world.url, settings=UPKEEP):
+            async with AsyncMaintainer(world.url, settings=UPKEEP):
                 while not done.is_set():
                     await asyncio.sleep(0.05)
             return 0

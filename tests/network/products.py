@@ -10,12 +10,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from ingest.scripted_source import ScriptedSource
 from kit import WAYS, delivering
-from relaybox import AsyncOutbox, Event, Listeners, Settings
+from relaybox import AsyncIngest, AsyncOutbox, AsyncRelay, Event, Listeners, Settings
 from relaybox.errors import StoreError
 from relaybox.inbox import AsyncInbox, Inbox
-from relaybox.ingest import Ingest
-from relaybox.relay.relay import Relay
-from relaybox.relay.topic_relay import TopicRelay
+from relaybox.relay.reads import GroupOf
 from relaybox.store.inbox.order import Order
 from relaybox.topic import Topic
 from relaybox.topics.start import StartFrom
@@ -71,7 +69,7 @@ async def relay(direct: str, url: str, settings: Settings, work: Work) -> AsyncI
     sink = Sink(work)
     async with AsyncOutbox(direct) as box:
         await box.migrate()
-    async with Relay(url, sink, to="orders", settings=settings):
+    async with AsyncRelay(url, sink, to="orders", settings=settings):
         yield Running(lambda number: written(direct, event(number)), sink.arrived)
 
 
@@ -91,7 +89,7 @@ async def topic_relay(direct: str, url: str, settings: Settings, work: Work) -> 
     sink = Sink(work)
     async with (
         topic(direct, Topic.pub_sub("orders")) as write,
-        TopicRelay(url, sink, topic="orders", group="g", to="orders", settings=settings),
+        AsyncRelay(GroupOf(AsyncOutbox(url), "orders", "g"), sink, to="orders", settings=settings),
     ):
         yield Running(write, sink.arrived)
 
@@ -190,7 +188,7 @@ async def ingest(direct: str, url: str, settings: Settings, work: Work) -> Async
         there.migrate()
     async with (
         AsyncInbox(url) as here,
-        Ingest(source, here, settings=settings.replaced({"ingest.wait": "50ms"})),
+        AsyncIngest(source, here, settings=settings.replaced({"ingest.wait": "50ms"})),
     ):
         yield Running(put, arrived)
 

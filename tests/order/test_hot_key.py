@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from kit import delivering
-from relaybox import AsyncOutbox, Event, Listeners, Settings, Topic
+from relaybox import AsyncOutbox, AsyncRelay, Event, Listeners, Settings, Topic
 from relaybox.brokers.spi import Features, Message
 from relaybox.inbox import AsyncInbox, Order
-from relaybox.relay import Relay
 from relaybox.testing.servers import require
 from relaybox.topics.start import StartFrom
 from relaybox.types import DeliverySettings, OrderSettings
@@ -118,7 +117,7 @@ class SlowSink:
 async def test_relay(engine: str, sequences: bool, tmp_path: Path) -> None:
     url, seen = url_for(engine, tmp_path), Seen()
     await fill(url)
-    async with Relay(url, SlowSink(seen, sequences=sequences), to="there"):  # type: ignore[arg-type]
+    async with AsyncRelay(url, SlowSink(seen, sequences=sequences), to="there"):  # type: ignore[arg-type]
         await seen.check()
 
 

@@ -9,10 +9,9 @@ from relay_kit import settings, write
 from scripted_sink import ScriptedSink
 
 from kit import migrated
-from relaybox import Event, Outbox
+from relaybox import AsyncRelay, Event, Outbox
 from relaybox.brokers import Answer, Message
 from relaybox.facts import Delivered, Died, Retried
-from relaybox.relay import Relay
 from relaybox.testing import Probe
 from relaybox.testing.servers import require
 
@@ -52,7 +51,7 @@ async def test_block_retries_for_ever_and_the_key_waits(pg: str, probe: Probe, s
     fill(pg)
     sink = Poisoned()
     chosen = settings({"order.strategy": strategy, "relay.retry.attempts": 2, "order.on_exhausted": "block"})
-    async with Relay(pg, sink, to="x", observers=[probe], settings=chosen):
+    async with AsyncRelay(pg, sink, to="x", observers=[probe], settings=chosen):
         await probe.wait(Delivered, OTHERS, timeout=20)
         await probe.wait(Retried, 4)
         assert probe.of(Died) == []
@@ -70,7 +69,7 @@ async def test_park_holds_the_key_until_somebody_decides(pg: str, probe: Probe, 
     fill(pg)
     sink = Poisoned()
     chosen = settings({"order.strategy": strategy, "relay.retry.attempts": 2, "order.on_exhausted": "park"})
-    async with Relay(pg, sink, to="x", observers=[probe], settings=chosen):
+    async with AsyncRelay(pg, sink, to="x", observers=[probe], settings=chosen):
         await probe.wait(Died)
         await probe.wait(Delivered, OTHERS, timeout=20)
         assert "bad" not in sink.by_key()
@@ -89,7 +88,7 @@ async def test_unblocking_lets_the_key_go_on_without_its_head(pg: str, probe: Pr
     fill(pg)
     sink = Poisoned()
     chosen = settings({"order.strategy": strategy, "relay.retry.attempts": 1, "order.on_exhausted": "park"})
-    async with Relay(pg, sink, to="x", observers=[probe], settings=chosen):
+    async with AsyncRelay(pg, sink, to="x", observers=[probe], settings=chosen):
         await probe.wait(Died)
         with Outbox(pg) as box:
             assert box.unblock("bad")
@@ -103,7 +102,7 @@ async def test_skip_buries_the_head_and_goes_on(pg: str, probe: Probe, strategy:
     fill(pg)
     sink = Poisoned()
     chosen = settings({"order.strategy": strategy, "relay.retry.attempts": 2, "order.on_exhausted": "skip"})
-    async with Relay(pg, sink, to="x", observers=[probe], settings=chosen):
+    async with AsyncRelay(pg, sink, to="x", observers=[probe], settings=chosen):
         await probe.wait(Delivered, OTHERS + FOLLOWERS, timeout=20)
     assert sink.by_key()["bad"] == list(range(1, FOLLOWERS + 1))
     assert probe.count(Died) == 1

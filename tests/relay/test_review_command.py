@@ -91,7 +91,7 @@ def test_a_page_that_fails_says_so_and_no_more() -> None:
     [
         "[relaybox.relay]\nlisten = 9400",
         "[relaybox.relay]\nto = 5",
-        "[relaybox.relay]\nsource = 5",
+        "[relaybox.relay]\nce_source = 5",
         '[relaybox.relay]\ncontracts = ["a.toml"]',
         "[relaybox.sink]\nurl = 5",
         "[relaybox.relay]\nidempotency_ttl = true",
@@ -249,7 +249,7 @@ def test_a_signal_during_an_outage_gives_everything_back(environment: dict[str, 
         text=True,
     )
     assert child.stdout is not None
-    assert "relaybox relays" in child.stdout.readline()
+    assert "relaybox runs relay of" in child.stdout.readline()
     child.send_signal(number)
     output, errors = child.communicate(timeout=30)
     assert child.returncode == 0, errors

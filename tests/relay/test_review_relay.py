@@ -15,7 +15,7 @@ from relay_kit import settings
 from scripted_sink import ScriptedSink
 
 from kit import migrated
-from relaybox import Event, Outbox
+from relaybox import AsyncRelay, Event, Outbox
 from relaybox.brokers import Answer, Features, Message
 from relaybox.brokers.formats import renderer
 from relaybox.drivers import open_sync
@@ -23,7 +23,6 @@ from relaybox.engine.work import Delivery
 from relaybox.errors import BrokerUnavailable, ConfigError, Undecodable
 from relaybox.facts import CircuitChanged, Delivered, Died, Observers, Retried
 from relaybox.outbox.source import OrderedSource
-from relaybox.relay import Relay
 from relaybox.relay.circuit import Circuit
 from relaybox.relay.routing import router
 from relaybox.store.claims import Claim
@@ -60,13 +59,13 @@ async def test_one_that_cannot_be_prepared_yet_does_not_pass_its_predecessor(url
 
     sink.gate = asyncio.Event()
     write(url, *of_key("a", 3))
-    async with Relay(url, sink, to=route, observers=[probe], settings=settings({"delivery.workers": 2})) as relay:
+    async with AsyncRelay(url, sink, to=route, observers=[probe], settings=settings({"delivery.workers": 2})) as relay:
         while not sink.calls:
             await asyncio.sleep(0.001)
         for count in (1, 2):  # what goes out with the second of these was claimed after the failure was settled
             gate, sink.gate = sink.gate, None
             await asyncio.to_thread(write, url, Event("T", count, key="b"))
-            relay._node.engine.wake()  # type: ignore[union-attr]
+            relay._reads._running.engine.wake()  # type: ignore[union-attr]
             await probe.wait(Delivered, count)
             sink.gate = gate
         sink.gate.set()
@@ -77,15 +76,15 @@ async def test_one_that_cannot_be_prepared_yet_does_not_pass_its_predecessor(url
 async def test_a_resting_destination_holds_back_the_rest_of_its_key(url: str, probe: Probe) -> None:
     """0 and 1 of a key share a batch; 0 waits for its destination, so 1 waits too, although its own is there."""
     sink = ScriptedSink(sequences=True)
-    async with Relay(
+    async with AsyncRelay(
         url, sink, to="{type}", observers=[probe], settings=settings({"relay.retry.attempts": 1})
     ) as relay:
-        publisher = relay._node.engine._workers._batches  # type: ignore[union-attr]
+        publisher = relay._reads._running.engine._workers._batches  # type: ignore[union-attr]
         hour = timedelta(hours=1)
         publisher._pauses.failed("orders", BrokerUnavailable("away", destination="orders", retry_after=hour))
         events = [Event("orders", 0, key="a"), Event("payments", 1, key="a"), Event("payments", 0, key="b")]
         await asyncio.to_thread(write, url, *events)
-        relay._node.engine.wake()  # type: ignore[union-attr]
+        relay._reads._running.engine.wake()  # type: ignore[union-attr]
         await probe.wait(Retried)
         await probe.wait(Delivered)
     assert [(m.key, m.event.payload) for m in sink.sent] == [("b", 0)]
@@ -103,7 +102,7 @@ async def test_the_one_that_tries_a_destination_again_takes_its_key_along(sqlite
 
     sink = ScriptedSink(verdict, sequences=True)
     write(sqlite, *of_key("a", 50))
-    async with Relay(sqlite, sink, to="x", observers=[probe], settings=settings({"delivery.workers": 1})):
+    async with AsyncRelay(sqlite, sink, to="x", observers=[probe], settings=settings({"delivery.workers": 1})):
         await probe.wait(Retried, 2)
         down = False
         await probe.wait(Delivered, 50, timeout=20)
@@ -139,7 +138,7 @@ async def test_one_destination_in_trouble_costs_the_others_nothing(
 ) -> None:
     write(sqlite, *[Event("T", n, key=f"k{n}", tenant="bad" if n % 2 else "good") for n in range(10)])
     sink = Unruly({"bad": mood}, by_destination=True)
-    async with Relay(sqlite, sink, to="{tenant}", observers=[probe], settings=settings()):
+    async with AsyncRelay(sqlite, sink, to="{tenant}", observers=[probe], settings=settings()):
         await probe.wait(Delivered, 10)
     assert len(sink.sent) == 10
     assert {fact.event_id for fact in probe.of(Retried)} <= {m.id for m in sink.sent if m.destination == "bad"}
@@ -152,7 +151,7 @@ async def test_one_destination_in_trouble_costs_the_others_nothing(
 async def test_a_publish_that_raises_anything_is_tried_again(sqlite: str, probe: Probe, mood: BaseException) -> None:
     write(sqlite, *of_key("a", 3))
     sink = Unruly({"x": mood}, sequences=True)
-    async with Relay(sqlite, sink, to="x", observers=[probe], settings=settings({"delivery.workers": 1})):
+    async with AsyncRelay(sqlite, sink, to="x", observers=[probe], settings=settings({"delivery.workers": 1})):
         await probe.wait(Delivered, 3)
     assert sink.by_key()["a"] == [0, 1, 2]
 
@@ -166,9 +165,9 @@ async def test_too_few_or_too_many_answers_lose_nothing(sqlite: str, probe: Prob
 
     write(sqlite, *of_key("a", 3))
     sink = Miscounting(sequences=True)
-    async with Relay(sqlite, sink, to="x", observers=[probe], settings=settings({"delivery.workers": 1})) as relay:
+    async with AsyncRelay(sqlite, sink, to="x", observers=[probe], settings=settings({"delivery.workers": 1})) as relay:
         await probe.wait(Delivered, 3)
-        await relay.drained()
+        await relay.drain()
     assert list(dict.fromkeys(sink.by_key()["a"])) == [0, 1, 2]
 
 
@@ -177,7 +176,7 @@ async def test_a_route_to_nowhere_is_rejected_alone(sqlite: str, probe: Probe, d
     write(sqlite, *of_key("a", 1), *of_key("b", 1))
     route = lambda event: destination if event.key == "a" else "x"  # noqa: E731
     sink = ScriptedSink()
-    async with Relay(sqlite, sink, to=route, observers=[probe]):  # type: ignore[arg-type]
+    async with AsyncRelay(sqlite, sink, to=route, observers=[probe]):  # type: ignore[arg-type]
         await probe.wait(Died)
         await probe.wait(Delivered)
     assert [m.key for call in sink.calls for m in call] == ["b"]
@@ -238,7 +237,7 @@ async def test_a_broker_that_hangs_at_the_start_is_an_outage(sqlite: str, probe:
     write(sqlite, *of_key("a", 2))
     sink = Hanging()
     short = settings({"relay.timeout": "200ms"})
-    async with Relay(sqlite, sink, to="x", observers=[probe], settings=short):
+    async with AsyncRelay(sqlite, sink, to="x", observers=[probe], settings=short):
         await probe.wait(Delivered, 2, timeout=20)
     assert probe.of(CircuitChanged)[0].reason == "no connection within 0.2 s"
 
@@ -260,13 +259,13 @@ async def test_wrong_settings_that_show_only_later_say_so(
     sink = Picky()
     sink.away = "connection refused"
     write(sqlite, *of_key("a", 1))
-    async with Relay(sqlite, sink, to="x", observers=[probe]) as relay:
+    async with AsyncRelay(sqlite, sink, to="x", observers=[probe]) as relay:
         sink.away = None
         for _ in range(3):
             sink.refused.clear()
             await sink.refused.wait()
-        assert relay.circuit is not None
-        assert relay.circuit.reason == "expected a queue of type stream"
+        assert relay._circuit is not None
+        assert relay._circuit.reason == "expected a queue of type stream"
         sink.fine = True
         await probe.wait(Delivered)
     assert caplog.text.count("expected a queue of type stream") == 1
@@ -280,11 +279,11 @@ async def test_the_database_is_closed_although_the_sink_cannot_be(sqlite: str) -
         async def close(self) -> None:
             raise OSError("the socket does not close")
 
-    relay = Relay(sqlite, Sticky(), to="x")
+    relay = AsyncRelay(sqlite, Sticky(), to="x")
     with pytest.raises(OSError, match="does not close"):
         async with relay:
-            pass
-    assert relay._db._closed  # type: ignore[attr-defined]
+            db = relay._db
+    assert db._closed  # type: ignore[union-attr]
 
 
 async def test_a_relay_is_alive_while_it_starts(sqlite: str) -> None:
@@ -297,7 +296,7 @@ async def test_a_relay_is_alive_while_it_starts(sqlite: str) -> None:
             await self.go.wait()
 
     sink = Slow()
-    relay = Relay(sqlite, sink, to="x")
+    relay = AsyncRelay(sqlite, sink, to="x")
     starting = asyncio.create_task(relay.__aenter__())
     await asyncio.sleep(0)
     health = relay.health()
@@ -305,7 +304,7 @@ async def test_a_relay_is_alive_while_it_starts(sqlite: str) -> None:
     sink.go.set()
     await starting
     assert relay.health().ready
-    await relay.close()
+    await relay.stop()
     assert not relay.health().ready
 
 
@@ -322,16 +321,16 @@ async def test_a_stop_ends_although_the_database_is_a_black_hole(driver: str, bu
     with TcpGate(urlsplit(direct).port or 0) as gate:
         url = gate.through(direct).replace("postgresql:", f"postgresql+{driver}:")
         chosen = settings({"delivery.stop_timeout": "200ms", "order.strategy": strategy})
-        relay = await Relay(url, sink, to="x", settings=chosen).__aenter__()
+        relay = await AsyncRelay(url, sink, to="x", settings=chosen).__aenter__()
         while not sink.calls:
             await asyncio.sleep(0.001)
         gate.blackhole()
-        node = relay._node
+        node = relay._reads._running
         assert node is not None
         while busy and relay._db.slots._value > 2:  # a claim and a heartbeat wait for their answers
             node.engine.wake()
             await asyncio.sleep(0.01)
-        closing_down = asyncio.create_task(relay.close())
+        closing_down = asyncio.create_task(relay.stop())
         ended, _ = await asyncio.wait([closing_down], timeout=15)
         await cancelled(closing_down)
         left = [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("relaybox")]
@@ -347,9 +346,9 @@ SHORT = timedelta(seconds=1)
 async def test_a_silence_is_not_the_end(sqlite: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """While no heartbeat reaches the database nothing is claimed; that is no reason to think that nothing is there."""
     sink = ScriptedSink()
-    async with Relay(sqlite, sink, to="x") as relay:
-        await relay.drained()
-        node = relay._node
+    async with AsyncRelay(sqlite, sink, to="x") as relay:
+        await relay.drain()
+        node = relay._reads._running
         assert node is not None
         await node._instance.presence._loops.close()
         node._source.pulse.alive_until = 0.0
@@ -362,12 +361,13 @@ async def test_a_silence_is_not_the_end(sqlite: str, monkeypatch: pytest.MonkeyP
 
         monkeypatch.setattr(node._source, "claim", counted)
         await asyncio.to_thread(write, sqlite, *of_key("a", 3))
-        draining = asyncio.create_task(relay.drained())
+        draining = asyncio.create_task(relay.drain())
         while claims < 3:
             await asyncio.sleep(0.001)
         assert not draining.done()
         node._source.pulse.alive_until = math.inf
-        status = await draining
+        await draining
+        status = await relay.status()
     assert (status.due, len(sink.sent)) == (0, 3)
 
 
@@ -380,10 +380,11 @@ async def test_what_a_dead_process_had_is_waited_for(url: str, probe: Probe) -> 
         db.run(box.store.acquire_shards(dead, shards, shards, SHORT, None, None))
         assert db.run(box.store.claim_ordered(Claim(dead, 7, timedelta(minutes=1)), 1, shards, None, Turn()))
     sink = ScriptedSink()
-    async with Relay(
+    async with AsyncRelay(
         url, sink, to="x", observers=[probe], settings=settings({"delivery.instance_ttl": SHORT})
     ) as relay:
-        status = await relay.drained()
+        await relay.drain()
+        status = await relay.status()
     assert (status.due, status.claimed) == (0, 0)
     assert sink.by_key() == {"a": [0, 1, 2]}
 
@@ -392,8 +393,9 @@ async def test_what_is_blocked_is_not_waited_for_long(url: str, probe: Probe) ->
     write(url, *of_key("a", 3), *of_key("b", 2))
     sink = ScriptedSink(lambda m: OSError("no") if m.key == "a" else None)
     chosen = settings({"delivery.instance_ttl": SHORT, "relay.retry.attempts": 1, "order.on_exhausted": "park"})
-    async with Relay(url, sink, to="x", observers=[probe], settings=chosen) as relay:
-        status = await relay.drained()
+    async with AsyncRelay(url, sink, to="x", observers=[probe], settings=chosen) as relay:
+        await relay.drain()
+        status = await relay.status()
     assert (status.due, status.dead, sink.by_key()) == (2, 1, {"b": [0, 1]})
 
 

@@ -7,16 +7,17 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 from relay_kit import write
 from scripted_sink import ScriptedSink
 
-from relaybox import Event, Outbox, Settings
+from relaybox import AsyncOutbox, AsyncRelay, Event, Outbox, Settings
 from relaybox.brokers import Answer, Message
 from relaybox.errors import ConfigError, DeliveryError, Reject
-from relaybox.relay.topic_relay import TopicRelay
+from relaybox.relay.reads import GroupOf
 from relaybox.testing.servers import require
 from relaybox.topic import Topic
 from relaybox.topics.start import StartFrom
@@ -64,9 +65,9 @@ class Sequential(ScriptedSink):
         return answers
 
 
-def relay(url: str, sink: ScriptedSink, **options: object) -> TopicRelay:
-    given = {"settings": QUICK, "start": StartFrom.earliest(), "to": "out", **options}
-    return TopicRelay(url, sink, topic="orders", group="kafka", **given)  # type: ignore[arg-type]
+def relay(url: str, sink: ScriptedSink, **options: Any) -> AsyncRelay:
+    source = GroupOf(AsyncOutbox(url), "orders", "kafka", StartFrom.earliest())
+    return AsyncRelay(source, sink, **{"settings": QUICK, "to": "out", **options})
 
 
 async def until(condition: object) -> None:
@@ -81,7 +82,8 @@ async def test_every_event_goes_out_once_and_in_the_order_of_its_key(url: str, s
     write(url, numbered(300, 7))
     async with relay(url, sink) as running:
         await until(lambda: len(sink.sent) == 300)
-        assert (await running.drained()).due == 0
+        await running.drain()
+        assert (await running.status()).due == 0
     by_key = sink.by_key()
     assert all(numbers == sorted(numbers) for numbers in by_key.values())
     assert sum(map(len, by_key.values())) == 300
@@ -126,7 +128,7 @@ async def test_a_topic_that_has_no_log_is_refused(url: str) -> None:
     with Outbox(url) as box:
         box.topics.configure(Topic.queue("jobs"))
     with pytest.raises(ConfigError, match="tracked by rows"):
-        async with TopicRelay(url, ScriptedSink(), topic="jobs", group="default", to="out", settings=QUICK):
+        async with AsyncRelay(GroupOf(AsyncOutbox(url), "jobs", "default"), ScriptedSink(), to="out", settings=QUICK):
             pass
 
 
@@ -176,7 +178,7 @@ async def test_a_relay_whose_group_is_paused_is_not_ready_and_says_why(url: str)
     with Outbox(url) as box:
         box.topics.groups.create("orders", "kafka")
         box.topics.groups.pause("orders", "kafka", reason="the broker is full")
-        async with TopicRelay(url, ScriptedSink(), topic="orders", group="kafka", to="out", settings=QUICK) as relay:
+        async with AsyncRelay(GroupOf(box, "orders", "kafka"), ScriptedSink(), to="out", settings=QUICK) as relay:
             health = relay.health()
             assert not health.ready
             assert "the broker is full" in health.reasons[0]

@@ -12,10 +12,9 @@ from typing import get_args
 import psycopg
 import pytest
 
-from relaybox import AsyncOutbox, Event, Outbox, Retry, Settings, StartFrom, Topic
+from relaybox import AsyncMaintainer, AsyncOutbox, Event, Outbox, Retry, Settings, StartFrom, Topic
 from relaybox.clock import SystemClock
 from relaybox.errors import ConfigError, IllegalMove
-from relaybox.maintenance import Maintainer
 from relaybox.store.topics import GroupOptions, GroupRow
 from relaybox.store.topics.life import MOVES, STANDING, Condition, Standing, effects, reachable, standstill
 from relaybox.topics.group import Group
@@ -80,11 +79,9 @@ async def pull_all(box: AsyncOutbox, group: str) -> int:
 
 
 async def detect(url: str, clock: Shifted) -> int:
-    maintainer = Maintainer(url, clock=clock)
-    try:
-        return (await maintainer.run_once("detect")).groups_died
-    finally:
-        await maintainer.close()
+    maintainer = AsyncMaintainer(AsyncOutbox(url, clock=clock), jobs=("detect",))
+    await maintainer.once()
+    return maintainer.report.groups_died
 
 
 @pytest.mark.parametrize("back", ["heartbeat", "start"])

@@ -13,13 +13,13 @@ from typing import Any
 import psycopg
 import pytest
 
+from relaybox import AsyncMaintainer
 from relaybox.clock import SYSTEM_CLOCK
 from relaybox.drivers.psycopg import PsycopgConnection
 from relaybox.drivers.script import play
 from relaybox.errors import BrokerUnavailable, Reject, StoreBusy, StoreError
 from relaybox.event import Event
 from relaybox.ids import key_hash
-from relaybox.maintenance import Maintainer
 from relaybox.op import run
 from relaybox.store.topics import GroupOptions, ParkedOutcome, Parking, Start, Taken
 from relaybox.topic import Topic
@@ -415,11 +415,7 @@ async def test_what_was_settled_without_an_ack_is_noted_later(world: World) -> N
     world.topic = old
     assert len(world.drain(group, member)) == 4
     assert world.one(OPEN) == 4
-    maintainer = Maintainer(world.url)
-    try:
-        await maintainer.run_once("detect")
-    finally:
-        await maintainer.close()
+    await AsyncMaintainer(world.url, jobs=("detect",)).once()
     assert world.one(OPEN) == 0
 
 

@@ -12,17 +12,13 @@ from typing import Any, cast
 
 import pytest
 
-from relaybox import AsyncOutbox, Outbox, Retry, Settings
-from relaybox.brokers import Reading
+from relaybox import AsyncIngest, AsyncMaintainer, AsyncOutbox, AsyncRelay, Outbox, Retry, Settings
 from relaybox.brokers.lines.sink import JsonLinesSink
 from relaybox.errors import ConfigError
 from relaybox.inbox import AsyncInbox, Inbox
-from relaybox.ingest import Ingest
-from relaybox.maintenance import Maintainer
-from relaybox.relay import Relay
 from relaybox.relay.config import RelayConfig
 from relaybox.settings import INGEST, RELAY, explained, leaves
-from relaybox.types import DeliverySettings, OrderSettings, OutboxSettings, RelaySettings, TopicSettings
+from relaybox.types import DeliverySettings, OrderSettings, OutboxSettings, Reading, RelaySettings, TopicSettings
 
 SECOND = timedelta(seconds=1)
 
@@ -103,9 +99,9 @@ def test_settings_read_nothing_unless_loaded(monkeypatch: pytest.MonkeyPatch) ->
         lambda: AsyncOutbox("sqlite:///shop.db"),
         lambda: Inbox("sqlite:///shop.db"),
         lambda: AsyncInbox("sqlite:///shop.db"),
-        lambda: Relay("sqlite:///shop.db", JsonLinesSink(path="out.jsonl"), to="x"),
-        lambda: Ingest(cast(Any, object()), AsyncInbox("sqlite:///shop.db")),
-        lambda: Maintainer("postgresql://localhost/shop"),
+        lambda: AsyncRelay("sqlite:///shop.db", JsonLinesSink(path="out.jsonl"), to="x"),
+        lambda: AsyncIngest(cast(Any, object()), AsyncInbox("sqlite:///shop.db")),
+        lambda: AsyncMaintainer("postgresql://localhost/shop"),
     ],
     ids=["Outbox", "AsyncOutbox", "Inbox", "AsyncInbox", "Relay", "Ingest", "Maintainer"],
 )

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from ..errors import ConfigError
 from .formats import MessageFormat
-from .parse import MALFORMED, Reading, malformed, parse
+from .parse import MALFORMED, malformed, parse
 from .spi import Answer, Features, Incoming, Message, Sink, Source
 
 __all__ = [
@@ -26,13 +26,10 @@ __all__ = [
     "Incoming",
     "Message",
     "MessageFormat",
-    "Reading",
     "Sink",
     "Source",
     "malformed",
     "parse",
-    "sink_from_url",
-    "source_from_url",
 ]
 
 # Scheme of the URL: module and class.

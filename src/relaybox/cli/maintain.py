@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import sys
 from contextlib import closing
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from ..facts import Observer
-from ..maintenance import JOBS, Maintainer, Report, survey
-from ..service import serving, signalled
+from ..maintenance import ALL_JOBS, Maintainer, Report, survey
 from ..settings import Settings, TopicSettings
 from ..store.names import Tables
 from ..store.topics import open_topic_store
-from ..values import Health
 from .connect import DEFAULT_TABLE, Target, target_of
 from .output import age, console, emit, say, table
-from .run import log_to_stderr
+from .run import JsonLogs, Listen, LogLevel, log_to_stderr, metrics_of, serve
 
-log = logging.getLogger("relaybox")
 PRESETS = {
     "default": TopicSettings,
     "low": TopicSettings.for_low_throughput,
@@ -36,59 +31,34 @@ PRESETS = {
 def maintain(
     context: typer.Context,
     once: Annotated[bool, typer.Option("--once", help="run every job once, then end (for cron)")] = False,
-    job: Annotated[list[str] | None, typer.Option(help=f"only this job: {', '.join(JOBS)}")] = None,
+    job: Annotated[list[str] | None, typer.Option(help=f"only this job: {', '.join(ALL_JOBS)}")] = None,
     preset: Annotated[str, typer.Option(help=f"how often and how much: {', '.join(PRESETS)}")] = "default",
     look: Annotated[bool, typer.Option("--survey", help="only show open alerts, orphaned and old groups")] = False,
-    listen: Annotated[str | None, typer.Option(help="serve /live and /ready on HOST:PORT")] = None,
+    listen: Listen = None,
     json: Annotated[bool, typer.Option("--json", help="print JSON; with --once")] = False,
-    log_level: Annotated[str, typer.Option(envvar="RELAYBOX_LOG_LEVEL", help="debug, info, warning or error")] = "info",
+    log_level: LogLevel = "info",
+    json_logs: JsonLogs = False,
 ) -> None:
     """Keep topics in order: ticks, partitions, cleanup, dead groups, alerts. Any number may run; one of them works."""
     if json and not (once or look):
         raise typer.BadParameter("--json goes with --once or --survey")
     if preset not in PRESETS:
         raise typer.BadParameter(f"expected --preset to be one of {', '.join(PRESETS)}, got {preset!r}")
-    log_to_stderr(log_level)
+    log_to_stderr(log_level, json_logs)
     target = target_of(context)
     settings = Settings.load(target.config, base=Settings(topics=PRESETS[preset]()))
     if look:
         _survey(target, settings.topics.group_retention, json=json)
         return
-    asyncio.run(_maintain(target, settings, job or list(JOBS), listen, once=once, json=json))
-
-
-async def _maintain(
-    target: Target, settings: Settings, jobs: list[str], listen: str | None, *, once: bool, json: bool
-) -> None:
     observers: list[Observer] = []
-    metrics = metrics_page(observers) if listen else None
-    maintainer = Maintainer(
-        target.needed_url,
-        table=target.table.value or DEFAULT_TABLE,
-        schema=target.schema.value,
-        settings=settings,
-        jobs=jobs,
-        observers=observers,
-    )
-    if once:
-        try:
-            _show(await maintainer.run_once(), json=json)
-        finally:
-            await maintainer.close()
-        return
-    stop = asyncio.Event()
-
-    def health() -> Health:
-        problems = tuple(maintainer.problems())
-        return Health("critical" if problems else "ok", problems, live="not running" not in problems)
-
-    with serving(listen, health, metrics), signalled(asyncio.get_running_loop(), stop.set):
-        async with maintainer:
-            say(f"relaybox maintains the topics of {maintainer.store.tables.event}: {', '.join(jobs)}")
-            sys.stdout.flush()
-            await stop.wait()
-            say("relaybox stops: finishing what is under way")
-            sys.stdout.flush()
+    metrics, _ = metrics_of(listen, observers)
+    with target.outbox() as box:
+        maintainer = Maintainer(box, jobs=job or ALL_JOBS, settings=settings, observers=observers)
+        if once:
+            maintainer.once()
+            _show(maintainer.report, json=json)
+        else:
+            asyncio.run(serve([maintainer], listen=listen, metrics=metrics))
 
 
 def _survey(target: Target, group_retention: timedelta, *, json: bool) -> None:
@@ -121,20 +91,6 @@ def _survey(target: Target, group_retention: timedelta, *, json: bool) -> None:
         for topic, count in found.mismatched.items()
     ]
     console().print(table(None, ("what", "topic", "group", ""), rows))
-
-
-def metrics_page(observers: list[Observer]) -> Any:
-    try:
-        from prometheus_client import CollectorRegistry, generate_latest
-        from prometheus_client.exposition import CONTENT_TYPE_LATEST
-
-        from ..observe.prometheus import PrometheusObserver
-    except ImportError:
-        log.warning("/metrics is not served: pip install 'relaybox[prometheus]'")
-        return None
-    registry = CollectorRegistry()
-    observers.append(PrometheusObserver(registry=registry))
-    return lambda: (200, CONTENT_TYPE_LATEST, generate_latest(registry))
 
 
 def _show(report: Report, *, json: bool) -> None:

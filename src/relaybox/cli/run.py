@@ -1,24 +1,44 @@
-"""`relaybox run MODULE:OBJECT…`: services work until a signal, then finish what is under way."""
+"""`relaybox run MODULE:OBJECT…`: services work until a signal, then finish what is under way. Also how every other
+command runs a service."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import logging
 import os
 import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
 from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 
-from ..errors import ConfigError
+from ..clock import SYSTEM_CLOCK
+from ..durations import parse_duration
+from ..errors import ConfigError, StoreError
+from ..facts import Observer
+from ..relay import Relay
 from ..service import AsyncService, Service, serving, signalled
+from ..tasks import cancelled
 from ..values import Health, Level
 from .connect import target_of
+from .output import console, progress
 
+log = logging.getLogger("relaybox")
 Services = (Service, AsyncService)
+WAITS = 3  # exit code: something waits, or is degraded
+DIED = 4  # exit code: something died, or is critical
+SAY_EVERY = 60.0  # seconds between two lines about the work where nobody watches
 _LEVELS = ("debug", "info", "warning", "error")
+
+Listen = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="serve /live, /ready and /metrics here")]
+LogLevel = Annotated[str, typer.Option(envvar="RELAYBOX_LOG_LEVEL", help="debug, info, warning or error")]
+JsonLogs = Annotated[bool, typer.Option("--json-logs", help="one JSON object per line [RELAYBOX_LOG_FORMAT=json]")]
+Timeout = Annotated[str | None, typer.Option(help="with --once: stop after this long, and exit with 3")]
 
 
 def run(
@@ -30,30 +50,73 @@ def run(
             help="services, such as outbox.deliver(listeners), or functions without arguments that make one",
         ),
     ],
-    listen: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="serve /live, /ready and /metrics here")
-    ] = None,
-    once: Annotated[bool, typer.Option("--once", help="do what is due now, and stop")] = False,
-    log_level: Annotated[str, typer.Option(envvar="RELAYBOX_LOG_LEVEL", help="debug, info, warning or error")] = "info",
+    listen: Listen = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="do what is due now, and stop; exit 3 if something waits, 4 if it died")
+    ] = False,
+    timeout: Timeout = None,
+    log_level: LogLevel = "info",
+    json_logs: JsonLogs = False,
 ) -> None:
     """Work until Ctrl-C or SIGTERM, finish what runs, sign off. A second signal exits at once.
 
     What was made without settings has those of the environment and of --config; `relaybox config` shows them.
     """
-    log_to_stderr(log_level)
+    log_to_stderr(log_level, json_logs)
     target = target_of(context)
     _ = target.settings  # wrong ones are told before anything is imported
     if target.config is not None:
         os.environ["RELAYBOX_CONFIG"] = str(target.config.resolve())  # for all that is made without settings
-    asyncio.run(_serve([(reference, load_object(reference)) for reference in references], listen, once))
+    found = [(reference, load_object(reference)) for reference in references]
+
+    async def main() -> Health:
+        services = [await make(reference, each) for reference, each in found]
+        return await serve(services, listen=listen, once=once, timeout=seconds_of(timeout, once=once))
+
+    health = asyncio.run(main())
+    if once:
+        leave(health)
 
 
-def log_to_stderr(level: str) -> None:
+def seconds_of(timeout: str | None, *, once: bool) -> float | None:
+    if timeout is None:
+        return None
+    if not once:
+        raise typer.BadParameter("--timeout goes with --once")
+    return parse_duration(timeout, "--timeout").total_seconds()
+
+
+# -- logs -------------------------------------------------------------------------------------------
+
+
+class JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+def log_to_stderr(level: str, json_lines: bool = False, *, ours: bool = False) -> None:
+    """`ours`: below info only our own lines, because clients of brokers log whole requests there, payloads and keys."""
     if level.lower() not in _LEVELS:
         raise typer.BadParameter(f"expected --log-level to be one of {', '.join(_LEVELS)}, got {level!r}")
-    logging.basicConfig(
-        level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    if json_lines or os.environ.get("RELAYBOX_LOG_FORMAT") == "json":
+        handler.setFormatter(JsonLines())
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+    if ours and logging.getLogger().level < logging.INFO:
+        logging.getLogger().setLevel(logging.INFO)
+        log.setLevel(logging.DEBUG)
+
+
+# -- what to run ------------------------------------------------------------------------------------
 
 
 def load_object(reference: str) -> Any:
@@ -101,44 +164,142 @@ def _required(function: Any) -> bool:
     return any(p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)
 
 
-async def _serve(references: list[tuple[str, Any]], listen: str | None, once: bool) -> None:
-    """A synchronous service works in a thread of its own; it is started and stopped off this loop."""
-    services = [await make(reference, found) for reference, found in references]
-    stop = asyncio.Event()
-    with serving(listen, lambda: _worst(services)), signalled(asyncio.get_running_loop(), stop.set):
-        started: list[Service | AsyncService] = []
+# -- running ----------------------------------------------------------------------------------------
+
+
+async def serve(
+    services: Sequence[Service | AsyncService],
+    *,
+    listen: str | None = None,
+    once: bool = False,
+    timeout: float | None = None,
+    metrics: Any = None,
+    quiet: bool = False,
+) -> Health:
+    """Until a signal, or with `once` until nothing is due. How they did before they stopped: with `once`, something
+    that died makes it critical, and something that is still due degraded. `quiet`: the caller says what was done."""
+    line = (lambda text: None) if quiet else _line
+    stop, ended = asyncio.Event(), True
+    started: list[Service | AsyncService] = []
+    with serving(listen, lambda: _worst(services), metrics), signalled(asyncio.get_running_loop(), stop.set):
+        watching: asyncio.Task[None] | None = None
         try:
             for service in services:
                 await _do(service, "start")
                 started.append(service)
-                _line(f"relaybox runs {service.name}")
+                line(f"relaybox runs {service.name}")
+            watching = asyncio.create_task(_watch(services, once=once))
             if once:
-                await asyncio.gather(*(_do(service, "drain") for service in services))
+                ended = await _drained(services, stop, timeout)
             else:
                 await stop.wait()
-                _line("relaybox stops: finishing what is under way")
+                line("relaybox stops: finishing what is under way")
+            health = _worst(services)
         finally:
+            await cancelled(watching)
             await asyncio.gather(*(_do(service, "stop") for service in started))
     for service in services:
         done = service.counts
-        _line(f"{service.name}: {done.done:,} done, {done.failed:,} failed attempts, {done.dead:,} dead")
-    _line("relaybox stopped")
+        line(f"{service.name}: {done.done:,} done, {done.failed:,} failed attempts, {done.dead:,} dead")
+    line("relaybox stopped")
+    if once and any(service.counts.dead for service in services):
+        return Health("critical", (*health.reasons, "something died"))
+    if once and not (ended and health.level == "ok"):
+        return Health("degraded", health.reasons if ended else (*health.reasons, "something is still due"))
+    return health
+
+
+def leave(health: Health) -> None:
+    """Exit as the health says: nothing to say, something waits, something died."""
+    if health.level != "ok":
+        raise typer.Exit(DIED if health.level == "critical" else WAITS)
+
+
+async def _drained(services: Sequence[Service | AsyncService], stop: asyncio.Event, timeout: float | None) -> bool:
+    """False: the time was over, or a signal came."""
+    stopped = asyncio.create_task(stop.wait())
+    draining = asyncio.gather(*(_do(service, "drain") for service in services))
+    first: list[asyncio.Future[Any]] = [draining, stopped]
+    await asyncio.wait(first, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if draining.done():
+        draining.result()
+        return True
+    draining.cancel()
+    return False
 
 
 async def _do(service: Service | AsyncService, verb: str) -> None:
+    """A synchronous service works in a thread of its own; it is started and stopped off this loop."""
     if isinstance(service, Service):
         await asyncio.to_thread(getattr(service, verb))
     else:
         await getattr(service, verb)()
 
 
-def _worst(services: list[Service | AsyncService]) -> Health:
+async def _watch(services: Sequence[Service | AsyncService], *, once: bool) -> None:
+    """A line that refreshes itself in a terminal, otherwise one in the log now and then."""
+    shown = console(stderr=True)
+    with progress(total=False) as bar:
+        task = bar.add_task("", total=None)
+        while shown.is_terminal or not once:
+            text = "; ".join([*[await _waiting(each) for each in services], *_worst(services).reasons])
+            done = sum(service.counts.done for service in services)
+            bar.update(task, description=f"{text}; done", completed=done)
+            if not shown.is_terminal:
+                log.info("%s; done %d", text, done)
+            await SYSTEM_CLOCK.sleep(1.0 if shown.is_terminal else SAY_EVERY)
+
+
+async def _waiting(service: Service | AsyncService) -> str:
+    if not isinstance(service, Relay):
+        counts = service.counts
+        return f"{service.name}: failed attempts {counts.failed:,}, dead {counts.dead:,}"
+    try:
+        status = await asyncio.to_thread(service.status)
+    except StoreError as error:
+        return f"no answer from the database: {type(error).__name__}"
+    return f"due {status.due:,}, retrying {status.retrying:,}, dead {status.dead:,}"
+
+
+def _worst(services: Sequence[Service | AsyncService]) -> Health:
     found = [(service.name, service.health()) for service in services]
-    reasons = tuple(f"{name}: {reason}" for name, health in found for reason in health.reasons)
-    level: Level = "critical" if any(health.level == "critical" for _, health in found) else "ok"
-    return Health(level, reasons, all(health.live for _, health in found))
+    named = len(services) > 1
+    reasons = tuple(f"{name}: {reason}" if named else reason for name, health in found for reason in health.reasons)
+    levels: tuple[Level, ...] = ("ok", "degraded", "critical")
+    worst = max((health.level for _, health in found), key=levels.index, default=levels[0])
+    return Health(worst, reasons, all(health.live for _, health in found))
+
+
+def metrics_of(listen: str | None, observers: list[Observer]) -> tuple[Any, Callable[..., None]]:
+    """The Prometheus page of one process, and how a service adds what waits for it. The page is None without
+    `listen`, and without the client."""
+    if listen is None:
+        return None, lambda service: None
+    try:
+        from prometheus_client import CollectorRegistry
+
+        from ..observe.health import metrics_page
+        from ..observe.prometheus import BacklogCollector, PrometheusObserver
+    except ImportError:  # of which `serving` tells
+        return None, lambda service: None
+    registry = CollectorRegistry()
+    observers.append(PrometheusObserver(registry=registry))
+    return metrics_page(registry), lambda service: registry.register(BacklogCollector(service))
+
+
+def pairs(given: list[str] | None, name: str) -> dict[str, str]:
+    """Options of the form NAME=VALUE."""
+    found = {}
+    for text in given or ():
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise typer.BadParameter(f"expected {name} NAME=VALUE, got {key!r}")
+        found[key] = value
+    return found
 
 
 def _line(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+    with suppress(BrokenPipeError):
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()

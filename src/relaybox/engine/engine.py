@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic
 
 from .. import faults
 from ..clock import Clock
+from ..event import Event
 from ..facts import Observers, Released
 from ..memory import freeze_gc
 from ..outcome import Dead, Outcome, RetryAt
@@ -18,12 +19,15 @@ from ..values import Counts
 from .crew import Crew
 from .poller import Poller
 from .renewer import L, Renewer
+from .reports import is_news, report
 from .settler import Settler
 from .work import Origin, Pulse
 
 log = logging.getLogger("relaybox")
 
 RELEASE = 1.0  # seconds a stop gives the database at least, to take back what is left
+NEXT_TRY = 5.0  # seconds in which a due event begins; later, another process has it, or it succeeded
+STUCK = 1000  # events that keep their keys waiting, of which health() knows
 
 
 class Engine(ABC, Generic[L]):
@@ -57,6 +61,7 @@ class Engine(ABC, Generic[L]):
         self._may_claim.set()
         self._started = False
         self._done = self._failed = self._dead = 0
+        self._stuck: dict[str, tuple[float, str]] = {}  # id of an event: until when it counts as stuck, and what it is
 
     @property
     def counts(self) -> Counts:
@@ -67,6 +72,23 @@ class Engine(ABC, Generic[L]):
         for outcome in unlucky:
             self._failed += isinstance(outcome, RetryAt)
             self._dead += isinstance(outcome, Dead)
+
+    def _tell(self, event: Event, outcome: Outcome | None, attempts: int) -> None:
+        """What became of an event that was not delivered."""
+        limit = self._workers.retry(event).limit
+        report(self._observers, event, outcome, attempts, limit)
+        self._stuck.pop(event.id, None)
+        if isinstance(outcome, RetryAt) and is_news(outcome, attempts, limit):
+            until = self._clock.monotonic() + 2 * outcome.delay.total_seconds() + NEXT_TRY
+            self._stuck[event.id] = (until, f"{event.id} ({event.type}), attempt {attempts}")
+            if len(self._stuck) > STUCK:
+                del self._stuck[next(iter(self._stuck))]
+
+    def worries(self) -> Iterator[str]:
+        """What an operator should look at although work goes on. Callable from any thread."""
+        now = self._clock.monotonic()
+        if stuck := [what for until, what in tuple(self._stuck.values()) if until > now]:
+            yield f"{len(stuck)} event(s) failed too often and keep their keys waiting, such as {stuck[-1]}"
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()

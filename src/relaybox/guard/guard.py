@@ -145,10 +145,10 @@ class _Shared:
 
     # -- decisions ------------------------------------------------------------------------------------
 
-    def _held(self, event: str | Event) -> Held:
+    def _held(self, key: str | Event) -> Held:
         if self._closed:
             raise Closed("this guard is closed; make a new one")
-        return Held(key_of(event), new_token())
+        return Held(key_of(key), new_token())
 
     def _enter(self, held: Held) -> Steps[bool]:
         try:
@@ -180,9 +180,9 @@ class _Shared:
                 "was only slow"
             )
 
-    def _delete(self, held: Held) -> Steps[None]:
+    def _forget(self, held: Held) -> Steps[None]:
         try:
-            yield from self._marks.delete(held.key)
+            yield from self._marks.forget(held.key)
         except GuardUnavailable as error:
             stays = f"{held.key!r} may stay marked for {self.terms.ttl}: delivered again, it counts as handled"
             self._allow(error, stays)
@@ -271,9 +271,10 @@ class Guard(_Shared):
         return self._keeper.keeping(held) if self.terms.two_phase else nullcontext()
 
     @contextmanager
-    def __call__(self, event: str | Event) -> Iterator[bool]:
-        """Whether this delivery is the first. If another is at work, InProgress is raised."""
-        held = self._held(event)
+    def __call__(self, key: str | Event) -> Iterator[bool]:
+        """Around the effect of a message. True: this is the first delivery, do it. False: it was handled before. If
+        another delivery is at work, InProgress is raised. `key`: the id of the message, or an event."""
+        held = self._held(key)
         if not self._run(self._enter(held)):
             yield False
             return
@@ -303,22 +304,22 @@ class Guard(_Shared):
 
         return decorate
 
-    def check_and_mark_processed(self, event: str | Event) -> bool:
-        """Plain mode: mark now, before the effect. True: it was marked already."""
+    def try_mark(self, key: str | Event) -> bool:
+        """For mode "setnx": mark the message now, before its effect. True: this is the first delivery, do it. False: it
+        was marked before."""
         self._plain()
-        return not self._run(self._enter(self._held(event)))
+        return self._run(self._enter(self._held(key)))
 
-    def delete(self, event: str | Event) -> None:
-        """Plain mode: after a failure, so that redelivery works."""
+    def forget(self, key: str | Event) -> None:
+        """For mode "setnx": take the mark back after a failure, so that a redelivery is the first again."""
         self._plain()
-        self._run(self._delete(self._held(event)))
+        self._run(self._forget(self._held(key)))
 
-    def mark(self, handle: Any, event: str | Event) -> bool:
-        """Mark in the handle's own transaction, with the effect. Waits for another that marks the same message.
-
-        False: handled before. What is rolled back was never marked.
-        """
-        held = self._held(event)
+    def mark(self, handle: Any, key: str | Event) -> bool:
+        """Mark the message in the transaction of the handle, with its effect. True: this is the first delivery, do it.
+        False: it was handled before. Waits for another transaction that marks the same message; what is rolled back
+        was never marked."""
+        held = self._held(key)
         connection = self._sql().connection(handle)
         if connection.is_async:
             raise ConfigError(f"{type(handle).__qualname__} is an async handle; use AsyncGuard")
@@ -386,8 +387,10 @@ class AsyncGuard(_Shared):
             await self._clock.sleep(self._every())
 
     @asynccontextmanager
-    async def __call__(self, event: str | Event) -> AsyncIterator[bool]:
-        held = self._held(event)
+    async def __call__(self, key: str | Event) -> AsyncIterator[bool]:
+        """Around the effect of a message. True: this is the first delivery, do it. False: it was handled before. If
+        another delivery is at work, InProgress is raised. `key`: the id of the message, or an event."""
+        held = self._held(key)
         if not await self._run(self._enter(held)):
             yield False
             return
@@ -415,16 +418,22 @@ class AsyncGuard(_Shared):
 
         return decorate
 
-    async def check_and_mark_processed(self, event: str | Event) -> bool:
+    async def try_mark(self, key: str | Event) -> bool:
+        """For mode "setnx": mark the message now, before its effect. True: this is the first delivery, do it. False: it
+        was marked before."""
         self._plain()
-        return not await self._run(self._enter(self._held(event)))
+        return await self._run(self._enter(self._held(key)))
 
-    async def delete(self, event: str | Event) -> None:
+    async def forget(self, key: str | Event) -> None:
+        """For mode "setnx": take the mark back after a failure, so that a redelivery is the first again."""
         self._plain()
-        await self._run(self._delete(self._held(event)))
+        await self._run(self._forget(self._held(key)))
 
-    async def mark(self, handle: Any, event: str | Event) -> bool:
-        held = self._held(event)
+    async def mark(self, handle: Any, key: str | Event) -> bool:
+        """Mark the message in the transaction of the handle, with its effect. True: this is the first delivery, do it.
+        False: it was handled before. Waits for another transaction that marks the same message; what is rolled back
+        was never marked."""
+        held = self._held(key)
         connection = self._sql().connection(handle)
         steps = self._mark(held)
         return await arun(steps, connection) if connection.is_async else run(steps, connection)

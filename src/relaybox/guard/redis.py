@@ -80,7 +80,7 @@ class RedisMarks:
         reply = yield self._script(_LEAVE, key, _in_progress(token) if self.terms.two_phase else _done(token))
         return bool(reply)
 
-    def delete(self, key: str) -> Steps[None]:
+    def forget(self, key: str) -> Steps[None]:
         yield "DEL", self._prefix + key
 
     def _script(self, script: str, key: str, *args: str | int) -> tuple[str | int, ...]:

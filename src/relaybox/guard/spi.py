@@ -3,10 +3,10 @@
     nothing ──enter──► in progress ──finish──► done
        ▲                    │                   │
        └─ leave, lease ends ┘                   │
-       └──────────── ttl ends, delete ──────────┘
+       └──────────── ttl ends, forget ──────────┘
 
 A plain guard enters as `done`. Every move after `enter` presents the token it was entered with and does nothing if
-somebody else holds the key by then, so a process that slept through its lease can neither finish nor delete.
+somebody else holds the key by then, so a process that slept through its lease can neither finish nor leave.
 
 Moves are generators of requests (SQL statements, Redis commands) that `op.run` and `op.arun` drive.
 """
@@ -97,4 +97,4 @@ class Marks(Protocol):
 
     def leave(self, key: str, token: int) -> Steps[bool]: ...
 
-    def delete(self, key: str) -> Steps[None]: ...
+    def forget(self, key: str) -> Steps[None]: ...

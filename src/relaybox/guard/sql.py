@@ -70,7 +70,7 @@ class SqlMarks:
         result = yield self.schema.sql["guard.leave"].bind(**self._row(key, token=token))
         return result.count == 1
 
-    def delete(self, key: str) -> Op[None]:
+    def forget(self, key: str) -> Op[None]:
         yield self.schema.sql["guard.delete"].bind(**self._row(key))
 
     def purge(self, limit: int) -> Op[int]:

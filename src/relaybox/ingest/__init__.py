@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .ingest import Ingest, Totals
+from .ingest import AsyncIngest, Ingest
 
-__all__ = ["Ingest", "Totals"]
+__all__ = ["AsyncIngest", "Ingest"]

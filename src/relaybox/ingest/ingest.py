@@ -1,8 +1,9 @@
 """The ingest: a broker on one side, an inbox on the other. Received, stored in one transaction, acknowledged.
 
-    async with AsyncInbox("postgresql://localhost/billing", "orders_inbox") as inbox:
-        async with Ingest(KafkaSource("kafka://localhost:9092/orders", group="billing"), inbox):
-            await asyncio.Event().wait()
+    inbox = Inbox("postgresql://localhost/billing", "orders_inbox")
+    with Ingest("kafka://localhost:9092/orders?group=billing", inbox, sender="shop"):
+        ...                                                        # beside a program
+    Ingest(source, inbox, sender="shop").run(listen="0.0.0.0:9400")    # as the program
 
 One batch at a time, in the broker's order. While the database is away nothing is acknowledged and nothing more is
 received; while the broker is away it is opened again and again. Whatever comes twice for that, the inbox drops.
@@ -13,23 +14,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Coroutine, Sequence
-from contextlib import suppress
-from typing import Any, NamedTuple, Self
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
+from typing import Any
 
 from .. import faults
+from ..brokers import source_from_url
 from ..brokers.parse import Reading, malformed, parse
 from ..brokers.spi import Incoming, Source
-from ..clock import SYSTEM_CLOCK, Clock
-from ..errors import BrokerUnavailable, Closed, ConfigError, InvalidEvent, StoreError
+from ..drivers import open_async
+from ..drivers.spi import AsyncRunner
+from ..errors import BrokerUnavailable, ConfigError, InvalidEvent, StoreError
 from ..event import Event
-from ..facts import CircuitChanged, Ingested, LoopFailed, Observer, Observers
-from ..inbox import AsyncInbox
+from ..facts import CircuitChanged, Ingested, LoopFailed, Observer
+from ..inbox import AsyncInbox, Inbox
 from ..memory import freeze_gc
 from ..op import T
+from ..service import AsyncService, Service, made_as
 from ..settings import Settings
 from ..store.inbox import check_source
 from ..tasks import cancelled
+from ..values import Counts
 
 log = logging.getLogger("relaybox")
 
@@ -37,112 +43,106 @@ FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 1.0
 OPEN_SECONDS = 30.0
 STOP_SECONDS = 10.0  # for the batch under way
-PULSE = 1.0  # seconds between two signs of life of the loop
 
 
-class Totals(NamedTuple):
-    """What one ingest has stored so far."""
+class AsyncIngest(AsyncService):
+    """Stores the messages of a broker in an inbox, each once, and acknowledges what is stored: a service.
 
-    accepted: int = 0
-    duplicates: int = 0
-    malformed: int = 0  # dead letters: also among the accepted ones
-
-
-class Ingest:
-    """Runs while its `async with` block is open. Wrong settings and missing tables raise before anything starts; a
-    broker that is away does not.
-
-    source   where messages are read
-    sender   who sent them: kept beside every message
-    reading  how messages are read that are neither relaybox's nor CloudEvents
-    settings `ingest`, and `delivery.database_timeout`: a transaction that takes longer is given up and tried again, the
-             ids tell what it has done
-    """
+    Of its `counts`, `done` are the messages that are stored, `ignored` those of them that were there already, `dead`
+    those of them that cannot be read."""
 
     def __init__(
         self,
-        source: Source,
-        inbox: AsyncInbox,
+        source: Source | str,
+        inbox: Inbox | AsyncInbox,
         *,
         sender: str | None = None,
         reading: Reading | None = None,
         settings: Settings | None = None,
         observers: Sequence[Observer] = (),
-        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self.source = source
-        self.totals = Totals()
+        """Wrong arguments raise here, missing tables at the start. A broker that is away does not: it is waited for.
+
+        source    where messages are read: a source or its URL. The ingest opens and closes it
+        inbox     where they are stored. The ingest has connections of its own
+        sender    who sent them: kept beside every message, and a part of what tells duplicates
+        reading   how messages are read that are neither relaybox's nor CloudEvents
+        settings  how much, how often, how long; if it is not given, those of the inbox. `delivery.database_timeout`: a
+                  transaction that takes longer is given up and tried again, the ids tell what it has done
+        observers told of what happens, beside those of the inbox
+        """
+        if not isinstance(inbox, (Inbox, AsyncInbox)):
+            raise ConfigError(f"expected an inbox, got {type(inbox).__name__}")
+        super().__init__(inbox._clock)
+        self.source = source_from_url(source) if isinstance(source, str) else source
+        self.settings = settings or inbox.settings
         self._inbox = inbox
         self._sender = check_source(sender)
         self._reading = reading
-        self.settings = settings or Settings.load()
-        self._observers = Observers(observers)
-        self._clock = clock
+        self._observers = inbox._observers.joined(observers)
         self._broker_trouble: str | None = None
         self._database_trouble: str | None = None
         self._opened = False
-        self._pulse = clock.monotonic()
         self._stopping = asyncio.Event()
         self._empty = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._reader: asyncio.Task[None] | None = None
+        self._closing = AsyncExitStack()
+        self._counts = Counts()
 
-    async def __aenter__(self) -> Self:
-        if self._stopping.is_set():
-            raise Closed("this ingest is closed; make a new one")
+    @property
+    def name(self) -> str:
+        return f"ingest of {self.source.name} into {self._inbox.name}"
+
+    @property
+    def counts(self) -> Counts:
+        return self._counts
+
+    async def _start(self) -> None:
+        delivery, store = self.settings.delivery, self._inbox.store
+        self._closing.push_async_callback(self._close_source)
+        self._db: AsyncRunner = open_async(
+            self._inbox._target, size=1, timeout=delivery.database_timeout.total_seconds()
+        )
+        self._closing.push_async_callback(self._db.close)
+        await self._db.run(store.verify_schema(), tx=False)
+        if await self._db.run(store.read_only(), tx=False):
+            raise ConfigError("the inbox's database is read-only, a standby perhaps: connect to the primary")
         try:
-            await self._inbox.verify()
-            if await self._inbox.read_only():
-                raise ConfigError("the inbox's database is read-only, a standby perhaps: connect to the primary")
-            try:
-                await self._open()
-            except BrokerUnavailable as away:
-                self._lost(away)
-        except BaseException:
-            await self.close()
-            raise
-        self._tasks = [
-            asyncio.create_task(self._run(), name="relaybox-ingest"),
-            asyncio.create_task(self._beat(), name="relaybox-pulse"),
-        ]
-        if self.settings.delivery.freeze_gc:
+            await self._open()
+        except BrokerUnavailable as away:
+            self._lost(away)
+        self._reader = asyncio.create_task(self._run(), name="relaybox-ingest")
+        if delivery.freeze_gc:
             freeze_gc()
-        return self
 
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
+    async def _close_source(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STOP_SECONDS):
+                await self.source.close()
 
-    async def close(self) -> None:
-        """Receive no more, finish the batch under way, give the rest back. Safe to repeat."""
+    def halt(self) -> None:
         self._stopping.set()
-        try:
-            if self._tasks:
-                await asyncio.wait(self._tasks[:1], timeout=STOP_SECONDS)
-        finally:
-            try:
-                await cancelled(*self._tasks)
-            finally:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(STOP_SECONDS):
-                        await self.source.close()
 
-    async def drained(self) -> None:
-        """Returns once the broker has had nothing new for as long as it is waited for."""
+    async def _stop(self, timeout: float | None) -> None:
+        """The batch under way is finished; what else was received is given back."""
+        self.halt()
+        async with self._closing:
+            self._closing.push_async_callback(cancelled, self._reader)
+            if self._reader is not None:
+                await asyncio.wait([self._reader], timeout=STOP_SECONDS if timeout is None else timeout)
+
+    async def _drain(self) -> None:
+        """Until the broker has had nothing new for `ingest.wait`."""
         self._empty.clear()
         await self._empty.wait()
 
-    def health(self) -> tuple[bool, list[str]]:
-        """Whether the loop turns, and why nothing comes in: callable from any thread."""
-        live = self._clock.monotonic() - self._pulse < PULSE * 10
-        reasons = []
-        if not self._tasks or self._stopping.is_set():
-            reasons.append("not running")
-        elif not live:
-            reasons.append("the event loop is stuck")
+    def _complaints(self) -> Iterator[str]:
+        if self._reader is None:
+            yield "not running"
         if self._broker_trouble is not None:
-            reasons.append(f"{self.source.name} is unavailable")
+            yield f"{self.source.name} is unavailable"
         if self._database_trouble is not None:
-            reasons.append("the database does not accept")
-        return live, reasons
+            yield "the database does not accept"
 
     # -- the loop -----------------------------------------------------------------------------------
 
@@ -201,9 +201,7 @@ class Ingest:
         while True:
             faults.hit("write.before")
             try:
-                answers = await self._inbox.accept_all(
-                    None, events, source=self._sender, letters=letters, timeout=self.settings.delivery.database_timeout
-                )
+                answers = await self._accept(events, letters)
                 break
             except StoreError as error:
                 self._refused(error)
@@ -217,6 +215,14 @@ class Ingest:
             self._database_trouble = None
         self._count(events, answers, letters, self._clock.monotonic() - started)
         return True
+
+    async def _accept(self, events: Sequence[Event], letters: dict[str, str]) -> list[bool]:
+        """Processors of this process are told at once."""
+        inbox = self._inbox
+        op, tx = inbox._op(events, self._sender, letters)
+        answers = await self._db.run(op, tx=tx)
+        inbox._wake()
+        return inbox._counted(answers)
 
     def _read(self, batch: Sequence[Incoming]) -> tuple[list[Event], dict[str, str]]:
         """As events, and why some could not be read."""
@@ -243,13 +249,11 @@ class Ingest:
         for event in events if unread else ():
             if event.id in letters:
                 log.error("message %s cannot be read and is a dead letter", event.id)
-        so_far = self.totals
-        self.totals = Totals(
-            so_far.accepted + accepted,
-            so_far.duplicates + len(new) - accepted,
-            so_far.malformed + unread,
+        known, so_far = len(new) - accepted, self._counts
+        self._counts = replace(
+            so_far, done=so_far.done + len(new), ignored=so_far.ignored + known, dead=so_far.dead + unread
         )
-        self._observers(Ingested(self.source.name, accepted, len(new) - accepted, unread, took))
+        self._observers(Ingested(self.source.name, accepted, known, unread, took))
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
         """None when we were told to stop before it had ended."""
@@ -263,7 +267,15 @@ class Ingest:
                 await cancelled(task)
         return None if task.cancelled() else task.result()
 
-    async def _beat(self) -> None:
-        while True:
-            self._pulse = self._clock.monotonic()
-            await self._clock.sleep(PULSE)
+
+class Ingest(Service):
+    """Stores the messages of a broker in an inbox, each once, and acknowledges what is stored: a service.
+
+    Of its `counts`, `done` are the messages that are stored, `ignored` those of them that were there already, `dead`
+    those of them that cannot be read."""
+
+    @made_as(AsyncIngest)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        if any(isinstance(inbox, AsyncInbox) for inbox in (*args[1:2], options.get("inbox"))):
+            raise ConfigError("an AsyncInbox belongs to the loop that made it; use AsyncIngest, or an Inbox")
+        super().__init__(AsyncIngest(*args, **options))

@@ -1,4 +1,8 @@
-"""The service: leads or stands by, and runs each job at its own pace."""
+"""The service: leads or stands by, and runs each job at its own pace.
+
+with Maintainer("postgresql://localhost/shop"): ...        # beside a program
+Maintainer(outbox).once()                                  # every job once, for cron
+"""
 
 from __future__ import annotations
 
@@ -6,22 +10,23 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime, time, timedelta
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
-from ..clock import SYSTEM_CLOCK, Clock
 from ..drivers import open_async
-from ..errors import Closed, ConfigError, LeaseLost, StoreError
-from ..facts import Observer, Observers, Standing
+from ..errors import ConfigError, LeaseLost, StoreError
+from ..facts import Observer, Standing
 from ..ids import new_token
+from ..outbox import AsyncOutbox, Outbox
+from ..service import AsyncService, Service, made_as
 from ..settings import Settings
-from ..store.names import Tables
 from ..store.topics import open_topic_store
 from ..store.topics.upkeep import Condition
 from ..tasks import cancelled, forever
+from ..values import Counts
 from .cleanup import Cleanup
 from .groups import Groups
 from .report import Report
@@ -29,106 +34,130 @@ from .watch import Watch
 from .work import JOB, Work
 
 log = logging.getLogger("relaybox")
-JOBS = ("ticks", "thin", "partitions", "detect", "cleanup", "groups", "watch")
+ALL_JOBS = ("ticks", "thin", "partitions", "detect", "cleanup", "groups", "watch")
 
 
-class Maintainer:
-    """Works while its `async with` block is open, if no other does; otherwise stands by."""
+class AsyncMaintainer(AsyncService):
+    """Keeps the topics of an outbox in order: a service. Any number may run; one of them works, the others stand by.
+
+    Of its `counts`, `done` are the events that were deleted; `report` has the rest."""
 
     def __init__(
         self,
-        target: Any,
+        outbox: Outbox | AsyncOutbox | str,
         *,
-        table: str = "outbox_event",
-        schema: str | None = None,
+        jobs: Sequence[str] = ALL_JOBS,
         settings: Settings | None = None,
-        jobs: Sequence[str] = JOBS,
         observers: Sequence[Observer] = (),
-        clock: Clock = SYSTEM_CLOCK,
-        owner: str | None = None,
     ) -> None:
-        if unknown := set(jobs) - set(JOBS):
-            raise ConfigError(f"unknown job(s) {', '.join(sorted(unknown))}; the jobs are {', '.join(JOBS)}")
-        self.settings = settings or Settings.load()
+        """
+        outbox     whose topics, or its URL. The maintainer has connections of its own
+        jobs       which of the jobs; all of them unless said
+        settings   the section `topics`; if it is not given, as the outbox has them
+        observers  told of what happens, beside those of the outbox
+        """
+        if unknown := set(jobs) - set(ALL_JOBS):
+            raise ConfigError(f"unknown job(s) {', '.join(sorted(unknown))}; the jobs are {', '.join(ALL_JOBS)}")
+        box = AsyncOutbox(outbox, settings=settings) if isinstance(outbox, str) else outbox
+        if not isinstance(box, (Outbox, AsyncOutbox)):
+            raise ConfigError(f"expected an outbox or its URL, got {type(box).__name__}")
+        super().__init__(box._clock)
+        self.settings = settings or box.settings
         self.upkeep = self.settings.topics
-        self.owner = owner or f"{socket.gethostname()}-{os.getpid()}-{new_token() % 10**6}"
-        self._clock = clock
-        self._observers = Observers(observers)
-        self._db = open_async(target, size=3, timeout=self.settings.delivery.batch_seconds)
+        self._report = Report()
+        self._owner_name = f"{self.settings.delivery.owner or socket.gethostname()}-{os.getpid()}-{new_token() % 10**6}"
+        self._observers = box._observers.joined(observers)
+        self._db = open_async(box._target, size=3, timeout=self.settings.delivery.batch_seconds)
         # A long batch must not cost us the lead.
-        self._term_db = open_async(target, size=1, timeout=self.settings.term_seconds)
-        self.store = open_topic_store(self._db.dialect, Tables(table, schema))
-        self._work = Work(self._db, self.store, self.upkeep, self._observers, clock)
-        cleanup, groups, watch = Cleanup(self._work), Groups(self._work), Watch(self._work)
-        runs: Mapping[str, tuple[Callable[[], Awaitable[Report]], timedelta | None]] = {
-            "ticks": (cleanup.tick, self.upkeep.tick_interval),
-            "thin": (cleanup.thin, self.upkeep.thin_interval),
-            "partitions": (cleanup.partition, self.upkeep.partition_interval),
-            "detect": (groups.detect, self.upkeep.detect_interval),
-            "cleanup": (cleanup.clean, self.upkeep.cleanup_interval),
+        self._term_db = open_async(box._target, size=1, timeout=self.settings.term_seconds)
+        self.store = open_topic_store(box.store.dialect, box._tables)
+        self._work = work = Work(self._db, self.store, self.upkeep, self._observers, self._clock)
+        cleanup, groups, watch, upkeep = Cleanup(work), Groups(work), Watch(work), self.upkeep
+        self._jobs: Mapping[str, tuple[Callable[[], Awaitable[Report]], timedelta | None]] = {
+            "ticks": (cleanup.tick, upkeep.tick_interval),
+            "thin": (cleanup.thin, upkeep.thin_interval),
+            "partitions": (cleanup.partition, upkeep.partition_interval),
+            "detect": (groups.detect, upkeep.detect_interval),
+            "cleanup": (cleanup.clean, upkeep.cleanup_interval),
             "groups": (groups.forget, None),
-            "watch": (watch.look, self.upkeep.watch_interval),
+            "watch": (watch.look, upkeep.watch_interval),
         }
-        self._jobs = {name: runs[name] for name in JOBS if name in jobs}
+        self._wanted = tuple(name for name in self._jobs if name in jobs)
+        self._locks = {name: asyncio.Lock() for name in self._jobs}
+        self._taking = asyncio.Lock()
         self._leading = asyncio.Event()
-        self._stop = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
-        self._term_task: asyncio.Task[None] | None = None
+        self._over = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []  # the one that keeps the term first
+        self._single = False  # for once(): nothing is repeated
         self._answered: float | None = None
         self._foreign = False
-        self._closed = False
+
+    @property
+    def name(self) -> str:
+        return f"maintenance of the topics of {self.store.tables.event}: {', '.join(self._wanted)}"
+
+    @property
+    def counts(self) -> Counts:
+        return Counts(done=self._report.deleted)
+
+    @property
+    def report(self) -> Report:
+        """What all jobs have done since the start."""
+        return self._report
 
     # -- start and stop ---------------------------------------------------------------------------
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
-
-    async def start(self) -> None:
-        if self._closed:
-            raise Closed("this maintainer is closed; make a new one")
+    async def _start(self) -> None:
         await self._db.run(self.store.verify_schema(), tx=False)
-        self._term_task = self._background("term", self._keep_term)
-        for name in self._jobs:
-            self._tasks.append(self._background(name, partial(self._turn, name)))
-
-    def _background(self, name: str, step: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
-        return asyncio.create_task(self._loop(name, step), name=f"relaybox-maintain-{name}")
+        loops: dict[str, Callable[[], Awaitable[None]]] = {"term": self._keep_term}
+        loops |= {} if self._single else {name: partial(self._turn, name) for name in self._wanted}
+        for name, step in loops.items():
+            self._tasks.append(asyncio.create_task(self._loop(name, step), name=f"relaybox-maintain-{name}"))
 
     async def _loop(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
         async def once() -> None:
-            if self._stop.is_set():
+            if self._over.is_set():
                 raise asyncio.CancelledError
             await step()
 
         with suppress(asyncio.CancelledError):
             await forever(name, once, self._observers, self._clock)
 
-    async def close(self) -> None:
-        """Running batches end, then the term is given up. Safe to repeat."""
-        if self._closed:
-            return
-        self._closed = self._work.stopping = True
-        self._stop.set()
+    def halt(self) -> None:
+        self._over.set()
+
+    async def _stop(self, timeout: float | None) -> None:
+        """Batches that run end, then the term is given up."""
+        self.halt()
+        self._work.stopping = True
         async with AsyncExitStack() as ending:  # last in, first out, each also when another failed
             ending.push_async_callback(self._term_db.close)
             ending.push_async_callback(self._db.close)
             ending.push_async_callback(self._give_up)
-            ending.push_async_callback(cancelled, *self._tasks, self._term_task)
-            if self._tasks:
-                await asyncio.wait(self._tasks, timeout=self.upkeep.stop_timeout.total_seconds())
+            ending.push_async_callback(cancelled, *self._tasks)
+            if jobs := self._tasks[1:]:
+                patience = self.upkeep.stop_timeout.total_seconds() if timeout is None else timeout
+                await asyncio.wait(jobs, timeout=patience)
+
+    async def once(self) -> Counts:
+        """Every job once, one after another. `report` says what they did; nothing, while another maintainer leads."""
+        self._single = True
+        return await super().once()
+
+    async def _drain(self) -> None:
+        """Every job runs once more, unless another maintainer leads."""
+        if await self._take_term():
+            for name in self._wanted:
+                await self._run(name)
+        else:
+            self._report.leading = False
 
     # -- leading ----------------------------------------------------------------------------------
 
     @property
     def leading(self) -> bool:
+        """Whether this one works; if not, it stands by."""
         return self._leading.is_set()
-
-    async def until_leading(self) -> None:
-        await self._leading.wait()
 
     async def _keep_term(self) -> None:
         try:
@@ -139,17 +168,18 @@ class Maintainer:
         await self._pause(self.upkeep.term_ttl.total_seconds() / 3)
 
     async def _take_term(self) -> bool:
-        now = self._clock.database_now
-        term = await self._term_db.run(self.store.acquire_term(JOB, self.owner, self.upkeep.term_ttl, now()))
-        self._answered = self._clock.monotonic()
-        if term is None:
-            self._lose()
-            return False
-        self._work.term = term
-        if not self.leading and await self._at_home():
-            log.info("maintenance: %s leads, term %d", self.owner, term.number)
-            self._leading.set()
-        return self.leading
+        async with self._taking:
+            now = self._clock.database_now()
+            term = await self._term_db.run(self.store.acquire_term(JOB, self._owner_name, self.upkeep.term_ttl, now))
+            self._answered = self._clock.monotonic()
+            if term is None:
+                self._lose()
+                return False
+            self._work.term = term
+            if not self.leading and await self._at_home():
+                log.info("maintenance: %s leads, term %d", self._owner_name, term.number)
+                self._leading.set()
+            return self.leading
 
     async def _at_home(self) -> bool:
         """Nothing may be done by transaction numbers of another cluster."""
@@ -164,7 +194,7 @@ class Maintainer:
         self._work.term = None
         if self.leading:
             self._leading.clear()
-            log.info("maintenance: %s leads no more", self.owner)
+            log.info("maintenance: %s leads no more", self._owner_name)
             self._work.backlog = None
             self._observers(Standing(None, None))
 
@@ -182,40 +212,23 @@ class Maintainer:
         if interval is None:
             await self._pause(self._until(self.upkeep.groups_at))
         await self._leading_or_stop()
-        if self._stop.is_set():
+        if self._over.is_set():
             return
         with suppress(LeaseLost):  # the next turn comes when we lead again
             await self._run(name)
         if interval is not None:
             await self._pause(interval.total_seconds())
 
-    async def _run(self, name: str) -> Report:
-        start = self._clock.monotonic()
-        try:
-            report = await self._jobs[name][0]()
-        except LeaseLost:
-            self._lose()
-            raise
-        report.seconds[name] = self._clock.monotonic() - start
-        return report
-
-    async def run_once(self, *names: str) -> Report:
-        """These jobs, or all, now and one after another. Does nothing while another maintainer leads. For a maintainer
-        that is not started; a started one runs them itself."""
-        total = Report()
-        if self._term_task is not None:
-            raise ConfigError("run_once() is for a maintainer that is not running")
-        if not await self._take_term():
-            total.leading = False
-            return total
-        renewal = self._background("term", self._keep_term)
-        try:
-            for name in names or self._jobs:
-                total.add(await self._run(name))
-        finally:
-            await cancelled(renewal)
-            await self._give_up()
-        return total
+    async def _run(self, name: str) -> None:
+        async with self._locks[name]:
+            start = self._clock.monotonic()
+            try:
+                report = await self._jobs[name][0]()
+            except LeaseLost:
+                self._lose()
+                raise
+            report.seconds[name] = self._clock.monotonic() - start
+            self._report.add(report)
 
     def _until(self, moment: time) -> float:
         now = self._clock.now().astimezone(UTC)
@@ -230,20 +243,45 @@ class Maintainer:
 
     async def _first(self, waiting: Any) -> None:
         """Until that, or the end."""
-        tasks = [asyncio.ensure_future(waiting), asyncio.ensure_future(self._stop.wait())]
+        tasks = [asyncio.ensure_future(waiting), asyncio.ensure_future(self._over.wait())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
                 task.cancel()
 
-    # -- looking ----------------------------------------------------------------------------------
+    def _complaints(self) -> Iterator[str]:
+        """None while it leads or stands by."""
+        if not self._tasks:
+            yield "not running"
+        elif self._foreign:
+            yield "the topics come from another cluster"
+        elif self._answered is None or self._clock.monotonic() - self._answered > self.upkeep.term_ttl.total_seconds():
+            yield "no answer from the database"
 
-    def problems(self) -> list[str]:
-        """Why this process is not ready; empty while it leads or stands by."""
-        if self._closed or self._term_task is None:
-            return ["not running"]
-        if self._foreign:
-            return ["the topics come from another cluster"]
-        late = self._answered is None or self._clock.monotonic() - self._answered > self.upkeep.term_ttl.total_seconds()
-        return ["no answer from the database"] if late else []
+
+class Maintainer(Service):
+    """Keeps the topics of an outbox in order: a service. Any number may run; one of them works, the others stand by.
+
+    Of its `counts`, `done` are the events that were deleted; `report` has the rest."""
+
+    _inner: AsyncMaintainer
+
+    @made_as(AsyncMaintainer)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(AsyncMaintainer(*args, **options))
+
+    def once(self) -> Counts:
+        """Every job once, one after another. `report` says what they did; nothing, while another maintainer leads."""
+        self._inner._single = True
+        return super().once()
+
+    @property
+    def leading(self) -> bool:
+        """Whether this one works; if not, it stands by."""
+        return self._inner.leading
+
+    @property
+    def report(self) -> Report:
+        """What all jobs have done since the start."""
+        return self._inner.report

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, Final, Protocol
 
 from ..clock import SYSTEM_CLOCK, Clock
-from ..errors import MissingExtra, StoreError
+from ..errors import MissingExtra, NotFound, StoreError
 from ..facts import Fact
 from .measures import MEASURES, SECONDS, STALE_AFTER, Labels, Latest, Measure
 
@@ -73,7 +73,7 @@ def _number(value: float | None) -> float:
 
 
 class Snapshot(Protocol):
-    """What `Outbox.status()` returns."""
+    """What `Outbox.status()` and `Relay.status()` return."""
 
     due: int
     delayed: int
@@ -120,7 +120,7 @@ class BacklogCollector:
     def collect(self) -> Iterator[Metric]:
         try:
             status: Snapshot = self._outbox.status()
-        except StoreError as error:
+        except (StoreError, NotFound) as error:  # not found: a relay has not made its group yet
             log.warning("the backlog could not be measured: %s", type(error).__name__)
             return
         for name, about, value in BACKLOG:

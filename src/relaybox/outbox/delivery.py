@@ -120,8 +120,10 @@ class OutboxDelivery(BoxService):
         await self._node.drain()
 
     def _complaints(self) -> Iterator[str]:
-        assert self._node is not None
-        return self._node.complaints()
+        return iter(()) if self._node is None else self._node.complaints()
+
+    def _worries(self) -> Iterator[str]:
+        return iter(()) if self._node is None else self._node.worries()
 
     @property
     def counts(self) -> Counts:

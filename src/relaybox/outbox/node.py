@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
-from typing import Literal
+from typing import Any, Literal
 
 from ..clock import Clock
 from ..delivery import Delivery
 from ..drivers.spi import AsyncRunner
 from ..engine.crew import Asked
+from ..engine.engine import Engine
 from ..engine.rows.engine import DeliveryEngine
 from ..engine.wakeups import Ears, Notifier
 from ..engine.work import BatchHandler, Handler
@@ -29,6 +30,21 @@ from .write import HandOver
 log = logging.getLogger("relaybox")
 
 Role = Literal["delivery", "ordered", "relay"]  # a relay that keeps order; one that does not is "delivery"
+
+
+async def drained(engine: Engine[Any], ask: Callable[[], Awaitable[Status]], settings: Settings, clock: Clock) -> None:
+    """Until there is nothing more to do here: all is delivered, waits for a retry, is blocked, or is with another
+    process. One that died is found out within `instance_ttl`: so long it is waited for what it had."""
+    ttl = settings.delivery.instance_ttl.total_seconds()
+    patience: float | None = None
+    while True:
+        await engine.until_idle()
+        status = await ask()
+        if patience is None:
+            patience = clock.monotonic() + 1.5 * ttl
+        if not (status.due or status.claimed) or clock.monotonic() > patience:
+            return
+        await clock.sleep(ttl / 10)
 
 
 class Node:
@@ -110,20 +126,17 @@ class Node:
         if self.engine.missing + self._instance.presence.missing:
             yield "a background task ended and is being replaced"
 
-    async def drain(self) -> Status:
-        """Until there is nothing more to do here: all is delivered, waits for a retry, is blocked, or is with another
-        process. One that died is found out within `instance_ttl`: so long it is waited for what it had."""
-        settings = self._settings.delivery
-        ttl, patient = settings.instance_ttl.total_seconds(), self._db.within(settings.batch_seconds)
-        patience: float | None = None
-        while True:
-            await self.engine.until_idle()
-            status = await patient.run(self._store.status(self._clock.database_now()), tx=False)
-            if patience is None:
-                patience = self._clock.monotonic() + 1.5 * ttl
-            if not (status.due or status.claimed) or self._clock.monotonic() > patience:
-                return status
-            await self._clock.sleep(ttl / 10)
+    def worries(self) -> Iterator[str]:
+        """What an operator should look at although work goes on."""
+        return self.engine.worries()
+
+    async def drain(self) -> None:
+        patient = self._db.within(self._settings.delivery.batch_seconds)
+
+        async def status() -> Status:
+            return await patient.run(self._store.status(self._clock.database_now()), tx=False)
+
+        await drained(self.engine, status, self._settings, self._clock)
 
     # -- what writers in this process use; callable from any thread ---------------------------------
 

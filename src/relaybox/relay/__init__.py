@@ -1,5 +1,5 @@
 """Outbox to broker: the process that moves events out, per key in order, through crashes and outages."""
 
-from .relay import Preview, Relay
+from .relay import AsyncRelay, Preview, Relay
 
-__all__ = ["Preview", "Relay"]
+__all__ = ["AsyncRelay", "Preview", "Relay"]

@@ -46,6 +46,7 @@ class Circuit:
         self._closed.set()
         self._pause = FIRST_PAUSE
         self._prober: asyncio.Task[None] | None = None
+        self._halted = False
         self.reason: str | None = None  # why it is open
 
     @property
@@ -53,11 +54,11 @@ class Circuit:
         return self.reason is not None
 
     async def passage(self) -> None:
-        """Returns at once while the broker is there, otherwise when it is back."""
+        """Returns at once while the broker is there, otherwise when it is back, or when the relay stops."""
         await self._closed.wait()
 
     def trip(self, error: BrokerUnavailable) -> None:
-        if self.is_open:
+        if self.is_open or self._halted:
             return
         self.reason = str(error)
         self._closed.clear()
@@ -69,7 +70,13 @@ class Circuit:
         """A message went out: the next outage starts with short pauses again."""
         self._pause = FIRST_PAUSE
 
+    def halt(self) -> None:
+        """Nobody waits for the broker any more: what waited is given back to the database."""
+        self._halted = True
+        self._closed.set()
+
     async def stop(self) -> None:
+        self.halt()
         await cancelled(self._prober)
 
     async def _until_back(self, retry_after: timedelta | None) -> None:

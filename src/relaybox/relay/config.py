@@ -1,6 +1,6 @@
 """What a standalone relay is told: by arguments, environment and file, in that order of precedence.
 
-[relaybox.relay]     RELAYBOX_RELAY_TO               to, format, source, ordered, contracts, listen; and settings
+[relaybox.relay]     RELAYBOX_RELAY_TO               to, format, ce_source, ordered, contracts, listen; and settings
 [relaybox.sink]      RELAYBOX_SINK, RELAYBOX_SINK_…  url, and the options of that sink
 [relaybox.delivery]  RELAYBOX_DELIVERY_LEASE         and every other section of the settings
 """
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..brokers.formats import MessageFormat
 from ..brokers.options import check_account
 from ..errors import ConfigError
 from ..settings import RELAY, DeliverySettings, Settings, prefixed, read_file, table_of
@@ -24,8 +25,8 @@ class RelayConfig:
     sink: str = field(default="", repr=False)  # may hold a password
     sink_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     to: str | None = None
-    format: str = "plain"
-    source: str = "relaybox"
+    format: MessageFormat = "plain"
+    ce_source: str = "relaybox"
     ordered: bool = True
     contracts: str | None = None  # MODULE:OBJECT or FILE.toml
     listen: str | None = None  # address for /live, /ready and /metrics

@@ -1,6 +1,6 @@
 """The inbox of another service: messages go straight into its database, each of them once.
 
-    InboxSink("postgresql://relay:secret@billing-db/billing", inbox="orders_inbox", source="shop")
+    InboxSink("postgresql://relay:secret@billing-db/billing", inbox="orders_inbox", sender="shop")
 
 A publish is one transaction: all of it is stored, or nothing. The inbox knows every id it has ever accepted, so what is
 sent again after a lost reply, or by a relay that was cut off, changes nothing. That is also why a transaction that was
@@ -37,7 +37,7 @@ from ..store.inbox import InboxStore, InboxTables, check_source, open_inbox_stor
 PROBE_SECONDS = 2.0  # a connection into nowhere must not keep the next probe waiting
 OPEN_SECONDS = 5.0
 CLOSE_SECONDS = 2.0
-OPTIONS = ("inbox", "schema", "source", "connections")
+OPTIONS = ("inbox", "schema", "sender", "connections")
 
 
 class _NoInbox(DeliveryError):
@@ -52,7 +52,7 @@ class InboxSink:
     target       a URL or an async SQLAlchemy engine
     inbox        everything goes into this one, whatever the destination of a message is
     schema       where the inboxes are, unless in the default schema
-    source       who sends: kept beside every message
+    sender       who sends: kept beside every message
     connections  most connections, and so most publishes at a time
     """
 
@@ -65,7 +65,7 @@ class InboxSink:
         *,
         inbox: str | None = None,
         schema: str | None = None,
-        source: str | None = None,
+        sender: str | None = None,
         connections: int = 4,
     ) -> None:
         if isinstance(target, str) and parse(target).in_memory:
@@ -75,7 +75,7 @@ class InboxSink:
         self._target = target
         self._inbox = inbox
         self._schema = schema
-        self._source = check_source(source)
+        self._sender = check_source(sender)
         self._connections = connections
         self._db: AsyncRunner = open_async(target, size=connections)
         self._store = lru_cache(256)(self._open_store)  # destinations may come from a template
@@ -135,7 +135,7 @@ class InboxSink:
             inboxes.setdefault(self._inbox or message.destination, []).append(received(message))
         for name in sorted(inboxes):  # in one order always: no two transactions wait for each other
             try:
-                yield from self._store(name).accept(inboxes[name], self._source, None)
+                yield from self._store(name).accept(inboxes[name], self._sender, None)
             except ConfigError as error:
                 raise _NoInbox(name, f"{name!r} cannot be an inbox: {error}") from None
             except SchemaMissing:

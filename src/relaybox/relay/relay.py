@@ -1,137 +1,124 @@
-"""The relay: an outbox on one side, a broker on the other, per key in order.
+"""The relay: an outbox or a group of a topic on one side, a broker on the other, per key in order.
 
-    async with Relay("postgresql://localhost/shop", KafkaSink("kafka://localhost:9092"), to="orders"):
-        await asyncio.Event().wait()
+    with Relay("postgresql://localhost/shop", "kafka://localhost:9092", to="orders"):
+        ...                                                             # beside a program
+    Relay(outbox, KafkaSink("kafka://localhost:9092"), to="orders").run(listen="0.0.0.0:9400")    # as the program
 
-Any number of relays may run on one outbox; they share its keys. `relaybox relay` is this, as a process.
+Any number of relays may run on one outbox; they share its keys. `relaybox relay` is this, as a command.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
 
+from ..brokers import sink_from_url
 from ..brokers.formats import MessageFormat, renderer
 from ..brokers.spi import Message, Sink
-from ..clock import SYSTEM_CLOCK, Clock
-from ..codec import JSON_CODEC, Codec
 from ..contracts import Contracts
-from ..drivers import open_async, parse
-from ..errors import BrokerUnavailable, Closed, ConfigError, StoreError
+from ..drivers import open_async
+from ..drivers.spi import AsyncRunner
+from ..errors import BrokerUnavailable, ConfigError, StoreError
 from ..event import Event
-from ..facts import Observer, Observers
-from ..outbox.node import Node
+from ..facts import Observer
+from ..outbox import AsyncOutbox, Outbox
+from ..service import PULSE, AsyncService, Service, asks, made_as
 from ..settings import Settings
-from ..store.names import Tables
-from ..store.outbox import open_store
 from ..store.outbox.values import Status
 from ..tasks import cancelled
-from ..values import Health
+from ..values import Counts
 from .circuit import Circuit
 from .publish import Publisher, preparation
+from .reads import GroupOf, GroupReads, OutboxReads, Reads
 from .routing import To, router
 
 log = logging.getLogger("relaybox")
 
-PULSE = 1.0  # seconds between two signs of life of the loop
-
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What would become of one waiting event."""
+    """What would become of one waiting event: a message, or the problem that makes it a dead letter."""
 
     event: Event
     message: Message | None
     problem: str | None
 
 
-class Engine(Protocol):
-    async def until_idle(self) -> None: ...
-
-
-class Delivering(Protocol):
-    """What runs while a relay is open: a node of the outbox, or a member of a topic's group."""
-
-    @property
-    def engine(self) -> Engine: ...
-
-    def complaints(self) -> Iterable[str]: ...
-
-    async def stop(self) -> None: ...
-
-
-class Relay:
-    """Delivers while its `async with` block is open. Wrong settings raise before anything starts; a broker that is
-    away does not: the relay waits for it."""
+class AsyncRelay(AsyncService):
+    """Sends the events of an outbox, or of a group of a topic, to a broker: a service."""
 
     def __init__(
         self,
-        target: Any,
-        sink: Sink,
+        source: Outbox | AsyncOutbox | GroupOf | str,
+        sink: Sink | str,
         *,
         to: To | None = None,
         contracts: Contracts | None = None,
         ordered: bool = True,
         format: MessageFormat = "plain",
-        source: str = "relaybox",
-        table: str = "outbox_event",
-        schema: str | None = None,
+        ce_source: str = "relaybox",
         settings: Settings | None = None,
         observers: Sequence[Observer] = (),
-        migrate: bool = False,
-        clock: Clock = SYSTEM_CLOCK,
-        codec: Codec = JSON_CODEC,
     ) -> None:
+        """Wrong arguments raise here, wrong tables at the start. A broker that is away does not: it is waited for.
+
+        source     an outbox, a group of a topic, or the URL of an outbox. The relay has connections of its own
+        sink       where to: a sink or its URL. The relay opens and closes it
+        to         the destination there: a name, a template such as "{aggregate_type}-events", or a function of the
+                   event
+        contracts  what events must look like to go out; they may name destinations instead of `to`
+        ordered    keep the order of each key
+        format     "plain", "cloudevents" or "cloudevents-structured"
+        ce_source  the attribute `source` of CloudEvents
+        settings   how much, how often, how long; if it is not given, those of the outbox
+        observers  told of what happens, beside those of the outbox
+        """
         if to is None and contracts is None:
             raise ConfigError("a relay needs `to` (a destination or a template) or contracts that name destinations")
         if contracts is not None:
             contracts.verify()
-        if isinstance(target, str) and parse(target).in_memory:
-            raise ConfigError("an in-memory SQLite database belongs to one connection; use a file")
-        self.sink = sink
-        self.settings = (settings or Settings.load()).of_relay()
-        self._target = target
-        self._clock = clock
-        self._observers = Observers(observers)
-        self._migrate = migrate
-        self._ordered = ordered
-        self._opened = False
-        self._db = open_async(target, timeout=self.settings.delivery.statement_seconds)
-        self._patient = self._db.within(self.settings.delivery.batch_seconds)  # for questions
-        self.store = open_store(self._db.dialect, Tables(table, schema), codec)
+        if isinstance(source, str):
+            source = AsyncOutbox(source, settings=settings)
+        box = source.outbox if isinstance(source, GroupOf) else source
+        if not isinstance(box, (Outbox, AsyncOutbox)):
+            raise ConfigError(f"expected an outbox, a group or the URL of an outbox, got {type(box).__name__}")
+        super().__init__(box._clock)
+        self.sink = sink_from_url(sink) if isinstance(sink, str) else sink
+        self.settings = (settings or box.settings).of_relay()
+        self._observers = box._observers.joined(observers)
+        features = self.sink.features
         self._prepare = preparation(
-            sink,
-            renderer(format, source, sink.features),
-            router(to, sink.features.separator) if to is not None else None,
+            self.sink,
+            renderer(format, ce_source, features),
+            router(to, features.separator) if to is not None else None,
             contracts,
         )
-        self._node: Delivering | None = None
-        self.circuit: Circuit | None = None
-        self._pulse = clock.monotonic()
-        self._pulse_task: asyncio.Task[None] | None = None
-        self._note_task: asyncio.Task[None] | None = None
-        self._closed = False
+        self._reads: Reads = (
+            GroupReads(source, self.settings, self._observers, ordered=ordered)
+            if isinstance(source, GroupOf)
+            else OutboxReads(source, self.settings, self._observers, ordered=ordered)
+        )
+        self._target = box._target
+        self._db: AsyncRunner | None = None
+        self._circuit: Circuit | None = None
+        self._opened = False
+        self._closing = AsyncExitStack()
 
-    async def __aenter__(self) -> Self:
-        if self._closed:
-            raise Closed("this relay is closed; make a new one")
-        self._pulse_task = asyncio.create_task(self._beat(), name="relaybox-pulse")
-        try:
-            if self._migrate:
-                await self._db.within(None).run(self.store.migrate())
-            await self._start()
-        except BaseException:
-            await self.close()
-            raise
-        return self
+    @property
+    def name(self) -> str:
+        return f"relay of {self._reads.what} to {self.sink.name}"
 
     async def _start(self) -> None:
-        circuit = self.circuit = Circuit(self.sink.name, self._reach, self._observers, self._clock)
-        patience = self.settings.relay.timeout.total_seconds()
+        relay = self.settings.relay
+        db = open_async(self._target, timeout=self.settings.delivery.statement_seconds)
+        self._closing.push_async_callback(db.close)
+        self._closing.push_async_callback(self.sink.close)
+        circuit = self._circuit = Circuit(self.sink.name, self._reach, self._observers, self._clock)
+        self._closing.push_async_callback(circuit.stop)
+        patience = relay.timeout.total_seconds()
         try:
             async with asyncio.timeout(patience):
                 await self._reach()
@@ -143,26 +130,14 @@ class Relay:
             self.sink,
             self._prepare,
             circuit,
-            size=self.settings.relay.batch,
-            timeout=self.settings.relay.timeout,
+            size=relay.batch,
+            timeout=relay.timeout,
             observers=self._observers,
             clock=self._clock,
         )
-        self._node = await self._deliver(publisher)
-
-    async def _deliver(self, publisher: Publisher) -> Delivering:
-        node = Node(
-            "relay" if self._ordered else "delivery",
-            self._db,
-            self.store,
-            publisher,
-            self.settings,
-            observers=self._observers,
-            clock=self._clock,
-        )
-        await node.start()
-        self._note_task = asyncio.create_task(self._keep_note(node), name="relaybox-note")
-        return node
+        await self._reads.start(db, publisher)
+        self._db = db
+        self._closing.push_async_callback(cancelled, asyncio.create_task(self._tend(db), name="relaybox-tend"))
 
     async def _reach(self) -> None:
         """Connect for the first time, or look whether the broker is back."""
@@ -172,69 +147,63 @@ class Relay:
             await self.sink.open()
             self._opened = True
 
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Claim no more, finish what the broker is about to acknowledge, give the rest back. Safe to repeat."""
-        if self._closed:
-            return
-        self._closed = True
-        async with AsyncExitStack() as ending:  # last in, first out, each also when another failed
-            ending.push_async_callback(self._db.close)
-            ending.push_async_callback(self.sink.close)
-            ending.push_async_callback(cancelled, self._pulse_task, self._note_task)
-            if self.circuit is not None:
-                ending.push_async_callback(self.circuit.stop)
-            if self._node is not None:
-                ending.push_async_callback(self._node.stop)
-
-    def health(self) -> Health:
-        """For /live and /ready: callable from any thread."""
-        live = self._clock.monotonic() - self._pulse < PULSE * 10
-        reasons = []
-        if self._node is None or self._closed:
-            reasons.append("not running")
-        elif not live:
-            reasons.append("the event loop is stuck")
-        else:
-            reasons += self._node.complaints()
-        if self.circuit is not None and self.circuit.reason is not None:
-            reasons.append(f"{self.sink.name} is unavailable")
-        return Health("critical" if reasons else "ok", tuple(reasons), live)
-
-    async def _beat(self) -> None:
+    async def _tend(self, db: AsyncRunner) -> None:
         while True:
-            self._pulse = self._clock.monotonic()
+            try:
+                await self._reads.tend(db, self._outage)
+            except StoreError as error:
+                log.debug("the state of a relay could not be written or measured: %s", type(error).__name__)
             await self._clock.sleep(PULSE)
 
-    async def _keep_note(self, node: Node) -> None:
-        """An outage is written down with this process, for `relaybox status`."""
-        told: tuple[int, str | None] = (0, None)
-        while True:
-            away = self.circuit is not None and self.circuit.is_open
-            note = node.owner, f"{self.sink.name} is unavailable" if away else None
-            if note != told and (away or told[1] is not None):
-                try:
-                    await self._db.run(self.store.note(*note), tx=False)
-                    told = note
-                except StoreError as error:
-                    log.debug("the state of the broker could not be written down: %s", type(error).__name__)
-            await self._clock.sleep(PULSE)
+    def halt(self) -> None:
+        self._reads.halt()
+        if self._circuit is not None:
+            self._circuit.halt()
+
+    async def _stop(self, timeout: float | None) -> None:
+        """What the broker is about to acknowledge is settled; what waits for a broker that is away is given back."""
+        self.halt()
+        async with self._closing:  # last in, first out, each also when another failed
+            self._db = None
+            await self._reads.stop(timeout)
+
+    async def _drain(self) -> None:
+        assert self._db is not None
+        await self._reads.drain(self._db.within(self.settings.delivery.batch_seconds))
+
+    @property
+    def _outage(self) -> str | None:
+        away = self._circuit is not None and self._circuit.is_open
+        return f"{self.sink.name} is unavailable" if away else None
+
+    def _complaints(self) -> Iterator[str]:
+        yield from self._reads.complaints()
+        if self._outage is not None:
+            yield self._outage
+
+    def _worries(self) -> Iterator[str]:
+        return self._reads.worries()
+
+    @property
+    def counts(self) -> Counts:
+        return self._reads.counts
 
     # -- looking ------------------------------------------------------------------------------------
 
     async def status(self) -> Status:
-        return await self._patient.run(self.store.status(self._clock.database_now()), tx=False)
+        """How much waits for this relay, and how long; also for one that does not run."""
+        async with self._asking() as db:
+            return await self._reads.status(db)
 
     async def failing(self) -> int:
-        """Events that wait for another try, also those whose attempt was not counted."""
-        return await self._patient.run(self.store.failing(), tx=False)
+        """How many events wait for another try, also those whose attempt was not counted."""
+        async with self._asking() as db:
+            return await self._reads.failing(db)
 
     async def preview(self, limit: int = 100) -> list[Preview]:
         """What would be sent next, without claiming or sending it."""
-        rows = await self._patient.run(self.store.waiting(limit, self._clock.database_now()), tx=False)
-        return [self._previewed(Event.stored(row)) for row in rows]
+        async with self._asking() as db:
+            return [self._previewed(event) for event in await self._reads.waiting(db, limit)]
 
     def _previewed(self, event: Event) -> Preview:
         try:
@@ -242,18 +211,26 @@ class Relay:
         except Exception as error:
             return Preview(event, None, f"{type(error).__name__}: {error}")
 
-    async def drained(self) -> Status:
-        """Returns once there is nothing more to do here: all is delivered, waits for a retry, is blocked, or is with
-        another process. One that died is found out within `instance_ttl`: so long it is waited for what it had."""
-        if self._node is None:
-            raise Closed("drained() is for a relay whose `async with` block is open")
-        ttl = self.settings.delivery.instance_ttl.total_seconds()
-        patience: float | None = None
-        while True:
-            await self._node.engine.until_idle()
-            status = await self.status()
-            if patience is None:
-                patience = self._clock.monotonic() + 1.5 * ttl
-            if not (status.due or status.claimed) or self._clock.monotonic() > patience:
-                return status
-            await self._clock.sleep(ttl / 10)
+    @asynccontextmanager
+    async def _asking(self) -> AsyncIterator[AsyncRunner]:
+        limit = self.settings.delivery.batch_seconds
+        if self._db is not None:
+            yield self._db.within(limit)
+            return
+        db = open_async(self._target, size=1, timeout=limit)
+        try:
+            yield db
+        finally:
+            await db.close()
+
+
+class Relay(Service):
+    """Sends the events of an outbox, or of a group of a topic, to a broker: a service."""
+
+    @made_as(AsyncRelay)
+    def __init__(self, *args: object, **options: object) -> None:
+        super().__init__(AsyncRelay(*args, **options))  # type: ignore[arg-type]
+
+    status = asks(AsyncRelay.status)
+    failing = asks(AsyncRelay.failing)
+    preview = asks(AsyncRelay.preview)

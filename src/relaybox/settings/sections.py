@@ -317,11 +317,12 @@ class AdminSettings(_Section):
 
 # Names that are no settings: of the command line and the test kit, of sinks and sources, of one relay or ingest.
 VARIABLES = frozenset(
-    {"URL", "TABLE", "SCHEMA", "INBOX", "CONFIG", "ACTOR", "LOG_LEVEL", "SINK", "SOURCE", "CRASH", "KAFKA_JARS"}
+    {"URL", "TABLE", "SCHEMA", "INBOX", "CONFIG", "ACTOR", "LOG_LEVEL", "LOG_FORMAT", "SINK", "SOURCE", "CRASH"}
+    | {"KAFKA_JARS"}
 )
 PREFIXES = ("SINK_", "SOURCE_")
 TABLES = frozenset({"url", "table", "schema", "sink", "source"})
-RELAY = ("to", "format", "source", "ordered", "contracts", "listen", "idempotency_ttl")
+RELAY = ("to", "format", "ce_source", "ordered", "contracts", "listen", "idempotency_ttl")
 INGEST = ("inbox", "sender", "listen", "type", "type_header", "id_header", "key_header", "content_type")
 _PROCESSES = frozenset({*(f"relay.{name}" for name in RELAY), *(f"ingest.{name}" for name in INGEST)})
 

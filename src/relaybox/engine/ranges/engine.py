@@ -29,7 +29,6 @@ from ...settings import Settings
 from ..crew import Asked
 from ..engine import Engine
 from ..poller import QUIET, Poller
-from ..reports import report
 from ..work import Origin
 from .holding import Stock, Taken
 from .workers import RangeBatchHandler, RangeHandler, RangeWorkers
@@ -344,7 +343,7 @@ class RangeEngine(Engine[Taken]):
             for event, outcome, attempts in taken.verdicts:
                 if isinstance(outcome, RetryAt):
                     self._retry_at(self._loop.time() + outcome.delay.total_seconds() + 0.001)
-                report(self._observers, event, outcome, attempts, self._workers.retry(event).limit)
+                self._tell(event, outcome, attempts)
 
     def _retry_at(self, when: float) -> None:
         """We parked it, so we know when it is due."""

@@ -32,7 +32,7 @@ from ...settings import Settings
 from ..crew import Asked
 from ..engine import Engine
 from ..poller import EAGER, QUIET, Poller
-from ..reports import is_news, report
+from ..reports import is_news
 from ..work import BatchHandler, Handler, Settled, Source
 from .lanes import Lanes
 from .workers import Workers
@@ -400,8 +400,7 @@ class DeliveryEngine(Engine[Delivery]):
             self._observers(Delivered(done))
         for delivery, outcome in batch:
             if outcome is not DONE:
-                event = delivery.event
-                report(self._observers, event, outcome, delivery.attempts, self._workers.retry(event).limit)
+                self._tell(delivery.event, outcome, delivery.attempts)
 
     # -- renew --------------------------------------------------------------------------------------
 

@@ -1,0 +1,241 @@
+"""What a relay reads: the rows of an outbox, or the log of a topic as one of its groups."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+from ..drivers import parse
+from ..drivers.spi import AsyncRunner
+from ..errors import ConfigError
+from ..event import Event
+from ..facts import Depths, Observers
+from ..outbox import AsyncOutbox, Outbox
+from ..outbox.node import Node, drained
+from ..settings import Settings
+from ..store.outbox.values import Status
+from ..store.topics import FOR_EVER, GroupOptions, GroupRow, Lag, TopicRow, open_topic_store
+from ..topics.deliver import LogDelivery
+from ..topics.dispatch import Durations
+from ..topics.home import Home
+from ..topics.start import StartFrom
+from ..values import Counts
+from .publish import Publisher
+from .ranges import RangePublisher
+
+
+class Reads(ABC):
+    """Started once, with the connections of the relay."""
+
+    what: str  # for people
+
+    def __init__(self, box: Outbox | AsyncOutbox, settings: Settings, observers: Observers, *, ordered: bool) -> None:
+        if isinstance(box._target, str) and parse(box._target).in_memory:
+            raise ConfigError("an in-memory SQLite database belongs to one connection; use a file")
+        self.box = box
+        self._settings = settings
+        self._observers = observers
+        self._clock = box._clock
+        self._ordered = ordered
+        self._running: Node | LogDelivery | None = None
+
+    @abstractmethod
+    async def start(self, db: AsyncRunner, publisher: Publisher) -> None: ...
+
+    def halt(self) -> None:
+        if self._running is not None:
+            self._running.halt()
+
+    @abstractmethod
+    async def stop(self, timeout: float | None) -> None: ...
+
+    @abstractmethod
+    async def drain(self, db: AsyncRunner) -> None: ...
+
+    def complaints(self) -> Iterator[str]:
+        return iter(("not running",)) if self._running is None else self._running.complaints()
+
+    def worries(self) -> Iterator[str]:
+        return iter(()) if self._running is None else self._running.engine.worries()
+
+    @property
+    def counts(self) -> Counts:
+        return Counts() if self._running is None else self._running.engine.counts
+
+    @abstractmethod
+    async def tend(self, db: AsyncRunner, outage: str | None) -> None:
+        """Every second while the relay works."""
+
+    @abstractmethod
+    async def status(self, db: AsyncRunner) -> Status: ...
+
+    @abstractmethod
+    async def failing(self, db: AsyncRunner) -> int: ...
+
+    @abstractmethod
+    async def waiting(self, db: AsyncRunner, limit: int) -> list[Event]: ...
+
+
+class OutboxReads(Reads):
+    _running: Node | None
+
+    def __init__(self, box: Outbox | AsyncOutbox, settings: Settings, observers: Observers, *, ordered: bool) -> None:
+        super().__init__(box, settings, observers, ordered=ordered)
+        self.what = box.store.tables.event
+        self._told: tuple[int, str | None] = (0, None)
+
+    async def start(self, db: AsyncRunner, publisher: Publisher) -> None:
+        node = Node(
+            "relay" if self._ordered else "delivery",
+            db,
+            self.box.store,
+            publisher,
+            self._settings,
+            observers=self._observers,
+            clock=self._clock,
+        )
+        await node.start()
+        self._running = node
+
+    async def stop(self, timeout: float | None) -> None:
+        if self._running is not None:
+            await self._running.stop(timeout)
+
+    async def drain(self, db: AsyncRunner) -> None:
+        assert self._running is not None
+        await self._running.drain()
+
+    async def tend(self, db: AsyncRunner, outage: str | None) -> None:
+        """An outage is written down with this process, for `relaybox status`."""
+        assert self._running is not None
+        note = self._running.owner, outage
+        if note != self._told and (outage or self._told[1] is not None):
+            await db.run(self.box.store.note(*note), tx=False)
+            self._told = note
+
+    async def status(self, db: AsyncRunner) -> Status:
+        return await db.run(self.box.store.status(self._clock.database_now()), tx=False)
+
+    async def failing(self, db: AsyncRunner) -> int:
+        return await db.run(self.box.store.failing(), tx=False)
+
+    async def waiting(self, db: AsyncRunner, limit: int) -> list[Event]:
+        rows = await db.run(self.box.store.waiting(limit, self._clock.database_now()), tx=False)
+        return [Event.stored(row) for row in rows]
+
+
+@dataclass(frozen=True)
+class GroupOf:
+    """A group of a topic, as a source of a relay."""
+
+    outbox: Outbox | AsyncOutbox
+    topic: str
+    name: str
+    start: StartFrom | None = None
+
+
+class GroupReads(Reads):
+    """Nothing is written per event: the group's cursor moves over the log."""
+
+    _running: LogDelivery | None
+
+    def __init__(self, group: GroupOf, settings: Settings, observers: Observers, *, ordered: bool) -> None:
+        super().__init__(group.outbox, settings, observers, ordered=ordered)
+        self.what = f"topic {group.topic} as group {group.name}"
+        self._group = group
+        self._store = open_topic_store(self.box.store.dialect, self.box._tables)
+        self._home: Home[AsyncRunner] | None = None
+        self._rows: tuple[TopicRow, GroupRow] | None = None
+        self._cancelled = False
+
+    async def start(self, db: AsyncRunner, publisher: Publisher) -> None:
+        settings, name = self._settings, self._group.name
+        home = self._home = self._at(db)
+        topic = await db.run(home.readable(self._group.topic), tx=False)
+        if topic.topic.tracking == "rows":
+            raise ConfigError(f"queue {topic.topic.name!r} is tracked by rows; a relay reads topics that have a log")
+        options = GroupOptions(
+            ordered=self._ordered,
+            max_attempts=settings.delivery.retry.attempts or FOR_EVER,
+            on_exhausted=settings.order.on_exhausted,
+            heartbeat_interval=topic.topic.heartbeat_interval,
+            heartbeat_timeout=topic.topic.heartbeat_timeout,
+        )
+        begin = (self._group.start or StartFrom.latest()).start
+        row, _ = await db.run(home.store.subscribe(topic, name, begin, options, self._clock.database_now()))
+        self._rows = topic, row
+        durations = Durations(self._clock)
+        delivery = LogDelivery(
+            home,
+            topic,
+            row,
+            RangePublisher(publisher, durations, ordered=row.ordered),
+            {"in_flight": settings.delivery.cold_queue},
+            settings.replaced({"delivery.timeout": None}),
+            cancelled=self._end,
+            mean=lambda: durations.mean,
+        )
+        await delivery.start()
+        self._running = delivery
+
+    def _end(self) -> None:
+        """The group was cancelled: nothing is sent any more, and health() says why."""
+        self._cancelled = True
+
+    async def stop(self, timeout: float | None) -> None:
+        try:
+            if self._running is not None:
+                await self._running.stop()
+        finally:
+            if self._home is not None:
+                await self._home.close()
+
+    async def drain(self, db: AsyncRunner) -> None:
+        assert self._running is not None
+        await drained(self._running.engine, lambda: self.status(db), self._settings, self._clock)
+
+    def complaints(self) -> Iterator[str]:
+        yield from super().complaints()
+        if self._cancelled:
+            yield f"group {self._group.name!r} was cancelled"
+        elif self._running is not None and self._running.row.standstill is not None:
+            yield self._running.row.standstill
+
+    async def tend(self, db: AsyncRunner, outage: str | None) -> None:
+        if self._observers:
+            oldest: timedelta | None = None
+            try:
+                oldest = (await self._lag(db)).oldest or timedelta(0)
+            finally:  # a failed measurement is reported as missing, never as zero
+                held = 0 if self._running is None else self._running.engine.in_flight
+                self._observers(Depths(0, held, oldest))
+
+    async def _lag(self, db: AsyncRunner) -> Lag:
+        if (rows := self._rows) is None:
+            rows = await db.run(self._at(db).reader(self._group.topic, self._group.name), tx=False)
+        return await db.run(self._store.lag(*rows, self._clock.database_now()), tx=False)
+
+    def _at(self, db: AsyncRunner) -> Home[AsyncRunner]:
+        box = self.box
+        return Home(
+            box._target, db, self._store, self._settings, self._clock, self._observers, box._codec, lambda: None
+        )  # fmt: skip
+
+    async def status(self, db: AsyncRunner) -> Status:
+        return status_of(await self._lag(db))
+
+    async def failing(self, db: AsyncRunner) -> int:
+        return (await self._lag(db)).parked
+
+    async def waiting(self, db: AsyncRunner, limit: int) -> list[Event]:
+        raise ConfigError(
+            "a preview shows what waits in the outbox; `relaybox groups lag` shows what waits for a group"
+        )
+
+
+def status_of(lag: Lag) -> Status:
+    """How far a group is behind, in the words of an outbox."""
+    due = max(0, lag.events - lag.taken - lag.parked)
+    return Status(due, 0, lag.taken, lag.parked, lag.dead, lag.oldest or timedelta(0), lag.events)
