@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from typing import Any, TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 from .errors import ConfigError
 
 Duration: TypeAlias = timedelta | float | str  # what an argument may be; attributes and results are timedelta
+
+T = TypeVar("T")
 
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|h|d|w)")
@@ -52,32 +54,32 @@ def format_duration(value: timedelta) -> str:
     return f"{ticks}us"
 
 
-class _Field:
+class _Field(Generic[T]):
     """A field of a frozen dataclass that takes a Duration and gives a timedelta. Dataclasses know such fields: what is
     given to the constructor goes to `__set__`, and the default is what `__get__` gives for the class."""
 
-    def __init__(self, default: Duration | None) -> None:
-        self._default = None if default is None else parse_duration(default)
+    _default: T
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
         self._label = f"{getattr(owner, 'section', owner.__name__)}.{name}"
 
-    def _get(self, instance: object | None) -> Any:
-        return self._default if instance is None else instance.__dict__[self._name]
+    def __get__(self, instance: object | None, owner: type) -> T:
+        value: T = self._default if instance is None else instance.__dict__[self._name]
+        return value
 
 
-class DurationField(_Field):
-    def __get__(self, instance: object | None, owner: type) -> timedelta:
-        return self._get(instance)  # type: ignore[no-any-return]
+class DurationField(_Field[timedelta]):
+    def __init__(self, default: Duration) -> None:
+        self._default = parse_duration(default)
 
     def __set__(self, instance: object, value: Duration) -> None:
         instance.__dict__[self._name] = parse_duration(value, self._label)
 
 
-class OptionalDurationField(_Field):
-    def __get__(self, instance: object | None, owner: type) -> timedelta | None:
-        return self._get(instance)  # type: ignore[no-any-return]
+class OptionalDurationField(_Field[timedelta | None]):
+    def __init__(self, default: Duration | None) -> None:
+        self._default = None if default is None else parse_duration(default)
 
     def __set__(self, instance: object, value: Duration | None) -> None:
         instance.__dict__[self._name] = None if value is None else parse_duration(value, self._label)

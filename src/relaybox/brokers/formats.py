@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias, get_args
 from urllib.parse import quote
 
 from ..errors import ConfigError, Undecodable
-from ..event import GLOBAL, Event, stored_created, stored_occurred, stored_time
+from ..event import GLOBAL, Event, stored_time, stored_times
 from .json_members import STRICT
 from .spi import Features, Message
 
@@ -56,7 +56,7 @@ def _plain(event: Event, destination: str) -> Message:
     own = {"event_id": event.id, "event_type": event.type, "aggregate_type": event.aggregate_type}
     if event.key is not None:
         own["aggregate_id"] = event.key
-    own["created_at"] = timestamp(stored_created(event) or stored_occurred(event))
+    own["created_at"] = timestamp(stored_times(event)[1])
     if event.tenant is not None:
         own["tenant"] = event.tenant
     if event.headers_text:
@@ -104,7 +104,7 @@ def _context(event: Event, source: str) -> dict[str, str]:
         "id": event.id,
         "source": source,
         "type": event.type,
-        "time": timestamp(stored_occurred(event)),
+        "time": timestamp(stored_times(event)[0]),
     }
     if event.key is not None:
         context["subject"] = context["partitionkey"] = event.key

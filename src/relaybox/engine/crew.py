@@ -8,6 +8,7 @@ import math
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from ..clock import Clock
@@ -104,7 +105,7 @@ class Crew(Generic[W]):
         if self._watched and shortest is not None:
             self._loops.repeat("watch", lambda: self._watch(min(shortest.total_seconds() / 4, 0.25)))
         for worker in self.workers:
-            self._loops.keep(worker, "worker", lambda worker=worker: self._begin(worker))  # type: ignore[misc]
+            self._loops.keep(worker, "worker", partial(self._begin, worker))
 
     async def _begin(self, worker: W) -> None:
         worker.ended_in_call = worker.calls % 2 == 1

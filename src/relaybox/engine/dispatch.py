@@ -120,12 +120,14 @@ class Dispatch:
             delivery = second if isinstance(second, Delivery) else _delivery(event, second)
             return self._called(listener, event, delivery)
         if listener.is_async:
-            return listener.call(event)  # type: ignore[no-any-return]
+            called: Awaitable[Any] = listener.call(event)
+            return called
         return self._threaded(listener, event)
 
     def _called(self, listener: Listener, *arguments: Any) -> Awaitable[Any]:
         if listener.is_async:
-            return listener.call(*arguments)  # type: ignore[no-any-return]
+            called: Awaitable[Any] = listener.call(*arguments)
+            return called
         return self._threaded(listener, *arguments)
 
     async def _threaded(self, listener: Listener, *arguments: Any) -> None:

@@ -16,10 +16,24 @@ from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from ..durations import DurationField, OptionalDurationField, parse_duration
 from ..errors import ConfigError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 ENVIRONMENT = "RELAYBOX_"
 _SERVICE = re.compile(r"(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(ADDR|PORT|PROTO))?)?)")
@@ -29,7 +43,7 @@ _TEXTS: dict[Any, tuple[Callable[[str], Any], str]] = {
     float: (float, "a number"),
     time: (time.fromisoformat, "a time of day such as 02:00"),
 }
-D = TypeVar("D")
+D = TypeVar("D", bound="DataclassInstance")
 
 
 class Leaf(NamedTuple):
@@ -116,7 +130,7 @@ def replaced(base: D, values: Mapping[str, Any]) -> D:
         else:
             changes[name] = value
     changes |= {name: replaced(getattr(base, name), inner) for name, inner in below.items()}
-    return dataclasses.replace(base, **changes)  # type: ignore[type-var]
+    return dataclasses.replace(base, **changes)
 
 
 def nearest(name: str, known: Collection[str]) -> str:

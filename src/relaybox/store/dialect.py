@@ -52,7 +52,8 @@ class Dialect:
 
     def from_time(self, value: Any) -> datetime:
         """psycopg answers in the session's time zone; asyncpg in UTC."""
-        return value if value.tzinfo is UTC else value.astimezone(UTC)  # type: ignore[no-any-return]
+        moment: datetime = value if value.tzinfo is UTC else value.astimezone(UTC)
+        return moment
 
     def exact(self, text: str) -> Any:
         """A text as a column takes it that compares byte by byte."""
@@ -73,11 +74,11 @@ class Dialect:
         """Rows as parameters: an array per column, by these names, or one JSON text called `rows`."""
         return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
 
-    def event_row(self, row: Sequence[Any]) -> tuple[Any, ...]:
+    def event_row(self, row: Sequence[Any]) -> Sequence[Any]:
         """The twelve event columns. Claims bring times as bytes: most are never looked at. What stands behind the
         twelve columns does no harm."""
         if row[9].__class__ is bytes:
-            return row  # type: ignore[return-value]  # a tuple, or what behaves like one
+            return row
         times = (self.from_time(at) if isinstance(at, datetime) else at for at in row[9:12])
         return (*row[:9], *times)
 
@@ -111,7 +112,7 @@ class _Json(Dialect):
     def table(self, rows: Sequence[Sequence[Any]], *names: str) -> dict[str, Any]:
         return {"rows": as_json(rows)}
 
-    def event_row(self, row: Sequence[Any]) -> tuple[Any, ...]:
+    def event_row(self, row: Sequence[Any]) -> Sequence[Any]:
         """Times become datetimes. All are NULL when somebody deleted the event under its pending row. A row that no
         writer of ours has made may hold anything: what cannot be read becomes an event that says so."""
         if (*map(type, row[1:9]),) not in USUAL:
@@ -141,7 +142,8 @@ class Mysql(_Json):
         return value.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
 
     def from_time(self, value: Any) -> datetime:
-        return value.replace(tzinfo=UTC)  # type: ignore[no-any-return]
+        moment: datetime = value.replace(tzinfo=UTC)
+        return moment
 
     def exact(self, text: str) -> bytes:
         """Binary columns: every text collation that both servers know takes 'a' and 'a ' for the same key."""

@@ -90,4 +90,5 @@ def open_inbox_store(dialect: str, tables: InboxTables) -> InboxStore:
     if dialect not in _STORES:
         raise ConfigError(f"an inbox cannot be kept in {dialect!r}; it knows {', '.join(_STORES)}")
     module = import_module(f"{__name__}.{dialect}")
-    return getattr(module, _STORES[dialect])(tables)  # type: ignore[no-any-return]
+    store: InboxStore = getattr(module, _STORES[dialect])(tables)
+    return store

@@ -25,7 +25,7 @@ LOOK_AT = 500  # messages that an ordered claim looks at, at least: most of them
 class Arrived(NamedTuple):
     """A message as claimed."""
 
-    row: tuple[Any, ...]  # the columns of Event.stored
+    row: Sequence[Any]  # the columns of Event.stored
     attempts: int
     key_hash: int
     position: int | None

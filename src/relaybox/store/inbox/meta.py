@@ -100,7 +100,7 @@ def order_from(value: Mapping[str, Any]) -> Order:
     missing = value["missing"]
     return Order(
         start=value["start"],
-        missing=missing if isinstance(missing, str) else timedelta(seconds=missing),  # type: ignore[arg-type]
+        missing=timedelta(seconds=missing) if isinstance(missing, (int, float)) else missing,
         dead=value["dead"],
     )
 

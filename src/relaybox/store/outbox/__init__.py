@@ -18,4 +18,5 @@ def open_store(dialect: str, tables: Tables | None = None, codec: Codec = JSON_C
     if dialect not in _STORES:
         raise ConfigError(f"no store for the database dialect {dialect!r}; known are {', '.join(_STORES)}")
     module = import_module(f"{__name__}.{dialect}")
-    return getattr(module, _STORES[dialect])(tables, codec)  # type: ignore[no-any-return]
+    store: OutboxStore = getattr(module, _STORES[dialect])(tables, codec)
+    return store

@@ -224,7 +224,7 @@ class OutboxStore(Instances):
 
     # -- seeing -----------------------------------------------------------------------------------
 
-    def waiting(self, limit: int, now: datetime | None) -> Op[list[tuple[Any, ...]]]:
+    def waiting(self, limit: int, now: datetime | None) -> Op[list[Sequence[Any]]]:
         result = yield self.sql["outbox.status.waiting"].bind(limit=limit, now=self.to_time(now))
         return [self.event_row(row) for row in result.rows]
 

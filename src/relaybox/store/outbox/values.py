@@ -15,7 +15,7 @@ from ..claims import Death, Held, Retry
 class Claimed(NamedTuple):
     """A row as claimed: the event's columns, the attempts including this one, and its key where that is leased."""
 
-    row: tuple[Any, ...]
+    row: Sequence[Any]
     attempts: int
     key_hash: int | None = None
 

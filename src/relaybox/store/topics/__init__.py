@@ -32,7 +32,7 @@ NOBODY = 0  # the owner of a range that was given back
 LAST = 2**63 - 1  # no event has this number: a place up to here is open to the end
 ParkedState = Literal["retry", "held", "dead"]
 FOR_EVER = 2**31 - 1  # max_attempts of a group whose events are tried for ever: the most that the column holds
-Row = tuple[Any, ...]  # an event's columns, in the order of EVENT_COLUMNS; others may follow
+Row = Sequence[Any]  # an event's columns, in the order of EVENT_COLUMNS; others may follow
 
 PARTS = (
     "topic",
@@ -381,4 +381,5 @@ def open_topic_store(dialect: str, tables: Tables) -> TopicStore:
     if dialect != "postgres":
         raise UnsupportedByEngine(f"topics are kept by PostgreSQL; {dialect} has the outbox and the inbox")
     module = import_module(f"{__name__}.store")
-    return module.TopicStore(TopicTables(tables.event, tables.schema))  # type: ignore[no-any-return]
+    store: TopicStore = module.TopicStore(TopicTables(tables.event, tables.schema))
+    return store

@@ -60,7 +60,8 @@ class InboxAdopted(InboxAlerts, InboxAccepts):
 
     @property
     def their_columns(self) -> Dialect:
-        return import_module(f"relaybox.store.inbox.adopted.{self.dialect}").COLUMNS  # type: ignore[no-any-return]
+        columns: Dialect = import_module(f"relaybox.store.inbox.adopted.{self.dialect}").COLUMNS
+        return columns
 
     @property
     def their_queries(self) -> dict[str, Block]:

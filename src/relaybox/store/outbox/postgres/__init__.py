@@ -7,10 +7,8 @@ settling takes them out of the claim, and the process that finds a claim expired
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import partial
-from itertools import repeat
 from operator import itemgetter
 from typing import Any
 
@@ -48,8 +46,6 @@ _CLAIM = ("token", "owner", "until", "claimed_at", "items")
 _CLAIM_TYPES = ("int8", "int4", "timestamptz", "timestamptz", "int8[]")
 _PENDING = ("seq", "due", "key_hash", "attempts")
 _PENDING_TYPES = ("int8", "timestamptz", "int8", "int4")
-# Half the time of calling the class, which a relay would feel.
-_claimed: Callable[[tuple[Any, ...]], Claimed] = partial(tuple.__new__, Claimed)
 
 
 class PostgresStore(KeyedOutboxStore):
@@ -136,7 +132,7 @@ class PostgresStore(KeyedOutboxStore):
             found += [(seq, *[None] * 11) for _, seq in held.rows if seq not in there]
         found.sort(key=itemgetter(0))
         if items is None:
-            return [*map(_claimed, zip(found, repeat(1), repeat(None)))]
+            return [Claimed(row, 1) for row in found]
         attempts = {item >> 16: item & 0xFFFF for item in items}
         return [Claimed(self.event_row(row), attempts[row[0]]) for row in found]
 
