@@ -36,7 +36,8 @@ from relaybox.types import DeliverySettings
 
 ROOT = Path(__file__).parent.parent
 TOPIC = "storm"
-TTL = 0.5
+TTL = 0.5  # where processes die
+CALM_TTL = 30.0  # where none does, a machine that is busy must not look like a death
 PATIENCE = 120.0
 
 
@@ -71,7 +72,7 @@ class Report:
 # -- a member ---------------------------------------------------------------------------------------------------------
 
 
-async def member(url: str, file: Path, seed: int, failures: float, batch: int) -> None:
+async def member(url: str, file: Path, seed: int, failures: float, batch: int, ttl: float) -> None:
     chance = random.Random(seed)
     log = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     stop = asyncio.Event()
@@ -95,8 +96,8 @@ async def member(url: str, file: Path, seed: int, failures: float, batch: int) -
 
     settings = Settings(
         delivery=DeliverySettings(
-            instance_ttl=timedelta(seconds=TTL),
-            lease=timedelta(seconds=2 * TTL),
+            instance_ttl=timedelta(seconds=ttl),
+            lease=timedelta(seconds=2 * ttl),
             retry=Retry(attempts=1000, base="5ms", max="50ms"),
             stop_timeout="2s",
             workers=8,
@@ -153,9 +154,14 @@ class Storm:
         self._started += 1
         options, number = self.options, self._started
         arguments = [self.url, str(self.folder / f"{number}.txt"), str(options.seed * 1000 + number)]
+        arguments += [
+            str(options.failures),
+            str(options.batch),
+            str(TTL if options.kills + options.freezes else CALM_TTL),
+        ]
         with (self.folder / "log.txt").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "chaos.groups", "member", *arguments, str(options.failures), str(options.batch)],
+                [sys.executable, "-m", "chaos.groups", "member", *arguments],
                 cwd=ROOT,
                 stdout=log,
                 stderr=log,
@@ -279,8 +285,8 @@ class Storm:
 def main() -> int:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     if sys.argv[1:2] == ["member"]:
-        url, file, seed, failures, batch = sys.argv[2:]
-        asyncio.run(member(url, Path(file), int(seed), float(failures), int(batch)))
+        url, file, seed, failures, batch, ttl = sys.argv[2:]
+        asyncio.run(member(url, Path(file), int(seed), float(failures), int(batch), float(ttl)))
         return 0
     parser = argparse.ArgumentParser(prog="chaos.groups", description=__doc__)
     for name, default in vars(Options()).items():

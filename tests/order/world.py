@@ -7,7 +7,7 @@ and instance service do; but when, and whether at all, the test decides. What th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -83,7 +83,7 @@ class World:
             kind: Literal["rows", "count"] = "rows" if text.startswith("SELECT") else "count"
             return (yield Query("test", text, kind).bind()).rows
 
-        return self.run(ask())
+        return self.run(ask(), tx=False)
 
     def wipe(self) -> None:
         def empty() -> Op[None]:
@@ -100,9 +100,9 @@ class World:
         claimed = self.rows(f"SELECT seq, owner, token, due FROM {self.names['pending']} WHERE owner IS NOT NULL")
         return {seq: Holder(o, t, self.store.from_time(u)) for seq, o, t, u in claimed}
 
-    def everything(self) -> list[Any]:
+    def everything(self, holders: Mapping[int, Holder]) -> list[Any]:
         """All that a late word of a zombie must not change; leases of claims that are gone mean nothing."""
-        live = {holder.token for holder in self.holders().values()}
+        live = {holder.token for holder in holders.values()}
         found: list[Any] = []
         for part in ("pending", "claim", "dead", "hold", "lease"):
             if part not in self.tables:

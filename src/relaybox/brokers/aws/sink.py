@@ -116,7 +116,7 @@ class AwsSink(Connected[AwsConnection], ABC):
         except FAILURES as error:
             raise self._answer(error, "") from None
         try:
-            await self.probe()
+            await self._probe(self._read_timeout.total_seconds())  # the first request also loads what requests need
         except BaseException:
             await self.close()
             raise
@@ -126,9 +126,12 @@ class AwsSink(Connected[AwsConnection], ABC):
         await self._stack.aclose()
 
     async def probe(self) -> None:
+        await self._probe(PROBE_SECONDS)
+
+    async def _probe(self, seconds: float) -> None:
         """Any answer will do, but one that does not know the account: a queue may be missing or not ours to see."""
         try:
-            async with asyncio.timeout(PROBE_SECONDS):
+            async with asyncio.timeout(seconds):
                 await self._ask(self._open_client())
         except FAILURES as error:
             answer = self._answer(error, "")
