@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from relaybox import AsyncOutbox, AsyncRelay, Event, Settings
-from relaybox.brokers import Answer, Features, Message
+from relaybox.spi import Answer, Features, Message
 from relaybox.testing.servers import PostgresServer
 
 

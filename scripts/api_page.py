@@ -16,8 +16,8 @@ from typing import Any, ForwardRef, get_args, get_overloads, is_typeddict
 
 from generated import write_or_check
 
-from relaybox.brokers import Sink, Source
 from relaybox.durations import format_duration
+from relaybox.spi import Sink, Source
 
 WIDTH = 110
 HIDDEN = ("_", "test_", "after_fork", "halt")  # the second: of suites that are inherited
@@ -40,9 +40,8 @@ MODULES = {
     "relaybox.facts": "What observers are told. [The metrics made of it](metrics.md).",
     "relaybox.spi": "What extensions implement.",
     "relaybox.inbox": "",
-    "relaybox.ingest.webhook": "",
-    "relaybox.brokers": "Where relays send and ingests read.",
     "relaybox.brokers.aws": "",
+    "relaybox.brokers.inbox": "",
     "relaybox.brokers.kafka": "",
     "relaybox.brokers.lines": "",
     "relaybox.brokers.nats": "",

@@ -7,8 +7,9 @@ from typing import Any
 
 from generated import write_or_check
 
-from relaybox.brokers import Features, Sink, sink_from_url
+from relaybox.brokers import sink_from_url
 from relaybox.durations import format_duration
+from relaybox.spi import Features, Sink
 
 HEAD = """# Sinks
 

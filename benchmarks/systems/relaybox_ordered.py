@@ -13,11 +13,11 @@ import asyncpg
 import relaybox
 from benchmarks.peers.python.peer import Meter, Peer, key, payload_bytes, serve
 from relaybox import AsyncOutbox, AsyncRelay, Event, Settings
-from relaybox.brokers import Answer, Features, Message
 from relaybox.clock import SYSTEM_CLOCK
 from relaybox.drivers import open_async
 from relaybox.outbox.source import OutboxSource, make_source
 from relaybox.outcome import DONE
+from relaybox.spi import Answer, Features, Message
 from relaybox.store.outbox import open_store
 
 CHUNK = 150  # a larger write_all would leave whole batches, not the rows that single writes leave

@@ -21,7 +21,7 @@ from itertools import pairwise
 from typing import Any
 
 from relaybox import AsyncOutbox, AsyncRelay, Event, Listeners, Outbox, StartFrom, Topic
-from relaybox.brokers.spi import Answer, Features, Message
+from relaybox.spi import Answer, Features, Message
 
 from .checker import SECOND, judge, missing
 from .products import DATABASE, GROUP, INBOX, POSTGRES, TOPIC, TYPE, connect, execute, prepare

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 
+from relaybox.brokers.webhook import WebhookReceiver
 from relaybox.inbox import AsyncInbox, Inbox
-from relaybox.ingest.webhook import WebhookReceiver
 
 URL = os.environ.get("INBOX_URL", "sqlite:///billing.db")
 

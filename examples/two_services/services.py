@@ -10,8 +10,8 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from relaybox import AsyncOutbox, AsyncRelay, Event
+from relaybox.brokers.inbox import InboxSink
 from relaybox.inbox import AsyncInbox
-from relaybox.relay.inbox_sink import InboxSink
 
 
 class Service:

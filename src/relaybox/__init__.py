@@ -19,7 +19,6 @@ from .errors import (
 )
 from .event import Event
 from .guard import AsyncGuard, Guard
-from .hooks import Interceptor, WriterHook
 from .later import later
 from .listeners import Listeners
 from .outbox import AsyncOutbox, Outbox
@@ -64,7 +63,6 @@ __all__ = [
     "Event",
     "Guard",
     "Ingest",
-    "Interceptor",
     "InvalidEvent",
     "LeaseLost",
     "Listeners",
@@ -82,5 +80,4 @@ __all__ = [
     "Status",
     "StoreError",
     "Topic",
-    "WriterHook",
 ]

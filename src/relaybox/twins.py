@@ -13,7 +13,7 @@ def told_by(twin: type) -> Callable[[T], T]:
 
     def tell(kind: T) -> T:
         for name, member in vars(kind).items():
-            if not name.startswith("_") and not member.__doc__:
+            if (not name.startswith("_") or name == "__call__") and not member.__doc__:
                 member.__doc__ = getattr(twin, name).__doc__
         return kind
 

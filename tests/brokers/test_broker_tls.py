@@ -20,8 +20,8 @@ from relaybox.brokers.nats.connection import NatsConnection
 from relaybox.brokers.nats.sink import NatsSink
 from relaybox.brokers.rabbitmq.connection import RabbitMQConnection
 from relaybox.brokers.rabbitmq.sink import RabbitMQSink
-from relaybox.brokers.spi import Sink
 from relaybox.errors import BrokerUnavailable
+from relaybox.spi import Sink
 from relaybox.testing.servers import NatsServer, RabbitMQServer, require
 from relaybox.testing.servers.process import free_port
 from relaybox.testing.sink_contract import SECRET, arrived, messages, opened, publish

@@ -384,7 +384,7 @@ async def test_urls(url: str, shown: str) -> None:
     sink = sink_from_url(url, {"connections": "2"})
     assert repr(sink) == f"InboxSink({shown!r})"
     assert (sink._inbox == "orders") is ("inbox=orders" in url)  # type: ignore[attr-defined]
-    assert sink._source == ("a shop" if "source" in url else None)  # type: ignore[attr-defined]
+    assert sink._sender == ("a shop" if "sender" in url else None)  # type: ignore[attr-defined]
     assert sink._connections == 2  # type: ignore[attr-defined]
     await sink.close()
 
@@ -394,7 +394,7 @@ async def test_urls(url: str, shown: str) -> None:
     [
         ("inbox+sqlite://:memory:", {}, "in-memory"),
         ("inbox+sqlite:///x.db", {"connections": "0"}, "connections"),
-        ("inbox+sqlite:///x.db", {"colour": "red"}, "known: connections, inbox, schema, source"),
+        ("inbox+sqlite:///x.db", {"colour": "red"}, "known: connections, inbox, schema, sender"),
         ("inbox+sqlite:///x.db", {"inbox": "a b"}, "table name"),
         ("inbox+sqlite:///x.db", {"schema": "s"}, "no schemas"),
         ("inbox+sqlite:///x.db", {"source": "x" * 256}, "source"),

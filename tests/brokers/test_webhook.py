@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from webhook_harness import ReceiverServer, WebhookHarness
 
-from relaybox.brokers.spi import Sink
 from relaybox.errors import BrokerUnavailable
+from relaybox.spi import Sink
 from relaybox.testing.sink_contract import SinkContract, SinkHarness, arrived, deliver, messages, publish
 
 

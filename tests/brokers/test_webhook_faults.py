@@ -18,11 +18,11 @@ import pytest
 from httpcore._backends.anyio import AnyIOStream
 from scripted_endpoint import Authority, ScriptedEndpoint, answer, endpoint, hang, raw, reset
 
-from relaybox.brokers.spi import Answer
 from relaybox.brokers.webhook.client import RESPONSE_BYTES, RESPONSE_SECONDS
 from relaybox.brokers.webhook.signature import new_secret
 from relaybox.brokers.webhook.sink import WebhookSink
 from relaybox.errors import BrokerUnavailable, ConfigError, DeliveryError, Reject, RetryLater
+from relaybox.spi import Answer
 from relaybox.testing.sink_contract import messages
 
 SECRET = new_secret()

@@ -15,11 +15,11 @@ from scripted_endpoint import Authority, Request, answer, endpoint, hang, raw, r
 from test_webhook_faults import SECRET, send, sink_for
 
 from relaybox.brokers.formats import MessageFormat, renderer
-from relaybox.brokers.spi import Message
 from relaybox.brokers.webhook.signature import new_secret, verify
 from relaybox.brokers.webhook.sink import Endpoint, WebhookSink
 from relaybox.errors import BrokerUnavailable, Closed, ConfigError, DeliveryError, Reject
 from relaybox.event import Event
+from relaybox.spi import Message
 from relaybox.testing.clock import ManualClock
 from relaybox.testing.sink_contract import CANARY, messages
 

@@ -7,7 +7,8 @@ import weakref
 
 import asyncpg
 
-from relaybox import AsyncOutbox, Event, WriterHook
+from relaybox import AsyncOutbox, Event
+from relaybox.spi import WriterHook
 from relaybox.testing.servers import require
 
 

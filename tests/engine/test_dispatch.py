@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import pytest
 from scripted_source import MakeEngine, ScriptedSource
 
-from relaybox import BatchFailed, Event, Interceptor, Listeners, Retry
+from relaybox import BatchFailed, Event, Listeners, Retry
 from relaybox.delivery import Delivery
 from relaybox.engine.dispatch import Dispatch, RowBatches
 from relaybox.engine.threads import ListenerThreads
@@ -22,6 +22,7 @@ from relaybox.engine.work import Handler
 from relaybox.errors import ConfigError, ContractViolation, Unroutable
 from relaybox.facts import Delivered, Died, Retried
 from relaybox.listeners import registry
+from relaybox.spi import Interceptor
 from relaybox.testing import Probe
 
 

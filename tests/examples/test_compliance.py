@@ -55,7 +55,7 @@ class World:
         done = subprocess.run(command, cwd=EXAMPLE, env=environment, capture_output=True, text=True, timeout=60)
         assert done.stdout, done.stderr
         said: dict[str, int] = json.loads(done.stdout)
-        assert done.returncode == (1 if said["died"] else 0), done.stderr
+        assert done.returncode == (4 if said["died"] else 0), done.stderr
         return said
 
     def pull(self) -> int:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from relaybox import ConfigError, Contracts, Event, Listeners, Outbox, WriterHook
+from relaybox import ConfigError, Contracts, Event, Listeners, Outbox
 from relaybox.errors import ContractViolation
 from relaybox.facts import Died
+from relaybox.spi import WriterHook
 
 from .kit import Box, Probe, happened, make_box, one, rows, stored
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from relaybox import AsyncOutbox, ConfigError, DeadFilter, Event, Interceptor, Listeners, Outbox, Reject, Settings
+from relaybox import AsyncOutbox, ConfigError, DeadFilter, Event, Listeners, Outbox, Reject, Settings
 from relaybox.errors import Closed, ConnectionLost, SchemaMissing, SchemaTooNew
 from relaybox.facts import Delivered, Died, HotDropped, Purged, Retried
+from relaybox.spi import Interceptor
 from relaybox.types import DeliverySettings, OutboxSettings
 
 from .kit import QUICK, Box, Probe, happened, make_box, one, recording, rows, stored, waiting

@@ -15,8 +15,9 @@ import pytest
 import sqlalchemy
 from sqlalchemy.orm import Session
 
-from relaybox import AsyncOutbox, ConfigError, Event, Outbox, WriterHook
+from relaybox import AsyncOutbox, ConfigError, Event, Outbox
 from relaybox.errors import Closed, InvalidEvent, StoreError
+from relaybox.spi import WriterHook
 
 from .kit import QUICK, Probe, happened, make_box, rows, stored, waiting
 

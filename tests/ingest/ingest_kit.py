@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 from flow.kit import rows
 from inbox.kit import PATIENCE, fresh_url, migrated
 from relaybox import AsyncIngest, Event
-from relaybox.brokers import Source
 from relaybox.brokers.formats import renderer
-from relaybox.brokers.spi import Features, Message
 from relaybox.facts import Fact
 from relaybox.inbox import AsyncInbox
+from relaybox.spi import Features, Message, Source
 
 __all__ = [
     "PATIENCE",

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Sequence
 
 from relaybox import Event
-from relaybox.brokers import Incoming
 from relaybox.errors import BrokerUnavailable
+from relaybox.spi import Incoming
 
 from .ingest_kit import plain
 

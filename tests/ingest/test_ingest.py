@@ -15,12 +15,12 @@ import pytest
 from flow.kit import rows
 from inbox.kit import ENGINES, pending_ids
 from relaybox import AsyncIngest, Event
-from relaybox.brokers import MALFORMED, Incoming
 from relaybox.errors import Closed, ConfigError, SchemaMissing
 from relaybox.facts import CircuitChanged, Ingested, LoopFailed
 from relaybox.inbox import AsyncInbox, Inbox
 from relaybox.ingest.ingest import LONGEST_PAUSE
 from relaybox.settings import IngestSettings, Settings
+from relaybox.spi import MALFORMED, Incoming
 from relaybox.testing.crash import InjectedFault, crash_at
 from relaybox.testing.servers import TcpGate
 from relaybox.types import Health, Reading

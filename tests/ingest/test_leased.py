@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 
 from relaybox.brokers.leased import LeasedSource
-from relaybox.brokers.spi import Incoming
 from relaybox.errors import BrokerUnavailable, Closed
+from relaybox.spi import Incoming
 from relaybox.testing.source_contract import opened
 
 

@@ -16,10 +16,10 @@ from nats.aio.client import Client
 from nats.js.api import AckPolicy
 from nats.js.client import JetStreamContext
 
-from relaybox.brokers import Source
 from relaybox.brokers.nats.sink import NatsSink
 from relaybox.brokers.nats.source import NatsSource
 from relaybox.errors import BrokerUnavailable, ConfigError
+from relaybox.spi import Source
 from relaybox.testing.servers import NatsServer, TcpGate, require
 from relaybox.testing.sink_contract import SECRET, deliver, messages
 from relaybox.testing.source_contract import SourceContract, SourceHarness, collect, comes_no_more, opened, send

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relaybox import Event
-from relaybox.brokers import MALFORMED, Incoming, malformed, parse
 from relaybox.brokers.formats import renderer
-from relaybox.brokers.spi import Features
+from relaybox.brokers.parse import malformed, parse
 from relaybox.errors import InvalidEvent, PayloadTooLarge
 from relaybox.event import GLOBAL, MAX_PAYLOAD
 from relaybox.ids import new_id
+from relaybox.spi import MALFORMED, Features, Incoming
 from relaybox.types import Reading
 
 SENT = datetime(2026, 2, 3, 4, 5, 6, tzinfo=UTC)

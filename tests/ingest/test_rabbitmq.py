@@ -140,7 +140,7 @@ async def test_several_ingests_of_a_queue_keep_its_order(server: RabbitMQServer,
         async with ingesting(
             RabbitMQSource(server.url, **options), url, settings=Settings(ingest=IngestSettings(batch=5))
         ) as (third, _):
-            await second.close()
+            await second.stop()
             await publish(server, queue, sent[50:])
             await until(lambda: len(arrivals(url)) == 100)
     assert totals(third).accepted > 0
@@ -279,7 +279,7 @@ async def test_the_command_runs_until_a_signal_and_says_how_it_is(
             process.terminate()
             out, err = await process.communicate()
     assert process.returncode == 0, err
-    assert b"RabbitMQSource" in out
+    assert b"relaybox runs ingest of rabbitmq into orders_inbox" in out
     assert b"relaybox:relaybox" not in out + err
     assert {row[0] for row in rows(url, "SELECT source FROM orders_inbox")} == {"shop"}
 

@@ -15,10 +15,10 @@ import pytest
 from inbox.kit import fresh_url, migrated
 from relaybox import Event, Reject
 from relaybox.brokers.parse import Reading
+from relaybox.brokers.webhook import WebhookReceiver
 from relaybox.errors import ConfigError
 from relaybox.facts import Ingested
 from relaybox.inbox import AsyncInbox, Inbox
-from relaybox.ingest.webhook import WebhookReceiver
 
 from .webhook_kit import JSON, KEYS, SECRETS, events_of, post, receiving, serving, signed
 

@@ -15,9 +15,9 @@ import httpx
 import uvicorn
 
 from relaybox import Event
+from relaybox.brokers.webhook import WebhookReceiver
 from relaybox.clock import SYSTEM_CLOCK
 from relaybox.inbox import AsyncInbox
-from relaybox.ingest.webhook import WebhookReceiver
 
 KEYS = [b"the first secret, of 32 bytes...", b"the other secret, of 32 bytes..."]
 SECRETS = ["whsec_" + base64.b64encode(key).decode() for key in KEYS]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from relaybox.brokers import Answer, Features, Message
+from relaybox.spi import Answer, Features, Message
 
 
 class Sink:

@@ -15,12 +15,13 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode, Tracer
 
-from relaybox import Event, Listeners, Outbox, WriterHook
+from relaybox import Event, Listeners, Outbox
 from relaybox.engine.rows.engine import Delivery
 from relaybox.event import MAX_HEADERS
 from relaybox.facts import CircuitChanged, Claimed, Delivered, Depths, Died, Standing, Strayed, WakeUps
 from relaybox.observe.measures import MEASURES
 from relaybox.observe.opentelemetry import OpenTelemetryObserver, TracingHook, TracingInterceptor
+from relaybox.spi import WriterHook
 from relaybox.testing import ManualClock, deliver_pending, published
 from relaybox.testing.plugin import relaybox_url
 

@@ -10,8 +10,8 @@ import pytest
 
 from kit import delivering
 from relaybox import AsyncOutbox, AsyncRelay, Event, Listeners, Settings, Topic
-from relaybox.brokers.spi import Features, Message
 from relaybox.inbox import AsyncInbox, Order
+from relaybox.spi import Features, Message
 from relaybox.testing.servers import require
 from relaybox.topics.start import StartFrom
 from relaybox.types import DeliverySettings, OrderSettings

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
-from relaybox.brokers import Answer, Features, Message
 from relaybox.errors import BrokerUnavailable
+from relaybox.spi import Answer, Features, Message
 
 
 class ScriptedSink:

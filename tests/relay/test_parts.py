@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relaybox import Event
-from relaybox.brokers import Features
 from relaybox.brokers.formats import CLOUDEVENTS_JSON, renderer, timestamp
 from relaybox.errors import BrokerUnavailable, ConfigError, Reject, Undecodable
 from relaybox.event import Y2K
@@ -21,6 +20,7 @@ from relaybox.facts import CircuitChanged, Observers
 from relaybox.relay.circuit import LONGEST_PAUSE, Circuit
 from relaybox.relay.pauses import LASTS, LONGEST, SOON, TRIAL, Pauses
 from relaybox.relay.routing import router
+from relaybox.spi import Features
 from relaybox.testing import ManualClock, Probe
 
 PLAIN = Features(keyed_order=True, dedup=False)

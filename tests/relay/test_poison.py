@@ -10,8 +10,8 @@ from scripted_sink import ScriptedSink
 
 from kit import migrated
 from relaybox import AsyncRelay, Event, Outbox
-from relaybox.brokers import Answer, Message
 from relaybox.facts import Delivered, Died, Retried
+from relaybox.spi import Answer, Message
 from relaybox.testing import Probe
 from relaybox.testing.servers import require
 

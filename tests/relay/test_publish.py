@@ -8,11 +8,11 @@ from datetime import timedelta
 import pytest
 
 from relaybox import Event
-from relaybox.brokers import Answer, Features, Message
 from relaybox.engine.work import Delivery
 from relaybox.facts import Observers
 from relaybox.relay.circuit import Circuit
 from relaybox.relay.publish import SLOW, Publisher
+from relaybox.spi import Answer, Features, Message
 from relaybox.testing.clock import ManualClock
 
 

@@ -16,7 +16,6 @@ from scripted_sink import ScriptedSink
 
 from kit import migrated
 from relaybox import AsyncRelay, Event, Outbox
-from relaybox.brokers import Answer, Features, Message
 from relaybox.brokers.formats import renderer
 from relaybox.drivers import open_sync
 from relaybox.engine.work import Delivery
@@ -25,6 +24,7 @@ from relaybox.facts import CircuitChanged, Delivered, Died, Observers, Retried
 from relaybox.outbox.source import OrderedSource
 from relaybox.relay.circuit import Circuit
 from relaybox.relay.routing import router
+from relaybox.spi import Answer, Features, Message
 from relaybox.store.claims import Claim
 from relaybox.store.outbox.values import Turn
 from relaybox.tasks import cancelled

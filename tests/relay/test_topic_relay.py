@@ -15,9 +15,9 @@ from relay_kit import write
 from scripted_sink import ScriptedSink
 
 from relaybox import AsyncOutbox, AsyncRelay, Event, Outbox, Settings
-from relaybox.brokers import Answer, Message
 from relaybox.errors import ConfigError, DeliveryError, Reject
 from relaybox.relay.reads import GroupOf
+from relaybox.spi import Answer, Message
 from relaybox.testing.servers import require
 from relaybox.topic import Topic
 from relaybox.topics.start import StartFrom

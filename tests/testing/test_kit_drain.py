@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from relaybox import AsyncOutbox, Event, Interceptor, Listeners, Outbox, Reject, Retry, Settings
+from relaybox import AsyncOutbox, Event, Listeners, Outbox, Reject, Retry, Settings
 from relaybox.errors import ConfigError
 from relaybox.facts import Delivered, Died, Retried
+from relaybox.spi import Interceptor
 from relaybox.testing import ManualClock, Probe, deliver_pending, deliver_pending_async
 from relaybox.types import DeliverySettings
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import pytest
 
 from flow.kit import rows
-from relaybox import AsyncOutbox, ConfigError, InvalidEvent, Outbox, WriterHook
+from relaybox import AsyncOutbox, ConfigError, InvalidEvent, Outbox
 from relaybox.event import Event
 from relaybox.ids import shard_of
+from relaybox.spi import WriterHook
 from relaybox.topic import Topic
 
 from .writing import connected, in_outbox, in_topic, migrated

@@ -16,12 +16,13 @@ import psycopg
 import pytest
 
 from flow.kit import Probe, make_box, one, rows
-from relaybox import AsyncOutbox, Contracts, Event, InvalidEvent, Outbox, WriterHook
+from relaybox import AsyncOutbox, Contracts, Event, InvalidEvent, Outbox
 from relaybox.errors import ContractViolation, NoSubscribers, StoreBusy
 from relaybox.event import TOPIC_HEADER
 from relaybox.facts import Delivered
 from relaybox.ids import shard_of
 from relaybox.op import run
+from relaybox.spi import WriterHook
 from relaybox.topic import Topic
 
 from .writing import connected, in_outbox, in_topic, join, known, leave_for_good, migrated, relation, subscribe

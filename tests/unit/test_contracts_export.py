@@ -185,7 +185,7 @@ def test_the_asyncapi_document_has_the_structure_of_its_spec(contracts: Contract
 def test_the_document_describes_the_messages_that_are_sent(contracts: Contracts, form: Form) -> None:
     """Real messages of the sinks' formats are valid by the exported headers and payload."""
     from relaybox.brokers.formats import renderer
-    from relaybox.brokers.spi import Features
+    from relaybox.spi import Features
 
     document = contracts.asyncapi(title="Shop", version="1", form=form, attribute_prefix="ce_")
     render = renderer(form, "https://shop.example", Features(keyed_order=True, dedup=False, attribute_prefix="ce_"))

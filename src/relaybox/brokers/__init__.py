@@ -13,24 +13,7 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from ..errors import ConfigError
-from .formats import MessageFormat
-from .parse import MALFORMED, malformed, parse
-from .spi import Answer, Features, Incoming, Message, Sink, Source
-
-__all__ = [
-    "MALFORMED",
-    "SINKS",
-    "SOURCES",
-    "Answer",
-    "Features",
-    "Incoming",
-    "Message",
-    "MessageFormat",
-    "Sink",
-    "Source",
-    "malformed",
-    "parse",
-]
+from .spi import Sink, Source
 
 # Scheme of the URL: module and class.
 SINKS: dict[str, str] = {

@@ -34,6 +34,7 @@ from typing import Any, ClassVar, Literal, ParamSpec, Self, TypeVar
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..drivers import open_async, open_sync
+from ..drivers.script import Async, Script, Sync, commit, look, slow, twin
 from ..durations import Duration, parse_duration
 from ..errors import Closed, ConfigError, GuardUnavailable, InProgress, LeaseLost, MissingExtra, RelayboxError
 from ..event import Event
@@ -59,7 +60,7 @@ OnUnavailable = Literal["closed", "open"]
 
 
 class _Shared:
-    """What the twins have in common: how they are made, and every decision. `_place` runs the moves."""
+    """What the twins have in common: how they are made, and every decision. `_db` runs the moves."""
 
     is_async: ClassVar[bool]
 
@@ -67,7 +68,7 @@ class _Shared:
         self, marks: Marks, place: Any, *, on_unavailable: OnUnavailable = "closed", clock: Clock = SYSTEM_CLOCK
     ) -> None:
         self._marks = marks
-        self._place = place
+        self._db = place
         self._open = on_unavailable == "open"
         self._clock = clock
         self._closed = False
@@ -138,6 +139,41 @@ class _Shared:
             if finding.level != "ok":
                 log.warning("%s; %s", finding.text, finding.fix)
         return findings
+
+    # -- what both twins do ---------------------------------------------------------------------------
+
+    @twin
+    def try_mark(self, key: str | Event) -> Script[bool]:
+        """For mode "setnx": mark the message now, before its effect. True: this is the first delivery, do it. False: it
+        was marked before."""
+        self._plain()
+        return look(self._enter(self._held(key)))
+
+    @twin
+    def forget(self, key: str | Event) -> Script[None]:
+        """For mode "setnx": take the mark back after a failure, so that a redelivery is the first again."""
+        self._plain()
+        return look(self._forget(self._held(key)))
+
+    @slow
+    def migrate(self) -> Script[list[Migration]]:
+        """Create or upgrade the table. Safe to call from many processes at once, and again."""
+        return commit(self._sql().schema.migrate())
+
+    @twin
+    def verify(self) -> Script[None]:
+        """Raise SchemaMissing, SchemaTooNew or SchemaDrift unless the table fits this release."""
+        return look(self._sql().schema.verify_schema())
+
+    @twin
+    def purge(self, *, batch_size: int = 1000) -> Script[int]:
+        """Delete expired marks of every consumer in the table, in short transactions. Returns how many."""
+        if batch_size < 1:
+            raise ConfigError(f"expected batch_size to be a positive int, got {batch_size}")
+        total = 0
+        while (gone := (yield from look(self._sql().purge(batch_size)))) == batch_size:
+            total += gone
+        return total + gone
 
     def __repr__(self) -> str:
         place = "sql" if isinstance(self._marks, SqlMarks) else "redis"
@@ -229,11 +265,6 @@ class _Shared:
                 "mode='setnx', which marks before the effect and loses the message if the process dies between"
             )
 
-    def _purge(self, batch_size: int) -> Steps[int]:
-        if batch_size < 1:
-            raise ConfigError(f"expected batch_size to be a positive int, got {batch_size}")
-        return self._sql().purge(batch_size)
-
     def _every(self) -> float:
         """Two renewals may fail before the lease ends."""
         return self.terms.lease.total_seconds() / 3
@@ -249,7 +280,7 @@ def _first_argument(event: Any, *_: Any, **__: Any) -> Any:
     return event
 
 
-class Guard(_Shared):
+class Guard(_Shared, Sync):
     """For synchronous programs. Safe to use from many threads."""
 
     is_async = False
@@ -259,7 +290,7 @@ class Guard(_Shared):
         self._keeper = Keeper(self._renew, self._every())
 
     def _run(self, steps: Steps[R]) -> R:
-        return self._place.run(steps, tx=False)  # type: ignore[no-any-return]
+        return self._db.run(steps, tx=False)  # type: ignore[no-any-return]
 
     def _renew(self, held: Held) -> bool:
         """False: lost for good."""
@@ -304,17 +335,6 @@ class Guard(_Shared):
 
         return decorate
 
-    def try_mark(self, key: str | Event) -> bool:
-        """For mode "setnx": mark the message now, before its effect. True: this is the first delivery, do it. False: it
-        was marked before."""
-        self._plain()
-        return self._run(self._enter(self._held(key)))
-
-    def forget(self, key: str | Event) -> None:
-        """For mode "setnx": take the mark back after a failure, so that a redelivery is the first again."""
-        self._plain()
-        self._run(self._forget(self._held(key)))
-
     def mark(self, handle: Any, key: str | Event) -> bool:
         """Mark the message in the transaction of the handle, with its effect. True: this is the first delivery, do it.
         False: it was handled before. Waits for another transaction that marks the same message; what is rolled back
@@ -325,22 +345,6 @@ class Guard(_Shared):
             raise ConfigError(f"{type(handle).__qualname__} is an async handle; use AsyncGuard")
         return run(self._mark(held), connection)
 
-    def migrate(self) -> list[Migration]:
-        """Create or upgrade the table. Safe to call from many processes at once, and again."""
-        op = self._sql().schema.migrate()
-        return self._place.within(None).run(op)  # type: ignore[no-any-return]
-
-    def verify(self) -> None:
-        """Raise SchemaMissing, SchemaTooNew or SchemaDrift unless the table fits this release."""
-        self._run(self._sql().schema.verify_schema())
-
-    def purge(self, *, batch_size: int = 1000) -> int:
-        """Delete expired marks of every consumer in the table, in short transactions. Returns how many."""
-        total = 0
-        while (gone := self._run(self._purge(batch_size))) == batch_size:
-            total += gone
-        return total + gone
-
     def close(self) -> None:
         """Safe to repeat. A client that was handed in stays open."""
         if not self._closed:
@@ -348,7 +352,7 @@ class Guard(_Shared):
             try:
                 self._keeper.close()
             finally:
-                self._place.close()
+                self._db.close()
 
     def __enter__(self) -> Self:
         return self
@@ -358,17 +362,17 @@ class Guard(_Shared):
 
 
 @told_by(Guard)
-class AsyncGuard(_Shared):
+class AsyncGuard(_Shared, Async):
     """For asyncio programs."""
 
     is_async = True
 
     async def _run(self, steps: Steps[R]) -> R:
-        return await self._place.run(steps, tx=False)  # type: ignore[no-any-return]
+        return await self._db.run(steps, tx=False)  # type: ignore[no-any-return]
 
     async def _renew(self, held: Held) -> bool:
         """One that is not answered ends in time for another."""
-        place = self._place.within(self._every() / 2) if isinstance(self._marks, SqlMarks) else self._place
+        place = self._db.within(self._every() / 2) if isinstance(self._marks, SqlMarks) else self._db
         with self._renewing(held):
             return self._told(held, await place.run(self._marks.renew(*held), tx=False))
         return True
@@ -388,8 +392,6 @@ class AsyncGuard(_Shared):
 
     @asynccontextmanager
     async def __call__(self, key: str | Event) -> AsyncIterator[bool]:
-        """Around the effect of a message. True: this is the first delivery, do it. False: it was handled before. If
-        another delivery is at work, InProgress is raised. `key`: the id of the message, or an event."""
         held = self._held(key)
         if not await self._run(self._enter(held)):
             yield False
@@ -418,43 +420,16 @@ class AsyncGuard(_Shared):
 
         return decorate
 
-    async def try_mark(self, key: str | Event) -> bool:
-        """For mode "setnx": mark the message now, before its effect. True: this is the first delivery, do it. False: it
-        was marked before."""
-        self._plain()
-        return await self._run(self._enter(self._held(key)))
-
-    async def forget(self, key: str | Event) -> None:
-        """For mode "setnx": take the mark back after a failure, so that a redelivery is the first again."""
-        self._plain()
-        await self._run(self._forget(self._held(key)))
-
     async def mark(self, handle: Any, key: str | Event) -> bool:
-        """Mark the message in the transaction of the handle, with its effect. True: this is the first delivery, do it.
-        False: it was handled before. Waits for another transaction that marks the same message; what is rolled back
-        was never marked."""
         held = self._held(key)
         connection = self._sql().connection(handle)
         steps = self._mark(held)
         return await arun(steps, connection) if connection.is_async else run(steps, connection)
 
-    async def migrate(self) -> list[Migration]:
-        op = self._sql().schema.migrate()
-        return await self._place.within(None).run(op)  # type: ignore[no-any-return]
-
-    async def verify(self) -> None:
-        await self._run(self._sql().schema.verify_schema())
-
-    async def purge(self, *, batch_size: int = 1000) -> int:
-        total = 0
-        while (gone := await self._run(self._purge(batch_size))) == batch_size:
-            total += gone
-        return total + gone
-
     async def close(self) -> None:
         if not self._closed:
             self._closed = True
-            await self._place.close()
+            await self._db.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -17,7 +17,8 @@ from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
-from relaybox import AsyncOutbox, Delivery, Event, Interceptor, Listeners, Outbox, Retry, Settings, WriterHook
+from relaybox import AsyncOutbox, Delivery, Event, Listeners, Outbox, Retry, Settings
+from relaybox.spi import Interceptor, WriterHook
 from relaybox.types import (
     AsyncHandle,
     AsyncService,

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
-from ...errors import InvalidSignature
+from ...later import later
 from .signature import new_secret, parse_secret, sign, verify
 
-__all__ = ["InvalidSignature", "WebhookSink", "new_secret", "parse_secret", "sign", "verify"]
+if TYPE_CHECKING:
+    from ...ingest.webhook import WebhookReceiver
+    from .sink import WebhookSink
 
+__getattr__ = later(__name__, {"WebhookReceiver": "ingest.webhook", "WebhookSink": "brokers.webhook.sink"})
 
-def __getattr__(name: str) -> Any:
-    if name == "WebhookSink":
-        from .sink import WebhookSink
-
-        return WebhookSink
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__all__ = ["WebhookReceiver", "WebhookSink", "new_secret", "parse_secret", "sign", "verify"]
