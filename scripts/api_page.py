@@ -16,6 +16,7 @@ from typing import Any, ForwardRef, get_args, get_overloads, is_typeddict
 
 from generated import write_or_check
 
+from relaybox.drivers.spi import AsyncConnection, Connection
 from relaybox.durations import format_duration
 from relaybox.spi import Sink, Source
 
@@ -187,17 +188,22 @@ def member(kind: type, name: str) -> tuple[list[str], str] | None:
 
 
 def implemented(kind: type) -> list[type]:
-    """Which of the two protocols of a broker a class has; its methods are described there."""
+    """Which protocols of adapters a class has; what they ask for is described there."""
     return [
         one
-        for one in (Sink, Source)
+        for one in (Sink, Source, Connection, AsyncConnection)
         if one is not kind and all(hasattr(kind, name) for name in vars(one) if name[0] != "_")
     ]
 
 
 def members(kind: type, public: set[type]) -> dict[str, tuple[list[str], str]]:
     names = dict.fromkeys(name for base in own_bases(kind, public) for name in vars(base))
-    elsewhere = {name for protocol in implemented(kind) for name in vars(protocol)}
+    elsewhere = {
+        name
+        for protocol in implemented(kind)
+        for base in protocol.__mro__
+        for name in (*vars(base), *inspect.get_annotations(base))
+    }
     shown = {name: member(kind, name) for name in names if not name.startswith(HIDDEN) and name not in elsewhere}
     return {name: line for name, line in shown.items() if line is not None}
 
@@ -224,6 +230,12 @@ def has_signature(kind: type) -> bool:
     return not (issubclass(kind, Enum) or is_protocol(kind) or is_typeddict(kind) or inherited)
 
 
+def init_doc(kind: type, public: set[type]) -> str:
+    """What the constructor says of its arguments."""
+    init = next((vars(base)["__init__"] for base in own_bases(kind, public) if "__init__" in vars(base)), None)
+    return inspect.cleandoc((init and init.__doc__) or "")
+
+
 def class_parts(name: str, kind: type, twin: type | None, public: set[type]) -> Iterator[str]:
     yield f"### {name}" + (f", Async{name}" if twin else "")
     if has_signature(kind):
@@ -231,9 +243,7 @@ def class_parts(name: str, kind: type, twin: type | None, public: set[type]) -> 
     if bases := [base.__name__ for base in (*kind.__bases__, *implemented(kind)) if base in public]:
         yield "Is a " + " and ".join(f"`{base}`" for base in bases) + "."
     yield prose(own_doc(kind))
-    init = next((vars(base)["__init__"] for base in own_bases(kind, public) if "__init__" in vars(base)), None)
-    if init is not None:
-        yield prose(inspect.cleandoc(init.__doc__ or ""))
+    yield prose(init_doc(kind, public))
     listed = members(kind, public)
     if named := attributes(kind, public, listed):
         yield ("Members: " if issubclass(kind, Enum) else "Attributes: ") + ", ".join(named) + "."

@@ -31,9 +31,13 @@ BYTES = "application/octet-stream"
 class Codec(Protocol):
     """Replace it to use orjson or msgspec: `Event(..., codec=…)` to write, `Outbox(..., codec=…)` to read."""
 
-    def encode(self, value: Any) -> bytes: ...
+    def encode(self, value: Any) -> bytes:
+        """A payload as it is stored. InvalidEvent if it cannot be."""
+        ...
 
-    def decode(self, data: bytes) -> Any: ...
+    def decode(self, data: bytes) -> Any:
+        """What was stored. ValueError: it cannot be read."""
+        ...
 
 
 class JsonCodec:

@@ -32,6 +32,7 @@ class Delivery:
 
     @property
     def source(self) -> str:
+        """HOT: handed over in the process that wrote it. COLD: found by polling."""
         return "HOT" if self.hot else "COLD"
 
     def __repr__(self) -> str:

@@ -59,24 +59,28 @@ class RelayboxError(Exception):
 
 
 class ConfigError(RelayboxError, ValueError):
-    pass
+    """A setting, URL, name or argument is wrong: correct the program. Raised before anything is written."""
 
 
 class MissingExtra(ConfigError, ImportError):
+    """An optional package is not installed; the message says how to install it."""
+
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"this needs the package {package!r}: pip install 'relaybox[{extra}]'")
         self.extra = extra
 
 
 class UnsupportedByEngine(ConfigError):
-    pass
+    """This database cannot do that; the message names one that can."""
 
 
 class InvalidEvent(RelayboxError, ValueError):
-    pass
+    """An event cannot be stored as given: correct the event. The transaction is unharmed."""
 
 
 class PayloadTooLarge(InvalidEvent):
+    """The payload has `size` bytes, more than the `limit`: store the large part elsewhere and send a reference."""
+
     def __init__(self, size: int, limit: int) -> None:
         super().__init__(
             f"payload is {size:,} bytes, the limit is {limit:,}; store the large part elsewhere and send a reference"
@@ -86,7 +90,7 @@ class PayloadTooLarge(InvalidEvent):
 
 
 class NoTransaction(RelayboxError):
-    pass
+    """`write` was called outside a transaction: begin one, so that the event commits or rolls back with your rows."""
 
 
 class CommitUnknown(RelayboxError):
@@ -126,31 +130,37 @@ class _Named(RelayboxError):
 
 
 class NotFound(_Named):
-    pass
+    """There is no such topic, group, inbox, table, column or event. `kind` says what it is about, `name` which one."""
 
 
 class AlreadyExists(_Named):
-    pass
+    """There is one of that `kind` and `name` already."""
 
 
 class InUse(_Named):
-    pass
+    """The one of that `kind` and `name` is in use: it cannot be dropped or changed now."""
 
 
 class StoreError(RelayboxError):
+    """The database refused. If `retryable`, run the whole transaction again from the start: it may work."""
+
     retryable = False  # True: the same transaction, begun again, may succeed
 
 
 class ConnectionLost(StoreError):
+    """The connection to the database broke: run the transaction again, on a new connection."""
+
     retryable = True
 
 
 class StoreBusy(StoreError):
+    """A lock wait, deadlock or serialization failure: run the transaction again."""
+
     retryable = True
 
 
 class StoreFull(StoreError):
-    pass
+    """Disk or quota are used up: make room. What was committed is safe."""
 
 
 class UnreadableRow(StoreError):
@@ -158,6 +168,8 @@ class UnreadableRow(StoreError):
 
 
 class DuplicateEvent(AlreadyExists, StoreError):
+    """An event with this id is stored already: usually a repetition, and harmless."""
+
     def __init__(self, where: str = "") -> None:
         super().__init__("event", where, f"an event with this id is stored already{where and f' ({where})'}")
 
@@ -166,19 +178,19 @@ MIGRATE = "run `relaybox migrate` (for an inbox: `relaybox inbox create`) or cal
 
 
 class SchemaError(StoreError):
-    pass
+    """The tables do not fit this release of relaybox."""
 
 
 class SchemaMissing(SchemaError):
-    pass
+    """The tables are not there: run migrate()."""
 
 
 class SchemaTooNew(SchemaError):
-    pass
+    """The tables were made by a newer release: upgrade the package."""
 
 
 class SchemaDrift(SchemaError):
-    pass
+    """A table is not what the migrations made; `relaybox doctor` says what differs."""
 
 
 class LeaseLost(RelayboxError):
@@ -190,6 +202,8 @@ class LeaseLost(RelayboxError):
 
 
 class InProgress(RelayboxError):
+    """Another delivery of a guarded message is being handled: do not acknowledge this one."""
+
     def __init__(self, consumer: str, key: str) -> None:
         super().__init__(
             f"{key!r} is being handled by another delivery to consumer {consumer!r}; "
@@ -200,11 +214,11 @@ class InProgress(RelayboxError):
 
 
 class GuardUnavailable(RelayboxError):
-    pass
+    """Redis did not answer, so it is not known whether the message was handled: do not acknowledge it."""
 
 
 class GroupError(RelayboxError):
-    pass
+    """A group of a topic cannot do that now."""
 
 
 class NoSubscribers(GroupError):
@@ -219,10 +233,12 @@ class NoSubscribers(GroupError):
 
 
 class TooManyGroups(GroupError):
-    pass
+    """A topic tracked by bitmap has 64 groups, the most it can have."""
 
 
 class IllegalMove(GroupError):
+    """A group cannot go from its `state` to the one that is `wanted`."""
+
     def __init__(self, topic: str, group: str, state: str, wanted: str, legal: Sequence[str]) -> None:
         possible = " or ".join(legal) or "nothing else; subscribe again to begin a new generation"
         super().__init__(f"group {group!r} of topic {topic!r} is {state} and cannot become {wanted}, only {possible}")
@@ -231,19 +247,19 @@ class IllegalMove(GroupError):
 
 
 class Closed(RelayboxError):
-    pass
+    """Used after close() or stop(): make a new one."""
 
 
 class DeliveryError(RelayboxError):
-    pass
+    """Why an event was not delivered."""
 
 
 class Unroutable(DeliveryError):
-    pass
+    """No listener takes the event: it is a dead letter at once."""
 
 
 class Undecodable(DeliveryError):
-    pass
+    """The stored event cannot be read: it is a dead letter at once."""
 
 
 class Reject(DeliveryError):

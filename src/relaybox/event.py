@@ -310,14 +310,17 @@ class Event(_Fields, Generic[T]):
 
     @property
     def topic(self) -> str | None:
+        """The topic it goes to or came from; None: the outbox."""
         return self._topic or self.headers.get(TOPIC_HEADER)
 
     @property
     def correlation_id(self) -> str | None:
+        """The header `correlation-id`: what belongs together, over several services."""
         return self.headers.get(CORRELATION_HEADER)
 
     @property
     def headers_text(self) -> str | None:
+        """The headers as they are stored, as JSON text."""
         return self._headers_text
 
     @property
@@ -339,10 +342,12 @@ class Event(_Fields, Generic[T]):
 
     @property
     def payload_json(self) -> str:
+        """The payload of a JSON event as text, as it is stored."""
         return self.body.decode()
 
     @property
     def is_json(self) -> bool:
+        """Whether the content type says that the payload is JSON."""
         kind = self.content_type.partition(";")[0]
         return kind == JSON or kind.endswith("+json")
 

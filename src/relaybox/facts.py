@@ -75,6 +75,8 @@ class Delivered(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Retried(Fact):
+    """A delivery failed; the event is tried again after `delay`."""
+
     stage: ClassVar[str] = "settle"
     event_id: str
     event_type: str
@@ -106,6 +108,8 @@ class CutOff(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Died(Fact):
+    """An event became a dead letter."""
+
     stage: ClassVar[str] = "settle"
     event_id: str
     event_type: str
@@ -151,12 +155,16 @@ class Depths(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Purged(Fact):
+    """So many events that were finished and old were deleted."""
+
     stage: ClassVar[str] = "purge"
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed(Fact):
+    """So many dead letters were made due again."""
+
     stage: ClassVar[str] = "settle"
     count: int
 

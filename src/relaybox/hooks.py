@@ -42,10 +42,12 @@ class Interceptor:
 
     @staticmethod
     def before(function: Callable[[Delivery], Any]) -> Interceptor:
+        """An interceptor that calls this function before each listener."""
         return _Before(function)
 
     @staticmethod
     def after(function: Callable[[Delivery, Exception | None], Any]) -> Interceptor:
+        """An interceptor that calls this function after each listener, with its error or None."""
         return _After(function)
 
 

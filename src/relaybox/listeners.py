@@ -276,6 +276,7 @@ class Listeners(Generic[C]):
         return sorted(aggregate for type_, aggregate in self._all if type_ == event_type and aggregate != ANY)
 
     def all(self) -> list[Listener]:
+        """Every registered listener."""
         return [listener for listeners in self._all.values() for listener in listeners]
 
     def __len__(self) -> int:

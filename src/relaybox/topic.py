@@ -46,6 +46,8 @@ class TopicOptions(_MoreOptions, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
+    """What a topic is: who gets its events, how it is remembered who has them, and how long they are kept."""
+
     name: str
     semantics: Semantics = "queue"
     tracking: Tracking = "rows"
@@ -101,6 +103,7 @@ class Topic:
     def queue(
         cls, name: str, *, tracking: Literal["rows", "offset"] = "rows", **options: Unpack[TopicOptions]
     ) -> Topic:
+        """Each event goes to one consumer. `rows` keeps the state of each event; `offset` a position, and is faster."""
         return cls(name=name, semantics="queue", tracking=tracking, **options)
 
     @classmethod
@@ -116,6 +119,7 @@ class Topic:
         return cls(name=name, semantics="pub_sub", tracking=tracking, retention=retention, **options)
 
     def with_options(self, **options: Unpack[TopicOptions]) -> Topic:
+        """A copy with other options."""
         unknown = set(options) - set(TopicOptions.__annotations__)
         if unknown:
             raise ConfigError(
@@ -149,9 +153,11 @@ class Topic:
         return self._keeping(keep, block_writes=True)
 
     def audit(self, keep: timedelta = timedelta(days=365)) -> Topic:
+        """Nothing is written that nobody would receive, and all is kept for a year or more."""
         return self._keeping(keep, block_writes=True)
 
     def standard(self) -> Topic:
+        """Kept for a day."""
         return self._keeping(timedelta(hours=24))
 
     def ephemeral(self) -> Topic:

@@ -29,6 +29,7 @@ class Health:
 
     @property
     def ready(self) -> bool:
+        """Whether it can do its work now: its level is not critical."""
         return self.live and self.level != "critical"
 
 

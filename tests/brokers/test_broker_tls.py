@@ -1,4 +1,4 @@
-"""TLS to RabbitMQ and NATS: who cannot prove who he is gets nothing, least of all the password."""
+"""TLS to RabbitMQ and NATS: a server that cannot prove its name gets nothing, least of all the password."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def test_urls_that_are_refused(url: str, options: dict[str, Any], says: str) -> 
 
 @asynccontextmanager
 async def impostor(pair: Pair) -> AsyncIterator[tuple[int, list[bytes]]]:
-    """Somebody with a certificate on a port; and what he was told."""
+    """A server with a certificate on a port; and what it was told."""
     heard: list[bytes] = []
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -214,7 +214,7 @@ def test_errors_are_ours_and_say_no_secret() -> None:
 
 
 def test_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A comparison that stops at the first difference tells a guesser how far he got."""
+    """A comparison that stops at the first difference tells a guesser how many bytes were right."""
     compared = []
 
     def compare(one: bytes, other: bytes) -> bool:

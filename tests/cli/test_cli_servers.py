@@ -95,7 +95,7 @@ def test_no_error_shows_the_password(url: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["postgres-wheel", "mariadb"])
 def test_no_command_shows_the_password(kind: str, tmp_path: Path) -> None:
-    """PostgreSQL trusts whoever comes; MariaDB refuses the wrong password and says so."""
+    """PostgreSQL trusts everybody; MariaDB refuses the wrong password and says so."""
     scheme, _, rest = database(kind).partition("://")
     user, _, host = rest.partition("@")
     never_prints(f"{scheme}://{user.partition(':')[0]}:{CANARY}@{host}", tmp_path)

@@ -143,7 +143,7 @@ async def test_a_worker_that_ends_is_told_replaced_and_its_event_delivered(
 
     async def handle(event: object) -> None:
         nonlocal cancelled
-        if not cancelled:  # somebody cancels a task that is not his: "cancel all tasks of this loop"
+        if not cancelled:  # other code cancels our task: "cancel all tasks of this loop"
             cancelled = True
             task = asyncio.current_task()
             assert task is not None

@@ -74,7 +74,7 @@ class Proxy:
         _close(client, server)
 
     def close(self) -> None:
-        """Nobody gets through any more, also who is on his way in."""
+        """No connection gets through any more, nor one that is being opened."""
         with self._lock:
             self._closed = True
             _close(self._server, *self._sockets)  # a shutdown first: accept() would take one more

@@ -136,7 +136,7 @@ async def until(condition: Callable[[], Any], what: str) -> Any:
     deadline = time.monotonic() + PATIENCE
     while not (found := condition()):
         assert time.monotonic() < deadline, f"no {what} within {PATIENCE} s"
-        await asyncio.sleep(0.12)  # InnoDB shows an old list of its transactions to whoever looks more often
+        await asyncio.sleep(0.12)  # InnoDB shows an old list of its transactions to those that look more often
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import subprocess
@@ -18,6 +19,17 @@ from relaybox import errors
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import api_page
+
+PENDING = (
+    "relaybox.inbox.",
+    "relaybox.Backfill",
+    "relaybox.BlockedKey",
+    "relaybox.DeadFilter",
+    "relaybox.StartFrom",
+    "relaybox.Outbox.blocked_keys",
+    "relaybox.AsyncOutbox.blocked_keys",
+    "relaybox.types.Report",
+)
 
 
 @pytest.mark.parametrize("script", ["api_page.py", "settings_page.py", "sinks_page.py"])
@@ -119,3 +131,88 @@ def test_twins_have_the_same_members_signatures_and_docstrings(name: str) -> Non
     one, other = map(told, TWINS[name])
     assert one.keys() == other.keys()
     assert {member: (one[member], other[member]) for member in one if one[member] != other[member]} == {}
+
+
+# -- what every public name has -----------------------------------------------------------------------
+
+
+def public_things() -> Iterator[tuple[str, list[str], str]]:
+    """Every public class, function and method: its name, its signatures and its docstring."""
+    found = {
+        f"{module}.{name}": getattr(import_module(module), name)
+        for module in api_page.public_modules()
+        for name in api_page.public_names(module)
+    }
+    public = {value for value in found.values() if isinstance(value, type)}
+    for name, value in found.items():
+        if isinstance(value, type):
+            made = [api_page.signature(value)] if api_page.has_signature(value) else []
+            yield name, made, api_page.own_doc(value) or api_page.init_doc(value, public)
+            for member, (lines, about) in api_page.members(value, public).items():
+                yield f"{name}.{member}", lines, about
+        elif inspect.isroutine(value):
+            yield name, [api_page.signature(value)], api_page.own_doc(value)
+
+
+THINGS = list(public_things())
+
+
+def test_every_public_name_has_a_docstring() -> None:
+    assert [name for name, _, about in THINGS if not about and not name.startswith(PENDING)] == []
+
+
+def parameters(signature: str) -> list[str]:
+    """Their names, in order."""
+    return re.findall(r"(?:^[^(]*\(|, |\n\s*)\**(\w+)(?=[:=,)])", signature)
+
+
+def out_of_order(signature: str) -> bool:
+    """A handle comes first, a topic before a group."""
+    names = parameters(signature)
+    late_handle = "handle" in names[1:]
+    return late_handle or ("topic" in names and "group" in names[: names.index("topic")])
+
+
+def test_arguments_come_in_one_order() -> None:
+    assert [name for name, lines, _ in THINGS if any(map(out_of_order, lines))] == []
+
+
+@pytest.mark.parametrize(
+    ("signature", "expected"),
+    [
+        ("write(handle: Handle, event: Event) -> int", False),
+        ("write(event: Event, handle: Handle) -> int", True),
+        ("group(topic: str, group: str, *, ordered: bool = True) -> Group", False),
+        ("group(group: str, topic: str) -> Group", True),
+    ],
+)
+def test_the_check_for_the_order_of_arguments(signature: str, expected: bool) -> None:
+    assert out_of_order(signature) == expected
+
+
+# One word, one thing: what a public method or argument of this name must look like wherever it is.
+GLOSSARY = {
+    "drain": (r"drain\(\*, timeout: Duration \| None = None\) -> Counts", "waits until nothing is due"),
+    "purge": (r"purge\(.*\) -> int", "deletes what is old; how many"),
+    "discard": (r"discard\(.*\) -> int", "gives up for good; how many"),
+}
+
+
+def test_a_word_means_one_thing() -> None:
+    wrong = {
+        name: lines
+        for name, lines, _ in THINGS
+        if (word := GLOSSARY.get(name.rpartition(".")[2])) and not name.startswith(PENDING)
+        if not any(re.fullmatch(word[0], line, re.DOTALL) for line in lines)
+    }
+    assert wrong == {}
+
+
+def test_a_lease_is_a_duration() -> None:
+    given = {
+        name: line
+        for name, lines, _ in THINGS
+        for line in lines
+        if re.search(r"\blease: (?!Duration|OptionalDuration|float)", line) and not name.startswith(PENDING)
+    }
+    assert given == {}

@@ -1,4 +1,4 @@
-"""Alerts: everything new is told once, whoever looks, and what is over is told as over."""
+"""Alerts: everything new is told once, by one of those that look, and what is over is told as over."""
 
 from __future__ import annotations
 

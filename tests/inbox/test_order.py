@@ -236,7 +236,7 @@ async def test_past_a_number_that_never_comes(url: str) -> None:
 
 
 async def test_a_wake_up_that_was_lost_is_found(url: str) -> None:
-    """Whoever processed the predecessor died between his commit and the wake-up."""
+    """The process of the predecessor died between its commit and the wake-up."""
     from .effects import rows_or_none
 
     ran = Ran()
@@ -270,7 +270,7 @@ async def test_a_failing_head_keeps_its_place(url: str) -> None:
 
 
 async def test_many_processors_one_key_at_a_time(engine: str, url: str) -> None:
-    """Q-13: the effects of a key commit in sequence, whoever works on it."""
+    """Q-13: the effects of a key commit in sequence, although several processes work on it."""
     home = with_effects(url)
     events = [numbered(f"k{k}", n, id=f"k{k}-{n:03}") for k in range(5) for n in range(1, 31)]
     random.Random(1).shuffle(events)

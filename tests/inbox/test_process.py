@@ -303,7 +303,7 @@ async def test_ten_workers_none_twice(engine: str, home: str) -> None:
 
     with ThreadPoolExecutor(10) as threads:
         done = await asyncio.to_thread(lambda: list(threads.map(work, range(10))))
-    with Inbox(home) as inbox:  # what somebody gave back when he left
+    with Inbox(home) as inbox:  # what a process gave back when it left
         inbox.process(writing(False), settings=QUICK)
     assert sum(count > 0 for count in done) > 1
     assert effects(home) == sorted(event.id for event in events)

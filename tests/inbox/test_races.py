@@ -1,4 +1,4 @@
-"""Two transactions at once: whoever is second waits or is told of a duplicate; never are both the first."""
+"""Two transactions at once: the second waits or is told of a duplicate; never are both the first."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def until(condition: Callable[[], Any], what: str) -> None:
     deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline, f"no {what} within {PATIENCE} s"
-        await asyncio.sleep(0.12)  # InnoDB shows an old list of its transactions to whoever looks more often
+        await asyncio.sleep(0.12)  # InnoDB shows an old list of its transactions to those that look more often
 
 
 @pytest.mark.parametrize("ending", ["commit", "rollback"])

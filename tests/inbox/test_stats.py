@@ -42,7 +42,7 @@ def until(condition: Callable[[], Any]) -> None:
     end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.12)  # InnoDB shows an old list of its transactions to whoever looks more often
+        time.sleep(0.12)  # InnoDB shows an old list of its transactions to those that look more often
 
 
 def fold(inbox: Inbox, limit: int = 1000) -> int:

@@ -1,5 +1,5 @@
-"""Many worker processes on one inbox: every message takes effect once. And messages that kill whoever works on them:
-they become dead letters, and their neighbours do not."""
+"""Many worker processes on one inbox: every message takes effect once. And messages that kill
+the process that works on them: they become dead letters, and their neighbours do not."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ async def test_a_lost_connection_is_told_to_all_and_the_ids_tell(postgres: str, 
         rows(postgres, f"SELECT pg_terminate_backend(pid) {asleep}")
         errors = [await within(caught(answer)) for answer in answers]
         assert [type(error) for error in errors] == [ConnectionLost] * 5
-        assert len(set(map(id, errors))) == 5  # each his own
+        assert len(set(map(id, errors))) == 5  # each its own
         assert await within(asyncio.gather(*[doors.come(event) for event in events])) == [True] * 5
     assert sorted(message_ids(postgres)) == sorted(["first", "blocked-0", "blocked-1", *(e.id for e in events)])
 
@@ -237,7 +237,7 @@ async def test_cancelled_while_it_goes_with_others(postgres: str) -> None:
 
 
 async def test_one_who_must_wait_for_a_transaction_keeps_nobody_waiting(postgres: str, is_async: bool) -> None:
-    """Not even whoever began that transaction, and accepts something else before it ends."""
+    """Not even the caller that began that transaction, and accepts something else before it ends."""
     async with opened(postgres, is_async) as doors, blocked(doors) as others:
         with holding(postgres, arrived(1, id="a")) as mine:
             same, *else_ = [doors.come(arrived(n, id=name)) for n, name in enumerate("abcd")]

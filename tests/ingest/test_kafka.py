@@ -241,7 +241,7 @@ class _Polled:
 
 
 def test_an_error_among_messages_makes_none_of_them_forgotten() -> None:
-    """Its position has moved past them: whoever does not know of them would skip them when it goes back."""
+    """Its position has moved past them: a consumer that does not know of them would skip them when it goes back."""
     reader = KafkaSource("kafka://localhost:9092/orders", group=GROUP)
     with pytest.raises(BrokerUnavailable):
         reader._take([_Polled(0), _Polled(1, KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)), _Polled(2)])

@@ -85,7 +85,7 @@ async def test_only_what_every_group_has_passed_goes(world: World, tracking: str
 
 
 async def test_what_a_member_has_taken_is_not_passed(world: World) -> None:
-    """The cursor is ahead, the range behind it: whoever takes it over must find its events."""
+    """The cursor is ahead, the range behind it: the process that takes it over must find its events."""
     topic = world.topic()
     group = world.group(topic)
     world.write(topic, 20)

@@ -163,7 +163,7 @@ class Script:
             self.parked[key] = head.seq
 
     def tick(self, seconds: int) -> None:
-        """Time passes, and whoever is awake beats, rebalances and renews."""
+        """Time passes, and every process that is awake beats, rebalances and renews."""
         self.world.now += timedelta(seconds=seconds)
         for worker in self.workers:
             if worker.awake:

@@ -69,7 +69,7 @@ class Place:
             return int(await raw.fetchval(f"SELECT count(*) FROM outbox_event_{part}"))
 
     async def waiting(self) -> str:
-        """Keys that could be claimed by whoever comes after us."""
+        """Keys that could be claimed by the next process."""
         await self.die()
         await self.register()
         return "".join(delivery.event.key or "" for delivery in await self.claim())

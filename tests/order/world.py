@@ -121,7 +121,7 @@ class World:
 
     @contextmanager
     def transaction(self, keys: Sequence[str]) -> Iterator[tuple[list[int], Any]]:
-        """Written and not yet committed: whoever holds this ends it."""
+        """Written and not yet committed: the holder of this ends it."""
         with self.db.connection() as connection:
             connection.begin()
             yield run(self._write(keys), connection), connection

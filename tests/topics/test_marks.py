@@ -157,7 +157,7 @@ def test_nobody_subscribed_is_not_complete(world: World) -> None:
 
 
 def test_force_complete(world: World) -> None:
-    """L-18: older ones, whoever waits; younger ones stay."""
+    """L-18: older ones, although groups wait for them; younger ones stay."""
     world.join("a")
     old = world.write(3)
     cut = world.sql("SELECT clock_timestamp()")[0][0]

@@ -75,7 +75,7 @@ def together(*works: Any) -> Iterator[None]:
 
 
 def test_pitfall_1_events_written_while_a_group_is_declared_dead(bitmap: World) -> None:
-    """L-04: whoever begins to write after that is committed does not count the group; what was under way is swept."""
+    """L-04: a transaction begun after that does not count the group; what was under way is swept."""
     groups = [bitmap.group(f"g{n}") for n in range(3)]
     buried, stop = threading.Event(), threading.Event()
     after: list[int] = []

@@ -166,7 +166,7 @@ def test_lag_of_a_large_backlog_is_reckoned(world: World) -> None:
 
 
 def test_seeks_while_members_claim() -> None:
-    """Nobody waits for another for ever, and after the last seek everything comes, whoever was claiming meanwhile."""
+    """Nobody waits for another for ever, and after the last seek everything comes, although others claim."""
     with World() as world:
         group = world.group()
         stop, mark = threading.Event(), threading.Lock()

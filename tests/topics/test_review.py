@@ -455,7 +455,7 @@ def test_a_writer_with_an_old_view_does_not_write_to_a_log_that_is_given_up() ->
 
 
 def test_who_was_removed_cannot_renew_what_is_free_for_all(world: World) -> None:
-    """He came back after a silence, with a new id: what he had may be another's at any moment."""
+    """A member came back after a silence, with a new id: what it had may be another's at any moment."""
     group = world.group()
     member, other = world.member(group, "m1"), world.member(group, "m2")
     world.write_many(4)

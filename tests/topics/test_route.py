@@ -265,7 +265,7 @@ def test_a_repeatable_read_transaction_writes_by_its_own_snapshot() -> None:
 
 @pytest.mark.parametrize("count", [1, 250], ids=["insert", "copy"])
 def test_a_queue_is_held_while_it_is_written_to(count: int) -> None:
-    """Whoever moves it takes its table: he waits for this writer, and the next one sees the new version."""
+    """A move takes its table: it waits for this writer, and the next one sees the new version."""
     url = migrated(Topic.queue("q"))
     table = relation(url, "q")
     with Outbox(url) as box, connected(url) as writer, connected(url) as mover:

@@ -125,7 +125,7 @@ def test_a_stored_event_of_a_log_has_its_topic() -> None:
 
 
 def test_a_header_names_the_topic_of_an_event_but_never_routes_it() -> None:
-    """It may have come from another system: whoever forwards an event chooses the topic anew."""
+    """It may have come from another system: a program that forwards an event chooses the topic anew."""
     event = Event("X", {}, headers={TOPIC_HEADER: "orders"})
     assert event.topic == "orders"
     assert topics_of([event]) == [None]

@@ -282,10 +282,10 @@ def test_ids_differ_after_fork() -> None:
     child = context.Process(target=_child_ids, args=(theirs,))
     child.start()
     mine = [new_id() for _ in range(500)]
-    his = ours.recv()
+    theirs = ours.recv()
     child.join(10)
-    assert his == sorted(his)
-    assert not set(mine) & set(his)
+    assert theirs == sorted(theirs)
+    assert not set(mine) & set(theirs)
 
 
 def test_key_hash_is_stable_and_positive() -> None:

@@ -81,4 +81,4 @@ def test_who_waits_is_told_only_of_what_comes_sooner() -> None:
     assert pace.ask(10.002, Pace.SOON)
     pace.sent(10.002)
     pace.unheard(10.002)
-    assert not pace.ask(10.003, Pace.SOON), "nobody listens for a while, whoever asks"
+    assert not pace.ask(10.003, Pace.SOON), "nobody listens for a while, however often it is asked"

@@ -149,10 +149,12 @@ class HostsConnection(Connection):
 
     @cached_property
     def hosts(self) -> Hosts:
+        """The servers of the URL."""
         return Hosts.parse(self.url, self.ports)
 
     @property
     def secure(self) -> bool:
+        """Whether the URL asks for TLS."""
         return self.hosts.scheme == [*self.ports][1]
 
     @property

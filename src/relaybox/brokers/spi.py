@@ -52,6 +52,7 @@ class Message(NamedTuple):
 
     @property
     def id(self) -> str:
+        """The event's id: the same at every try."""
         return self.event.id
 
     def __repr__(self) -> str:

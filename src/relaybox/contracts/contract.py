@@ -28,9 +28,11 @@ class Contract:
 
     @property
     def name(self) -> str:
+        """Type and version, for messages."""
         return f"{self.type}.v{self.version}"
 
     def check(self, event: Event) -> None:
+        """ContractViolation unless the event keeps the contract."""
         if event.aggregate_type != self.aggregate_type:
             text = f"expected aggregate type {self.aggregate_type!r}, got {event.aggregate_type!r}"
             raise self.refusal(event, "aggregate_type", text)
@@ -52,6 +54,7 @@ class Contract:
             raise self.refusal(event, error.reason, str(error)) from None
 
     def refusal(self, event: Event, reason: str, text: str) -> ContractViolation:
+        """The error that names the event, the contract and why it is not kept."""
         return ContractViolation(f"event {event.id} ({self.type!r} version {self.version}): {text}", reason)
 
 

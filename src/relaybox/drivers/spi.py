@@ -86,6 +86,8 @@ class _InTransaction(Protocol):
 
 
 class Connection(_InTransaction, Protocol):
+    """The adapter of a synchronous connection."""
+
     is_async: ClassVar[Literal[False]]
 
     def execute(self, statement: Statement | Copy) -> Result: ...
@@ -102,6 +104,8 @@ class Connection(_InTransaction, Protocol):
 
 
 class AsyncConnection(_InTransaction, Protocol):
+    """The adapter of an asyncio connection."""
+
     is_async: ClassVar[Literal[True]]
 
     async def execute(self, statement: Statement | Copy) -> Result: ...

@@ -84,7 +84,11 @@ class Snapshot(Protocol):
 
 
 class HasStatus(Protocol):
-    def status(self) -> Any: ...
+    """What a BacklogCollector asks: an outbox."""
+
+    def status(self) -> Any:
+        """Its counts."""
+        ...
 
 
 BACKLOG: Final[tuple[tuple[str, str, Callable[[Snapshot], float]], ...]] = (
@@ -118,6 +122,7 @@ class BacklogCollector:
         return [GaugeMetricFamily(f"{self._prefix}_{name}", about) for name, about, _ in BACKLOG]
 
     def collect(self) -> Iterator[Metric]:
+        """For the registry of prometheus_client."""
         try:
             status: Snapshot = self._outbox.status()
         except (StoreError, NotFound) as error:  # not found: a relay has not made its group yet
@@ -140,9 +145,13 @@ class Condition(Protocol):
 
 
 class HasHealth(Protocol):
+    """What an InboxCollector asks: an inbox."""
+
     name: str
 
-    def health(self) -> Any: ...
+    def health(self) -> Any:
+        """How the inbox does."""
+        ...
 
 
 INBOX: Final[tuple[tuple[str, str, Callable[[Condition], float]], ...]] = (
@@ -176,9 +185,11 @@ class InboxCollector:
         self._prefix = prefix
 
     def describe(self) -> list[Metric]:
+        """For the registry of prometheus_client."""
         return [GaugeMetricFamily(f"{self._prefix}_{name}", about, labels=["inbox"]) for name, about, _ in INBOX]
 
     def collect(self) -> Iterator[Metric]:
+        """For the registry of prometheus_client."""
         found = dict[str, Condition]()
         for inbox in self._inboxes:
             try:

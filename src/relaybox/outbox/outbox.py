@@ -258,10 +258,12 @@ class _Shared:
 
     @twin
     def status(self) -> Script[Status]:
+        """How many events wait, are claimed, held back and dead, and how old the oldest is."""
         return look(self.store.status(self._clock.database_now()))
 
     @twin
     def instances(self) -> Script[list[Instance]]:
+        """The processes that deliver the events of this outbox, by their heartbeats."""
         return look(self.store.instances(self._clock.database_now()))
 
     @twin

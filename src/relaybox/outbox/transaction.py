@@ -67,7 +67,7 @@ class _Begun:
     def abort(self) -> None:
         self._inner.abort()
 
-    def ended(self, callbacks: list[Callback]) -> None:
+    def _ended(self, callbacks: list[Callback]) -> None:
         self._active = False
         for callback in callbacks:
             callback()
@@ -197,19 +197,19 @@ def transaction(connection: Connection) -> Iterator[Transaction]:
     except BaseException:
         with suppress(StoreError):
             connection.rollback()
-        tx.ended(tx._rolled_back)
+        tx._ended(tx._rolled_back)
         raise
     try:
         connection.commit()
     except ConnectionLost as error:
-        tx.ended([])
+        tx._ended([])
         raise CommitUnknown(tx.event_ids) from error
     except StoreError:
         with suppress(StoreError):
             connection.rollback()
-        tx.ended(tx._rolled_back)
+        tx._ended(tx._rolled_back)
         raise
-    tx.ended(tx._committed)
+    tx._ended(tx._committed)
 
 
 @asynccontextmanager
@@ -222,16 +222,16 @@ async def async_transaction(connection: AsyncConnection) -> AsyncIterator[AsyncT
     except BaseException:
         with suppress(StoreError):
             await connection.rollback()
-        tx.ended(tx._rolled_back)
+        tx._ended(tx._rolled_back)
         raise
     try:
         await connection.commit()
     except ConnectionLost as error:
-        tx.ended([])
+        tx._ended([])
         raise CommitUnknown(tx.event_ids) from error
     except StoreError:
         with suppress(StoreError):
             await connection.rollback()
-        tx.ended(tx._rolled_back)
+        tx._ended(tx._rolled_back)
         raise
-    tx.ended(tx._committed)
+    tx._ended(tx._committed)

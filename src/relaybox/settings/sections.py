@@ -242,14 +242,17 @@ class TopicSettings(_Section):
 
     @classmethod
     def for_low_throughput(cls) -> Self:
+        """For less than some 100 events a second: it cleans up seldom."""
         return cls(cleanup_interval="15m", cleanup_batch=5_000, detect_interval="5m")
 
     @classmethod
     def for_high_throughput(cls) -> Self:
+        """For more than some 10,000 events a second: it cleans up often, in large batches."""
         return cls(cleanup_interval="1m", cleanup_batch=50_000, detect_interval="1m", group_retention="7d")
 
     @classmethod
     def for_critical_system(cls) -> Self:
+        """Dead groups are noticed sooner, and kept for 90 days."""
         return cls(detect_interval="2m", group_retention="90d")
 
     @classmethod

@@ -52,6 +52,7 @@ def published(source: Any, event_type: str | Enum | None = None, /, **filters: U
 async def published_async(
     source: Any, event_type: str | Enum | None = None, /, **filters: Unpack[Filters]
 ) -> list[Event]:
+    """As `published`, for AsyncOutbox and async handles."""
     wanted = _Wanted.of(event_type, filters)
     return [event for event in await _aread(source, filters) if wanted.matches(event)]
 
@@ -79,6 +80,7 @@ async def assert_published_async(
     show_payloads: bool = False,
     **filters: Unpack[Filters],
 ) -> list[Event]:
+    """As `assert_published`, for AsyncOutbox and async handles."""
     __tracebackhide__ = True
     return _checked(await _aread(source, filters), _Wanted.of(event_type, filters), count, show_payloads)
 

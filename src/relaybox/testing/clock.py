@@ -41,6 +41,8 @@ class _Sleeper:
 
 
 class ManualClock:
+    """A clock for tests: it stands still until `advance()` moves it."""
+
     def __init__(self, start: datetime = START) -> None:
         if start.tzinfo is None:
             raise ValueError(f"expected start to have a time zone, got the naive {start.isoformat()}")
@@ -53,14 +55,17 @@ class ManualClock:
     # -- the Clock protocol ---------------------------------------------------------------------------
 
     def now(self) -> datetime:
+        """Its time, in UTC."""
         with self._changed:
             return self._start + self._passed
 
     def monotonic(self) -> float:
+        """Seconds that it was moved so far."""
         with self._changed:
             return self._passed.total_seconds()
 
     def database_now(self) -> datetime | None:
+        """The time that statements are given, instead of asking the database for its own."""
         return self.now()
 
     async def sleep(self, seconds: float) -> None:

@@ -64,6 +64,7 @@ class CrashPoint:
 
     @property
     def fired(self) -> bool:
+        """Whether the point was reached and did what it was armed for."""
         return self._fired.is_set()
 
     def wait(self, timeout: float = 5.0) -> None:
@@ -77,6 +78,7 @@ class CrashPoint:
         return self.hits == self.hit
 
     def fire(self) -> None:
+        """What happens when the point is reached."""
         self._fired.set()
         match self.action:
             case "kill":

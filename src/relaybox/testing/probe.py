@@ -42,6 +42,7 @@ class Probe:
 
     @property
     def facts(self) -> list[Fact]:
+        """All facts so far."""
         with self._changed:
             return list(self._facts)
 
@@ -50,9 +51,11 @@ class Probe:
         return [f for f in self.facts if isinstance(f, kind) and (where is None or where(f))]
 
     def count(self, kind: type[F], where: Callable[[F], bool] | None = None) -> int:
+        """How many things the facts of this kind tell of: the sum of their `count`, or one for each."""
         return sum(getattr(fact, "count", 1) for fact in self.of(kind, where))
 
     def clear(self) -> None:
+        """Forget the facts so far."""
         with self._changed:
             self._facts.clear()
 

@@ -15,6 +15,8 @@ from .sink import AwsSink
 
 
 class SnsSink(AwsSink):
+    """Amazon SNS: a destination is a topic, by name or ARN."""
+
     name = "sns"
     kind = "topic"
     body_field = "Message"

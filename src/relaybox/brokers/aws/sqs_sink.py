@@ -14,6 +14,8 @@ from .sink import AwsSink
 
 
 class SqsSink(AwsSink):
+    """Amazon SQS: a destination is a queue, by name or URL."""
+
     name = "sqs"
     kind = "queue"
     body_field = "MessageBody"

@@ -38,4 +38,4 @@ __all__ = [
 
 
 class SinkContract(ContentContract, OrderContract, RefusalContract, OutageContract, LifeContract):
-    pass
+    """Inherit it as a test class, with a fixture `harness` that gives a SinkHarness."""

@@ -125,11 +125,13 @@ class Fixtures(Discreet):
 
     @pytest_asyncio.fixture
     async def sink(self, harness: SinkHarness) -> AsyncIterator[Sink]:
+        """A fixture: an opened sink."""
         async with opened(harness.sink()) as made:
             yield made
 
     @pytest_asyncio.fixture
     async def destination(self, harness: SinkHarness) -> str:
+        """A fixture: a destination that exists."""
         return await harness.destination()
 
 

@@ -28,4 +28,4 @@ __all__ = ["SourceContract", "SourceHarness", "collect", "comes_no_more", "opene
 
 
 class SourceContract(DeliveryContract, RedeliveryContract, OutageContract, IngestContract, LifeContract):
-    pass
+    """Inherit it as a test class, with a fixture `harness` that gives a SourceHarness."""

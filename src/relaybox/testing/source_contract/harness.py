@@ -62,6 +62,7 @@ class SourceHarness:
         return None
 
     def source(self, channel: str, *, lease: float | None = None) -> Source:
+        """A new source of this channel, not opened. `lease`: seconds after which it may give a message again."""
         return self.kind.from_url(self.url(channel, lease=lease), {})
 
 
@@ -75,10 +76,12 @@ class Fixtures(Discreet):
 
     @pytest_asyncio.fixture
     async def channel(self, harness: SourceHarness) -> str:
+        """A fixture: a channel that exists."""
         return await harness.channel()
 
     @pytest_asyncio.fixture
     async def source(self, harness: SourceHarness, channel: str) -> AsyncIterator[Source]:
+        """A fixture: an opened source of that channel."""
         async with opened(harness.source(channel)) as made:
             yield made
 
@@ -86,6 +89,7 @@ class Fixtures(Discreet):
 async def send(
     harness: SourceHarness, channel: str, keys: Iterable[str | None], body: bytes | None = None, first: int = 0
 ) -> list[Message]:
+    """Sends a message for each key; returns them."""
     async with sending(harness) as sink:
         sent = messages(sink, harness.destination(channel), keys, body, first)
         size = 1 if harness.ordered else len(sent)  # one of a key at a time, as a relay does
@@ -142,6 +146,7 @@ def check_order(sent: Sequence[Message], found: Iterable[Incoming]) -> None:
 
 
 async def comes_no_more(source: Source, gone: Iterable[Message], wait: float = 0.5) -> None:
+    """These messages were acknowledged: the source does not give them again."""
     ids = {message.id for message in gone}
     assert not ids & {id_of(message) for message in await source.receive(100, wait)}, "it was acknowledged"
 
