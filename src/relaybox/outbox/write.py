@@ -19,7 +19,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, NamedTuple
 
 from .. import faults
@@ -118,35 +117,20 @@ class Writer:
         return Ticket(events, claim, lease_end, routing)
 
     def op(self, ticket: Ticket, connection: Connection | AsyncConnection) -> Op[list[int]]:
-        if faults.armed is not None:
-            return self._watched(ticket, connection)
-        return self._insert(ticket, connection)
-
-    def _insert(self, ticket: Ticket, connection: Connection | AsyncConnection) -> Op[list[int]]:
-        now = self.clock.database_now()
-        if ticket.routing is not None:
-            return self._routed(ticket, ticket.routing, now, copy=connection.copy)
-        return self._into_outbox(ticket.events, ticket.claim, now, copy=connection.copy)
-
-    def _into_outbox(
-        self, events: Sequence[Event], claim: Claim | None, now: datetime | None, *, copy: bool
-    ) -> Op[list[int]]:
-        if self.plain:
-            return self.store.write_plain(events, now)
-        return self.store.write(events, claim, now, copy=copy)
-
-    def _routed(self, ticket: Ticket, routing: Routing, now: datetime | None, *, copy: bool) -> Op[list[int]]:
-        assert self.routes is not None
-
-        def outbox(events: Sequence[Event]) -> Op[list[int]]:
-            return self._into_outbox(events, ticket.claim, now, copy=copy)
-
-        seqs, routing.here = yield from self.routes().write(ticket.events, routing.topics, outbox, now, copy=copy)
-        return seqs
-
-    def _watched(self, ticket: Ticket, connection: Connection | AsyncConnection) -> Op[list[int]]:
         faults.hit("write.before")
-        seqs = yield from self._insert(ticket, connection)
+        now, copy, routing = self.clock.database_now(), connection.copy, ticket.routing
+
+        def into_outbox(events: Sequence[Event]) -> Op[list[int]]:
+            if self.plain:
+                return self.store.write_plain(events, now)
+            return self.store.write(events, ticket.claim, now, copy=copy)
+
+        if routing is None:
+            seqs = yield from into_outbox(ticket.events)
+        else:
+            assert self.routes is not None
+            write = self.routes().write
+            seqs, routing.here = yield from write(ticket.events, routing.topics, into_outbox, now, copy=copy)
         faults.hit("write.after")
         return seqs
 
