@@ -179,13 +179,13 @@ def test_precedence(tmp_path: Path) -> None:
     config = load({"to": "argument"}, environment=environment, file=file)
     assert (config.to, config.ce_source, config.settings.relay.retry.attempts) == ("argument", "file", 4)
     assert config.settings.delivery.lease.total_seconds() == 40
-    assert (config.sink, config.sink_options) == ("stdout:", {"flush": "never"})
-    other = load({"sink": "kafka://x"}, environment=environment, file=file)
-    assert (other.sink, other.sink_options) == ("kafka://x", {})
+    assert (config.url, config.options) == ("stdout:", {"flush": "never"})
+    other = load({"url": "kafka://x"}, environment=environment, file=file)
+    assert (other.url, other.options) == ("kafka://x", {})
 
 
 def test_the_defaults_of_a_publisher() -> None:
-    config = load({"sink": "pubsub://shop"}, environment={})
+    config = load({"url": "pubsub://shop"}, environment={})
     assert (config.settings.relay.retry.attempts, config.settings.delivery.retry.attempts) == (25, 10)
     effective = config.settings.of_relay()
     assert (effective.delivery.retry.attempts, effective.delivery.cold_queue, effective.order.shard_rows) == (
@@ -206,7 +206,7 @@ def test_unknown_names_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_config_with_a_secret_does_not_show_it() -> None:
-    config = load({"sink": "amqp://u:canary@h"}, environment={"RELAYBOX_SINK_PASSWORD": "canary"})
+    config = load({"url": "amqp://u:canary@h"}, environment={"RELAYBOX_SINK_PASSWORD": "canary"})
     assert "canary" not in repr(config)
 
 

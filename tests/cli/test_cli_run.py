@@ -210,3 +210,48 @@ def test_demo_tells_when_a_promise_is_broken(relaybox: Command, monkeypatch: pyt
     monkeypatch.setattr("relaybox.cli.demo.DEADLINE", 1.0)
     document = relaybox.json("demo", exit_code=1)
     assert document["ok"] is False
+
+
+ONCE = """
+from relaybox import Listeners, Outbox
+from relaybox.errors import Reject
+
+listeners = Listeners()
+
+@listeners.on("Fine")
+def fine(event): ...
+
+@listeners.on("Bad")
+def bad(event):
+    raise Reject("never")
+
+
+box = Outbox(__import__("os").environ["APP_URL"]).deliver(listeners, ordered=True)
+"""
+
+
+@pytest.mark.parametrize(("kinds", "code"), [(["Fine"], 0), (["Fine", "Bad"], 4)])
+def test_once_says_by_its_exit_code_whether_something_died(
+    shop: str, tmp_path: Path, kinds: list[str], code: int
+) -> None:
+    (tmp_path / "once_app.py").write_text(ONCE)
+    write(shop, *[Event(kind, None, key=kind) for kind in kinds])
+    command = [sys.executable, "-m", "relaybox.cli", "run", "once_app:box", "--once", "--json-logs"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == code, done.stderr
+    assert f"1 done, 0 failed attempts, {len(kinds) - 1} dead" in done.stdout
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert all(line.keys() >= {"time", "level", "logger", "message"} for line in lines)
+    assert [line["level"] for line in lines if "died at attempt" in line["message"]] == ["error"] * (len(kinds) - 1)
+
+
+def test_once_that_runs_out_of_time_says_that_something_waits(shop: str) -> None:
+    write(shop, Event("Slow", None))
+    command = [sys.executable, "-m", "relaybox.cli", "run", "shop_app:box", "--once", "--timeout", "300ms"]
+    environment = {**os.environ, "RELAYBOX_DELIVERY_STOP_TIMEOUT": "100ms"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
+    assert done.returncode == 3, done.stderr
+
+
+def test_a_timeout_goes_with_once(relaybox: Command, shop: str) -> None:
+    relaybox("run", "shop_app:box", "--timeout", "1s", exit_code=2)

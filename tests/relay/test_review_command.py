@@ -110,7 +110,7 @@ def test_an_empty_variable_is_not_set(tmp_path: Path) -> None:
     file.write_text('[relaybox.relay]\nto = "file"\n[relaybox.sink]\nurl = "stdout:"\n')
     empty = {"RELAYBOX_SINK": "", "RELAYBOX_RELAY_TO": "", "RELAYBOX_SINK_FSYNC": ""}
     config = load({}, environment=empty, file=file)
-    assert (config.sink, config.to, config.sink_options) == ("stdout:", "file", {})
+    assert (config.url, config.to, config.options) == ("stdout:", "file", {})
 
 
 def test_a_number_in_a_file_is_seconds(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_number_in_a_file_is_seconds(tmp_path: Path) -> None:
     file.write_text('delivery.lease = 40\n[relay]\nto = "x"\n[sink]\nurl = "amqp://localhost"\ntimeout = 5\n')
     config = load({}, environment={}, file=file)
     assert config.settings.delivery.lease.total_seconds() == 40
-    sink_from_url(config.sink, config.sink_options)
+    sink_from_url(config.url, config.options)
 
 
 @pytest.mark.parametrize("service", ["RELAYBOX", "RELAYBOX_RELAY"])
@@ -135,7 +135,7 @@ def test_a_kubernetes_service_of_our_name_stops_nobody(service: str) -> None:
         f"{service}_PORT_9400_TCP_PORT": "9400",
         f"{service}_PORT_9400_TCP_PROTO": "tcp",
     }
-    load({"sink": "stdout:", "to": "x"}, environment=environment)
+    load({"url": "stdout:", "to": "x"}, environment=environment)
 
 
 # -- secrets ----------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ def test_a_kubernetes_service_of_our_name_stops_nobody(service: str) -> None:
 @pytest.mark.parametrize("scheme", ["kafka", "amqp", "nats", "redis", "inbox+postgresql", "inbox+mysql"])
 def test_a_password_that_breaks_its_url_is_not_shown(scheme: str, sign: str) -> None:
     with pytest.raises(ConfigError, match=r"write / \? # @ as") as caught:
-        load({"sink": f"{scheme}://shop:{CANARY}{sign}more@broker:1/x"}, environment={})
+        load({"url": f"{scheme}://shop:{CANARY}{sign}more@broker:1/x"}, environment={})
     assert CANARY not in str(caught.value)
 
 
@@ -161,7 +161,7 @@ def test_a_password_that_breaks_its_url_is_not_shown(scheme: str, sign: str) -> 
     ],
 )
 def test_an_at_sign_elsewhere_is_fine(url: str) -> None:
-    assert load({"sink": url, "to": "x"}, environment={}).sink == url
+    assert load({"url": url, "to": "x"}, environment={}).url == url
 
 
 @pytest.mark.parametrize("sign", "/?#")

@@ -132,7 +132,7 @@ def test_other_defaults() -> None:
 
 def test_names_of_processes_are_no_settings() -> None:
     """Options of one relay or ingest stand in the same tables, and are told apart by name."""
-    fields = {entry.name for entry in dataclasses.fields(RelayConfig)} - {"sink", "sink_options", "settings"}
+    fields = {entry.name for entry in dataclasses.fields(RelayConfig)} - {"url", "options", "settings"}
     assert set(RELAY) == fields
     assert set(INGEST) == {"inbox", "sender", "listen"} | {entry.name for entry in dataclasses.fields(Reading)}
     paths = {leaf.path for leaf in leaves(Settings)}
@@ -227,7 +227,7 @@ def test_an_empty_word_means_none() -> None:
         ("workers", "do you mean delivery.workers?"),
         ("max_attempts", "do you mean delivery.retry.attempts?"),
         ("relay.attempts", "do you mean relay.retry.attempts?"),
-        ("colour", "a setting is a section and a name, such as delivery.batch"),
+        ("colour", "a setting is a section and a name, such as admin.actor"),
     ],
 )
 def test_unknown_names_are_refused_with_the_nearest_known_one(path: str, hint: str, tmp_path: Path) -> None:

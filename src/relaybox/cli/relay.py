@@ -89,8 +89,8 @@ def relay(
     log_to_stderr(log_level, json_logs, ours=True)
     target = target_of(context)
     given = {
-        "sink": sink,
-        "sink_options": pairs(sink_option, "--sink-option"),
+        "url": sink,
+        "options": pairs(sink_option, "--sink-option"),
         "to": to,
         "contracts": contracts,
         "format": format,
@@ -107,7 +107,7 @@ def relay(
         try:
             relay = Relay(
                 GroupOf(box, **reads) if reads else box,
-                sink_from_url(config.sink, config.sink_options),
+                sink_from_url(config.url, config.options),
                 to=config.to,
                 contracts=_contracts(config.contracts),
                 ordered=config.ordered,
@@ -124,7 +124,7 @@ def relay(
             measure(relay)
             asyncio.run(serve([relay], listen=config.listen, once=once, timeout=longest, metrics=metrics, quiet=once))
         except ConfigError as error:
-            raise ConfigError(scrub(str(error), config.sink)) from None
+            raise ConfigError(scrub(str(error), config.url)) from None
         if once:
             _tell(relay, json=json)
 

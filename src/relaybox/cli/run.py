@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from importlib import import_module
 from typing import Annotated, Any
@@ -239,16 +239,17 @@ async def _do(service: Service | AsyncService, verb: str) -> None:
 
 async def _watch(services: Sequence[Service | AsyncService], *, once: bool) -> None:
     """A line that refreshes itself in a terminal, otherwise one in the log now and then."""
-    shown = console(stderr=True)
-    with progress(total=False) as bar:
-        task = bar.add_task("", total=None)
-        while shown.is_terminal or not once:
+    bar = progress(total=False) if console(stderr=True).is_terminal else None
+    with bar or nullcontext():
+        task = bar.add_task("", total=None) if bar else None
+        while bar or not once:
             text = "; ".join([*[await _waiting(each) for each in services], *_worst(services).reasons])
             done = sum(service.counts.done for service in services)
-            bar.update(task, description=f"{text}; done", completed=done)
-            if not shown.is_terminal:
+            if bar and task is not None:
+                bar.update(task, description=f"{text}; done", completed=done)
+            else:
                 log.info("%s; done %d", text, done)
-            await SYSTEM_CLOCK.sleep(1.0 if shown.is_terminal else SAY_EVERY)
+            await SYSTEM_CLOCK.sleep(1.0 if bar else SAY_EVERY)
 
 
 async def _waiting(service: Service | AsyncService) -> str:
