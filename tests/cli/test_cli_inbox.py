@@ -116,7 +116,7 @@ def test_health_is_the_exit_code(ask: Callable[..., Any], relaybox: Command, url
 
 
 def test_health_turns_within_a_look(ask: Callable[..., Any]) -> None:
-    """W-14: it is asked live, so the first look after something changed tells it."""
+    """It is asked live, so the first look after something changed tells it."""
     limits = ("--dead", "5,9", "--pending", "2,3")
     assert ask("health", *limits, "--oldest", "1h,2h", exit_code=1)["reasons"] == [
         "messages wait and no processor is running"
@@ -180,7 +180,7 @@ def test_gaps_and_skip(ask: Callable[..., Any], relaybox: Command, url: str) -> 
 
 
 def test_drain_by_options_and_settings(ask: Callable[..., Any], relaybox: Command, tmp_path: Path, url: str) -> None:
-    """U-14: what an option does not say the environment or the file does."""
+    """What an option does not say the environment or the file does."""
     clock = ManualClock(datetime.now(UTC) - timedelta(days=4))
     with Inbox(url, "old", clock=clock) as inbox:
         inbox.migrate()

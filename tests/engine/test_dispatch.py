@@ -1,4 +1,4 @@
-"""Between engine and listener: routing and interceptors (D-05 … D-09)."""
+"""Between engine and listener: routing and interceptors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The delivery engine over a scripted source: fairness, outcomes, capacity, fencing, drain (X-12)."""
+"""The delivery engine over a scripted source: fairness, outcomes, capacity, fencing, drain."""
 
 from __future__ import annotations
 
@@ -288,7 +288,7 @@ async def test_hot_queue_refuses_what_it_has_no_room_for(start: MakeEngine, prob
 
 
 async def test_a_vanished_row_is_not_delivered(start: MakeEngine, probe: Probe) -> None:
-    """A rolled-back savepoint took the row away after the hand-over was prepared (FL-50)."""
+    """A rolled-back savepoint took the row away after the hand-over was prepared."""
     source, gate = ScriptedSource(), Gate()
     gate.open.set()
     engine = start(source, gate)

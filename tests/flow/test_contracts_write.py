@@ -103,7 +103,7 @@ def test_contracts_must_be_contracts(tmp_path: Any) -> None:
 async def test_before_delivery_it_is_a_dead_letter_with_the_reason_and_the_rest_goes_on(
     url: str, probe: Probe, kind: str
 ) -> None:
-    """G-06, FL-86: as a relay does it, for events that nobody checked when they were written."""
+    """As a relay does it, for events that nobody checked when they were written."""
     registry = contracts()
     listeners = Listeners()
 

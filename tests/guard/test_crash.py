@@ -31,7 +31,7 @@ async def handled(guard: Twin, file: Path) -> str:
 
 
 async def test_killed_inside_the_block(place: Place, tmp_path: Path) -> None:
-    """FL-71: the message is not lost. It comes back when the lease ends, and not earlier."""
+    """The message is not lost. It comes back when the lease ends, and not earlier."""
     file = tmp_path / "effects"
     with child("block", place.kind, place.url, str(file), "3s") as process:
         assert said(process) == "inside"

@@ -46,7 +46,7 @@ async def test_an_error_on_a_duplicate_leaves_the_mark(place: Place, is_async: b
 
 
 async def test_a_duplicate_that_meets_work_in_progress_is_not_acknowledged(place: Place, is_async: bool) -> None:
-    """FL-71: were it acknowledged and the first then failed, the message would be lost."""
+    """Were it acknowledged and the first then failed, the message would be lost."""
 
     async def duplicate() -> None:
         with pytest.raises(InProgress) as met:

@@ -33,7 +33,7 @@ async def guarding(server: RedisServer, **options: Any) -> AsyncIterator[Twin]:
 
 
 async def test_the_plain_mode_sends_set_nx_ex(redis_place: Place, is_async: bool) -> None:
-    """R-02, as MONITOR shows it."""
+    """As MONITOR shows it."""
     async with redis_place.open(is_async=is_async, mode="setnx") as guard:
         with client(redis_place.url) as redis, redis.monitor() as monitor:
             await guard.call("try_mark", "m1")

@@ -40,7 +40,7 @@ def nothing(event: Event, _: Any) -> None: ...
 
 
 async def test_dead_letters_are_told_once_and_many_are_counted(url: str, is_async: bool) -> None:
-    """P-09: the first few one by one, the rest in one."""
+    """The first few one by one, the rest in one."""
     with Inbox(url) as inbox:
         inbox.accept_all(None, [Event("A", n, id=f"m{n}") for n in range(7)])
         inbox.process(refuse, settings=QUICK, alerts=None)
@@ -59,7 +59,6 @@ async def test_dead_letters_are_told_once_and_many_are_counted(url: str, is_asyn
 
 
 async def test_a_gap_is_told_after_a_while_and_when_it_is_over(url: str, is_async: bool) -> None:
-    """Q-07."""
     clock = ManualClock()
     slow = Alerting(gap_delay=timedelta(seconds=60))
     async with Twin(url, is_async=is_async, order=Order(), clock=clock) as twin:
@@ -180,7 +179,6 @@ def test_wrong_settings(wrong: dict[str, Any]) -> None:
 
 
 def test_the_settings_say_the_same_by_default() -> None:
-    """U-14."""
     assert Alerting.of(Settings()) == Alerting()
     assert Retention.of(Settings()) == Retention()
     given = Settings.load(

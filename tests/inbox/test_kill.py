@@ -67,7 +67,7 @@ async def test_every_message_takes_effect_once(home: str, point: str) -> None:
 
 
 async def test_a_message_that_kills_its_process_dies_and_the_others_live(home: str) -> None:
-    """FL-66. Every run but the last is killed; its neighbours in the claim are not blamed to death."""
+    """Every run but the last is killed; its neighbours in the claim are not blamed to death."""
     events = [arrived(n) for n in range(12)]
     with Inbox(home) as inbox:
         inbox.accept_all(None, events)

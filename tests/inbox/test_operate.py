@@ -70,7 +70,7 @@ async def test_dead_letters(url: str, is_async: bool) -> None:
 
 
 async def test_replay_by_id(url: str, is_async: bool) -> None:
-    """P-12: exactly those ids, with fresh attempts, whether dead or processed."""
+    """Exactly those ids, with fresh attempts, whether dead or processed."""
     with Inbox(url) as inbox:
         events = filled(inbox)
     async with Twin(url, is_async=is_async) as twin:
@@ -171,7 +171,7 @@ async def test_retention(url: str, is_async: bool) -> None:
         clock.advance(2 * 3600)
         drained = await twin.call("drain", keep)
         assert (drained.processed, drained.dead, drained.seen) == (5, 0, 0)
-        assert not await twin.call("accept", None, events[0])  # FL-67: the ledger outlives the message
+        assert not await twin.call("accept", None, events[0])  # the ledger outlives the message
         clock.advance(30 * 86400)
         assert (await twin.call("drain", keep)).dead == 5
         clock.advance(30 * 86400)
@@ -350,7 +350,7 @@ async def test_duplicates_are_counted(url: str, is_async: bool) -> None:
 
 
 async def test_views(url: str) -> None:
-    """P-05 to P-07, live: nothing in them is older than the question."""
+    """Live: nothing in them is older than the question."""
     with Inbox(url) as inbox:
         filled(inbox)
         inbox.accept(None, arrived(100))

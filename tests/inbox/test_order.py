@@ -53,7 +53,7 @@ def work(inbox: Inbox, ran: Any, **options: Any) -> None:
 
 
 async def test_ten_per_key_in_any_order(url: str, is_async: bool) -> None:
-    """Q-03, and two processors at once."""
+    """Also with two processors at once."""
     chance = random.Random(3)
     events = [numbered(f"k{k}", n) for k in range(8) for n in range(1, 11)]
     chance.shuffle(events)
@@ -113,7 +113,7 @@ async def test_messages_without_a_number_or_a_key_do_not_wait(url: str) -> None:
 
 
 async def test_gaps_are_found_before_and_between(url: str) -> None:
-    """FL-69: 5 is processed, 8 and 9 wait: 6 to 7 are missing."""
+    """5 is processed, 8 and 9 wait: 6 to 7 are missing."""
     clock = ManualClock()
     with Inbox(url, order=Order(), clock=clock) as inbox:
         inbox.accept_all(None, [numbered("a", n) for n in range(1, 6)])
@@ -127,7 +127,7 @@ async def test_gaps_are_found_before_and_between(url: str) -> None:
 
 
 async def test_a_drained_history_does_not_start_anew(url: str) -> None:
-    """FL-68: the next number is kept in a state, not in old messages."""
+    """The next number is kept in a state, not in old messages."""
     ran = Ran()
     with Inbox(url, order=Order()) as inbox:
         inbox.accept_all(None, [numbered("a", n) for n in (1, 2, 3)])
@@ -270,7 +270,7 @@ async def test_a_failing_head_keeps_its_place(url: str) -> None:
 
 
 async def test_many_processors_one_key_at_a_time(engine: str, url: str) -> None:
-    """Q-13: the effects of a key commit in sequence, although several processes work on it."""
+    """The effects of a key commit in sequence, although several processes work on it."""
     home = with_effects(url)
     events = [numbered(f"k{k}", n, id=f"k{k}-{n:03}") for k in range(5) for n in range(1, 31)]
     random.Random(1).shuffle(events)

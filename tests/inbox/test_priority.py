@@ -38,7 +38,7 @@ def taken(inbox: Inbox, limit: int) -> list[int]:
 
 
 async def test_the_urgent_first_and_nobody_for_ever_last(url: str) -> None:
-    """Q-08, Q-12: patience is how much longer a tier waits than it would have to."""
+    """Patience is how much longer a tier waits than it would have to."""
     clock = ManualClock()
     with Inbox(url, priority=Priority(), clock=clock) as inbox:
         inbox.accept(None, ranked(1, 9))
@@ -51,7 +51,6 @@ async def test_the_urgent_first_and_nobody_for_ever_last(url: str) -> None:
 
 
 async def test_a_priority_that_is_in_no_tier_is_delivered_all_the_same(url: str) -> None:
-    """FL-70."""
     few = Priority((Tier("now", 2, 3, timedelta(0)), Tier("later", 5, 6, timedelta(seconds=9))))
     with Inbox(url, priority=few) as inbox:
         given = [None, 0, 1, 2, 3, 4, 5, 6, 7, 9, 10, -1, "high", "", "٣"]
@@ -135,7 +134,6 @@ async def test_order_inside_every_tier(engine: str, tmp_path: Path) -> None:
 
 
 async def test_every_message_is_one_workers_and_no_others(url: str) -> None:
-    """Q-10, Z-20."""
     events = [Event("Asked", {"n": n}, key=f"key-{n}" if n % 3 else None) for n in range(60)]
     seen: list[tuple[int, Event]] = []
     with Inbox(url) as inbox:
@@ -159,7 +157,7 @@ def test_shares_that_are_refused(worker: Any, workers: Any) -> None:
 
 
 async def test_the_share_is_the_same_in_sql(tmp_path: Path) -> None:
-    """FL-41: also for the key whose hash would be the smallest integer. Strings are data."""
+    """Also for the key whose hash would be the smallest integer. Strings are data."""
     import psycopg
 
     url = migrated(fresh_url("postgres", tmp_path), "my_inbox")

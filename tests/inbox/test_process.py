@@ -250,7 +250,7 @@ async def test_a_session_must_fit(home: str) -> None:
 
 
 async def test_inbox_to_outbox_in_one_transaction(home: str, coroutine: bool) -> None:
-    """P-20: what a handler writes to an outbox is there exactly when its effect is."""
+    """What a handler writes to an outbox is there exactly when its effect is."""
     from relaybox import AsyncOutbox
 
     with Outbox(home) as box:

@@ -178,7 +178,7 @@ async def test_a_processor_folds_in_the_background(url: str) -> None:
 
 
 async def test_health_in_sql(url: str) -> None:
-    """T-14: a view says what the method says."""
+    """A view says what the method says."""
     seen = "pending_count, dead_letter_count, processors, health_status, throughput_per_sec, oldest_pending_age_sec"
     with Inbox(url) as inbox:
         assert rows(url, f"SELECT {seen} FROM inbox_health") == [(0, 0, 0, "healthy", 0, 0)]

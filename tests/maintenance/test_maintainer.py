@@ -89,7 +89,7 @@ async def test_a_silent_leader_is_succeeded_and_can_do_nothing_more(world: World
 
 
 async def test_several_cleaners_at_once_have_no_double_effect(world: World) -> None:
-    """Also without a leader, as before a release that has one: L-19."""
+    """Also without a leader, as before a release that has one."""
     topic = world.topic(tracking="bitmap", cleanup_batch=50)
     group = world.group(topic)
     world.write(topic, 3000)

@@ -1,4 +1,4 @@
-"""Partitions with compressed time: made ahead, dropped behind the slowest live group, nobody waits. FL-24…26, X-05."""
+"""Partitions with compressed time: made ahead, dropped behind the slowest live group, nobody waits."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_months(world: World) -> None:
 
 @pytest.mark.parametrize("tracking", ["offset", "bitmap"])
 async def test_ten_days(world: World, tracking: str) -> None:
-    """W-06: seven days of retention; nothing unread is ever dropped, everything else is."""
+    """Seven days of retention; nothing unread is ever dropped, everything else is."""
     topic = world.topic(partitions="day", retention=7 * DAY, zero_retention=7 * DAY, tracking=tracking)
     await world.maintain("partitions")
     fast, slow = world.group(topic, "fast"), world.group(topic, "slow")

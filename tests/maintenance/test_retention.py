@@ -1,4 +1,4 @@
-"""What may go and what must stay: by age, by groups that keep their claim, by marks. FL-10, 11, 35, 56, 87."""
+"""What may go and what must stay: by age, by groups that keep their claim, by marks."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def test_what_a_member_has_taken_is_not_passed(world: World) -> None:
 
 @pytest.mark.parametrize("tracking", ["offset", "bitmap", "acks"])
 async def test_a_dead_group_holds_nothing(world: World, tracking: str) -> None:
-    """L-03: two finish, the third dies; the events become complete and go, without further acks."""
+    """Two finish, the third dies; the events become complete and go, without further acks."""
     topic = world.topic(tracking=tracking)
     alive, dead = world.group(topic, "alive"), world.group(topic, "dead")
     world.write(topic, 20)

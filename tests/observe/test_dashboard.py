@@ -45,7 +45,6 @@ def test_labels_are_those_of_the_metrics() -> None:
 
 
 def test_it_shows_what_an_operator_asks() -> None:
-    """T-15."""
     titles = {panel["title"] for panel in panels()}
     assert {"Consumer lag", "Dead letters", "Pending backlog", "Inbox throughput", "Health"} <= titles
     numbers = [panel["id"] for panel in json.loads(DASHBOARD.read_text())["panels"]]

@@ -1,4 +1,4 @@
-"""PrometheusObserver: names, values, bounded labels, and gauges that never lie (T-01 … T-05, T-22)."""
+"""PrometheusObserver: names, values, bounded labels, and gauges that never lie."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""F-03: whatever workers do, crash, sleep or rebalance, a key has one holder at a time and is delivered in order.
+"""Whatever workers do, crash, sleep or rebalance, a key has one holder at a time and is delivered in order.
 
 Each example is a script of such steps against a real database, in a time that only the script moves. ORDER_EXAMPLES
 makes it longer and random.

@@ -1,4 +1,4 @@
-"""F-12: no key starves, neither one late in the round nor one behind keys that are always busy."""
+"""No key starves, neither one late in the round nor one behind keys that are always busy."""
 
 from __future__ import annotations
 

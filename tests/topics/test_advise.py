@@ -47,7 +47,6 @@ CALM = Measures(
     ],
 )
 def test_the_limits(tracking: Tracking, change: dict[str, object], fits: Tracking, word: str) -> None:
-    """J-21, J-22, T-20."""
     advice = decide("t", tracking, replace(CALM, **change))  # type: ignore[arg-type]
     assert advice.fits == fits
     assert word in " ".join(advice.why)
@@ -55,13 +54,13 @@ def test_the_limits(tracking: Tracking, change: dict[str, object], fits: Trackin
 
 
 def test_an_audit_needs_marks() -> None:
-    """J-21: strict all-ack or per-message audit."""
+    """Strict all-ack or per-message audit."""
     assert decide("t", "offset", replace(CALM, groups=40), audit=True).fits == "bitmap"
     assert decide("t", "offset", replace(CALM, groups=65), audit=True).fits == "acks"
 
 
 def test_what_is_near_a_limit_is_watched() -> None:
-    """T-08, T-22: also what could not be measured, which is not the same as nothing."""
+    """Also what could not be measured, which is not the same as nothing."""
     near = replace(CALM, groups=9, events_per_second=5000, oldest_open=timedelta(minutes=2), ack_rows=2 * 10**9)
     words = str(decide("t", "acks", near))
     assert all(word in words for word in ("9 groups", "5,000 events/s", "0:02:00 old", "2,000,000,000 acks"))
@@ -69,7 +68,7 @@ def test_what_is_near_a_limit_is_watched() -> None:
 
 
 def test_rates_are_differences() -> None:
-    """FL-76: nothing is divided by the time since some reset."""
+    """Nothing is divided by the time since some reset."""
     first = Counters(_at(0), 1000, 2, 1000, 0, None, 50, 10, 20_000, None, None)
     last = Counters(_at(2), 1400, 2, 1400, 100, 150.0, 850, 10_000, 20_000, None, None)
     found = between(first, last, (1000, 0), (1300, 100), 0.004)
@@ -92,7 +91,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 
 
 async def test_measured_on_a_real_topic(world: World) -> None:
-    """FL-73: the statements run."""
+    """The statements run."""
     world.join("a")
     world.write(100)
     world.drain("a")

@@ -49,7 +49,7 @@ def fill(world: World, config: Backfill = QUICK) -> tuple[str, int, int]:
 
 
 def test_open_events_wait_for_the_late_joiner(world: World) -> None:
-    """K-12, K-16, FL-02: it may read while it is added, and nobody else's completion is disturbed."""
+    """It may read while it is added, and nobody else's completion is disturbed."""
     world.join("a")
     seqs = world.write(40)
     world.drain("a", most=0)
@@ -68,7 +68,7 @@ def test_open_events_wait_for_the_late_joiner(world: World) -> None:
 
 
 def test_complete_events_are_delivered_and_stay_as_they_are(world: World) -> None:
-    """K-17, CF-04: replay without reopening."""
+    """Replay without reopening."""
     world.join("a")
     done = world.write(10)
     world.drain("a")
@@ -80,7 +80,7 @@ def test_complete_events_are_delivered_and_stay_as_they_are(world: World) -> Non
 
 
 def test_the_newest_so_many(world: World) -> None:
-    """K-13, CF-17: the newest N, delivered in order; and the result says that there were more."""
+    """The newest N, delivered in order; and the result says that there were more."""
     world.join("a")
     seqs = world.write(50)
     world.join("late", "earliest", limit=20)
@@ -102,7 +102,7 @@ def test_the_oldest_so_many(world: World) -> None:
 
 
 def test_a_group_that_began_now_is_not_asked_of_the_past(world: World) -> None:
-    """FL-80: never what lies before its start, or it would be waited for for ever."""
+    """Never what lies before its start, or it would be waited for for ever."""
     world.join("a")
     past = world.write(10)
     world.join("late")
@@ -125,7 +125,6 @@ def test_what_a_group_holds_does_not_speak_for_what_it_passed(world: World) -> N
 
 
 def test_again_is_already_completed(world: World) -> None:
-    """K-06."""
     world.join("a")
     world.write(10)
     world.join("late", "earliest")
@@ -134,7 +133,7 @@ def test_again_is_already_completed(world: World) -> None:
 
 
 def test_cancelled_from_another_process_and_resumed(world: World) -> None:
-    """K-07, FL-22: at the border of a batch; what ends later does not overwrite it; a later start goes on."""
+    """At the border of a batch; what ends later does not overwrite it; a later start goes on."""
     world.join("a")
     seqs = world.write(40)
     group = world.join("late", "earliest")
@@ -159,7 +158,6 @@ def progress(world: World) -> BackfillProgress:
 
 
 def test_progress_has_a_total_from_the_start(world: World) -> None:
-    """K-11, T-10, FL-22."""
     world.join("a")
     world.write(40)
     group = world.join("late", "earliest")
@@ -175,7 +173,7 @@ def test_progress_has_a_total_from_the_start(world: World) -> None:
 
 
 def test_one_job_per_group(world: World) -> None:
-    """K-14, FL-21: ten start together; every event is added once."""
+    """Ten start together; every event is added once."""
     world.join("a")
     seqs = world.write(100)
     group = world.join("late", "earliest")
@@ -196,7 +194,6 @@ def test_one_job_per_group(world: World) -> None:
 
 
 def test_a_failure_is_kept_and_can_be_resumed(world: World) -> None:
-    """K-09."""
     world.join("a")
     world.write(30)
     group = world.join("late", "earliest")
@@ -213,7 +210,7 @@ def test_a_failure_is_kept_and_can_be_resumed(world: World) -> None:
 
 @pytest.mark.parametrize("state", ["dead", "cancelled"])
 def test_the_group_ends_in_the_middle(world: World, state: str) -> None:
-    """K-18: the job stops, and the sweep takes off what it had added."""
+    """The job stops, and the sweep takes off what it had added."""
     world.join("a")
     seqs = world.write(40)
     group = world.join("late", "earliest")
@@ -238,7 +235,7 @@ def test_paused_in_the_middle_goes_on(world: World) -> None:
 
 
 def test_a_resurrected_group_is_added_again(world: World) -> None:
-    """K-15, L-06, FL-80: what was taken off at its death and is still open, once; and what it had acked stays acked."""
+    """What was taken off at its death and is still open, once; and what it had acked stays acked."""
     world.join("a")
     world.join("late")
     seqs = world.write(20)
@@ -274,7 +271,7 @@ play(Job(world.home, world.topic, world.group("late"), config).run(), world.db)
 
 @pytest.mark.parametrize("tracking", ["bitmap", "acks"])
 def test_killed_at_random_points(tracking: str) -> None:
-    """K-05, FL-21: each new job goes on where the last committed batch ended, and nothing is counted twice."""
+    """Each new job goes on where the last committed batch ended, and nothing is counted twice."""
     world = World(tracking)  # type: ignore[arg-type]
     try:
         world.join("a")
@@ -315,7 +312,6 @@ def test_an_offset_topic_has_nothing_to_add() -> None:
 
 
 async def test_many_go_to_the_background(world: World) -> None:
-    """K-03."""
     world.join("a")
     world.write(30)
     db = open_async(world.url)
@@ -364,7 +360,6 @@ async def test_a_push_groups_backfill_ends_with_it_and_goes_on_after_a_restart(
 
 
 def test_presets() -> None:
-    """K-01, K-02, K-04, U-08."""
     default, gentle, bold = Backfill(), Backfill.conservative(), Backfill.aggressive()
     assert (default.batch, default.max_messages, default.max_rate) == (10_000, 1_000_000, 50_000)
     assert default.target_latency == timedelta(milliseconds=10)
@@ -376,7 +371,6 @@ def test_presets() -> None:
 
 
 def test_the_batch_shrinks_while_others_wait_and_grows_again() -> None:
-    """K-10, FL-22."""
     pace = Pace(Backfill(batch=10_000, max_rate=1e9))
     for _ in range(30):
         assert pace.probed(0.001) == 0

@@ -70,7 +70,7 @@ def test_what_was_configured_comes_back(topic: Topic) -> None:
 def test_what_configure_cannot_change_is_refused_with_the_way_that_leads_there(
     was: Topic, wanted: Topic, words: str
 ) -> None:
-    """H-17: events in flight are finished under the mode they were written in, or moved; never reinterpreted."""
+    """Events in flight are finished under the mode they were written in, or moved; never reinterpreted."""
     url = migrated(was)
     with Outbox(url) as box:
         with pytest.raises(ConfigError, match=words):
@@ -172,7 +172,7 @@ def test_drop_takes_all_of_a_topic_and_nothing_else(topic: Topic) -> None:
 
 
 def test_a_topic_that_is_read_is_not_dropped() -> None:
-    """FL-87: never its groups along with it, without a word."""
+    """Never its groups along with it, without a word."""
     url = migrated(Topic.pub_sub("t"))
     with Outbox(url) as box:
         group = subscribe(box, "t", "billing")
@@ -215,7 +215,7 @@ def all_names(tables: TopicTables, topic_id: int) -> list[str]:
 
 @pytest.mark.parametrize("event", ["outbox_event", "a" * 31, "a" * 32, LONG])
 def test_no_name_is_cut_by_the_database(event: str) -> None:
-    """FL-47, with room for `_shard`, `_xid` and partitions behind a log's name."""
+    """With room for `_shard`, `_xid` and partitions behind a log's name."""
     tables = TopicTables(event)
     names = all_names(tables, 2**31 - 1)
     assert max(map(len, names)) <= 63
@@ -224,7 +224,7 @@ def test_no_name_is_cut_by_the_database(event: str) -> None:
 
 
 def test_names_that_begin_alike_stay_apart() -> None:
-    """FL-47: a truncated name must never be another outbox's."""
+    """A truncated name must never be another outbox's."""
     first, second = (set(all_names(TopicTables(LONG[:-1] + last), 1)) for last in "bc")
     assert first & second == set()
 
@@ -247,7 +247,7 @@ def test_a_long_name_works() -> None:
 
 
 def test_a_name_that_is_taken_is_not_shared() -> None:
-    """FL-47: another outbox may bear the very name that a queue would get."""
+    """Another outbox may bear the very name that a queue would get."""
     url = migrated()
     with Outbox(url, table="outbox_event_queue_1") as other, Outbox(url) as box:
         other.migrate()

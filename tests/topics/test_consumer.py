@@ -1,4 +1,4 @@
-"""Pull consumers: a group's place, leases, fencing and partial commits (N-01 to N-18, X-22)."""
+"""Pull consumers: a group's place, leases, fencing and partial commits."""
 
 from __future__ import annotations
 
@@ -55,7 +55,6 @@ def test_there_must_be_a_group_and_a_topic(pulled: Pulled) -> None:
 
 
 def test_the_place_is_fixed_when_the_group_is_made_not_by_the_first_poll(pulled: Pulled) -> None:
-    """FL-83."""
     pulled.world.write_many(3)
     pulled.admin.create("t", "latest")
     later = pulled.world.write_many(2)
@@ -63,7 +62,7 @@ def test_the_place_is_fixed_when_the_group_is_made_not_by_the_first_poll(pulled:
 
 
 def test_a_new_consumer_does_not_skip_the_groups_backlog(pulled: Pulled) -> None:
-    """FL-49: the place is the group's."""
+    """The place is the group's."""
     pulled.admin.create("t", "g")
     written = pulled.world.write_many(5)
     with pulled.consumer("first") as first:
@@ -98,7 +97,6 @@ def test_dropping_a_group_refuses_its_consumers(pulled: Pulled) -> None:
 
 @pytest.mark.parametrize("ordered", [True, False])
 def test_polls_never_overlap_and_what_expires_comes_again_first(pulled: Pulled, ordered: bool) -> None:
-    """N-03, N-15."""
     pulled.group(ordered=ordered)
     written = pulled.world.write_many(200)
     a, b = pulled.consumer("a"), pulled.consumer("b")
@@ -202,7 +200,6 @@ def test_a_commit_twice_is_one(pulled: Pulled) -> None:
 
 
 def test_a_commit_of_what_was_lost_is_refused(pulled: Pulled) -> None:
-    """N-16."""
     pulled.group(ordered=False)
     written = pulled.world.write_many(5)
     slow, other = pulled.consumer("slow"), pulled.consumer("other")
@@ -292,7 +289,6 @@ def test_what_fails_is_tried_again_later_and_holds_nobody_up(pulled: Pulled) -> 
 
 @pytest.mark.parametrize("error", [Reject("bad"), "worn out"])
 def test_what_fails_for_good_is_a_dead_letter(pulled: Pulled, error: Any) -> None:
-    """S-06."""
     pulled.group(max_attempts=2)
     pulled.world.write(happened(1))
     consumer = pulled.consumer()
@@ -326,7 +322,6 @@ def test_a_dead_letter_that_is_skipped_is_gone(pulled: Pulled) -> None:
 
 
 def test_extending_holds_a_batch_and_an_expired_one_is_refused(pulled: Pulled) -> None:
-    """N-04."""
     pulled.group(ordered=False)
     pulled.world.write_many(5)
     consumer, other = pulled.consumer(), pulled.consumer("other")
@@ -342,7 +337,6 @@ def test_extending_holds_a_batch_and_an_expired_one_is_refused(pulled: Pulled) -
 
 
 def test_a_heartbeat_does_not_touch_leases(pulled: Pulled) -> None:
-    """N-07, CF-36."""
     pulled.group(ordered=False)
     pulled.world.write_many(5)
     consumer, other = pulled.consumer(), pulled.consumer("other")
@@ -378,7 +372,7 @@ def test_leaving_frees_what_is_not_committed_at_once(pulled: Pulled) -> None:
 
 
 def test_a_reaped_consumer_comes_back_to_the_groups_place(pulled: Pulled) -> None:
-    """N-10, FL-49: nothing is lost by it."""
+    """Nothing is lost by it."""
     pulled.group()
     pulled.world.write_many(5)
     consumer = pulled.consumer()

@@ -1,4 +1,4 @@
-"""Pull consumers together: order per key, moving and looking at their group, and many at once (N-15, X-25, W-15)."""
+"""Pull consumers together: order per key, moving and looking at their group, and many at once."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_poll_whose_reply_was_lost_is_not_overtaken(pulled: Pulled, monkeypatc
 
 
 def test_order_per_key_with_three_consumers_crashes_and_failures() -> None:
-    """N-15, X-25: real time, three threads; one forgets its batches now and then, one fails now and then."""
+    """Real time, three threads; one forgets its batches now and then, one fails now and then."""
     with World(options={"shards": 8}) as world:
         GroupAdmin(home(world)).create("t", "g", StartFrom.earliest())
         total, keys = 1500, 30
@@ -172,7 +172,6 @@ def test_order_per_key_with_three_consumers_crashes_and_failures() -> None:
 
 
 def test_seeking_back_replays_and_refuses_old_batches(pulled: Pulled) -> None:
-    """N-06."""
     pulled.group()
     written = pulled.world.write_many(10)
     consumer = pulled.consumer()
@@ -215,7 +214,6 @@ def test_lag_and_health_and_metrics(pulled: Pulled) -> None:
 
 
 def test_views_for_people() -> None:
-    """N-09, T-14."""
     with World() as world:
         GroupAdmin(home(world)).create("t", "g", StartFrom.earliest())
         world.write_many(5)
@@ -231,7 +229,6 @@ def test_views_for_people() -> None:
 
 
 def test_what_an_operator_does_is_logged_with_who_and_why(pulled: Pulled, caplog: pytest.LogCaptureFixture) -> None:
-    """S-13."""
     pulled.group()
     caplog.set_level("INFO", "relaybox")
     for _ in range(2):
@@ -246,7 +243,6 @@ def test_what_an_operator_does_is_logged_with_who_and_why(pulled: Pulled, caplog
 
 
 def test_events_of_dead_groups_can_be_completed_by_force() -> None:
-    """L-18."""
     made = Pulled(tracking="bitmap")
     made.group()
     made.world.write_many(5)
@@ -352,7 +348,7 @@ async def test_the_async_admin(pulled: Pulled) -> None:
 
 @pytest.mark.parametrize("ordered", [True, False])
 def test_ten_consumers_get_each_event_once_with_crashes_few_twice(ordered: bool) -> None:
-    """W-15, X-25: 10 consumers, 100,000 events, one dies with a batch of 50; duplicates only by that, below 0.1 %."""
+    """10 consumers, 100,000 events, one dies with a batch of 50; duplicates only by that, below 0.1 %."""
     with World(options={"shards": 16}) as world:
         GroupAdmin(home(world)).create("t", "g", StartFrom.earliest(), options=GroupOptions(ordered=ordered))
         total = 0
@@ -465,7 +461,7 @@ with Outbox(sys.argv[1]) as outbox:
 
 
 def test_what_a_killed_process_held_goes_to_another(world: World) -> None:
-    """N-03, X-25: after the visibility time, before anything newer, and nothing else comes twice."""
+    """After the visibility time, before anything newer, and nothing else comes twice."""
     GroupAdmin(home(world)).create("t", "g", StartFrom.earliest())
     written = world.write_many(100)
     process = subprocess.Popen([sys.executable, "-c", KILLED, world.url], stdout=subprocess.PIPE, text=True)

@@ -239,7 +239,7 @@ async def test_a_typed_batch_leaves_out_what_cannot_be_read() -> None:
 
 
 async def test_a_failure_is_this_groups_alone_and_keeps_the_order_of_its_key() -> None:
-    """FL-16: groups have retries, attempts and dead letters of their own."""
+    """Groups have retries, attempts and dead letters of their own."""
     async with (
         process() as here,
         here.group(retry=replace(QUICK.delivery.retry, attempts=4)) as bad,
@@ -423,7 +423,7 @@ async def test_a_cancelled_group_stops_everywhere_with_an_error(caplog: pytest.L
 
 
 async def test_closing_leaves_the_group_subscribed() -> None:
-    """FL-17: a rolling restart must not unsubscribe."""
+    """A rolling restart must not unsubscribe."""
     async with process() as here:
         seen = Seen()
         async with here.group() as group:
@@ -536,7 +536,6 @@ async def test_groups_at_the_same_place_share_one_read() -> None:
 
 
 async def test_a_busy_topic_does_not_starve_another_on_the_same_pool() -> None:
-    """V-09."""
     async with process(None, Topic.pub_sub("orders"), Topic.pub_sub("quiet")) as here:
         backlog = [Event("Placed", n, topic="orders") for n in range(5000)]
         async with here.box.transaction() as tx:

@@ -97,7 +97,7 @@ def test_an_event_that_kills_its_process_ends_alone_in_the_dead_letters(tmp_path
 
 
 def test_a_fork_disturbs_nobody(tmp_path: Path) -> None:
-    """V-14: no connection is used by two processes."""
+    """No connection is used by two processes."""
     children = Children(tmp_path)
     try:
         children.start("fork")

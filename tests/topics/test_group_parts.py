@@ -49,7 +49,7 @@ def members(*names: str, **filters: Any) -> Members:
 
 
 def test_every_process_chooses_the_same_member_whatever_the_order_they_came_in() -> None:
-    """FL-33: neither `hash()` of a text nor the order of a dictionary decides."""
+    """Neither `hash()` of a text nor the order of a dictionary decides."""
     answers = {
         subprocess.run(
             [sys.executable, "-c", CHOICES % names],
@@ -73,7 +73,7 @@ def test_the_key_decides_and_without_one_the_id() -> None:
 
 @pytest.mark.parametrize("smallest", [-(2**63), -(2**31), 0, 2**63 - 1])
 def test_no_hash_chooses_a_member_that_is_not_there(monkeypatch: pytest.MonkeyPatch, smallest: int) -> None:
-    """I-08: the smallest number has no positive counterpart where numbers have a size."""
+    """The smallest number has no positive counterpart where numbers have a size."""
     monkeypatch.setattr("relaybox.topics.dispatch.key_hash", lambda key: smallest)
     assert members("a", "b", "c")._choose(Event("T", 1)) is not None
 

@@ -69,7 +69,7 @@ def test_an_open_transaction_delays_only_its_own_events(world: World) -> None:
 
 
 def test_two_that_got_their_ids_early_keep_the_order_of_a_key(world: World) -> None:
-    """The first id writes last: by (xid, seq) it would come first (FL-38)."""
+    """The first id writes last: by (xid, seq) it would come first."""
     group = world.group()
     member = world.member(group)
     with psycopg.connect(world.url) as first, psycopg.connect(world.url) as second:

@@ -67,7 +67,7 @@ async def test_leaving_is_not_unsubscribing(world: World) -> None:
 
 
 async def test_a_pause_is_told_and_keeps_the_member(world: World) -> None:
-    """FL-19: a paused group's processes go on beating."""
+    """A paused group's processes go on beating."""
     group = world.group()
     async with beating(world) as heartbeats:
         member, told = await joined(heartbeats, group)
@@ -115,7 +115,7 @@ async def test_a_member_that_was_removed_joins_again(world: World) -> None:
 
 
 async def test_a_stuck_member_is_not_vouched_for(world: World) -> None:
-    """FL-32: others of its process must not keep it alive."""
+    """Others of its process must not keep it alive."""
     stuck = False
     a, b = world.group("a"), world.group("b")
     async with beating(world) as heartbeats:
@@ -159,7 +159,7 @@ async def test_the_first_beat_comes_after_a_random_part_of_the_interval(monkeypa
 
 
 async def test_who_cannot_reach_the_database_stops_before_others_may_take_his_work(world: World) -> None:
-    """FL-23: by its own clock, no later than its row expires, and it goes on when the database is back."""
+    """By its own clock, no later than its row expires, and it goes on when the database is back."""
     group = world.group()
     proxy = Proxy(world.url)
     async with beating(world, url=proxy.url) as heartbeats:
@@ -177,7 +177,7 @@ async def test_who_cannot_reach_the_database_stops_before_others_may_take_his_wo
 
 
 async def test_heartbeats_only_can_be_stopped(world: World) -> None:
-    """L-21: how tests simulate a crash."""
+    """How tests simulate a crash."""
     group = world.group()
     async with beating(world) as heartbeats:
         member, _ = await joined(heartbeats, group)
@@ -208,7 +208,7 @@ def test_batches_of_the_same_members_do_not_deadlock(world: World) -> None:
 
 
 def test_two_thousand_members_beat_within_their_interval(world: World) -> None:
-    """V-02: each has a row of its own, and the group's is written once."""
+    """Each has a row of its own, and the group's is written once."""
     group = world.group()
     ids = [world.member(group, f"m{n}", 5 * MINUTE) for n in range(2000)]
     world.rows("UPDATE outbox_event_group SET heartbeat_at = heartbeat_at - interval '2 minutes'")
@@ -260,7 +260,7 @@ def test_a_group_without_a_sign_dies_after_its_timeout(timed: tuple[World, Manua
 
 
 def test_missed_windows_are_counted_one_after_the_other(timed: tuple[World, ManualClock, GroupRow]) -> None:
-    """FL-15: the counter really rises, and a sign resets it."""
+    """The counter really rises, and a sign resets it."""
     world, clock, group = timed
     member = world.member(group)
     counted = []
@@ -293,7 +293,6 @@ def test_groups_near_their_end_are_reported_before(timed: tuple[World, ManualClo
 
 
 def test_detection_on_many_nodes_kills_once(timed: tuple[World, ManualClock, GroupRow]) -> None:
-    """L-19."""
     world, clock, _ = timed
     later(world, clock, 301)
     verdicts: list[object] = []

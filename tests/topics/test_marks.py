@@ -34,7 +34,7 @@ def bitmap() -> Iterator[World]:
 
 
 def test_complete_when_every_required_group_is_done(world: World) -> None:
-    """J-02, J-03, FL-03: the last ack completes in the same statement, and sets the time."""
+    """The last ack completes in the same statement, and sets the time."""
     world.join("a")
     world.join("b")
     seqs = world.write(5)
@@ -45,7 +45,7 @@ def test_complete_when_every_required_group_is_done(world: World) -> None:
 
 
 def test_who_has_it_and_who_has_not(world: World) -> None:
-    """J-04: the numbers are derived from the sets."""
+    """The numbers are derived from the sets."""
     for name in ("a", "b", "c"):
         world.join(name)
     (seq,) = world.write(1)
@@ -59,7 +59,7 @@ def test_who_has_it_and_who_has_not(world: World) -> None:
 
 
 def test_an_ack_counts_once(world: World) -> None:
-    """J-02: the same ack again changes nothing."""
+    """The same ack again changes nothing."""
     world.join("a")
     world.join("b")
     seqs = world.write(3)
@@ -69,7 +69,7 @@ def test_an_ack_counts_once(world: World) -> None:
 
 
 def test_a_late_joiner_does_not_stand_in_for_another(world: World) -> None:
-    """FL-02: A acks and C, who is not required, acks; B has not had it, so it stays open."""
+    """A acks and C, who is not required, acks; B has not had it, so it stays open."""
     world.join("a")
     world.join("b")
     seqs = world.write(4)
@@ -82,7 +82,7 @@ def test_a_late_joiner_does_not_stand_in_for_another(world: World) -> None:
 
 
 def test_a_death_completes_what_waited_for_nobody_else(world: World) -> None:
-    """L-03, FL-04: three groups, two finish, the third dies."""
+    """Three groups, two finish, the third dies."""
     for name in ("a", "b", "c"):
         world.join(name)
     seqs = world.write(20)
@@ -94,7 +94,7 @@ def test_a_death_completes_what_waited_for_nobody_else(world: World) -> None:
 
 
 def test_release_again_takes_nobody_else_off(world: World) -> None:
-    """L-08, FL-04: a second run decrements nothing, and a join meanwhile does not confuse it."""
+    """A second run decrements nothing, and a join meanwhile does not confuse it."""
     for name in ("a", "b", "c"):
         world.join(name)
     seqs = world.write(6)
@@ -123,7 +123,7 @@ def test_a_paused_group_keeps_its_claim(world: World) -> None:
 
 
 def test_release_finds_what_a_writer_committed_after_the_death(world: World) -> None:
-    """L-04: its transaction had read who is required before; the next sweep looks at all who are gone."""
+    """Its transaction had read who is required before; the next sweep looks at all who are gone."""
     world.join("a")
     world.join("b")
     with world.writing(2) as seqs:
@@ -135,7 +135,7 @@ def test_release_finds_what_a_writer_committed_after_the_death(world: World) -> 
 
 
 def test_complete_marks_never_change(world: World) -> None:
-    """J-05: neither joins, deaths, acks nor a sweep."""
+    """Neither joins, deaths, acks nor a sweep."""
     world.join("a")
     world.join("b")
     world.write(5)
@@ -150,14 +150,14 @@ def test_complete_marks_never_change(world: World) -> None:
 
 
 def test_nobody_subscribed_is_not_complete(world: World) -> None:
-    """FL-10, FL-14: an event that nobody was subscribed to stays open until its own time; it is not "done"."""
+    """An event that nobody was subscribed to stays open until its own time; it is not "done"."""
     seqs = world.write(3)
     world.release()
     assert world.open() == seqs
 
 
 def test_force_complete(world: World) -> None:
-    """L-18: older ones, although groups wait for them; younger ones stay."""
+    """Older ones, although groups wait for them; younger ones stay."""
     world.join("a")
     old = world.write(3)
     cut = world.sql("SELECT clock_timestamp()")[0][0]
@@ -188,7 +188,7 @@ def test_a_skip_ahead_leaves_nothing_open(world: World) -> None:
 
 
 def test_the_acks_of_complete_events_take_no_room() -> None:
-    """V-08: the table is no larger than what is open."""
+    """The table is no larger than what is open."""
     world = World("acks")
     try:
         for n in range(70):
@@ -205,7 +205,7 @@ def test_the_acks_of_complete_events_take_no_room() -> None:
 
 
 def test_the_65th_group(bitmap: World) -> None:
-    """J-07, FL-28: refused with the ways out; the 64th works, in the sign bit."""
+    """Refused with the ways out; the 64th works, in the sign bit."""
     for n in range(64):
         bitmap.join(f"g{n}")
     with pytest.raises(TooManyGroups, match=r"acks.*offset|offset.*acks"):
@@ -218,7 +218,7 @@ def test_the_65th_group(bitmap: World) -> None:
 
 
 def test_a_bit_is_not_given_again_while_an_event_names_it(bitmap: World) -> None:
-    """J-08, FL-28: not even by a complete event; after its clean-up it is."""
+    """Not even by a complete event; after its clean-up it is."""
     for n in range(64):
         bitmap.join(f"g{n}")
     bitmap.write(1)
@@ -234,7 +234,7 @@ def test_a_bit_is_not_given_again_while_an_event_names_it(bitmap: World) -> None
 
 
 def test_the_mode_is_the_topics_whatever_the_number_of_groups(world: World) -> None:
-    """J-09, FL-27: written with 3 groups and acked with 5, it is the same set."""
+    """Written with 3 groups and acked with 5, it is the same set."""
     for name in ("a", "b", "c"):
         world.join(name)
     seqs = world.write(2)
@@ -247,7 +247,6 @@ def test_the_mode_is_the_topics_whatever_the_number_of_groups(world: World) -> N
 
 @pytest.mark.parametrize("tracking", ["bitmap", "acks"])
 def test_sixteen_groups_ack_in_any_order_without_a_deadlock(tracking: str) -> None:
-    """J-12, FL-06."""
     world = World(tracking)  # type: ignore[arg-type]
     try:
         groups = [world.join(f"g{n}") for n in range(16)]
@@ -293,7 +292,7 @@ while changed := db.run(store.release(topic, None, limit=3)):
 
 @pytest.mark.parametrize("kills", [1, 2, 5])
 def test_a_sweep_killed_in_the_middle_is_finished_by_the_next(world: World, kills: int) -> None:
-    """L-08: after k of n rows, for several k; nobody is taken off twice and nothing is left behind."""
+    """After k of n rows, for several k; nobody is taken off twice and nothing is left behind."""
     for name in ("a", "b", "c"):
         world.join(name)
     seqs = world.write(60)

@@ -1,4 +1,4 @@
-"""X-31: whatever groups do, in any order, no live group misses an event, none is stuck, nothing is deleted early.
+"""Whatever groups do, in any order, no live group misses an event, none is stuck, nothing is deleted early.
 
 A model keeps what each group is owed: what was committed after it came (all there was, if it began with the earliest),
 until it has settled it. Rules act on a real database and on the model. When a script ends, everybody who lives is

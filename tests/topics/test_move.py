@@ -55,7 +55,7 @@ def make() -> Iterator[Callable[..., World]]:
 
 @pytest.mark.parametrize(("was", "to"), WAYS)
 def test_every_group_keeps_its_place(make: Callable[..., World], was: Tracking, to: Tracking) -> None:
-    """J-23, J-24, FL-31: one is ahead, one is behind, one is paused, one has gaps: a range under way, one parked."""
+    """One is ahead, one is behind, one is paused, one has gaps: a range under way, one parked."""
     world = make(was)
     for name in ("ahead", "behind", "paused", "gaps"):
         world.join(name)
@@ -163,7 +163,6 @@ def test_readers_that_do_not_know_yet(make: Callable[..., World]) -> None:
 
 
 def test_rolled_back_before_the_switch(make: Callable[..., World]) -> None:
-    """J-25."""
     world = make("offset")
     world.join("a")
     seqs = world.write(30)
@@ -208,7 +207,7 @@ play(move(world.home, "orders", sys.argv[2], lambda moving: print(moving["phase"
 
 @pytest.mark.parametrize(("was", "to"), [("offset", "bitmap"), ("bitmap", "acks"), ("acks", "offset")])
 def test_killed_at_any_point(make: Callable[..., World], was: Tracking, to: Tracking) -> None:
-    """J-25: the next one goes on; writers and readers go on in between."""
+    """The next one goes on; writers and readers go on in between."""
     world = make(was)
     world.join("a")
     world.join("b")

@@ -1,4 +1,4 @@
-"""What failed is tried again alone, behind it its key waits in order, and operators decide about the dead (J-27)."""
+"""What failed is tried again alone, behind it its key waits in order, and operators decide about the dead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The nine ways in which systems with groups lose events or keep them for ever, one test each (L-04 to L-12), and what
+"""The nine ways in which systems with groups lose events or keep them for ever, one test each, and what
 a dead group means for the others."""
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def together(*works: Any) -> Iterator[None]:
 
 
 def test_pitfall_1_events_written_while_a_group_is_declared_dead(bitmap: World) -> None:
-    """L-04: a transaction begun after that does not count the group; what was under way is swept."""
+    """A transaction begun after that does not count the group; what was under way is swept."""
     groups = [bitmap.group(f"g{n}") for n in range(3)]
     buried, stop = threading.Event(), threading.Event()
     after: list[int] = []
@@ -123,7 +123,7 @@ def flap(world: World, clock: ManualClock, group: GroupRow, rounds: int, *, prog
 
 
 def test_pitfall_2_a_group_that_restarts_for_ever_and_does_nothing() -> None:
-    """L-05, FL-15: heartbeats are fine, so progress must be looked at; an operator brings it back."""
+    """Heartbeats are fine, so progress must be looked at; an operator brings it back."""
     clock = ManualClock()
     with World(now=clock.now()) as world:
         group = world.group()
@@ -153,7 +153,7 @@ def test_a_group_that_restarts_is_left_alone_while(why: str) -> None:
 
 
 async def test_pitfall_3_a_network_partition_that_heals(offset: World) -> None:
-    """L-06, X-07: it is back by its heartbeat, the counter is reset, it gets what it missed; late acks are refused."""
+    """It is back by its heartbeat, the counter is reset, it gets what it missed; late acks are refused."""
     group = offset.group()
     offset.write_many(4)
     async with beating(offset) as heartbeats:
@@ -183,7 +183,7 @@ class Skewed(SystemClock):
 
 @pytest.mark.parametrize("minutes", [-5, 5])
 async def test_pitfall_4_clocks_that_differ(offset: World, minutes: int) -> None:
-    """L-07: only the database's clock decides who lives and what is leased."""
+    """Only the database's clock decides who lives and what is leased."""
     clock = Skewed(timedelta(minutes=minutes))
     group = offset.group(heartbeat_timeout=timedelta(minutes=2))
     offset.write_many(10)
@@ -208,7 +208,7 @@ def two_consumers(world: World, skewed: SystemClock) -> None:
 
 @pytest.mark.parametrize("k", range(7))
 def test_pitfall_5_cleanup_that_crashes_in_the_middle(bitmap: World, k: int) -> None:
-    """L-08: what is left is found by the next run, which looks at all dead groups; nothing is taken off twice."""
+    """What is left is found by the next run, which looks at all dead groups; nothing is taken off twice."""
     alive, early, late = (bitmap.group(name) for name in ("alive", "early", "late"))
     seqs = bitmap.write_many(6)
     member = bitmap.member(alive)
@@ -233,7 +233,7 @@ def crash(op: Op[Any]) -> Op[None]:
 
 
 def test_pitfall_6_a_group_dies_with_half_of_its_work_done(bitmap: World) -> None:
-    """L-09: acks of the dead are refused, nothing is completed twice or stuck, the rest comes after resurrection."""
+    """Acks of the dead are refused, nothing is completed twice or stuck, the rest comes after resurrection."""
     group, other = bitmap.group(), bitmap.group("other")
     seqs = bitmap.write_many(100)
     member = bitmap.member(group)
@@ -269,7 +269,7 @@ def cut(
 
 
 def test_pitfall_7_ten_instances_come_back_together() -> None:
-    """L-10: one resurrection, one backfill, and each missed event waits for the group once."""
+    """One resurrection, one backfill, and each missed event waits for the group once."""
     with World(options={"tracking": "bitmap"}) as world:
         group, other = world.group(), world.group("other")
         die(world, group)
@@ -299,7 +299,7 @@ def test_pitfall_7_ten_instances_come_back_together() -> None:
 
 
 async def test_pitfall_8_a_group_is_removed_while_it_runs(bitmap: World) -> None:
-    """L-11, FL-34: others see it at once, what is in flight may end, then its events are free and it is deleted."""
+    """Others see it at once, what is in flight may end, then its events are free and it is deleted."""
     group, other = bitmap.group(), bitmap.group("other")
     bitmap.write_many(20)
     bitmap.drain(other, bitmap.member(other))
@@ -334,7 +334,7 @@ def test_a_member_that_does_not_end_holds_up_a_removal_for_its_timeout_only(bitm
 
 
 async def test_pitfall_9_heartbeats_when_the_pool_is_exhausted_and_the_database_slow(offset: World) -> None:
-    """L-12: own connections. 200 members in 40 groups, their pool of 4 held by slow queries for four timeouts."""
+    """Own connections. 200 members in 40 groups, their pool of 4 held by slow queries for four timeouts."""
     timeout = timedelta(seconds=1.5)
     groups = [
         offset.group(f"g{n}", heartbeat_interval=timedelta(seconds=0.3), heartbeat_timeout=timeout) for n in range(40)
@@ -389,7 +389,7 @@ async def test_the_same_without_connections_of_their_own_would_die(offset: World
 
 
 def test_the_third_of_three_groups_dies_and_nothing_waits_for_it(bitmap: World) -> None:
-    """L-03: two are done, one is dead: complete without further acks."""
+    """Two are done, one is dead: complete without further acks."""
     first, second, third = (bitmap.group(f"g{n}") for n in range(3))
     seqs = bitmap.write_many(10)
     for group in (first, second):
@@ -403,7 +403,7 @@ def test_the_third_of_three_groups_dies_and_nothing_waits_for_it(bitmap: World) 
 
 @pytest.mark.parametrize("how", ["crashed", "decommissioned", "no network", "hangs", "scaled to zero"])
 async def test_all_ways_to_be_dead(offset: World, how: str) -> None:
-    """L-02: nobody gives a sign, whatever the reason."""
+    """Nobody gives a sign, whatever the reason."""
     group = offset.group(heartbeat_interval=timedelta(0), heartbeat_timeout=timedelta(seconds=1))
     hangs = False
     async with beating(offset) as heartbeats:
@@ -422,7 +422,7 @@ async def test_all_ways_to_be_dead(offset: World, how: str) -> None:
 
 
 def test_what_was_produced_while_a_group_was_dead_is_there_until_retention_ends(offset: World) -> None:
-    """L-20: the promise, and it can be seen: a dead group has a lag."""
+    """The promise, and it can be seen: a dead group has a lag."""
     group = offset.group()
     die(offset, group)
     seqs = offset.write_many(100)

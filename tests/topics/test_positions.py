@@ -1,4 +1,4 @@
-"""Where a group stands: seeks in every way, and how far behind it is (N-06, I-12, I-29)."""
+"""Where a group stands: seeks in every way, and how far behind it is."""
 
 from __future__ import annotations
 

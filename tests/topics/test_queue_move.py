@@ -122,7 +122,7 @@ def test_rows_to_a_log(make: Make) -> None:
 
 
 def test_a_log_to_rows(make: Make) -> None:
-    """FL-31: read, held, parked, dead and unread ones, each as it was."""
+    """Read, held, parked, dead and unread ones, each as it was."""
     world = make("offset")
     seqs = world.write(40)
     world.join("default", "earliest")

@@ -98,7 +98,7 @@ def test_a_group_gets_what_was_written_between_its_start_and_its_first_claim(wor
 
 
 def test_what_another_transaction_has_locked_is_not_passed(world: World) -> None:
-    """A claim of one group that is under way changes nothing for another, nor do locks on events (FL-81)."""
+    """A claim of one group that is under way changes nothing for another, nor do locks on events."""
     one, two = world.group("one"), world.group("two")
     first, second = world.member(one), world.member(two)
     written = world.write_many(20)
@@ -155,7 +155,7 @@ def test_a_range_is_free_at_once_when_its_owner_is_gone(world: World) -> None:
 
 
 def test_a_later_batch_can_be_finished_before_an_earlier_one(world: World) -> None:
-    """And the earlier one, whose member dies, is not passed (FL-07)."""
+    """And the earlier one, whose member dies, is not passed."""
     group = world.group(ordered=False)
     first, second = world.member(group, "a", LONG), world.member(group, "b", LONG)
     written = world.write_many(60)

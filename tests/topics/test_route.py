@@ -83,7 +83,7 @@ def test_every_tracking_blocks(tracking: Any) -> None:
 
 
 def test_a_writer_waits_for_no_subscriber_and_no_subscriber_for_a_writer() -> None:
-    """FL-08 and FL-12 without a lock: neither waits, whatever the other has open."""
+    """Without a lock: neither waits, whatever the other has open."""
     url = migrated(Topic.pub_sub("t", block_writes=True))
     with Outbox(url) as box, connected(url) as writer, connected(url) as other:
         group = subscribe(box, "t", "g")
@@ -114,7 +114,7 @@ def test_a_blocked_topic_of_a_mixed_batch_is_tried_first() -> None:
 @pytest.mark.parametrize("count", [1, 3, 250], ids=["one", "few", "copy"])
 @pytest.mark.parametrize("tracking", ["bitmap", "acks"])
 def test_marks_name_the_groups_of_the_moment(tracking: Any, count: int) -> None:
-    """FL-09: read from the topic's row inside the insert, never from a cache."""
+    """Read from the topic's row inside the insert, never from a cache."""
     url = migrated(Topic.pub_sub("t", tracking=tracking))
     with Outbox(url) as box, connected(url) as connection:
         box.write_all(connection, [event("t", n) for n in range(count)])
@@ -130,7 +130,7 @@ def test_marks_name_the_groups_of_the_moment(tracking: Any, count: int) -> None:
 
 
 def test_a_group_of_one_and_a_queue_are_told_apart_by_the_topic() -> None:
-    """FL-14: the mode is the topic's, whatever the number of groups; nothing about it is on the event."""
+    """The mode is the topic's, whatever the number of groups; nothing about it is on the event."""
     url = migrated(Topic.pub_sub("p", tracking="bitmap"), Topic.queue("q", tracking="offset"))
     with Outbox(url) as box, connected(url) as connection:
         subscribe(box, "p", "only")
@@ -157,7 +157,7 @@ def test_an_unconfigured_topic_is_a_queue_in_the_outbox(count: int) -> None:
 
 
 def test_what_nobody_configured_is_purged_like_the_rest() -> None:
-    """FL-11: no row in the catalog must not mean: kept for ever."""
+    """No row in the catalog must not mean: kept for ever."""
     url = migrated()
     probe = Probe()
     with make_box("alone", url, probe, is_async=False).running() as box, connected(url) as connection:
@@ -172,7 +172,7 @@ def test_what_nobody_configured_is_purged_like_the_rest() -> None:
 
 
 def test_what_is_configured_meanwhile_is_used_from_the_next_write_on() -> None:
-    """A process that has met the unconfigured name must not go on for a minute (FL-09)."""
+    """A process that has met the unconfigured name must not go on for a minute."""
     url = migrated()
     with Outbox(url) as box, Outbox(url) as elsewhere, connected(url) as connection:
         written_event = event("t")
@@ -307,7 +307,7 @@ def until_locked(url: str) -> None:
 
 @pytest.mark.parametrize("name", ["topic.write.many", "topic.write.many_bitmap", "topic.write.many_acks"])
 def test_who_must_have_it_is_one_look_at_one_row(name: str) -> None:
-    """V-03 and FL-74: by primary key, however many topics there are; groups are not read at all."""
+    """By primary key, however many topics there are; groups are not read at all."""
     url = migrated(Topic.pub_sub("t", tracking="acks" if "acks" in name else "bitmap"))
     rows(
         url,

@@ -141,7 +141,6 @@ def test_impossible_options_are_refused(options: dict[str, Any]) -> None:
 
 
 def test_busy_groups_are_heard_of_more_often() -> None:
-    """I-17."""
     busy = GroupOptions.busy()
     assert (busy.heartbeat_interval, busy.heartbeat_timeout) == (timedelta(seconds=30), timedelta(seconds=120))
 
@@ -201,7 +200,7 @@ def test_latest_gets_what_is_committed_after_it_and_nothing_else(world: World) -
 
 
 def test_latest_gets_what_was_written_before_and_committed_after(world: World) -> None:
-    """I-29: a transaction that was open when the group came is not lost in between."""
+    """A transaction that was open when the group came is not lost in between."""
     with psycopg.connect(world.url) as late:
         written = world.write(happened(1), on=late)
         group = world.group("late", Start())
@@ -210,7 +209,7 @@ def test_latest_gets_what_was_written_before_and_committed_after(world: World) -
 
 
 def test_groups_that_come_while_many_write_miss_nothing_and_get_nothing_old(world: World) -> None:
-    """I-29, FL-08: writers with short and long transactions; a group every moment."""
+    """Writers with short and long transactions; a group every moment."""
     stop = threading.Event()
     lock = threading.Lock()
     committed: list[int] = []  # their commit has returned

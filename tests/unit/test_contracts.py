@@ -1,4 +1,4 @@
-"""The registry: what it takes and resolves, and a failing case for each way to break a contract (G-04 … G-06)."""
+"""The registry: what it takes and resolves, and a failing case for each way to break a contract."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_each_way_to_break_it_has_its_own_error(contracts: Contracts, reason: st
 
 @pytest.mark.parametrize(("reason", "event", "text"), BROKEN, ids=[f"{b[0]}-{n}" for n, b in enumerate(BROKEN)])
 def test_none_is_retried(contracts: Contracts, reason: str, event: Event, text: str) -> None:
-    """FL-86: a dead letter with the reason at the first attempt, also where ordered delivery retries for ever."""
+    """A dead letter with the reason at the first attempt, also where ordered delivery retries for ever."""
     with pytest.raises(ContractViolation) as caught:
         contracts.outgoing(event)
     outcome = decide(caught.value, 1, Retry(attempts=25), for_ever=True)

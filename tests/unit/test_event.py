@@ -1,4 +1,4 @@
-"""The envelope: what it takes, what it refuses, and that nothing can change it afterwards (A-01 … A-12)."""
+"""The envelope: what it takes, what it refuses, and that nothing can change it afterwards."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TextKind(StrEnum):
     PLACED = "order.placed"
 
 
-# -- A-01, A-02: fields, defaults, exactly one payload -------------------------------------------------
+# -- fields, defaults, exactly one payload -------------------------------------------------
 
 
 def test_defaults() -> None:
@@ -76,7 +76,7 @@ def test_payloads_of_the_wrong_type_are_refused(arguments: dict[str, Any]) -> No
         Event("A", **arguments)
 
 
-# -- A-03: the size limit counts bytes -----------------------------------------------------------------
+# -- the size limit counts bytes -----------------------------------------------------------------
 
 
 def test_payload_limit_counts_encoded_bytes() -> None:
@@ -92,7 +92,7 @@ def test_payload_limit_counts_encoded_bytes() -> None:
         Event("A", payload_json='"' + "é" * (MAX_PAYLOAD // 2) + '"')
 
 
-# -- A-04: encoded once --------------------------------------------------------------------------------
+# -- encoded once --------------------------------------------------------------------------------
 
 
 def test_encoded_once_with_the_given_codec() -> None:
@@ -114,7 +114,7 @@ def test_encoded_once_with_the_given_codec() -> None:
     assert (codec.encoded, codec.decoded) == (1, 2)
 
 
-# -- A-05: immutable, defensive copies, picklable ------------------------------------------------------
+# -- immutable, defensive copies, picklable ------------------------------------------------------
 
 
 def test_nothing_can_be_set_or_deleted() -> None:
@@ -181,7 +181,7 @@ def test_equality_is_by_id_and_the_repr_shows_no_payload() -> None:
     assert repr(event) == "Event('A', <20 bytes>, key='k', id='one')"
 
 
-# -- A-06, A-12: headers --------------------------------------------------------------------------------
+# -- headers --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_unreadable_stored_headers_and_payload_are_undecodable() -> None:
         stored.payload  # noqa: B018
 
 
-# -- A-07: ids -------------------------------------------------------------------------------------------
+# -- ids -------------------------------------------------------------------------------------------
 
 
 def test_own_ids_are_kept_up_to_36_characters() -> None:
@@ -293,7 +293,7 @@ def test_key_hash_is_stable_and_positive() -> None:
     assert {shard_of(f"k{n}", 16) for n in range(1_000)} == set(range(16))
 
 
-# -- A-08, A-09, A-10: types ------------------------------------------------------------------------------
+# -- types ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,7 @@ def test_values_that_are_written_as_text() -> None:
     assert Event("E", value).payload == written
 
 
-# -- A-22: lengths and characters -----------------------------------------------------------------------
+# -- lengths and characters -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("field", sorted(LIMITS))
