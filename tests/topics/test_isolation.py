@@ -22,12 +22,12 @@ from relaybox.types import DeliverySettings
 from . import (
     test_backfill,
     test_consumers,
+    test_group_trouble,
     test_late_commits,
     test_marks,
     test_move,
     test_parked,
     test_queue_move,
-    test_review,
     test_states,
     test_ticks,
 )
@@ -77,7 +77,7 @@ PLAIN = [
 ALONE = [
     test_parked.test_no_key_is_stuck_while_members_park_and_finish_at_once,
     test_consumers.test_order_per_key_with_three_consumers_crashes_and_failures,
-    test_review.test_a_tick_that_a_subscription_under_way_begins_at_stays,
+    test_group_trouble.test_a_tick_that_a_subscription_under_way_begins_at_stays,
 ]
 
 

@@ -1,4 +1,4 @@
-"""What once stopped the engine, or let it deliver twice or out of order; found by review."""
+"""Errors and delays that must not stop the engine, nor let it deliver twice or out of order."""
 
 from __future__ import annotations
 

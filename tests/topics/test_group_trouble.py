@@ -1,4 +1,4 @@
-"""Found by a review: each of these lost events, held them for ever, or stopped a member for good."""
+"""Seeks, moves, replays and rejoins at bad moments: no event is lost or held for ever, no member stops for good."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole nodes on PostgreSQL, in situations that once lost order, doubled, ghosted or hung; found by review."""
+"""Whole nodes on PostgreSQL: lost replies, shards that leave, transactions undone or cancelled, listeners that exit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interleavings of two sessions on PostgreSQL, put in order on purpose: each of these went wrong once."""
+"""Interleavings of two sessions on PostgreSQL, put in order on purpose."""
 
 from __future__ import annotations
 
