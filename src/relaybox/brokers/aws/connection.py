@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -16,6 +17,7 @@ from urllib.parse import urlsplit
 from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession
 from botocore.exceptions import BotoCoreError, ClientError, InvalidRegionError, NoRegionError, ProfileNotFound
+from botocore.loaders import Loader, create_loader
 from botocore.parsers import ResponseParserError
 
 from ...errors import ConfigError
@@ -86,8 +88,10 @@ class AwsConnection(Connection):
             retries={"total_max_attempts": 1},
             client_cert=certificate,
         )
+        session = AioSession(profile=self.profile)
         try:
-            context = AioSession(profile=self.profile).create_client(
+            session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
+            context = session.create_client(
                 service,
                 config=config,
                 region_name=self.region,
@@ -100,3 +104,9 @@ class AwsConnection(Connection):
             return await stack.enter_async_context(context)
         except (NoRegionError, InvalidRegionError, ProfileNotFound, ValueError) as error:
             raise ConfigError(f"{service} at {self}: {error}") from None
+
+
+@cache
+def _loader(path: str | None) -> Loader:
+    """One for all clients: each would read the description of its service again, some 50 ms."""
+    return create_loader(path)

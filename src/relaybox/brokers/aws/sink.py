@@ -23,6 +23,7 @@ from .connection import FAILURES, MISSING, AwsConnection
 from .messages import Encoded, encode, token
 
 PROBE_SECONDS = 2.0
+OPEN_SECONDS = 10.0  # the first request also loads what requests need
 PER_REQUEST = 10
 LONGEST_TEXT = 300
 DEDUP_WINDOW = timedelta(minutes=5)
@@ -116,7 +117,7 @@ class AwsSink(Connected[AwsConnection], ABC):
         except FAILURES as error:
             raise self._answer(error, "") from None
         try:
-            await self._probe(self._read_timeout.total_seconds())  # the first request also loads what requests need
+            await self._probe(OPEN_SECONDS)
         except BaseException:
             await self.close()
             raise
