@@ -70,7 +70,10 @@ class LoopThread:
     def _main(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
-        self.loop.run_until_complete(cancelled(*asyncio.all_tasks(self.loop)))  # a call that nobody will answer
+        if left := asyncio.all_tasks(self.loop):  # calls that nobody will answer
+            for task in left:
+                task.cancel()
+            self.loop.run_until_complete(asyncio.wait(left, timeout=ASK_AGAIN))
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         self.loop.close()
 

@@ -238,6 +238,8 @@ async def test_wrong_settings_are_refused_before_anything_starts(sqlite: str) ->
         AsyncRelay(sqlite, sink, to="x", format="cloudevents", ce_source="")
     with pytest.raises(ConfigError, match="in-memory"):
         AsyncRelay("sqlite://", sink, to="x")
+    with pytest.raises(ConfigError, match="change data capture"):
+        AsyncRelay(Outbox(sqlite, cdc=True), sink, to="x")
 
 
 async def test_no_payload_and_no_secret_in_the_log(sqlite: str, probe: Probe, caplog: pytest.LogCaptureFixture) -> None:

@@ -133,6 +133,14 @@ class _Shared:
         alone: bool,
     ) -> OutboxDelivery:
         self._check_open()
+        self._check_deliverable()
+        if ordered and alone:
+            raise ConfigError("expected ordered or alone, got both: shards are taken over when their leases have ended")
+        found = registry(listeners)
+        return OutboxDelivery(self, owner, found, ordered=ordered, on_exhausted=on_exhausted, alone=alone)
+
+    def _check_deliverable(self) -> None:
+        """For services that have connections of their own."""
         if self._cdc:
             raise ConfigError("change data capture delivers the events of this outbox: make another without cdc=True")
         if isinstance(self._target, str) and parse(self._target).in_memory:
@@ -140,10 +148,6 @@ class _Shared:
                 "an in-memory SQLite database belongs to one connection, so nobody else could write to it; "
                 "use a file such as sqlite:///outbox.db"
             )
-        if ordered and alone:
-            raise ConfigError("expected ordered or alone, got both: shards are taken over when their leases have ended")
-        found = registry(listeners)
-        return OutboxDelivery(self, owner, found, ordered=ordered, on_exhausted=on_exhausted, alone=alone)
 
     def _connect(self, closing: AsyncExitStack) -> AsyncRunner:
         raise NotImplementedError

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
-from ..drivers import parse
 from ..drivers.spi import AsyncRunner
 from ..errors import ConfigError
 from ..event import Event
@@ -32,8 +31,7 @@ class Reads(ABC):
     what: str  # for people
 
     def __init__(self, box: Outbox | AsyncOutbox, settings: Settings, observers: Observers, *, ordered: bool) -> None:
-        if isinstance(box._target, str) and parse(box._target).in_memory:
-            raise ConfigError("an in-memory SQLite database belongs to one connection; use a file")
+        box._check_deliverable()
         self.box = box
         self._settings = settings
         self._observers = observers
