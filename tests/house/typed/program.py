@@ -17,17 +17,59 @@ from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
-from relaybox import AsyncOutbox, Delivery, Event, Listeners, Outbox, Retry, Settings
-from relaybox.spi import Interceptor, WriterHook
+from relaybox import (
+    AsyncGuard,
+    AsyncIngest,
+    AsyncMaintainer,
+    AsyncOutbox,
+    AsyncRelay,
+    BatchFailed,
+    CommitUnknown,
+    ConfigError,
+    Contract,
+    Contracts,
+    Delivery,
+    Event,
+    Guard,
+    Ingest,
+    InvalidEvent,
+    LeaseLost,
+    Listeners,
+    Maintainer,
+    NotFound,
+    NoTransaction,
+    Outbox,
+    Reject,
+    Relay,
+    RelayboxError,
+    Retry,
+    RetryLater,
+    Settings,
+    StoreError,
+    Topic,
+)
+from relaybox.spi import Interceptor, Sink, Source, WriterHook
 from relaybox.types import (
+    AdminSettings,
     AsyncHandle,
     AsyncService,
     AsyncTransaction,
+    AuditEntry,
     Counts,
     DeliverySettings,
+    GuardSettings,
     Handle,
     Health,
+    InboxSettings,
+    IngestSettings,
+    OrderSettings,
+    OutboxSettings,
+    Preview,
+    Reading,
+    RelaySettings,
+    Report,
     Service,
+    TopicSettings,
     Transaction,
 )
 
@@ -82,7 +124,21 @@ class Noted(Interceptor, WriterHook):
 
 # -- outboxes -----------------------------------------------------------------------------------------
 
-settings = Settings(delivery=DeliverySettings(workers=8, retry=Retry(attempts=None)))
+settings = Settings(
+    delivery=DeliverySettings(workers=8, retry=Retry(attempts=None)),
+    order=OrderSettings(shards=32),
+    outbox=OutboxSettings(retention="30d"),
+    inbox=InboxSettings(),
+    topics=TopicSettings.for_rate(1_000),
+    relay=RelaySettings(batch=100),
+    ingest=IngestSettings(),
+    guard=GuardSettings(),
+    admin=AdminSettings(require_reason=True),
+)
+
+
+def told(entry: AuditEntry, preview: Preview, report: Report) -> tuple[str, Preview, int]:
+    return entry.reason, preview, report.deleted
 
 
 def outbox() -> None:
@@ -144,3 +200,58 @@ async def async_handles(
         await outbox.write(wrapped, event)
     async with outbox.transaction(postgres) as transaction:
         await outbox.write_all(transaction, [event])
+
+
+# -- guards, contracts, topics, processes -------------------------------------------------------------
+
+contracts = Contracts()
+contract: Contract = contracts.add("OrderPlaced", to="orders", aggregate_type="Order", payload=OrderPlaced)
+
+
+def guarded(guard: Guard, session: Session, event: Event) -> None:
+    with guard(event) as first:
+        assert_type(first, bool)
+    assert_type(guard.mark(session, event), bool)
+
+
+async def async_guarded(guard: AsyncGuard, session: AsyncSession, event: Event) -> None:
+    async with guard(event) as first:
+        assert_type(first, bool)
+    assert_type(await guard.mark(session, event), bool)
+
+
+def processes(outbox: Outbox, sink: Sink, source: Source, inbox: Any) -> None:
+    Topic.pub_sub("orders", retention=timedelta(days=7))
+    assert_type(Ingest(source, inbox, sender="shop", reading=Reading()).once(), Counts)
+    with Relay(outbox, sink, to="orders", contracts=contracts) as relay, Maintainer(outbox) as maintainer:
+        assert_type(relay.once(), Counts)
+        assert_type(maintainer.health(), Health)
+
+
+async def async_processes(outbox: AsyncOutbox, sink: Sink, source: Source, inbox: Any) -> None:
+    await AsyncIngest("kafka://localhost/orders?group=billing", inbox).run(listen="127.0.0.1:9400")
+    async with AsyncRelay(outbox, sink, to="orders") as relay, AsyncMaintainer(outbox) as maintainer:
+        assert_type(await relay.drain(), Counts)
+        assert_type(maintainer.health(), Health)
+
+
+# -- errors -------------------------------------------------------------------------------------------
+
+
+def failing(outbox: Outbox, session: Session, event: Event) -> None:
+    try:
+        outbox.write(session, event)
+    except (ConfigError, InvalidEvent, NoTransaction) as error:
+        raise Reject(str(error)) from error
+    except NotFound as error:
+        assert_type(error.kind, str)
+    except LeaseLost as error:
+        assert_type(error.lost, int)
+    except CommitUnknown as error:
+        outbox.resolve(error.event_ids)
+    except StoreError as error:
+        if error.retryable:
+            raise RetryLater(timedelta(seconds=5)) from error
+        raise BatchFailed({event: error}) from error
+    except RelayboxError:
+        raise

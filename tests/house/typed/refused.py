@@ -11,7 +11,7 @@ import psycopg
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from relaybox import AsyncOutbox, Delivery, Event, Listeners, Outbox, Settings
+from relaybox import AsyncOutbox, Delivery, Event, Listeners, Outbox, Relay, Settings
 from relaybox.types import DeliverySettings
 
 listeners = Listeners()
@@ -93,3 +93,5 @@ def misled(outbox: Outbox, session: Session) -> None:
     outbox.deliver(listeners, on_exhausted="wait")  # refused
     Settings(workers=8)  # refused
     DeliverySettings(workers="8")  # refused
+    Relay(outbox, 7, to="orders")  # refused
+    Relay(outbox, "kafka://localhost", too="orders")  # refused
