@@ -255,8 +255,8 @@ def test_a_process_serves_its_health_and_stops_gracefully(url: str, tmp_path: Pa
             assert json.load(answer)["level"] == "ok"
     with urllib.request.urlopen(here + "/metrics", timeout=5) as answer:
         text = answer.read().decode()
-    assert "outbox_backlog" in text
-    assert "outbox_published_total" in text
+    assert "relaybox_backlog" in text
+    assert "relaybox_relay_published_total" in text
     with pytest.raises(urllib.error.HTTPError, match="404"):
         urllib.request.urlopen(here + "/other", timeout=5)
     process.child.send_signal(signal.SIGTERM)
@@ -291,9 +291,9 @@ def test_the_age_of_what_waits_grows_while_the_broker_is_away(
     )
     process.ready()
     page = f"http://127.0.0.1:{port}/metrics"
-    wait_until(lambda: sample(page, "outbox_backlog_claimed") == 9)
-    wait_until(lambda: sample(page, "outbox_backlog_oldest_seconds") > 0)
-    wait_until(lambda: sample(page, "outbox_lag_oldest_ms") > 0)
+    wait_until(lambda: sample(page, "relaybox_backlog_claimed") == 9)
+    wait_until(lambda: sample(page, "relaybox_backlog_oldest_seconds") > 0)
+    wait_until(lambda: sample(page, "relaybox_lag_oldest_ms") > 0)
     assert relaybox.json("status", "--url", url)["oldest_due_seconds"] > 0
     wait_until(lambda: relaybox.json("status", "--url", url)["instances"][0]["note"] == "nats is unavailable")
 
@@ -312,8 +312,8 @@ def test_the_backlog_of_a_topic_relay_is_that_of_its_group(tmp_path: Path, start
     )
     process.ready()
     page = f"http://127.0.0.1:{port}/metrics"
-    wait_until(lambda: sample(page, "outbox_backlog") + sample(page, "outbox_backlog_claimed") == 3)
-    wait_until(lambda: sample(page, "outbox_backlog_oldest_seconds") > 0)
+    wait_until(lambda: sample(page, "relaybox_backlog") + sample(page, "relaybox_backlog_claimed") == 3)
+    wait_until(lambda: sample(page, "relaybox_backlog_oldest_seconds") > 0)
 
 
 SINKS = ["amqp://u:canary@127.0.0.1:{port}", "nats://u:canary@127.0.0.1:{port}", "redis://u:canary@127.0.0.1:{port}"]

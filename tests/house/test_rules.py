@@ -138,14 +138,14 @@ def test_every_fact_and_metric_has_a_row_in_the_docs() -> None:
     table = [row for row in rows(page("docs/reference/metrics.md")) if len(row) == 5]
     documented = {(row[0].strip("`"), row[1].strip("`"), row[2]) for row in table}
     expected = {
-        (f"outbox.{m.name}", prometheus_name(m.name, m.kind), f"{m.kind}, `{m.fact.__name__}`") for m in MEASURES
+        (f"relaybox.{m.name}", prometheus_name(m.name, m.kind), f"{m.kind}, `{m.fact.__name__}`") for m in MEASURES
     }
     missing, stale = expected - documented, documented - expected
     assert (missing, stale) == (set(), set())
 
 
 def prometheus_name(name: str, kind: str) -> str:
-    return f"outbox_{name.replace('.', '_')}" + ("_total" if kind == "counter" else "")
+    return f"relaybox_{name.replace('.', '_')}" + ("_total" if kind == "counter" else "")
 
 
 def test_metric_names_are_unique() -> None:

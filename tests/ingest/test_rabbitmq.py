@@ -274,7 +274,7 @@ async def test_the_command_runs_until_a_signal_and_says_how_it_is(
             assert page(port, "live")[0] == 200
             gate.open()
             await until(lambda: page(port, "ready")[0] == 200)
-            await until(lambda: 'outbox_ingest_accepted_total{source="rabbitmq"} 3.0' in page(port, "metrics")[1])
+            await until(lambda: 'relaybox_ingest_accepted_total{source="rabbitmq"} 3.0' in page(port, "metrics")[1])
         finally:
             process.terminate()
             out, err = await process.communicate()

@@ -20,18 +20,20 @@ def panels() -> list[Any]:
 
 def exported() -> set[str]:
     facts = {
-        f"outbox_{measure.name.replace('.', '_')}{suffix}" for measure in MEASURES for suffix in SUFFIXES[measure.kind]
+        f"relaybox_{measure.name.replace('.', '_')}{suffix}"
+        for measure in MEASURES
+        for suffix in SUFFIXES[measure.kind]
     }
-    return facts | {f"outbox_{name}" for name, *_ in BACKLOG} | {f"inbox_{name}" for name, *_ in INBOX}
+    return facts | {f"relaybox_{name}" for name, *_ in BACKLOG} | {f"relaybox_inbox_{name}" for name, *_ in INBOX}
 
 
 def test_every_metric_of_the_dashboard_exists() -> None:
     queries = [target["expr"] for panel in panels() for target in panel["targets"]]
     texts = [re.sub(r'"[^"]*"', "", query) for query in queries]
-    named = {name for text in texts for name in re.findall(r"\b(?:outbox|inbox)_\w+", text)}
+    named = {name for text in texts for name in re.findall(r"\brelaybox_\w+", text)}
     assert named - exported() == set()
-    assert all(re.search(r"\b(?:outbox|inbox)_\w+", text) for text in texts)
-    assert {f"inbox_{name}" for name, *_ in INBOX} - named == {"inbox_processors"}
+    assert all(re.search(r"\brelaybox_\w+", text) for text in texts)
+    assert {f"relaybox_inbox_{name}" for name, *_ in INBOX} - named == {"relaybox_inbox_processors"}
 
 
 def test_labels_are_those_of_the_metrics() -> None:

@@ -51,8 +51,8 @@ def test_names_have_dots_and_values_add_up() -> None:
     metrics.observer(Delivered(3))
     metrics.observer(Claimed(4, 0.002))
     read = metrics.read()
-    assert read["shop.outbox.dispatch.success"][0].value == 5
-    assert read["shop.outbox.enqueue.cold"][0].value == 4
+    assert read["shop.outbox.delivery.done"][0].value == 5
+    assert read["shop.outbox.queue.cold.added"][0].value == 4
     assert (read["shop.outbox.claim.seconds"][0].count, read["shop.outbox.claim.seconds"][0].sum) == (1, 0.002)
 
 
@@ -63,8 +63,8 @@ def test_every_measure_is_exported() -> None:
     metrics.observer(CircuitChanged("kafka", False, "back"))
     metrics.observer(Standing(timedelta(seconds=1), 2))
     metrics.observer(Strayed(1))
-    gauges = {f"outbox.{measure.name}" for measure in MEASURES if measure.kind == "gauge"}
-    assert set(metrics.read()) - {"outbox.circuit.opened"} == gauges  # a counter that this fact leaves at zero
+    gauges = {f"relaybox.{measure.name}" for measure in MEASURES if measure.kind == "gauge"}
+    assert set(metrics.read()) - {"relaybox.circuit.opened"} == gauges  # a counter that this fact leaves at zero
 
 
 def test_gauges_are_absent_rather_than_wrong() -> None:
@@ -72,9 +72,9 @@ def test_gauges_are_absent_rather_than_wrong() -> None:
     metrics = Metrics(clock=clock, stale_after=timedelta(seconds=10))
     assert metrics.read() == {}
     metrics.observer(Depths(1, 2, timedelta(0)))
-    assert metrics.read()["outbox.lag.oldest.ms"][0].value == 0
+    assert metrics.read()["relaybox.lag.oldest.ms"][0].value == 0
     metrics.observer(Depths(1, 2, None))
-    assert set(metrics.read()) == {"outbox.queue.hot.depth", "outbox.queue.cold.depth"}
+    assert set(metrics.read()) == {"relaybox.queue.hot.depth", "relaybox.queue.cold.depth"}
     clock.advance(11)
     assert metrics.read() == {}
 
@@ -83,7 +83,7 @@ def test_attributes_are_bounded() -> None:
     metrics = Metrics(label_limit=2)
     for n in range(10):
         metrics.observer(Died("id", f"t{n}", 1, "x"))
-    points = metrics.read()["outbox.dispatch.dead"]
+    points = metrics.read()["relaybox.delivery.dead"]
     assert {point.attributes["event_type"]: point.value for point in points} == {"t0": 1, "t1": 1, "other": 8}
 
 

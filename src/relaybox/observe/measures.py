@@ -81,12 +81,12 @@ def _horizon(fact: Standing) -> float | None:
 
 
 MEASURES: Final = (
-    Measure(Written, "counter", "written", "events inserted; their transactions may still roll back", _count),
-    Measure(HotEnqueued, "counter", "enqueue.hot", "committed events handed to this process's hot queue", _count),
+    Measure(Written, "counter", "events.written", "events inserted; their transactions may still roll back", _count),
+    Measure(HotEnqueued, "counter", "queue.hot.added", "committed events handed to this process's hot queue", _count),
     Measure(
-        HotDropped, "counter", "enqueue.hot.dropped", "committed events the full hot queue left to the poller", _count
+        HotDropped, "counter", "queue.hot.dropped", "committed events the full hot queue left to the poller", _count
     ),
-    Measure(Claimed, "counter", "enqueue.cold", "events claimed from the table into the cold queue", _count),
+    Measure(Claimed, "counter", "queue.cold.added", "events claimed from the table into the cold queue", _count),
     Measure(Claimed, "histogram", "claim.seconds", "duration of one claim", lambda fact: float(fact.took)),
     Measure(
         KeysChosen, "counter", "claim.keys.tried", "keys that claims by locks wanted", lambda fact: float(fact.tried)
@@ -99,32 +99,34 @@ MEASURES: Final = (
         "keys that another process was faster with: contention",
         lambda fact: float(fact.tried - fact.taken),
     ),
-    Measure(Delivered, "counter", "dispatch.success", "events delivered and settled", _count),
-    Measure(Retried, "counter", "dispatch.failure", "failed attempts that will be repeated", _one, "event_type"),
-    Measure(Stuck, "counter", "dispatch.stuck", "failed attempts beyond the limit: a key waits", _one, "event_type"),
+    Measure(Delivered, "counter", "delivery.done", "events delivered and settled", _count),
+    Measure(Retried, "counter", "delivery.failed", "failed attempts that will be repeated", _one, "event_type"),
+    Measure(Stuck, "counter", "delivery.stuck", "failed attempts beyond the limit: a key waits", _one, "event_type"),
     Measure(
-        CutOff, "counter", "dispatch.cut_off", "events whose handler was cancelled: it ran too long", _count, "limit"
+        CutOff, "counter", "delivery.cut_off", "events whose handler was cancelled: it ran too long", _count, "limit"
     ),
-    Measure(Died, "counter", "dispatch.dead", "events that became dead letters", _one, "event_type"),
+    Measure(Died, "counter", "delivery.dead", "events that became dead letters", _one, "event_type"),
     Measure(ClaimLost, "counter", "claim.lost", "events whose claim had ended or gone to another process", _count),
-    Measure(Released, "counter", "released", "claimed events given back undelivered", _count),
-    Measure(TakenOver, "counter", "taken_over", "events freed from dead processes", lambda fact: float(fact.events)),
-    Measure(TakenOver, "counter", "taken_over.instances", "dead processes found", lambda fact: float(fact.instances)),
-    Measure(Purged, "counter", "purged", "events deleted by purges", _count),
-    Measure(Administered, "counter", "administered", "changes by operators", _one, "verb"),
-    Measure(Replayed, "counter", "replayed", "dead letters put back into the queue", _count),
+    Measure(Released, "counter", "claim.released", "claimed events given back undelivered", _count),
+    Measure(
+        TakenOver, "counter", "claim.taken_over", "events freed from dead processes", lambda fact: float(fact.events)
+    ),
+    Measure(TakenOver, "counter", "instances.taken_over", "dead processes found", lambda fact: float(fact.instances)),
+    Measure(Purged, "counter", "events.purged", "events deleted by purges", _count),
+    Measure(Administered, "counter", "admin.changes", "changes by operators", _one, "verb"),
+    Measure(Replayed, "counter", "events.replayed", "dead letters put back into the queue", _count),
     Measure(Strayed, "gauge", "threads.stray", "threads in which listeners hang", lambda fact: float(fact.threads)),
-    Measure(Published, "counter", "published", "messages a broker acknowledged", _count, "sink"),
-    Measure(Published, "histogram", "publish.seconds", "duration of one publish", lambda fact: float(fact.took)),
+    Measure(Published, "counter", "relay.published", "messages a broker acknowledged", _count, "sink"),
+    Measure(Published, "histogram", "relay.seconds", "duration of one publish", lambda fact: float(fact.took)),
     Measure(CircuitChanged, "gauge", "circuit.open", "1 while the broker is away", lambda fact: float(fact.open)),
     Measure(
         CircuitChanged, "counter", "circuit.opened", "outages of the broker", lambda fact: float(fact.open), "sink"
     ),
-    Measure(Accepted, "counter", "accept.new", "messages an inbox took", _count, "inbox"),
+    Measure(Accepted, "counter", "inbox.accepted", "messages an inbox took", _count, "inbox"),
     Measure(
         Accepted,
         "counter",
-        "accept.duplicates",
+        "inbox.duplicates",
         "messages an inbox had already",
         lambda fact: float(fact.duplicates),
         "inbox",
@@ -154,18 +156,26 @@ MEASURES: Final = (
         "source",
     ),
     Measure(Ingested, "histogram", "ingest.seconds", "duration of storing a batch", lambda fact: float(fact.took)),
-    Measure(Alert, "counter", "alerts", "things somebody should look at", lambda fact: float(not fact.over), "name"),
     Measure(
-        Cleaned, "counter", "cleanup.deleted", "events of topics deleted one by one", lambda fact: float(fact.events)
+        Alert, "counter", "topics.alerts", "things somebody should look at", lambda fact: float(not fact.over), "name"
     ),
     Measure(
-        Cleaned, "counter", "cleanup.partitions", "partitions of topics dropped", lambda fact: float(fact.partitions)
+        Cleaned, "counter", "topics.deleted", "events of topics deleted one by one", lambda fact: float(fact.events)
     ),
-    Measure(Cleaned, "histogram", "cleanup.seconds", "duration of one cleanup", lambda fact: float(fact.took)),
+    Measure(
+        Cleaned,
+        "counter",
+        "topics.partitions.dropped",
+        "partitions of topics dropped",
+        lambda fact: float(fact.partitions),
+    ),
+    Measure(Cleaned, "histogram", "topics.cleanup.seconds", "duration of one cleanup", lambda fact: float(fact.took)),
     Measure(
         EventsLost, "counter", "groups.lost", "events a group will not get any more", lambda f: float(f.events), "group"
     ),
-    Measure(Standing, "gauge", "cleanup.backlog", "events of topics that could be deleted and are not", _backlog),
+    Measure(
+        Standing, "gauge", "topics.cleanup.backlog", "events of topics that could be deleted and are not", _backlog
+    ),
     Measure(Detected, "counter", "groups.died", "groups found dead", lambda fact: float(fact.groups)),
     Measure(
         Detected,
@@ -174,7 +184,9 @@ MEASURES: Final = (
         "open events that wait no more for dead groups",
         lambda f: float(f.events),
     ),
-    Measure(Standing, "gauge", "horizon.seconds", "age of the oldest open transaction; 0: none is open", _horizon),
+    Measure(
+        Standing, "gauge", "topics.horizon.seconds", "age of the oldest open transaction; 0: none is open", _horizon
+    ),
     Measure(
         LoopFailed, "counter", "loop.failures", "errors in background loops, each followed by another try", _one, "loop"
     ),

@@ -40,7 +40,7 @@ class OpenTelemetryObserver:
 
     def __init__(
         self,
-        prefix: str = "outbox",
+        prefix: str = "relaybox",
         meter: Meter | None = None,
         *,
         label_limit: int = 100,

@@ -32,7 +32,7 @@ class PrometheusObserver:
 
     def __init__(
         self,
-        prefix: str = "outbox",
+        prefix: str = "relaybox",
         registry: CollectorRegistry = REGISTRY,
         *,
         label_limit: int = 100,
@@ -113,7 +113,7 @@ class BacklogCollector:
     does not answer, the metrics are absent.
     """
 
-    def __init__(self, outbox: HasStatus, prefix: str = "outbox") -> None:
+    def __init__(self, outbox: HasStatus, prefix: str = "relaybox") -> None:
         self._outbox = outbox
         self._prefix = prefix
 
@@ -180,7 +180,7 @@ class InboxCollector:
     The same for inboxes, each with its name as the label `inbox`.
     """
 
-    def __init__(self, *inboxes: HasHealth, prefix: str = "inbox") -> None:
+    def __init__(self, *inboxes: HasHealth, prefix: str = "relaybox_inbox") -> None:
         self._inboxes = inboxes
         self._prefix = prefix
 
