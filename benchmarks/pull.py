@@ -19,19 +19,11 @@ from typing import Any
 
 import relaybox
 from benchmarks.spi import Database, Sample, Sizes
-from relaybox import Event, Settings
-from relaybox.clock import SYSTEM_CLOCK
-from relaybox.codec import JSON_CODEC
-from relaybox.drivers import Database as OurDatabase
+from relaybox import Event, Outbox, StartFrom
 from relaybox.drivers import open_sync
-from relaybox.facts import Observers
 from relaybox.store.names import Tables
-from relaybox.store.topics import GroupOptions, TopicRow, open_topic_store
+from relaybox.store.topics import TopicRow, open_topic_store
 from relaybox.topic import Topic
-from relaybox.topics.admin import GroupAdmin
-from relaybox.topics.consumer import Consumer
-from relaybox.topics.home import Home
-from relaybox.topics.start import StartFrom
 
 KEYS, POLLED, CONSUMERS, LAG_ROUNDS = 1_000, 100, 10, 50
 
@@ -53,11 +45,6 @@ class Times:
             self.of[name] += times
 
 
-def home(url: str, db: OurDatabase) -> Home[Any]:
-    store = open_topic_store("postgres", Tables())
-    return Home(url, db, store, Settings(), SYSTEM_CLOCK, Observers(), JSON_CODEC, lambda: None)
-
-
 _together: Barrier | None = None  # of the consumers, each in a process of its own
 
 
@@ -68,14 +55,13 @@ def _meet(barrier: Barrier) -> None:
 
 def consume(url: str, topic: str, name: str) -> Times:
     """Poll and commit until there is no more, from when all consumers are ready."""
-    times, db = Times(), open_sync(url, size=1)
-    with Consumer(home(url, db), topic, "g", name) as consumer:
-        consumer.heartbeat()
+    times = Times()
+    with Outbox(url) as box, box.topics.group(topic, "g").consumer(name) as consumer:
+        consumer.release(consumer.poll(1))  # joins
         assert _together is not None
         _together.wait(timeout=60)
         while batch := times.timed("poll", lambda: consumer.poll(POLLED)):
             times.timed("commit", partial(consumer.commit, batch))
-    db.close()
     return times
 
 
@@ -84,7 +70,8 @@ class Bench:
         self.url = url
         self.store = open_topic_store("postgres", Tables())
         self.db = open_sync(url)
-        self.db.run(self.store.migrate())
+        self.box = Outbox(url)
+        self.box.migrate()
         self.topics = 0
 
     def fill(self, rows: int, *, ordered: bool) -> TopicRow:
@@ -92,8 +79,7 @@ class Bench:
         self.topics += 1
         topic = Topic(name=f"t{self.topics}", semantics="pub_sub", tracking="offset")
         row = self.db.run(self.store.configure(topic, None))
-        options = GroupOptions(ordered=ordered)
-        GroupAdmin(home(self.url, self.db)).create(topic.name, "g", StartFrom.earliest_unlimited(), options=options)
+        self.box.topics.group(topic.name, "g", start=StartFrom.earliest(), ordered=ordered).create()
         for start in range(0, rows, 10_000):
             events = [Event("Happened", {"n": n}, key=f"k{n % KEYS}") for n in range(start, min(rows, start + 10_000))]
             self.db.run(self.store.write(row, events, None, copy=True))
@@ -109,10 +95,9 @@ class Bench:
         return times
 
     def lag(self, topic: TopicRow) -> Times:
-        times = Times()
-        with Consumer(home(self.url, self.db), topic.topic.name, "g", "c") as consumer:
-            for _ in range(LAG_ROUNDS):
-                assert times.timed("lag", consumer.lag).events > 0
+        times, group = Times(), self.box.topics.group(topic.topic.name, "g")
+        for _ in range(LAG_ROUNDS):
+            assert times.timed("lag", group.lag).events > 0
         return times
 
 
@@ -137,6 +122,7 @@ class PullSystem:
         bench = Bench(database.url)
         took = {ordered: run(bench, bench.fill(rows, ordered=ordered)).of[call] for ordered in (True, False)}
         bench.db.close()
+        bench.box.close()
         p95 = {ordered: statistics.quantiles(times, n=20)[18] for ordered, times in took.items()}
         extra = {
             "p50_ms": round(statistics.median(took[True] + took[False]), 3),

@@ -21,17 +21,16 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
 import psycopg
 
-from relaybox import AsyncOutbox, Event, Outbox, Retry, Settings
+from relaybox import AsyncOutbox, Event, Listeners, Outbox, Retry, Settings, StartFrom
 from relaybox.testing.servers import require
 from relaybox.topic import Topic
-from relaybox.topics.group import Group
-from relaybox.topics.start import StartFrom
 from relaybox.types import DeliverySettings
 
 ROOT = Path(__file__).parent.parent
@@ -90,7 +89,7 @@ async def member(url: str, file: Path, seed: int, failures: float, batch: int, t
             raise ValueError("by chance")
         note("end", event)
 
-    async def handle_all(events: list[Event]) -> None:
+    async def handle_all(events: Sequence[Event]) -> None:
         for event in events:
             await handle(event)
 
@@ -104,10 +103,9 @@ async def member(url: str, file: Path, seed: int, failures: float, batch: int, t
         )
     )
     box = AsyncOutbox(url, settings=settings)
-    options = {"batch": batch} if batch else {}
-    async with Group(box.topics._home, TOPIC, "g", **options) as group:  # type: ignore[typeddict-item]
-        group.add_consumer("c", handle_all if batch else handle)
-        await group.start(StartFrom.earliest())
+    batches: Listeners = Listeners()
+    batches.on_batch("Counted", size=batch or 1)(handle_all)
+    async with box.topics.group(TOPIC, "g", start=StartFrom.earliest()).deliver(batches if batch else handle):
         await stop.wait()
     await box.close()
 

@@ -130,7 +130,7 @@ def _lag(database: Database) -> int:
     from relaybox import Outbox
 
     with Outbox(database.url) as outbox:
-        return outbox.topics.groups.lag("orders", "inventory").events
+        return outbox.topics.group("orders", "inventory").lag().events
 
 
 def _rate(process: Process, name: str, since: float) -> float:

@@ -44,7 +44,7 @@ def run(server: PostgresServer, scale: Scale) -> Verdict:
     with Outbox(database.url, clock=clock) as outbox:
         topic_id = outbox.topics.configure(topic).id
         for name in ("fast", "slow", "dying"):
-            outbox.topics.groups.create("orders", name, StartFrom.earliest())
+            outbox.topics.group("orders", name, start=StartFrom.earliest()).create()
         database.rows("UPDATE outbox_event_group SET heartbeat_timeout = '100 years'")
         got = {"fast": 0, "slow": 0, "dying": 0}
         ahead, lost, dropped = True, 0, []
@@ -92,7 +92,7 @@ def _write(outbox: Outbox, count: int) -> None:
 def _read(outbox: Outbox, group: str, most: int) -> int:
     """In small bites: a shard's turn ends with each, so a slow group is behind by days and not by shards."""
     read, bite = 0, max(10, most // 50)
-    with outbox.topics.consumer("orders", group=group) as consumer:
+    with outbox.topics.group("orders", group).consumer() as consumer:
         while read < most:
             batch = consumer.poll(min(bite, most - read))
             if not len(batch):

@@ -33,7 +33,7 @@ def run(server: PostgresServer, scale: Scale) -> Verdict:
     start = time.time()
     wrote = [writer.result(timeout=seconds + 60) for writer in writers]
     with Outbox(database.url) as outbox:
-        lag = max((outbox.topics.groups.lag("low", name).oldest for name in ("one", "two")), key=_number)
+        lag = max((outbox.topics.group("low", name).lag().oldest for name in ("one", "two")), key=_number)
     lines = readers["low"].since(start)
     for process in readers.values():
         process.stop()

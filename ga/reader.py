@@ -12,13 +12,13 @@ import json
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
-from relaybox import AsyncOutbox, Event, Settings
+from relaybox import AsyncOutbox, Event, Listeners, Settings, StartFrom
 from relaybox.drivers.asyncpg import AsyncpgConnection
 from relaybox.facts import Claimed, Fact
 from relaybox.op import Copy, Result, Statement
-from relaybox.topics.start import StartFrom
 from relaybox.types import DeliverySettings
 
 SETTINGS = Settings(delivery=DeliverySettings(instance_ttl="2s", lease="10s", stop_timeout="5s"))
@@ -55,7 +55,7 @@ class Readers:
     def handler(self, group: str) -> Any:
         self.counts[group] = 0
 
-        async def handle(events: list[Event]) -> None:
+        async def handle(events: Sequence[Event]) -> None:
             self.counts[group] += len(events)
             self.delays.append((time.time() - events[0].occurred_at.timestamp()) * 1000)
 
@@ -79,9 +79,10 @@ async def read(url: str, topic: str, start: str, names: list[str]) -> None:
         contextlib.AsyncExitStack() as open_,
     ):
         for name in names:
-            group = await open_.enter_async_context(outbox.topics.group(name, topic, batch=500))
-            group.add_consumer(name, readers.handler(name))
-            await group.start(StartFrom.earliest() if start == "earliest" else StartFrom.latest())
+            listeners: Listeners = Listeners()
+            listeners.on_batch("Placed", size=500)(readers.handler(name))
+            begin = StartFrom.earliest() if start == "earliest" else StartFrom.latest()
+            await open_.enter_async_context(outbox.topics.group(topic, name, start=begin).deliver(listeners))
         print("ready", flush=True)
         while not stop.is_set():
             with contextlib.suppress(TimeoutError):

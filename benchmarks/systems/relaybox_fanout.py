@@ -15,10 +15,8 @@ import asyncpg
 
 import relaybox
 from benchmarks.peers.python.peer import Peer, payload_bytes, serve
-from relaybox import AsyncOutbox, Event, Settings
-from relaybox.store.topics import GroupOptions
+from relaybox import AsyncOutbox, Event, Listeners, Settings, StartFrom
 from relaybox.topic import Topic, Tracking
-from relaybox.topics.start import StartFrom
 from relaybox.types import DeliverySettings
 
 TOPIC = "orders"
@@ -42,9 +40,7 @@ class FanOutPeer(Peer):
         await self.box.migrate()
         await self.box.topics.configure(Topic.pub_sub(TOPIC, tracking=self._tracking))
         for number in range(self._groups):
-            await self.box.topics.groups.create(
-                TOPIC, f"g{number}", StartFrom.earliest_unlimited(), options=GroupOptions()
-            )
+            await self.box.topics.group(TOPIC, f"g{number}", start=StartFrom.earliest()).create()
 
     async def write_batch(self, first: int, count: int) -> None:
         async with self.connection.transaction():
@@ -62,21 +58,20 @@ class FanOutPeer(Peer):
         async def handle(events: Sequence[Event]) -> None:
             many(events)  # type: ignore[arg-type]  # it counts them
 
-        groups = [self.box.topics.group(f"g{number}", TOPIC, batch=1000) for number in range(self._groups)]
+        listeners: Listeners = Listeners()
+        listeners.on_batch("order.placed", size=1000)(handle)
+        self.groups = [self.box.topics.group(TOPIC, f"g{n}").deliver(listeners) for n in range(self._groups)]
         if self._apart:  # nothing that one has read is there for another
             reads = self.box.topics._home.reads
             reads.get = lambda *place: None  # type: ignore[method-assign]
-        for group in groups:
-            group.add_consumer("bench", handle)
-        await asyncio.gather(*(group.start() for group in groups))
-        self.groups = groups
+        await asyncio.gather(*(group.start() for group in self.groups))
 
     async def stop(self) -> None:
-        await asyncio.gather(*(group.until_idle() for group in self.groups))
+        await asyncio.gather(*(group.drain() for group in self.groups))
         if self._tracking != "offset":  # acks are counted: the last one is written now
             self.meter.last_ns = time.monotonic_ns()
         for group in self.groups:
-            await group.close()
+            await group.stop()
 
 
 if __name__ == "__main__":

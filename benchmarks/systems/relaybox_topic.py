@@ -53,12 +53,10 @@ class TopicPeer(Peer):
         async def handle(placed: Event) -> None:
             one(placed.body)
 
-        self.group = self.box.topics.queue(TOPIC)
-        self.group.add_consumer("bench", handle)
-        await self.group.start()
+        self.delivery = await self.box.topics.queue(TOPIC).deliver(handle).start()
 
     async def stop(self) -> None:
-        await self.group.close()
+        await self.delivery.stop()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from relaybox import AsyncMaintainer, Outbox, StartFrom
 from relaybox.errors import NotFound
 from relaybox.inbox import Inbox, Retention
-from relaybox.store.topics import GroupOptions
+from relaybox.topics.group import Group
 
 from .products import BESIDE, GROUP, INBOX, TOPIC, TTL, Product
 from .world import eventually
@@ -91,10 +91,10 @@ def group_of(trial: Trial) -> str:
 def pause_and_resume(trial: Trial) -> None:
     """Handlers are slow when it is resumed: a maintainer looks before the group has moved."""
     group = group_of(trial)
-    operate(trial, lambda box: box.topics.groups.pause(TOPIC, group, reason="trial"))
+    operate(trial, lambda box: box.topics.group(TOPIC, group).pause(reason="trial"))
     time.sleep(5.0 if trial.fault is None else 1.5)
     trial.flag("slow", 0.5)
-    operate(trial, lambda box: box.topics.groups.resume(TOPIC, group, reason="trial"))
+    operate(trial, lambda box: box.topics.group(TOPIC, group).resume(reason="trial"))
     time.sleep(1.0)
     trial.unflag("slow")
 
@@ -110,7 +110,7 @@ def die_and_return(trial: Trial) -> None:
             for receiver in trial.receivers:  # what a fault started again
                 receiver.kill()
             with Outbox(trial.direct) as box:
-                return box.topics.groups.health(TOPIC, group).state == "dead"
+                return box.topics.group(TOPIC, group).info().state == "dead"
 
         patiently(trial, lambda: eventually("the group is dead", dead, 10.0))
     else:
@@ -121,25 +121,25 @@ def die_and_return(trial: Trial) -> None:
 
 def cancel(trial: Trial) -> None:
     """Another group of the topic comes and goes."""
-    operate(trial, lambda box: box.topics.groups.create(TOPIC, GONE, StartFrom.earliest(), if_not_exists=True))
+    operate(trial, lambda box: box.topics.group(TOPIC, GONE, start=StartFrom.earliest()).create(if_not_exists=True))
     time.sleep(0.7)
 
     def cancelled(box: Outbox) -> None:
         with suppress(NotFound):  # a fail-over forgot it
-            box.topics.groups.cancel(TOPIC, GONE, reason="trial")
+            box.topics.group(TOPIC, GONE).cancel(reason="trial")
 
     operate(trial, cancelled)
 
 
 def seek(trial: Trial) -> None:
     group = group_of(trial)
-    operate(trial, lambda box: box.topics.groups.seek(TOPIC, group, StartFrom.earliest(), reason="trial"))
+    operate(trial, lambda box: box.topics.group(TOPIC, group).seek(StartFrom.earliest(), reason="trial"))
 
 
 def move(trial: Trial) -> None:
     was = trial.product.tracking
     to: Any = OTHER[was] if trial.product.kind != "queue" else ("offset" if was == "rows" else "rows")
-    operate(trial, lambda box: box.topics.move(TOPIC, to))
+    operate(trial, lambda box: box.topics.move(TOPIC, tracking=to))
     if trial.product.kind == "queue":  # "consumers of the queue start anew when the move is over"
         for receiver in trial.receivers:
             receiver.stop()
@@ -148,11 +148,13 @@ def move(trial: Trial) -> None:
 
 def backfill(trial: Trial) -> None:
     """A group comes late, and is given what was written before."""
-    options = GroupOptions(ordered=trial.product.ordered)
-    start = StartFrom.earliest()
-    operate(trial, lambda box: box.topics.groups.create(TOPIC, LATE, start, options=options, if_not_exists=True))
+
+    def late(box: Outbox) -> Group:
+        return box.topics.group(TOPIC, LATE, start=StartFrom.earliest(), ordered=trial.product.ordered)
+
+    operate(trial, lambda box: late(box).create(if_not_exists=True))
     if trial.product.tracking in ("bitmap", "acks"):
-        operate(trial, lambda box: box.topics.backfill(TOPIC, LATE))
+        operate(trial, lambda box: late(box).backfill(pace="normal"))
     trial.receive_as(LATE)
 
 
@@ -181,7 +183,7 @@ def replay(trial: Trial) -> None:
                 box.dead.replay_all()
                 return
             for group in (GROUP, BESIDE) if trial.product.kind == "group" else (group_of(trial),):
-                box.topics.groups.replay(TOPIC, group, reason="trial")
+                box.topics.group(TOPIC, group)._replay_parked(reason="trial")
 
     patiently(trial, once)
 

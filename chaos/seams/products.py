@@ -190,7 +190,7 @@ def prepare(product: Product, engine: str, url: str, topic_options: dict[str, An
         if product.topic:
             box.topics.configure(make_topic(product, topic_options))
         if product.kind == "pull":
-            box.topics.groups.create(TOPIC, GROUP, StartFrom.earliest())
+            box.topics.group(TOPIC, GROUP, start=StartFrom.earliest(), on_exhausted="skip").create()
 
 
 def make_topic(product: Product, options: dict[str, Any]) -> Topic:

@@ -49,7 +49,7 @@ from .writer import make
 
 LITTLE, MUCH = 10, 100  # events per poll
 FLAKY = 40  # one message in so many fails once in each process
-VISIBILITY = timedelta(seconds=8)
+LEASE = timedelta(seconds=8)
 PATIENCE = 3.0  # of a program that polls: its calls have no deadline of their own
 HOT_PACE = 0.06
 
@@ -256,7 +256,7 @@ class Receiver:
 
     def _sync_pull(self) -> None:
         self.box = Outbox(self.url, settings=self.settings)
-        with self.box, self.box.topics.consumer(TOPIC, group=self.group, name=f"r{self.number}") as consumer:
+        with self.box, self.box.topics.group(TOPIC, self.group).consumer(f"r{self.number}") as consumer:
             self._ready()
             while not self.stop.is_set():
                 self._fork_if_told()
@@ -268,11 +268,11 @@ class Receiver:
             self.notes.note("stopping")
 
     def _pull(self, consumer: Any) -> None:
-        batch = consumer.poll(max_events=self.most, visibility=VISIBILITY)
+        batch = consumer.poll(self.most, lease=LEASE)
         failed = {}
         for event in batch:
             if self.slow():
-                consumer.extend(batch, VISIBILITY)
+                consumer.extend(batch, LEASE)
             try:
                 self.handle(event)
             except (Reject, ValueError) as error:
@@ -328,16 +328,16 @@ class Receiver:
 
     async def _async_pull(self) -> None:
         self.box = AsyncOutbox(self.url, settings=self.settings)
-        async with self.box, self.box.topics.consumer(TOPIC, group=self.group, name=f"r{self.number}") as consumer:
+        async with self.box, self.box.topics.group(TOPIC, self.group).consumer(f"r{self.number}") as consumer:
             self._ready()
             while not self.astop.is_set():
                 try:
                     async with asyncio.timeout(PATIENCE):
-                        batch = await consumer.poll(max_events=self.most, visibility=VISIBILITY)
+                        batch = await consumer.poll(self.most, lease=LEASE)
                     failed = {}
                     for event in batch:
                         if self.slow():
-                            await consumer.extend(batch, VISIBILITY)
+                            await consumer.extend(batch, LEASE)
                         try:
                             await self.ahandle(event)
                         except (Reject, ValueError) as error:
@@ -369,14 +369,13 @@ class Receiver:
                 if self.product.kind == "queue":
                     group = self.box.topics.queue(TOPIC)
                 else:
-                    group = self.box.topics.group(name, TOPIC, ordered=self.product.ordered)
-                group.add_consumer(f"r{self.number}", partial(self.ahandle, stream=name))
-                await group.start(StartFrom.earliest())
-                groups.append(group)
+                    start, ordered = StartFrom.earliest(), self.product.ordered
+                    group = self.box.topics.group(TOPIC, name, start=start, ordered=ordered, on_exhausted="skip")
+                groups.append(await group.deliver(partial(self.ahandle, stream=name)).start())
             self._ready()
             await self.astop.wait()
             self.notes.note("stopping")
-            await asyncio.gather(*(group.close() for group in groups))
+            await asyncio.gather(*(group.stop() for group in groups))
 
 
 class Slowness(logging.Handler):

@@ -66,9 +66,8 @@ async def _deliver(product: str, url: str, handle: Handle, stack: AsyncExitStack
         await stack.enter_async_context(box.deliver(listeners, ordered=True))
     else:
         box = await stack.enter_async_context(AsyncOutbox(url))
-        group = await stack.enter_async_context(box.topics.group(GROUP, TOPIC))
-        group.add_consumer("one", handle)
-        await group.start(StartFrom.earliest())
+        group = box.topics.group(TOPIC, GROUP, start=StartFrom.earliest())
+        await stack.enter_async_context(group.deliver(handle))
 
 
 async def hot_key(product: str, url: str) -> list[str]:
@@ -268,7 +267,7 @@ def _lag_problems(scene: Scene) -> list[str]:
     truth = scene._truth()
     with Outbox(scene.direct) as box:
         if scene.product.topic:
-            lag = box.topics.groups.lag(TOPIC, GROUP)
+            lag = box.topics.group(TOPIC, GROUP).lag()
             seen = lag.events + lag.taken + lag.parked
         else:
             status = box.status()

@@ -14,7 +14,6 @@ import asyncpg
 
 from relaybox import AsyncOutbox, AsyncRelay, Event, StartFrom, Topic
 from relaybox.brokers.lines import JsonLinesSink
-from relaybox.relay.reads import GroupOf
 
 INLINE_LIMIT = 10_000  # bytes; brokers take a megabyte at most, and are happier with less
 
@@ -44,7 +43,7 @@ def read(file: Path) -> list[dict[str, Any]]:
 
 
 def relay_of(outbox: AsyncOutbox, way: str, file: Path) -> AsyncRelay:
-    group = GroupOf(outbox, "orders", "relay", StartFrom.earliest())
+    group = outbox.topics.group("orders", "relay", start=StartFrom.earliest())
     return AsyncRelay(outbox if way == "outbox" else group, JsonLinesSink(path=file), to="orders")
 
 

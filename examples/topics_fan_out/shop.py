@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter
-from datetime import timedelta
 
 from relaybox import AsyncOutbox, Event, Retry, Settings, StartFrom, Topic
 from relaybox.types import DeliverySettings
@@ -34,34 +33,29 @@ class Mail:
 async def main(url: str, orders: int = 4) -> dict[str, list[str]]:
     outbox = AsyncOutbox(url, settings=SETTINGS)
     await outbox.migrate()
-    await outbox.topics.configure(Topic.pub_sub("orders", retention=timedelta(days=1)))
+    await outbox.topics.configure(Topic.pub_sub("orders", retention="1d"))
     mail, index = Mail(orders), []
 
     async with (
         outbox,
-        outbox.topics.group("mail", "orders") as mailers,
-        outbox.topics.group("search", "orders") as search,
+        outbox.topics.group("orders", "mail").deliver(mail.send),
+        outbox.topics.group("orders", "search").deliver(lambda event: index.append(event.key)) as search,
     ):
-        mailers.add_consumer("mail-1", mail.send)
-        search.add_consumer("search-1", lambda event: index.append(event.key))
-        await mailers.start()
-        await search.start()
         for number in range(1, orders + 1):
             async with outbox.transaction() as tx:  # your INSERT INTO orders goes here too
                 await outbox.write(tx, Event("OrderPlaced", {"id": number}, key=f"order-{number}", topic="orders"))
-        await asyncio.gather(mail.all_sent.wait(), search.until_idle())
+        await asyncio.gather(mail.all_sent.wait(), search.drain())
         report = await read_all(outbox)
     return {"mail": sorted(mail.sent), "search": sorted(index), "report": sorted(report)}
 
 
 async def read_all(outbox: AsyncOutbox) -> list[str]:
     """A group that comes late and pulls."""
-    await outbox.topics.groups.create("orders", "report", StartFrom.earliest(), if_not_exists=True)
     seen: list[str] = []
-    async with outbox.topics.consumer("orders", group="report") as consumer:
-        while batch := await consumer.poll(max_events=100):
-            seen += [str(event.key) for event in batch]
-            await consumer.commit(batch)
+    async with outbox.topics.group("orders", "report", start=StartFrom.earliest()).consumer() as consumer:
+        while batch := await consumer.poll():
+            async with batch:  # commits at the end
+                seen += [str(event.key) for event in batch]
     return seen
 
 

@@ -26,7 +26,7 @@ from .retry import Retry
 from .settings import Settings
 from .store.outbox.values import BlockedKey, DeadFilter, DeadLetter, Status
 from .topic import Topic
-from .topics import Backfill, StartFrom
+from .topics import StartFrom
 
 if TYPE_CHECKING:
     from .ingest import AsyncIngest, Ingest
@@ -50,7 +50,6 @@ __all__ = [
     "AsyncMaintainer",
     "AsyncOutbox",
     "AsyncRelay",
-    "Backfill",
     "BatchFailed",
     "BlockedKey",
     "CommitUnknown",

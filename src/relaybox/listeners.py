@@ -210,7 +210,7 @@ class Listeners(Generic[C]):
         if retry is not None and not isinstance(retry, Retry):
             raise ConfigError(f"expected retry to be a Retry, such as Retry(attempts=5), got {retry!r}")
         limit = timeout if timeout is UNSET or timeout is None else parse_duration(timeout, "timeout")
-        codec = None if model is None else _Reader(model_of(model, is_json=True, checked=True))
+        codec = None if model is None else reader(model)
 
         def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
             if not callable(function):
@@ -241,7 +241,8 @@ class Listeners(Generic[C]):
             )
         if listener.name in [other.name for other in others]:
             raise ConfigError(f"there is a listener named {listener.name!r} for {event_type!r} already")
-        self._all[event_type, aggregate] = (*others, listener)
+        # By name: every process chooses the same of several.
+        self._all[event_type, aggregate] = tuple(sorted((*others, listener), key=lambda each: each.name))
         self._found.clear()
 
     def candidates(self, event: Event) -> tuple[Listener, ...]:
@@ -316,9 +317,12 @@ def _name(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", "") or type(function).__qualname__
 
 
-class _Reader:
+def reader(model: Any) -> Codec:
     """A codec that reads into a model."""
+    return _Reader(model_of(model, is_json=True, checked=True))
 
+
+class _Reader:
     def __init__(self, model: Model) -> None:
         self.decode = model.read
         self.encode = JSON_CODEC.encode

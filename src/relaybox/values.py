@@ -1,4 +1,4 @@
-"""What people are told: counts and health of a service."""
+"""What people are told: counts and health of a service, the progress of a job."""
 
 from __future__ import annotations
 
@@ -44,3 +44,12 @@ class AuditEntry:
     what: str  # dead letters, group orders/mail …
     changed: int | None  # how many; None: not a matter of numbers
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a long job has come. `what`: in words, what it does or how it ended."""
+
+    done: int
+    total: int | None
+    what: str

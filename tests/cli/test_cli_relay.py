@@ -302,7 +302,7 @@ def test_the_backlog_of_a_topic_relay_is_that_of_its_group(tmp_path: Path, start
     url = require("postgres-wheel", durable=False).create_database()
     with migrated(url) as box:
         box.topics.configure(Topic.pub_sub("orders"))
-        box.topics.groups.create("orders", "relay", start=StartFrom.earliest_unlimited())
+        box.topics.group("orders", "relay", start=StartFrom.earliest()).create()
         with box.transaction() as tx:
             box.write_all(tx, [Event("Placed", n, key="k", topic="orders") for n in range(3)])
     port, nobody = free_port(), free_port()

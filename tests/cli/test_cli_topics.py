@@ -30,16 +30,17 @@ def fail(env: dict[str, str], topic: str, group: str) -> None:
     """Every event that waits becomes a dead letter of the group."""
     with (
         closing(Outbox(env["RELAYBOX_URL"])) as box,
-        box.topics.consumer(topic, group=group, name="worker") as consumer,
+        box.topics.group(topic, group).consumer("worker") as consumer,
     ):
-        while batch := consumer.poll(max_events=100):
+        while batch := consumer.poll():
             consumer.commit(batch, failed={event: ValueError("no such customer") for event in batch})
 
 
 def test_a_topic_is_made_shown_changed_and_dropped(relaybox: Command, env: dict[str, str]) -> None:
     assert "no topics" in relaybox("topics", "list", **env).stdout
-    made = relaybox.json("topics", "configure", "orders", "--semantics", "pub_sub", "--retention", "7d", **env)
+    made = relaybox.json("topics", "create", "orders", "--semantics", "pub_sub", "--retention", "7d", **env)
     assert (made["tracking"], made["retention"]) == ("offset", 7 * 86400)
+    assert "already" in relaybox("topics", "create", "orders", exit_code=1, **env).output
     changed = relaybox.json("topics", "configure", "orders", "--preset", "critical", "--fetch-batch", "50", **env)
     assert (changed["block_writes"], changed["fetch_batch"], changed["semantics"]) == (True, 50, "pub_sub")
     assert [topic["name"] for topic in relaybox.json("topics", "list", **env)["topics"]] == ["orders"]
@@ -53,8 +54,8 @@ def test_a_topic_is_made_shown_changed_and_dropped(relaybox: Command, env: dict[
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--tracking", "bitmap"), "topics move orders bitmap"),
-        (("--semantics", "queue"), "stays one"),
+        (("--tracking", "bitmap"), "topics move orders --tracking bitmap"),
+        (("--semantics", "queue"), "topics move orders --semantics queue"),
         (("--retention", "soon"), "soon"),
         (("--shards", "4"), "shards"),
     ],
@@ -87,7 +88,7 @@ def test_a_group_is_watched_stopped_and_moved(relaybox: Command, env: dict[str, 
     assert "members" in relaybox("groups", "show", "orders", "mail", **env).stdout
     assert relaybox.json("groups", "cancel", "orders", "mail", "--yes", **env)["state"] == "cancelled"
     relaybox("groups", "resume", "orders", "mail", exit_code=1, **env)
-    assert relaybox.json("groups", "remove", "orders", "other", "--yes", **env) == {"removed": False}
+    assert "no group 'other'" in relaybox("groups", "cancel", "orders", "other", "--yes", exit_code=1, **env).output
 
 
 def test_a_group_made_by_the_command_lives_as_long_as_one_made_by_the_api(
@@ -97,14 +98,16 @@ def test_a_group_made_by_the_command_lives_as_long_as_one_made_by_the_api(
     relaybox("topics", "configure", "orders", "--semantics", "pub_sub", **env)
     made = relaybox.json("groups", "create", "orders", "mail", **env)
     with closing(Outbox(env["RELAYBOX_URL"])) as outbox:
-        same = outbox.topics.groups.create("orders", "other")
-    assert same.heartbeat_timeout == timedelta(hours=24)
-    assert made["heartbeat_timeout"] == same.heartbeat_timeout.total_seconds()
+        same = outbox.topics.group("orders", "other").create()
+    assert same.silence == timedelta(hours=24)
+    assert made["silence"] == same.silence.total_seconds()
+    given = relaybox.json("groups", "create", "orders", "third", "--silence", "2h", "--attempts", "3", **env)
+    assert (given["silence"], given["attempts"], given["on_exhausted"]) == (7200, 3, "block")
 
 
 def test_dead_events_of_a_group_are_listed_replayed_and_skipped(relaybox: Command, env: dict[str, str]) -> None:
     relaybox("topics", "configure", "orders", "--semantics", "pub_sub", **env)
-    relaybox("groups", "create", "orders", "mail", "--max-attempts", "1", **env)
+    relaybox("groups", "create", "orders", "mail", "--attempts", "1", "--on-exhausted", "skip", **env)
     write(env, "orders", 6)
     fail(env, "orders", "mail")
     dead = relaybox.json("groups", "parked", "orders", "mail", "--state", "dead", **env)["parked"]
@@ -124,10 +127,10 @@ def test_a_late_group_is_backfilled(relaybox: Command, env: dict[str, str]) -> N
     relaybox("groups", "create", "orders", "early", **env)
     write(env, "orders", 12)
     relaybox("groups", "create", "orders", "late", "--from", "earliest", **env)
-    result = relaybox.json("groups", "backfill", "orders", "late", "--fast", "--unlimited", **env)
-    assert (result["outcome"], result["processed"]) == ("already_completed", 12)
-    status = relaybox.json("groups", "backfill", "orders", "late", "--status", **env)
-    assert (status["state"], status["percent"]) == ("completed", 100.0)
+    result = relaybox.json("groups", "backfill", "orders", "late", "--pace", "fast", **env)
+    assert result == {"done": 12, "total": 12, "what": "backfill completed"}
+    assert "completed: 12 of 12" in relaybox("groups", "backfill", "orders", "late", **env).stdout
+    assert relaybox.json("groups", "show", "orders", "late", **env)["backfill"] == result
     assert relaybox.json("groups", "backfill", "orders", "late", "--cancel", **env) == {"cancelled": False}
 
 
@@ -137,9 +140,9 @@ def test_a_topic_is_advised_and_moved(relaybox: Command, env: dict[str, str]) ->
     write(env, "orders", 5)
     assert relaybox.json("topics", "advise", "orders", **env)["tracking"] == "offset"
     assert "bitmap" in relaybox("topics", "advise", "orders", "--audit", **env).stdout
-    assert relaybox("topics", "move", "orders", "bitmap", "--plan", **env).stdout
-    assert relaybox.json("topics", "move", "orders", "bitmap", "--rollback", **env) == {"rolled_back": False}
-    relaybox("topics", "move", "orders", "bitmap", "--yes", **env)
+    assert relaybox("topics", "move", "orders", "--tracking", "bitmap", "--dry-run", **env).stdout
+    assert relaybox.json("topics", "move", "orders", "--cancel", **env) == {"cancelled": False}
+    relaybox("topics", "move", "orders", "--tracking", "bitmap", "--yes", **env)
     assert relaybox.json("topics", "show", "orders", **env)["tracking"] == "bitmap"
     assert relaybox.json("groups", "lag", "orders", "mail", **env)["events"] == 5
 
@@ -153,19 +156,19 @@ def test_which_groups_have_an_event(relaybox: Command, env: dict[str, str]) -> N
     for group in ("mail", "search"):
         relaybox("groups", "create", "orders", group, **env)
     write(env, "orders", 1)
-    with closing(Outbox(env["RELAYBOX_URL"])) as box, box.topics.consumer("orders", group="mail") as consumer:
+    with closing(Outbox(env["RELAYBOX_URL"])) as box, box.topics.group("orders", "mail").consumer() as consumer:
         consumer.commit(consumer.poll())
     shown = relaybox("topics", "completion", "orders", "1", "4711", **env).stdout
     assert shown.splitlines() == ["1: mail done; search still to have it", "4711: not kept (any more)"]
     (event,) = relaybox.json("topics", "completion", "orders", "1", **env)["events"]
-    assert (event["seq"], event["required"], event["waiting"]) == (1, ["mail", "search"], ["search"])
+    assert event == {"number": 1, "groups": {"mail": "done", "search": "waiting"}}
     assert "not configured" in relaybox("topics", "completion", "nothing", "1", exit_code=1, **env).output
 
 
 def test_a_queue_is_seen_and_operated_like_any_group(relaybox: Command, env: dict[str, str]) -> None:
     """Tracked by rows, as a queue is by default."""
     relaybox("topics", "configure", "jobs", "--semantics", "queue", **env)
-    relaybox("groups", "create", "jobs", "default", "--unordered", "--max-attempts", "1", **env)
+    relaybox("groups", "create", "jobs", "default", "--unordered", "--attempts", "1", **env)
     write(env, "jobs", 4)
     [group] = relaybox.json("status", **env)["groups"]
     assert (group["topic"], group["group"], group["behind"], group["dead"]) == ("jobs", "default", 4, 0)

@@ -22,10 +22,8 @@ import api_page
 
 PENDING = (
     "relaybox.inbox.",
-    "relaybox.Backfill",
     "relaybox.BlockedKey",
     "relaybox.DeadFilter",
-    "relaybox.StartFrom",
     "relaybox.Outbox.blocked_keys",
     "relaybox.AsyncOutbox.blocked_keys",
     "relaybox.types.Report",

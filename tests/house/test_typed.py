@@ -58,7 +58,7 @@ def pyright() -> dict[str, dict[int, str]]:
 
 
 # Names that are about to move.
-LATER = {"Audit", "Backfill", "BlockedKey", "DeadFilter", "DeadLetter", "StartFrom", "Status"}
+LATER = {"Audit", "BlockedKey", "DeadFilter", "DeadLetter", "Status"}
 
 
 def used(file: Path) -> set[str]:

@@ -19,7 +19,6 @@ from relaybox.drivers import open_sync
 from relaybox.errors import GroupError, StoreBusy
 from relaybox.maintenance import repair
 from relaybox.outbox.doctor import examine
-from relaybox.relay.reads import GroupOf
 from relaybox.store.names import Tables
 from relaybox.store.outbox import open_store
 from relaybox.store.topics import open_topic_store
@@ -119,21 +118,22 @@ async def test_who_would_read_is_refused_until_it_is_repaired(
     async with AsyncOutbox(url) as box:
         async with box.transaction() as tx:
             await box.write(tx, Event("Happened", {"n": 11}, topic="t"))  # writing goes on
-        pushed = box.topics.group("g", "t")
-        pushed.add_consumer("c", note)
+        group = box.topics.group("t", "g")
         with refused:
-            await pushed.start()
+            await group.deliver(note).start()
         with refused:
-            await box.topics.consumer("t", group="g").poll()
+            await group.consumer().poll()
         with refused:
-            await box.topics.groups.lag("t", "g")
+            await group.lag()
         with refused:
-            async with AsyncRelay(GroupOf(AsyncOutbox(url), "t", "g"), JsonLinesSink(path=tmp_path / "out"), to="out"):
+            async with AsyncRelay(
+                AsyncOutbox(url).topics.group("t", "g"), JsonLinesSink(path=tmp_path / "out"), to="out"
+            ):
                 pass
         with closing(open_sync(url)) as db:
             assert repair(db, open_topic_store("postgres", Tables())) == 11
-        await pushed.start()
-        await pushed.until_idle()
+        pushed = await group.deliver(note).start()
+        await pushed.drain()
         assert 11 in seen
         rows(url, "UPDATE outbox_event_incarnation SET system_identifier = 1")  # carried away while it runs
         await until(lambda: "comes from cluster 1," in caplog.text)

@@ -29,10 +29,11 @@ from relaybox import Outbox, StartFrom, Topic
 from relaybox.errors import IllegalMove
 from relaybox.facts import Alert, EventsLost
 from relaybox.maintenance import AsyncMaintainer
-from relaybox.store.topics import GroupOptions
 from relaybox.store.topics.life import STANDING
 from relaybox.topic import Tracking
+from relaybox.topics.group import Group
 from relaybox.types import TopicSettings
+from topics.pull_kit import beat
 
 from .kit import World, run_jobs
 
@@ -42,7 +43,6 @@ pytestmark = pytest.mark.timeout(300 + 30 * EXAMPLES)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 RETENTION, ZOMBIE, LONGEST = 2 * DAY, 3 * DAY, 10 * DAY
 TIMEOUT = timedelta(hours=2)
-OPTIONS = GroupOptions(heartbeat_timeout=TIMEOUT)
 names = st.sampled_from(("mail", "search"))
 waits = st.sampled_from((HOUR, 5 * HOUR, 30 * HOUR, 30 * HOUR, 50 * HOUR, 80 * HOUR, 11 * DAY))
 ALL = ("ticks", "partitions", "detect", "cleanup", "groups", "thin")
@@ -98,7 +98,6 @@ class Life(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.box, self.clock = self.home.box, self.home.world.clock
-        self.admin = self.box.topics.groups
         self.topic = f"orders-{next(_numbers)}"
         self.events: dict[int, Written] = {}
         self.readers: dict[str, Reader] = {}
@@ -130,8 +129,11 @@ class Life(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         for name in self.readers:
-            self.admin.remove(self.topic, name)
+            self.group(name).cancel()
         self.box.topics.drop(self.topic)
+
+    def group(self, name: str, **options: Any) -> Group:
+        return self.box.topics.group(self.topic, name, **options)
 
     # -- writing and reading ------------------------------------------------------------------------
 
@@ -140,7 +142,7 @@ class Life(RuleBasedStateMachine):
         producer = self.box.topics.producer(self.topic)
         with self.box.transaction() as tx:
             for n in range(events):
-                number = producer.send(tx, n, key=str(n), type="Placed")
+                number = producer.send(tx, n, key=str(n), type="Placed") or 0
                 self.events[number] = Written(self.now, promised=bool(self.readers))
                 for reader in self.readers.values():
                     reader.wants.add(number)
@@ -152,7 +154,7 @@ class Life(RuleBasedStateMachine):
         if name not in self.readers:
             return
         reader, got = self.readers[name], set[int]()
-        with self.box.topics.consumer(self.topic, group=name, name="reader") as consumer:
+        with self.group(name).consumer("reader") as consumer:
             while batch := consumer.poll(most):
                 got |= {event.seq for event in batch if event.seq is not None}
                 consumer.commit(batch)
@@ -168,7 +170,7 @@ class Life(RuleBasedStateMachine):
             reader.moved_at = self.now
         reader.wants -= got
         if most > 1:
-            lost, parked = self.admin.health(self.topic, name).lost, self._parked(name)
+            lost, parked = self.group(name).info().lost, self._parked(name)
             missing = reader.wants - parked
             assert lost - reader.settled == len(missing), f"{name} misses {missing}"
             assert not any(self.events[number].there for number in missing) or self._put_forward(name)
@@ -178,8 +180,8 @@ class Life(RuleBasedStateMachine):
     def take_and_crash(self, name: str) -> None:
         """It polls and is never heard of again; what it took is free when its lease is over."""
         if name in self.readers:
-            consumer = self.box.topics.consumer(self.topic, group=name, name="crashed")
-            if consumer.poll(3, timedelta(seconds=1)):
+            consumer = self.group(name).consumer("crashed")
+            if consumer.poll(3, lease=1):
                 self.readers[name].moved_at = self.now
             self._sign(self.readers[name])
             self.clock.pass_time(minutes=3)
@@ -187,8 +189,8 @@ class Life(RuleBasedStateMachine):
     @rule(name=names)
     def heartbeat(self, name: str) -> None:
         if name in self.readers:
-            with self.box.topics.consumer(self.topic, group=name, name="reader") as consumer:
-                consumer.heartbeat()
+            with self.group(name).consumer("reader") as consumer:
+                beat(consumer)
             self._sign(self.readers[name])
 
     def _sign(self, reader: Reader) -> None:
@@ -210,14 +212,14 @@ class Life(RuleBasedStateMachine):
     def create(self, name: str, earliest: bool) -> None:
         if name in self.readers:
             return
-        start = StartFrom.earliest_unlimited() if earliest else StartFrom.latest()
-        self.admin.create(self.topic, name, start, options=OPTIONS)
+        start = StartFrom.earliest() if earliest else StartFrom.latest()
+        self.group(name, start=start, silence=TIMEOUT).create()
         wants = self._there() if earliest else set()
         for number in wants:
             self.events[number].promised = True
         self.readers[name] = Reader(wants, self.now, self.now, self.now)
 
-    @rule(name=names, verb=st.sampled_from(("pause", "resume", "resurrect", "stall", "cancel")))
+    @rule(name=names, verb=st.sampled_from(("pause", "resume", "stall", "cancel")))
     def turn(self, name: str, verb: str) -> None:
         if name not in self.readers:
             return
@@ -229,7 +231,7 @@ class Life(RuleBasedStateMachine):
                 reader.state, reader.stalled = "dead", True
             return
         try:
-            getattr(self.admin, verb)(self.topic, name, reason="test")
+            getattr(self.group(name), verb)(reason="test")
         except IllegalMove:
             assert (verb, reader.state) == ("pause", "dead")
             return
@@ -237,7 +239,7 @@ class Life(RuleBasedStateMachine):
             del self.readers[name]
         elif verb == "pause":
             reader.state = "paused"
-        elif verb == "resume" or reader.state == "dead":
+        else:
             self._alive(reader)
 
     @rule(name=names, earliest=st.booleans())
@@ -245,9 +247,9 @@ class Life(RuleBasedStateMachine):
         if name not in self.readers:
             return
         reader = self.readers[name]
-        self.admin.seek(self.topic, name, StartFrom.earliest_unlimited() if earliest else StartFrom.latest())
+        self.group(name).seek(StartFrom.earliest() if earliest else StartFrom.latest())
         reader.wants = self._there() if earliest else set()
-        reader.settled = self.admin.health(self.topic, name).lost
+        reader.settled = self.group(name).info().lost
         reader.moved_at, reader.required = self.now, False
         for number in reader.wants:
             self.events[number].promised = True
@@ -263,17 +265,17 @@ class Life(RuleBasedStateMachine):
         self.clock.at += wait
         self.maintain(jobs)
 
-    @rule(name=names, wait=waits, back=st.sampled_from(("resume", "resurrect", "heartbeat")), jobs=runs)
+    @rule(name=names, wait=waits, back=st.sampled_from(("paused", "stalled", "heartbeat")), jobs=runs)
     def go_and_come_back(self, name: str, wait: timedelta, back: str, jobs: tuple[str, ...]) -> None:
         """Paused, stalled or dead for so long, then back; the maintenance comes before the first poll."""
-        if back == "resume":
+        if back == "paused":
             self.turn(name, "pause")
-        elif back == "resurrect":
+        elif back == "stalled":
             self.turn(name, "stall")
         self.later(wait, ("detect",))
         if back != "heartbeat":
             self.read(name, 1)
-        self.heartbeat(name) if back == "heartbeat" else self.turn(name, back)
+        self.heartbeat(name) if back == "heartbeat" else self.turn(name, "resume")
         self.maintain(jobs)
 
     @rule(jobs=runs)
@@ -337,7 +339,9 @@ class Life(RuleBasedStateMachine):
     @invariant()
     def open_events_wait_for_who_is_to_have_them(self) -> None:
         there = self._there()
-        for shown in self.box.topics.completion(self.topic, *there):
+        place = self.box.topics._home
+        topic = place.db.run(place.known(self.topic))
+        for shown in place.db.run(place.store.completion(topic, sorted(there))):
             assert set(shown.waiting) <= set(self.readers), f"{shown.seq} waits for a group that is gone"
             if shown.completed_at is None:
                 for name, reader in self.readers.items():

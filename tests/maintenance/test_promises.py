@@ -9,14 +9,14 @@ import pytest
 
 from relaybox import Event, Outbox, StartFrom, Topic
 from relaybox.facts import EventsLost
-from relaybox.store.topics import GroupOptions
+from topics.pull_kit import beat
 
 from .kit import World
 
 DAY = timedelta(days=1)
 TRACKINGS = ("offset", "bitmap", "acks")
-LONG = GroupOptions(heartbeat_timeout=3650 * DAY)  # only a test says when it is dead
-SOON = GroupOptions(heartbeat_timeout=timedelta(minutes=5))
+LONG = 3650 * DAY  # only a test says when it is dead
+SOON = timedelta(minutes=5)
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def write(box: Outbox, count: int = 10) -> None:
 def poll_all(box: Outbox, group: str = "mail") -> int:
     """Everything the group can get now."""
     handled = 0
-    with box.topics.consumer("orders", group=group) as consumer:
+    with box.topics.group("orders", group).consumer() as consumer:
         while batch := consumer.poll(100):
             handled += len(batch)
             consumer.commit(batch)
@@ -52,7 +52,7 @@ async def test_a_group_that_died_finds_all_that_is_within_the_retention(
 ) -> None:
     """Also what was written while it was dead. It was the only group; what is for nobody is kept for a day."""
     box.topics.configure(topic(tracking, partitions=partitions))
-    box.topics.groups.create("orders", "mail", StartFrom.latest(), options=SOON)
+    box.topics.group("orders", "mail", silence=SOON).create()
     write(box)
     world.clock.pass_time(hours=1)
     assert (await world.maintain("ticks", "detect")).groups_died == 1
@@ -70,16 +70,16 @@ async def test_what_a_cancelled_group_was_to_have_stays_for_the_retention(
 ) -> None:
     """A group of the same name, from the earliest, gets it; what comes after the last group is for nobody."""
     box.topics.configure(topic(tracking, partitions=partitions))
-    box.topics.groups.create("orders", "mail", StartFrom.latest(), options=LONG)
+    box.topics.group("orders", "mail", silence=LONG).create()
     write(box)
-    box.topics.groups.remove("orders", "mail", reason="by mistake")
+    box.topics.group("orders", "mail").cancel(reason="by mistake")
     write(box, 3)
     world.clock.pass_time(days=2, seconds=1)
     report = await world.maintain("partitions", "detect", "cleanup")
     kept = 10 if partitions == "none" else 13  # they share a partition, which goes as a whole
     assert world.sql("SELECT count(*) FROM outbox_event_log_1") == [(kept,)]
     assert report.lost == 0
-    box.topics.groups.create("orders", "mail", StartFrom.earliest_unlimited(), options=LONG)
+    box.topics.group("orders", "mail", start=StartFrom.earliest(), silence=LONG).create()
     assert poll_all(box) == kept
     world.clock.pass_time(days=6)
     await world.maintain("partitions", "detect", "cleanup")
@@ -92,7 +92,7 @@ async def test_what_a_group_came_late_for_is_promised_to_it(world: World, box: O
     box.topics.configure(topic(tracking, zero_retention=timedelta(hours=2)))
     write(box)
     world.clock.pass_time(hours=1)
-    box.topics.groups.create("orders", "mail", StartFrom.earliest_unlimited(), options=SOON)
+    box.topics.group("orders", "mail", start=StartFrom.earliest(), silence=SOON).create()
     world.clock.pass_time(hours=1)
     assert (await world.maintain("detect")).groups_died == 1
     world.clock.pass_time(days=2)
@@ -107,7 +107,7 @@ async def test_what_a_dead_group_loses_is_counted_and_told(
 ) -> None:
     box.topics.configure(topic(tracking, partitions=partitions))
     for name in ("mail", "search"):
-        box.topics.groups.create("orders", name, StartFrom.latest(), options=SOON)
+        box.topics.group("orders", name, silence=SOON).create()
     write(box, 4)
     assert poll_all(box, "mail") == poll_all(box, "search") == 4
     write(box, 10)
@@ -121,7 +121,7 @@ async def test_what_a_dead_group_loses_is_counted_and_told(
     (alert,) = world.told("events_lost")
     assert (alert.topic, alert.group, alert.text.split()[0]) == ("orders", "mail", "10")
     assert [fact for fact in world.facts if isinstance(fact, EventsLost)] == [EventsLost("orders", "mail", 10)]
-    assert [(g.group, g.lost) for g in box.topics.groups.list("orders")] == [("mail", 10), ("search", 0)]
+    assert [(g.group, g.lost) for g in box.topics.groups("orders")] == [("mail", 10), ("search", 0)]
     assert poll_all(box, "mail") == 0
 
 
@@ -131,38 +131,36 @@ async def test_what_a_slow_group_loses_at_the_longest_retention_is_counted_for_i
 ) -> None:
     box.topics.configure(topic(tracking, max_retention=10 * DAY))
     for name in ("mail", "search"):
-        box.topics.groups.create("orders", name, StartFrom.latest(), options=LONG)
+        box.topics.group("orders", name, silence=LONG).create()
     write(box, 10)
     assert poll_all(box, "search") == 10
-    box.topics.groups.pause("orders", "mail", reason="test")
+    box.topics.group("orders", "mail").pause(reason="test")
     world.clock.pass_time(days=11)
     assert (await world.maintain("cleanup")).lost == 10
-    assert [(g.group, g.lost) for g in box.topics.groups.list("orders")] == [("mail", 10), ("search", 0)]
+    assert [(g.group, g.lost) for g in box.topics.groups("orders")] == [("mail", 10), ("search", 0)]
 
 
-@pytest.mark.parametrize("back", ["resume", "resurrect", "poll", "nobody noticed"])
+@pytest.mark.parametrize("back", ["resume", "dead", "poll", "nobody noticed"])
 @pytest.mark.parametrize("tracking", TRACKINGS)
 async def test_who_comes_back_has_all_its_time_before_anything_is_taken(
     world: World, box: Outbox, tracking: str, back: str
 ) -> None:
     """Away for longer than `zombie_ttl`, then back, and the next run of the maintenance comes before its first poll."""
     box.topics.configure(topic(tracking, retention=9 * DAY, zombie_ttl=7 * DAY))
-    box.topics.groups.create("orders", "mail", StartFrom.latest(), options=SOON)
-    admin = box.topics.groups
+    box.topics.group("orders", "mail", silence=SOON).create()
+    mail = box.topics.group("orders", "mail")
     write(box)
     await world.maintain("ticks")
     if back == "resume":
-        admin.pause("orders", "mail", reason="holidays")
+        mail.pause(reason="holidays")
     world.clock.pass_time(days=8)
-    if back in ("resurrect", "poll"):
+    if back in ("dead", "poll"):
         assert (await world.maintain("detect")).groups_died == 1
-    if back == "resume":
-        admin.resume("orders", "mail", reason="back")
-    elif back == "resurrect":
-        admin.resurrect("orders", "mail", reason="back")
+    if back == "resume" or back == "dead":
+        mail.resume(reason="back")
     else:
-        with box.topics.consumer("orders", group="mail") as consumer:
-            consumer.heartbeat()
+        with box.topics.group("orders", "mail").consumer() as consumer:
+            beat(consumer)
     box.topics.configure(topic(tracking, retention=DAY, zombie_ttl=7 * DAY))  # all of it is past that
     report = await world.maintain("detect", "cleanup")
     assert (report.put_forward, report.deleted, report.lost) == (0, 0, 0)
@@ -172,28 +170,28 @@ async def test_who_comes_back_has_all_its_time_before_anything_is_taken(
 @pytest.mark.parametrize("tracking", TRACKINGS)
 async def test_what_a_zombie_is_put_past_is_counted_and_told(world: World, box: Outbox, tracking: str) -> None:
     box.topics.configure(topic(tracking, retention=DAY, zombie_ttl=7 * DAY))
-    box.topics.groups.create("orders", "mail", StartFrom.latest(), options=LONG)
+    box.topics.group("orders", "mail", silence=LONG).create()
     write(box)
     await world.maintain("ticks")
     world.clock.pass_time(days=8)
     report = await world.maintain("detect", "cleanup")
     assert (report.put_forward, report.deleted, report.lost) == (4, 10, 10)
     assert [alert.group for alert in world.told("events_lost")] == ["mail"]
-    assert box.topics.groups.health("orders", "mail").lost == 10
+    assert box.topics.group("orders", "mail").info().lost == 10
 
 
 async def test_a_group_whose_processes_restart_and_get_nowhere_is_told_as_stalled(world: World, box: Outbox) -> None:
     box.topics.configure(topic("offset"))
-    box.topics.groups.create("orders", "mail", StartFrom.latest(), options=SOON)
+    box.topics.group("orders", "mail", silence=SOON).create()
     write(box)
     await world.maintain("ticks")
     for restart in range(4):
-        with box.topics.consumer("orders", group="mail", name=f"m{restart}") as consumer:
-            consumer.heartbeat()
+        with box.topics.group("orders", "mail").consumer(f"m{restart}") as consumer:
+            beat(consumer)
         world.clock.pass_time(seconds=110)
         await world.maintain("detect")
     (alert,) = world.told("group_stalled")
     assert (alert.group, "restarts without progress" in alert.text) == ("mail", True)
     assert world.told("group_dead") == []
-    found = box.topics.groups.health("orders", "mail")
+    found = box.topics.group("orders", "mail").info()
     assert (found.state, "restarts without progress" in (found.reason or "")) == ("dead", True)

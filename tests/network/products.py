@@ -13,7 +13,6 @@ from kit import WAYS, delivering
 from relaybox import AsyncIngest, AsyncOutbox, AsyncRelay, Event, Listeners, Settings
 from relaybox.errors import StoreError
 from relaybox.inbox import AsyncInbox, Inbox
-from relaybox.relay.reads import GroupOf
 from relaybox.store.inbox.order import Order
 from relaybox.topic import Topic
 from relaybox.topics.start import StartFrom
@@ -89,7 +88,7 @@ async def topic_relay(direct: str, url: str, settings: Settings, work: Work) -> 
     sink = Sink(work)
     async with (
         topic(direct, Topic.pub_sub("orders")) as write,
-        AsyncRelay(GroupOf(AsyncOutbox(url), "orders", "g"), sink, to="orders", settings=settings),
+        AsyncRelay(AsyncOutbox(url).topics.group("orders", "g"), sink, to="orders", settings=settings),
     ):
         yield Running(write, sink.arrived)
 
@@ -104,9 +103,8 @@ def group(made: Topic) -> Product:
             arrived.append(one.payload)
 
         async with topic(direct, made) as write, AsyncOutbox(url, settings=settings) as box:
-            members = box.topics.queue(made.name) if made.semantics == "queue" else box.topics.group("g", made.name)
-            members.add_consumer("c", note)
-            await members.start()
+            members = box.topics.queue(made.name) if made.semantics == "queue" else box.topics.group(made.name, "g")
+            await members.deliver(note).start()
             yield Running(write, arrived)
 
     return product
@@ -125,7 +123,7 @@ async def consumer(direct: str, url: str, settings: Settings, work: Work) -> Asy
                 await asyncio.sleep(0.05)
 
     async def pull(box: AsyncOutbox) -> None:
-        async with box.topics.consumer("orders", group="g") as pulling:
+        async with box.topics.group("orders", "g").consumer() as pulling:
             while True:
                 batch = await surely(pulling.poll)
                 for one in batch:
@@ -135,7 +133,7 @@ async def consumer(direct: str, url: str, settings: Settings, work: Work) -> Asy
                 await asyncio.sleep(0.05)
 
     async with topic(direct, Topic.pub_sub("orders")) as write, AsyncOutbox(url, settings=settings) as box:
-        await box.topics.groups.create("orders", "g", StartFrom.earliest())
+        await box.topics.group("orders", "g", start=StartFrom.earliest()).create()
         pulling = asyncio.create_task(pull(box))
         try:
             yield Running(write, arrived)

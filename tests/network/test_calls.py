@@ -105,38 +105,36 @@ def topic(place: Place) -> Iterator[Outbox]:
     with Outbox(place.url, settings=SHORT) as box:
         box.migrate()
         box.topics.configure(Topic.pub_sub("orders"))
-        box.topics.groups.create("orders", "g")
+        box.topics.group("orders", "g").create()
         yield box
 
 
 async def test_of_topics(place: Place, topic: Outbox) -> None:
-    await silent(place, lambda: topic.topics.groups.list("orders"), BATCH)
-    await silent(place, lambda: topic.topics.groups.lag("orders", "g"), BATCH)
+    await silent(place, lambda: topic.topics.groups("orders"), BATCH)
+    await silent(place, lambda: topic.topics.group("orders", "g").lag(), BATCH)
 
 
 async def test_of_a_consumer(place: Place, topic: Outbox) -> None:
-    with topic.topics.consumer("orders", group="g") as consumer:
+    with topic.topics.group("orders", "g").consumer() as consumer:
         await silent(place, consumer.poll, LIMIT)
-        await silent(place, consumer.heartbeat, LIMIT)
-        await silent(place, consumer.lag, BATCH)
 
 
 async def test_a_consumer_commits_on_a_new_connection(place: Place, topic: Outbox) -> None:
     with topic.transaction() as tx:
         topic.write(tx, Event("Counted", 1, topic="orders"))
-    with topic.topics.consumer("orders", group="g") as consumer:
-        batch = consumer.poll(visibility=MINUTE)
+    with topic.topics.group("orders", "g").consumer() as consumer:
+        batch = consumer.poll(lease=MINUTE)
         place.gate.strand()
         with pytest.raises(ConnectionLost, match="database_timeout"):
             await asyncio.to_thread(consumer.commit, batch)
         consumer.commit(batch)
-        assert topic.topics.groups.lag("orders", "g").events == 0
+        assert topic.topics.group("orders", "g").lag().events == 0
 
 
 async def test_a_consumer_that_cannot_sign_off_closes(
     place: Place, topic: Outbox, caplog: pytest.LogCaptureFixture
 ) -> None:
-    consumer = topic.topics.consumer("orders", group="g")
+    consumer = topic.topics.group("orders", "g").consumer()
     consumer.poll()
     place.gate.strand()
     started = time.monotonic()

@@ -132,9 +132,9 @@ async def test_an_ordered_group_of_two_processes(url: str, driver: str) -> None:
         await boxes[0].migrate()
         await boxes[0].topics.configure(Topic.pub_sub("t", shards=4, fetch_batch=5))
         for box in boxes:
-            group = box.topics.group("g", "t", retry=replace(SETTINGS.delivery.retry, attempts=1000))
-            group.add_consumer("c", handler)
-            await group.start(StartFrom.earliest())
+            retry = replace(SETTINGS.delivery.retry, attempts=1000)
+            group = box.topics.group("t", "g", start=StartFrom.earliest(), retry=retry)
+            await group.deliver(handler).start()
         await write(url, topic="t")
         await handler.finished()
 

@@ -79,12 +79,12 @@ async def test_handlers_of_a_group_with_transactions_of_its_outbox_run_once(url:
         handler.box = box
         await box.migrate()
         await box.topics.configure(topic)
-        group = box.topics.queue("t") if topic.semantics == "queue" else box.topics.group("g", "t")
-        group.add_consumer("c", handler)
-        await group.start(StartFrom.earliest())
+        earliest = StartFrom.earliest()
+        group = box.topics.queue("t") if topic.semantics == "queue" else box.topics.group("t", "g", start=earliest)
+        service = await group.deliver(handler).start()
         await write(url, "t")
         await handler.finished()
-        await group.until_idle()
+        await service.drain()
     assert sorted(handler.begun) == list(range(EVENTS))
 
 
@@ -107,12 +107,12 @@ async def test_a_program_that_holds_all_connections_can_poll_and_commit(url: str
     async with AsyncOutbox(url) as box, asyncio.timeout(PATIENCE):
         await box.migrate()
         await box.topics.configure(Topic.pub_sub("t"))
-        await box.topics.groups.create("t", "g", StartFrom.earliest())
+        await box.topics.group("t", "g", start=StartFrom.earliest()).create()
         await write(url, "t")
         async with AsyncExitStack() as busy:
             for _ in range(CONNECTIONS):
                 await busy.enter_async_context(box.transaction())
-            async with box.topics.consumer("t", group="g") as consumer:
+            async with box.topics.group("t", "g").consumer() as consumer:
                 batch = await consumer.poll()
                 await consumer.extend(batch)
                 await consumer.commit(batch)
@@ -124,11 +124,11 @@ def test_a_synchronous_program_that_holds_all_connections_can_poll_and_commit(ur
     with Outbox(url) as box, ExitStack() as busy:
         box.migrate()
         box.topics.configure(Topic.pub_sub("t"))
-        box.topics.groups.create("t", "g", StartFrom.earliest())
+        box.topics.group("t", "g", start=StartFrom.earliest()).create()
         asyncio.run(write(url, "t"))
         for _ in range(CONNECTIONS):
             busy.enter_context(box.transaction())
-        with box.topics.consumer("t", group="g") as consumer:
+        with box.topics.group("t", "g").consumer() as consumer:
             batch = consumer.poll()
             consumer.extend(batch)
             consumer.commit(batch)

@@ -135,9 +135,7 @@ async def test_ordered_group() -> None:
         await asyncio.sleep(PAUSE)
         seen.add(event)
 
-    group = outbox.topics.group("mailer", "orders")
-    group.add_consumer("one", handle)
-    await group.start(StartFrom.earliest())
+    await outbox.topics.group("orders", "mailer", start=StartFrom.earliest()).deliver(handle).start()
     async with asyncio.timeout(60):
         await seen.first_other.wait()
     seen.check_first()

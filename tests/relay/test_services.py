@@ -28,7 +28,6 @@ from relaybox import (
 )
 from relaybox.errors import BrokerUnavailable, Closed, ConfigError
 from relaybox.facts import Delivered, Depths, Written
-from relaybox.relay.reads import GroupOf
 from relaybox.testing import Probe
 from relaybox.testing.servers import require
 from relaybox.types import AsyncService, Counts, Health, Service
@@ -161,7 +160,7 @@ def orders() -> str:
     fresh = require("postgres-wheel", durable=False).create_database()
     with migrated(fresh) as box:
         box.topics.configure(Topic.pub_sub("orders"))
-        box.topics.groups.create("orders", "relay", start=StartFrom.earliest())
+        box.topics.group("orders", "relay", start=StartFrom.earliest()).create()
         with box.transaction() as tx:
             box.write_all(tx, [Event("T", n, key=f"k{n % 3}", topic="orders") for n in range(12)])
     return fresh
@@ -170,7 +169,7 @@ def orders() -> str:
 def test_a_group_in_a_synchronous_program(orders: str) -> None:
     sink = ScriptedSink(sequences=True)
     with Outbox(orders) as box:
-        relay = Relay(GroupOf(box, "orders", "relay"), sink, to="out")
+        relay = Relay(box.topics.group("orders", "relay"), sink, to="out")
         assert relay.name == "relay of topic orders as group relay to scripted"
         assert (relay.status().due, relay.status().oldest_due > timedelta(0)) == (12, True)
         assert relay.once().done == 12
@@ -184,7 +183,7 @@ async def test_a_group_whose_broker_is_away_has_an_age_and_stops_at_once(orders:
     sink = ScriptedSink(sequences=True)
     sink.away = "connection refused"
     async with AsyncOutbox(orders) as box, asyncio.timeout(PATIENCE):
-        source = GroupOf(box, "orders", "relay")
+        source = box.topics.group("orders", "relay")
         async with AsyncRelay(source, sink, to="out", settings=settings(PATIENT), observers=[probe]) as relay:
             assert relay.health() == Health("critical", ("scripted is unavailable",))
             while not any(fact.oldest and fact.cold == 12 for fact in probe.of(Depths)):
@@ -207,7 +206,7 @@ async def test_a_key_behind_a_poisoned_event_is_a_worry(orders: str, of: str) ->
         async with box.transaction() as tx:
             await box.write_all(tx, numbered(6, 3))
         async with AsyncRelay(
-            GroupOf(box, "orders", "relay") if of == "group" else box, sink, to="out", settings=few
+            box.topics.group("orders", "relay") if of == "group" else box, sink, to="out", settings=few
         ) as relay:
             while relay.health().level == "ok":
                 await asyncio.sleep(0.01)

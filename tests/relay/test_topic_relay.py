@@ -16,7 +16,6 @@ from scripted_sink import ScriptedSink
 
 from relaybox import AsyncOutbox, AsyncRelay, Event, Outbox, Settings
 from relaybox.errors import ConfigError, DeliveryError, Reject
-from relaybox.relay.reads import GroupOf
 from relaybox.spi import Answer, Message
 from relaybox.testing.servers import require
 from relaybox.topic import Topic
@@ -66,7 +65,7 @@ class Sequential(ScriptedSink):
 
 
 def relay(url: str, sink: ScriptedSink, **options: Any) -> AsyncRelay:
-    source = GroupOf(AsyncOutbox(url), "orders", "kafka", StartFrom.earliest())
+    source = AsyncOutbox(url).topics.group("orders", "kafka", start=StartFrom.earliest())
     return AsyncRelay(source, sink, **{"settings": QUICK, "to": "out", **options})
 
 
@@ -128,7 +127,7 @@ async def test_a_topic_that_has_no_log_is_refused(url: str) -> None:
     with Outbox(url) as box:
         box.topics.configure(Topic.queue("jobs"))
     with pytest.raises(ConfigError, match="tracked by rows"):
-        async with AsyncRelay(GroupOf(AsyncOutbox(url), "jobs", "default"), ScriptedSink(), to="out", settings=QUICK):
+        async with AsyncRelay(AsyncOutbox(url).topics.queue("jobs"), ScriptedSink(), to="out", settings=QUICK):
             pass
 
 
@@ -176,14 +175,15 @@ def _start(url: str, sink: str, stream: str) -> subprocess.Popen[bytes]:
 
 async def test_a_relay_whose_group_is_paused_is_not_ready_and_says_why(url: str) -> None:
     with Outbox(url) as box:
-        box.topics.groups.create("orders", "kafka")
-        box.topics.groups.pause("orders", "kafka", reason="the broker is full")
-        async with AsyncRelay(GroupOf(box, "orders", "kafka"), ScriptedSink(), to="out", settings=QUICK) as relay:
+        group = box.topics.group("orders", "kafka")
+        group.create()
+        group.pause(reason="the broker is full")
+        async with AsyncRelay(group, ScriptedSink(), to="out", settings=QUICK) as relay:
             health = relay.health()
             assert not health.ready
             assert "the broker is full" in health.reasons[0]
             assert "relaybox groups resume orders kafka" in health.reasons[0]
-            box.topics.groups.resume("orders", "kafka")
+            group.resume()
             async with asyncio.timeout(20):
                 while not relay.health().ready:
                     await asyncio.sleep(0.02)

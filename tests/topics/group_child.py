@@ -10,11 +10,10 @@ import asyncio
 import os
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
-from relaybox import AsyncOutbox, Event, Retry, Settings
-from relaybox.topics.group import Group
-from relaybox.topics.start import StartFrom
+from relaybox import AsyncOutbox, Event, Listeners, Retry, Settings, StartFrom
 from relaybox.types import DeliverySettings
 
 SETTINGS = Settings(
@@ -30,23 +29,22 @@ async def main(url: str, file: Path, how: str) -> None:
             os._exit(9)
         os.write(log, f"{event.payload}\n".encode())
 
-    async def handle_all(events: list[Event]) -> None:
+    async def handle_all(events: Sequence[Event]) -> None:
         for event in events:
             await handle(event)
 
+    batches: Listeners = Listeners()
+    batches.on_batch("Placed", size=100)(handle_all)
     box = AsyncOutbox(url, settings=SETTINGS)
-    batch = {"batch": 100} if how == "poison-batch" else {}
-    async with Group(box.topics._home, "orders", "g", **batch) as group:  # type: ignore[typeddict-item]
-        group.add_consumer("c", handle_all if batch else handle)
-        await group.start(StartFrom.earliest())
+    group = box.topics.group("orders", "g", start=StartFrom.earliest(), on_exhausted="skip")
+    async with group.deliver(batches if how == "poison-batch" else handle) as service:
         os.write(log, b"started\n")
         if how == "fork":
-            await group.until_idle()
+            await service.drain()
             if os.fork() == 0:
                 write_from_child(box)
         while not file.with_suffix(".stop").exists():
             await asyncio.sleep(0.02)
-    await box.topics._home.close()
     await box.close()
 
 

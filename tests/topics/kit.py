@@ -14,6 +14,7 @@ from relaybox import Event
 from relaybox.drivers import open_sync
 from relaybox.op import run
 from relaybox.store.names import Tables
+from relaybox.store.outbox import open_store
 from relaybox.store.topics import (
     GroupOptions,
     GroupRow,
@@ -59,6 +60,7 @@ class World:
     def __post_init__(self) -> None:
         self.store = open_topic_store("postgres", Tables())
         self.db = open_sync(self.url)
+        self.run(open_store("postgres", Tables()).migrate())
         self.run(self.store.migrate())
         self.topic = self.configure("t", **self.options)
 

@@ -13,7 +13,9 @@ from relaybox.clock import SYSTEM_CLOCK, Clock
 from relaybox.codec import JSON_CODEC
 from relaybox.facts import Fact, Observers
 from relaybox.store.topics import GroupRow, GroupState
+from relaybox.topics.group import AsyncGroup, Group
 from relaybox.topics.home import Home
+from relaybox.topics.join import Joining
 from relaybox.topics.liveness import Heartbeats, Membership
 from relaybox.types import DeliverySettings
 
@@ -91,3 +93,23 @@ def home(world: World, facts: list[Fact] | None = None, clock: Clock = SYSTEM_CL
         codec=JSON_CODEC,
         wake=lambda: None,
     )
+
+
+def group_at(home: Home[Any], name: str = "g", topic: str = "t", **options: Any) -> Group:
+    return Group(home, _Box(), Joining(topic=topic, group=name, clock=home.clock, **options))
+
+
+def async_group_at(home: Home[Any], name: str = "g", topic: str = "t", **options: Any) -> AsyncGroup:
+    return AsyncGroup(home, _Box(), Joining(topic=topic, group=name, clock=home.clock, **options))
+
+
+class _Box:
+    """Groups of a test that makes no service of them."""
+
+    settings = QUICK
+
+    def _topics_home(self, closing: Any) -> Home[Any]:
+        raise NotImplementedError
+
+    def _works(self, service: Any, running: bool) -> None:
+        raise NotImplementedError

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
+from relaybox import Retry, StartFrom
 from relaybox.facts import Fact
-from relaybox.store.topics import GroupOptions
 from relaybox.testing.clock import ManualClock
-from relaybox.topics.admin import GroupAdmin
 from relaybox.topics.batch import Batch
 from relaybox.topics.consumer import Consumer
-from relaybox.topics.start import StartFrom
+from relaybox.topics.group import Group
 
 from .kit import World
-from .liveness_kit import home
+from .liveness_kit import group_at, home
+
+SILENCE = timedelta(minutes=5)
 
 
 class Pulled:
@@ -22,13 +24,17 @@ class Pulled:
         self.world = World(now=self.clock.now(), options=options)
         self.facts: list[Fact] = []
         self.home = home(self.world, self.facts, self.clock)
-        self.admin = GroupAdmin(self.home)
 
-    def group(self, name: str = "g", **options: Any) -> None:
-        self.admin.create("t", name, StartFrom.earliest(), options=GroupOptions(**options))
+    def at(self, name: str = "g", **options: Any) -> Group:
+        return group_at(self.home, name, **options)
 
-    def consumer(self, name: str = "c", group: str = "g") -> Consumer:
-        return Consumer(self.home, "t", group, name)
+    def group(self, name: str = "g", *, attempts: int = 10, **options: Any) -> Group:
+        options = {"start": StartFrom.earliest(), "on_exhausted": "skip", "silence": SILENCE, **options}
+        self.at(name, retry=Retry(attempts=attempts), **options).create()
+        return self.at(name)
+
+    def consumer(self, name: str = "c", group: str = "g") -> Consumer[Any]:
+        return self.at(group).consumer(name)
 
     def later(self, seconds: float) -> None:
         self.clock.advance(seconds=seconds)
@@ -38,11 +44,16 @@ class Pulled:
         return [fact for fact in self.facts if isinstance(fact, kind)]
 
 
-def seqs(batch: Batch) -> list[int]:
+def beat(consumer: Consumer[Any]) -> None:
+    """A sign of life, as every poll gives one."""
+    consumer._play(consumer._alive(timedelta(0)))
+
+
+def seqs(batch: Batch[Any]) -> list[int]:
     return sorted(event.seq for event in batch if event.seq is not None)
 
 
-def drained(consumer: Consumer, most: int = 100) -> list[int]:
+def drained(consumer: Consumer[Any], most: int = 100) -> list[int]:
     seen = []
     while batch := consumer.poll(most):
         seen += seqs(batch)

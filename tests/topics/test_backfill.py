@@ -12,24 +12,26 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 
 from relaybox.drivers import open_async
 from relaybox.drivers.script import play
-from relaybox.errors import ConfigError
+from relaybox.errors import GroupError, StoreError
 from relaybox.ids import new_token
 from relaybox.store.topics import GroupRow
+from relaybox.store.topics.completion import BackfillRow
 from relaybox.topic import Topic
-from relaybox.topics.backfill import Backfill, BackfillProgress, BackfillResult, Job, Pace, start_backfill
-from relaybox.topics.start import StartFrom
+from relaybox.topics.backfill import PACES, Job, Limits, Throttle, progress_of, start_backfill
+from relaybox.values import Progress
 
 from .test_group import Seen, process
 from .world import World
 
 LEASE = timedelta(seconds=30)
-QUICK = Backfill(batch=10, target_latency=timedelta(seconds=5), max_rate=1e9)
+QUICK = Limits(batch=10, latency=5.0, rate=1e9)
 
 
 @pytest.fixture(params=["bitmap", "acks"])
@@ -39,13 +41,13 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     world.close()
 
 
-def run(world: World, group: GroupRow, config: Backfill = QUICK) -> BackfillResult:
-    return play(Job(world.home, world.topic, group, config).run(), world.db)
+def run(world: World, group: GroupRow, limits: Limits = QUICK) -> Progress:
+    return play(Job(world.home, world.topic, group, limits).run(), world.db)
 
 
-def fill(world: World, config: Backfill = QUICK) -> tuple[str, int, int]:
-    result = run(world, world.group("late"), config)
-    return result.outcome, result.processed, result.total
+def fill(world: World) -> tuple[str, int, int | None]:
+    result = run(world, world.group("late"))
+    return result.what.removeprefix("backfill "), result.done, result.total
 
 
 def test_open_events_wait_for_the_late_joiner(world: World) -> None:
@@ -80,25 +82,13 @@ def test_complete_events_are_delivered_and_stay_as_they_are(world: World) -> Non
 
 
 def test_the_newest_so_many(world: World) -> None:
-    """The newest N, delivered in order; and the result says that there were more."""
+    """The newest N, delivered in order."""
     world.join("a")
     seqs = world.write(50)
     world.join("late", "earliest", limit=20)
-    assert fill(world, replace(QUICK, max_messages=20)) == ("completed", 20, 20)
-    world.join("other", "earliest")
-    result = run(world, world.group("other"), replace(QUICK, max_messages=5))
-    assert (result.outcome, result.processed) == ("limit_reached", 5)
-    assert [seq for seq in seqs if "other" in world.required(seq)] == seqs[-5:]
+    assert fill(world) == ("completed", 20, 20)
     assert [seq for seq in seqs if "late" in world.required(seq)] == seqs[-20:]
     assert sorted(world.drain("late")) == seqs[-20:]
-
-
-def test_the_oldest_so_many(world: World) -> None:
-    world.join("a")
-    seqs = world.write(30)
-    world.join("late", "earliest")
-    assert fill(world, replace(QUICK, max_messages=4, oldest_first=True)) == ("limit_reached", 4, 4)
-    assert [seq for seq in seqs if "late" in world.required(seq)] == seqs[:4]
 
 
 def test_a_group_that_began_now_is_not_asked_of_the_past(world: World) -> None:
@@ -124,12 +114,12 @@ def test_what_a_group_holds_does_not_speak_for_what_it_passed(world: World) -> N
     world.settle("late", held)
 
 
-def test_again_is_already_completed(world: World) -> None:
+def test_again_changes_nothing(world: World) -> None:
     world.join("a")
     world.write(10)
     world.join("late", "earliest")
     assert fill(world) == ("completed", 10, 10)
-    assert fill(world) == ("already_completed", 10, 10)
+    assert fill(world) == ("completed", 10, 10)
 
 
 def test_cancelled_from_another_process_and_resumed(world: World) -> None:
@@ -144,17 +134,17 @@ def test_cancelled_from_another_process_and_resumed(world: World) -> None:
         if len(pauses) == 3:
             assert world.run(world.store.cancel_backfill(group, None))
 
-    result = play(Job(world.home, world.topic, group, replace(QUICK, max_rate=10)).run(), world.db, pause)
-    assert (result.outcome, result.processed) == ("cancelled", 30)
+    result = play(Job(world.home, world.topic, group, QUICK._replace(rate=10)).run(), world.db, pause)
+    assert (result.what, result.done) == ("backfill cancelled", 30)
     assert progress(world).state == "cancelled"
     assert fill(world) == ("completed", 40, 40)
     assert all("late" in world.required(seq) for seq in seqs)
 
 
-def progress(world: World) -> BackfillProgress:
-    row = world.run(world.store.backfill(world.group("late"), None))
+def progress(world: World) -> BackfillRow:
+    row = world.run(world.store.backfill(world.group("late")))
     assert row is not None
-    return BackfillProgress.of(row)
+    return row
 
 
 def test_progress_has_a_total_from_the_start(world: World) -> None:
@@ -162,14 +152,11 @@ def test_progress_has_a_total_from_the_start(world: World) -> None:
     world.write(40)
     group = world.join("late", "earliest")
     token = new_token()
-    assert progress(world).state == "not_started"
+    assert progress_of(progress(world)) is None
     world.run(world.store.begin_backfill(world.topic, group, token, LEASE, None))
-    assert (progress(world).total, progress(world).percent, progress(world).eta) == (40, 0.0, None)
+    assert progress_of(progress(world)) == Progress(0, 40, "backfill in progress")
     world.run(world.store.backfill_step(world.topic, group, token, 10, LEASE, 20.0, None))
-    now = progress(world)
-    assert (now.processed, now.percent, now.rate, now.eta) == (10, 25.0, 20.0, timedelta(seconds=1.5))
-    assert now.elapsed is not None
-    assert now.started_at is not None
+    assert progress_of(progress(world)) == Progress(10, 40, "backfill in progress, 20 events/s")
 
 
 def test_one_job_per_group(world: World) -> None:
@@ -177,19 +164,18 @@ def test_one_job_per_group(world: World) -> None:
     world.join("a")
     seqs = world.write(100)
     group = world.join("late", "earliest")
-    outcomes: list[str] = []
+    results: list[Progress] = []
 
     def start() -> None:
-        outcomes.append(run(world, group, QUICK).outcome)
+        results.append(run(world, group))
 
     threads = [threading.Thread(target=start) for _ in range(10)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert outcomes.count("completed") == 1
-    assert set(outcomes) <= {"completed", "in_progress", "already_completed"}
-    assert progress(world).processed == 100
+    assert len(results) == 10
+    assert progress_of(progress(world)) == Progress(100, 100, "backfill completed")
     assert all(world.required(seq) == {"a", "late"} for seq in seqs)
 
 
@@ -198,12 +184,13 @@ def test_a_failure_is_kept_and_can_be_resumed(world: World) -> None:
     world.write(30)
     group = world.join("late", "earliest")
     world.sql("ALTER TABLE outbox_event_mark_1 ADD CONSTRAINT broken CHECK (seq <= 15) NOT VALID")
-    result = run(world, group, QUICK)
-    assert (result.outcome, result.processed) == ("failed", 10)
-    assert result.cause is not None
-    assert "broken" in result.cause
-    assert progress(world).state == "failed"
-    assert progress(world).error == result.cause
+    with pytest.raises(StoreError, match="broken") as failed:
+        run(world, group)
+    assert (progress(world).state, progress(world).done) == ("failed", 10)
+    assert str(failed.value) in (progress(world).error or "")
+    shown = progress_of(progress(world))
+    assert shown is not None
+    assert "broken" in shown.what
     world.sql("ALTER TABLE outbox_event_mark_1 DROP CONSTRAINT broken")
     assert fill(world) == ("completed", 30, 30)
 
@@ -219,7 +206,8 @@ def test_the_group_ends_in_the_middle(world: World, state: str) -> None:
     world.run(world.store.backfill_step(world.topic, group, token, 10, LEASE, 0.0, None))
     world.state("late", state)
     assert world.run(world.store.backfill_step(world.topic, group, token, 10, LEASE, 0.0, None)) is None
-    assert run(world, group, QUICK).outcome == "failed"
+    with pytest.raises(GroupError, match="neither active nor paused"):
+        run(world, group)
     world.release()
     assert all(world.required(seq) == {"a"} for seq in seqs)
     world.drain("a")
@@ -244,7 +232,7 @@ def test_a_resurrected_group_is_added_again(world: World) -> None:
     world.settle("late", first)
     world.state("late", "dead")
     world.release()
-    world.run(world.store.resurrect(world.group("late"), "back", None, stalled=True))
+    world.run(world.store.turn(world.group("late"), "resume", "back", None))
     done = {row[0] for _, found in first.pages for row in found}
     assert fill(world)[:2] == ("completed", 20 - len(done))
     world.drain("a")
@@ -258,12 +246,12 @@ import sys
 from datetime import timedelta
 sys.path[:0] = sys.argv[2:]
 from topics.world import World
-from relaybox.topics.backfill import Job, Backfill
+from relaybox.topics.backfill import Job, Limits
 from relaybox.drivers.script import play
 import relaybox.topics.backfill as b
 b.LEASE = timedelta(milliseconds=1)
 world = World("bitmap", url=sys.argv[1])
-config = Backfill(batch=7, target_latency=timedelta(seconds=9), max_rate=1e9)
+config = Limits(7, 9.0, 1e9)
 print("ready", flush=True)
 play(Job(world.home, world.topic, world.group("late"), config).run(), world.db)
 """
@@ -284,11 +272,11 @@ def test_killed_at_random_points(tracking: str) -> None:
                 assert job.stdout is not None
                 job.stdout.readline()
                 threshold = reached[-1] + chance.randint(1, 250)
-                while progress(world).processed < threshold and job.poll() is None:
+                while progress(world).done < threshold and job.poll() is None:
                     pass
                 os.kill(job.pid, signal.SIGKILL)
             kills += 1
-            reached.append(progress(world).processed)
+            reached.append(progress(world).done)
         assert kills >= 3
         assert reached == sorted(reached)
         world.sql("UPDATE outbox_event_group SET backfill_lease = now() - interval '1 second'")
@@ -317,12 +305,15 @@ async def test_many_go_to_the_background(world: World) -> None:
     db = open_async(world.url)
     try:
         home = replace(world.home, db=db)
-        small = await start_backfill(home, world.topic, world.join("late", "earliest"), QUICK, in_place=30)
-        assert small.done()
-        assert (small.result().outcome, small.result().processed) == ("completed", 30)
-        large = await start_backfill(home, world.topic, world.join("more", "earliest"), QUICK, in_place=29)
+        assert await start_backfill(home, world.topic, world.join("late", "earliest"), in_place=30) is None
+        assert (progress(world).state, progress(world).done) == ("completed", 30)
+        large = await start_backfill(home, world.topic, world.join("more", "earliest"), in_place=29)
+        assert large is not None
         assert not large.done()
-        assert (await asyncio.wait_for(large, 20)).outcome == "completed"
+        await asyncio.wait_for(large, 20)
+        row = world.run(world.store.backfill(world.group("more")))
+        assert row is not None
+        assert row.state == "completed"
     finally:
         await db.close()
 
@@ -332,46 +323,42 @@ async def test_a_push_groups_backfill_ends_with_it_and_goes_on_after_a_restart(
     tracking: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At once: nobody waits for the lease of one that was closed in order."""
-    monkeypatch.setattr("relaybox.topics.backfill.IN_PLACE", 0)  # in the background
+    behind = partial(start_backfill, in_place=0)
+    monkeypatch.setattr("relaybox.topics.delivery.start_backfill", behind)
     topic = Topic(name="orders", semantics="pub_sub", tracking=tracking)
     async with process(None, topic) as here:
-        await here.box.topics.groups.create("orders", "before")
+        await here.group("before").create()
         await here.write(*range(50))
-        group = here.group("late")
-        group.add_consumer("c", Seen().note)
+        service = here.deliver(Seen().note, "late")
         with monkeypatch.context() as patch:
-            patch.setattr(Pace, "probed", lambda self, latency: 600.0)  # others wait too long: the job holds back
-            await group.start(StartFrom.earliest())
+            patch.setattr(Throttle, "probed", lambda self, latency: 600.0)  # others wait too long: the job holds back
+            await service.start()
             async with asyncio.timeout(20):
-                await group.close()
+                await service.stop()
         left = {task.get_name() for task in asyncio.all_tasks()}
         assert not [name for name in left if name.startswith(("backfill", "relaybox-group"))]
-        assert (await here.box.topics.backfill_progress("orders", "late")).state == "in_progress"
-        async with process(here.url, topic) as restarted:
-            again = restarted.group("late")
-            again.add_consumer("c", Seen().note)
-            await again.start()
+        begun = (await here.group("late").info()).backfill
+        assert begun is not None
+        assert "in progress" in begun.what
+        async with process(here.url, topic) as restarted, restarted.deliver(Seen().note, "late"):
             async with asyncio.timeout(15):  # less than a lease
-                while (await restarted.box.topics.backfill_progress("orders", "late")).state != "completed":
+                while "completed" not in str((await restarted.group("late").info()).backfill):
                     await asyncio.sleep(0.02)
 
 
 # -- the pace ------------------------------------------------------------------------------------------
 
 
-def test_presets() -> None:
-    default, gentle, bold = Backfill(), Backfill.conservative(), Backfill.aggressive()
-    assert (default.batch, default.max_messages, default.max_rate) == (10_000, 1_000_000, 50_000)
-    assert default.target_latency == timedelta(milliseconds=10)
-    assert (gentle.batch, gentle.target_latency, gentle.max_rate) == (5_000, timedelta(milliseconds=5), 10_000)
-    assert (bold.batch, bold.target_latency, bold.max_rate) == (50_000, timedelta(milliseconds=50), 200_000)
-    assert Backfill.unlimited().max_messages is None
-    with pytest.raises(ConfigError, match="max_messages"):
-        Backfill(max_messages=0)
+def test_paces() -> None:
+    assert {
+        "gentle": Limits(5_000, 0.005, 10_000),
+        "normal": Limits(10_000, 0.010, 50_000),
+        "fast": Limits(50_000, 0.050, 200_000),
+    } == PACES
 
 
 def test_the_batch_shrinks_while_others_wait_and_grows_again() -> None:
-    pace = Pace(Backfill(batch=10_000, max_rate=1e9))
+    pace = Throttle(Limits(10_000, 0.010, 1e9))
     for _ in range(30):
         assert pace.probed(0.001) == 0
     assert pace.batch == 10_000
@@ -388,7 +375,7 @@ def test_the_batch_shrinks_while_others_wait_and_grows_again() -> None:
 
 
 def test_the_rate_is_obeyed_and_no_pause_outlasts_the_lease() -> None:
-    pace = Pace(Backfill(batch=10_000, max_rate=100))
+    pace = Throttle(Limits(10_000, 0.010, 100))
     for _ in range(20):
         pace.probed(0.0)
     assert pace.batch == 100
@@ -401,7 +388,7 @@ def test_the_rate_in_a_run(world: World) -> None:
     world.write(60)
     group = world.join("late", "earliest")
     waits: list[float] = []
-    config = Backfill(batch=20, target_latency=timedelta(seconds=5), max_rate=20)
-    assert play(Job(world.home, world.topic, group, config).run(), world.db, waits.append).outcome == "completed"
+    limits = Limits(20, 5.0, 20)
+    assert play(Job(world.home, world.topic, group, limits).run(), world.db, waits.append).what == "backfill completed"
     assert len(waits) == 2
     assert all(0 < wait <= 1 for wait in waits)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
 from flow.proxy import Proxy
-from relaybox import Event
+from relaybox import Event, Retry, StartFrom
 from relaybox.drivers import open_sync
 from relaybox.errors import (
     AlreadyExists,
@@ -20,12 +21,11 @@ from relaybox.errors import (
     Reject,
     StoreError,
 )
-from relaybox.facts import Alert, ClaimLost, Delivered, Died, Retried
-from relaybox.topics.consumer import Consumer
+from relaybox.facts import ClaimLost, Delivered, Died, Retried
 
 from .kit import happened
-from .liveness_kit import home
-from .pull_kit import Pulled, drained, seqs
+from .liveness_kit import group_at, home
+from .pull_kit import Pulled, beat, drained, seqs
 
 
 @pytest.fixture
@@ -41,29 +41,44 @@ def pulled() -> Iterator[Pulled]:
 def test_a_group_is_made_once_unless_asked_otherwise(pulled: Pulled) -> None:
     pulled.group()
     with pytest.raises(AlreadyExists, match="if_not_exists=True"):
-        pulled.admin.create("t", "g")
-    assert pulled.admin.create("t", "g", if_not_exists=True).name == "g"
+        pulled.at().create()
+    assert pulled.at().create(if_not_exists=True).group == "g"
 
 
-def test_there_must_be_a_group_and_a_topic(pulled: Pulled) -> None:
-    with pytest.raises(NotFound, match=r"groups\.create"):
-        pulled.consumer(group="nobody").poll()
-    with pytest.raises(ConfigError, match="not configured"):
-        Consumer(pulled.home, "no such topic", "g", "c").poll()
+def test_a_consumer_makes_the_group_and_there_must_be_a_topic(pulled: Pulled) -> None:
+    pulled.world.write_many(3)
+    with pulled.at("new", start=StartFrom.earliest(), ordered=False).consumer() as consumer:
+        assert len(consumer.poll()) == 3
+    assert (pulled.at("new").info().ordered, pulled.at("new").info().silence) == (False, timedelta(hours=24))
+    with pytest.raises(NotFound, match="'no such topic' is not configured") as missing:
+        group_at(pulled.home, topic="no such topic").consumer().poll()
+    assert (missing.value.kind, missing.value.name) == ("topic", "no such topic")
     with pytest.raises(NotFound, match="no group 'nobody'"):
-        pulled.admin.pause("t", "nobody")
+        pulled.at("nobody").pause()
+
+
+def test_what_a_handle_does_not_say_is_as_the_group_is(pulled: Pulled) -> None:
+    pulled.at(ordered=False, on_exhausted="park", retry=Retry(attempts=3), silence=timedelta(hours=2)).create()
+    beat(pulled.consumer())
+    found = pulled.at().info()
+    assert (found.ordered, found.on_exhausted, found.attempts, found.silence) == (False, "park", 3, timedelta(hours=2))
+    beat(pulled.at(on_exhausted="skip", retry=Retry(attempts=None)).consumer())
+    found = pulled.at().info()
+    assert (found.on_exhausted, found.attempts, found.silence) == ("skip", None, timedelta(hours=2))
+    with pytest.raises(ConfigError, match="join it with ordered=False"):
+        pulled.at(ordered=True).consumer().poll()
 
 
 def test_the_place_is_fixed_when_the_group_is_made_not_by_the_first_poll(pulled: Pulled) -> None:
     pulled.world.write_many(3)
-    pulled.admin.create("t", "latest")
+    pulled.at("latest").create()
     later = pulled.world.write_many(2)
     assert seqs(pulled.consumer(group="latest").poll()) == later
 
 
 def test_a_new_consumer_does_not_skip_the_groups_backlog(pulled: Pulled) -> None:
     """The place is the group's."""
-    pulled.admin.create("t", "g")
+    pulled.at().create()
     written = pulled.world.write_many(5)
     with pulled.consumer("first") as first:
         assert sorted(drained(first)) == written
@@ -84,7 +99,7 @@ def test_dropping_a_group_refuses_its_consumers(pulled: Pulled) -> None:
     consumer = pulled.consumer()
     pulled.world.write_many(3)
     batch = consumer.poll()
-    pulled.admin.remove("t", "g", timeout=timedelta(0))
+    pulled.at().cancel()
     with pytest.raises((LeaseLost, NotFound)):
         consumer.commit(batch)
     pulled.later(2)
@@ -146,18 +161,18 @@ def test_nothing_there_is_an_empty_batch(pulled: Pulled) -> None:
     batch = consumer.poll()
     assert len(batch) == 0
     consumer.commit(batch)
-    pulled.admin.pause("t", "g")
+    pulled.at().pause()
     pulled.world.write_many(3)
     assert not consumer.poll(), "paused"
-    pulled.admin.resume("t", "g")
+    pulled.at().resume()
     assert len(consumer.poll()) == 3
 
 
-@pytest.mark.parametrize(("most", "visibility"), [(0, timedelta(seconds=1)), (5, timedelta(0))])
-def test_impossible_polls(pulled: Pulled, most: int, visibility: timedelta) -> None:
+@pytest.mark.parametrize(("most", "lease"), [(0, timedelta(seconds=1)), (5, timedelta(0))])
+def test_impossible_polls(pulled: Pulled, most: int, lease: timedelta) -> None:
     pulled.group()
     with pytest.raises(ConfigError, match="positive"):
-        pulled.consumer().poll(most, visibility)
+        pulled.consumer().poll(most, lease=lease)
 
 
 def test_an_ordered_consumer_has_one_batch_at_a_time(pulled: Pulled) -> None:
@@ -181,7 +196,7 @@ def test_an_unordered_consumer_may_have_many(pulled: Pulled) -> None:
     assert sorted(seq for batch in batches for seq in seqs(batch)) == written
     for batch in reversed(batches):
         consumer.commit(batch)
-    assert consumer.lag().events == 0
+    assert pulled.at().lag().events == 0
 
 
 # -- commit --------------------------------------------------------------------------------------------
@@ -196,7 +211,7 @@ def test_a_commit_twice_is_one(pulled: Pulled) -> None:
     consumer.commit(batch)
     consumer.release(batch)
     assert [fact.count for fact in pulled.of(Delivered)] == [5]
-    assert consumer.lag().events == 0
+    assert pulled.at().lag().events == 0
 
 
 def test_a_commit_of_what_was_lost_is_refused(pulled: Pulled) -> None:
@@ -207,11 +222,11 @@ def test_a_commit_of_what_was_lost_is_refused(pulled: Pulled) -> None:
     pulled.later(31)
     taken = other.poll()
     assert seqs(taken) == seqs(batch) == written
-    with pytest.raises(LeaseLost, match="visibility"):
+    with pytest.raises(LeaseLost, match="the lease ended"):
         slow.commit(batch)
     assert pulled.of(ClaimLost)
     other.commit(taken)
-    assert other.lag().events == 0
+    assert pulled.at().lag().events == 0
 
 
 def test_a_commit_after_the_time_is_good_while_nobody_else_has_it(pulled: Pulled) -> None:
@@ -221,7 +236,7 @@ def test_a_commit_after_the_time_is_good_while_nobody_else_has_it(pulled: Pulled
     batch = consumer.poll()
     pulled.later(45)
     consumer.commit(batch)
-    assert consumer.lag().events == 0
+    assert pulled.at().lag().events == 0
 
 
 def test_a_commit_whose_reply_was_lost_may_be_repeated(pulled: Pulled) -> None:
@@ -229,13 +244,13 @@ def test_a_commit_whose_reply_was_lost_may_be_repeated(pulled: Pulled) -> None:
     pulled.world.write_many(5)
     proxy = Proxy(pulled.world.url, at=b"DELETE")
     db = open_sync(proxy.url)
-    consumer = Consumer(home(pulled.world, pulled.facts, pulled.clock, db), "t", "g", "c")
+    consumer = group_at(home(pulled.world, pulled.facts, pulled.clock, db)).consumer("c")
     batch = consumer.poll()
     proxy.cut = "after"
     with pytest.raises(StoreError):
         consumer.commit(batch)
     consumer.commit(batch)
-    assert consumer.lag().events == 0
+    assert pulled.at().lag().events == 0
     db.close()
     proxy.close()
 
@@ -282,14 +297,14 @@ def test_what_fails_is_tried_again_later_and_holds_nobody_up(pulled: Pulled) -> 
     assert seqs(again) == [bad.seq]
     assert again.attempts(again[0]) == 2
     consumer.commit(again)
-    assert (consumer.lag().events, consumer.lag().parked) == (0, 0)
+    assert (pulled.at().lag().events, pulled.at().lag().parked) == (0, 0)
     (fact,) = pulled.of(Retried)
     assert (fact.event_id, fact.attempts) == (bad.id, 1)
 
 
 @pytest.mark.parametrize("error", [Reject("bad"), "worn out"])
 def test_what_fails_for_good_is_a_dead_letter(pulled: Pulled, error: Any) -> None:
-    pulled.group(max_attempts=2)
+    pulled.group(attempts=2)
     pulled.world.write(happened(1))
     consumer = pulled.consumer()
     for _ in range(1 if isinstance(error, Reject) else 2):
@@ -297,12 +312,12 @@ def test_what_fails_for_good_is_a_dead_letter(pulled: Pulled, error: Any) -> Non
         consumer.commit(batch, failed={batch[0]: error})
         pulled.later(120)
     assert not consumer.poll()
-    (letter,) = pulled.admin.parked("t", "g", state="dead")
+    (letter,) = pulled.at()._parked(state="dead")
     assert str(error) in (letter.error or "")
     assert len(pulled.of(Died)) == 1
-    assert consumer.lag().dead == 1
-    assert pulled.admin.replay("t", "g") == 1
-    assert pulled.admin.replay("t", "g") == 0, "safe to repeat"
+    assert pulled.at().lag().dead == 1
+    assert pulled.at()._replay_parked() == 1
+    assert pulled.at()._replay_parked() == 0, "safe to repeat"
     assert drained(consumer) == [letter.event.seq]
 
 
@@ -313,8 +328,8 @@ def test_a_dead_letter_that_is_skipped_is_gone(pulled: Pulled) -> None:
     batch = consumer.poll(1)
     consumer.commit(batch, failed={batch[0]: Reject("bad")})
     assert drained(consumer) == [], "its key waits for an operator"
-    assert pulled.admin.skip("t", "g", seqs(batch)) == 1
-    assert pulled.admin.skip("t", "g", seqs(batch)) == 0
+    assert pulled.at()._skip_parked(seqs(batch)) == 1
+    assert pulled.at()._skip_parked(seqs(batch)) == 0
     assert drained(consumer) == [2]
 
 
@@ -332,20 +347,20 @@ def test_extending_holds_a_batch_and_an_expired_one_is_refused(pulled: Pulled) -
     assert not other.poll(), "50 s are not over"
     pulled.later(15)
     with pytest.raises(LeaseLost):
-        consumer.extend()
+        consumer.extend(batch)
     assert len(other.poll()) == 5
 
 
-def test_a_heartbeat_does_not_touch_leases(pulled: Pulled) -> None:
+def test_a_sign_of_life_does_not_touch_leases(pulled: Pulled) -> None:
     pulled.group(ordered=False)
     pulled.world.write_many(5)
     consumer, other = pulled.consumer(), pulled.consumer("other")
     consumer.poll()
     for _ in range(4):
         pulled.later(10)
-        consumer.heartbeat()
+        beat(consumer)
     assert len(other.poll()) == 5
-    (member, _) = pulled.admin.members("t", "g")
+    (member, _) = pulled.at().info().members
     assert (member.name, member.alive, member.silent) == ("c", True, timedelta(0))
 
 
@@ -353,9 +368,9 @@ def test_a_long_lease_outlives_the_healthy_window(pulled: Pulled) -> None:
     pulled.group()
     pulled.world.write_many(5)
     consumer, other = pulled.consumer(), pulled.consumer("other")
-    batch = consumer.poll(visibility=timedelta(minutes=10))
+    batch = consumer.poll(lease=timedelta(minutes=10))
     pulled.later(300)
-    consumer.heartbeat()
+    beat(consumer)
     pulled.later(290)
     assert not other.poll()
     consumer.commit(batch)
@@ -378,8 +393,8 @@ def test_a_reaped_consumer_comes_back_to_the_groups_place(pulled: Pulled) -> Non
     consumer = pulled.consumer()
     consumer.poll()
     pulled.later(25 * 3600)
-    assert [member.name for member in pulled.admin.reap()] == ["c"]
-    assert [fact.name for fact in pulled.of(Alert)] == ["consumer_reaped"]
+    reaped = pulled.world.run(pulled.world.store.reap_members(timedelta(hours=24), pulled.world.now))
+    assert [member.name for member in reaped] == ["c"]
     assert len(consumer.poll()) == 5
 
 
@@ -393,7 +408,7 @@ def test_a_poll_brings_a_silent_group_back(pulled: Pulled) -> None:
         assert pulled.world.run(pulled.world.store.check_groups(topic, pulled.world.now))[0].died
     pulled.world.write_many(7)
     assert len(consumer.poll()) == 7
-    assert pulled.admin.health("t", "g").state == "active"
+    assert pulled.at().info().state == "active"
 
 
 def test_an_event_keeps_its_times(pulled: Pulled) -> None:
@@ -404,3 +419,41 @@ def test_an_event_keeps_its_times(pulled: Pulled) -> None:
     (event,) = pulled.consumer().poll()
     assert (event.occurred_at, event.occurred_at.tzinfo) == (early, UTC)
     assert (event.created_at, event.deliver_at) == (pulled.world.now, None)
+
+
+# -- with a batch, and waiting -------------------------------------------------------------------------
+
+
+def test_leaving_a_batch_commits_it_and_an_error_gives_it_back(pulled: Pulled) -> None:
+    pulled.group()
+    written = pulled.world.write_many(5)
+    consumer = pulled.consumer()
+    with pytest.raises(ZeroDivisionError), consumer.poll() as batch:
+        raise ZeroDivisionError
+    with consumer.poll() as batch:
+        assert seqs(batch) == written
+        assert {batch.attempts(event) for event in batch} == {1}, "no attempt was counted"
+    assert pulled.at().lag().events == 0
+    with consumer.poll() as batch:
+        assert not batch
+
+
+def test_a_batch_that_was_committed_inside_stays_as_it_was_committed(pulled: Pulled) -> None:
+    pulled.group(ordered=False)
+    pulled.world.write_many(5)
+    consumer = pulled.consumer()
+    with consumer.poll() as batch:
+        consumer.commit(batch, failed={batch[0]: "no"})
+    assert (pulled.at().lag().events, pulled.at().lag().parked) == (1, 1)
+
+
+@dataclass
+class Happened:
+    n: int
+
+
+def test_payloads_are_read_into_the_model(pulled: Pulled) -> None:
+    pulled.group()
+    pulled.world.write(happened(7))
+    with pulled.at().consumer(model=Happened).poll() as batch:
+        assert [event.payload for event in batch] == [Happened(7)]

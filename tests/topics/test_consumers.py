@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import threading
@@ -13,22 +14,20 @@ from typing import Any
 import pytest
 
 from flow.kit import rows
-from relaybox import AsyncOutbox, Event, Outbox, Topic
+from relaybox import AsyncOutbox, Event, Outbox, StartFrom, Topic
 from relaybox.clock import SystemClock
 from relaybox.drivers import open_async, open_sync
 from relaybox.errors import (
     ConnectionLost,
     LeaseLost,
 )
-from relaybox.facts import Alert
-from relaybox.store.topics import GroupOptions
-from relaybox.topics.admin import AsyncGroupAdmin, GroupAdmin
-from relaybox.topics.consumer import AsyncConsumer, Consumer
-from relaybox.topics.start import StartFrom
+from relaybox.facts import Administered, Alert
+from relaybox.topics.topics import AsyncTopics, Topics
+from relaybox.types import Health
 
 from .kit import World, fresh_url, happened
-from .liveness_kit import home
-from .pull_kit import Pulled, drained, seqs
+from .liveness_kit import async_group_at, group_at, home, until
+from .pull_kit import SILENCE, Pulled, beat, drained, seqs
 
 
 @pytest.fixture
@@ -106,7 +105,7 @@ def test_a_poll_whose_reply_was_lost_is_not_overtaken(pulled: Pulled, monkeypatc
     pulled.group()
     pulled.world.write(*(happened(n, "k") for n in range(6)))
     consumer = pulled.consumer()
-    consumer.heartbeat()
+    beat(consumer)
     pulled.world.tick()
     run = pulled.world.db.run
 
@@ -125,7 +124,7 @@ def test_a_poll_whose_reply_was_lost_is_not_overtaken(pulled: Pulled, monkeypatc
 def test_order_per_key_with_three_consumers_crashes_and_failures() -> None:
     """Real time, three threads; one forgets its batches now and then, one fails now and then."""
     with World(options={"shards": 8}) as world:
-        GroupAdmin(home(world)).create("t", "g", StartFrom.earliest())
+        group_at(home(world), start=StartFrom.earliest()).create()
         total, keys = 1500, 30
         for start in range(0, total, 100):
             world.write(*(happened(n, f"k{n % keys}") for n in range(start, start + 100)))
@@ -135,10 +134,10 @@ def test_order_per_key_with_three_consumers_crashes_and_failures() -> None:
 
         def work(name: str, nth: int) -> None:
             lives = 0
-            consumer = Consumer(home(world), "t", "g", f"{name} {lives}")
+            consumer = group_at(home(world)).consumer(f"{name} {lives}")
             polls = 0
             while sum(count.values()) < total:
-                batch = consumer.poll(40, timedelta(seconds=1))
+                batch = consumer.poll(40, lease=1)
                 polls += 1
                 if not batch:
                     continue
@@ -147,7 +146,7 @@ def test_order_per_key_with_three_consumers_crashes_and_failures() -> None:
                     world.rows(
                         f"UPDATE outbox_event_member SET expires_at = '-infinity' WHERE name = '{name} {lives - 1}'"
                     )
-                    consumer = Consumer(home(world), "t", "g", f"{name} {lives}")
+                    consumer = group_at(home(world)).consumer(f"{name} {lives}")
                     continue
                 failed = {batch[-1]: "flaky"} if nth and polls % nth == 1 and batch.attempts(batch[-1]) == 1 else {}
                 with lock:
@@ -178,46 +177,52 @@ def test_seeking_back_replays_and_refuses_old_batches(pulled: Pulled) -> None:
     assert sorted(drained(consumer)) == written
     pulled.world.write_many(1)
     old = consumer.poll()
-    consumer.seek(StartFrom.event(written[5]))
-    assert [fact.name for fact in pulled.of(Alert)] == ["consumer_seeked"]
+    pulled.at().seek(StartFrom.event(written[5]))
+    assert [fact.name for fact in pulled.of(Alert)] == ["group_moved"]
     with pytest.raises(LeaseLost):
         consumer.commit(old)
     assert sorted(drained(consumer)) == [*written[5:], written[-1] + 1]
-    pulled.admin.seek("t", "g", StartFrom.earliest_unlimited())
-    assert sorted(drained(consumer))[:10] == written, "another's seek is seen too"
+    pulled.at().seek(StartFrom.earliest())
+    assert sorted(drained(consumer))[:10] == written
     pulled.world.write_many(5)
-    consumer.seek(StartFrom.latest())
+    pulled.at().seek(StartFrom.latest())
     assert drained(consumer) == []
 
 
-def test_lag_and_health_and_metrics(pulled: Pulled) -> None:
-    pulled.group(ordered=False)
+def test_lag_and_health_and_figures(pulled: Pulled) -> None:
+    group = pulled.group(ordered=False)
     pulled.world.write_many(30)
+    assert pulled.at().health().level == "critical", "nobody is there to do the work"
     consumer = pulled.consumer()
-    assert consumer.lag().events == 30
+    assert group.lag().events == 30
     batch = consumer.poll(10)
-    lag = consumer.lag()
+    lag = group.lag()
     assert (lag.events, lag.taken) == (30, len(batch))
     consumer.commit(batch, failed={batch[0]: "no"})
     pulled.later(2)
-    consumer.heartbeat()
-    health = pulled.admin.health("t", "g")
-    assert health == pulled.admin.list("t")[0]
-    assert (health.state, health.members, health.healthy) == ("active", 1, True)
-    assert (health.pending, health.in_flight, health.parked) == (31 - len(batch), 0, 1)
-    metrics = pulled.admin.metrics("t", "g")
-    assert (metrics.processed, metrics.failed, metrics.lag) == (len(batch) - 1, 1, 31 - len(batch))
-    assert metrics.per_second > 0
-    assert metrics.oldest_pending is not None
+    beat(consumer)
+    info = group.info()
+    assert [member.name for member in info.members] == ["c"]
+    assert (info.state, info.members[0].alive, group.health()) == ("active", True, Health())
+    assert (info.pending, info.in_flight, info.parked) == (31 - len(batch), 0, 1)
+    assert (info.processed, info.failed) == (len(batch) - 1, 1)
+    assert info.per_second > 0
+    assert info.oldest is not None
+    assert (info.attempts, info.silence, info.start, info.backfill) == (10, SILENCE, "earliest", None)
     pulled.later(400)
-    assert not pulled.admin.health("t", "g").healthy
+    assert group.health() == Health("critical", ("no member is there to do the work",))
+    group.pause(reason="a look")
+    assert group.health().level == "degraded"
+    assert "a look" in group.health().reasons[0]
+    group.cancel()
+    assert group.health().level == "critical"
 
 
 def test_views_for_people() -> None:
     with World() as world:
-        GroupAdmin(home(world)).create("t", "g", StartFrom.earliest())
+        group_at(home(world), start=StartFrom.earliest()).create()
         world.write_many(5)
-        consumer = Consumer(home(world), "t", "g", "c1")
+        consumer = group_at(home(world)).consumer("c1")
         consumer.poll(3)
         assert world.rows("SELECT state, members, healthy, taken FROM outbox_event_group_status") == [
             ("active", 1, True, world.one("SELECT sum(events) FROM outbox_event_range"))
@@ -232,13 +237,13 @@ def test_what_an_operator_does_is_logged_with_who_and_why(pulled: Pulled, caplog
     pulled.group()
     caplog.set_level("INFO", "relaybox")
     for _ in range(2):
-        pulled.admin.pause("t", "g", reason="a look")
-    lines = [record.message for record in caplog.records if "group_paused by" in record.message]
-    assert len(lines) == 1, "the second changes nothing"
-    assert lines[0].endswith("group g of topic t: a look")
-    reason = pulled.world.one("SELECT reason FROM outbox_event_group")
-    assert reason.endswith(": a look")
-    assert len(reason) > len(": a look")
+        pulled.at().pause(reason="a look", actor="ann")
+    assert pulled.of(Administered) == [Administered("pause", "group t/g", None, "ann", "a look")], "the second is none"
+    assert "pause 'group t/g' by 'ann', reason 'a look'" in caplog.text
+    assert pulled.world.rows("SELECT actor, verb, what, reason FROM outbox_event_audit") == [
+        ("ann", "pause", "group t/g", "a look")
+    ]
+    assert pulled.world.one("SELECT reason FROM outbox_event_group") == "ann: a look"
     assert [fact.name for fact in pulled.of(Alert)] == ["group_paused"]
 
 
@@ -247,8 +252,9 @@ def test_events_of_dead_groups_can_be_completed_by_force() -> None:
     made.group()
     made.world.write_many(5)
     made.later(3600)
-    assert made.admin.force_complete("t", timedelta(hours=2)) == 0
-    assert made.admin.force_complete("t", timedelta(minutes=30)) == 5
+    topics = Topics(made.home, None, None)  # type: ignore[arg-type]
+    assert topics.force_complete("t", "2h") == 0
+    assert topics.force_complete("t", "30m") == 5
     assert "although groups wait" in made.of(Alert)[0].text
     made.world.db.close()
 
@@ -259,7 +265,7 @@ def test_open_events_wait_for_a_group_that_a_poll_brings_back(tracking: str) -> 
     made.group("a")
     made.group("b")
     consumer, other = made.consumer(group="a"), made.consumer(group="b")
-    consumer.heartbeat()
+    beat(consumer)
     group = made.world.run(made.world.store.group("t", "a"))
     made.world.run(made.world.store.set_state(group, "dead", "test", made.world.now))
     made.world.write_many(10)
@@ -276,7 +282,7 @@ def test_open_events_wait_for_a_group_that_a_poll_brings_back(tracking: str) -> 
 @pytest.mark.parametrize("tracking", ["bitmap", "acks"])
 def test_commits_complete_events_when_all_groups_are_done(tracking: str) -> None:
     made = Pulled(tracking=tracking)
-    made.group("a", max_attempts=1)
+    made.group("a", attempts=1)
     made.group("b")
     made.world.write_many(20)
 
@@ -301,46 +307,59 @@ async def test_the_async_twin(pulled: Pulled) -> None:
     pulled.group()
     written = pulled.world.write_many(20)
     db = open_async(pulled.world.url)
-    async with AsyncConsumer(home(pulled.world, pulled.facts, pulled.clock, db), "t", "g", "c") as consumer:
+    group = async_group_at(home(pulled.world, pulled.facts, pulled.clock, db))
+    async with group.consumer("c") as consumer:
         batch = await consumer.poll(100)
-        assert seqs(batch) == written
+        assert sorted(event.seq or 0 for event in batch) == written
         await consumer.extend(batch)
-        await consumer.heartbeat()
         await consumer.commit(batch, done=[batch[0]], failed={batch[1]: "no"})
-        assert (await consumer.lag()).events == 19
+        assert (await group.lag()).events == 19
+        with pytest.raises(ZeroDivisionError):
+            async with await consumer.poll():
+                raise ZeroDivisionError
+        assert (await group.lag()).events == 19
+        async with await consumer.poll() as again:
+            assert len(again)
+        assert (await group.lag()).events == 19 - len(again)
         await consumer.release(await consumer.poll())
-        await consumer.seek(StartFrom.latest())
+        await group.seek(StartFrom.latest())
         assert not await consumer.poll()
     await db.close()
 
 
-async def test_the_async_admin(pulled: Pulled) -> None:
+async def test_an_operator_in_an_event_loop(pulled: Pulled) -> None:
     db = open_async(pulled.world.url)
-    admin = AsyncGroupAdmin(home(pulled.world, pulled.facts, pulled.clock, db))
-    await admin.create("t", "g", StartFrom.earliest())
+    place = home(pulled.world, pulled.facts, pulled.clock, db)
+    group = async_group_at(place, start=StartFrom.earliest())
+    assert (await group.create()).state == "active"
     pulled.world.write_many(3)
-    assert [health.pending for health in await admin.list("t")] == [3]
-    assert (await admin.lag("t", "g")).events == (await admin.metrics("t", "g")).lag == 3
-    assert (await admin.pause("t", "g")).state == "paused"
-    assert (await admin.resume("t", "g")).state == "active"
-    await admin.seek("t", "g", StartFrom.latest())
-    assert (await admin.health("t", "g")).pending == 0
-    pulled.world.run(
-        pulled.world.store.set_state(await admin.create("t", "g", if_not_exists=True), "dead", "test", None)
-    )
-    assert (await admin.resume("t", "g", reason="it was dead")).state == "active"
-    assert not await admin.members("t", "g")
-    assert not await admin.parked("t", "g")
-    assert not await admin.reap()
-    assert await admin.replay("t", "g") == await admin.skip("t", "g", [1]) == 0
-    assert await admin.force_complete("t", timedelta(0)) == 0, "nothing waits for acks here"
-    assert (await admin.cancel("t", "g")).state == "cancelled"
-    assert await admin.remove("t", "g") is False
+    topics = AsyncTopics(place, None, None)  # type: ignore[arg-type]
+    assert [info.pending for info in await topics.groups("t")] == [3]
+    assert (await group.lag()).events == (await group.info()).pending == 3
+    await group.pause()
+    assert (await group.info()).state == "paused"
+    await group.resume()
+    assert (await group.info()).state == "active"
+    await group.seek(StartFrom.latest())
+    assert (await group.info()).pending == 0
+    row = pulled.world.run(pulled.world.store.group("t", "g"))
+    pulled.world.run(pulled.world.store.set_state(row, "dead", "test", None))
+    assert (await group.health()).level == "critical"
+    await group.resume(reason="it was dead")
+    assert (await group.info()).state == "active"
+    assert not (await group.info()).members
+    assert not await group._parked()
+    assert await group._replay_parked() == await group._skip_parked([1]) == 0
+    assert await topics.force_complete("t", 0) == 0, "nothing waits for acks here"
+    await group.cancel(drain=1)
+    assert (await group.info()).state == "cancelled"
+    await group.cancel()
     assert [fact.name for fact in pulled.of(Alert)] == [
         "group_paused",
         "group_resumed",
-        "consumer_seeked",
-        "group_resurrected",
+        "group_moved",
+        "group_resumed",
+        "group_paused",
         "group_cancelled",
     ]
     await db.close()
@@ -350,7 +369,7 @@ async def test_the_async_admin(pulled: Pulled) -> None:
 def test_ten_consumers_get_each_event_once_with_crashes_few_twice(ordered: bool) -> None:
     """10 consumers, 100,000 events, one dies with a batch of 50; duplicates only by that, below 0.1 %."""
     with World(options={"shards": 16}) as world:
-        GroupAdmin(home(world)).create("t", "g", StartFrom.earliest(), options=GroupOptions(ordered=ordered))
+        group_at(home(world), start=StartFrom.earliest(), ordered=ordered).create()
         total = 0
         for _ in range(20):
             total += len(world.write_many(5000, keys=500))
@@ -362,20 +381,20 @@ def test_ten_consumers_get_each_event_once_with_crashes_few_twice(ordered: bool)
             db = open_sync(world.url, size=1)
             mine: Counter[int] = Counter()
             seen.append(mine)
-            consumer = Consumer(home(world, db=db), "t", "g", f"c{n}")
+            consumer = group_at(home(world, db=db)).consumer(f"c{n}")
             polls = 0
             while not finished.is_set():
                 polls += 1
                 dies = n == 0 and polls == 3
-                batch = consumer.poll(50, timedelta(seconds=2)) if dies else consumer.poll(500)
+                batch = consumer.poll(50, lease=2) if dies else consumer.poll(500)
                 mine.update(seqs(batch))
                 if dies:  # it dies with what it has; its row expires with the lease
                     doubled[0] += len(batch)
                     world.rows("UPDATE outbox_event_member SET expires_at = '-infinity' WHERE name = 'c0'")
-                    consumer = Consumer(home(world, db=db), "t", "g", "c0 again")
+                    consumer = group_at(home(world, db=db)).consumer("c0 again")
                     continue
                 consumer.commit(batch)
-                if not batch and consumer.lag().events == 0:
+                if not batch and group_at(home(world, db=db)).lag().events == 0:
                     finished.set()
             consumer.close()
             db.close()
@@ -398,19 +417,20 @@ def test_from_an_outbox_to_a_consumer() -> None:
     with Outbox(url) as outbox:
         outbox.migrate()
         outbox.topics.configure(Topic.pub_sub("orders"))
-        outbox.topics.groups.create("orders", "billing")
+        billing = outbox.topics.group("orders", "billing")
+        billing.create()
         with outbox.transaction() as transaction:
             outbox.write(transaction, Event("OrderPlaced", {"id": 7}, key="order-7", topic="orders"))
-        with outbox.topics.consumer("orders", group="billing") as consumer:
+        with billing.consumer() as consumer:
             batch = consumer.poll()
             assert [(event.type, event.payload, event.topic) for event in batch] == [
                 ("OrderPlaced", {"id": 7}, "orders")
             ]
             consumer.commit(batch)
             assert not consumer.poll()
-        assert outbox.topics.groups.health("orders", "billing").processed == 1
-        assert outbox.topics.groups.remove("orders", "billing")
-        assert outbox.topics.groups.list() == []
+        assert billing.info().processed == 1
+        billing.cancel(drain=30)
+        assert [(info.group, info.state) for info in outbox.topics.groups()] == [("billing", "cancelled")]
 
 
 def test_extending_answers_with_the_time_of_the_database() -> None:
@@ -422,15 +442,18 @@ def test_extending_answers_with_the_time_of_the_database() -> None:
     with Outbox(url, clock=Wrong()) as outbox:
         outbox.migrate()
         outbox.topics.configure(Topic.pub_sub("orders"))
-        outbox.topics.groups.create("orders", "billing")
+        billing = outbox.topics.group("orders", "billing")
+        billing.create()
         with outbox.transaction() as transaction:
             outbox.write(transaction, Event("OrderPlaced", {}, topic="orders"))
-        with outbox.topics.consumer("orders", group="billing") as consumer:
+        with billing.consumer() as consumer:
             batch = consumer.poll()
             until = consumer.extend(batch, timedelta(minutes=1))
             [(written,)] = rows(url, "SELECT max(until) FROM outbox_event_range")
             assert until == written
-            assert consumer.extend() <= datetime.now(UTC) + timedelta(seconds=40), "of the database, by the default"
+            assert consumer.extend(batch) <= datetime.now(UTC) + timedelta(seconds=40), (
+                "of the database, by the default"
+            )
 
 
 async def test_from_an_async_outbox_to_a_consumer() -> None:
@@ -438,10 +461,11 @@ async def test_from_an_async_outbox_to_a_consumer() -> None:
     async with AsyncOutbox(url) as outbox:
         await outbox.migrate()
         await outbox.topics.configure(Topic.pub_sub("orders"))
-        await outbox.topics.groups.create("orders", "billing")
+        billing = outbox.topics.group("orders", "billing")
+        await billing.create()
         async with outbox.transaction() as transaction:
             await outbox.write(transaction, Event("OrderPlaced", {"id": 7}, key="order-7", topic="orders"))
-        async with outbox.topics.consumer("orders", group="billing") as consumer:
+        async with billing.consumer() as consumer:
             batch = await consumer.poll()
             assert [event.payload for event in batch] == [{"id": 7}]
             await consumer.commit(batch)
@@ -449,20 +473,19 @@ async def test_from_an_async_outbox_to_a_consumer() -> None:
 
 KILLED = """
 import sys, time
-from datetime import timedelta
 from relaybox import Outbox
 with Outbox(sys.argv[1]) as outbox:
-    consumer = outbox.topics.consumer("t", group="g", name="victim")
+    consumer = outbox.topics.group("t", "g").consumer("victim")
     consumer.commit(consumer.poll(10))
-    batch = consumer.poll(10, visibility=timedelta(seconds=1))
+    batch = consumer.poll(10, lease=1)
     print(*(event.seq for event in batch), flush=True)
     time.sleep(60)
 """
 
 
 def test_what_a_killed_process_held_goes_to_another(world: World) -> None:
-    """After the visibility time, before anything newer, and nothing else comes twice."""
-    GroupAdmin(home(world)).create("t", "g", StartFrom.earliest())
+    """After the lease, before anything newer, and nothing else comes twice."""
+    group_at(home(world), start=StartFrom.earliest()).create()
     written = world.write_many(100)
     process = subprocess.Popen([sys.executable, "-c", KILLED, world.url], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -470,13 +493,58 @@ def test_what_a_killed_process_held_goes_to_another(world: World) -> None:
     process.kill()
     process.communicate()
     assert held
-    consumer = Consumer(home(world), "t", "g", "heir")
-    done = world.one("SELECT count(*) FROM outbox_event_log_1") - consumer.lag().events
+    consumer = group_at(home(world)).consumer("heir")
+    group = group_at(home(world))
+    done = world.one("SELECT count(*) FROM outbox_event_log_1") - group.lag().events
     seen: Counter[int] = Counter()
-    while consumer.lag().events:
+    while group.lag().events:
         batch = consumer.poll(1000)
         seen.update(seqs(batch))
         consumer.commit(batch)
     assert set(held) <= set(seen)
     assert max(seen.values()) == 1
     assert len(seen) == len(written) - done
+
+
+# -- waiting -------------------------------------------------------------------------------------------
+
+
+def test_a_poll_waits_until_something_is_there() -> None:
+    url = fresh_url()
+    with Outbox(url) as outbox:
+        outbox.migrate()
+        outbox.topics.configure(Topic.pub_sub("orders"))
+        group = outbox.topics.group("orders", "billing")
+        group.create()
+        got: list[int] = []
+
+        def work() -> None:
+            with group.consumer() as consumer, consumer.poll(wait=20) as batch:
+                got.extend(event.payload for event in batch)
+
+        waiting = threading.Thread(target=work)
+        waiting.start()
+        while not group.info().members:
+            waiting.join(0.01)
+        with outbox.transaction() as transaction:
+            outbox.write(transaction, Event("Placed", 7, topic="orders"))
+        waiting.join(20)
+        assert got == [7]
+        with group.consumer() as consumer:
+            assert not consumer.poll(wait="50ms")
+
+
+async def test_a_poll_in_an_event_loop_is_woken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relaybox.topics.consumer.FIRST_PAUSE", 600.0)  # nothing else wakes it in time
+    url = fresh_url()
+    async with AsyncOutbox(url) as outbox, asyncio.timeout(30):
+        await outbox.migrate()
+        await outbox.topics.configure(Topic.pub_sub("orders"))
+        async with outbox.topics.group("orders", "billing").consumer() as consumer:
+            assert not await consumer.poll(wait="50ms")
+            await until(lambda: consumer._ears is not None and consumer._ears._mode == "listen")
+            waiting = asyncio.create_task(consumer.poll(wait=600))
+            await until(lambda: consumer._naps.news._waiters)  # type: ignore[attr-defined]
+            async with outbox.transaction() as transaction:
+                await outbox.write(transaction, Event("Placed", 7, topic="orders"))
+            assert [event.payload for event in await waiting] == [7]

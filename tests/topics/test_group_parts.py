@@ -2,47 +2,52 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from relaybox import Event
+from relaybox import Delivery, Event, Listeners
 from relaybox.codec import JSON_CODEC
+from relaybox.engine.dispatch import Dispatch
 from relaybox.engine.threads import ListenerThreads
-from relaybox.errors import BatchFailed, ConfigError, ConnectionLost
+from relaybox.errors import BatchFailed, ConnectionLost
 from relaybox.store.topics import Place, Row
 from relaybox.topic import Topic
-from relaybox.topics.dispatch import Member, Members
 from relaybox.topics.reads import ROW, SharedReads
 
 from .liveness_kit import until
-from .test_group import EARLIEST, Seen, process
+from .test_group import Seen, process
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CHOICES = """
-from relaybox import Event
-from relaybox.engine.threads import ListenerThreads
-from relaybox.topics.dispatch import Member, Members
+from relaybox import Event, Listeners
 async def handle(event): ...
-members = Members("g", None)
+members = Listeners()
 for name in %r:
-    members.add(Member(name, handle, None, None, ListenerThreads(1)))
-print([members._choose(Event("T", n, key=f"k{n}")).id for n in range(50)])
+    members.on("T", name=name)(handle)
+print([members.find(Event("T", n, key=f"k{n}")).name for n in range(50)])
 """
 
 
 async def _nothing(event: Event) -> None: ...
 
 
-def members(*names: str, **filters: Any) -> Members:
-    made = Members("g", None)
+def members(*names: str, **filters: Any) -> Listeners:
+    made: Listeners = Listeners()
     for name in names:
-        made.add(Member(name, _nothing, filters.get(name), None, ListenerThreads(1)))
+        made.on("T", name=name, where=filters.get(name))(_nothing)
     return made
+
+
+def chosen(group: Listeners, event: Event) -> str | None:
+    found = group.find(event)
+    return None if found is None else found.name
 
 
 # -- the choice of a member -------------------------------------------------------------------------------------------
@@ -53,7 +58,7 @@ def test_every_process_chooses_the_same_member_whatever_the_order_they_came_in()
     answers = {
         subprocess.run(
             [sys.executable, "-c", CHOICES % names],
-            env={"PYTHONHASHSEED": seed},
+            env={**os.environ, "PYTHONHASHSEED": seed},
             check=True,
             capture_output=True,
             text=True,
@@ -65,8 +70,8 @@ def test_every_process_chooses_the_same_member_whatever_the_order_they_came_in()
 
 def test_the_key_decides_and_without_one_the_id() -> None:
     group = members("a", "b", "c")
-    assert len({group._choose(Event("T", n, key="same")).id for n in range(100)}) == 1  # type: ignore[union-attr]
-    spread = Counter(group._choose(Event("T", n)).id for n in range(3000))  # type: ignore[union-attr]
+    assert len({chosen(group, Event("T", n, key="same")) for n in range(100)}) == 1
+    spread = Counter(chosen(group, Event("T", n)) for n in range(3000))
     assert set(spread) == {"a", "b", "c"}
     assert min(spread.values()) > 800
 
@@ -74,43 +79,34 @@ def test_the_key_decides_and_without_one_the_id() -> None:
 @pytest.mark.parametrize("smallest", [-(2**63), -(2**31), 0, 2**63 - 1])
 def test_no_hash_chooses_a_member_that_is_not_there(monkeypatch: pytest.MonkeyPatch, smallest: int) -> None:
     """The smallest number has no positive counterpart where numbers have a size."""
-    monkeypatch.setattr("relaybox.topics.dispatch.key_hash", lambda key: smallest)
-    assert members("a", "b", "c")._choose(Event("T", 1)) is not None
+    monkeypatch.setattr("relaybox.listeners.key_hash", lambda key: smallest)
+    assert chosen(members("a", "b", "c"), Event("T", 1)) is not None
 
 
 def test_only_the_willing_are_asked() -> None:
     group = members("a", "b", b=lambda event: False)
-    assert {group._choose(Event("T", n)).id for n in range(50)} == {"a"}  # type: ignore[union-attr]
-    assert members("a", a=lambda event: False)._choose(Event("T", 1)) is None
+    assert {chosen(group, Event("T", n)) for n in range(50)} == {"a"}
+    assert chosen(members("a", a=lambda event: False), Event("T", 1)) is None
 
 
 async def test_one_members_failure_in_a_batch_is_not_the_others() -> None:
     done: list[int] = []
+    group: Listeners = Listeners()
 
-    async def fine(events: list[Event]) -> None:
+    @group.on_batch("T", name="fine", where=lambda event: event.payload < 5)
+    async def fine(events: Sequence[Event]) -> None:
         done.extend(event.payload for event in events)
 
-    async def broken(events: list[Event]) -> None:
+    @group.on_batch("T", name="broken", where=lambda event: event.payload >= 5)
+    async def broken(events: Sequence[Event]) -> None:
         raise OSError("away")
 
-    group = Members("g", None)
-    group.add(Member("fine", fine, lambda event: event.payload < 5, None, ListenerThreads(1)))
-    group.add(Member("broken", broken, lambda event: event.payload >= 5, None, ListenerThreads(1)))
     events = [Event("T", n) for n in range(10)]
+    dispatch = Dispatch(group, ListenerThreads(1))
     with pytest.raises(BatchFailed) as failed:
-        await group.call_all(events)
+        await dispatch.many([Delivery(event, n, 0, 1, 0.0, hot=False) for n, event in enumerate(events)])
     assert sorted(done) == [0, 1, 2, 3, 4]
     assert set(failed.value.errors) == set(events[5:])
-
-
-def test_what_cannot_be_a_handler_or_a_filter_is_refused() -> None:
-    async def asynchronous(event: Event) -> bool:
-        return True
-
-    with pytest.raises(ConfigError, match="callable"):
-        Member("a", 7, None, None, ListenerThreads(1))  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="plain function"):
-        Member("a", _nothing, asynchronous, None, ListenerThreads(1))  # type: ignore[arg-type]
 
 
 # -- shared pages -----------------------------------------------------------------------------------------------------
@@ -166,9 +162,8 @@ def test_what_is_kept_is_bounded_by_bytes() -> None:
 
 async def test_what_a_lost_reply_claimed_comes_before_what_follows_it() -> None:
     """The database made the claim and the connection broke: the places behind it must not overtake it."""
-    async with process(None, Topic.pub_sub("orders", shards=1)) as here, here.group() as group:
+    async with process(None, Topic.pub_sub("orders", shards=1)) as here:
         seen = Seen()
-        group.add_consumer("a", seen.note)
         db, lost = here.box.topics._home.own, []
         run = db.run
 
@@ -180,8 +175,8 @@ async def test_what_a_lost_reply_claimed_comes_before_what_follows_it() -> None:
             return answer
 
         db.run = losing  # type: ignore[method-assign]
-        await group.start(EARLIEST)
-        await here.write(*range(200), key="k")
-        await until(lambda: len(seen) >= 200)
+        async with here.deliver(seen.note):
+            await here.write(*range(200), key="k")
+            await until(lambda: len(seen) >= 200)
         assert len(lost) == 3
         assert seen == list(range(200))

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from relaybox import Event
+from relaybox import AsyncOutbox, Event
 from relaybox.errors import GroupError
 
 from .liveness_kit import until
-from .test_group import EARLIEST, QUICK, process
+from .test_group import QUICK, process
 
 PATIENT = QUICK.replaced({"delivery.instance_ttl": "6s", "delivery.lease": "20s"})  # of heartbeats held back
 
@@ -23,9 +23,8 @@ async def test_a_heartbeat_from_before_a_resume_does_not_undo_it(monkeypatch: py
     async def handle(event: Event) -> None:
         handled.set()
 
-    async with process(settings=PATIENT) as here, here.group() as group, asyncio.timeout(20):
-        group.add_consumer("a", handle)
-        await group.start(EARLIEST)
+    async with process(settings=PATIENT) as here, here.deliver(handle) as service, asyncio.timeout(20):
+        group = here.group()
         await group.pause()
         beats = here.box.topics._home.heartbeats
         beats.held = True  # but for one
@@ -44,7 +43,7 @@ async def test_a_heartbeat_from_before_a_resume_does_not_undo_it(monkeypatch: py
         await group.resume()
         answer.set()
         await beat
-        delivering: Any = group._delivering
+        delivering: Any = service._member  # type: ignore[attr-defined]
         assert delivering._membership.state == "active"
         assert delivering.engine._may_claim.is_set(), "it was paused by what is over"
         beats.held = False
@@ -60,19 +59,19 @@ async def test_a_pause_elsewhere_soon_after_a_resume_here_is_heard() -> None:
         at_it.set()
         await go_on.wait()
 
-    async with process(settings=PATIENT) as here, here.group() as group, asyncio.timeout(20):
-        group.add_consumer("a", slow)
-        await group.start(EARLIEST)
+    async with process(settings=PATIENT) as here, here.deliver(slow) as service, asyncio.timeout(20):
+        group = here.group()
         await group.pause()
-        delivering: Any = group._delivering
+        delivering: Any = service._member  # type: ignore[attr-defined]
         await until(lambda: delivering._membership.state == "paused")
         beats = here.box.topics._home.heartbeats
         beats.held = True
         await group.resume()
         await here.write(1)
         await at_it.wait()
-        await here.box.topics.groups.pause("orders", group.name)
+        async with AsyncOutbox(here.url) as elsewhere:
+            await elsewhere.topics.group("orders", "g").pause()
         beats.held = False
         with pytest.raises(GroupError, match="is paused"):
-            await group.until_idle()
+            await service.drain()
         go_on.set()

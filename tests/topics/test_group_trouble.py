@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -30,7 +30,7 @@ from relaybox.topics.start import StartFrom
 from .kit import START, World, happened, numbers
 from .liveness_kit import beating, home, joined, until
 from .pull_kit import Pulled
-from .test_group import EARLIEST, QUICK, process
+from .test_group import QUICK, in_batches, process
 from .world import World as Queue
 
 
@@ -243,7 +243,7 @@ async def test_a_batch_that_loses_one_range_while_it_waits_delivers_the_others()
     calls = 0
     away = True
 
-    async def handle(events: list[Event]) -> None:
+    async def handle(events: Sequence[Event]) -> None:
         nonlocal calls
         calls += 1
         if away:
@@ -252,9 +252,7 @@ async def test_a_batch_that_loses_one_range_while_it_waits_delivers_the_others()
 
     async with process(None, Topic.pub_sub("orders", shards=4)) as ours:
         await ours.write(*range(40), key=lambda n: f"k{n}")
-        group = ours.group(batch=100)
-        group.add_consumer("all", handle)
-        await group.start(EARLIEST)
+        service = await ours.deliver(in_batches(100, handle)).start()
         try:
             await until(lambda: calls >= 1)
             assert (await ours.row("SELECT count(DISTINCT shard) FROM outbox_event_range"))[0] > 1
@@ -262,13 +260,13 @@ async def test_a_batch_that_loses_one_range_while_it_waits_delivers_the_others()
                 "UPDATE outbox_event_range SET token = token + 1, owner = 0, until = '-infinity' "
                 "WHERE shard = (SELECT min(shard) FROM outbox_event_range) RETURNING token"
             )
-            engine: Any = group._delivering.engine  # type: ignore[union-attr]
+            engine: Any = service._member.engine  # type: ignore[attr-defined]
             await until(lambda: not any(t.token == other - 1 and t.lease_end for t in engine._stock.all()))
             away = False
             await until(lambda: set(seen) == set(range(40)), 10)
             await until(lambda: not engine._stock.all(), 10)
         finally:
-            await group.close()
+            await service.stop()
 
 
 async def test_an_event_that_may_kill_its_process_gets_its_turn_while_others_keep_coming() -> None:
@@ -286,16 +284,16 @@ async def test_an_event_that_may_kill_its_process_gets_its_turn_while_others_kee
     ) as ours:
         await ours.write("poison", key="bad")
         await ours.write(*range(4000), key=lambda n: f"k{n}")
-        group = ours.group(retry=replace(QUICK.delivery.retry, attempts=6), on_exhausted="skip", in_flight=200)
-        group.add_consumer("all", handle)
-        await group.start(EARLIEST)
+        service = ours.deliver(handle, retry=replace(QUICK.delivery.retry, attempts=6), on_exhausted="skip")
+        service._in_flight = 200  # type: ignore[attr-defined]
+        await service.start()
         try:
             async with asyncio.timeout(40):
                 while not (await ours.row("SELECT count(*) FROM outbox_event_parked WHERE state = 'dead'"))[0]:
                     await asyncio.sleep(0.02)
             assert handled < 3500
         finally:
-            await group.close()
+            await service.stop()
 
 
 async def test_a_replayed_event_that_waits_behind_one_that_fails_is_not_forgotten() -> None:
@@ -315,26 +313,24 @@ async def test_a_replayed_event_that_waits_behind_one_that_fails_is_not_forgotte
         handled.append(event.payload)
 
     async with process(None, Topic.pub_sub("orders", shards=1)) as ours:
-        group = ours.group(on_exhausted="skip")
-        group.add_consumer("all", handle)
-        await group.start(EARLIEST)
+        service = await ours.deliver(handle, on_exhausted="skip").start()
         try:
             await ours.write(1, key="k")
-            await group.until_idle()
+            await service.drain()
             await ours.write(2, key="k")
             await asyncio.wait_for(began.wait(), 10)
-            assert await ours.box.topics.groups.replay("orders", "g") == 1
+            assert await ours.group()._replay_parked() == 1
             async with asyncio.timeout(10):
                 while not (await ours.row("SELECT count(token) FROM outbox_event_parked"))[0]:
                     await asyncio.sleep(0.01)
-            engine: Any = group._delivering.engine  # type: ignore[union-attr]
+            engine: Any = service._member.engine  # type: ignore[attr-defined]
             await until(lambda: any(taken.parked and taken.next for taken in engine._stock.all()))
             go.set()
             await until(lambda: sorted(handled) == [1, 2], 10)
             await until(lambda: not engine._stock.all(), 10)
         finally:
             go.set()
-            await group.close()
+            await service.stop()
 
 
 # -- moves -------------------------------------------------------------------------------------------------------------
@@ -350,22 +346,20 @@ async def test_a_running_group_acks_with_the_bit_that_a_move_gave_it(monkeypatch
         seen.append(event.payload)
 
     async with process(None, Topic.pub_sub("orders", tracking="offset", shards=2)) as ours:
-        group = ours.group()
-        group.add_consumer("all", handle)
-        await group.start(EARLIEST)
+        service = await ours.deliver(handle).start()
         try:
             await ours.write(1, key="a")
-            await group.until_idle()
-            await ours.box.topics.move("orders", "bitmap")
+            await service.drain()
+            await ours.box.topics.move("orders", tracking="bitmap")
             await ours.write(2, key="a")
             await until(lambda: seen == [1, 2])
             await asyncio.sleep(0.1)
             await ours.write(3, key="a")
             await until(lambda: seen == [1, 2, 3])
-            await group.until_idle()
+            await service.drain()
             assert (await ours.row(f"{OPEN} AND seq = 3"))[0] == 0
         finally:
-            await group.close()
+            await service.stop()
 
 
 def test_a_pull_consumer_learns_of_a_move() -> None:
@@ -399,7 +393,7 @@ def test_what_a_consumer_seeks_past_is_waited_for_no_more() -> None:
     consumer = pulled.consumer()
     consumer.poll()
     pulled.world.write_many(4)
-    consumer.seek(StartFrom.latest())
+    pulled.at().seek(StartFrom.latest())
     assert not consumer.poll()
     assert pulled.world.one(OPEN) == 0
 

@@ -33,7 +33,7 @@ from . import (
 )
 from .kit import World
 from .liveness_kit import until
-from .test_group import EARLIEST, process
+from .test_group import process
 from .world import World as Marked
 
 ISOLATIONS = ["repeatable read", "serializable"]
@@ -116,7 +116,7 @@ def test_a_move_of_a_queue_while_others_write(isolation: str) -> None:
 async def test_an_ordered_push_group_with_an_event_that_fails(isolation: str) -> None:
     """What waits behind it is not held behind nobody when it is done at last."""
     settings = Settings(delivery=DeliverySettings(instance_ttl="1s", lease="3s", retry=Retry(base="5ms", max="20ms")))
-    async with process(settings=settings) as here, here.group(ordered=True, on_exhausted="block") as group:
+    async with process(settings=settings) as here:
         seen: dict[str, list[int]] = {}
         tries: dict[Any, int] = {}
 
@@ -127,9 +127,8 @@ async def test_an_ordered_push_group_with_an_event_that_fails(isolation: str) ->
                 raise ValueError("not yet")
             seen.setdefault(event.key or "", []).append(event.payload)
 
-        group.add_consumer("c", handle)
-        await group.start(EARLIEST)
-        for start in range(0, 200, 20):
-            await here.write(*range(start, start + 20), key=lambda n: f"k{n % 4}")
-        await until(lambda: sum(map(len, seen.values())) == 200)
+        async with here.deliver(handle, ordered=True, on_exhausted="block"):
+            for start in range(0, 200, 20):
+                await here.write(*range(start, start + 20), key=lambda n: f"k{n % 4}")
+            await until(lambda: sum(map(len, seen.values())) == 200)
         assert all(numbers == sorted(numbers) for numbers in seen.values())

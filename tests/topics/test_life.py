@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import get_args
@@ -14,10 +13,9 @@ import pytest
 
 from relaybox import AsyncMaintainer, AsyncOutbox, Event, Outbox, Retry, Settings, StartFrom, Topic
 from relaybox.clock import SystemClock
-from relaybox.errors import ConfigError, IllegalMove
-from relaybox.store.topics import GroupOptions, GroupRow
+from relaybox.errors import IllegalMove, NotFound
+from relaybox.store.topics.completion import Completion
 from relaybox.store.topics.life import MOVES, STANDING, Condition, Standing, effects, reachable, standstill
-from relaybox.topics.group import Group
 from relaybox.types import DeliverySettings
 
 from .kit import fresh_url
@@ -27,7 +25,6 @@ from .pull_kit import Pulled
 MARKED = ("bitmap", "acks")
 TRACKINGS = ("offset", *MARKED)
 QUICK = Settings(delivery=DeliverySettings(instance_ttl="500ms", retry=Retry(base="5ms")))
-MINUTES = GroupOptions(heartbeat_timeout=timedelta(minutes=5))
 
 
 class Shifted(SystemClock):
@@ -66,16 +63,22 @@ def sync_box(url: str) -> Iterator[Outbox]:
 async def write(box: AsyncOutbox, count: int = 3) -> list[int]:
     producer = box.topics.producer("orders")
     async with box.transaction() as tx:
-        return [await producer.send(tx, n, key=str(n), type="Placed") for n in range(count)]
+        return [await producer.send(tx, n, key=str(n), type="Placed") or 0 for n in range(count)]
 
 
 async def pull_all(box: AsyncOutbox, group: str) -> int:
     handled = 0
-    async with box.topics.consumer("orders", group=group) as consumer:
+    async with box.topics.group("orders", group).consumer() as consumer:
         while batch := await consumer.poll():
             handled += len(batch)
             await consumer.commit(batch)
     return handled
+
+
+async def completion(box: AsyncOutbox, numbers: Sequence[int]) -> list[Completion]:
+    home = box.topics._home
+    topic = await home.db.run(home.known("orders"), tx=False)
+    return await home.db.run(home.store.completion(topic, numbers), tx=False)
 
 
 async def detect(url: str, clock: Shifted) -> int:
@@ -91,7 +94,7 @@ async def test_a_push_group_back_from_the_dead_is_required_again(
 ) -> None:
     """What was written while it was dead is complete only when it has it as well."""
     await box.topics.configure(Topic(name="orders", semantics="pub_sub", tracking=tracking))  # type: ignore[arg-type]
-    await box.topics.groups.create("orders", "search")
+    await box.topics.group("orders", "search").create()
     may_go = asyncio.Event()
     handled: list[int] = []
 
@@ -99,88 +102,79 @@ async def test_a_push_group_back_from_the_dead_is_required_again(
         await may_go.wait()
         handled.append(event.payload)
 
-    group = box.topics.group("mail", "orders", heartbeat_timeout=timedelta(minutes=5))
-    group.add_consumer("m", handle)
-    await group.start()
+    group = box.topics.group("orders", "mail", silence="5m")
+    service = await group.deliver(handle).start()
     heartbeats = box.topics._home.heartbeats
     if back == "start":
-        await group.close()
+        await service.stop()
     heartbeats.held = True
     clock.ahead = timedelta(hours=1)
-    async with box.topics.consumer("orders", group="search") as alive:
-        await alive.heartbeat()
+    async with box.topics.group("orders", "search").consumer() as alive:
+        await alive.poll()
     assert await detect(url, clock) == 1
     numbers = await write(box)
-    assert (await box.topics.completion("orders", *numbers))[0].required == ["search"]
+    assert (await completion(box, numbers))[0].required == ["search"]
     heartbeats.held = False
     if back == "start":
-        group = box.topics.group("mail", "orders", heartbeat_timeout=timedelta(minutes=5))
-        group.add_consumer("m", handle)
-        await group.start()
+        service = await group.deliver(handle).start()
 
     async def required() -> bool:
-        shown = await box.topics.completion("orders", *numbers)
+        shown = await completion(box, numbers)
         return all(one.required == ["mail", "search"] for one in shown)
 
     async with asyncio.timeout(20):
         while not await required():
             await asyncio.sleep(0.02)
     assert await pull_all(box, "search") == 3
-    shown = await box.topics.completion("orders", *numbers)
+    shown = await completion(box, numbers)
     assert [(one.completed_at, one.waiting) for one in shown] == [(None, ["mail"])] * 3
     may_go.set()
-    await group.until_idle()
+    await service.drain()
     assert sorted(handled) == [0, 1, 2]
-    assert all(one.completed_at is not None for one in await box.topics.completion("orders", *numbers))
+    assert all(one.completed_at is not None for one in await completion(box, numbers))
 
 
 async def stalled(box: AsyncOutbox) -> None:
-    row = await box.topics.groups.create("orders", "mail", StartFrom.earliest(), options=MINUTES)
-    await box._db.run(box.topics._home.store.turn(row, "stall", "restarts without progress", None))
+    await box.topics.group("orders", "mail", start=StartFrom.earliest(), silence="5m").create()
+    store = box.topics._home.store
+    row = await box._db.run(store.group("orders", "mail"))
+    assert row is not None
+    await box._db.run(store.turn(row, "stall", "restarts without progress", None))
 
 
 async def paused(box: AsyncOutbox) -> None:
-    await box.topics.groups.create("orders", "mail", StartFrom.earliest(), options=MINUTES)
-    await box.topics.groups.pause("orders", "mail", reason="mail server moves")
+    group = box.topics.group("orders", "mail", start=StartFrom.earliest(), silence="5m")
+    await group.create()
+    await group.pause(reason="mail server moves")
 
 
-@pytest.mark.parametrize(
-    ("state", "why", "verb"),
-    [(stalled, "restarts without progress", "resurrect"), (paused, "mail server moves", "resume")],
-)
 async def test_a_start_that_delivers_nothing_says_why_and_what_to_do(
-    box: AsyncOutbox,
-    caplog: pytest.LogCaptureFixture,
-    state: object,
-    why: str,
-    verb: str,
-) -> None:
-    await box.topics.configure(Topic.pub_sub("orders"))
-    await write(box)
-    await state(box)  # type: ignore[operator]
-    handled: list[int] = []
-    group = box.topics.group("mail", "orders")
-    group.add_consumer("m", lambda event: handled.append(event.payload))
-    with caplog.at_level(logging.WARNING):
-        await group.start()
-    (line,) = [record.message for record in caplog.records if "given nothing" in record.message]
-    assert (why in line, f"relaybox groups {verb} orders mail" in line) == (True, True)
-    assert group.standstill == line
-    assert (group.state, handled) == ("paused" if state is paused else "dead", [])
-    await getattr(box.topics.groups, verb)("orders", "mail", reason="mended")
-    await until(lambda: group.standstill is None and len(handled) == 3)
-    assert group.state == "active"
-
-
-async def test_a_running_group_that_is_paused_elsewhere_says_why(
     box: AsyncOutbox, caplog: pytest.LogCaptureFixture
 ) -> None:
     await box.topics.configure(Topic.pub_sub("orders"))
-    group = box.topics.group("mail", "orders")
-    group.add_consumer("m", lambda event: None)
-    await group.start()
-    await box.topics.groups.pause("orders", "mail", reason="invoices are wrong")
-    await until(lambda: group.standstill is not None)
+    await write(box)
+    await paused(box)
+    handled: list[int] = []
+    group = box.topics.group("orders", "mail")
+    service = await group.deliver(lambda event: handled.append(event.payload)).start()
+    await until(lambda: any("given nothing" in record.message for record in caplog.records))
+    (line,) = [record.message for record in caplog.records if "given nothing" in record.message]
+    assert ("mail server moves" in line, "relaybox groups resume orders mail" in line) == (True, True)
+    assert service.health().reasons == (line,)
+    assert handled == []
+    await group.resume(reason="mended")
+    await until(lambda: service.health().level == "ok" and len(handled) == 3)
+    assert (await group.info()).state == "active"
+
+
+async def test_a_running_group_that_is_paused_elsewhere_says_why(
+    url: str, box: AsyncOutbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    await box.topics.configure(Topic.pub_sub("orders"))
+    service = await box.topics.group("orders", "mail").deliver(lambda event: None).start()
+    async with AsyncOutbox(url) as elsewhere:
+        await elsewhere.topics.group("orders", "mail").pause(reason="invoices are wrong")
+    await until(lambda: "invoices are wrong" in str(service.health().reasons))
     assert any("invoices are wrong" in r.message and r.levelname == "WARNING" for r in caplog.records)
 
 
@@ -191,32 +185,30 @@ async def test_polls_that_are_given_nothing_say_why_once(
     await box.topics.configure(Topic.pub_sub("orders"))
     await write(box)
     await state(box)  # type: ignore[operator]
-    async with box.topics.consumer("orders", group="mail") as consumer:
+    group = box.topics.group("orders", "mail")
+    async with group.consumer() as consumer:
         for _ in range(3):
             assert len(await consumer.poll()) == 0
         (line,) = [record.message for record in caplog.records if "given nothing" in record.message]
         assert consumer.standstill == line
-        await box.topics.groups.resurrect("orders", "mail")
-        await box.topics.groups.resume("orders", "mail")
-        await consumer.heartbeat()
+        await group.resume()
+        assert len(await consumer.poll(wait=20)) == 3
         assert consumer.standstill is None
-        assert len(await consumer.poll()) == 3
 
 
 @pytest.mark.parametrize("tracking", MARKED)
 async def test_a_member_that_cancels_its_group_completes_what_waited_for_it(box: AsyncOutbox, tracking: str) -> None:
     await box.topics.configure(Topic(name="orders", semantics="pub_sub", tracking=tracking))  # type: ignore[arg-type]
-    await box.topics.groups.create("orders", "search")
-    group: Group = box.topics.group("mail", "orders")
-    group.add_consumer("m", lambda event: None)
-    await group.start()
+    await box.topics.group("orders", "search").create()
+    group = box.topics.group("orders", "mail")
+    service = await group.deliver(lambda event: None).start()
     await group.pause()
     numbers = await write(box)
     assert await pull_all(box, "search") == 3
-    assert all(one.waiting == ["mail"] for one in await box.topics.completion("orders", *numbers))
+    assert all(one.waiting == ["mail"] for one in await completion(box, numbers))
     await group.cancel()
-    assert all(one.completed_at is not None for one in await box.topics.completion("orders", *numbers))
-    assert not group.running
+    assert all(one.completed_at is not None for one in await completion(box, numbers))
+    assert service.health().level == "critical"
 
 
 @pytest.mark.parametrize("tracking", ["rows", *TRACKINGS])
@@ -225,45 +217,38 @@ def test_which_groups_have_an_event(sync_box: Outbox, tracking: str) -> None:
     semantics = "queue" if queue else "pub_sub"
     box.topics.configure(Topic(name="orders", semantics=semantics, tracking=tracking))  # type: ignore[arg-type]
     if not queue:
-        box.topics.groups.create("orders", "mail")
-        box.topics.groups.create("orders", "search")
+        box.topics.group("orders", "mail").create()
+        box.topics.group("orders", "search").create()
     with box.transaction() as tx:
-        numbers = [box.topics.producer("orders").send(tx, n, key=str(n), type="Placed") for n in range(2)]
+        numbers = [box.topics.producer("orders").send(tx, n, key=str(n), type="Placed") or 0 for n in range(2)]
     if queue:
-        assert [(one.required, one.done) for one in box.topics.completion("orders", *numbers)] == [
-            (["default"], [])
-        ] * 2
+        assert [box.topics.completion("orders", number) for number in numbers] == [{"default": "waiting"}] * 2
         return
-    box.topics.groups.create("orders", "late")
-    with box.topics.consumer("orders", group="mail") as consumer:
+    box.topics.group("orders", "late").create()
+    with box.topics.group("orders", "mail").consumer() as consumer:
         consumer.commit(consumer.poll())
-    with box.topics.consumer("orders", group="search") as consumer:
+    with box.topics.group("orders", "search").consumer() as consumer:
         batch = consumer.poll()
         consumer.commit(batch, failed={event: ValueError("no") for event in batch if event.seq == numbers[1]})
-    first, second = box.topics.completion("orders", *numbers, 4711)
-    assert (first.seq, first.required, first.done, first.waiting) == (
-        numbers[0],
-        ["mail", "search"],
-        ["mail", "search"],
-        [],
-    )
-    assert (second.required, second.done, second.waiting) == (["mail", "search"], ["mail"], ["search"])
-    with pytest.raises(ConfigError, match="not configured"):
+    assert box.topics.completion("orders", numbers[0]) == {"mail": "done", "search": "done"}
+    assert box.topics.completion("orders", numbers[1]) == {"mail": "done", "search": "waiting"}
+    with pytest.raises(NotFound, match="no event with the number 4711"):
+        box.topics.completion("orders", 4711)
+    with pytest.raises(NotFound, match="not configured; did you mean 'orders'"):
         box.topics.completion("orders2", 1)
 
 
 def test_what_an_operator_does_is_told_by_notify(url: str, sync_box: Outbox) -> None:
     box = sync_box
     box.topics.configure(Topic.pub_sub("orders"))
-    box.topics.groups.create("orders", "mail")
+    mail = box.topics.group("orders", "mail")
+    mail.create()
     with psycopg.connect(url, autocommit=True) as ears:
         ears.execute("LISTEN relaybox_outbox_event_alert")
-        box.topics.groups.pause("orders", "mail", reason="mail server moves")
-        box.topics.groups.seek("orders", "mail", StartFrom.earliest(), reason="again")
+        mail.pause(reason="mail server moves")
+        mail.seek(StartFrom.earliest(), reason="again")
         heard = [note.payload for note in ears.notifies(timeout=10, stop_after=2)]
-    assert ['"group_paused"' in heard[0], "mail server moves" in heard[0], '"consumer_seeked"' in heard[1]] == [
-        True
-    ] * 3
+    assert ['"group_paused"' in heard[0], "mail server moves" in heard[0], '"group_moved"' in heard[1]] == [True] * 3
 
 
 async def test_the_average_of_a_push_group_is_what_its_handlers_took(box: AsyncOutbox) -> None:
@@ -276,13 +261,11 @@ async def test_the_average_of_a_push_group_is_what_its_handlers_took(box: AsyncO
         await asyncio.sleep(0.02)
         times.append(asyncio.get_running_loop().time() - started)
 
-    group = box.topics.group("mail", "orders")
-    group.add_consumer("m", handle)
-    await group.start()
-    await write(box, 40)
-    await until(lambda: len(times) == 40)
-    await group.close()
-    found = await box.topics.groups.metrics("orders", "mail")
+    group = box.topics.group("orders", "mail")
+    async with group.deliver(handle):
+        await write(box, 40)
+        await until(lambda: len(times) == 40)
+    found = await group.info()
     assert found.average_ms is not None
     assert 1000 * min(times) * 0.9 <= found.average_ms <= 1000 * max(times) * 1.5
 
@@ -290,13 +273,13 @@ async def test_the_average_of_a_push_group_is_what_its_handlers_took(box: AsyncO
 def test_the_average_of_a_pull_group_is_from_poll_to_commit() -> None:
     pulled = Pulled()
     pulled.group()
-    assert pulled.admin.metrics("t", "g").average_ms is None
+    assert pulled.at().info().average_ms is None
     pulled.world.write_many(4)
     with pulled.consumer() as consumer:
         batch = consumer.poll()
         pulled.later(2)
         consumer.commit(batch)
-    assert pulled.admin.metrics("t", "g").average_ms == 500
+    assert pulled.at().info().average_ms == 500
 
 
 # -- the tables -------------------------------------------------------------------------------------
@@ -347,8 +330,8 @@ def test_only_an_active_group_stands_not_still() -> None:
 
 def test_a_refused_verb_names_what_is_possible(sync_box: Outbox) -> None:
     sync_box.topics.configure(Topic.pub_sub("orders"))
-    row: GroupRow = sync_box.topics.groups.create("orders", "mail")
-    sync_box.topics.groups.cancel("orders", "mail")
+    mail = sync_box.topics.group("orders", "mail")
+    assert mail.create().state == "active"
+    mail.cancel()
     with pytest.raises(IllegalMove, match="is cancelled and cannot become paused"):
-        sync_box.topics.groups.pause("orders", "mail")
-    assert row.condition == "active"
+        mail.pause()

@@ -97,7 +97,7 @@ async def test_a_group_that_is_gone_stops_its_members(world: World) -> None:
     async with beating(world) as heartbeats:
         member, told = await joined(heartbeats, group)
         world.run(world.store.set_state(group, "cancelled", "test", None))
-        world.run(world.store.forget(group))
+        world.run(world.store.forget_group(world.topic, group.id, timedelta(0), None))
         await until(lambda: told.states == ["cancelled"])
         assert member.silent
     assert world.run(world.store.groups()) == []

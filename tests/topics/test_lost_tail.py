@@ -14,11 +14,10 @@ import pytest
 from relaybox import Event, Retry, Settings
 from relaybox.testing.servers import PostgresPair, PostgresServer, ServerUnavailable
 from relaybox.topic import Topic
-from relaybox.topics.group import Group
-from relaybox.types import DeliverySettings
+from relaybox.types import AsyncService, DeliverySettings
 
 from .liveness_kit import until
-from .test_group import EARLIEST, Process, Seen, process
+from .test_group import Process, Seen, process
 
 SHARDS = 2
 # Not a beat while a test runs: it would bring to the disk what shall be lost.
@@ -46,10 +45,8 @@ def forgetful() -> Iterator[PostgresServer]:
         yield made
 
 
-async def started(here: Process, name: str, handler: Any) -> Group:
-    group = here.group(name)
-    group.add_consumer("c", handler)
-    return await group.start(EARLIEST)
+async def started(here: Process, name: str, handler: Any) -> AsyncService:
+    return await here.deliver(handler, name).start()
 
 
 async def written(here: Process, *payloads: Any, key: Any = str) -> None:
@@ -63,12 +60,12 @@ async def written(here: Process, *payloads: Any, key: Any = str) -> None:
 
 
 async def lags(here: Process, *groups: str) -> list[int]:
-    return [(await here.box.topics.groups.lag("orders", group)).events for group in groups]
+    return [(await here.group(group).lag()).events for group in groups]
 
 
 async def has(here: Process, kind: str, count: int) -> None:
     async with asyncio.timeout(30):
-        while getattr(await here.box.topics.groups.lag("orders", "g"), kind) < count:
+        while getattr(await here.group().lag(), kind) < count:
             await asyncio.sleep(0.01)
 
 
@@ -88,7 +85,8 @@ async def test_a_group_gets_what_the_new_primary_has_and_nothing_of_the_lost_tai
     async with process(pair.create_database(), topic) as here:
         quick, slow = Seen(), Seen()
         await started(here, "quick", quick.note)
-        paused = await started(here, "slow", slow.note)
+        await started(here, "slow", slow.note)
+        paused = here.group("slow")
         before = [f"before-{n}" for n in range(20)]
         await here.write(*before, key=str)
         await until(lambda: len(quick) == len(slow) == 20)
@@ -112,7 +110,7 @@ async def test_a_group_gets_what_the_new_primary_has_and_nothing_of_the_lost_tai
 async def test_a_member_that_was_forgotten_is_not_taken_for_the_next_one(pair: PostgresPair) -> None:
     """Two processes that beat for one member would take each other's ranges for their own."""
     async with process(pair.create_database()) as here:
-        await (await started(here, "g", Seen().note)).close()
+        await (await started(here, "g", Seen().note)).stop()
         pair.follow()
         pair.cut()
         async with process(here.url) as forgotten:
@@ -124,7 +122,7 @@ async def test_a_member_that_was_forgotten_is_not_taken_for_the_next_one(pair: P
                 await started(other, "g", Seen().note)
                 forgotten.box.topics._home.heartbeats.held = False
                 async with asyncio.timeout(30):
-                    while len(await other.box.topics.groups.members("orders", "g")) < 2:
+                    while len((await other.group().info()).members) < 2:
                         await asyncio.sleep(0.02)
 
 
@@ -141,7 +139,8 @@ async def test_a_crash_that_forgets_a_tick_loses_no_acknowledged_event(forgetful
             await quick.note(event)
 
         await started(here, "quick", handle)
-        paused = await started(here, "slow", slow.note)
+        await started(here, "slow", slow.note)
+        paused = here.group("slow")
         await paused.pause()
         await here.write("first", key="k")
         await begun.wait()  # claimed by a tick, neither of which has reached the disk

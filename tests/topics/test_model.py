@@ -145,7 +145,7 @@ class Model(RuleBasedStateMachine):
         name, reader = self._pick(who)
         if reader.state != "dead":
             return
-        self.world.run(self.world.store.resurrect(self.world.group(name), "back", None, stalled=True))
+        self.world.run(self.world.store.turn(self.world.group(name), "resume", "back", None))
         self._resurrected(name, reader)
 
     def _resurrected(self, name: str, reader: Reader) -> None:

@@ -21,7 +21,7 @@ from relaybox.errors import ConfigError
 from relaybox.ids import key_hash
 from relaybox.store.topics import ParkedOutcome, Parking, RangeSettlement, Taken
 from relaybox.topic import Tracking
-from relaybox.topics.move import move, plan_move
+from relaybox.topics.move import move
 
 from .world import TTL, World
 
@@ -233,12 +233,12 @@ def test_killed_at_any_point(make: Callable[..., World], was: Tracking, to: Trac
 
 def test_the_plan_touches_nothing(make: Callable[..., World]) -> None:
     world = make("offset")
-    plan = play(plan_move(world.home, world.name, "bitmap"), world.db)
+    plan = play(move(world.home, world.name, "bitmap", dry_run=True), world.db)
     assert (plan.tracking, plan.to, plan.under_way) == ("offset", "bitmap", None)
     assert any("rolled back" in step for step in plan.steps)
     assert world.topic.moving is None
     with pytest.raises(ConfigError, match="pub_sub"):
-        play(plan_move(world.home, world.name, "rows"), world.db)
+        play(move(world.home, world.name, "rows", dry_run=True), world.db)
 
 
 def test_too_many_groups_for_a_bitmap(make: Callable[..., World]) -> None:

@@ -7,13 +7,23 @@ from dataclasses import dataclass
 import pytest
 
 from flow.kit import rows
-from relaybox import AsyncOutbox, ConfigError, InvalidEvent, Outbox
-from relaybox.event import Event
+from relaybox import (
+    AsyncOutbox,
+    ConfigError,
+    Event,
+    InvalidEvent,
+    NotFound,
+    Outbox,
+    Settings,
+    StartFrom,
+    Topic,
+)
+from relaybox.errors import InUse, StoreBusy
 from relaybox.ids import shard_of
 from relaybox.spi import WriterHook
-from relaybox.topic import Topic
+from relaybox.types import OutboxSettings
 
-from .writing import connected, in_outbox, in_topic, migrated
+from .writing import connected, in_outbox, in_topic, migrated, relation
 
 
 @dataclass
@@ -41,10 +51,20 @@ def test_send_returns_the_number_and_says_everything(url: str) -> None:
     assert stored[1][5:] == ("mine", b'{"id":8}')
 
 
-def test_an_event_says_what_a_message_has(url: str) -> None:
-    with Outbox(url) as box:
-        event = box.topics.producer("orders").event({"n": 1}, key="k", correlation_id="c")
-    assert (event.topic, event.correlation_id, event.key, event.type) == ("orders", "c", "k", "Message")
+def test_a_model_says_its_type_and_a_plain_payload_is_a_message(url: str) -> None:
+    @dataclass
+    class Shipped:
+        event_type = "OrderShipped"
+        id: int
+
+    with Outbox(url) as box, connected(url) as connection:
+        box.topics.producer("orders").send(connection, {"n": 1}, key="k", correlation_id="c")
+        box.topics.producer("orders", Shipped).send(connection, Shipped(1))
+        connection.commit()
+    assert rows(url, "SELECT event_type, aggregate_id FROM outbox_event_log_1 ORDER BY seq") == [
+        ("Message", "k"),
+        ("OrderShipped", None),
+    ]
 
 
 async def test_the_async_twin(url: str) -> None:
@@ -80,37 +100,70 @@ def test_a_suppressed_message_has_no_number(url: str) -> None:
         assert box.topics.producer("orders").send(connection, {}) is None
 
 
-def test_one_logical_producer_over_several_topics(url: str) -> None:
+def test_a_hot_topic_is_spread_over_several_tables_by_key(url: str) -> None:
+    hot = Topic.pub_sub("hot", spread=4, retention="7d")
     with Outbox(url) as box, connected(url) as connection:
-        made = box.topics.configure_sharded(Topic.pub_sub("hot"), 4)
-        assert [row.topic.name for row in made] == [f"hot.shard-{n}" for n in range(4)]
-        producer = box.topics.producer("hot", shards=4)
+        made = box.topics.configure(hot)
+        assert made.topic == hot
+        assert hot.parts == ["hot.part-0", "hot.part-1", "hot.part-2", "hot.part-3"]
+        assert box.topics.get("hot") == made
+        assert [info.topic.name for info in box.topics.list()] == ["hot", "jobs", "orders"]
+        producer = box.topics.producer("hot")
         for n in range(40):
             producer.send(connection, {"n": n}, key=f"k{n % 10}")
         producer.send(connection, {})
+        box.write_all(connection, [Event("E", n, key=f"k{n}", topic=t) for n, t in enumerate(["hot", "orders", "hot"])])
         connection.commit()
-        with pytest.raises(ConfigError, match="shards"):
-            box.topics.producer("hot", shards=0)
-    found = {(shard, row[0]) for shard in range(4) for row in rows(url, f"SELECT aggregate_id FROM {log(made[shard])}")}
+        found = {
+            (number, row[0])
+            for number in range(4)
+            for row in rows(url, f"SELECT aggregate_id FROM {relation(url, f'hot.part-{number}')}")
+        }
+        with pytest.raises(ConfigError, match="is spread over 4"):
+            box.topics.configure(Topic.pub_sub("hot", spread=2))
+        with pytest.raises(NotFound, match=r"spread over several, hot\.part-0"):
+            box.topics.group("hot", "g").create()
+        seen: list[object] = []
+        for part in hot.parts:
+            with box.topics.group(part, "g", start=StartFrom.earliest()).consumer().poll() as batch:
+                seen += [event.payload for event in batch]
+        assert len(seen) == 43
+        for part in hot.parts:
+            with pytest.raises(InUse):
+                box.topics.drop("hot")
+            box.topics.group(part, "g").cancel()
+        assert box.topics.drop("hot")
+        assert not box.topics.drop("hot")
+        with pytest.raises((NotFound, StoreBusy)):
+            box.write(connection, Event("E", 1, topic="hot"))
     keyed = {pair for pair in found if pair[1] is not None}
     assert keyed == {(shard_of(key, 4), key) for key in (f"k{n}" for n in range(10))}
     assert len(found) == 11
 
 
-def log(row: object) -> str:
-    return f"outbox_event_log_{row.id}"  # type: ignore[attr-defined]
+# -- topics that are not configured ----------------------------------------------------------------------------------
 
 
-def test_an_unconfigured_topic_takes_messages_as_a_queue(url: str) -> None:
+def test_a_topic_that_is_not_configured_is_refused_before_anything_is_written(url: str) -> None:
     with Outbox(url) as box, connected(url) as connection:
+        good, bad = Event("E", 1, topic="orders"), Event("E", 2, topic="order")
+        with pytest.raises(NotFound, match="topic 'order' is not configured; did you mean 'orders'") as refused:
+            box.write_all(connection, [Event("E", 0), good, bad])
+        assert (refused.value.kind, refused.value.name) == ("topic", "order")
+        connection.commit()
+        with pytest.raises(NotFound, match=r"topics\.configure\(Topic\.pub_sub\('zebra'\)\) makes it"):
+            box.topics.producer("zebra").send(connection, {})
+        box.topics.configure(Topic.pub_sub("zebra"))
+        assert box.topics.producer("zebra").send(connection, {}) == 1
+        connection.commit()
+    assert in_outbox(url) == in_topic(url, "orders") == []
+
+
+def test_a_setting_lets_it_pass_into_the_outbox(url: str) -> None:
+    settings = Settings(outbox=OutboxSettings(unknown_topics="outbox"))
+    with Outbox(url, settings=settings) as box, connected(url) as connection:
         number = box.topics.producer("nobody-configured").send(connection, {"n": 1})
         connection.commit()
         assert number == 1
         assert [Event.stored(row).topic for row in box._db.run(box.store.waiting(10, None))] == ["nobody-configured"]
     assert len(in_outbox(url)) == 1
-
-
-def test_push_groups_need_an_event_loop(url: str) -> None:
-    with Outbox(url) as box:
-        with pytest.raises(ConfigError, match="AsyncOutbox"):
-            box.topics.group("g", "orders")

@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
-from relaybox import Event, Outbox
+from relaybox import Event, Outbox, Retry, StartFrom, Topic
 from relaybox.errors import ConfigError, GroupError, LeaseLost, NotFound
-from relaybox.store.topics import GroupOptions
-from relaybox.topic import Topic
-from relaybox.topics.start import StartFrom
+from relaybox.types import AsyncService
 
 from .kit import fresh_url
 from .liveness_kit import until
+from .pull_kit import beat
 from .test_group import QUICK, Process, Seen, process
 
 JOBS = Topic.queue("jobs")
@@ -44,18 +43,19 @@ def test_a_synchronous_program_consumes_it(box: Outbox) -> None:
     """Nothing has to be made before: a queue has its group by itself."""
     write(box, 25)
     done: list[int] = []
-    with box.topics.queue("jobs") as consumer:
+    with box.topics.queue("jobs").consumer() as consumer:
         while batch := consumer.poll(10):
             assert len(batch) <= 10
             done += [event.payload for event in batch]
             consumer.commit(batch)
         assert sorted(done) == list(range(25))
-        assert consumer.lag().events == 0
+    assert box.topics.queue("jobs").lag().events == 0
 
 
 def test_what_is_not_committed_comes_again(box: Outbox) -> None:
     write(box, 4)
-    first, second = box.topics.queue("jobs", name="first"), box.topics.consumer("jobs", group="default", name="second")
+    queue = box.topics.queue("jobs")
+    first, second = queue.consumer("first"), box.topics.group("jobs", "default").consumer("second")
     batch = first.poll(4)
     assert not second.poll(4)
     first.commit(batch, done=[batch[0]], failed={batch[1]: "no"})  # the others are given back
@@ -64,147 +64,154 @@ def test_what_is_not_committed_comes_again(box: Outbox) -> None:
     assert batch[0].id not in {event.id for event in again}
     assert {again.attempts(event) for event in again if event.id in (batch[2].id, batch[3].id)} == {1}
     second.close()  # leaves: what it had is free
-    with box.topics.queue("jobs", name="third") as third:
+    with queue.consumer("third") as third:
         assert {event.id for event in third.poll(4)} >= {batch[2].id, batch[3].id}
     first.close()
 
 
 def test_a_batch_is_extended_and_a_lost_one_refused(box: Outbox) -> None:
     write(box, 2)
-    with box.topics.queue("jobs", name="first") as first, box.topics.queue("jobs", name="second") as second:
-        batch = first.poll(2, visibility=timedelta(milliseconds=200))
-        until = first.extend(batch, timedelta(minutes=5))
+    queue = box.topics.queue("jobs")
+    with queue.consumer("first") as first, queue.consumer("second") as second:
+        batch = first.poll(2, lease="200ms")
+        until = first.extend(batch, "5m")
         assert until > until.now(until.tzinfo) + timedelta(minutes=4)
         first.commit(batch)
         write(box, 1)
-        lost = first.poll(1, visibility=timedelta(milliseconds=50))
-        taken = second.poll(1)
-        while not taken:
-            taken = second.poll(1)
+        lost = first.poll(1, lease="50ms")
+        taken = second.poll(1, wait=20)
         assert [event.id for event in taken] == [event.id for event in lost]
         with pytest.raises(LeaseLost):
             first.commit(lost)
         second.commit(taken)
 
 
+async def test_a_program_in_an_event_loop_consumes_it() -> None:
+    async with process(None, JOBS) as here:
+        await here.write(*range(5), topic="jobs")
+        queue = here.box.topics.queue("jobs")
+        async with queue.consumer() as consumer, await consumer.poll(wait=20) as batch:
+            assert sorted(event.payload for event in batch) == list(range(5))
+        assert (await queue.lag()).events == 0
+
+
 # -- operating -----------------------------------------------------------------------------------------
 
 
 def fail(box: Outbox, payloads: set[int]) -> None:
-    with box.topics.queue("jobs") as consumer:
+    with box.topics.queue("jobs").consumer() as consumer:
         while batch := consumer.poll(100):
             failed = {event: ValueError("no such customer") for event in batch if event.payload in payloads}
             consumer.commit(batch, failed=failed)
 
 
 def test_its_backlog_and_dead_letters_are_seen_replayed_and_skipped(box: Outbox) -> None:
-    admin = box.topics.groups
-    admin.create("jobs", "default", options=GroupOptions(ordered=False, max_attempts=1))
+    box.topics.queue("jobs", retry=Retry(attempts=1)).create()
+    queue = box.topics.queue("jobs")
     write(box, 6)
-    [health] = admin.list("jobs")
-    assert (health.group, health.state, health.pending, health.dead) == ("default", "active", 6, 0)
+    [info] = box.topics.groups("jobs")
+    assert (info.group, info.state, info.pending, info.dead) == ("default", "active", 6, 0)
     fail(box, {1, 3, 5})
-    [health] = admin.list()
-    assert (health.pending, health.dead, health.processed) == (0, 3, 3)
-    dead = admin.parked("jobs", "default", state="dead")
+    [info] = box.topics.groups()
+    assert (info.pending, info.dead, info.processed) == (0, 3, 3)
+    dead = queue._parked(state="dead")
     assert [(one.event.payload, one.state, one.attempts) for one in dead] == [(n, "dead", 1) for n in (1, 3, 5)]
     assert "no such customer" in (dead[0].error or "")
     numbers = [one.event.seq or 0 for one in dead]
-    assert admin.skip("jobs", "default", numbers[:1]) == 1
-    assert admin.replay("jobs", "default", numbers[1:2]) == 1
-    assert admin.replay("jobs", "default") == 1
-    assert admin.lag("jobs", "default").events == 2
+    assert queue._skip_parked(numbers[:1]) == 1
+    assert queue._replay_parked(numbers[1:2]) == 1
+    assert queue._replay_parked() == 1
+    assert queue.lag().events == 2
     fail(box, set())
-    assert admin.parked("jobs", "default") == []
-    assert admin.lag("jobs", "default").events == 0
+    assert queue._parked() == []
+    assert queue.lag().events == 0
     with pytest.raises(ConfigError, match="no place to go to"):
-        admin.seek("jobs", "default", StartFrom.earliest())
+        queue.seek(StartFrom.earliest())
     with pytest.raises(ConfigError, match="its one group is 'default'"):
-        admin.create("jobs", "another")
+        box.topics.group("jobs", "another").create()
 
 
 def test_polls_of_a_paused_queue_get_nothing_and_of_a_cancelled_one_an_error(box: Outbox) -> None:
-    admin = box.topics.groups
+    queue = box.topics.queue("jobs")
     write(box, 2)
-    with box.topics.queue("jobs") as consumer:
-        assert not admin.list("jobs")
-        consumer.heartbeat()
-        admin.pause("jobs", "default", reason="the printer is broken")
+    with queue.consumer() as consumer:
+        assert not box.topics.groups("jobs")
+        beat(consumer)
+        queue.pause(reason="the printer is broken")
         assert not consumer.poll(2)
-        admin.resume("jobs", "default")
+        queue.resume()
         assert len(consumer.poll(1)) == 1
-        admin.cancel("jobs", "default")
+        queue.cancel()
+        consumer._beaten = 0.0  # the next sign of life is due
         with pytest.raises(NotFound):
-            consumer.heartbeat()
-    admin.create("jobs", "default")
-    with box.topics.queue("jobs") as consumer:
+            beat(consumer)
+    with queue.consumer() as consumer:
         assert len(consumer.poll(2)) == 2
 
 
 # -- push ----------------------------------------------------------------------------------------------
 
 
-async def queued(here: Process, handler: Any, **options: Any) -> Any:
-    group = here.box.topics.queue("jobs", **options)
-    group.add_consumer("c", handler)
-    return await group.start()
+def queued(here: Process, handler: Any, **options: Any) -> AsyncService:
+    return here.box.topics.queue("jobs", **options).deliver(handler)
 
 
-async def test_handlers_are_paused_and_resumed_from_anywhere() -> None:
-    async with process(None, JOBS) as here, process(here.url, JOBS) as there:
-        mine, theirs = Seen(), Seen()
-        group = await queued(here, mine.note)
-        other = await queued(there, theirs.note)
-        assert len(await here.box.topics.groups.members("jobs", "default")) == 2
+async def test_listeners_are_paused_and_resumed_from_anywhere() -> None:
+    mine, theirs = Seen(), Seen()
+    async with (
+        process(None, JOBS) as here,
+        process(here.url, JOBS) as there,
+        queued(here, mine.note) as service,
+        queued(there, theirs.note) as other,
+    ):
+        queue = here.box.topics.queue("jobs")
+        assert len((await queue.info()).members) == 2
         await here.write(*range(10), topic="jobs")
         await until(lambda: len(mine) + len(theirs) == 10)
-        await group.pause()
-        await until(lambda: other.state == "paused")
+        await queue.pause()
+        await until(lambda: "is paused" in str(other.health().reasons))
         await there.write(*range(10, 20), topic="jobs")
-        lag = await here.box.topics.groups.lag("jobs", "default")
-        assert (lag.events, len(mine) + len(theirs)) == (10, 10)
-        await there.box.topics.groups.resume("jobs", "default", reason="all is well")
+        assert ((await queue.lag()).events, len(mine) + len(theirs)) == (10, 10)
+        await there.box.topics.queue("jobs").resume(reason="all is well")
         await until(lambda: len(mine) + len(theirs) == 20)
         assert sorted(mine + theirs) == list(range(20))
-        await other.cancel()
-        await until(lambda: not group.running)
+        await there.box.topics.queue("jobs").cancel()
+        await until(lambda: "is cancelled" in str(service.health().reasons))
 
 
 async def test_a_pause_gives_back_what_has_not_begun() -> None:
-    async with process(None, JOBS) as here:
-        begun, go_on, seen = asyncio.Event(), asyncio.Event(), Seen()
+    begun, go_on, seen = asyncio.Event(), asyncio.Event(), Seen()
 
-        async def handle(event: Event) -> None:
-            begun.set()
-            await go_on.wait()
-            await seen.note(event)
+    async def handle(event: Event) -> None:
+        begun.set()
+        await go_on.wait()
+        await seen.note(event)
 
-        group = await queued(here, handle)
+    async with process(None, JOBS) as here, queued(here, handle):
+        queue = here.box.topics.queue("jobs")
         await here.write(*range(200), topic="jobs")
         await begun.wait()
-        await group.pause()
+        await queue.pause()
         go_on.set()
         async with asyncio.timeout(20):
-            while (await here.box.topics.groups.lag("jobs", "default")).taken:
+            while (await queue.lag()).taken:
                 await asyncio.sleep(0.01)
         assert len(seen) <= QUICK.delivery.workers
-        await group.resume()
+        await queue.resume()
         await until(lambda: len(seen) == 200)
         assert sorted(seen) == list(range(200))
 
 
 async def test_a_paused_queue_stays_paused_over_a_restart() -> None:
     async with process(None, JOBS) as here:
-        seen = Seen()
-        group = await queued(here, seen.note)
-        await group.pause()
-        await group.close()
+        seen, queue = Seen(), here.box.topics.queue("jobs")
+        async with queued(here, seen.note):
+            await queue.pause()
         await here.write(*range(3), topic="jobs")
-        again = await queued(here, seen.note)
-        assert again.state == "paused"
-        assert "groups resume jobs default" in (again.standstill or "")
-        with pytest.raises(GroupError, match="groups resume jobs default"):
-            await again.until_idle()
-        assert not seen
-        await again.resume()
-        await until(lambda: len(seen) == 3)
+        async with queued(here, seen.note) as again:
+            assert "groups resume jobs default" in str(again.health().reasons)
+            with pytest.raises(GroupError, match="groups resume jobs default"):
+                await again.drain()
+            assert not seen
+            await queue.resume()
+            await until(lambda: len(seen) == 3)

@@ -17,7 +17,7 @@ from relaybox.topics.reads import SharedReads
 
 from .kit import fresh_url
 from .liveness_kit import until
-from .test_group import EARLIEST, Seen, process
+from .test_group import Seen, process
 
 MANY = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "region": "north"}
 
@@ -30,12 +30,13 @@ async def test_pages_take_no_more_memory_than_their_limit(payload: Any, headers:
     limit, pages = 4 * 2**20, 30
     async with AsyncOutbox(fresh_url()) as box:
         await box.migrate()
-        topic = await box.topics.configure(Topic.pub_sub("orders", shards=1))
+        await box.topics.configure(Topic.pub_sub("orders", shards=1))
         async with box.transaction() as tx:
             written = [Event("Placed", payload, key=f"k{n}", headers=headers, topic="orders") for n in range(500)]
             await box.write_all(tx, written)
         del written
         home = box.topics._home
+        topic = await home.db.run(home.known("orders"), tx=False)
         tick = await home.db.run(home.store.tick(topic, None), tx=False)
         assert tick is not None
         shared = SharedReads(limit)
@@ -66,9 +67,8 @@ async def test_what_waits_for_a_slow_group_is_bounded_and_goes_when_it_comes(mon
         shared = here.box.topics._home.reads
         quick, slow = Seen(), Seen()
         for name, seen in (("quick", quick), ("slow", slow)):
-            group = here.group(name)
-            group.add_consumer("c", seen.note)
-            await group.start(EARLIEST)
+            service = await here.deliver(seen.note, name).start()
+        group = here.group("slow")
         await group.pause()
         weights = []
         for start in range(0, 2000, 100):
@@ -78,5 +78,5 @@ async def test_what_waits_for_a_slow_group_is_bounded_and_goes_when_it_comes(mon
         assert limit / 2 < max(weights) <= limit
         await group.resume()
         await until(lambda: len(slow) == 2000)
-        await group.close()
+        await service.stop()
         assert shared.weight == 0, "one group alone shares with nobody"

@@ -24,7 +24,7 @@ def test_defaults() -> None:
     assert (topic.heartbeat_interval, topic.heartbeat_timeout) == (timedelta(seconds=60), timedelta(seconds=300))
     assert not topic.block_writes
     assert Topic.pub_sub("orders").tracking == "offset"
-    assert Topic.pub_sub("orders", 2 * DAY).retention == 2 * DAY
+    assert Topic.pub_sub("orders", retention="2d").retention == 2 * DAY
 
 
 def test_presets_for_rates() -> None:
@@ -79,7 +79,9 @@ def test_presets_chain_and_keep_the_rest() -> None:
         ({"fetch_batch": 0}, "fetch_batch"),
         ({"cleanup_batch": "many"}, "cleanup_batch"),
         ({"retention": timedelta(0)}, "retention"),
-        ({"retention": 3600}, "retention"),
+        ({"retention": "soon"}, "retention"),
+        ({"spread": 0}, "spread"),
+        ({"spread": 1025}, "spread to be at most 1024"),
         ({"retention": timedelta(days=40_000)}, "100 years"),
         ({"retention": timedelta(days=31)}, "max_retention"),
         ({"zero_retention": timedelta(days=31)}, "max_retention"),

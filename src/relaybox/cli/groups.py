@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
 
 import typer
 
-from ..durations import parse_duration
 from ..errors import ConfigError
-from ..outbox import Outbox
+from ..retry import Retry
 from ..store.topics import Parked
-from ..topics.admin import PULLED
-from ..topics.backfill import Backfill
+from ..topics.backfill import Pace
+from ..topics.group import Group as TopicGroup
 from ..topics.start import StartFrom
 from .connect import target_of
 from .output import age, confirm, console, emit, emit_list, fail, first_line, say, table
 
-app = typer.Typer(help="Consumer groups: list, show, lag, pause, resume, seek, replay.", no_args_is_help=True)
+app = typer.Typer(
+    help="Groups of topics: list, show, create, lag, pause, resume, seek, cancel, backfill.", no_args_is_help=True
+)
 
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="the topic's name")]
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="the group's name")]
 Reason = Annotated[str, typer.Option(help="why, for the log and for those who come after you")]
+Actor = Annotated[str | None, typer.Option(help="who, for the log; by default this process")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="do not ask")]
 To = Annotated[
     str,
@@ -40,7 +41,7 @@ def list_(
 ) -> None:
     """Every group with its state and how far it is behind."""
     with target_of(context).outbox() as box:
-        groups = box.topics.groups.list(topic)
+        groups = box.topics.groups(topic)
     if json:
         emit_list("groups", map(asdict, groups))
     elif not groups:
@@ -48,7 +49,7 @@ def list_(
     else:
         columns = ("topic", "group", "state", "members", "behind", "in flight", "parked", "dead", "last seen")
         rows = [
-            (g.topic, g.group, g.state, g.members, g.pending, g.in_flight, g.parked, g.dead, age(g.silent))
+            (g.topic, g.group, g.state, len(g.members), g.pending, g.in_flight, g.parked, g.dead, age(g.silent))
             for g in groups
         ]
         console().print(table(None, columns, rows))
@@ -56,21 +57,20 @@ def list_(
 
 @app.command("show")
 def show(context: typer.Context, topic: Topic, group: Group, json: Json = False) -> None:
-    """One group: health, figures and members."""
+    """One group: its state, its figures and its members."""
     with target_of(context).outbox() as box:
-        admin = box.topics.groups
-        health, metrics, members = admin.health(topic, group), admin.metrics(topic, group), admin.members(topic, group)
+        info = box.topics.group(topic, group).info()
     if json:
-        emit({**asdict(metrics), **asdict(health), "members": [asdict(member) for member in members]})
+        emit(asdict(info))
         return
-    lines = {**asdict(metrics), **asdict(health)}
+    lines = asdict(info) | {"members": len(info.members), "backfill": info.backfill and info.backfill.what}
     shown = table(
         None, ("", ""), [(k.replace("_", " "), age(v) if isinstance(v, timedelta) else v) for k, v in lines.items()]
     )
     shown.show_header = False
     console().print(shown)
-    columns = ("member", "last seen", "processed", "failed", "filtered")
-    rows = [(m.name, age(m.silent), m.processed, m.failed, m.filtered) for m in members]
+    columns = ("member", "last seen", "processed", "failed", "ignored")
+    rows = [(m.name, age(m.silent), m.processed, m.failed, m.ignored) for m in info.members]
     console().print(table(None, columns, rows))
 
 
@@ -84,7 +84,7 @@ def lag(
 ) -> None:
     """How far a group is behind."""
     with target_of(context).outbox() as box:
-        found = box.topics.groups.lag(topic, group)
+        found = box.topics.group(topic, group).lag()
     if json:
         emit(asdict(found))
     else:
@@ -102,89 +102,77 @@ def create(
     context: typer.Context,
     topic: Topic,
     group: Group,
-    to: Annotated[str, typer.Option("--from", metavar="PLACE", help="as for seek")] = "latest",
-    unordered: Annotated[bool, typer.Option("--unordered", help="any member may have any event")] = False,
-    max_attempts: Annotated[int, typer.Option(min=1, help="deliveries before an event is dead")] = 10,
+    start: Annotated[str, typer.Option("--from", metavar="PLACE", help="as for seek")] = "latest",
+    ordered: Annotated[
+        bool | None, typer.Option("--ordered/--unordered", help="in the order of keys, or any event to any member")
+    ] = None,
+    attempts: Annotated[int | None, typer.Option(min=1, help="deliveries before an event is dead")] = None,
     on_exhausted: Annotated[
-        Literal["block", "park", "skip"], typer.Option(help="what then happens to its key")
-    ] = "skip",
+        Literal["block", "park", "skip"] | None, typer.Option(help="what then happens to its key")
+    ] = None,
+    silence: Annotated[str | None, typer.Option(help="without a sign of life for so long it is dead: 5m, 24h")] = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="one that is there is fine")] = False,
     json: Json = False,
 ) -> None:
-    """Subscribe a group; its place in the topic is fixed now, not when its first consumer comes."""
-    options = replace(PULLED, ordered=not unordered, max_attempts=max_attempts, on_exhausted=on_exhausted)
+    """Subscribe a group; its place in the topic is fixed now, not when its first member comes."""
     with target_of(context).outbox() as box:
-        made = box.topics.groups.create(topic, group, _place(to), options=options, if_not_exists=if_not_exists)
+        made = box.topics.group(
+            topic,
+            group,
+            start=_place(start),
+            ordered=ordered,
+            on_exhausted=on_exhausted,
+            retry=None if attempts is None else Retry(attempts=attempts),
+            silence=silence,
+        ).create(if_not_exists=if_not_exists)
     emit(asdict(made)) if json else say(f"group {group} of topic {topic} is {made.state}, from {made.start}")
 
 
-def _change(
-    context: typer.Context, topic: str, group: str, json: bool, change: Callable[[Outbox], Any], done: str
-) -> None:
-    with target_of(context).outbox() as box:
-        result = change(box)
-    emit(asdict(result)) if json else say(f"group {group} of topic {topic} {done}")
+def _changed(group: TopicGroup, json: bool) -> None:
+    info = group.info()
+    emit(asdict(info)) if json else say(f"group {info.group} of topic {info.topic} is {info.state}")
 
 
 @app.command("pause")
-def pause(context: typer.Context, topic: Topic, group: Group, reason: Reason = "", json: Json = False) -> None:
+def pause(
+    context: typer.Context, topic: Topic, group: Group, reason: Reason = "", actor: Actor = None, json: Json = False
+) -> None:
     """Take nothing more; what is written is kept for it, up to max_retention."""
-    _change(context, topic, group, json, lambda b: b.topics.groups.pause(topic, group, reason=reason), "is paused")
+    with target_of(context).outbox() as box:
+        found = box.topics.group(topic, group)
+        found.pause(reason=reason, actor=actor)
+        _changed(found, json)
 
 
 @app.command("resume")
-def resume(context: typer.Context, topic: Topic, group: Group, reason: Reason = "", json: Json = False) -> None:
-    """Go on where it stood."""
-    _change(context, topic, group, json, lambda b: b.topics.groups.resume(topic, group, reason=reason), "goes on")
-
-
-@app.command("resurrect")
-def resurrect(
-    context: typer.Context,
-    topic: Topic,
-    group: Group,
-    backfill: Annotated[bool, typer.Option("--backfill/--no-backfill", help="open events wait for it again")] = True,
-    reason: Reason = "",
-    json: Json = False,
+def resume(
+    context: typer.Context, topic: Topic, group: Group, reason: Reason = "", actor: Actor = None, json: Json = False
 ) -> None:
-    """Bring a dead group back: it goes on where it stood, with what is still kept."""
-
-    def change(box: Outbox) -> Any:
-        return box.topics.groups.resurrect(topic, group, backfill=backfill, reason=reason)
-
-    _change(context, topic, group, json, change, "is active")
+    """Go on where it stood: a group that is paused, dead, or has stalled."""
+    with target_of(context).outbox() as box:
+        found = box.topics.group(topic, group)
+        found.resume(reason=reason, actor=actor)
+        _changed(found, json)
 
 
 @app.command("cancel")
 def cancel(
-    context: typer.Context, topic: Topic, group: Group, reason: Reason = "", yes: Yes = False, json: Json = False
+    context: typer.Context,
+    topic: Topic,
+    group: Group,
+    drain: Annotated[str, typer.Option(help="how long its members may finish what they hold: 30s")] = "0",
+    reason: Reason = "",
+    actor: Actor = None,
+    yes: Yes = False,
+    json: Json = False,
 ) -> None:
     """Unsubscribe for good: nothing is kept for it any more."""
     if not yes:
         confirm(f"Cancel group {group} of topic {topic} for good?")
-    _change(context, topic, group, json, lambda b: b.topics.groups.cancel(topic, group, reason=reason), "is cancelled")
-
-
-@app.command("remove")
-def remove(
-    context: typer.Context,
-    topic: Topic,
-    group: Group,
-    wait: Annotated[str, typer.Option(help="how long its members may finish what they hold")] = "30s",
-    reason: Reason = "",
-    yes: Yes = False,
-    json: Json = False,
-) -> None:
-    """Let its members finish, cancel it, and delete it with what it parked."""
-    timeout = parse_duration(wait)
-    if not yes:
-        confirm(f"Remove group {group} of topic {topic} with its dead letters?")
     with target_of(context).outbox() as box:
-        gone = box.topics.groups.remove(topic, group, timeout=timeout, reason=reason)
-    if json:
-        emit({"removed": gone})
-    else:
-        say(f"removed {group}" if gone else f"topic {topic} has no group {group}")
+        found = box.topics.group(topic, group)
+        found.cancel(drain=drain, reason=reason, actor=actor)
+        _changed(found, json)
 
 
 @app.command("seek")
@@ -194,6 +182,7 @@ def seek(
     group: Group,
     to: To,
     reason: Reason = "",
+    actor: Actor = None,
     yes: Yes = False,
     json: Json = False,
 ) -> None:
@@ -202,16 +191,17 @@ def seek(
     if not yes:
         confirm(f"Move group {group} of topic {topic} to {to}?")
     with target_of(context).outbox() as box:
-        box.topics.groups.seek(topic, group, place, reason=reason)
-        found = box.topics.groups.lag(topic, group)
-    emit(asdict(found)) if json else say(f"group {group} of topic {topic} is {found.events:,} events behind now")
+        found = box.topics.group(topic, group)
+        found.seek(place, reason=reason, actor=actor)
+        lag = found.lag()
+    emit(asdict(lag)) if json else say(f"group {group} of topic {topic} is {lag.events:,} events behind now")
 
 
 def _place(text: str) -> StartFrom:
     if text == "latest":
         return StartFrom.latest()
     if text == "earliest":
-        return StartFrom.earliest_unlimited()
+        return StartFrom.earliest()
     if text.isdecimal():
         return StartFrom.event(int(text))
     try:
@@ -221,7 +211,7 @@ def _place(text: str) -> StartFrom:
             "expected a place to be latest, earliest, a time such as 2026-01-31T12:00Z or an event's number, "
             f"got {text!r}"
         ) from None
-    return StartFrom.timestamp(when if when.tzinfo else when.replace(tzinfo=UTC))
+    return StartFrom.time(when if when.tzinfo else when.replace(tzinfo=UTC))
 
 
 @app.command("backfill")
@@ -229,41 +219,19 @@ def backfill(
     context: typer.Context,
     topic: Topic,
     group: Group,
-    gently: Annotated[bool, typer.Option("--gently", help="smaller steps, longer pauses")] = False,
-    fast: Annotated[bool, typer.Option("--fast", help="larger steps, for quiet hours")] = False,
-    everything: Annotated[bool, typer.Option("--unlimited", help="not only the newest million")] = False,
-    status: Annotated[bool, typer.Option("--status", help="only say how far it is")] = False,
+    pace: Annotated[Pace, typer.Option(help="how fast; each slows down when others must wait")] = "gentle",
     cancel: Annotated[bool, typer.Option("--cancel", help="stop one that runs, wherever that is")] = False,
     json: Json = False,
 ) -> None:
     """Let open events wait for a group that came later. Goes on where an earlier run ended."""
-    if gently and fast:
-        raise typer.BadParameter("--gently and --fast exclude each other")
     with target_of(context).outbox() as box:
+        found = box.topics.group(topic, group)
         if cancel:
-            stopped = box.topics.cancel_backfill(topic, group)
+            stopped = found.cancel_backfill()
             emit({"cancelled": stopped}) if json else say("cancelled" if stopped else "none was under way")
             return
-        if status:
-            row = box.topics.backfill_progress(topic, group)
-            left = f", {age(row.eta)} left" if row.eta is not None else ""
-            line = (
-                f"{row.state}: {row.processed:,} of {row.total:,} ({row.percent:.0f} %), {row.rate:,.0f} a second{left}"
-            )
-            emit(asdict(row)) if json else say(line)
-            return
-        plan = Backfill.conservative() if gently else Backfill.aggressive() if fast else Backfill()
-        if everything:
-            plan = Backfill(
-                batch=plan.batch, max_messages=None, target_latency=plan.target_latency, max_rate=plan.max_rate
-            )
-        result = box.topics.backfill(topic, group, plan)
-    emit(asdict(result)) if json else say(
-        f"{result.outcome.replace('_', ' ')}: {result.processed:,} of {result.total:,}"
-    )
-    if result.outcome == "failed":
-        fail(result.cause or "the backfill failed")
-        raise typer.Exit(1)
+        done = found.backfill(pace=pace)
+    emit(asdict(done)) if json else say(f"{done.what}: {done.done:,} of {done.total:,}")
 
 
 @app.command("parked")
@@ -278,7 +246,7 @@ def parked(
 ) -> None:
     """What failed (retry), waits behind it (held) or was given up (dead); without payloads and headers."""
     with target_of(context).outbox() as box:
-        found = box.topics.groups.parked(topic, group, state=state, after=after, limit=limit)
+        found = box.topics.group(topic, group)._parked(state=state, after=after, limit=limit)
     if json:
         emit_list("parked", map(_summary, found))
     elif not found:
@@ -323,7 +291,7 @@ def replay(
     if not numbers and not yes:
         confirm(f"Replay all dead events of group {group} of topic {topic}?")
     with target_of(context).outbox() as box:
-        count = box.topics.groups.replay(topic, group, numbers or None, reason=reason)
+        count = box.topics.group(topic, group)._replay_parked(numbers or None, reason=reason)
     emit({"replayed": count}) if json else say(f"replayed {count:,}")
 
 
@@ -338,5 +306,5 @@ def skip(
 ) -> None:
     """Give parked events up for good; what waits behind them goes on."""
     with target_of(context).outbox() as box:
-        count = box.topics.groups.skip(topic, group, numbers, reason=reason)
+        count = box.topics.group(topic, group)._skip_parked(numbers, reason=reason)
     emit({"skipped": count}) if json else say(f"skipped {count:,}")

@@ -17,7 +17,6 @@ from ..errors import ConfigError
 from ..facts import Observer
 from ..relay import Preview, Relay
 from ..relay.config import RelayConfig, load
-from ..relay.reads import GroupOf
 from ..topics.start import StartFrom
 from .connect import scrub, target_of
 from .output import console, emit, say, table
@@ -106,7 +105,7 @@ def relay(
         metrics, measure = metrics_of(config.listen, observers)
         try:
             relay = Relay(
-                GroupOf(box, **reads) if reads else box,
+                box.topics.group(**reads) if reads else box,
                 sink_from_url(config.url, config.options),
                 to=config.to,
                 contracts=_contracts(config.contracts),
@@ -168,7 +167,7 @@ def _reads(topic: str | None, group: str | None, begin: str | None) -> dict[str,
         return {}
     if group is None:
         raise typer.BadParameter("--topic needs --group, the name of the group this relay is a member of")
-    starts = {None: StartFrom.latest(), "latest": StartFrom.latest(), "earliest": StartFrom.earliest_unlimited()}
+    starts = {None: StartFrom.latest(), "latest": StartFrom.latest(), "earliest": StartFrom.earliest()}
     if begin not in starts:
         raise typer.BadParameter(f"expected --from to be latest or earliest, got {begin!r}")
     return {"topic": topic, "name": group, "start": starts[begin]}

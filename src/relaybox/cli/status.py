@@ -15,7 +15,7 @@ from ..errors import StoreError
 from ..outbox import Outbox
 from ..store.instances import Instance
 from ..store.outbox.values import BlockedKey, Status
-from ..topics.admin import GroupHealth
+from ..topics.info import GroupInfo
 from .connect import scrub, target_of
 from .output import age, console, emit, plain, table
 
@@ -40,22 +40,22 @@ def status(
             console().print(view(*look(box)))
 
 
-Look = tuple[Status, list[Instance], list[BlockedKey], list[GroupHealth]]
+Look = tuple[Status, list[Instance], list[BlockedKey], list[GroupInfo]]
 
 
 def look(box: Outbox) -> Look:
     return box.status(), box.instances(), box.blocked_keys(), _groups(box)
 
 
-def _groups(box: Outbox) -> list[GroupHealth]:
+def _groups(box: Outbox) -> list[GroupInfo]:
     """None where the database keeps no topics, or not yet."""
     if box.topic_store is None or box.migrate(dry_run=True):
         return []
-    return box.topics.groups.list()
+    return box.topics.groups()
 
 
 def document(
-    state: Status, instances: list[Instance], blocked: list[BlockedKey], groups: list[GroupHealth]
+    state: Status, instances: list[Instance], blocked: list[BlockedKey], groups: list[GroupInfo]
 ) -> dict[str, Any]:
     return {
         "due": state.due,
@@ -81,7 +81,7 @@ def document(
     }
 
 
-def view(state: Status, instances: list[Instance], blocked: list[BlockedKey], groups: list[GroupHealth]) -> Group:
+def view(state: Status, instances: list[Instance], blocked: list[BlockedKey], groups: list[GroupInfo]) -> Group:
     counts = table(
         None,
         ("", ""),

@@ -10,9 +10,10 @@ from typing import Annotated, Any, Literal, cast
 import typer
 
 from ..durations import parse_duration
-from ..errors import ConfigError
-from ..store.topics import TopicRow
+from ..errors import AlreadyExists, ConfigError, NotFound
 from ..topic import Semantics, Topic, TopicOptions, Tracking
+from ..topics.info import TopicInfo
+from ..topics.topics import Completed
 from .connect import target_of
 from .output import age, confirm, console, emit, emit_list, progress, say, table
 
@@ -21,6 +22,8 @@ app = typer.Typer(help="Queue and pub/sub topics: list, show, configure, advise,
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="the topic's name")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="do not ask")]
+Reason = Annotated[str, typer.Option(help="why, for the log")]
+Actor = Annotated[str | None, typer.Option(help="who, for the log; by default this process")]
 Preset = Literal["high_throughput", "low_rate", "critical", "audit", "standard", "ephemeral"]
 
 
@@ -35,23 +38,14 @@ def list_(context: typer.Context, json: Json = False) -> None:
         say("no topics; `relaybox topics configure NAME` makes one")
     else:
         lines = [
-            (r.topic.name, r.topic.semantics, r.topic.tracking, r.active, len(r.audience), age(r.topic.retention))
+            (r.topic.name, r.topic.semantics, r.topic.tracking, r.active, r.groups, age(r.topic.retention))
             for r in rows
         ]
         console().print(table(None, ("topic", "semantics", "tracking", "active", "groups", "retention"), lines))
 
 
-def document(row: TopicRow) -> dict[str, Any]:
-    return {
-        **asdict(row.topic),
-        "id": row.id,
-        "version": row.version,
-        "active_groups": row.active,
-        "groups": len(row.audience),
-        "moving": row.moving,
-        "created_at": row.created_at,
-        "updated_at": row.updated_at,
-    }
+def document(info: TopicInfo) -> dict[str, Any]:
+    return {**asdict(info.topic), **{name: value for name, value in asdict(info).items() if name != "topic"}}
 
 
 @app.command("show")
@@ -60,8 +54,8 @@ def show(context: typer.Context, name: Name, json: Json = False) -> None:
     with target_of(context).outbox() as box:
         row = box.topics.get(name)
         if row is None:
-            raise ConfigError(f"there is no topic {name!r}; see `relaybox topics list`")
-        groups = box.topics.groups.list(name)
+            raise NotFound("topic", name, f"there is no topic {name!r}; see `relaybox topics list`")
+        groups = box.topics.groups(name)
     if json:
         emit({**document(row), "groups": [asdict(group) for group in groups]})
         return
@@ -71,13 +65,14 @@ def show(context: typer.Context, name: Name, json: Json = False) -> None:
     options.show_header = False
     console().print(options)
     for group in groups:
-        say(f"group {group.group}: {group.state}, {group.members} members, {group.pending:,} events behind")
+        say(f"group {group.group}: {group.state}, {len(group.members)} members, {group.pending:,} events behind")
 
 
 def _text(value: object) -> object:
     return jsonlib.dumps(value) if isinstance(value, (dict, list)) else value
 
 
+@app.command("create", help="Make a topic that is not there yet.")
 @app.command("configure")
 def configure(
     context: typer.Context,
@@ -100,6 +95,8 @@ def configure(
     heartbeat_interval: Annotated[str | None, typer.Option(help="of new groups")] = None,
     heartbeat_timeout: Annotated[str | None, typer.Option(help="silence after which a group is dead")] = None,
     zombie_ttl: Annotated[str | None, typer.Option(help="a place that has not moved for so long is given up")] = None,
+    reason: Reason = "",
+    actor: Actor = None,
     json: Json = False,
 ) -> None:
     """Make a topic, or change options of one. The tracking of one that exists: see `move`; the rest stays."""
@@ -122,10 +119,12 @@ def configure(
     given |= {key: value for key, value in plain.items() if value is not None}
     with target_of(context).outbox() as box:
         row = box.topics.get(name)
+        if row is not None and context.info_name == "create":
+            raise AlreadyExists("topic", name, f"there is a topic {name!r} already; `topics configure` changes it")
         topic = _changed(row.topic, semantics, tracking) if row else _new(name, semantics, tracking)
         if preset is not None:
             topic = getattr(topic, preset)()
-        row = box.topics.configure(topic.with_options(**cast(TopicOptions, given)))
+        row = box.topics.configure(topic.with_options(**cast(TopicOptions, given)), reason=reason, actor=actor)
     if json:
         emit(document(row))
     else:
@@ -139,11 +138,14 @@ def _new(name: str, semantics: Semantics | None, tracking: Tracking | None) -> T
 
 def _changed(topic: Topic, semantics: Semantics | None, tracking: Tracking | None) -> Topic:
     if semantics not in (None, topic.semantics):
-        raise ConfigError(f"topic {topic.name!r} is a {topic.semantics} topic and stays one; make another topic")
+        raise ConfigError(
+            f"topic {topic.name!r} is a {topic.semantics} topic; "
+            f"`relaybox topics move {topic.name} --semantics {semantics}` moves it"
+        )
     if tracking not in (None, topic.tracking):
         raise ConfigError(
             f"topic {topic.name!r} is tracked by {topic.tracking}; "
-            f"`relaybox topics move {topic.name} {tracking}` moves it"
+            f"`relaybox topics move {topic.name} --tracking {tracking}` moves it"
         )
     return topic
 
@@ -156,17 +158,24 @@ def completion(
     json: Json = False,
 ) -> None:
     """Which groups have these events, and which are still to have them."""
+    known: dict[int, dict[str, Completed] | None] = {}
     with target_of(context).outbox() as box:
-        found = box.topics.completion(name, *numbers)
+        for number in numbers:
+            try:
+                known[number] = box.topics.completion(name, number)
+            except NotFound as error:
+                if error.kind != "event":
+                    raise
+                known[number] = None
     if json:
-        emit_list("events", [{**one._asdict(), "waiting": one.waiting} for one in found])
+        emit_list("events", [{"number": number, "groups": groups} for number, groups in known.items()])
         return
-    kept = {one.seq: one for one in found}
-    for number in numbers:
-        if number not in kept:
+    for number, groups in known.items():
+        if groups is None:
             say(f"{number}: not kept (any more)")
             continue
-        done, waiting = ", ".join(kept[number].done) or "no group", ", ".join(kept[number].waiting)
+        done = ", ".join(group for group, state in groups.items() if state == "done") or "no group"
+        waiting = ", ".join(group for group, state in groups.items() if state == "waiting")
         say(f"{number}: {done} done" + (f"; {waiting} still to have it" if waiting else ""))
 
 
@@ -187,39 +196,56 @@ def advise(
 def move(
     context: typer.Context,
     name: Name,
-    tracking: Annotated[Tracking, typer.Argument(metavar="TRACKING", help="offset, bitmap, acks or rows")],
-    plan: Annotated[bool, typer.Option("--plan", help="say what it would do")] = False,
-    rollback: Annotated[bool, typer.Option("--rollback", help="give up a move that has not switched yet")] = False,
+    tracking: Annotated[Tracking | None, typer.Option(help="offset, bitmap, acks or rows")] = None,
+    semantics: Annotated[Semantics | None, typer.Option(help="queue or pub_sub")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what it would do")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="give up a move that has not switched yet")] = False,
+    reason: Reason = "",
+    actor: Actor = None,
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Change how a topic tracks completion, while it is in use. One that was interrupted goes on where it was."""
+    """Change the tracking of a topic, or a queue to pub/sub, while it is in use. Goes on if it was interrupted."""
     with target_of(context).outbox() as box:
-        if rollback:
-            undone = box.topics.cancel_move(name)
-            emit({"rolled_back": undone}) if json else say("rolled back" if undone else "there was no move under way")
+        if cancel:
+            undone = box.topics.cancel_move(name, reason=reason, actor=actor)
+            emit({"cancelled": undone}) if json else say("cancelled" if undone else "there was no move under way")
             return
-        planned = box.topics.plan_move(name, tracking)
-        if plan:
-            emit(asdict(planned)) if json else say("\n".join(planned.steps))
+        plan = box.topics.move(name, tracking=tracking, semantics=semantics, dry_run=True)
+        if dry_run:
+            emit(asdict(plan)) if json else say("\n".join(plan.steps))
             return
         if not yes:
-            confirm(f"Move topic {name} to {tracking}? {' '.join(planned.steps)}")
+            confirm(f"Move topic {name}? {' '.join(plan.steps)}")
         with progress(total=False) as bar:
             task = bar.add_task("moving", total=None)
-            box.topics.move(name, tracking, progress=lambda state: bar.update(task, completed=state.get("made", 0)))
+            box.topics.move(
+                name,
+                tracking=tracking,
+                semantics=semantics,
+                progress=lambda state: bar.update(task, completed=state.get("made", 0)),
+                reason=reason,
+                actor=actor,
+            )
         row = box.topics.get(name)
     assert row is not None
-    emit(document(row)) if json else say(f"topic {name} is tracked by {row.topic.tracking}")
+    emit(document(row)) if json else say(f"topic {name}: {row.topic.semantics}, tracked by {row.topic.tracking}")
 
 
 @app.command("drop")
-def drop(context: typer.Context, name: Name, yes: Yes = False, json: Json = False) -> None:
+def drop(
+    context: typer.Context,
+    name: Name,
+    reason: Reason = "",
+    actor: Actor = None,
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
     """Delete a topic with its events. Refused while a group reads it that is not cancelled."""
     with target_of(context).outbox() as box:
         if not yes:
             confirm(f"Delete topic {name} and all its events?")
-        gone = box.topics.drop(name)
+        gone = box.topics.drop(name, reason=reason, actor=actor)
     if json:
         emit({"dropped": gone})
     else:

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Coroutine, Generator
 from functools import update_wrapper
 from types import MethodType
-from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, overload
 
 from ..clock import Clock
 from ..op import Op
@@ -70,7 +70,11 @@ def play(script: Script[T], db: Runner, wait: Callable[[float], object] = time.s
         return result
 
 
-async def aplay(script: Script[T], db: AsyncRunner, clock: Clock) -> T:
+class Sleeps(Protocol):
+    async def sleep(self, seconds: float) -> None: ...
+
+
+async def aplay(script: Script[T], db: AsyncRunner, clock: Sleeps) -> T:
     try:
         step = next(script)
         while True:

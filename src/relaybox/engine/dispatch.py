@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Generator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from operator import attrgetter
 from typing import Any
 
 from ..clock import SYSTEM_CLOCK, Clock
@@ -20,7 +21,7 @@ from ..delivery import Delivery
 from ..errors import BatchFailed, DeliveryError, Unroutable
 from ..event import Event, read_as
 from ..hooks import Interceptor
-from ..listeners import UNSET, Listener, Listeners, Unmatched
+from ..listeners import ANY, UNSET, Listener, Listeners, Unmatched
 from ..retry import Retry
 from .ranges.workers import RangeBatch
 from .threads import ListenerThreads
@@ -28,6 +29,7 @@ from .work import Batch
 
 log = logging.getLogger("relaybox")
 
+_TYPE = attrgetter("type")
 TIMED = 16  # calls after each question how long listeners take
 
 
@@ -80,7 +82,26 @@ class Dispatch:
         self._threads = threads
         self._timeout = timeout
         self._durations = Durations(clock)
-        self._to_time = 0
+        self._to_time = TIMED
+        self._sole, self._sole_type = self._plain_listener()
+        # Set while no call is to be timed: what to call for an event of the sole type.
+        self._only: Callable[..., Awaitable[Any]] | None = None
+
+    def _plain_listener(self) -> tuple[Listener | None, str]:
+        """The only listener, if it takes every event of a type (ANY: of all) as it is, and nothing is around it. There
+        is nothing to choose then, and to choose costs as much as the rest of a log's way to a listener."""
+        found = self._listeners
+        if len(found) == 1 and found.where is None and not found.interceptors:
+            ((event_type, aggregate_type), (only,)) = next(iter(found._all.items()))
+            if (
+                aggregate_type == ANY
+                and only.is_async
+                and not only.takes_two
+                and only.where is None
+                and only.codec is None
+            ):
+                return only, event_type
+        return None, ANY
 
     # -- one event ------------------------------------------------------------------------------------
 
@@ -89,8 +110,12 @@ class Dispatch:
         return self._intercepted(delivery) if self._interceptors else self._listen(delivery.event, delivery)
 
     def event(self, event: Event, attempts: int) -> Awaitable[Any]:
+        if self._only is not None and (self._sole_type == event.type or not self._sole_type):
+            return self._only(event)
         if self._to_time:
             self._to_time -= 1
+            if not self._to_time and self._sole is not None:
+                self._only = self._sole.call
             return self._timed(event, attempts)
         return self._of_range(event, attempts)
 
@@ -108,7 +133,7 @@ class Dispatch:
 
     def mean(self) -> float:
         """Seconds per event; and the next few are timed."""
-        self._to_time = TIMED
+        self._to_time, self._only = TIMED, None
         return self._durations.mean
 
     def _listen(self, event: Event, second: Delivery | int) -> Awaitable[Any]:
@@ -186,12 +211,27 @@ class Dispatch:
         return self._timeout if listener is None or listener.timeout is UNSET else listener.timeout
 
     def _asked(self, event: Event) -> Listener | None:
+        found = self._listeners.candidates(event)
+        if len(found) == 1:
+            return found[0]
         try:
             return self._listeners.find(event)
         except Exception:  # a filter that fails; the event has failed by it, or will
             return None
 
     # -- batches ------------------------------------------------------------------------------------------
+
+    async def whole(self, events: Sequence[Event]) -> bool:
+        """Calls the sole listener, if the batch is all its own. False: somebody must choose."""
+        sole = self._sole
+        if sole is None or set(map(_TYPE, events)) != {self._sole_type}:
+            return False
+        started = self._durations.now()
+        try:
+            await sole.call(events)
+        finally:
+            self._durations.since(started, len(events))
+        return True
 
     async def many(self, deliveries: Sequence[Delivery]) -> None:
         """Each listener that is concerned is called with its share. An error of the only one is about all of them;
@@ -261,10 +301,11 @@ class RangeBatches:
 
     def __init__(self, dispatch: Dispatch) -> None:
         self.size = dispatch.size
-        self._many = dispatch.many
+        self._dispatch = dispatch
 
     async def handle(self, batch: RangeBatch) -> None:
-        await self._many([_delivery(event, attempts) for event, attempts in batch.attempts()])
+        if not await self._dispatch.whole(batch.events):
+            await self._dispatch.many([_delivery(event, attempts) for event, attempts in batch.attempts()])
 
 
 class RowBatches:

@@ -12,6 +12,7 @@ with outbox.deliver(listeners):
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -212,7 +213,7 @@ class _Shared:
     def _routes(self) -> Routes:
         if self._routing is None:
             assert self.topic_store is not None
-            self._routing = Routes(self.topic_store)
+            self._routing = Routes(self.topic_store, self.settings.outbox.unknown_topics)
         return self._routing
 
     def _home(self, db: R, services: R) -> Home[R]:
@@ -382,6 +383,12 @@ class Outbox(_Shared, Sync):
         closing.push_async_callback(db.close)
         return db
 
+    def _topics_home(self, closing: AsyncExitStack) -> Home[AsyncRunner]:
+        db = self._connect(closing)
+        home = self._home(db, db)
+        closing.push_async_callback(home.close)
+        return home
+
     # -- write ----------------------------------------------------------------------------------------
 
     def write(self, handle: Handle, event: Event) -> int | None:
@@ -423,7 +430,7 @@ class Outbox(_Shared, Sync):
         """Topics, their groups and consumers. PostgreSQL only."""
         from ..topics.topics import Topics
 
-        return Topics(self._home(self._db, self._services), self.write_all)
+        return Topics(self._home(self._db, self._services), self, self.write)
 
     def _notify(self) -> bool:
         return self._services.run(self._notification(), tx=False)
@@ -461,10 +468,13 @@ class AsyncOutbox(_Shared, Async):
             if self._notifier is not None:
                 last_first.push_async_callback(self._notifier.stop)
             if "topics" in self.__dict__:  # somebody asked for them
-                last_first.push_async_callback(self.topics.close)
-            for service in self._running:
+                last_first.push_async_callback(self.topics._home.close)
+            running = list(self._running)
+            for service in running:  # all of them, before the first one is waited for
                 service.halt()
-                last_first.push_async_callback(service.stop)
+            for error in await asyncio.gather(*(service.stop() for service in running), return_exceptions=True):
+                if error is not None:
+                    raise error
 
     def deliver(
         self,
@@ -481,6 +491,9 @@ class AsyncOutbox(_Shared, Async):
 
     def _connect(self, closing: AsyncExitStack) -> AsyncRunner:
         return self._services
+
+    def _topics_home(self, closing: AsyncExitStack) -> Home[AsyncRunner]:
+        return self.topics._home
 
     async def write(self, handle: AsyncHandle, event: Event) -> int | None:
         return (await self.write_all(handle, (event,)))[0]
@@ -520,7 +533,7 @@ class AsyncOutbox(_Shared, Async):
     def topics(self) -> AsyncTopics:
         from ..topics.topics import AsyncTopics
 
-        return AsyncTopics(self._home(self._db, self._services), self.write_all)
+        return AsyncTopics(self._home(self._db, self._services), self, self.write)
 
     async def _notify(self) -> bool:
         return await self._services.run(self._notification(), tx=False)

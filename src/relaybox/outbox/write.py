@@ -28,14 +28,14 @@ from ..contracts import Contracts
 from ..drivers import wrap
 from ..drivers.spi import AsyncConnection, Connection
 from ..engine.wakeups import Notifier, ThreadNotifier
-from ..errors import ConfigError, InvalidEvent, NoTransaction, UnsupportedByEngine
+from ..errors import ConfigError, InvalidEvent, NoTransaction
 from ..event import Event, topics_of
 from ..facts import Observers, Written
 from ..hooks import WriterHook
 from ..op import Op
 from ..store.claims import Claim
 from ..store.outbox import OutboxStore
-from .route import Routes
+from .route import Routes, labelled
 
 log = logging.getLogger("relaybox")
 
@@ -107,10 +107,8 @@ class Writer:
                 self.contracts.check(event)
         topics = topics_of(events)
         routing = Routing(topics) if any(topics) else None
-        if routing is not None and self.routes is None:
-            raise UnsupportedByEngine(
-                f"topics are kept by PostgreSQL; on {self.store.dialect} write the event without a topic"
-            )
+        if routing is not None and self.routes is None:  # where there are no topics, it is what relays route by
+            events, routing = [labelled(event, topic) for event, topic in zip(events, topics, strict=True)], None
         # Only a handle that tells of its commit may claim: nobody else would hand the rows over.
         claim = None if connection.silent else self.claim()
         lease_end = self.clock.monotonic() + claim.lease.total_seconds() if claim is not None else 0.0

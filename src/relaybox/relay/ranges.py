@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..delivery import Delivery
+from ..engine.dispatch import Durations
 from ..engine.ranges.workers import RangeBatch
 from ..errors import BatchFailed
 from ..event import Event
-from ..topics.dispatch import Durations
 from .publish import Publisher
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import timedelta
 
 from ..drivers.spi import AsyncRunner
+from ..engine.dispatch import Durations
 from ..errors import ConfigError
 from ..event import Event
 from ..facts import Depths, Observers
@@ -15,11 +16,11 @@ from ..outbox import AsyncOutbox, Outbox
 from ..outbox.node import Node, drained
 from ..settings import Settings
 from ..store.outbox.values import Status
-from ..store.topics import FOR_EVER, GroupOptions, GroupRow, Lag, TopicRow, open_topic_store
-from ..topics.deliver import LogDelivery
-from ..topics.dispatch import Durations
+from ..store.topics import GroupRow, Lag, TopicRow, open_topic_store
+from ..topics.delivery import LogMember, Work
+from ..topics.group import AsyncGroup, Group
 from ..topics.home import Home
-from ..topics.start import StartFrom
+from ..topics.join import join
 from ..values import Counts
 from .publish import Publisher
 from .ranges import RangePublisher
@@ -37,7 +38,7 @@ class Reads(ABC):
         self._observers = observers
         self._clock = box._clock
         self._ordered = ordered
-        self._running: Node | LogDelivery | None = None
+        self._running: Node | LogMember | None = None
 
     @abstractmethod
     async def start(self, db: AsyncRunner, publisher: Publisher) -> None: ...
@@ -124,68 +125,54 @@ class OutboxReads(Reads):
         return [Event.stored(row) for row in rows]
 
 
-@dataclass(frozen=True)
-class GroupOf:
-    """A group of a topic, as a source of a relay."""
-
-    outbox: Outbox | AsyncOutbox
-    topic: str
-    name: str
-    start: StartFrom | None = None
-
-
 class GroupReads(Reads):
     """Nothing is written per event: the group's cursor moves over the log."""
 
-    _running: LogDelivery | None
+    _running: LogMember | None
 
-    def __init__(self, group: GroupOf, settings: Settings, observers: Observers, *, ordered: bool) -> None:
-        super().__init__(group.outbox, settings, observers, ordered=ordered)
+    def __init__(
+        self,
+        group: Group | AsyncGroup,
+        box: Outbox | AsyncOutbox,
+        settings: Settings,
+        observers: Observers,
+        *,
+        ordered: bool,
+    ) -> None:
+        super().__init__(box, settings, observers, ordered=ordered)
         self.what = f"topic {group.topic} as group {group.name}"
-        self._group = group
+        said = group._joining
+        self._joining = replace(
+            said,
+            ordered=ordered if said.ordered is None else said.ordered,
+            on_exhausted=said.on_exhausted or settings.order.on_exhausted,
+        )
         self._store = open_topic_store(self.box.store.dialect, self.box._tables)
         self._home: Home[AsyncRunner] | None = None
         self._rows: tuple[TopicRow, GroupRow] | None = None
-        self._cancelled = False
 
     async def start(self, db: AsyncRunner, publisher: Publisher) -> None:
-        settings, name = self._settings, self._group.name
+        settings = self._settings
         home = self._home = self._at(db)
-        topic = await db.run(home.readable(self._group.topic), tx=False)
+        topic = await db.run(home.readable(self._joining.topic), tx=False)
         if topic.topic.tracking == "rows":
             raise ConfigError(f"queue {topic.topic.name!r} is tracked by rows; a relay reads topics that have a log")
-        options = GroupOptions(
-            ordered=self._ordered,
-            max_attempts=settings.delivery.retry.attempts or FOR_EVER,
-            on_exhausted=settings.order.on_exhausted,
-            heartbeat_interval=topic.topic.heartbeat_interval,
-            heartbeat_timeout=topic.topic.heartbeat_timeout,
-        )
-        begin = (self._group.start or StartFrom.latest()).start
-        row, _ = await db.run(home.store.subscribe(topic, name, begin, options, self._clock.database_now()))
-        self._rows = topic, row
+        joined = await db.run(join(home, self._joining, push=True))
+        self._rows = joined.topic, joined.group
         durations = Durations(self._clock)
-        delivery = LogDelivery(
-            home,
-            topic,
-            row,
-            RangePublisher(publisher, durations, ordered=row.ordered),
-            {"in_flight": settings.delivery.cold_queue},
-            settings.replaced({"delivery.timeout": None}),
-            cancelled=self._end,
+        work = Work(
+            ranges=RangePublisher(publisher, durations, ordered=joined.group.ordered),
+            rows=publisher,
             mean=lambda: durations.mean,
         )
-        await delivery.start()
-        self._running = delivery
-
-    def _end(self) -> None:
-        """The group was cancelled: nothing is sent any more, and health() says why."""
-        self._cancelled = True
+        member = LogMember(home, *self._rows, work, settings.replaced({"delivery.timeout": None}))
+        await member.start(settings.delivery.cold_queue)
+        self._running = member
 
     async def stop(self, timeout: float | None) -> None:
         try:
             if self._running is not None:
-                await self._running.stop()
+                await self._running.stop(timeout)
         finally:
             if self._home is not None:
                 await self._home.close()
@@ -193,13 +180,6 @@ class GroupReads(Reads):
     async def drain(self, db: AsyncRunner) -> None:
         assert self._running is not None
         await drained(self._running.engine, lambda: self.status(db), self._settings, self._clock)
-
-    def complaints(self) -> Iterator[str]:
-        yield from super().complaints()
-        if self._cancelled:
-            yield f"group {self._group.name!r} was cancelled"
-        elif self._running is not None and self._running.row.standstill is not None:
-            yield self._running.row.standstill
 
     async def tend(self, db: AsyncRunner, outage: str | None) -> None:
         if self._observers:
@@ -212,7 +192,7 @@ class GroupReads(Reads):
 
     async def _lag(self, db: AsyncRunner) -> Lag:
         if (rows := self._rows) is None:
-            rows = await db.run(self._at(db).reader(self._group.topic, self._group.name), tx=False)
+            rows = await db.run(self._at(db).reader(self._joining.topic, self._joining.group), tx=False)
         return await db.run(self._store.lag(*rows, self._clock.database_now()), tx=False)
 
     def _at(self, db: AsyncRunner) -> Home[AsyncRunner]:

@@ -29,10 +29,11 @@ from ..service import PULSE, AsyncService, Service, asks, made_as
 from ..settings import Settings
 from ..store.outbox.values import Status
 from ..tasks import cancelled
+from ..topics.group import AsyncGroup, Group
 from ..values import Counts
 from .circuit import Circuit
 from .publish import Publisher, preparation
-from .reads import GroupOf, GroupReads, OutboxReads, Reads
+from .reads import GroupReads, OutboxReads, Reads
 from .routing import To, router
 
 log = logging.getLogger("relaybox")
@@ -52,7 +53,7 @@ class AsyncRelay(AsyncService):
 
     def __init__(
         self,
-        source: Outbox | AsyncOutbox | GroupOf | str,
+        source: Outbox | AsyncOutbox | Group | AsyncGroup | str,
         sink: Sink | str,
         *,
         to: To | None = None,
@@ -82,7 +83,7 @@ class AsyncRelay(AsyncService):
             contracts.verify()
         if isinstance(source, str):
             source = AsyncOutbox(source, settings=settings)
-        box = source.outbox if isinstance(source, GroupOf) else source
+        box = source._box if isinstance(source, (Group, AsyncGroup)) else source
         if not isinstance(box, (Outbox, AsyncOutbox)):
             raise ConfigError(f"expected an outbox, a group or the URL of an outbox, got {type(box).__name__}")
         super().__init__(box._clock)
@@ -97,9 +98,9 @@ class AsyncRelay(AsyncService):
             contracts,
         )
         self._reads: Reads = (
-            GroupReads(source, self.settings, self._observers, ordered=ordered)
-            if isinstance(source, GroupOf)
-            else OutboxReads(source, self.settings, self._observers, ordered=ordered)
+            GroupReads(source, box, self.settings, self._observers, ordered=ordered)
+            if isinstance(source, (Group, AsyncGroup))
+            else OutboxReads(box, self.settings, self._observers, ordered=ordered)
         )
         self._target = box._target
         self._db: AsyncRunner | None = None

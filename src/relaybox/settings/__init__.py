@@ -20,6 +20,7 @@ from .sections import (
     RelaySettings,
     Settings,
     TopicSettings,
+    UnknownTopics,
     explained,
     shard_numbers,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "RelaySettings",
     "Settings",
     "TopicSettings",
+    "UnknownTopics",
     "explained",
     "leaves",
     "prefixed",

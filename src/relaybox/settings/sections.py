@@ -21,6 +21,7 @@ from ..retry import Retry
 from .load import Leaf, Loaded, at, from_environment, from_file, leaves, load, replaced
 
 OnExhausted = Literal["block", "park", "skip"]
+UnknownTopics = Literal["refuse", "outbox"]
 OrderStrategy = Literal["shards", "advisory", "rows"]
 ShardAssignment = Literal["leases", "rendezvous", "static"]
 LEAST = timedelta(seconds=1)  # a healthy database needs less; a shorter lease or ttl does not make the limit shorter
@@ -171,9 +172,14 @@ class OrderSettings(_Section):
 
 @dataclass(frozen=True, kw_only=True)
 class OutboxSettings(_Section):
-    """How long an outbox keeps what it is done with."""
+    """What an outbox takes, and how long it keeps what it is done with."""
 
     section: ClassVar[str] = "outbox"
+    unknown_topics: Annotated[
+        UnknownTopics,
+        "an event of a topic that is not configured: refuse it, or put it into the outbox, where relays route by it "
+        "(PostgreSQL; where there are no topics, always into the outbox)",
+    ] = "refuse"
     retention: Annotated[OptionalDurationField, "delete finished events older than this; none: never"] = (
         OptionalDurationField(None)
     )

@@ -50,15 +50,18 @@ class Measures:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
+    """Which tracking fits a topic. Printed, it is a text for people."""
+
     topic: str
-    tracking: Tracking
-    fits: Tracking
+    tracking: Tracking  # that it has
+    fits: Tracking  # that it should have
     why: Sequence[str]
     warnings: Sequence[str]
     measures: Measures
 
     @property
     def move(self) -> bool:
+        """Whether another tracking fits better."""
         return self.fits != self.tracking
 
     def __str__(self) -> str:

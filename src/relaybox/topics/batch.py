@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from ..engine.decide import decide
 from ..errors import ConfigError, DeliveryError
@@ -16,8 +16,12 @@ from ..retry import Retry
 from ..store.rows import lane_key
 from ..store.topics import GroupRow, ParkedEvent, ParkedOutcome, Parking, Range, RangeSettlement
 
+if TYPE_CHECKING:
+    from .consumer import AsyncConsumer, Consumer
+
+T = TypeVar("T")
 NOW = timedelta(0)
-Failures = Mapping[Event, BaseException | str]
+Failures = Mapping[Event[Any], BaseException | str]
 
 
 class Page:
@@ -33,45 +37,43 @@ class Page:
             (self.held if held_keys and key_hash(lane_key(event)) in held_keys else self.shown).append(event)
 
 
-class Batch(Sequence[Event]):
-    """Events under one lease. In an ordered group those of a key are in order."""
-
+class _Batch(Sequence[Event[T]]):
     def __init__(self, pages: Sequence[Page], parked: Sequence[tuple[ParkedEvent, Event]]) -> None:
         self.pages = pages
         self.parked = parked
         self.since = self.until = 0.0  # monotonic
         self.open = bool(pages or parked)
         self.doubtful = False  # a commit was begun and its reply lost
-        self._events = [event for _, event in parked] + [event for page in pages for event in page.shown]
+        self._events: list[Event[T]] = [event for _, event in parked] + [e for page in pages for e in page.shown]
         self._attempts = {event.seq: found.attempts for found, event in parked}
         for page in pages:
             self._attempts.update((event.seq, page.range.attempts) for event in page.shown)
 
     @overload
-    def __getitem__(self, index: int) -> Event: ...
+    def __getitem__(self, index: int) -> Event[T]: ...
     @overload
-    def __getitem__(self, index: slice) -> Sequence[Event]: ...
-    def __getitem__(self, index: int | slice) -> Event | Sequence[Event]:
+    def __getitem__(self, index: slice) -> Sequence[Event[T]]: ...
+    def __getitem__(self, index: int | slice) -> Event[T] | Sequence[Event[T]]:
         return self._events[index]
 
     def __len__(self) -> int:
         return len(self._events)
 
-    def __iter__(self) -> Iterator[Event]:
+    def __iter__(self) -> Iterator[Event[T]]:
         return iter(self._events)
 
     def __repr__(self) -> str:
-        return f"Batch({len(self)} events)"
+        return f"{type(self).__name__}({len(self)} events)"
 
     def attempts(self, event: Event) -> int:
         """How often it has been handed out, this time included."""
         return self._attempts[event.seq]
 
     @property
-    def tokens(self) -> list[int]:
+    def _tokens(self) -> list[int]:
         return [page.range.token for page in self.pages] + [found.token for found, _ in self.parked]
 
-    def settlement(
+    def _settlement(
         self, group: GroupRow, done: Iterable[Event] | None, failed: Failures, retry: Retry
     ) -> RangeSettlement:
         """`done` None: all that did not fail. What is neither done nor failed is given back."""
@@ -101,7 +103,7 @@ class Batch(Sequence[Event]):
         outcomes = [self._outcome(found, event, finished, errors, group, retry) for found, event in self.parked]
         return RangeSettlement(whole, returned, parkings, outcomes)
 
-    def done(self, settlement: RangeSettlement) -> set[int]:
+    def _done(self, settlement: RangeSettlement) -> set[int]:
         """Numbers of the events that a settlement calls done."""
         seqs = {seq for _, ends in (*settlement.finished, *settlement.returned) for seq in ends}
         seqs |= {one.seq for one in settlement.parked if one.delay is None and not one.dead}
@@ -122,6 +124,34 @@ class Batch(Sequence[Event]):
         if event.seq not in errors:
             return given_back(event.seq, found.token)
         return parked_outcome(event.seq, found.token, _decided(errors[event.seq], found.attempts, group, retry))
+
+
+class Batch(_Batch[T]):
+    """Events under one lease. In an ordered group those of a key are in order.
+
+    `with batch:` commits it at the end, or gives it back if an error passes."""
+
+    consumer: Consumer[T]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        (self.consumer.commit if kind is None else self.consumer.release)(self)
+
+
+class AsyncBatch(_Batch[T]):
+    """Events under one lease. In an ordered group those of a key are in order.
+
+    `async with batch:` commits it at the end, or gives it back if an error passes."""
+
+    consumer: AsyncConsumer[T]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        await (self.consumer.commit if kind is None else self.consumer.release)(self)
 
 
 def parking(event: Event, shard: int, attempts: int, outcome: Outcome | None) -> Parking:
@@ -152,8 +182,7 @@ def given_back(seq: int, token: int) -> ParkedOutcome:
 
 
 def _decided(error: BaseException, attempts: int, group: GroupRow, retry: Retry) -> Outcome:
-    for_ever = group.on_exhausted == "block"
-    return decide(error, attempts, replace(retry, attempts=group.max_attempts), for_ever=for_ever)
+    return decide(error, attempts, replace(retry, attempts=group.attempts), for_ever=group.blocks)
 
 
 def _error(error: BaseException | str) -> BaseException:

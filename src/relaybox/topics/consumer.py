@@ -1,47 +1,55 @@
-"""Pull consumers: ask for events, work, commit. Any number of consumers share a group.
+"""Consumers that poll: ask for events, work, commit. Any number of them share a group.
 
-    with outbox.topics.consumer("orders", group="billing", name="c1") as consumer:
-        batch = consumer.poll(max_events=100)
-        failed = {event: error for event in batch if (error := handle(event))}
-        consumer.commit(batch, failed=failed)
+    with outbox.topics.group("orders", "billing").consumer() as consumer:
+        with consumer.poll(100, wait=5) as batch:
+            for event in batch: ...
 
-The place belongs to the group and is fixed when the group is made. What a poll returns is leased for `visibility`; what
-is not committed by then is given to the next consumer that polls, before anything newer. A commit of what was lost is
-refused.
+The place belongs to the group. What a poll returns is leased; what is not committed by then is given to the next
+consumer that polls, before anything newer. A commit of what was lost is refused.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable
-from dataclasses import replace
+from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
-from ..drivers.script import Async, Plain, Script, Sync, aplay, commit, look, play, twin
+from ..drivers.script import Async, Plain, Script, Sync, aplay, commit, look
+from ..drivers.spi import AsyncRunner, Runner
+from ..durations import Duration, parse_duration
+from ..engine.wakeups import Ears
 from ..errors import Closed, ConfigError, ConnectionLost, LeaseLost, NotFound, StoreError
 from ..event import Event
-from ..facts import Alert, Claimed, ClaimLost, Delivered, Died, Retried
+from ..facts import Claimed, ClaimLost, Delivered, Died, Retried
+from ..listeners import reader
 from ..op import Op
 from ..store.claims import Held
-from ..store.topics import Beat, GroupRow, Lag, RangeSettlement, Start, TopicRow
-from .admin import PULLED, tell
-from .backfill import finish
-from .batch import Batch, Failures, Page
+from ..store.topics import Beat, GroupRow, RangeSettlement, TopicRow
+from ..twins import told_by
+from .backfill import finish, waited_for
+from .batch import AsyncBatch, Batch, Failures, Page, _Batch
 from .home import AtHome, Home
+from .join import Joining, join
 from .liveness import sign_off
-from .start import StartFrom
 
 log = logging.getLogger("relaybox")
-VISIBILITY: Final = timedelta(seconds=30)
+
+T = TypeVar("T")
+LEASE: Final = timedelta(seconds=30)
 HEALTHY: Final = timedelta(seconds=60)
 BEAT: Final = 1.0  # seconds between two signs of life that polls and commits give
 SLACK: Final = timedelta(seconds=5)
 ENOUGH: Final = 0.75  # a batch is not asked for again if no more than this part of it is missing
+FIRST_PAUSE: Final = 0.02  # seconds; it doubles between polls that find nothing
+LONGEST_PAUSE: Final = 0.25
+NONE: Final[Failures] = {}
 
 
 class _Found(NamedTuple):
-    batch: Batch
+    batch: _Batch[Any]
     tick: int  # what was read to
     at_the_end: bool
 
@@ -49,20 +57,29 @@ class _Found(NamedTuple):
 class _Pull(AtHome):
     """What both twins do, as scripts."""
 
-    def __init__(self, home: Home[Any], topic: str, group: str, name: str) -> None:
+    _batch: type[_Batch[Any]]
+
+    @property
+    def _longest_pause(self) -> float:
+        """Seconds between polls that find nothing."""
+        return LONGEST_PAUSE
+
+    def __init__(self, home: Home[Any], joining: Joining, name: str, model: Any) -> None:
         super().__init__(home)
         self._db = home.own
-        self._topic_name = topic
-        self._group_name = group
+        self._joining = joining
+        self._topic_name, self._group_name = joining.topic, joining.group
         self.name = name
+        self._codec = home.codec if model is None else reader(model)
         self._topic: TopicRow | None = None
         self._group: GroupRow | None = None
+        self._joined = False
         self._member: int | None = None
         self._beaten = self._lives_until = float("-inf")
-        self._open: list[Batch] = []
+        self._open: list[_Batch[Any]] = []
         self._processed = self._failed = 0
         self._busy = 0.0  # seconds between polls and their commits
-        self._retry = home.settings.delivery.retry
+        self._retry = joining.retry or home.settings.delivery.retry
         self._doubtful = False
         self._ranges = 1  # to ask for: few where shards have much, many where each has little
         self._closed = False
@@ -74,47 +91,41 @@ class _Pull(AtHome):
         return self._member
 
     def _seats(self) -> Script[tuple[TopicRow, GroupRow]]:
-        """The topic and the group, which must be there."""
+        """The topic and the group, which is made the first time if it is not there."""
         if self._closed:
             raise Closed(f"consumer {self.name!r} is closed; make a new one")
         if self._topic is None or self._group is None:
-            self._topic = yield from look(self._home.readable(self._topic_name))
-            self._group = yield from look(self._store.group(self._topic_name, self._group_name))
-            if self._group is None and self._topic.topic.tracking == "rows":  # a queue has its group by itself
-                self._group, _ = yield self._store.subscribe(
-                    self._topic, self._group_name, Start("earliest"), replace(PULLED, ordered=False), self._now
+            if not self._joined:
+                joined = yield from commit(join(self._home, self._joining, push=False))
+                self._joined = True
+                if joined.backfill:
+                    yield from waited_for(self._home, joined.topic, joined.group)
+            topic = yield from look(self._home.readable(self._topic_name))
+            group = yield from look(self._store.group(self._topic_name, self._group_name))
+            if group is None or group.state == "cancelled":
+                name, topic_name = self._group_name, self._topic_name
+                raise NotFound(
+                    "group", name, f"group {name!r} of topic {topic_name!r} was cancelled; a new consumer makes it anew"
                 )
-            if self._group is not None and self._group.ordered and self._topic.topic.tracking == "rows":
+            if group.ordered and topic.topic.tracking == "rows":
                 raise ConfigError(
-                    f"queue {self._topic_name!r} is tracked by rows and its group is ordered, which only push groups "
-                    "can be; use topics.queue() of an AsyncOutbox, or cancel the group and begin anew"
+                    f"queue {self._topic_name!r} is tracked by rows and its group is ordered, which consumers that "
+                    "poll cannot keep; use deliver(), or cancel the group and begin anew"
                 )
-            if self._group is None or self._group.state == "cancelled":
-                self._group = None
-                raise self._not_found()
+            self._topic, self._group = topic, group
         return self._topic, self._group
-
-    def _not_found(self) -> NotFound:
-        return NotFound(
-            "group",
-            self._group_name,
-            f"topic {self._topic_name!r} has no group {self._group_name!r} (any more); make it with "
-            f"topics.groups.create({self._topic_name!r}, {self._group_name!r})",
-        )
 
     # -- signs of life ----------------------------------------------------------------------------
 
-    def _alive(self, visibility: timedelta, *, at_once: bool = False) -> Script[GroupRow]:
+    def _alive(self, lease: timedelta) -> Script[GroupRow]:
         """Join or beat: the row must outlive the lease. A dead group is alive again by it, unless it stalled."""
         _, group = yield from self._seats()
         started = self._clock.monotonic()
         held = [timedelta(seconds=batch.until - started) for batch in self._open if batch.open]
-        ttl = max(visibility, HEALTHY, *held) + SLACK
+        ttl = max(lease, HEALTHY, *held) + SLACK
         if self._member is None:
             self._member = yield from commit(self._store.join(group, self.name, ttl, self._now))
-        elif (
-            started - self._beaten < BEAT and self._lives_until >= started + visibility.total_seconds() and not at_once
-        ):
+        elif started - self._beaten < BEAT and self._lives_until >= started + lease.total_seconds():
             return group
         beat = self._beat(self._me)
         states = yield from look(self._store.beat([beat], ttl, self._now))
@@ -123,11 +134,11 @@ class _Pull(AtHome):
         state = states.get(self._me)
         if state is None:  # removed after a long silence, or with its group
             self._member = self._topic = self._group = None
-            return (yield from self._alive(visibility))
+            return (yield from self._alive(lease))
         self._beaten, self._lives_until = started, started + ttl.total_seconds()
         if state == "cancelled":
             self._group = None
-            raise self._not_found()
+            yield from self._seats()
         known = yield from look(self._home.readable(self._topic_name))
         if known.version != self._known().version:  # moved: the group may have got another bit
             _, group = yield from self._again()
@@ -155,19 +166,22 @@ class _Pull(AtHome):
     def _beat(self, member: int) -> Beat:
         return Beat(member, self._processed, self._failed, 0, int(self._busy * 1000))
 
-    @twin
-    def heartbeat(self) -> Script[None]:
-        """A sign of life; leases are not touched."""
-        yield from self._alive(timedelta(0), at_once=True)
-
     # -- poll -------------------------------------------------------------------------------------
 
-    @twin
-    def poll(self, max_events: int = 100, visibility: timedelta = VISIBILITY) -> Script[Batch]:
-        """The next events, at most so many (what another consumer left behind comes whole), for so long. Empty: there
-        is nothing for this consumer now."""
-        if max_events < 1 or visibility <= timedelta(0):
-            raise ConfigError(f"expected positive max_events and visibility, got {max_events} and {visibility}")
+    def _poll(self, limit: int, lease: Duration, wait: Duration) -> Script[Any]:
+        held, patience = parse_duration(lease, "lease"), parse_duration(wait, "wait").total_seconds()
+        if limit < 1 or held <= timedelta(0):
+            raise ConfigError(f"expected a positive limit and lease, got {limit} and {lease}")
+        until, pause = self._clock.monotonic() + patience, FIRST_PAUSE
+        while not (batch := (yield from self._poll_once(limit, held))):
+            left = until - self._clock.monotonic()
+            if left <= 0:
+                break
+            yield float(min(pause, left))
+            pause = min(pause * 2, self._longest_pause)
+        return batch
+
+    def _poll_once(self, limit: int, lease: timedelta) -> Script[_Batch[Any]]:
         _, group = yield from self._seats()
         started = self._clock.monotonic()
         self._open = [batch for batch in self._open if batch.open and batch.until > started]
@@ -176,21 +190,22 @@ class _Pull(AtHome):
                 f"consumer {self.name!r} of the ordered group {group.name!r} has a batch that is not committed; commit "
                 "or release it first, or use more consumers"
             )
-        group = yield from self._alive(visibility)
-        found = yield from self._ask(group, max_events, visibility)
+        group = yield from self._alive(lease)
+        found = yield from self._ask(group, limit, lease)
         if not found.batch.open and found.at_the_end:
             newest = yield from look(self._store.tick(self._known(), self._now))
             if newest is not None and newest > found.tick:
-                found = yield from self._ask(group, max_events, visibility)
+                found = yield from self._ask(group, limit, lease)
         while found.batch.open and not found.batch:  # all of it waits behind parked events: nothing to show
             yield from self._commit(found.batch)
-            found = yield from self._ask(group, max_events, visibility)
+            found = yield from self._ask(group, limit, lease)
         if found.batch:
+            self.standstill = None
             self._open.append(found.batch)
             self._home.observers(Claimed(len(found.batch), self._clock.monotonic() - started))
         return found.batch
 
-    def _ask(self, group: GroupRow, most: int, visibility: timedelta) -> Script[_Found]:
+    def _ask(self, group: GroupRow, most: int, lease: timedelta) -> Script[_Found]:
         """After a claim whose reply was lost we may hold what we do not know of: it is given back before we take what
         comes behind it."""
         if self._doubtful:
@@ -200,24 +215,24 @@ class _Pull(AtHome):
             else:
                 yield from commit(self._store.abandon(group, self._me, self._tokens, self._now))
         self._doubtful = True
-        found = yield from commit(self._take(group, most, visibility))
+        found = yield from commit(self._take(group, most, lease))
         self._doubtful = False
         found.batch.since = self._clock.monotonic()
-        found.batch.until = found.batch.since + visibility.total_seconds()  # not before the database's
+        found.batch.until = found.batch.since + lease.total_seconds()  # not before the database's
         return found
 
     @property
     def _tokens(self) -> list[int]:
-        return [token for batch in self._open for token in batch.tokens]
+        return [token for batch in self._open for token in batch._tokens]
 
     def _known(self) -> TopicRow:
         assert self._topic is not None
         return self._topic
 
-    def _take(self, group: GroupRow, most: int, visibility: timedelta) -> Op[_Found]:
+    def _take(self, group: GroupRow, most: int, lease: timedelta) -> Op[_Found]:
         """Due parked events, then ranges, until there are enough."""
-        topic, codec, now = self._known(), self._home.codec, self._now
-        claimed = yield from self._store.claim_parked(topic, group, self._me, most, visibility, now)
+        topic, codec, now = self._known(), self._codec, self._now
+        claimed = yield from self._store.claim_parked(topic, group, self._me, most, lease, now)
         parked = [(one, Event.stored(one.row, codec, topic.topic.name)) for one in claimed]
         pages: list[Page] = []
         held: frozenset[int] = frozenset()
@@ -231,7 +246,7 @@ class _Pull(AtHome):
                 events=room // ranges,
                 ranges=ranges,
                 most=room,
-                lease=visibility,
+                lease=lease,
                 now=now,
                 known=self._tokens + [page.range.token for page in pages],
             )
@@ -247,32 +262,15 @@ class _Pull(AtHome):
                 break
             ranges *= 2
         self._ranges = max(1, min(len(pages), ranges) // (1 if room > 0 else 2))
-        return _Found(Batch(pages, parked), tick, at_the_end)
+        return _Found(self._batch(pages, parked), tick, at_the_end)
 
     # -- commit -----------------------------------------------------------------------------------
 
-    @twin
-    def commit(
-        self, batch: Batch, *, failed: Failures | None = None, done: Iterable[Event] | None = None
-    ) -> Script[None]:
-        """All that did not fail is done; with `done` only those are, and the rest is given back. What failed is tried
-        again later or dies, as the group says. Where order matters stop with a key when one of its events fails, and
-        say what is done: the rest then waits behind it. Raises LeaseLost if parts are no longer ours; the others are
-        committed."""
-        return self._commit(batch, failed, done)
-
-    @twin
-    def release(self, batch: Batch) -> Script[None]:
-        """Give it back: it is delivered again at once, and no attempt is counted."""
-        return self._commit(batch, done=())
-
-    def _commit(
-        self, batch: Batch, failed: Failures | None = None, done: Iterable[Event] | None = None
-    ) -> Script[None]:
+    def _commit(self, batch: _Batch[Any], failed: Failures = NONE, done: Iterable[Event] | None = None) -> Script[None]:
         if not batch.open:
             return
         topic, group = yield from self._seats()
-        settlement = batch.settlement(group, done, failed or {}, self._retry)._replace(known=self._tokens)
+        settlement = batch._settlement(group, done, failed, self._retry)._replace(known=self._tokens)
         was_doubtful, batch.doubtful = batch.doubtful, True
         try:
             settle = self._store.settle(topic, group, settlement, self._now)
@@ -286,15 +284,15 @@ class _Pull(AtHome):
         batch.open = False
         if lost and not was_doubtful:
             self._home.observers(ClaimLost(lost))
-            raise _lost(group.name, lost, len(batch.tokens))
+            raise _lost(group.name, lost, len(batch._tokens))
         self._tell(batch, settlement)
         yield from self._alive(timedelta(0))
 
-    def _tell(self, batch: Batch, settlement: RangeSettlement) -> None:
+    def _tell(self, batch: _Batch[Any], settlement: RangeSettlement) -> None:
         observers = self._home.observers
         left = [(parking.event, parking) for _, parking in settlement.parkings if parking.state != "held"]
         again = [(event, one) for (_, event), one in zip(batch.parked, settlement.parked, strict=True) if one.error]
-        done = len(batch.done(settlement))
+        done = len(batch._done(settlement))
         self._processed += done
         self._failed += len(left) + len(again)
         self._busy += self._clock.monotonic() - batch.since
@@ -305,48 +303,25 @@ class _Pull(AtHome):
         for event, outcome in again:
             observers(_fact(event, batch.attempts(event), outcome.delay, outcome.error, outcome.dead))
 
-    @twin
-    def extend(self, batch: Batch | None = None, visibility: timedelta = VISIBILITY) -> Script[datetime]:
-        """Hold it (None: all open batches) for so long from now. Returns until when, by the database's clock. Raises
-        LeaseLost."""
+    def _extend(self, batch: _Batch[Any], lease: Duration) -> Script[datetime]:
         topic, group = yield from self._seats()
-        batches = [batch] if batch is not None else [one for one in self._open if one.open]
-        yield from self._alive(visibility)
-        tokens = {token for one in batches for token in one.tokens}
+        held_for = parse_duration(lease, "lease")
+        yield from self._alive(held_for)
+        tokens = set(batch._tokens)
         if topic.topic.tracking == "rows":
-            held = [Held(event.seq or 0, found.token) for one in batches for found, event in one.parked]
-            mine = yield from commit(self._store.renew_rows(topic, self._me, held, visibility, self._now))
-            until = yield from look(self._store.time_ago(-visibility, self._now))
-            ours = tokens - {one.token for one in held if one.seq not in mine}
+            held = [Held(event.seq or 0, found.token) for found, event in batch.parked]
+            mine = yield from commit(self._store.renew_rows(topic, self._me, held, held_for, self._now))
+            until = yield from look(self._store.time_ago(-held_for, self._now))
+            lost = len([one for one in held if one.seq not in mine])
         else:
-            until, ours = yield from commit(self._store.prolong(group, sorted(tokens), visibility, self._now))
-        if tokens - ours:
-            raise _lost(group.name, len(tokens - ours), len(tokens))
-        for one in batches:
-            one.until = self._clock.monotonic() + visibility.total_seconds()
+            until, ours = yield from commit(self._store.prolong(group, sorted(tokens), held_for, self._now))
+            lost = len(tokens - ours)
+        if lost:
+            raise _lost(group.name, lost, len(tokens))
+        batch.until = self._clock.monotonic() + held_for.total_seconds()
         return until
 
-    # -- the group --------------------------------------------------------------------------------
-
-    def _seek(self, to: StartFrom) -> Script[None]:
-        topic, group = yield from self._seats()
-        yield from commit(self._store.seek(topic, group, to.start, self._now))
-        self._open.clear()
-        self._group = None
-        after: int | None = 0
-        while topic.topic.tracking in ("bitmap", "acks") and after is not None:
-            after = yield from commit(self._store.catch_up(topic, group, after, self._now))
-        text = f"by {self.name}: {to.start}"
-        yield from tell(self._home, Alert("consumer_seeked", topic.topic.name, group.name, text))
-
-    def _lag(self) -> Script[Lag]:
-        topic, group = yield from self._seats()
-        return (yield from look(self._store.lag(topic, group, self._now)))
-
-    @twin
-    def close(self) -> Script[None]:
-        """Leave: what is not committed goes to others at once; when its time is over, if the database cannot be told.
-        The group stays."""
+    def _close(self) -> Script[None]:
         member, self._member, self._closed = self._member, None, True
         if member is None:
             return
@@ -364,15 +339,43 @@ def _fact(event: Event, attempts: int, delay: timedelta | None, error: str | Non
     return Retried(event.id, event.type, attempts, delay or timedelta(0), error or "")
 
 
-class Consumer(_Pull, Sync):
-    """`outbox.topics.consumer(topic, group=…)`. One thread at a time; use one consumer per thread."""
+class Consumer(_Pull, Sync, Generic[T]):
+    """Polls a group; `group.consumer()` makes it. One thread at a time: use one consumer per thread."""
 
-    def seek(self, to: StartFrom) -> None:
-        """Move the whole group. What its consumers hold is lost to them."""
-        play(self._seek(to), self._home.db)
+    _home: Home[Runner]
+    _batch = Batch
 
-    def lag(self) -> Lag:
-        return play(self._lag(), self._home.db)
+    def poll(self, limit: int = 100, *, lease: Duration = LEASE, wait: Duration = 0) -> Batch[T]:
+        """The next events, held for `lease`. Empty: there was nothing for this consumer within `wait`.
+
+        limit  events at most; what another consumer left behind comes whole
+        lease  how long they are this consumer's: what is not committed by then is given to another
+        wait   how long to wait for the first event
+        """
+        batch: Batch[T] = self._play(self._poll(limit, lease, wait))
+        batch.consumer = self
+        return batch
+
+    def commit(self, batch: Batch[T], *, failed: Failures = NONE, done: Iterable[Event[T]] | None = None) -> None:
+        """All that did not fail is done; with `done` only those are, and the rest is given back. What failed is tried
+        again later or dies, as the group says. Where order matters stop with a key when one of its events fails, and
+        say what is done: the rest then waits behind it. LeaseLost: parts are not this consumer's any more; the others
+        are committed."""
+        self._play(self._commit(batch, failed, done))
+
+    def release(self, batch: Batch[T]) -> None:
+        """Gives it back: it is delivered again at once, and no attempt is counted."""
+        self._play(self._commit(batch, done=()))
+
+    def extend(self, batch: Batch[T], lease: Duration = LEASE) -> datetime:
+        """Holds it for so long from now. Returns until when, by the database's clock. LeaseLost: parts of it are not
+        this consumer's any more."""
+        return self._play(self._extend(batch, lease))
+
+    def close(self) -> None:
+        """Leaves: what is not committed goes to others at once; when its lease ends, if the database cannot be told.
+        The group stays."""
+        self._play(self._close())
 
     def __enter__(self) -> Self:
         return self
@@ -381,15 +384,68 @@ class Consumer(_Pull, Sync):
         self.close()
 
 
-class AsyncConsumer(_Pull, Async):
-    """The same in an event loop."""
+class _Naps:
+    """Pauses that end when there may be news."""
 
-    async def seek(self, to: StartFrom) -> None:
-        """Move the whole group. What its consumers hold is lost to them."""
-        await aplay(self._seek(to), self._home.db, self._clock)
+    def __init__(self) -> None:
+        self.news = asyncio.Event()
+        self.longest = LONGEST_PAUSE
 
-    async def lag(self) -> Lag:
-        return await aplay(self._lag(), self._home.db, self._clock)
+    async def sleep(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.news.wait()
+        self.news.clear()
+
+    def wake(self) -> None:
+        self.news.set()
+
+    def poll_every(self, interval: timedelta) -> None:
+        self.longest = interval.total_seconds()
+
+
+@told_by(Consumer)
+class AsyncConsumer(_Pull, Async, Generic[T]):
+    """Polls a group; `group.consumer()` makes it. One task at a time: use one consumer per task."""
+
+    _home: Home[AsyncRunner]
+    _batch = AsyncBatch
+
+    def __init__(self, home: Home[AsyncRunner], joining: Joining, name: str, model: Any) -> None:
+        super().__init__(home, joining, name, model)
+        self._naps = _Naps()
+        self._ears: Ears | None = None
+
+    @property
+    def _longest_pause(self) -> float:
+        return self._naps.longest
+
+    async def poll(self, limit: int = 100, *, lease: Duration = LEASE, wait: Duration = 0) -> AsyncBatch[T]:
+        if wait and self._ears is None:
+            home, listen = self._home, self._db.listen if self._home.settings.delivery.notify else None
+            channel = home.store.tables.channel
+            hear = None if listen is None else lambda ready, wake: listen(channel, ready, wake)
+            self._ears = Ears(self._naps, hear, home.settings.delivery.poll, home.observers, home.clock)
+            self._ears.start()
+        batch: AsyncBatch[T] = await aplay(self._poll(limit, lease, wait), self._db, self._naps)
+        batch.consumer = self
+        return batch
+
+    async def commit(
+        self, batch: AsyncBatch[T], *, failed: Failures = NONE, done: Iterable[Event[T]] | None = None
+    ) -> None:
+        await self._play(self._commit(batch, failed, done))
+
+    async def release(self, batch: AsyncBatch[T]) -> None:
+        await self._play(self._commit(batch, done=()))
+
+    async def extend(self, batch: AsyncBatch[T], lease: Duration = LEASE) -> datetime:
+        return await self._play(self._extend(batch, lease))
+
+    async def close(self) -> None:
+        if self._ears is not None:
+            await self._ears.stop()
+        await self._play(self._close())
 
     async def __aenter__(self) -> Self:
         return self
@@ -401,7 +457,7 @@ class AsyncConsumer(_Pull, Async):
 def _lost(group: str, lost: int, total: int) -> LeaseLost:
     return LeaseLost(
         f"{lost} of {total} parts of this batch are no longer held by this consumer of group {group!r}: the "
-        "visibility time ended before commit or extend, or the group was moved. They will be delivered again; "
-        "poll with a longer visibility, or extend while working",
+        "lease ended before commit or extend, or the group was moved. They will be delivered again; "
+        "poll with a longer lease, or extend it while working",
         lost,
     )

@@ -1,231 +1,363 @@
-"""Push groups: handlers that are called for the events of a topic, in as many processes as you like.
+"""Groups: who reads a topic, in as many processes as you like.
 
-    async with outbox.topics.group("mailer", "orders") as group:
-        group.add_consumer("mailer-1", send_mail)
-        await group.start(StartFrom.latest())
-        ...
+    mail = outbox.topics.group("orders", "mail")
+    with mail.deliver(listeners): ...            listeners are called
+    with mail.consumer() as consumer: ...        or poll and commit yourself
+    mail.pause(reason="the mail server moves")   and what operators do
 
-Leaving is not unsubscribing: `close` leaves the group to its other members, and to itself after a restart. `cancel`
-ends the subscription.
+A group is a name until somebody asks it for something: `deliver`, `consumer` and `create` make it, or join it if it is
+there. What changes it is written down with who and why, and told to observers and by NOTIFY as an Alert.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from typing import Any, Self, Unpack
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import Any, Final, Protocol, TypeVar, Unpack, overload
 
-from ..drivers.script import aplay
-from ..drivers.spi import AsyncRunner
-from ..engine.threads import ListenerThreads
-from ..errors import Closed, ConfigError, GroupError
-from ..store.topics import FOR_EVER, GroupOptions, GroupRow, TopicRow
-from ..store.topics.life import GroupState, Verb
-from ..tasks import cancelled
-from ..values import Counts
-from .admin import turn
-from .backfill import Backfill, start_backfill
-from .deliver import GroupOption, LogDelivery, RowDelivery
-from .dispatch import Batches, Filter, Member, Members, Payloads
-from .home import Home
+from ..audit import Audit, Change
+from ..delivery import Delivery
+from ..drivers.script import Async, Script, Sync, commit, look, slow, twin
+from ..drivers.spi import AsyncRunner, Runner
+from ..durations import Duration, parse_duration
+from ..engine.presence import default_name
+from ..errors import AlreadyExists, GroupError, StoreError
+from ..facts import Alert, Replayed
+from ..listeners import Listeners, registry
+from ..op import Op
+from ..service import AsyncService, Owner, Service
+from ..settings import Settings
+from ..store.topics import FOR_EVER, GroupRow, Lag, Parked, ParkedState, TopicRow
+from ..store.topics.life import Verb
+from ..twins import told_by
+from ..values import Health, Progress
+from .backfill import Job, Pace, finish, pace_of, progress_of, waited_for
+from .consumer import AsyncConsumer, Consumer
+from .delivery import GroupDelivery, MakeWork, listening
+from .home import AtHome, Home, in_its_cluster
+from .info import GroupInfo, health_of
+from .join import Joining, join
 from .start import StartFrom
 
-QUEUE = "default"  # the one group of a queue
-LOOK = 0.1  # seconds between two looks whether a wait is in vain
+log = logging.getLogger("relaybox")
+
+T = TypeVar("T")
+LOOK_AGAIN: Final = 0.1
+PAGE: Final = 500
 
 
-class Group:
-    def __init__(self, home: Home[AsyncRunner], topic: str, name: str, **options: Unpack[GroupOption]) -> None:
-        unknown = set(options) - set(GroupOption.__annotations__)
-        if unknown:
-            raise ConfigError(f"unknown option {min(unknown)!r}; expected {', '.join(GroupOption.__annotations__)}")
-        batch = options.get("batch")
-        if batch is not None and (type(batch) is not int or batch < 1):
-            raise ConfigError(f"expected batch to be a positive number of events or None, got {batch!r}")
-        self.topic = topic
-        self.name = name
-        self._home = home
-        self._options = options
-        self._settings = options.get("settings") or home.settings
-        if (retry := options.get("retry")) is not None:
-            self._settings = self._settings.replaced({"delivery.retry": retry})
-        payload_type = options.get("payload_type")
-        self._payloads = Payloads(payload_type) if payload_type is not None else None
-        self._members = Members(name, options.get("filter"), home.clock)
-        self._threads = ListenerThreads(self._settings.delivery.workers, home.observers)
-        self._delivering: LogDelivery | RowDelivery | None = None
-        self._row: GroupRow | None = None
-        self._backfill: Any = None
-        self._ending: asyncio.Task[None] | None = None
-        self._counts = Counts()  # when it was last stopped
-        self._closed = False
+class Box(Owner, Protocol):
+    """The outbox, for the services of its groups."""
 
-    async def __aenter__(self) -> Self:
-        return self
+    settings: Settings
 
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
+    def _topics_home(self, closing: AsyncExitStack) -> Home[AsyncRunner]:
+        """For a service, in the loop that runs."""
+        ...
 
-    # -- members ------------------------------------------------------------------------------------
 
-    def add_consumer(self, id: str, handler: Callable[..., Any], filter: Filter | None = None) -> None:
-        """A plain function runs in a thread. One that is added after the start begins at once."""
-        self._check_open()
-        self._members.add(Member(id, handler, filter, self._payloads, self._threads))
+def tell(home: Home[Any], alert: Alert) -> Script[None]:
+    """To observers and by NOTIFY. What it tells of has happened, whether or not somebody hears it."""
+    home.observers(alert)
+    try:
+        yield from look(home.store.notify_alert(alert))
+    except StoreError as error:
+        log.warning("alert %s could not be sent by NOTIFY: %s", alert.name, type(error).__name__)
 
-    def remove_consumer(self, id: str) -> None:
-        if self._delivering is not None and self._members.ids() == [id]:
-            raise GroupError(
-                f"{id!r} is the last consumer of the started group {self.name!r}: close() or cancel() the group instead"
-            )
-        self._members.remove(id)
 
-    @property
-    def consumers(self) -> list[str]:
-        return self._members.ids()
+def describe(home: Home[Any], topic: TopicRow, group: GroupRow) -> Script[GroupInfo]:
+    now = home.clock.database_now()
+    totals = yield from look(home.store.totals(group, now))
+    members = yield from look(home.store.members(group, now))
+    lag = yield from _lag(home, topic, group)
+    filled = yield from look(home.store.backfill(group))
+    return GroupInfo._of(group, totals, lag, members, None if filled is None else progress_of(filled))
 
-    # -- life cycle ---------------------------------------------------------------------------------
 
-    async def start(self, start: StartFrom | None = None) -> Self:
-        """Subscribe, or join if the group is there (`start` then does not matter), and deliver."""
-        self._check_open()
-        if self._delivering is not None:
-            raise GroupError(f"group {self.name!r} is started already")
-        if not len(self._members):
-            raise GroupError(
-                f"group {self.name!r} has no consumer; call add_consumer(id, handler) before start(), "
-                "or its events would wait for nobody"
-            )
-        home = self._home
-        topic = await home.db.run(home.readable(self.topic), tx=False)
-        queue = topic.topic.semantics == "queue"
-        if queue and self.name != QUEUE:
-            raise ConfigError(f"topic {self.topic!r} is a queue: its one group is {QUEUE!r}, got {self.name!r}")
-        begin = start or (StartFrom.earliest_unlimited() if queue else StartFrom.latest())
-        row, new = await home.db.run(
-            home.store.subscribe(topic, self.name, begin.start, self._group_options(topic), home.clock.database_now())
-        )
-        self._row = row
+def _lag(home: Home[Any], topic: TopicRow, group: GroupRow) -> Script[Lag]:
+    yield from look(in_its_cluster(home.store, topic))
+    return (yield from look(home.store.lag(topic, group, home.clock.database_now())))
+
+
+def release(home: Home[Any], topic: str) -> Script[int]:
+    """Nobody waits for those who are gone."""
+    released = 0
+    known = yield from look(home.known(topic))
+    while count := (yield from commit(home.store.release(known, home.clock.database_now()))):
+        released += count
+    return released
+
+
+def _counted(op: Op[list[int]]) -> Op[int]:
+    return len((yield from op))
+
+
+class _Group(AtHome):
+    """What both twins do, as scripts."""
+
+    def __init__(self, home: Home[Any], box: Box, joining: Joining) -> None:
+        super().__init__(home)
+        self.topic, self.name = joining.topic, joining.group
+        self._box = box
+        self._joining = joining
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.topic!r}, {self.name!r})"
+
+    def _find(self) -> Script[tuple[TopicRow, GroupRow]]:
+        return (yield from look(self._home.reader(self.topic, self.name)))
+
+    # -- make -------------------------------------------------------------------------------------
+
+    @twin
+    def create(self, *, if_not_exists: bool = False) -> Script[GroupInfo]:
+        """Makes the group. Its place in the topic is fixed now, not when its first member comes. AlreadyExists: it is
+        there; with `if_not_exists` that is fine."""
+        if not if_not_exists:
+            yield from look(self._home.known(self.topic))
+            there = yield from look(self._store.group(self.topic, self.name))
+            if there is not None and there.state != "cancelled":
+                raise AlreadyExists(
+                    "group",
+                    self.name,
+                    f"topic {self.topic!r} has a group {self.name!r} already; pass if_not_exists=True to use it",
+                )
+        joined = yield from commit(join(self._home, self._joining, push=False))
+        if joined.backfill:
+            yield from waited_for(self._home, joined.topic, joined.group)
+        return (yield from describe(self._home, joined.topic, joined.group))
+
+    # -- look -------------------------------------------------------------------------------------
+
+    @twin
+    def info(self) -> Script[GroupInfo]:
+        """Its state, its members, and how far it is."""
+        return (yield from describe(self._home, *(yield from self._find())))
+
+    @twin
+    def lag(self) -> Script[Lag]:
+        """How far it is behind."""
+        return (yield from _lag(self._home, *(yield from self._find())))
+
+    @twin
+    def health(self) -> Script[Health]:
+        """Whether somebody does its work, as the database knows it: over all processes."""
+        topic, group = yield from self._find()
+        return health_of(group, (yield from describe(self._home, topic, group)))
+
+    # -- change -----------------------------------------------------------------------------------
+
+    @twin
+    def pause(self, **audit: Unpack[Audit]) -> Script[None]:
+        """Its members stay and take nothing more, in all processes. What is written is kept for it, up to the topic's
+        `max_retention`."""
+        yield from self._turn("pause", audit)
+
+    @slow
+    def resume(self, **audit: Unpack[Audit]) -> Script[None]:
+        """It goes on where it stood, with what is still kept: if it was paused, dead, or had stalled."""
+        moved = yield from self._turn("resume", audit)
+        yield from finish(self._home, moved)  # of one that was dead: open events wait for it again
+
+    @slow
+    def cancel(self, *, drain: Duration = 0, **audit: Unpack[Audit]) -> Script[None]:
+        """Ends the subscription for good: nothing is kept for it any more. What its members hold is lost to them;
+        `drain`: how long they may finish it first."""
+        patience = parse_duration(drain, "drain").total_seconds()
+        _, found = yield from self._find()
+        if patience and found.state == "active":  # each step is committed before the next: members see it and finish
+            found = yield from self._turn("pause", audit)
+        until = self._clock.monotonic() + patience
+        while found.state == "paused" and self._clock.monotonic() < until:
+            if not (yield from look(self._store.totals(found, self._now))).holding:
+                break
+            yield LOOK_AGAIN
+        yield from self._turn("cancel", audit)
+        yield from release(self._home, self.topic)
+
+    def _turn(self, verb: Verb, audit: Audit) -> Script[GroupRow]:
+        home, change = self._home, self._change(verb, audit)
+        _, group = yield from self._find()
+        moved = group
+
+        def turn() -> Op[bool | None]:
+            nonlocal moved
+            moved = yield from self._store.turn(group, verb, f"{change.actor}: {change.reason}", self._now)
+            return None if moved.condition != group.condition else False
+
+        if (yield from change.commit(turn())) is None:
+            yield from self._tell(f"group_{'resumed' if moved.state == 'active' else moved.state}", change)
+            home.turned(moved)
+            home.wake()
+        return moved
+
+    def _change(self, verb: str, audit: Audit) -> Change:
+        return self._home.auditor.begin(verb, f"group {self.topic}/{self.name}", audit)
+
+    def _tell(self, alert: str, change: Change, text: str = "") -> Script[None]:
+        change.tell()
+        text = f"by {change.actor}: {text}{change.reason}"
+        yield from tell(self._home, Alert(alert, self.topic, self.name, text))
+
+    @slow
+    def seek(self, to: StartFrom, **audit: Unpack[Audit]) -> Script[None]:
+        """Moves it: back, to see events again, or forward, to pass them over. What its members hold is lost to them."""
+        change = self._change("seek", audit)
+        topic, group = yield from self._find()
+        yield from change.commit(self._store.seek(topic, group, to.start, self._now))
+        yield from self._tell("group_moved", change, f"to {to.start.kind}: ")
+        self._home.wake()
+        after: int | None = 0
+        while topic.topic.tracking in ("bitmap", "acks") and after is not None:
+            after = yield from commit(self._store.catch_up(topic, group, after, self._now))
+
+    @slow
+    def backfill(self, *, pace: Pace = "gentle") -> Script[Progress]:
+        """Where a topic knows of each event which groups have it (tracking bitmap or acks): what was written before the
+        group came, and is not complete yet, waits for it too. Ends when it is done, and goes on where an earlier run
+        ended. `pace`: gentle, normal or fast; each looks how long others must wait, and slows down."""
+        limits = pace_of(pace)
+        return (yield from Job(self._home, *(yield from self._find()), limits).run())
+
+    @twin
+    def cancel_backfill(self) -> Script[bool]:
+        """Also one that another process runs: it ends after its batch. False: none is under way."""
+        _, found = yield from self._find()
+        return (yield from commit(self._store.cancel_backfill(found, self._now)))
+
+    # -- what it parked ---------------------------------------------------------------------------
+
+    @twin
+    def _parked(
+        self,
+        *,
+        state: ParkedState | None = None,
+        seqs: Sequence[int] | None = None,
+        after: int = 0,
+        limit: int = 100,
+    ) -> Script[list[Parked]]:
+        """What failed (retry), waits behind it (held), or was given up (dead), by number."""
+        topic, group = yield from self._find()
+        return (yield from look(self._list(topic, group, state, seqs, after, limit)))
+
+    def _list(
+        self,
+        topic: TopicRow,
+        group: GroupRow,
+        state: ParkedState | None,
+        seqs: Sequence[int] | None,
+        after: int,
+        limit: int,
+    ) -> Op[list[Parked]]:
         if topic.topic.tracking == "rows":
-            rows = RowDelivery(
-                home, topic, row, self._members, self._options, self._settings, cancelled=self._cancelled
-            )
-            await rows.start()
-            self._delivering = rows
-            return self
-        batch = self._options.get("batch")
-        log = LogDelivery(
-            home,
-            topic,
-            row,
-            self._members if batch is None else Batches(self._members, batch),
-            self._options,
-            self._settings,
-            cancelled=self._cancelled,
-            filtered=lambda: self._members.filtered,
-            mean=self._members.mean,
-        )
-        await log.start()
-        self._delivering = log
-        if new and begin.backfill and topic.topic.tracking in ("bitmap", "acks"):
-            self._backfill = await start_backfill(home, topic, row, Backfill())
-        return self
+            return self._store.parked_rows(topic, state, seqs, after, limit)
+        return self._store.parked(group, state=state, seqs=seqs, after=after, limit=limit)
 
-    def _group_options(self, topic: TopicRow) -> GroupOptions:
-        options, plain = self._options, GroupOptions()
-        ordered = options.get("ordered")
-        return GroupOptions(
-            ordered=topic.topic.semantics != "queue" if ordered is None else ordered,
-            max_attempts=self._settings.delivery.retry.attempts or FOR_EVER,
-            on_exhausted=options.get("on_exhausted")
-            or (self._settings.order.on_exhausted if topic.topic.tracking == "rows" else plain.on_exhausted),
-            heartbeat_interval=options.get("heartbeat_interval") or topic.topic.heartbeat_interval,
-            heartbeat_timeout=options.get("heartbeat_timeout") or topic.topic.heartbeat_timeout,
-        )
+    @twin
+    def _replay_parked(self, seqs: Iterable[int] | None = None, **audit: Unpack[Audit]) -> Script[int]:
+        """Dead ones, with fresh attempts; None: all there are now."""
+        change = self._change("replay", audit)
+        topic, group = yield from self._find()
+        count = 0
+        for page in (yield from self._dead(topic, group, seqs)):
+            if topic.topic.tracking == "rows":
+                replayed = self._store.replay_rows(topic, page, self._now)
+            else:
+                replayed = self._store.replay_parked(group, page, self._now)
+            count += yield from change.commit(_counted(replayed))
+        if count:
+            yield from self._tell("parked_replayed", change, f"{count} events: ")
+            self._home.observers(Replayed(count))
+            self._home.wake()
+        return count
 
-    async def pause(self) -> None:
-        """For all its members, everywhere. What is unread is kept for it."""
-        await self._turn("pause")
+    @twin
+    def _skip_parked(self, seqs: Sequence[int], **audit: Unpack[Audit]) -> Script[int]:
+        """Give parked events up for good; what waits behind them goes on."""
+        change = self._change("discard", audit)
+        topic, group = yield from self._find()
+        if topic.topic.tracking == "rows":
+            skipped = self._store.skip_rows(topic, seqs)
+        else:
+            skipped = self._store.skip_parked(topic, group, seqs, self._now)
+        count = yield from change.commit(_counted(skipped))
+        if count:
+            yield from self._tell("parked_skipped", change, f"{count} events: ")
+            self._home.wake()
+        return count
 
-    async def resume(self) -> None:
-        """Go on where it stood; also one that is dead, and then open events wait for it again."""
-        await self._turn("resume")
+    def _dead(self, topic: TopicRow, group: GroupRow, seqs: Iterable[int] | None) -> Script[list[list[int]]]:
+        """Those named, or all that are dead now: what dies again meanwhile is not among them."""
+        if seqs is not None:
+            return [list(seqs)]
+        pages: list[list[int]] = []
+        after = 0
+        while True:
+            found = yield from look(self._list(topic, group, "dead", None, after, PAGE))
+            numbers = [one.event.seq for one in found if one.event.seq is not None]
+            if not numbers:
+                return pages
+            pages.append(numbers)
+            after = numbers[-1]
 
-    async def cancel(self) -> None:
-        """End the subscription: events wait no longer for this group, and its members stop."""
-        await self._turn("cancel")
-        await self._stop()
+    # -- services ---------------------------------------------------------------------------------
 
-    async def _turn(self, verb: Verb) -> None:
-        if self._row is None:
-            raise GroupError(f"group {self.name!r} is not started; use the admin API")
-        home = self._home
-        self._row = await aplay(turn(home, self._row, verb, "asked by a member"), home.db, home.clock)
-        if self._delivering is not None:
-            self._delivering.turned(self._row)
+    def _delivery(
+        self,
+        owner: Owner | None,
+        make: MakeWork,
+        *,
+        attempts: Iterable[int] = (),
+        settings: Settings | None = None,
+        in_flight: int | None = None,
+    ) -> GroupDelivery:
+        """A service that gives the group's events to what `make` makes: listeners, or a relay's publisher."""
+        joining = replace(self._joining, attempts=tuple(attempts))
+        settings = settings or self._box.settings
+        return GroupDelivery(self._box._topics_home, owner, joining, make, settings, in_flight=in_flight)
 
-    def halt(self) -> None:
-        """Begin nothing more here; `close` does it too."""
-        if self._delivering is not None:
-            self._delivering.halt()
+    def _deliver(self, owner: Owner | None, listeners: Listeners | Callable[..., object]) -> GroupDelivery:
+        found: Listeners[Delivery] = registry(listeners, several=True)
+        if not found.all():
+            raise GroupError(f"no listener is registered for {self!r}, so that its events would wait for nobody")
+        attempts = [each.retry.attempts or FOR_EVER for each in found.all() if each.retry is not None]
+        return self._delivery(owner, listening(found, self._box.settings), attempts=attempts)
 
-    async def close(self) -> None:
-        """Finish what runs, give back the rest, leave. The group stays subscribed. Safe to repeat."""
-        if not self._closed:
-            self._closed = True
-            await self._stop()
-            if self._ending is not None and self._ending is not asyncio.current_task():
-                await asyncio.wait([self._ending])
-            self._threads.close()
 
-    async def _stop(self) -> None:
-        delivering, self._delivering = self._delivering, None
-        await cancelled(self._backfill)
-        if delivering is not None:
-            await delivering.stop()
-            self._counts = delivering.counts
+class Group(_Group, Sync):
+    """A group of a topic; `outbox.topics.group` makes it. It does nothing until it is asked."""
 
-    def _cancelled(self) -> None:
-        """Elsewhere: its members here stop."""
-        if self._ending is None and self._delivering is not None:
-            self._ending = asyncio.create_task(self._stop(), name="relaybox-group-ended")
+    _home: Home[Runner]
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise Closed(f"group {self.name!r} is closed here; make a new one")
+    def deliver(self, listeners: Listeners | Callable[..., object]) -> Service:
+        """The service that delivers the group's events in this process, to listeners or to one function that takes
+        all. Several named listeners of a type share its events by key. A group that stalled raises GroupError."""
+        return Service(self._deliver(None, listeners), self._box)
 
-    # -- seeing -------------------------------------------------------------------------------------
+    @overload
+    def consumer(self, name: str | None = None) -> Consumer[Any]: ...
+    @overload
+    def consumer(self, name: str | None = None, *, model: type[T]) -> Consumer[T]: ...
+    def consumer(self, name: str | None = None, *, model: Any = None) -> Consumer[Any]:
+        """For programs that poll and commit themselves. `name`: of this member; `model`: what payloads are read into.
+        Any number of consumers, in any number of processes, share the group's events."""
+        return Consumer(self._home, self._joining, name or default_name(), model)
 
-    @property
-    def running(self) -> bool:
-        return self._delivering is not None
 
-    @property
-    def state(self) -> GroupState | None:
-        """As last heard; None: it is not started."""
-        row = self._delivering.row if self._delivering is not None else self._row
-        return None if row is None else row.state
+@told_by(Group)
+class AsyncGroup(_Group, Async):
+    """A group of a topic; `outbox.topics.group` makes it. It does nothing until it is asked."""
 
-    @property
-    def standstill(self) -> str | None:
-        """Why the started group is given nothing, and what ends that; None: it is given what there is."""
-        return self._delivering.row.standstill if self._delivering is not None else None
+    _home: Home[AsyncRunner]
 
-    @property
-    def counts(self) -> Counts:
-        return self._counts if self._delivering is None else self._delivering.counts
+    def deliver(self, listeners: Listeners | Callable[..., object]) -> AsyncService:
+        return self._deliver(self._box, listeners)
 
-    async def until_idle(self) -> None:
-        """Until everything that is there has been handled. GroupError: it will not be, as the group stands still."""
-        delivering = self._delivering
-        if delivering is None:
-            return
-        idle = asyncio.create_task(delivering.until_idle())
-        try:
-            while delivering.row.condition not in ("paused", "stalled"):
-                if idle.done():
-                    return
-                await asyncio.wait([idle], timeout=LOOK)
-            raise GroupError(f"the wait is in vain: {delivering.row.standstill}")
-        finally:
-            await cancelled(idle)
+    @overload
+    def consumer(self, name: str | None = None) -> AsyncConsumer[Any]: ...
+    @overload
+    def consumer(self, name: str | None = None, *, model: type[T]) -> AsyncConsumer[T]: ...
+    def consumer(self, name: str | None = None, *, model: Any = None) -> AsyncConsumer[Any]:
+        return AsyncConsumer(self._home, self._joining, name or default_name(), model)

@@ -1,4 +1,4 @@
-"""What groups, consumers and admin ops of one outbox share."""
+"""What the topics, groups and consumers of one outbox share."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ..audit import Auditor
 from ..clock import Clock
 from ..codec import Codec
 from ..drivers.spi import AsyncRunner, Runner
-from ..engine.presence import default_name
-from ..errors import ConfigError, GroupError, NotFound
+from ..errors import GroupError, NotFound
 from ..facts import Observers
 from ..op import Op
+from ..outbox.route import unknown_topic
 from ..settings import Settings
 from ..store.topics import GroupRow, TopicRow
 from .liveness import Heartbeats
@@ -50,13 +50,7 @@ class Home(Generic[R]):
     wake: Callable[[], None]  # tell listeners that there is something new
     reads: SharedReads = field(default_factory=SharedReads, compare=False)
     services: R | None = field(default=None, compare=False)  # as `db`, but neither handlers nor callers can take them
-    _name: str = field(default_factory=default_name, compare=False)
     _beats: list[Heartbeats] = field(default_factory=list, compare=False)  # one, once somebody needs it
-
-    @property
-    def who(self) -> str:
-        """The name under which an operator is written down."""
-        return self.settings.delivery.owner or self._name
 
     @property
     def auditor(self) -> Auditor:
@@ -72,7 +66,7 @@ class Home(Generic[R]):
         """The topic, which must have been configured."""
         row = yield from self.store.topic(topic)
         if row is None:
-            raise ConfigError(f"topic {topic!r} is not configured; call topics.configure(Topic.pub_sub({topic!r}))")
+            raise (yield from unknown_topic(self.store, topic))
         return row
 
     def readable(self, topic: str) -> Op[TopicRow]:
@@ -86,10 +80,13 @@ class Home(Generic[R]):
         row = yield from self.known(topic)
         found = yield from self.store.group(topic, group)
         if found is None:
-            raise NotFound(
-                "group", group, f"topic {topic!r} has no group {group!r}; groups.list() shows those there are"
-            )
+            raise NotFound("group", group, f"topic {topic!r} has no group {group!r}; topics.groups() shows all")
         return row, found
+
+    def turned(self, group: GroupRow) -> None:
+        """By this process: its members here need not wait for the next heartbeat to hear of it."""
+        for beats in self._beats:
+            beats.turned(group)
 
     @property
     def heartbeats(self) -> Heartbeats:

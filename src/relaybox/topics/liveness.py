@@ -95,8 +95,8 @@ class Membership:
 
     def turned(self, state: GroupState) -> None:
         """By this process, which knows it. A beat that was sent before may have heard of the state before."""
-        self.state = state
         self._turns += 1
+        self.tell(state)
 
     def answered(self, beat: Beat, state: GroupState, alive_until: float, turns: int) -> None:
         _, processed, failed, filtered, busy_ms = beat
@@ -166,6 +166,11 @@ class Heartbeats:
                 log.error("could not sign off from group %s; it will expire: %s", membership.group.name, error)
         await self._db.close()
 
+    def turned(self, group: GroupRow) -> None:
+        for membership in self._members.values():
+            if membership.group.id == group.id:
+                membership.turned(group.state)
+
     @property
     def missing(self) -> int:
         """Background tasks that ended and are not replaced yet."""
@@ -213,7 +218,7 @@ class Heartbeats:
     async def _resurrect(self, membership: Membership) -> None:
         """A sign of life brings a silent group back, where it stood. One that stalled waits for an operator."""
         group = await self._beats.run(
-            self._store.resurrect(membership.group, "a member's heartbeat", self.clock.database_now())
+            self._store.turn(membership.group, "beat", "a member's heartbeat", self.clock.database_now())
         )
         if group.state == "active":
             log.warning("group %s of topic %s was dead and is active again", group.name, group.topic)

@@ -1,7 +1,7 @@
-"""Moving a topic to another way of tracking, while it is written and read.
+"""Moving a topic to another way of tracking, or a queue to pub/sub, while it is written and read.
 
-    plan_move(home, "orders", "bitmap")     what it will do, in words; nothing is touched
-    move(home, "orders", "bitmap")          ends when it is done
+    outbox.topics.move("orders", tracking="bitmap", dry_run=True)    what it would do; nothing is touched
+    outbox.topics.move("orders", tracking="bitmap")                  ends when it is done
 
 A move that was killed goes on where it was when it is called again. Nothing is lost for any group, paused ones
 and those with parked events included: between offset, bitmap and acks no group moves at all, only marks come or go.
@@ -11,46 +11,50 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from ..drivers.script import Script, commit
-from ..errors import ConfigError, StoreBusy
-from ..store.topics import GroupRow, TopicRow
-from ..topic import Tracking
+from ..errors import ConfigError, InUse, StoreBusy
+from ..store.topics import QUEUE, GroupRow, TopicRow
+from ..topic import TRACKINGS, Semantics, Tracking
 from .home import Home
 
 WAIT = 0.1  # for transactions that were under way, and for locks
 LONGEST_WAIT = 2.0
 
-Progress = Callable[[dict[str, Any]], object]
+MoveProgress = Callable[[dict[str, Any]], object]
 
 
 @dataclass(frozen=True, slots=True)
 class MovePlan:
+    """What a move does, or has done."""
+
     topic: str
-    tracking: Tracking
+    semantics: Semantics  # in the end
+    tracking: Tracking  # as it was
     to: Tracking
     steps: Sequence[str]
     under_way: dict[str, Any] | None  # a move that was begun and not finished
 
 
-def plan_move(home: Home[Any], topic: str, to: Tracking) -> Script[MovePlan]:
-    row = yield from commit(home.known(topic))
-    groups = yield from commit(home.store.groups(topic))
-    check(row, to, groups)
-    return MovePlan(topic, row.topic.tracking, to, _steps(row.topic.tracking, to), row.moving)
-
-
-def check(row: TopicRow, to: Tracking, groups: Sequence[GroupRow]) -> None:
+def check(row: TopicRow, semantics: Semantics, to: Tracking, groups: Sequence[GroupRow]) -> None:
     name = row.topic.name
-    fitting = ("rows", "offset") if row.topic.semantics == "queue" else ("offset", "bitmap", "acks")
+    fitting = TRACKINGS[semantics]
     if to not in fitting:
-        kind = row.topic.semantics
-        raise ConfigError(f"topic {name!r} is a {kind} topic: its tracking may be {' or '.join(fitting)}, got {to!r}")
-    live = sum(group.state != "cancelled" for group in groups)
-    if to == "bitmap" and live > 64:
         raise ConfigError(
-            f"topic {name!r} has {live} groups and a bitmap has room for 64; move it to 'acks' or 'offset'"
+            f"topic {name!r} is a {semantics} topic: its tracking may be {' or '.join(fitting)}, got {to!r}"
+        )
+    live = [group.name for group in groups if group.state != "cancelled"]
+    if to == "bitmap" and len(live) > 64:
+        raise ConfigError(
+            f"topic {name!r} has {len(live)} groups and a bitmap has room for 64; move it to 'acks' or 'offset'"
+        )
+    if semantics == "queue" != row.topic.semantics and set(live) - {QUEUE}:
+        raise InUse(
+            "topic",
+            name,
+            f"topic {name!r} is read by {', '.join(live)}: a queue has one group, {QUEUE!r}; cancel the rest",
         )
 
 
@@ -83,10 +87,39 @@ def _steps(was: Tracking, to: Tracking) -> list[str]:
 
 
 def move(
-    home: Home[Any], topic: str, to: Tracking, progress: Progress | None = None, *, ordered: bool = False
-) -> Script[None]:
+    home: Home[Any],
+    topic: str,
+    to: Tracking | None = None,
+    progress: MoveProgress | None = None,
+    *,
+    semantics: Semantics | None = None,
+    ordered: bool = False,
+    dry_run: bool = False,
+) -> Script[MovePlan]:
+    row = yield from commit(home.known(topic))
+    groups = yield from commit(home.store.groups(topic))
+    was, semantics = row.topic.tracking, semantics or row.topic.semantics
+    if to is None:
+        to = was if was in TRACKINGS[semantics] else "offset"
+    check(row, semantics, to, groups)
+    # A queue and a pub/sub topic that are tracked by offset are the same tables.
+    ways = [to] if semantics == row.topic.semantics else list(dict.fromkeys(("offset", to)))
+    steps = [step for begin, end in pairwise((was, *ways)) for step in _steps(begin, end)]
+    if semantics != row.topic.semantics:
+        at = len(_steps(was, "offset"))
+        steps.insert(at, f"call it {semantics}: its group {QUEUE!r} stays, with its place")
+    plan = MovePlan(topic, semantics, was, to, steps, row.moving)
+    if dry_run:
+        return plan
+    for way in ways:
+        yield from _move(home, topic, way, progress, ordered)
+        if semantics != row.topic.semantics and way == "offset":
+            yield from commit(home.store.rename_semantics(topic, semantics))
+    return plan
+
+
+def _move(home: Home[Any], topic: str, to: Tracking, progress: MoveProgress | None, ordered: bool) -> Script[None]:
     """`ordered`: whether the group that a queue on a log has keeps the order of each key."""
-    yield from plan_move(home, topic, to)
     moving = yield from commit(home.store.begin_move(topic, to, home.clock.database_now(), ordered=ordered))
     busy = 0
     while moving is not None:

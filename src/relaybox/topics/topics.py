@@ -1,191 +1,267 @@
-"""The public face of topics: `outbox.topics`, as twins over the same ops.
+"""`outbox.topics`: topics, what is written to them and who reads them, as twins over the same ops.
 
-outbox.topics.configure(Topic.pub_sub("orders"))
+outbox.topics.configure(Topic.pub_sub("orders", retention="7d"))
 outbox.topics.producer("orders").send(session, {"id": 7}, key="order-7")
 
-group = outbox.topics.group("mailer", "orders")                   handlers, called in an event loop
-with outbox.topics.consumer("orders", group="billing") as c:      or poll and commit yourself
-    batch = c.poll()
-
-`groups` has what operators do with groups.
+mail = outbox.topics.group("orders", "mail")
+with mail.deliver(listeners): ...
 """
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import AsyncExitStack
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NoReturn, Unpack, overload
+from typing import Any, Generic, Literal, TypeVar, Unpack, overload
 
-from ..drivers.script import Async, Script, Sync, commit, look, slow, twin
+from ..audit import Audit
+from ..drivers.script import Async, Script, Sync, look, slow, twin
 from ..drivers.spi import AsyncRunner, Runner
-from ..engine.presence import default_name
+from ..durations import Duration, parse_duration
 from ..errors import ConfigError, NotFound
-from ..store.schema import Migration
-from ..store.topics import TopicRow
+from ..facts import Alert
+from ..op import Op
+from ..retry import Retry
+from ..settings import OnExhausted
+from ..store.topics import QUEUE, TopicRow
 from ..store.topics.completion import Completion
-from ..topic import Topic, Tracking
-from .admin import AsyncGroupAdmin, GroupAdmin
+from ..topic import Semantics, Topic, Tracking, part_of
+from ..twins import told_by
 from .advise import Advice, advise
-from .backfill import Backfill, BackfillProgress, BackfillResult, Job
-from .consumer import AsyncConsumer, Consumer
-from .deliver import GroupOption
-from .group import QUEUE, Group
+from .group import AsyncGroup, Box, Group, describe, tell
 from .home import AtHome, Home
-from .move import MovePlan, move, plan_move
-from .move import Progress as MoveProgress
-from .producer import AsyncProducer, AsyncWrite, P, Producer, Write, shard_topics
+from .info import GroupInfo, TopicInfo
+from .join import Joining
+from .move import MovePlan, MoveProgress, move
+from .producer import AsyncProducer, AsyncWrite, Producer, Write
+from .start import StartFrom
+
+P = TypeVar("P")
+T = TypeVar("T")
+Completed = Literal["done", "waiting"]
+G = TypeVar("G", Group, AsyncGroup)
 
 
-class _Topics(AtHome):
+def nothing() -> Op[None]:
+    """For a change whose own transactions are many: it is written down at its end."""
+    return
+    yield
+
+
+class _Topics(AtHome, Generic[G]):
     """What both twins do, as scripts."""
 
-    @slow
-    def migrate(self) -> Script[list[Migration]]:
-        """Create or upgrade the tables of topics; `Outbox.migrate()` does it too."""
-        return commit(self._store.migrate())
+    _box: Box
+    _group: type[G]
 
-    @twin
-    def configure(self, topic: Topic) -> Script[TopicRow]:
-        """Make the topic with its tables, or change what may be changed of it. Safe to repeat."""
-        return commit(self._store.configure(_topic(topic), self._now))
-
-    @twin
-    def configure_sharded(self, topic: Topic, shards: int) -> Script[list[TopicRow]]:
-        """One hot topic as several; `producer(topic, shards=…)` writes to them as to one."""
-        rows = []
-        for name in shard_topics(_topic(topic).name, shards):
-            rows.append((yield from commit(self._store.configure(replace(topic, name=name), self._now))))
-        return rows
-
-    @twin
-    def get(self, name: str) -> Script[TopicRow | None]:
-        return look(self._store.topic(name))
+    # -- topics -----------------------------------------------------------------------------------
 
     @slow
-    def drop(self, name: str) -> Script[bool]:
-        """With its events. Refused while a group reads it that is not cancelled. False: there is none."""
-        return commit(self._store.drop(name))
+    def configure(self, topic: Topic, **audit: Unpack[Audit]) -> Script[TopicInfo]:
+        """Makes the topic with its tables, or changes what may be changed of it. Safe to repeat."""
+        if not isinstance(topic, Topic):
+            raise ConfigError(f"expected a Topic, such as Topic.pub_sub('orders'), got {type(topic).__name__}")
+        was = yield from self._find(topic.name)
+        if was is not None and was.topic.spread != topic.spread:
+            raise ConfigError(
+                f"topic {topic.name!r} is spread over {was.topic.spread} and may hold events; configure() cannot make "
+                f"that {topic.spread}. Make another topic"
+            )
+        if was is None or was.topic != replace(topic, name=was.topic.name):  # nothing is asked of who changes nothing
+            yield from self._audited("configure", topic.name, self._configure(topic), audit)
+            was = yield from self._find(topic.name)
+            assert was is not None
+        return TopicInfo._of(was)
+
+    def _configure(self, topic: Topic) -> Op[None]:
+        """All its parts, or none."""
+        for name in topic.parts:
+            yield from self._store.configure(replace(topic, name=name), self._now)
+
+    def _audited(self, verb: str, topic: str, op: Op[T], audit: Audit) -> Script[T]:
+        return self._home.auditor.audited(verb, f"topic {topic}", op, audit)
+
+    def _find(self, topic: str) -> Script[TopicRow | None]:
+        """Of one that is spread, its first part."""
+        rows = yield from look(self._store.topics([topic, part_of(topic, 0)]))
+        return rows[0] if rows else None
+
+    @twin
+    def get(self, topic: str) -> Script[TopicInfo | None]:
+        """None: there is none."""
+        row = yield from self._find(topic)
+        return None if row is None else TopicInfo._of(row)
 
     @slow
-    def backfill(self, topic: str, group: str, config: Backfill | None = None) -> Script[BackfillResult]:
-        """Ask the marks of a topic for what was written before the group came. Blocks; goes on where it was stopped."""
-        found = yield from look(self._home.reader(topic, group))
-        return (yield from Job(self._home, *found, config or Backfill()).run())
+    def drop(self, topic: str, **audit: Unpack[Audit]) -> Script[bool]:
+        """Deletes the topic with its events. InUse: a group reads it that is not cancelled, or a queue has unfinished
+        events. False: there is none."""
+        found = yield from self._find(topic)
+        if found is None:
+            return False
+        yield from self._audited("drop", topic, self._drop(replace(found.topic, name=topic)), audit)
+        return True
+
+    def _drop(self, topic: Topic) -> Op[None]:
+        for part in topic.parts:
+            yield from self._store.drop(part)
 
     @twin
-    def backfill_progress(self, topic: str, group: str) -> Script[BackfillProgress]:
-        _, found = yield from look(self._home.reader(topic, group))
-        row = yield from look(self._store.backfill(found, self._now))
-        if row is None:
-            raise NotFound("group", group, f"group {group!r} of topic {topic!r} is gone")
-        return BackfillProgress.of(row)
-
-    @twin
-    def cancel_backfill(self, topic: str, group: str) -> Script[bool]:
-        """Also one that another process runs: it ends after its batch. False: none is under way."""
-        _, found = yield from look(self._home.reader(topic, group))
-        return (yield from commit(self._store.cancel_backfill(found, self._now)))
-
-    @twin
-    def completion(self, topic: str, *numbers: int) -> Script[list[Completion]]:
-        """Which groups must have these events, and which are done with them. Of events that are not kept any more
-        there is no answer."""
+    def completion(self, topic: str, number: int) -> Script[dict[str, Completed]]:
+        """Which groups have this event (done), and which are still to have it (waiting). NotFound: the event is not
+        kept any more."""
         row = yield from look(self._home.known(topic))
-        return (yield from look(self._store.completion(row, numbers)))
+        found: Sequence[Completion] = yield from look(self._store.completion(row, [number]))
+        if not found:
+            raise NotFound("event", str(number), f"topic {topic!r} keeps no event with the number {number} (any more)")
+        waiting, concerned = set(found[0].waiting), {*found[0].required, *found[0].done}
+        return {group: "waiting" if group in waiting else "done" for group in sorted(concerned)}
 
     @twin
     def advise(self, topic: str, *, audit: bool = False) -> Script[Advice]:
-        """Which tracking fits what is measured. `audit`: somebody must see of each event who has it."""
+        """Which tracking fits what is measured. `audit`: it must be known of each event which groups have it."""
         return advise(self._home, topic, audit=audit)
 
+    @slow
+    def move(
+        self,
+        topic: str,
+        *,
+        tracking: Tracking | None = None,
+        semantics: Semantics | None = None,
+        dry_run: bool = False,
+        progress: MoveProgress | None = None,
+        **audit: Unpack[Audit],
+    ) -> Script[MovePlan]:
+        """To another tracking, or from a queue to pub/sub, while it is used. Ends when it is done; one that was
+        interrupted goes on where it was. `dry_run`: only says what it would do."""
+        change = self._home.auditor.begin("move", f"topic {topic}", audit)
+        plan = yield from move(self._home, topic, tracking, progress, semantics=semantics, dry_run=dry_run)
+        if plan.steps and not dry_run:
+            yield from change.commit(nothing())
+            change.tell()
+        return plan
+
     @twin
-    def plan_move(self, topic: str, tracking: Tracking) -> Script[MovePlan]:
-        """What `move` would do; nothing is touched."""
-        return plan_move(self._home, topic, tracking)
+    def cancel_move(self, topic: str, **audit: Unpack[Audit]) -> Script[bool]:
+        """Back, as long as writers have not been told. False: none is under way."""
+        return self._audited("cancel move", topic, self._store.cancel_move(topic, self._now), audit)
 
     @slow
-    def move(self, topic: str, tracking: Tracking, *, progress: MoveProgress | None = None) -> Script[None]:
-        """To another tracking while it is used. Blocks; goes on where it was stopped."""
-        return move(self._home, topic, tracking, progress)
+    def force_complete(self, topic: str, older_than: Duration, **audit: Unpack[Audit]) -> Script[int]:
+        """Calls events complete that groups still wait for: they may be deleted before those groups have seen them."""
+        change = self._home.auditor.begin("complete", f"topic {topic}", audit)
+        known = yield from look(self._home.known(topic))
+        age = parse_duration(older_than, "older_than")
+        before = yield from look(self._store.time_ago(age, self._now))
+        total = 0
+        while count := (yield from change.commit(self._store.force_complete(known, before, self._now))):
+            total += count
+        if total:
+            change.tell()
+            text = (
+                f"{total} events older than {age} were called complete although groups wait for them: {change.reason}"
+            )
+            yield from tell(self._home, Alert("force_completed", topic, text=text))
+        return total
+
+    # -- groups -----------------------------------------------------------------------------------
 
     @twin
-    def cancel_move(self, topic: str) -> Script[bool]:
-        """Back, as long as writers have not been told. False: none is under way."""
-        return commit(self._store.cancel_move(topic, self._now))
+    def groups(self, topic: str | None = None) -> Script[list[GroupInfo]]:
+        """All groups, or those of a topic."""
+        infos = []
+        for group in (yield from look(self._store.groups(topic))):
+            known = yield from look(self._home.known(group.topic))
+            infos.append((yield from describe(self._home, known, group)))
+        return infos
 
-    @twin
-    def list(self) -> Script[list[TopicRow]]:
-        return look(self._store.topics())
+    def group(
+        self,
+        topic: str,
+        name: str,
+        *,
+        start: StartFrom | None = None,
+        ordered: bool | None = None,
+        on_exhausted: OnExhausted | None = None,
+        retry: Retry | None = None,
+        silence: Duration | None = None,
+    ) -> G:
+        """A group of a topic, which may not be there yet. What is not given is as the group is; a new one has defaults.
 
-
-class Topics(_Topics, Sync):
-    def __init__(self, home: Home[Runner], write: Write) -> None:
-        super().__init__(home)
-        self._write = write
-        self.groups = GroupAdmin(home)
-
-    @overload
-    def producer(self, topic: str, payload_type: type[P], *, shards: int | None = None) -> Producer[P]: ...
-    @overload
-    def producer(self, topic: str, payload_type: None = None, *, shards: int | None = None) -> Producer[Any]: ...
-    def producer(self, topic: str, payload_type: Any = None, *, shards: int | None = None) -> Producer[Any]:
-        """A topic that is not configured may be written to: its events go into the outbox, as those of a queue."""
-        return Producer(self._write, topic, payload_type, shards, self._home.codec)
-
-    def consumer(self, topic: str, *, group: str, name: str | None = None) -> Consumer:
-        """Pull: `poll`, `commit`. The group must be there; `groups.create` makes one."""
-        return Consumer(self._home, topic, group, name or default_name())
-
-    def group(self, name: str, topic: str, **options: Unpack[GroupOption]) -> NoReturn:
-        raise ConfigError(
-            f"group {name!r} would need an event loop for its handlers: use AsyncOutbox, or pull with "
-            f"consumer({topic!r}, group={name!r})"
+        start         where a new group begins: StartFrom.latest(), unless it is given; in a queue with what is there
+        ordered       the events of a key one after the other, over all processes: yes, in a queue no
+        on_exhausted  what becomes of the key of an event that has failed too often, if `ordered`: "block" goes on
+                      trying, "park" holds the key until the dead letter is replayed or discarded, "skip" goes on with
+                      the next; as the settings say
+        retry         how often an event is tried, and when again; as the settings say
+        silence       for how long no member may be heard of before the group counts as dead: 5 minutes with members
+                      that deliver, else 24 hours
+        """
+        joining = Joining(
+            topic=topic,
+            group=name,
+            clock=self._clock,
+            start=start,
+            ordered=ordered,
+            on_exhausted=on_exhausted,
+            retry=retry,
+            silence=None if silence is None else parse_duration(silence, "silence"),
         )
+        return self._group(self._home, self._box, joining)
 
-    def queue(self, topic: str, *, name: str | None = None) -> Consumer:
-        """Pull from the one group that a queue has. Handlers that are called need an AsyncOutbox."""
-        return self.consumer(topic, group=QUEUE, name=name)
+    def queue(
+        self,
+        topic: str,
+        *,
+        ordered: bool | None = None,
+        on_exhausted: OnExhausted | None = None,
+        retry: Retry | None = None,
+        silence: Duration | None = None,
+    ) -> G:
+        """The one group of a queue. Arguments: see `group`."""
+        return self.group(topic, QUEUE, ordered=ordered, on_exhausted=on_exhausted, retry=retry, silence=silence)
+
+    @twin
+    def list(self) -> Script[list[TopicInfo]]:
+        """All topics, by name; one that is spread over several is one."""
+        rows = yield from look(self._store.topics())
+        whole = [row for row in rows if row.topic.spread == 1 or row.topic.name.endswith(part_of("", 0))]
+        return [TopicInfo._of(row) for row in whole]
 
 
-class AsyncTopics(_Topics, Async):
-    def __init__(self, home: Home[AsyncRunner], write: AsyncWrite) -> None:
+class Topics(_Topics[Group], Sync):
+    """Topics, their groups and consumers. PostgreSQL only."""
+
+    _group = Group
+
+    def __init__(self, home: Home[Runner], box: Box, write: Write) -> None:
         super().__init__(home)
+        self._box = box
         self._write = write
-        self.groups = AsyncGroupAdmin(home)
-        self._made: list[Group] = []
 
     @overload
-    def producer(self, topic: str, payload_type: type[P], *, shards: int | None = None) -> AsyncProducer[P]: ...
+    def producer(self, topic: str) -> Producer[Any]: ...
     @overload
-    def producer(self, topic: str, payload_type: None = None, *, shards: int | None = None) -> AsyncProducer[Any]: ...
-    def producer(self, topic: str, payload_type: Any = None, *, shards: int | None = None) -> AsyncProducer[Any]:
-        return AsyncProducer(self._write, topic, payload_type, shards, self._home.codec)
-
-    def consumer(self, topic: str, *, group: str, name: str | None = None) -> AsyncConsumer:
-        return AsyncConsumer(self._home, topic, group, name or default_name())
-
-    def group(self, name: str, topic: str, **options: Unpack[GroupOption]) -> Group:
-        """Push: add consumers to it and start it. Closed with the outbox, if not before."""
-        made = Group(self._home, topic, name, **options)
-        self._made.append(made)
-        return made
-
-    def queue(self, topic: str, **options: Unpack[GroupOption]) -> Group:
-        """The one group that a queue has."""
-        return self.group(QUEUE, topic, **options)
-
-    async def close(self) -> None:
-        """Leave all groups; `AsyncOutbox.close()` does it."""
-        made, self._made = self._made, []
-        for group in made:  # all of them, before the first one is waited for
-            group.halt()
-        async with AsyncExitStack() as ending:  # each also when another failed, or nobody waits any longer
-            ending.push_async_callback(self._home.close)
-            await asyncio.gather(*(group.close() for group in made))
+    def producer(self, topic: str, model: type[P]) -> Producer[P]: ...
+    def producer(self, topic: str, model: Any = Any) -> Producer[Any]:
+        """Writes payloads to one topic. `model`: the class that they must have."""
+        return Producer(self._write, topic, model, self._home.codec)
 
 
-def _topic(topic: object) -> Topic:
-    if not isinstance(topic, Topic):
-        raise ConfigError(f"expected a Topic, such as Topic.pub_sub('orders'), got {type(topic).__name__}")
-    return topic
+@told_by(Topics)
+class AsyncTopics(_Topics[AsyncGroup], Async):
+    """Topics, their groups and consumers. PostgreSQL only."""
+
+    _group = AsyncGroup
+
+    def __init__(self, home: Home[AsyncRunner], box: Box, write: AsyncWrite) -> None:
+        super().__init__(home)
+        self._box = box
+        self._write = write
+
+    @overload
+    def producer(self, topic: str) -> AsyncProducer[Any]: ...
+    @overload
+    def producer(self, topic: str, model: type[P]) -> AsyncProducer[P]: ...
+    def producer(self, topic: str, model: Any = Any) -> AsyncProducer[Any]:
+        return AsyncProducer(self._write, topic, model, self._home.codec)

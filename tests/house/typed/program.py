@@ -45,30 +45,48 @@ from relaybox import (
     Retry,
     RetryLater,
     Settings,
+    StartFrom,
     StoreError,
     Topic,
 )
 from relaybox.spi import Interceptor, Sink, Source, WriterHook
 from relaybox.types import (
     AdminSettings,
+    Advice,
+    AsyncBatch,
+    AsyncConsumer,
+    AsyncGroup,
     AsyncHandle,
+    AsyncProducer,
     AsyncService,
+    AsyncTopics,
     AsyncTransaction,
     AuditEntry,
+    Batch,
+    Consumer,
     Counts,
     DeliverySettings,
+    Group,
+    GroupInfo,
     GuardSettings,
     Handle,
     Health,
     InboxSettings,
     IngestSettings,
+    Lag,
+    MemberInfo,
+    MovePlan,
     OrderSettings,
     OutboxSettings,
     Preview,
+    Producer,
+    Progress,
     Reading,
     RelaySettings,
     Report,
     Service,
+    TopicInfo,
+    Topics,
     TopicSettings,
     Transaction,
 )
@@ -233,6 +251,46 @@ async def async_processes(outbox: AsyncOutbox, sink: Sink, source: Source, inbox
     async with AsyncRelay(outbox, sink, to="orders") as relay, AsyncMaintainer(outbox) as maintainer:
         assert_type(await relay.drain(), Counts)
         assert_type(maintainer.health(), Health)
+
+
+# -- topics -------------------------------------------------------------------------------------------
+
+
+def topics(outbox: Outbox, session: Session) -> None:
+    all_topics: Topics = outbox.topics
+    assert_type(all_topics.configure(Topic.pub_sub("orders", retention="7d", spread=8), reason="hot"), TopicInfo)
+    producer: Producer[OrderPlaced] = all_topics.producer("orders", OrderPlaced)
+    assert_type(producer.send(session, OrderPlaced(7), key="order-7"), int | None)
+    mail: Group = all_topics.group("orders", "mail", start=StartFrom.earliest(), ordered=False, silence="5m")
+    assert_type(mail.create(if_not_exists=True), GroupInfo)
+    members: Sequence[MemberInfo] = mail.info().members
+    assert_type(members[0].name, str)
+    assert_type(mail.deliver(listeners), Service)
+    consumer: Consumer[OrderPlaced] = mail.consumer(model=OrderPlaced)
+    with consumer, consumer.poll(500, wait=5) as batch:
+        assert_type(batch, Batch[OrderPlaced])
+        assert_type(batch[0].payload.id, int)
+        consumer.commit(batch, failed={batch[0]: "no"})
+    assert_type(mail.lag(), Lag)
+    assert_type(mail.health(), Health)
+    assert_type(mail.backfill(pace="fast"), Progress)
+    mail.pause(reason="a look", actor="ann")
+    mail.cancel(drain="30s")
+    assert_type(all_topics.groups("orders"), list[GroupInfo])
+    assert_type(all_topics.advise("orders"), Advice)
+    assert_type(all_topics.move("orders", tracking="bitmap", dry_run=True), MovePlan)
+
+
+async def async_topics(outbox: AsyncOutbox, session: AsyncSession) -> None:
+    all_topics: AsyncTopics = outbox.topics
+    producer: AsyncProducer[OrderPlaced] = all_topics.producer("orders", OrderPlaced)
+    assert_type(await producer.send(session, OrderPlaced(7), key="order-7"), int | None)
+    jobs: AsyncGroup = all_topics.queue("jobs", retry=Retry(attempts=3))
+    assert_type(jobs.deliver(listeners), AsyncService)
+    assert_type(await jobs.info(), GroupInfo)
+    consumer: AsyncConsumer[OrderPlaced] = jobs.consumer(model=OrderPlaced)
+    async with consumer, await consumer.poll() as batch:
+        assert_type(batch, AsyncBatch[OrderPlaced])
 
 
 # -- errors -------------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 NOBODY = 0  # the owner of a range that was given back
 LAST = 2**63 - 1  # no event has this number: a place up to here is open to the end
 ParkedState = Literal["retry", "held", "dead"]
+QUEUE = "default"  # the one group of a queue
 FOR_EVER = 2**31 - 1  # max_attempts of a group whose events are tried for ever: the most that the column holds
 Row = Sequence[Any]  # an event's columns, in the order of EVENT_COLUMNS; others may follow
 
@@ -252,6 +253,16 @@ class GroupRow:
         """Why it is given nothing, and what ends that."""
         return standstill(self.topic, self.name, self.condition, self.reason)
 
+    @property
+    def attempts(self) -> int | None:
+        """None: for ever."""
+        return None if self.max_attempts == FOR_EVER else self.max_attempts
+
+    @property
+    def blocks(self) -> bool:
+        """Whether what keeps failing keeps its key waiting, for ever."""
+        return self.ordered and self.on_exhausted == "block"
+
     def passes_over(self, seq: int, created_at: datetime) -> bool:
         """Whether an event is from before the group's start."""
         return seq < self.first or (self.since is not None and created_at < self.since)
@@ -279,10 +290,10 @@ class GroupOptions:
             )
 
     @classmethod
-    def busy(cls, *, ordered: bool = True, max_attempts: int = 10, on_exhausted: str = "skip") -> GroupOptions:
-        """For more than 1,000 events/s: a dead group is noticed within two minutes."""
-        interval, timeout = timedelta(seconds=30), timedelta(seconds=120)
-        return cls(ordered, max_attempts, on_exhausted, interval, timeout)
+    def of(cls, group: GroupRow) -> GroupOptions:
+        return cls(
+            group.ordered, group.max_attempts, group.on_exhausted, group.heartbeat_interval, group.heartbeat_timeout
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Literal
 from ...op import Op
 from . import GroupRow, TopicRow
 from .completion import BackfillRow
-from .marks import LAST, MarkOps
+from .marks import MarkOps
 
 
 class BackfillOps(MarkOps):
@@ -20,9 +20,6 @@ class BackfillOps(MarkOps):
         token: int,
         lease: timedelta,
         now: datetime | None,
-        *,
-        limit: int | None = None,
-        oldest: bool = False,
     ) -> Op[Literal["begun", "resumed", "completed", "busy", "gone"]]:
         """Whether the job is ours now, and from the beginning or from where it was left. Needs a transaction."""
         found = yield self.sql["topic.backfill.lock"].bind(group=group.id, now=now)
@@ -36,24 +33,14 @@ class BackfillOps(MarkOps):
         if state != "not_started":
             yield self.sql["topic.backfill.resume"].bind(group=group.id, token=token, lease=lease, now=now)
             return "resumed"
-        until, total, limited = 0, 0, False
+        until, total = 0, 0
         if topic.topic.tracking in ("bitmap", "acks"):
-            first, until, total, limited = yield from self._extent(topic, first, limit, oldest)
+            extent = yield self.log(topic.id)["topic.backfill.extent"].bind(first=first)
+            total, until = extent.rows[0]
         yield self.sql["topic.backfill.begin"].bind(
-            group=group.id, seq=first, until=until, total=total, limited=limited, token=token, lease=lease, now=now
+            group=group.id, seq=first, until=until, total=total, token=token, lease=lease, now=now
         )
         return "begun"
-
-    def _extent(self, topic: TopicRow, first: int, limit: int | None, oldest: bool) -> Op[tuple[int, int, int, bool]]:
-        """From where to where, how many open events that are, and whether the limit cut any off."""
-        log = self.log(topic.id)
-        until, limited = LAST, False
-        if limit is not None:
-            query = log["topic.backfill.oldest" if oldest else "topic.backfill.newest"]
-            edge, limited = (yield query.bind(limit=limit, first=first)).rows[0]
-            first, until = (first, edge) if oldest else (max(first, edge), LAST)
-        total, last = (yield log["topic.backfill.extent"].bind(first=first, until=until)).rows[0]
-        return first, last, total, limited
 
     def backfill_step(
         self,
@@ -114,10 +101,8 @@ class BackfillOps(MarkOps):
         )
         return ended.count > 0
 
-    def backfill(self, group: GroupRow, now: datetime | None) -> Op[BackfillRow | None]:
-        found = yield self.sql["topic.backfill.show"].bind(group=group.id, now=now)
+    def backfill(self, group: GroupRow) -> Op[BackfillRow | None]:
+        found = yield self.sql["topic.backfill.show"].bind(group=group.id)
         if not found.rows:
             return None
-        state, done, total, limited, rate, started, ended, elapsed, error, token, group_state = found.rows[0]
-        started, ended = (at and self.from_time(at) for at in (started, ended))
-        return BackfillRow(state, done, total, limited, rate, started, ended, elapsed, error, token, group_state)
+        return BackfillRow(*found.rows[0])

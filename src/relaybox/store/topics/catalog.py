@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from ...errors import ConfigError, StoreBusy
+from ...errors import ConfigError, InUse, StoreBusy
 from ...op import Op
 from ...topic import Topic
 from ..outbox.postgres import PostgresStore
@@ -17,9 +17,20 @@ from . import PARTS, TopicRow
 from .marks import MarkOps
 from .partitions import PartitionOps
 
-_FIXED = ("semantics", "tracking", "shards")
-_COLUMNS = ("name", *_FIXED, "block_writes", "retention", "zero_retention", "max_retention", "zombie_ttl", "partitions")
-_OPTIONS = ("fetch_batch", "cleanup_batch")
+_FIXED = ("semantics", "tracking", "shards", "spread")
+_COLUMNS = (
+    "name",
+    "semantics",
+    "tracking",
+    "shards",
+    "block_writes",
+    "retention",
+    "zero_retention",
+    "max_retention",
+    "zombie_ttl",
+    "partitions",
+)
+_OPTIONS = ("fetch_batch", "cleanup_batch", "spread")
 _DURATIONS = ("heartbeat_interval", "heartbeat_timeout")
 _INDEX = re.compile(r"CREATE (?:UNIQUE )?INDEX (\S+) ON")
 
@@ -78,9 +89,8 @@ class CatalogOps(MarkOps, PartitionOps):
         for name in _FIXED:
             was, wanted = getattr(row.topic, name), getattr(topic, name)
             if was != wanted:
-                how = "Use move() (`relaybox topics move`)" if name == "tracking" else "Make another topic"
-                if name == "semantics":
-                    how += "; the guide 'From a queue to pub/sub' has the steps"
+                movable = name in ("semantics", "tracking")
+                how = "Use move() (`relaybox topics move`)" if movable else "Make another topic"
                 raise ConfigError(
                     f"topic {topic.name!r} has {name} {was!r} and may hold events; configure() cannot make it "
                     f"{wanted!r}. {how}"
@@ -108,14 +118,20 @@ class CatalogOps(MarkOps, PartitionOps):
         readers = yield self.sql["topic.catalog.readers"].bind(topic=row.id)
         if readers.rows and row.topic.tracking != "rows":  # of which is asked whether anything is left
             names = ", ".join(f"{group} ({state})" for group, state in readers.rows)
-            raise ConfigError(f"topic {name!r} is read by the group(s) {names}; cancel them before you drop it")
+            raise InUse(
+                "topic", name, f"topic {name!r} is read by the group(s) {names}; cancel them before you drop it"
+            )
         if row.moving is not None:
-            raise ConfigError(f"topic {name!r} is being moved; finish that or cancel it before you drop the topic")
+            raise InUse(
+                "topic", name, f"topic {name!r} is being moved; finish or cancel that before you drop the topic"
+            )
         if row.topic.tracking == "rows":
             status = yield from self.queue(row.id).status(None)
             left = status.due + status.delayed + status.claimed + status.retrying + status.dead
             if left:
-                raise ConfigError(f"topic {name!r} has {left} unfinished or dead event(s); deal with them first")
+                raise InUse(
+                    "topic", name, f"topic {name!r} has {left} unfinished or dead event(s); deal with them first"
+                )
             yield from self.drop_queue(row.id)
         yield self.log(row.id)["topic.log.drop"].bind()
         yield self.sql["topic.catalog.forget_groups"].bind(topic=row.id)

@@ -33,13 +33,8 @@ class BackfillRow:
     state: BackfillState
     done: int
     total: int
-    limited: bool  # there was more than its limit
     rate: float
-    started_at: datetime | None
-    ended_at: datetime | None
-    elapsed: timedelta | None
     error: str | None
-    token: int | None
     group_state: GroupState
 
 

@@ -9,12 +9,11 @@ from typing import Any
 
 from ...errors import ConfigError, IllegalMove, NotFound, TooManyGroups
 from ...op import Op
-from . import GroupOptions, GroupRow, Start, StartPlace, TopicRow
+from . import QUEUE, GroupOptions, GroupRow, Start, StartPlace, TopicRow
 from .life import MOVES, TOWARDS, GroupState, Verb, effects, reachable, state_of
 from .ticks import TickOps
 
 BITS = 64
-QUEUE = "default"  # the one group of a queue
 
 
 class GroupOps(TickOps):
@@ -192,20 +191,6 @@ class GroupOps(TickOps):
     def set_state(self, group: GroupRow, state: GroupState, reason: str, now: datetime | None) -> Op[GroupRow]:
         """The verb that leads to this state."""
         return (yield from self.turn(group, TOWARDS[state], reason, now))
-
-    def resurrect(self, group: GroupRow, reason: str, now: datetime | None, *, stalled: bool = False) -> Op[GroupRow]:
-        """A dead group is active again, at the place where it stood; any other is left as it is, and a stalled one
-        too unless `stalled`. Needs a transaction."""
-        return (yield from self.turn(group, "resurrect" if stalled else "beat", reason, now))
-
-    def forget(self, group: GroupRow) -> Op[bool]:
-        """Delete a cancelled group and what it had parked, unless a completion mark refers to its bit. Needs a
-        transaction."""
-        yield from self._lock_groups(group.topic_id)
-        if group.bit is not None and (yield from self._bit_in_use(group.topic_id, group.bit)):
-            return False
-        deleted = yield self.sql["topic.group.delete"].bind(id=group.id)
-        return bool(deleted.count)
 
     def _lock_groups(self, topic_id: int) -> Op[None]:
         yield self.sql["topic.group.lock_topic"].bind(topic=topic_id)

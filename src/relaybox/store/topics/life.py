@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple, get_args
 
 GroupState = Literal["active", "paused", "dead", "cancelled"]
 Condition = Literal["active", "paused", "dead", "stalled", "cancelled"]  # stalled: dead, and only an operator ends that
-Verb = Literal["start", "beat", "pause", "resume", "resurrect", "cancel", "time out", "stall"]
+Verb = Literal["start", "beat", "pause", "resume", "cancel", "time out", "stall"]
 Effect = Literal["fence", "leave", "require again"]
 
 
@@ -49,13 +49,6 @@ MOVES: Final[Mapping[Verb, Mapping[Condition, Condition | None]]] = {
     },
     "pause": {"active": "paused", "paused": "paused", "dead": None, "stalled": None, "cancelled": None},
     "resume": {"active": "active", "paused": "active", "dead": "active", "stalled": "active", "cancelled": None},
-    "resurrect": {
-        "active": "active",
-        "paused": "paused",
-        "dead": "active",
-        "stalled": "active",
-        "cancelled": "cancelled",
-    },
     "cancel": dict.fromkeys(get_args(Condition), "cancelled"),
     "time out": {"active": "dead", "paused": None, "dead": "dead", "stalled": "stalled", "cancelled": None},
     "stall": {"active": "stalled", "paused": None, "dead": "dead", "stalled": "stalled", "cancelled": None},
@@ -105,9 +98,9 @@ def standstill(topic: str, group: str, condition: Condition, reason: str | None)
     """Why a group is given nothing, and what ends that; None: it is given what there is."""
     verb = {
         "paused": "`relaybox groups resume {} {}`",
-        "dead": "`relaybox groups resurrect {} {}`",
-        "stalled": "its cause is mended and `relaybox groups resurrect {} {}`",
-        "cancelled": "it is started again, as a new group",
+        "dead": "`relaybox groups resume {} {}`, or until a member is heard of",
+        "stalled": "its cause is mended and `relaybox groups resume {} {}`",
+        "cancelled": "it is made anew",
     }.get(condition)
     if verb is None:
         return None

@@ -18,7 +18,7 @@ from typing import Any
 
 from ...errors import ConfigError
 from ...op import Op
-from ...topic import Tracking
+from ...topic import Semantics, Tracking
 from . import TopicRow
 from .queue_moves import QueueMoveOps
 
@@ -57,6 +57,12 @@ class MoveOps(QueueMoveOps):
         moving = yield from step(topic, moving, now)
         yield from self._note(topic, moving, now)
         return moving
+
+    def rename_semantics(self, name: str, semantics: Semantics) -> Op[None]:
+        """Of a topic that is tracked by offset: a queue has the same tables, with one group. Needs a transaction."""
+        topic = yield from self._moving_topic(name)
+        assert topic.topic.tracking == "offset"
+        yield self.sql["topic.move.semantics"].bind(topic=topic.id, semantics=semantics)
 
     def cancel_move(self, name: str, now: datetime | None) -> Op[bool]:
         """Back to where it was. Refused once writers have been told."""

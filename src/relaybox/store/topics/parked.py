@@ -100,7 +100,7 @@ class ParkedOps(MarkOps, QueueOps):
         )
         claimed = [ParkedEvent(row[:12], token, row[12], row[13]) for row in self.event_rows(result.rows)]
         claimed.sort(key=lambda parked: int(parked.row[0]))
-        if group.on_exhausted == "block":
+        if group.blocks:
             return claimed
         worn = [parked for parked in claimed if parked.attempts > group.max_attempts]
         if worn:

@@ -14,10 +14,9 @@ from typing import Any
 
 from ...op import Op
 from ..outbox.postgres import PostgresStore
-from . import GroupOptions, GroupRow, Start, TopicRow
+from . import QUEUE, GroupOptions, GroupRow, Start, TopicRow
 from .catalog import CatalogOps
 from .checks import CheckOps
-from .groups import QUEUE
 
 WINDOW = 2_000  # events per step
 LOG = ("topic.log.create", "topic.log.sequence", "topic.log.by_shard", "topic.log.by_xid", "topic.log.rest")

@@ -6,24 +6,13 @@
 SELECT state, backfill_state, backfill_lease > coalesce(:now, clock_timestamp()), first_seq
 FROM {group} WHERE id = :group FOR NO KEY UPDATE
 
--- name: topic.backfill.newest -> rows
--- The first of the newest so many open events, and whether there are more.
-SELECT coalesce(min(seq) FILTER (WHERE n <= :limit), 0), count(*) > :limit
-FROM (SELECT seq, row_number() OVER (ORDER BY seq DESC) AS n FROM {mark}
-      WHERE completed_at IS NULL AND seq >= :first ORDER BY seq DESC LIMIT :limit::bigint + 1) o
-
--- name: topic.backfill.oldest -> rows
-SELECT coalesce(max(seq) FILTER (WHERE n <= :limit), 0), count(*) > :limit
-FROM (SELECT seq, row_number() OVER (ORDER BY seq) AS n FROM {mark}
-      WHERE completed_at IS NULL AND seq >= :first ORDER BY seq LIMIT :limit::bigint + 1) o
-
 -- name: topic.backfill.extent -> rows
-SELECT count(*), coalesce(max(seq), 0) FROM {mark} WHERE completed_at IS NULL AND seq >= :first AND seq <= :until
+SELECT count(*), coalesce(max(seq), 0) FROM {mark} WHERE completed_at IS NULL AND seq >= :first
 
 -- name: topic.backfill.begin -> count
 UPDATE {group}
 SET backfill_state = 'in_progress', backfill_seq = :seq, backfill_until = :until, backfill_total = :total,
-    backfill_done = 0, backfill_limited = :limited, backfill_rate = 0, backfill_token = :token,
+    backfill_done = 0, backfill_rate = 0, backfill_token = :token,
     backfill_lease = n.at + :lease::interval, backfill_started_at = n.at, backfill_ended_at = NULL, backfill_error = NULL
 FROM (SELECT coalesce(:now, clock_timestamp()) AS at) n
 WHERE id = :group
@@ -76,7 +65,7 @@ WHERE id = :group AND backfill_state = 'in_progress' AND (:token::bigint IS NULL
 -- A group that lives again is to be added to what is open: a job that nobody has yet.
 UPDATE {group}
 SET backfill_state = 'in_progress', backfill_seq = first_seq, backfill_until = m.last, backfill_total = m.total,
-    backfill_done = 0, backfill_limited = false, backfill_rate = 0, backfill_token = NULL, backfill_lease = NULL,
+    backfill_done = 0, backfill_rate = 0, backfill_token = NULL, backfill_lease = NULL,
     backfill_started_at = coalesce(:now, clock_timestamp()), backfill_ended_at = NULL, backfill_error = NULL
 FROM (SELECT count(*) AS total, coalesce(max(seq), 0) AS last FROM {mark} WHERE completed_at IS NULL) m
 WHERE id = :group
@@ -86,7 +75,5 @@ UPDATE {group} SET backfill_token = NULL, backfill_lease = NULL
 WHERE id = :group AND backfill_state = 'in_progress' AND backfill_token = :token
 
 -- name: topic.backfill.show -> rows
-SELECT backfill_state, backfill_done, backfill_total, backfill_limited, backfill_rate, backfill_started_at,
-       backfill_ended_at, coalesce(backfill_ended_at, :now, clock_timestamp()) - backfill_started_at, backfill_error,
-       backfill_token, state
+SELECT backfill_state, backfill_done, backfill_total, backfill_rate, backfill_error, state
 FROM {group} WHERE id = :group

@@ -106,9 +106,6 @@ WITH p AS MATERIALIZED (
 UPDATE {parked} SET owner = NULL, until = NULL, token = NULL, due = coalesce(:now, clock_timestamp())
 FROM p WHERE {parked}.group_id = :id AND {parked}.seq = p.seq
 
--- name: topic.group.delete -> count
-DELETE FROM {group} WHERE id = :id AND state = 'cancelled'
-
 -- name: topic.group.tick_before_time -> rows
 -- Whatever it has seen was created before: an event is committed after it is created. The minute is for clocks that were
 -- set back; what is too early is passed over anyway.

@@ -11,6 +11,9 @@ UPDATE {topic} SET moving = :moving, updated_at = coalesce(:now, clock_timestamp
 -- Writers present the version they know: from now on they ask again first. Those under way have an older number.
 UPDATE {topic} SET tracking = :tracking, version = version + 1 WHERE id = :topic RETURNING pg_current_xact_id()::text
 
+-- name: topic.move.semantics -> count
+UPDATE {topic} SET semantics = :semantics, version = version + 1 WHERE id = :topic
+
 -- name: topic.move.over -> rows
 -- Whether everybody who was under way at the switch has ended.
 SELECT pg_snapshot_xmin(pg_current_snapshot()) > :xid::text::xid8
