@@ -10,7 +10,9 @@ from importlib.metadata import version
 import aiosqlite
 import pytest
 import sqlalchemy as sa
+from asyncmy.connection import Connection as AsyncmyConnection
 from asyncpg import Connection as AsyncpgConnection
+from asyncpg.pool import PoolConnectionProxy
 from pymysql.connections import Connection as PyMySQLConnection
 from sqlalchemy.orm import Session
 
@@ -19,6 +21,7 @@ from sqlalchemy.orm import Session
     ("library", "looked_at"),
     [
         ("aiosqlite", ("0.22",)),
+        ("asyncmy", ("0.2",)),
         ("asyncpg", ("0.32",)),
         ("PyMySQL", ("1.2",)),
         ("sqlalchemy", ("2.1",)),
@@ -42,6 +45,23 @@ async def test_the_connection_inside_aiosqlite() -> None:
     async with aiosqlite.connect(":memory:") as connection, connection.execute("SELECT 1") as cursor:
         assert not connection._conn.in_transaction
         assert cursor._conn is connection
+
+
+async def test_the_connection_of_asyncmy() -> None:
+    """Before 0.2.12 it had a `_writer`."""
+    connection = AsyncmyConnection(host="nowhere")
+    assert hasattr(connection, "_transport") or hasattr(connection, "_writer")
+    assert connection._stream_broken in (True, False)
+
+
+def test_the_isolation_level_of_an_engine() -> None:
+    engine = sa.create_engine("sqlite://", isolation_level="SERIALIZABLE")
+    assert engine.dialect._on_connect_isolation_level == "SERIALIZABLE"
+    engine.dispose()
+
+
+def test_the_connection_behind_a_pooled_one() -> None:
+    assert "_con" in PoolConnectionProxy.__slots__
 
 
 def test_the_sockets() -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Protocol
@@ -57,7 +58,8 @@ def deliver_pending(
     outbox: Outbox, listeners: Listeners | Callable[..., object], *, raise_errors: bool = True, limit: int = LIMIT
 ) -> Drained:
     """For an Outbox. Async listeners run in an event loop made for this call."""
-    if asyncio._get_running_loop() is not None:
+    with suppress(RuntimeError):
+        asyncio.get_running_loop()
         raise ConfigError("deliver_pending was called inside an event loop; use AsyncOutbox and deliver_pending_async")
     loop = asyncio.new_event_loop()
     try:
