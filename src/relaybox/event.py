@@ -180,7 +180,8 @@ class _Fields:
 
 
 class Event(_Fields, Generic[T]):
-    """One fact to deliver. Equal when the ids are equal; the repr shows no payload.
+    """Something that has happened, to be told to others. Immutable; two are equal when their ids are; the repr shows no
+    payload.
 
     payload        a JSON value, dataclass or model (encoded now), or bytes (kept as they are)
     payload_json   ready JSON text, stored byte for byte

@@ -71,7 +71,8 @@ class BatchDecorator(Protocol[M]):
 
 
 class Listeners(Generic[C]):
-    """
+    """Which function is called for which event. One registry for outboxes, groups and inboxes.
+
     where         events for which this is False are ignored
     interceptors  called around every listener
     unmatched     what becomes of an event that no listener takes: "dead", the default of outboxes, queues and inboxes,

@@ -46,7 +46,8 @@ class Owner(Protocol):
 
 
 class AsyncService(ABC):
-    """Works in the event loop that starts it."""
+    """Something that works in the background from `start` to `stop`, such as delivery: in the event loop that starts
+    it. Inside `async with` it works."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK, owner: Owner | None = None) -> None:
         self._clock = clock
@@ -172,7 +173,8 @@ class AsyncService(ABC):
 
 
 class Service:
-    """Works in a thread of its own."""
+    """Something that works in the background from `start` to `stop`, such as delivery: in a thread of its own. Inside
+    `with` it works."""
 
     def __init__(self, inner: AsyncService, owner: Owner | None = None) -> None:
         self._inner = inner

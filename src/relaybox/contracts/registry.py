@@ -30,7 +30,8 @@ class ContractOptions(TypedDict, total=False):
 
 
 class Contracts:
-    """
+    """What events of each type and version must look like, and where a relay sends them.
+
     contracts = Contracts()
     contracts.add("OrderPlaced", to="orders", aggregate_type="Order", payload=OrderPlacedV1)
 

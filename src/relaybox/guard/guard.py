@@ -281,7 +281,8 @@ def _first_argument(event: Any, *_: Any, **__: Any) -> Any:
 
 
 class Guard(_Shared, Sync):
-    """For synchronous programs. Safe to use from many threads."""
+    """Lets a message be handled once, however often it is delivered: it keeps a mark for each one that was handled. For
+    synchronous programs, safe to use from many threads."""
 
     is_async = False
 
@@ -363,7 +364,7 @@ class Guard(_Shared, Sync):
 
 @told_by(Guard)
 class AsyncGuard(_Shared, Async):
-    """For asyncio programs."""
+    """As `Guard`, for asyncio programs."""
 
     is_async = True
 

@@ -324,7 +324,8 @@ class _Shared:
 
 
 class Outbox(_Shared, Sync):
-    """For synchronous programs. Its services work in threads of their own."""
+    """Stores events in the transaction of your own rows, delivers them after the commit, and shows what became of
+    them. For synchronous programs, safe to use from many threads; its services work in threads of their own."""
 
     _notifier: ThreadNotifier | None
 
@@ -413,7 +414,8 @@ class Outbox(_Shared, Sync):
 
     @contextmanager
     def transaction(self, handle: Handle | None = None) -> Iterator[Transaction]:
-        """Begin and commit here: on the given connection, or on one of ours."""
+        """A transaction that begins here and commits at the end of the block, on the given connection or on a new one.
+        Its events are handed over at once, also where the client library cannot tell of a commit."""
         self._check_open()
         if handle is None:
             with self._db.connection() as connection, transaction(connection) as tx:

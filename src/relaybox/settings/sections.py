@@ -338,7 +338,9 @@ _PROCESSES = frozenset({*(f"relay.{name}" for name in RELAY), *(f"ingest.{name}"
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """`Settings(delivery=DeliverySettings(workers=8, retry=Retry(attempts=5)))`"""
+    """How much, how often and how long, in sections: `Settings(delivery=DeliverySettings(workers=8))`.
+
+    It reads nothing; `Settings.load()` reads the environment and a file."""
 
     delivery: DeliverySettings = DeliverySettings()
     order: OrderSettings = OrderSettings()
