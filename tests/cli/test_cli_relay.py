@@ -9,11 +9,10 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import tomllib
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from kit import migrated
+from kit import migrated, wait_until
 from relaybox import Event, Outbox, Topic
 from relaybox.errors import ConfigError
 from relaybox.relay.config import load
@@ -265,13 +264,6 @@ def test_a_process_serves_its_health_and_stops_gracefully(url: str, tmp_path: Pa
     assert "relaybox stops" in output
     with Outbox(url) as box:
         assert box.instances() == []
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    ends = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < ends, "waited in vain"
-        time.sleep(0.05)
 
 
 def sample(page: str, name: str) -> float:

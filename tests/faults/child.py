@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from kit import delivering
+from kit import delivering, wait_until
 from relaybox import Event, Listeners, Outbox, Reject, Retry, Settings
 from relaybox.ids import new_token
 from relaybox.store.claims import Claim
@@ -110,14 +110,6 @@ def a_peer_that_died(box: Outbox) -> None:
     assert len(taken) >= 2
 
 
-def wait_for(condition: Callable[[], Any], what: str, timeout: float = 15.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"no {what} within {timeout} s")
-        time.sleep(0.01)
-
-
 def main(url: str, file: Path) -> None:
     plain = Outbox(url)
     insist(plain.migrate)
@@ -128,14 +120,14 @@ def main(url: str, file: Path) -> None:
     for _ in range(3):
         insist(lambda: write(box, Event("Happened", None), abort=Path(f"{file}.ghosts")))
     insist(lambda: write(box, Event("Slow", None), Event("Dying", None)))
-    wait_for(lambda: box.dead.count() == 1, "dead letter")
-    wait_for(lambda: len(set(lines(file))) >= 23, "deliveries")
+    wait_until(lambda: box.dead.count() == 1, "dead letter")
+    wait_until(lambda: len(set(lines(file))) >= 23, "deliveries")
     Path(f"{file}.allow").touch()
     letter = box.dead.list()[0]
     insist(lambda: box.dead.replay(letter.event.id))
-    wait_for(lambda: letter.event.id in lines(file), "replay")
+    wait_until(lambda: letter.event.id in lines(file), "replay")
     insist(lambda: write(box, Event("Endless", None)))
-    wait_for(Path(f"{file}.endless").exists, "endless event")
+    wait_until(Path(f"{file}.endless").exists, "endless event")
     box.close()
     plain.close()
 

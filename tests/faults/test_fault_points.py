@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from kit import delivering
+from kit import delivering, wait_until
 from relaybox import Outbox
 from relaybox.faults import POINTS
 from relaybox.testing.servers import require
 
-from .child import BUSINESS, SETTINGS, lines, listeners, wait_for
+from .child import BUSINESS, SETTINGS, lines, listeners
 
 ENGINES = ("postgres", "sqlite", "mariadb")
 TESTS = Path(__file__).parent.parent
@@ -90,7 +90,7 @@ def finish(url: str, file: Path) -> None:
             status = box.status()
             return not (status.due or status.delayed or status.claimed or status.dead or strangers(box))
 
-        wait_for(nothing_left, "peace")
+        wait_until(nothing_left, "peace")
 
 
 def strangers(box: Outbox) -> int:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import os
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from flow.kit import rows
+from kit import INNODB
+from kit import until as look_until
 from relaybox import AsyncGuard, Guard
 
 PATIENCE = 20.0
 PREFIX = "relaybox:processed:"
+until = partial(look_until, pause=INNODB)
 
 
 def client(url: str) -> Any:
@@ -129,15 +131,6 @@ async def deliver(guard: Any, key: Any, *effects: Callable[[], Any]) -> None:
         for effect in effects if first else ():
             if inspect.isawaitable(result := effect()):
                 await result
-
-
-async def until(condition: Callable[[], Any], what: str) -> Any:
-    """Look again and again for something another process or the server does on its own."""
-    deadline = time.monotonic() + PATIENCE
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"no {what} within {PATIENCE} s"
-        await asyncio.sleep(0.12)  # InnoDB shows an old list of its transactions to those that look more often
-    return found
 
 
 @contextmanager

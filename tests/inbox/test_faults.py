@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from flow.kit import Probe, one, rows
+from kit import until_stored
 from relaybox import ConfigError, Event
 from relaybox.drivers import open_sync
 from relaybox.errors import SchemaMissing
@@ -30,12 +31,6 @@ LAPSED = {
 SHORT = QUICK.replaced({"delivery.instance_ttl": "300ms", "delivery.lease": "600ms"})
 
 
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not await asyncio.to_thread(condition):
-            await asyncio.sleep(0.02)
-
-
 @pytest.mark.parametrize("server", SERVERS)
 async def test_a_handler_that_outlives_its_lease_keeps_its_message(server: str, tmp_path: Path) -> None:
     url = with_effects(migrated(fresh_url(server, tmp_path)))
@@ -50,11 +45,11 @@ async def test_a_handler_that_outlives_its_lease_keeps_its_message(server: str, 
     with Inbox(url) as inbox, inbox.processor(slow, settings=SHORT) as processor:
         inbox.accept(None, arrived(1))
         await asyncio.to_thread(entered.wait, PATIENCE)
-        await until(lambda: one(url, LAPSED[server]) == 1)
+        await until_stored(lambda: one(url, LAPSED[server]) == 1)
         with Inbox(url) as other:
             assert (await asyncio.to_thread(other.process, writing(False), settings=SHORT)).done == 0
         let_go.set()
-        await until(lambda: processor.processed.done == 1)
+        await until_stored(lambda: processor.processed.done == 1)
     assert len(ran) == len(effects(url)) == 1
 
 
@@ -140,7 +135,7 @@ async def test_a_processor_that_cannot_start_leaves_nothing_behind(engine: str, 
     async with AsyncInbox(url) as again:
         with pytest.raises(SchemaMissing):
             await again.process(writing(True))
-    await until(lambda: not [t for t in threading.enumerate() if t.name.startswith("relaybox-inbox")])
+    await until_stored(lambda: not [t for t in threading.enumerate() if t.name.startswith("relaybox-inbox")])
     with pytest.raises(ConfigError, match="in-memory"):
         Inbox("sqlite://").processor(writing(False))
 

@@ -9,14 +9,13 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from flow.kit import Probe, one, rows
+from kit import until_stored
 from relaybox import Event
 from relaybox.inbox import Inbox, Order
 
@@ -101,7 +100,7 @@ async def test_a_storm(home: str) -> None:
             inbox.accept_all(None, events[: done + 100])  # some again
             enough = min(done, reach(events[: done + 100]))
             try:
-                await until(partial(has_effects, home, enough))
+                await until_stored(partial(has_effects, home, enough))
             finally:
                 for worker in workers:
                     worker.kill()
@@ -110,7 +109,7 @@ async def test_a_storm(home: str) -> None:
         inbox.accept_all(None, events)
         probe = Probe()
         with inbox.processor(writing(False), settings=QUICK, observers=[probe]):
-            await until(lambda: one(home, "SELECT count(*) FROM inbox_pending") == 0)
+            await until_stored(lambda: one(home, "SELECT count(*) FROM inbox_pending") == 0)
     assert effects(home) == sorted(event.id for event in events)
     ran = [row[0].split("-") for row in rows(home, "SELECT event_id FROM effect ORDER BY id")]
     for k in range(8):
@@ -125,12 +124,6 @@ def reach(events: list[Event]) -> int:
     """How many can take effect of what has come."""
     come = {event.id for event in events}
     return sum(next(n for n in itertools.count(1) if f"k{k}-{n}" not in come) - 1 for k in range(8))
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(60):
-        while not await asyncio.to_thread(condition):
-            await asyncio.sleep(0.05)
 
 
 def rows_free(url: str) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -16,6 +14,7 @@ from typing import Any
 import pytest
 
 from flow.kit import one
+from kit import INNODB, until
 from relaybox import Event, Reject
 from relaybox.drivers import open_sync
 from relaybox.drivers.spi import Connection
@@ -36,13 +35,6 @@ def two_connections(url: str) -> Iterator[tuple[Connection, Connection]]:
     database.close()
 
 
-async def until(condition: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, f"no {what} within {PATIENCE} s"
-        await asyncio.sleep(0.12)  # InnoDB shows an old list of its transactions to those that look more often
-
-
 @pytest.mark.parametrize("ending", ["commit", "rollback"])
 @pytest.mark.parametrize("server", SERVERS)
 async def test_the_second_waits_for_the_first(server: str, ending: str, tmp_path: Path) -> None:
@@ -53,7 +45,7 @@ async def test_the_second_waits_for_the_first(server: str, ending: str, tmp_path
         second.begin()
         assert inbox.accept(first, event)
         answer = thread.submit(inbox.accept_all, second, [event, other])
-        await until(lambda: one(url, WAITING[server]), "waiting transaction")
+        await until(lambda: one(url, WAITING[server]), "waiting transaction", pause=INNODB)
         assert not answer.done()
         getattr(first, ending)()
         assert answer.result(PATIENCE) == [ending == "rollback", True]
@@ -70,9 +62,9 @@ async def test_no_order_of_a_batch_makes_a_deadlock(server: str, tmp_path: Path)
         third.begin()
         assert inbox.accept_all(third, [c, d]) == [True, True]
         one_way = threads.submit(inbox.accept_all, None, [a, c, b])
-        await until(lambda: one(url, WAITING[server]) == 1, "waiting transaction")
+        await until(lambda: one(url, WAITING[server]) == 1, "waiting transaction", pause=INNODB)
         other_way = threads.submit(inbox.accept_all, None, [b, d, a])
-        await until(lambda: one(url, WAITING[server]) == 2, "second waiting transaction")
+        await until(lambda: one(url, WAITING[server]) == 2, "second waiting transaction", pause=INNODB)
         third.commit()
         assert one_way.result(PATIENCE) == [True, False, True]
         assert other_way.result(PATIENCE) == [False, False, False]
@@ -92,7 +84,7 @@ async def test_an_id_is_known_while_its_message_is_drained(server: str, ending: 
         assert run(inbox.store.drain_processed(timedelta(0), 10, tomorrow), drain) == 1
         answers = [threads.submit(inbox.accept_all, None, batch) for batch in ([event], [event, other])]
         if server == "postgres":
-            await until(lambda: one(url, WAITING[server]) == 2, "two waiting transactions")
+            await until(lambda: one(url, WAITING[server]) == 2, "two waiting transactions", pause=INNODB)
         getattr(drain, ending)()
         assert [answer.result(PATIENCE) for answer in answers] == [[False], [False, True]]
     assert message_ids(url) == ([other.id] if ending == "commit" else [event.id, other.id])
@@ -119,7 +111,7 @@ async def test_a_replay_waits_for_a_drain_and_tells_what_is_due(
         op = inbox.store.drain_processed if kind == "processed" else inbox.store.drain_dead
         assert run(op(timedelta(0), 10, None), drain) == 1
         replay = threads.submit(inbox.replay, [event.id])
-        await until(lambda: one(url, WAITING[server]) == 1, "waiting transaction")
+        await until(lambda: one(url, WAITING[server]) == 1, "waiting transaction", pause=INNODB)
         getattr(drain, ending)()
         due = [] if ending == "commit" else [event.id]
         assert replay.result(PATIENCE) == due
@@ -137,7 +129,7 @@ async def test_of_two_replays_one_tells_that_a_message_is_due(server: str, tmp_p
         first.begin()
         assert run(inbox.store.replay_messages([event.id], None), first) == [event.id]
         second = threads.submit(inbox.replay, [event.id])
-        await until(lambda: one(url, WAITING[server]) == 1, "waiting transaction")
+        await until(lambda: one(url, WAITING[server]) == 1, "waiting transaction", pause=INNODB)
         first.commit()
         assert second.result(PATIENCE) == []
         assert inbox.process(lambda event, connection: None).done == 1

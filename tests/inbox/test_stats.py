@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from flow.kit import one, rows
+from kit import INNODB, wait_until
 from relaybox import Event, Reject
 from relaybox.inbox import Inbox, Retention
 from relaybox.observe.prometheus import InboxCollector
@@ -19,7 +18,7 @@ from relaybox.op import run
 from relaybox.testing.clock import ManualClock
 
 from .effects import QUICK
-from .kit import PATIENCE, WAITING
+from .kit import WAITING
 
 # What the stats say, counted the slow way.
 COUNTED = """
@@ -35,14 +34,6 @@ def some(count: int, kind: str = "A") -> list[Event]:
 def no_odd_ones(event: Event, _: Any) -> None:
     if event.payload["n"] % 2:
         raise Reject("odd")
-
-
-def until(condition: Callable[[], Any]) -> None:
-    """Looks again until it is so: what is waited for happens in the server."""
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.12)  # InnoDB shows an old list of its transactions to those that look more often
 
 
 def fold(inbox: Inbox, limit: int = 1000) -> int:
@@ -153,7 +144,7 @@ def test_two_replays_at_once_count_once(url: str, engine: str) -> None:
         run(inbox.store.replay_messages(["A-0", "A-1"], None), first)
         second = threading.Thread(target=inbox.replay, args=(["A-0", "A-1", "A-2"],))
         second.start()
-        until(lambda: one(url, WAITING[engine]))
+        wait_until(lambda: one(url, WAITING[engine]), pause=INNODB)
         first.commit()
         second.join()
         check(url, inbox)
@@ -173,7 +164,7 @@ async def test_a_processor_folds_in_the_background(url: str) -> None:
         inbox.accept_all(None, some(6))
         with inbox.processor(no_odd_ones, settings=QUICK) as processor:
             processor.drained()
-            until(lambda: one(url, "SELECT count(*) FROM inbox_totals") == 1)
+            wait_until(lambda: one(url, "SELECT count(*) FROM inbox_totals") == 1, pause=INNODB)
         check(url, inbox)
 
 

@@ -3,13 +3,12 @@ the process that works on them: they become dead letters, and their neighbours d
 
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 from flow.kit import one, rows
+from kit import until_stored
 from relaybox import Event
 from relaybox.inbox import Inbox, Order
 
@@ -68,12 +68,6 @@ def crowd(size: int, url: str, **given: Any) -> Iterator[Crowd]:
         made.end()
 
 
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not await asyncio.to_thread(condition):
-            await asyncio.sleep(0.05)
-
-
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(("engine", "size"), [("postgres", 10), ("mariadb", 3), ("sqlite", 3)])
 async def test_no_message_takes_effect_twice(engine: str, size: int, tmp_path: Path) -> None:
@@ -85,11 +79,11 @@ async def test_no_message_takes_effect_twice(engine: str, size: int, tmp_path: P
         workers.ready()
         for at in range(0, len(events), 20):
             inbox.accept_all(None, events[at : at + 20])
-        await until(lambda: one(url, "SELECT count(*) FROM inbox_pending") == 0)
+        await until_stored(lambda: one(url, "SELECT count(*) FROM inbox_pending") == 0)
         while one(url, "SELECT count(DISTINCT note) FROM effect") == 1:  # it was faster than the others could begin
             events += (more := [Event("OrderPlaced", {"n": n, "slow": False}, key=f"k{n}") for n in range(20)])
             inbox.accept_all(None, more)
-            await until(lambda: one(url, "SELECT count(*) FROM inbox_pending") == 0)
+            await until_stored(lambda: one(url, "SELECT count(*) FROM inbox_pending") == 0)
     assert effects(url) == sorted(event.id for event in events)
     assert one(url, "SELECT count(*) FROM inbox_done") == len(events)
     assert one(url, "SELECT count(DISTINCT note) FROM effect") > 1, "one worker has done it all"
@@ -109,7 +103,7 @@ async def test_what_kills_its_worker_ends_in_the_dead_letters(engine: str, order
             workers.look_after()
             return bool(one(url, "SELECT count(*) FROM inbox_pending") == 0)
 
-        await until(finished)
+        await until_stored(finished)
     letters = rows(url, "SELECT m.event_id, d.attempts, d.last_error FROM inbox_dead d JOIN inbox m ON m.seq = d.seq")
     assert {letter[0] for letter in letters} == {events[5].id, events[6].id}
     assert all("does it kill its process" in letter[2] for letter in letters)

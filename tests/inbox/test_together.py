@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from drivers.test_fork import in_a_child
 from flow.kit import one, rows
+from kit import until
 from relaybox import ConfigError, Event, InvalidEvent
 from relaybox.drivers import open_sync
 from relaybox.drivers.spi import Connection
@@ -24,7 +25,6 @@ from relaybox.inbox import AsyncInbox, Inbox
 from relaybox.inbox.together import LANES, AsyncTogether, Queue, Together
 
 from .kit import PATIENCE, WAITING, arrived, fresh_url, message_ids, migrated
-from .test_races import until
 
 THREADS = 40
 

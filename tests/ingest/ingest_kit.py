@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +29,6 @@ __all__ = [
     "migrated",
     "plain",
     "totals",
-    "until",
 ]
 
 FEATURES = Features(keyed_order=True, dedup=False)
@@ -61,12 +60,6 @@ def in_order(sent: Sequence[Event], found: Sequence[tuple[str, str]]) -> bool:
         [event.id for event in sent if event.key == key] == [event_id for k, event_id in found if k == key]
         for key in {event.key for event in sent}
     )
-
-
-async def until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
-    async with asyncio.timeout(seconds):
-        while not await asyncio.to_thread(condition):
-            await asyncio.sleep(0.02)
 
 
 @asynccontextmanager

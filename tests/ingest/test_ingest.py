@@ -14,6 +14,7 @@ import pytest
 
 from flow.kit import rows
 from inbox.kit import ENGINES, pending_ids
+from kit import until
 from relaybox import AsyncIngest, Event
 from relaybox.errors import Closed, ConfigError, SchemaMissing
 from relaybox.facts import CircuitChanged, Ingested, LoopFailed
@@ -25,7 +26,7 @@ from relaybox.testing.crash import InjectedFault, crash_at
 from relaybox.testing.servers import TcpGate
 from relaybox.types import Health, Reading
 
-from .ingest_kit import arrivals, events, fresh_url, in_order, ingesting, migrated, totals, until
+from .ingest_kit import arrivals, events, fresh_url, in_order, ingesting, migrated, totals
 from .scripted_source import ScriptedSource
 
 BROKEN = Incoming(

@@ -16,6 +16,7 @@ from aiokafka import AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from flow.kit import rows
+from kit import until, until_stored
 from relaybox import Event
 from relaybox.brokers import source_from_url
 from relaybox.brokers.kafka import source as kafka
@@ -38,7 +39,6 @@ from .ingest_kit import (
     migrated,
     plain,
     totals,
-    until,
 )
 from .kafka_behind_gate import SESSION, KafkaBehindGate
 
@@ -117,7 +117,7 @@ async def test_a_process_that_is_killed_loses_and_doubles_nothing(
     assert 0 < known < 30
     assert (doubled > 0) == (point == "write.committed")
     async with ingesting(source(server, topic, session_timeout=timedelta(seconds=1)), url) as (ingest, _):
-        await until(lambda: len(arrivals(url)) == 30 and committed(server, topic, 2) == 30)
+        await until_stored(lambda: len(arrivals(url)) == 30 and committed(server, topic, 2) == 30)
     assert in_order(sent, arrivals(url))
     assert totals(ingest) == (30 - known, doubled, 0)
 
@@ -135,10 +135,10 @@ async def test_members_of_a_group_share_the_partitions(server: KafkaBehindGate, 
             _,
         ):
             await produce(server, topic, second_part)
-            await until(lambda: len(arrivals(url)) == 250)
+            await until_stored(lambda: len(arrivals(url)) == 250)
             assert totals(late).accepted > 0
         await produce(server, topic, third_part)
-        await until(lambda: len(arrivals(url)) == 400 and committed(server, topic, 4) == 400)
+        await until_stored(lambda: len(arrivals(url)) == 400 and committed(server, topic, 4) == 400)
         assert in_order(sent, arrivals(url))
         assert totals(early).accepted + totals(late).accepted == 400
         assert totals(early).duplicates == totals(late).duplicates == 0
@@ -160,7 +160,7 @@ async def test_a_member_without_its_database_does_not_hold_up_the_others(
                 await until(lambda: totals(healthy).accepted > 0)
                 assert committed(server, topic, 4) == len(arrivals(url)) < 80
                 gate.open()
-                await until(lambda: committed(server, topic, 4) == 80)
+                await until_stored(lambda: committed(server, topic, 4) == 80)
                 assert totals(stuck).accepted + totals(healthy).accepted == 80
     assert sorted(event.id for event in sent) == sorted(event_id for _, event_id in arrivals(url))
 
@@ -176,7 +176,7 @@ async def test_a_broker_that_is_killed_and_starts_again(server: KafkaBehindGate,
         await until(lambda: ingest.health() == Health("critical", ("kafka is unavailable",)))
         await asyncio.to_thread(server.start)
         await produce(server, topic, sent[40:])
-        await until(lambda: len(arrivals(url)) == 60 and committed(server, topic, 2) == 60)
+        await until_stored(lambda: len(arrivals(url)) == 60 and committed(server, topic, 2) == 60)
     assert [fact.open for fact in facts if isinstance(fact, CircuitChanged)][:2] == [True, False]
     assert in_order(sent, arrivals(url))
 

@@ -21,6 +21,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from flow.kit import rows
+from kit import until, until_stored
 from relaybox import Event
 from relaybox.brokers import source_from_url
 from relaybox.brokers.rabbitmq.source import RabbitMQSource
@@ -42,7 +43,6 @@ from .ingest_kit import (
     migrated,
     plain,
     totals,
-    until,
 )
 
 _names = itertools.count()
@@ -142,7 +142,7 @@ async def test_several_ingests_of_a_queue_keep_its_order(server: RabbitMQServer,
         ) as (third, _):
             await second.stop()
             await publish(server, queue, sent[50:])
-            await until(lambda: len(arrivals(url)) == 100)
+            await until_stored(lambda: len(arrivals(url)) == 100)
     assert totals(third).accepted > 0
     assert in_order(sent, arrivals(url))
     assert await left(server, queue) == 0
@@ -269,12 +269,14 @@ async def test_the_command_runs_until_a_signal_and_says_how_it_is(
             stderr=asyncio.subprocess.PIPE,
         )
         try:
-            await until(lambda: page(port, "ready")[0] == 503, 40)
+            await until_stored(lambda: page(port, "ready")[0] == 503, patience=40)
             assert "rabbitmq is unavailable" in page(port, "ready")[1]
             assert page(port, "live")[0] == 200
             gate.open()
-            await until(lambda: page(port, "ready")[0] == 200)
-            await until(lambda: 'relaybox_ingest_accepted_total{source="rabbitmq"} 3.0' in page(port, "metrics")[1])
+            await until_stored(lambda: page(port, "ready")[0] == 200)
+            await until_stored(
+                lambda: 'relaybox_ingest_accepted_total{source="rabbitmq"} 3.0' in page(port, "metrics")[1]
+            )
         finally:
             process.terminate()
             out, err = await process.communicate()

@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from flow.kit import one, rows
+from kit import until
 from relaybox import AsyncMaintainer, AsyncOutbox, AsyncRelay, Event
 from relaybox.brokers.lines.sink import JsonLinesSink
 from relaybox.drivers import open_sync
@@ -24,7 +25,6 @@ from relaybox.store.outbox import open_store
 from relaybox.store.topics import open_topic_store
 from relaybox.testing.servers import PostgresServer, require
 from topics.kit import World, happened, numbers
-from topics.liveness_kit import until
 
 STOPPED = "UPDATE outbox_event_member SET expires_at = clock_timestamp()"
 

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from kit import until
 from relaybox import AsyncMaintainer, AsyncOutbox
 from relaybox.clock import SystemClock
 from relaybox.errors import ConfigError, LeaseLost
@@ -36,12 +36,6 @@ QUICK = TopicSettings(
     term_ttl=timedelta(milliseconds=600),
     lock_timeout=timedelta(milliseconds=200),
 )
-
-
-async def until(condition: Callable[[], Any], what: str = "") -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def test_ticks_are_made_while_there_is_something_new(world: World) -> None:

@@ -14,6 +14,7 @@ import pytest
 from relay_kit import write
 from scripted_sink import ScriptedSink
 
+from kit import until
 from relaybox import AsyncOutbox, AsyncRelay, Event, Outbox, Settings
 from relaybox.errors import ConfigError, DeliveryError, Reject
 from relaybox.spi import Answer, Message
@@ -67,12 +68,6 @@ class Sequential(ScriptedSink):
 def relay(url: str, sink: ScriptedSink, **options: Any) -> AsyncRelay:
     source = AsyncOutbox(url).topics.group("orders", "kafka", start=StartFrom.earliest())
     return AsyncRelay(source, sink, **{"settings": QUICK, "to": "out", **options})
-
-
-async def until(condition: object) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # type: ignore[operator]
-            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("sequences", [True, False])

@@ -9,13 +9,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kit import wait_until
 from relaybox.testing import servers
 from relaybox.testing.servers import (
     MariaDBServer,
@@ -64,13 +64,6 @@ def my(server: MariaDBServer, url: str) -> Any:
         database=url.rsplit("/", 1)[1],
         autocommit=True,
     )
-
-
-def wait_for(condition: Any, seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.05)
 
 
 def alive(pid: int) -> bool:
@@ -151,7 +144,7 @@ def test_crashed_backend_takes_every_session_along(postgres: PostgresServer, dat
             return True
         return False
 
-    wait_for(bystander_is_cut_off)
+    wait_until(bystander_is_cut_off)
 
     def answers_again() -> bool:
         try:
@@ -160,7 +153,7 @@ def test_crashed_backend_takes_every_session_along(postgres: PostgresServer, dat
         except psycopg.OperationalError:
             return False
 
-    wait_for(answers_again)
+    wait_until(answers_again)
 
 
 def test_settings_and_the_forgetful_profile() -> None:
@@ -418,4 +411,4 @@ def test_nothing_outlives_the_run(kind: str, ending: str) -> None:
         rest = child.stdout.read()  # not by communicate(): it does not know what readline() has read beyond its line
     if ending == "fork":
         assert rest.split() == ["True", "True"]
-    wait_for(lambda: not alive(int(pid)) and not Path(folder).exists())
+    wait_until(lambda: not alive(int(pid)) and not Path(folder).exists())

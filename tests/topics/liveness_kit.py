@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,13 +36,6 @@ class Told:
 
     def lost(self) -> None:
         self.losses += 1
-
-
-async def until(condition: Callable[[], Any], patience: float = PATIENCE) -> None:
-    """Looks often; the events waited for happen in another task or process."""
-    async with asyncio.timeout(patience):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

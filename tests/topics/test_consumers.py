@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from flow.kit import rows
+from kit import until
 from relaybox import AsyncOutbox, Event, Outbox, StartFrom, Topic
 from relaybox.clock import SystemClock
 from relaybox.drivers import open_async, open_sync
@@ -26,7 +27,7 @@ from relaybox.topics.topics import AsyncTopics, Topics
 from relaybox.types import Health
 
 from .kit import World, fresh_url, happened
-from .liveness_kit import async_group_at, group_at, home, until
+from .liveness_kit import async_group_at, group_at, home
 from .pull_kit import SILENCE, Pulled, beat, drained, seqs
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from kit import until
 from relaybox.clock import SystemClock
 from relaybox.drivers import open_async
 from relaybox.drivers.script import play
@@ -22,7 +23,7 @@ from relaybox.testing.clock import ManualClock
 from relaybox.topics.backfill import Job
 
 from .kit import TTL, World, happened, numbers
-from .liveness_kit import beating, check, group_at, home, joined, state_of, until
+from .liveness_kit import beating, check, group_at, home, joined, state_of
 
 MARKS = "outbox_event_mark_1"
 OPEN = f"SELECT count(*) FROM {MARKS} WHERE completed_at IS NULL"

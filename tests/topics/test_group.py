@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from kit import until
 from relaybox import AsyncOutbox, Event, Listeners, Retry, Settings, StartFrom, Topic
 from relaybox.errors import BatchFailed, Closed, ConfigError, GroupError, NotFound, Reject
 from relaybox.topics.group import AsyncGroup
 from relaybox.types import AsyncService, DeliverySettings
 
 from .kit import fresh_url
-from .liveness_kit import until
 
 QUICK = Settings(delivery=DeliverySettings(instance_ttl="1s", lease="3s", retry=Retry(base="5ms", max="20ms")))
 EARLIEST = StartFrom.earliest()

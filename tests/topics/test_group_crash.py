@@ -5,12 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from flow.kit import rows
+from kit import wait_until
 from relaybox import Event, Outbox
 from relaybox.topic import Topic
 
@@ -20,13 +20,6 @@ TESTS = Path(__file__).parent.parent
 sys.path.insert(0, str(TESTS.parent))
 
 from chaos.groups import Options, Storm  # noqa: E402
-
-
-def until(condition: Callable[[], object], patience: float = 60.0) -> None:
-    deadline = time.monotonic() + patience
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
 
 
 class Children:
@@ -79,7 +72,7 @@ def test_an_event_that_kills_its_process_ends_alone_in_the_dead_letters(tmp_path
     children = Children(tmp_path)
     try:
         member = children.start(how)
-        until(lambda: "started" in children.seen())
+        wait_until(lambda: "started" in children.seen())
         children.write(*range(20), "poison", *range(20, 40))
         deaths = 0
         dead = "SELECT convert_from(payload, 'utf8'), attempts FROM outbox_event_parked WHERE state = 'dead'"
@@ -89,7 +82,7 @@ def test_an_event_that_kills_its_process_ends_alone_in_the_dead_letters(tmp_path
                 assert deaths < 12
                 member = children.start(how)
             time.sleep(0.02)
-        until(lambda: {str(n) for n in range(40)} <= set(children.seen()))
+        wait_until(lambda: {str(n) for n in range(40)} <= set(children.seen()))
         assert [payload for payload, _ in rows(children.url, dead)] == ['"poison"']
         assert 3 <= deaths <= 6
     finally:
@@ -101,8 +94,8 @@ def test_a_fork_disturbs_nobody(tmp_path: Path) -> None:
     children = Children(tmp_path)
     try:
         children.start("fork")
-        until(lambda: "from the child" in children.seen())
+        wait_until(lambda: "from the child" in children.seen())
         children.write(*range(10))
-        until(lambda: {str(n) for n in range(10)} <= set(children.seen()))
+        wait_until(lambda: {str(n) for n in range(10)} <= set(children.seen()))
     finally:
         children.stop()

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from kit import until
 from relaybox import Delivery, Event, Listeners, Outbox, Retry, Topic
 from relaybox.clock import SYSTEM_CLOCK
 from relaybox.errors import Closed
 from relaybox.types import Health
 
 from .kit import fresh_url
-from .liveness_kit import until
 from .test_group import EARLIEST, QUICK, Seen, process
 
 # -- filters ----------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from kit import until
 from relaybox import Delivery, Event, Listeners
 from relaybox.codec import JSON_CODEC
 from relaybox.engine.dispatch import Dispatch
@@ -21,7 +22,6 @@ from relaybox.store.topics import Place, Row
 from relaybox.topic import Topic
 from relaybox.topics.reads import ROW, SharedReads
 
-from .liveness_kit import until
 from .test_group import Seen, process
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

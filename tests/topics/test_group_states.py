@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from kit import until
 from relaybox import AsyncOutbox, Event
 from relaybox.errors import GroupError
 
-from .liveness_kit import until
 from .test_group import QUICK, process
 
 PATIENT = QUICK.replaced({"delivery.instance_ttl": "6s", "delivery.lease": "20s"})  # of heartbeats held back

@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from kit import until
 from relaybox import AsyncMaintainer
 from relaybox.clock import SYSTEM_CLOCK
 from relaybox.drivers.psycopg import PsycopgConnection
@@ -28,7 +29,7 @@ from relaybox.topics.move import move
 from relaybox.topics.start import StartFrom
 
 from .kit import START, World, happened, numbers
-from .liveness_kit import beating, home, joined, until
+from .liveness_kit import beating, home, joined
 from .pull_kit import Pulled
 from .test_group import QUICK, in_batches, process
 from .world import World as Queue
@@ -263,8 +264,8 @@ async def test_a_batch_that_loses_one_range_while_it_waits_delivers_the_others()
             engine: Any = service._member.engine  # type: ignore[attr-defined]
             await until(lambda: not any(t.token == other - 1 and t.lease_end for t in engine._stock.all()))
             away = False
-            await until(lambda: set(seen) == set(range(40)), 10)
-            await until(lambda: not engine._stock.all(), 10)
+            await until(lambda: set(seen) == set(range(40)), patience=10)
+            await until(lambda: not engine._stock.all(), patience=10)
         finally:
             await service.stop()
 
@@ -326,8 +327,8 @@ async def test_a_replayed_event_that_waits_behind_one_that_fails_is_not_forgotte
             engine: Any = service._member.engine  # type: ignore[attr-defined]
             await until(lambda: any(taken.parked and taken.next for taken in engine._stock.all()))
             go.set()
-            await until(lambda: sorted(handled) == [1, 2], 10)
-            await until(lambda: not engine._stock.all(), 10)
+            await until(lambda: sorted(handled) == [1, 2], patience=10)
+            await until(lambda: not engine._stock.all(), patience=10)
         finally:
             go.set()
             await service.stop()

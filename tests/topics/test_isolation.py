@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from kit import until
 from relaybox import Event, Retry, Settings
 from relaybox.testing.servers import PostgresServer
 from relaybox.testing.servers.postgres import connect, database_name, identifier
@@ -32,7 +33,6 @@ from . import (
     test_ticks,
 )
 from .kit import World
-from .liveness_kit import until
 from .test_group import process
 from .world import World as Marked
 

@@ -11,6 +11,7 @@ from typing import get_args
 import psycopg
 import pytest
 
+from kit import until
 from relaybox import AsyncMaintainer, AsyncOutbox, Event, Outbox, Retry, Settings, StartFrom, Topic
 from relaybox.clock import SystemClock
 from relaybox.errors import IllegalMove, NotFound
@@ -19,7 +20,6 @@ from relaybox.store.topics.life import MOVES, STANDING, Condition, Standing, eff
 from relaybox.types import DeliverySettings
 
 from .kit import fresh_url
-from .liveness_kit import until
 from .pull_kit import Pulled
 
 MARKED = ("bitmap", "acks")

@@ -10,6 +10,7 @@ from datetime import timedelta
 import pytest
 
 from flow.proxy import Proxy
+from kit import until
 from relaybox import Settings
 from relaybox.errors import StoreError
 from relaybox.store.topics import Beat, GroupRow
@@ -17,7 +18,7 @@ from relaybox.testing.clock import ManualClock
 from relaybox.types import DeliverySettings
 
 from .kit import World
-from .liveness_kit import beating, check, joined, state_of, until
+from .liveness_kit import beating, check, joined, state_of
 
 MINUTE = timedelta(minutes=1)
 SLOW = Settings(delivery=DeliverySettings(instance_ttl="50s", lease="100s"))

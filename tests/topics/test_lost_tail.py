@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from kit import until
 from relaybox import Event, Retry, Settings
 from relaybox.testing.servers import PostgresPair, PostgresServer, ServerUnavailable
 from relaybox.topic import Topic
 from relaybox.types import AsyncService, DeliverySettings
 
-from .liveness_kit import until
 from .test_group import Process, Seen, process
 
 SHARDS = 2

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from kit import until
 from relaybox import Event, Outbox, Retry, StartFrom, Topic
 from relaybox.errors import ConfigError, GroupError, LeaseLost, NotFound
 from relaybox.types import AsyncService
 
 from .kit import fresh_url
-from .liveness_kit import until
 from .pull_kit import beat
 from .test_group import QUICK, Process, Seen, process
 

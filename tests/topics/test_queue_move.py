@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import relaybox.store.topics.queue_moves as moves
+from kit import wait_until
 from relaybox import Event, Outbox
 from relaybox.clock import utc_now
 from relaybox.drivers.script import play
@@ -186,10 +187,10 @@ def test_writers_go_on(make: Make, was: Tracking, to: Tracking) -> None:
     for thread in threads:
         thread.start()
     try:
-        wait_for(lambda: min(map(len, written.values())) > 30)
+        wait_until(lambda: min(map(len, written.values())) > 30)
         play(move(world.home, world.name, to, ordered=True), world.db)
         moved = {key: len(ids) for key, ids in written.items()}
-        wait_for(lambda: all(len(ids) > moved[key] + 10 for key, ids in written.items()))
+        wait_until(lambda: all(len(ids) > moved[key] + 10 for key, ids in written.items()))
     finally:
         stop.set()
         for thread in threads:
@@ -206,15 +207,6 @@ def test_writers_go_on(make: Make, was: Tracking, to: Tracking) -> None:
     assert Counter(event for _, event, _ in found) == Counter(event for ids in written.values() for event in ids)
     for key, ids in written.items():
         assert [event for _, event, of in sorted(found) if of == key] == ids
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    ready = threading.Event()
-    for _ in range(2000):
-        if condition():
-            return
-        ready.wait(0.01)
-    raise AssertionError("waited 20 s in vain")
 
 
 KILLED = """

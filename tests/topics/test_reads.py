@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kit import until
 from relaybox import AsyncOutbox, Event
 from relaybox.codec import JSON_CODEC
 from relaybox.store.topics import LAST, Place
@@ -16,7 +17,6 @@ from relaybox.topics import reads
 from relaybox.topics.reads import SharedReads
 
 from .kit import fresh_url
-from .liveness_kit import until
 from .test_group import Seen, process
 
 MANY = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "region": "north"}
