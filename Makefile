@@ -3,7 +3,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
-# Most tests wait for a server or a process rather than compute.
+# Most tests wait for a server or a process rather than compute. A worker keeps to its part of the suite until another
+# is idle: so it starts few kinds of servers.
 JOBS ?= 3
 
 export PYTHON VENV
@@ -26,7 +27,7 @@ demo: ## Show relaybox at work; needs Python, make and git only
 
 test: venv ## Run the tests against real servers; fetches missing ones where it may
 	@scripts/bootstrap servers
-	@$(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
 
 check: venv ## Lint, formatting, types, import contracts
 	$(BIN)/ruff check .
