@@ -35,6 +35,7 @@ from typing import Any, ClassVar, Literal, ParamSpec, Self, TypeVar
 from ..clock import SYSTEM_CLOCK, Clock
 from ..drivers import open_async, open_sync
 from ..drivers.script import Async, Script, Sync, commit, look, slow, twin
+from ..drivers.spi import AsyncHandle, Handle
 from ..durations import Duration, parse_duration
 from ..errors import Closed, ConfigError, GuardUnavailable, InProgress, LeaseLost, MissingExtra, RelayboxError
 from ..event import Event
@@ -336,7 +337,7 @@ class Guard(_Shared, Sync):
 
         return decorate
 
-    def mark(self, handle: Any, key: str | Event) -> bool:
+    def mark(self, handle: Handle, key: str | Event) -> bool:
         """Mark the message in the transaction of the handle, with its effect. True: this is the first delivery, do it.
         False: it was handled before. Waits for another transaction that marks the same message; what is rolled back
         was never marked."""
@@ -421,7 +422,7 @@ class AsyncGuard(_Shared, Async):
 
         return decorate
 
-    async def mark(self, handle: Any, key: str | Event) -> bool:
+    async def mark(self, handle: AsyncHandle, key: str | Event) -> bool:
         held = self._held(key)
         connection = self._sql().connection(handle)
         steps = self._mark(held)

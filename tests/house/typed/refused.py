@@ -11,7 +11,7 @@ import psycopg
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from relaybox import AsyncOutbox, Delivery, Event, Listeners, Outbox, Relay, Settings
+from relaybox import AsyncGuard, AsyncOutbox, Delivery, Event, Guard, Listeners, Outbox, Relay, Settings
 from relaybox.types import DeliverySettings
 
 listeners = Listeners()
@@ -82,6 +82,14 @@ async def is_blocked(
     await outbox.write_all(connection, [event])  # refused
     outbox.transaction(connection)  # refused
     await outbox.write(file, event)  # refused
+
+
+def marks(guard: Guard, session: AsyncSession) -> None:
+    guard.mark(session, "order-7")  # refused
+
+
+async def async_marks(guard: AsyncGuard, session: Session) -> None:
+    await guard.mark(session, "order-7")  # refused
 
 
 # -- arguments ----------------------------------------------------------------------------------------
