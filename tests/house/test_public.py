@@ -26,7 +26,6 @@ PENDING = (
     "relaybox.DeadFilter",
     "relaybox.Outbox.blocked_keys",
     "relaybox.AsyncOutbox.blocked_keys",
-    "relaybox.types.Report",
 )
 
 

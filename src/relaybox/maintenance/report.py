@@ -26,6 +26,7 @@ class Report:
     leading: bool = True
 
     def add(self, other: Report) -> None:
+        """The sum of both."""
         for name in self.__dataclass_fields__:
             value = getattr(other, name)
             if isinstance(value, dict):

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar, Unpack
 
 from ..codec import Codec
+from ..drivers.spi import AsyncHandle, Handle
 from ..errors import InvalidEvent
 from ..event import Event, Options, check_topic
 from ..twins import told_by
@@ -48,7 +49,7 @@ class Producer(_Producer[P]):
         super().__init__(topic, model, codec)
         self._write = write
 
-    def send(self, handle: Any, payload: P, *, type: str | None = None, **options: Unpack[Options]) -> int | None:
+    def send(self, handle: Handle, payload: P, *, type: str | None = None, **options: Unpack[Options]) -> int | None:
         """Writes the payload in the handle's transaction. Returns its number; None: a hook dropped it.
 
         key      what is ordered: events of one key are delivered one after the other
@@ -66,5 +67,7 @@ class AsyncProducer(_Producer[P]):
         super().__init__(topic, model, codec)
         self._write = write
 
-    async def send(self, handle: Any, payload: P, *, type: str | None = None, **options: Unpack[Options]) -> int | None:
+    async def send(
+        self, handle: AsyncHandle, payload: P, *, type: str | None = None, **options: Unpack[Options]
+    ) -> int | None:
         return await self._write(handle, self._event(payload, type, options))

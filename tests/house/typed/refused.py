@@ -92,6 +92,12 @@ async def async_marks(guard: AsyncGuard, session: Session) -> None:
     await guard.mark(session, "order-7")  # refused
 
 
+def sends(outbox: Outbox, session: Session, other: AsyncSession) -> None:
+    producer = outbox.topics.producer("orders", OrderPlaced)
+    producer.send(other, OrderPlaced(7))  # refused
+    producer.send(session, 7)  # refused
+
+
 # -- arguments ----------------------------------------------------------------------------------------
 
 
