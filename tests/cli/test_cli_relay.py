@@ -306,6 +306,7 @@ def test_the_backlog_of_a_topic_relay_is_that_of_its_group(tmp_path: Path, start
     page = f"http://127.0.0.1:{port}/metrics"
     wait_until(lambda: sample(page, "relaybox_backlog") + sample(page, "relaybox_backlog_claimed") == 3)
     wait_until(lambda: sample(page, "relaybox_backlog_oldest_seconds") > 0)
+    wait_until(lambda: sample(page, "relaybox_lag_oldest_ms") > 0)
 
 
 SINKS = ["amqp://u:canary@127.0.0.1:{port}", "nats://u:canary@127.0.0.1:{port}", "redis://u:canary@127.0.0.1:{port}"]
