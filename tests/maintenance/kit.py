@@ -16,6 +16,7 @@ from relaybox.maintenance import AsyncMaintainer, Report
 from relaybox.op import Op, T
 from relaybox.settings import Settings, TopicSettings
 from relaybox.store.names import Tables
+from relaybox.store.outbox import open_store
 from relaybox.store.topics import GroupOptions, GroupRow, Start, TopicRow, open_topic_store
 from relaybox.store.topics.store import TopicStore
 from relaybox.testing.servers import require
@@ -62,6 +63,7 @@ class World:
     def __post_init__(self) -> None:
         self.db: Database = open_sync(self.url)
         self.store: TopicStore = open_topic_store("postgres", Tables())
+        self.run(open_store("postgres", Tables()).migrate())
         self.run(self.store.migrate())
 
     def run(self, op: Op[T]) -> T:
