@@ -22,11 +22,12 @@ import psycopg
 
 import relaybox
 from benchmarks.spi import Database, Sample, Sizes
+from relaybox import Inbox
 from relaybox.drivers import open_sync
 from relaybox.ids import new_token
-from relaybox.inbox import Inbox, Order
 from relaybox.store.claims import Claim, Held
 from relaybox.store.inbox.claim import Share
+from relaybox.types import Order
 
 KEYS = 10_000
 BASE = 100_000  # processed messages at first
@@ -93,8 +94,9 @@ class InboxQueries:
 
 def measure(database: Database, sizes: Sizes) -> tuple[dict[str, float], dict[str, float]]:
     """The figures, and the best call of each query."""
-    with Inbox(database.url, order=Order()) as inbox:
+    with Inbox(database.url) as inbox:
         inbox.migrate()
+        inbox.configure(order=Order())
         with psycopg.connect(database.url, autocommit=True) as connection:
             connection.execute(HASH)
             _run(connection, STATE, 1, 1)

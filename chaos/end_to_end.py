@@ -34,8 +34,7 @@ from typing import Any, TypeAlias
 
 import psycopg
 
-from relaybox import Outbox
-from relaybox.inbox import Inbox
+from relaybox import Inbox, Outbox
 from relaybox.testing.servers import PostgresServer
 
 from .brokers import Broker, broker

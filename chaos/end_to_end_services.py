@@ -20,10 +20,9 @@ from uuid import uuid4
 
 import psycopg
 
-from relaybox import AsyncOutbox, Event, Outbox, Retry, Settings
+from relaybox import AsyncInbox, AsyncOutbox, Event, Inbox, Outbox, Retry, Settings
 from relaybox.errors import RelayboxError
-from relaybox.inbox import AsyncInbox, Inbox, Order
-from relaybox.types import DeliverySettings
+from relaybox.types import DeliverySettings, Order
 
 TTL = 2.0  # seconds of silence after which a process counts as dead
 KINDS = ("sync", "async", "batch")
@@ -106,15 +105,16 @@ def processor(url: str, seed: int, order: str, kind: str) -> None:
             retry=Retry(base="20ms", max="1s", attempts=50),
         )
     )
-    options: dict[str, Any] = {"order": Order()} if order == "ordered" else {}
+    with Inbox(url) as inbox:
+        inbox.configure(order=Order() if order == "ordered" else None)
     chance = random.Random(seed)
     if kind == "sync":
-        _process(url, settings, options, chance)
+        _process(url, settings, chance)
     else:
-        asyncio.run(_aprocess(url, settings, options, chance, batch=20 if kind == "batch" else 1))
+        asyncio.run(_aprocess(url, settings, chance, batch=20 if kind == "batch" else 1))
 
 
-def _process(url: str, settings: Settings, options: dict[str, Any], chance: random.Random) -> None:
+def _process(url: str, settings: Settings, chance: random.Random) -> None:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     box = Outbox(url)
@@ -127,13 +127,13 @@ def _process(url: str, settings: Settings, options: dict[str, Any], chance: rand
         box.write(connection, _reply(event, row[0]))
         _fail(chance)
 
-    with Inbox(url, **options) as inbox, inbox.processor(handle, settings=settings):
+    with Inbox(url, settings=settings) as inbox, inbox.process(handle):
         print("service B processes", flush=True)
         stop.wait()
     box.close()
 
 
-async def _aprocess(url: str, settings: Settings, options: dict[str, Any], chance: random.Random, batch: int) -> None:
+async def _aprocess(url: str, settings: Settings, chance: random.Random, batch: int) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     box = AsyncOutbox(url)
@@ -144,8 +144,8 @@ async def _aprocess(url: str, settings: Settings, options: dict[str, Any], chanc
         await box.write(connection, _reply(event, turn))
         _fail(chance)
 
-    inbox = AsyncInbox(url, **options)
-    async with inbox.processor(handle, settings=settings, batch=batch):
+    inbox = AsyncInbox(url, settings=settings)
+    async with inbox.process(handle, batch=batch):
         print("service B processes", flush=True)
         await stop.wait()
     await inbox.close()

@@ -21,12 +21,11 @@ from psycopg_pool import ConnectionPool
 
 import relaybox
 from benchmarks.peers.python.peer import PREFETCH, Peer, payload_bytes, serve
-from relaybox import Event, Settings
+from relaybox import AsyncInbox, Event, Inbox, Settings
 from relaybox.ids import new_id
-from relaybox.inbox import AsyncInbox, AsyncProcessor, Inbox, Processor
 from relaybox.op import ParamStyle, Statement
 from relaybox.store.inbox import InboxStore
-from relaybox.types import DeliverySettings
+from relaybox.types import AsyncService, DeliverySettings, Service
 
 TABLE = """CREATE TABLE bare (
   event_id varchar(255) COLLATE "C" PRIMARY KEY, event_type varchar(255) NOT NULL, source varchar(255),
@@ -91,9 +90,9 @@ class AsyncpgInbox(InboxPeer):
         self.connection = self.connections[0]
         if self.workload == POOLED:
             self.connections = [await asyncpg.create_pool(self.url, min_size=1, max_size=4)]
-        self.inbox = AsyncInbox(self.url)
+        self.inbox = AsyncInbox(self.url, settings=SETTINGS)
         self.store = self.inbox.store
-        self.processor: AsyncProcessor | None = None
+        self.processing: AsyncService | None = None
         if fresh:
             await self.inbox.migrate()
             await self.connection.execute(TABLE)
@@ -108,15 +107,15 @@ class AsyncpgInbox(InboxPeer):
                 async with connection.transaction():
                     await (self._accept(connection, batch) if accept else self._bare(connection, batch))
             elif accept:
-                await self.inbox.accept(None, batch[0], source="shop")
+                await self.inbox.accept(None, batch[0], sender="shop")
             else:
                 await self._bare(connection, batch)
 
     async def _accept(self, handle: Any, batch: Sequence[Event]) -> None:
         if len(batch) == 1:
-            await self.inbox.accept(handle, batch[0], source="shop")
+            await self.inbox.accept(handle, batch[0], sender="shop")
         else:
-            await self.inbox.accept_all(handle, batch, source="shop")
+            await self.inbox.accept_all(handle, batch, sender="shop")
 
     async def _bare(self, connection: Any, batch: Sequence[Any]) -> None:
         if self.workload == "inbox_overhead":
@@ -134,7 +133,7 @@ class AsyncpgInbox(InboxPeer):
 
         async def consume() -> None:
             for seq in seqs:
-                await self.inbox.accept(None, event(seq), source="shop")
+                await self.inbox.accept(None, event(seq), sender="shop")
 
         await asyncio.gather(*(consume() for _ in range(PREFETCH)))
 
@@ -144,12 +143,11 @@ class AsyncpgInbox(InboxPeer):
         async def handle(message: Event, _: Any) -> None:
             meter.one(message.body)
 
-        self.processor = self.inbox.processor(handle, settings=SETTINGS)
-        await self.processor.__aenter__()
+        self.processing = await self.inbox.process(handle).start()
 
     async def stop(self) -> None:
-        if self.processor is not None:
-            await self.processor.stop()
+        if self.processing is not None:
+            await self.processing.stop()
 
 
 class PsycopgInbox(InboxPeer):
@@ -169,9 +167,9 @@ class PsycopgInbox(InboxPeer):
         self.connection = self.connections[0]
         pooled = {"autocommit": True, "prepare_threshold": 3}
         self.pool = ConnectionPool(self.url, min_size=1, max_size=4, kwargs=pooled, open=self.workload == POOLED)
-        self.inbox = Inbox(self.url)
+        self.inbox = Inbox(self.url, settings=SETTINGS)
         self.store = self.inbox.store
-        self.processor: Processor | None = None
+        self.processing: Service | None = None
         if fresh:
             self.inbox.migrate()
             self.connection.execute(TABLE)
@@ -193,11 +191,11 @@ class PsycopgInbox(InboxPeer):
                     if not accept:
                         self._bare(connection, batch)
                     elif len(batch) == 1:
-                        self.inbox.accept(connection, batch[0], source="shop")
+                        self.inbox.accept(connection, batch[0], sender="shop")
                     else:
-                        self.inbox.accept_all(connection, batch, source="shop")
+                        self.inbox.accept_all(connection, batch, sender="shop")
             elif accept:
-                self.inbox.accept(None, batch[0], source="shop")
+                self.inbox.accept(None, batch[0], sender="shop")
             elif self.workload == POOLED:
                 with self.pool.connection() as borrowed:
                     self._bare(borrowed, batch)
@@ -219,7 +217,7 @@ class PsycopgInbox(InboxPeer):
 
         def consume() -> None:
             for seq in seqs:
-                self.inbox.accept(None, event(seq), source="shop")
+                self.inbox.accept(None, event(seq), sender="shop")
 
         await asyncio.gather(*(asyncio.to_thread(consume) for _ in range(PREFETCH)))
 
@@ -229,12 +227,11 @@ class PsycopgInbox(InboxPeer):
         def handle(message: Event, _: Any) -> None:
             meter.one(message.body)
 
-        self.processor = self.inbox.processor(handle, settings=SETTINGS)
-        self.processor.__enter__()
+        self.processing = self.inbox.process(handle).start()
 
     async def stop(self) -> None:
-        if self.processor is not None:
-            await asyncio.to_thread(self.processor.stop)
+        if self.processing is not None:
+            await asyncio.to_thread(self.processing.stop)
 
 
 if __name__ == "__main__":

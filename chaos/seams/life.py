@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from relaybox import AsyncMaintainer, Outbox, StartFrom
+from relaybox import AsyncMaintainer, Inbox, Outbox, StartFrom
 from relaybox.errors import NotFound
-from relaybox.inbox import Inbox, Retention
 from relaybox.topics.group import Group
 
 from .products import BESIDE, GROUP, INBOX, TOPIC, TTL, Product
@@ -197,7 +196,7 @@ def purge(trial: Trial) -> None:
     def once() -> None:
         if trial.product.inbox:
             with Inbox(trial.direct, INBOX) as inbox:
-                inbox.drain(Retention(processed=timedelta(milliseconds=1)))
+                inbox.purge(done="1ms")
         elif trial.product.topic:
             asyncio.run(clean(trial.direct))
         else:

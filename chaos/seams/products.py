@@ -1,6 +1,6 @@
 """What is under trial: each product, the engines it exists on, what it promises, and how its tables are made.
 
-Only names that users have: `relaybox`, `relaybox.inbox`, `relaybox.maintenance` and the command line.
+Only names that users have: `relaybox`, `relaybox.types`, `relaybox.maintenance` and the command line.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from relaybox import AsyncOutbox, Outbox, Settings, StartFrom, Topic
-from relaybox.inbox import Columns, Inbox, Order
+from relaybox import AsyncOutbox, Inbox, Outbox, Settings, StartFrom, Topic
 from relaybox.settings import leaves
+from relaybox.types import Columns, Order
 
 from .checker import Promise
 
@@ -178,12 +178,13 @@ def prepare(product: Product, engine: str, url: str, topic_options: dict[str, An
         if product.adopted:
             execute(connection, THEIRS.format(**TYPES[engine]))
     if product.inbox:
-        order = {"order": Order()} if product.ordered else {}
-        with Inbox(url, INBOX, **order) as inbox:
+        with Inbox(url, INBOX) as inbox:
             if product.adopted:
-                inbox.adopt("seam_theirs", COLUMNS, max_attempts=ATTEMPTS)
+                inbox.adopt("seam_theirs", COLUMNS)
+                inbox.configure(retry=settings({}).delivery.retry)
             else:
                 inbox.migrate()
+                inbox.configure(order=Order() if product.ordered else None)
         return
     with Outbox(url) as box:
         box.migrate()

@@ -23,9 +23,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from relaybox import AsyncOutbox, Event, Listeners, Outbox, Reject, StartFrom
+from relaybox import AsyncInbox, AsyncOutbox, Event, Inbox, Listeners, Outbox, Reject, StartFrom
 from relaybox.errors import RelayboxError
-from relaybox.inbox import AsyncInbox, Inbox, Order
 
 from .command import look_for_stalls
 from .notes import Notes
@@ -250,9 +249,8 @@ class Receiver:
                 print(f"hot: {type(error).__name__}: {error}"[:300], file=sys.stderr)
 
     def _sync_inbox(self) -> None:
-        order = {"order": Order()} if self.product.ordered else {}
-        with Inbox(self.url, INBOX, **order) as inbox:
-            self._serve(inbox.processor(self.effect, settings=self.settings))
+        with Inbox(self.url, INBOX, settings=self.settings) as inbox:
+            self._serve(inbox.process(self.effect))
 
     def _sync_pull(self) -> None:
         self.box = Outbox(self.url, settings=self.settings)
@@ -354,10 +352,9 @@ class Receiver:
 
     async def _async_rest(self) -> None:
         if self.product.inbox:
-            order = {"order": Order()} if self.product.ordered else {}
-            inbox = AsyncInbox(self.url, INBOX, **order)
+            inbox = AsyncInbox(self.url, INBOX, settings=self.settings)
             try:
-                await self._aserve(inbox.processor(self.aeffect, settings=self.settings))
+                await self._aserve(inbox.process(self.aeffect))
             finally:
                 await inbox.close()
             return

@@ -214,7 +214,7 @@ def sigterm(product: str, world: World, *, cut: bool) -> list[str]:
 
 def _queue(scene: Scene, count: int) -> None:
     """All at once, before anybody is there."""
-    from relaybox.inbox import Inbox
+    from relaybox import Inbox
 
     with closing(connect(scene.direct)) as connection:
         execute(connection, "BEGIN")

@@ -18,8 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from relaybox import Event, Outbox
-from relaybox.inbox import Inbox
+from relaybox import Event, Inbox, Outbox
 
 from .command import STALL
 from .notes import Notes
@@ -140,7 +139,7 @@ class Writer:
                     connection, "INSERT INTO seam_theirs (nr, body, kind, k, got) VALUES (%s, %s, %s, %s, %s)", values
                 )
         elif self.product.inbox:
-            self.box.accept_all(connection, events, source="writer")
+            self.box.accept_all(connection, events, sender="writer")
         else:
             self.box.write_all(connection, events)
 

@@ -6,8 +6,7 @@ import sqlite3
 import sys
 from pathlib import Path
 
-from relaybox import Event, Reject
-from relaybox.inbox import Inbox
+from relaybox import Event, Inbox, Reject
 
 TABLES = """
 CREATE TABLE customer (name TEXT PRIMARY KEY);
@@ -31,17 +30,17 @@ def main(folder: Path) -> None:
     with Inbox(f"sqlite:///{file}", "orders_inbox") as inbox:
         inbox.migrate()
         order = Event("OrderPlaced", {"customer": "ann"}, key="order-1", id="evt-1")
-        print("accepted:", inbox.accept(None, order, source="shop"))
-        print("accepted:", inbox.accept(None, order, source="shop"), "(it was there already)")
+        print("accepted:", inbox.accept(None, order, sender="shop"))
+        print("accepted:", inbox.accept(None, order, sender="shop"), "(it was there already)")
         inbox.accept(None, Event("OrderPlaced", {"customer": "bob"}, key="order-2", id="evt-2"))
 
-        print(inbox.process(book))
+        print(inbox.process(book).once())
         for letter in inbox.dead():
             print(f"dead letter: {letter.event.key}, {letter.error}")
 
         db.executescript("INSERT INTO customer VALUES ('bob')")
         inbox.replay_all()
-        print(inbox.process(book))
+        print(inbox.process(book).once())
     print("invoices:", db.execute("SELECT key, customer FROM invoice ORDER BY key").fetchall())
     db.close()
 

@@ -8,8 +8,8 @@ import time
 
 import psycopg
 
-from relaybox import Event
-from relaybox.inbox import Inbox, Order
+from relaybox import Event, Inbox
+from relaybox.types import Order
 
 ACCOUNTS = ("ann", "bob", "cid")
 
@@ -36,9 +36,10 @@ def main(url: str, count: int = 10) -> dict[str, list[int]]:
     late = next(each for each in bookings if each.id == "bob-3")
     bookings.remove(late)
 
-    with Inbox(url, "bookings_inbox", order=Order(start=1)) as inbox:
+    with Inbox(url, "bookings_inbox") as inbox:
         inbox.migrate()
-        with inbox.processor(book), inbox.processor(book):  # as if on two machines
+        inbox.configure(order=Order(start=1))
+        with inbox.process(book), inbox.process(book):  # as if on two machines
             for each in bookings:
                 inbox.accept(None, each)
             wait_until(inbox, pending=count - 3)

@@ -13,8 +13,7 @@ import sys
 import nats
 from nats.aio.msg import Msg
 
-from relaybox import Event
-from relaybox.inbox import AsyncInbox
+from relaybox import AsyncInbox, Event
 
 
 def to_event(message: Msg) -> Event:
@@ -40,7 +39,7 @@ async def write(nats_url: str, inbox: AsyncInbox, subject: str, durable: str = "
                 messages = await subscription.fetch(100, timeout=5)
             except nats.errors.TimeoutError:
                 continue
-            await inbox.accept_all(None, [to_event(each) for each in messages], source="nats")
+            await inbox.accept_all(None, [to_event(each) for each in messages], sender="nats")
             await asyncio.gather(*(each.ack() for each in messages))
 
 

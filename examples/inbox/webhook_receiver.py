@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 
+from relaybox import AsyncInbox, Inbox
 from relaybox.brokers.webhook import WebhookReceiver
-from relaybox.inbox import AsyncInbox, Inbox
 
 URL = os.environ.get("INBOX_URL", "sqlite:///billing.db")
 

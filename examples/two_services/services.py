@@ -9,9 +9,8 @@ import tempfile
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from relaybox import AsyncOutbox, AsyncRelay, Event
+from relaybox import AsyncInbox, AsyncOutbox, AsyncRelay, Event
 from relaybox.brokers.inbox import InboxSink
-from relaybox.inbox import AsyncInbox
 
 
 class Service:
@@ -69,9 +68,9 @@ async def main(shop_url: str, billing_url: str, orders: int = 3) -> list[tuple[i
 
     # Each of these lines would be a process of its own, running all the time.
     await AsyncRelay(shop.outbox, InboxSink(billing.engine, sender="shop"), to="inbox").once()
-    await billing.inbox.process(billing.handle, session=billing.engine)
+    await billing.inbox.process(billing.handle, session=billing.engine).once()
     await AsyncRelay(billing.outbox, InboxSink(shop.engine, sender="billing"), to="inbox").once()
-    await shop.inbox.process(shop.handle, session=shop.engine)
+    await shop.inbox.process(shop.handle, session=shop.engine).once()
 
     async with shop.engine.connect() as db:
         answered = [(row.number, row.invoice) for row in await db.execute(text("SELECT * FROM orders ORDER BY number"))]

@@ -19,6 +19,7 @@ from .errors import (
 )
 from .event import Event
 from .guard import AsyncGuard, Guard
+from .inbox.inbox import AsyncInbox, Inbox
 from .later import later
 from .listeners import Listeners
 from .outbox import AsyncOutbox, Outbox
@@ -46,6 +47,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AsyncGuard",
+    "AsyncInbox",
     "AsyncIngest",
     "AsyncMaintainer",
     "AsyncOutbox",
@@ -61,13 +63,14 @@ __all__ = [
     "Delivery",
     "Event",
     "Guard",
+    "Inbox",
     "Ingest",
     "InvalidEvent",
     "LeaseLost",
     "Listeners",
     "Maintainer",
-    "NotFound",
     "NoTransaction",
+    "NotFound",
     "Outbox",
     "Reject",
     "Relay",

@@ -158,6 +158,7 @@ class _Fields:
         "content_type",
         "id",
         "key",
+        "sender",
         "seq",
         "tenant",
         "type",
@@ -169,6 +170,7 @@ class _Fields:
     key: str | None
     aggregate_type: str
     tenant: str | None
+    sender: str  # who sent it, as an inbox was told; "" unless it was received
     seq: int | None
     _occurred: datetime | bytes
     _deliver: datetime | bytes | None
@@ -180,8 +182,8 @@ class _Fields:
 
 
 class Event(_Fields, Generic[T]):
-    """Something that has happened, to be told to others. Immutable; two are equal when their ids are; the repr shows no
-    payload.
+    """Something that has happened, to be told to others. Immutable; two are equal when id and sender are; the repr
+    shows no payload.
 
     payload        a JSON value, dataclass or model (encoded now), or bytes (kept as they are)
     payload_json   ready JSON text, stored byte for byte
@@ -232,6 +234,7 @@ class Event(_Fields, Generic[T]):
             fields._headers_text = headers_to_text(fields._headers) if headers else None
             fields._topic = None if topic is None else check_topic(topic)
             fields._codec = codec
+            fields.sender = ""
             fields.seq = fields._created = None
         finally:
             fields.__class__ = kind
@@ -243,7 +246,7 @@ class Event(_Fields, Generic[T]):
         return Event(getattr(kind, "event_type", kind.__name__), model, **options)
 
     @classmethod
-    def stored(cls, row: Sequence[Any], codec: Codec = JSON_CODEC, topic: str | None = None) -> Event:
+    def stored(cls, row: Sequence[Any], codec: Codec = JSON_CODEC, topic: str | None = None, sender: str = "") -> Event:
         """An event read back, in the column order of `store.spi.EVENT_COLUMNS`; trusted, unchecked. Without a body it
         is a row that cannot be read, and its headers say why (`unreadable`); without an id too, the row is gone."""
         fields: Any = _Fields()
@@ -266,6 +269,7 @@ class Event(_Fields, Generic[T]):
         fields._headers = None
         fields._topic = topic
         fields._codec = codec
+        fields.sender = sender
         fields.__class__ = cls
         event: Event = fields
         return event
@@ -364,7 +368,7 @@ class Event(_Fields, Generic[T]):
         raise AttributeError(f"events are immutable: cannot delete {name!r}")
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Event) and other.id == self.id
+        return isinstance(other, Event) and other.id == self.id and other.sender == self.sender
 
     def __hash__(self) -> int:
         return hash(self.id)

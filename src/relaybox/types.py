@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from .audit import Audit
 from .brokers.parse import Reading
 from .drivers.spi import AsyncHandle, Handle
+from .inbox.tiers import AsyncTieredInbox, TieredInbox
 from .later import later
 from .outbox.transaction import AsyncTransaction, Transaction
 from .service import AsyncService, Service
@@ -21,6 +22,14 @@ from .settings import (
     RelaySettings,
     TopicSettings,
 )
+from .store.inbox.adopted.adoption import Adoption, Columns
+from .store.inbox.adopted.make import Dropped, InboxInfo
+from .store.inbox.claim import Share
+from .store.inbox.gaps import Gap
+from .store.inbox.meta import Retention
+from .store.inbox.operate import DeadMessage, InboxHealth, InboxMessage, InboxStatus, MessageFilter, Thresholds
+from .store.inbox.order import Order, Priority, Tier
+from .store.inbox.stats import TypeStats
 from .values import AuditEntry, Counts, Health, Progress
 
 if TYPE_CHECKING:
@@ -55,6 +64,7 @@ __getattr__ = later(
 
 __all__ = [
     "AdminSettings",
+    "Adoption",
     "Advice",
     "AsyncBatch",
     "AsyncConsumer",
@@ -62,35 +72,53 @@ __all__ = [
     "AsyncHandle",
     "AsyncProducer",
     "AsyncService",
+    "AsyncTieredInbox",
     "AsyncTopics",
     "AsyncTransaction",
     "Audit",
     "AuditEntry",
     "Batch",
+    "Columns",
     "Consumer",
     "Counts",
+    "DeadMessage",
     "DeliverySettings",
+    "Dropped",
+    "Gap",
     "Group",
     "GroupInfo",
     "GuardSettings",
     "Handle",
     "Health",
+    "InboxHealth",
+    "InboxInfo",
+    "InboxMessage",
     "InboxSettings",
+    "InboxStatus",
     "IngestSettings",
     "Lag",
     "MemberInfo",
+    "MessageFilter",
     "MovePlan",
+    "Order",
     "OrderSettings",
     "OutboxSettings",
     "Preview",
+    "Priority",
     "Producer",
     "Progress",
     "Reading",
     "RelaySettings",
     "Report",
+    "Retention",
     "Service",
+    "Share",
+    "Thresholds",
+    "Tier",
+    "TieredInbox",
     "TopicInfo",
     "TopicSettings",
     "Topics",
     "Transaction",
+    "TypeStats",
 ]

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Any, Final, Literal
+
+
+class _Keep:
+    def __repr__(self) -> str:
+        return "KEEP"
+
+
+KEEP: Final[Any] = _Keep()  # an argument that was not given: what was agreed stays as it is
 
 Level = Literal["ok", "degraded", "critical"]
 

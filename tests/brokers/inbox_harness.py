@@ -15,8 +15,8 @@ import aiosqlite
 import psycopg
 import pymysql
 
+from relaybox import Inbox
 from relaybox.brokers.inbox import InboxSink
-from relaybox.inbox import Inbox
 from relaybox.testing.servers import MariaDBServer, PostgresServer
 from relaybox.testing.sink_contract import SECRET, Received, SinkHarness
 

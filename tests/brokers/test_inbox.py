@@ -15,7 +15,7 @@ import pytest
 from inbox_harness import RELAY, DatabaseHarness, GuardedPostgres, MariaDBHarness, PostgresHarness, SqliteHarness
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from relaybox import AsyncOutbox, AsyncRelay, Event
+from relaybox import AsyncOutbox, AsyncRelay, Event, Inbox
 from relaybox.brokers import sink_from_url
 from relaybox.brokers.formats import renderer
 from relaybox.drivers.asyncmy import AsyncmyConnection
@@ -29,7 +29,6 @@ from relaybox.errors import (
     StoreError,
     StoreFull,
 )
-from relaybox.inbox import Inbox
 from relaybox.testing.servers import MariaDBServer, PostgresServer, TcpGate, require
 from relaybox.testing.sink_contract import SECRET, SinkContract, arrived, messages, opened, publish
 from relaybox.testing.sink_contract.harness import RESUME_SECONDS, until_back

@@ -10,16 +10,12 @@ from typing import Any
 
 import pytest
 
-from relaybox import Event, Reject, Retry
-from relaybox.inbox import Inbox, Order
-from relaybox.settings import Settings
+from relaybox import Event, Inbox, Reject, Retry
 from relaybox.testing.clock import ManualClock
 from relaybox.testing.servers import require
-from relaybox.types import DeliverySettings
+from relaybox.types import Order, Priority, Retention
 
 from .conftest import Command
-
-QUICK = Settings(delivery=DeliverySettings(retry=Retry(base="5ms"), poll="20ms"))
 
 
 def no_odd_ones(event: Event, _: Any) -> None:
@@ -36,9 +32,9 @@ def filled(url: str, name: str = "inbox") -> None:
     with Inbox(url, name) as inbox:
         inbox.migrate()
         events = [Event("A", {"n": n, "card": "PAYLOAD-4711"}, id=f"m{n}", key=f"k{n}", tenant="t") for n in range(4)]
-        inbox.accept_all(None, events, source="shop")
-        inbox.process(no_odd_ones, settings=QUICK, alerts=None)
-        inbox.accept(None, Event("B", {"n": 0}, id="w0", headers={"auth": "HEADER-4711"}), source="bank")
+        inbox.accept_all(None, events, sender="shop")
+        inbox.process(no_odd_ones).once()
+        inbox.accept(None, Event("B", {"n": 0}, id="w0", headers={"auth": "HEADER-4711"}), sender="bank")
 
 
 @pytest.fixture
@@ -109,7 +105,7 @@ def test_health_is_the_exit_code(ask: Callable[..., Any], relaybox: Command, url
     assert ask("health", "--dead", "1,2", exit_code=2)["status"] == "critical"
     assert "because" in relaybox("inbox", "health", "--url", url, exit_code=1).stdout
     with Inbox(url) as inbox:
-        inbox.process(no_odd_ones, settings=QUICK, alerts=None)
+        inbox.process(no_odd_ones).once()
     assert ask("health", "--dead", "5,9")["reasons"] == []
     for wrong in ("1", "2,1", "a,b"):
         relaybox("inbox", "health", "--dead", wrong, "--url", url, exit_code=1 if wrong == "2,1" else 2)
@@ -164,10 +160,11 @@ def test_discard(ask: Callable[..., Any], relaybox: Command, url: str) -> None:
 
 def test_gaps_and_skip(ask: Callable[..., Any], relaybox: Command, url: str) -> None:
     name = ("--inbox", "ordered")
-    with Inbox(url, "ordered", order=Order()) as inbox:
+    with Inbox(url, "ordered") as inbox:
         inbox.migrate()
+        inbox.configure(order=Order())
         inbox.accept_all(None, [numbered(1), numbered(4)])
-        inbox.process(no_odd_ones, settings=QUICK, alerts=None)
+        inbox.process(no_odd_ones).once()
     (gap,) = ask("gaps", *name)["gaps"]
     assert (gap["key"], gap["first"], gap["last"], gap["dead"]) == ("k", 2, 3, False)
     assert "missed for" in relaybox("inbox", "gaps", *name, "--url", url).stdout
@@ -179,26 +176,31 @@ def test_gaps_and_skip(ask: Callable[..., Any], relaybox: Command, url: str) -> 
     assert "not ordered" in relaybox("inbox", "gaps", "--url", url, exit_code=1).stderr
 
 
-def test_drain_by_options_and_settings(ask: Callable[..., Any], relaybox: Command, tmp_path: Path, url: str) -> None:
-    """What an option does not say the environment or the file does."""
+def test_purge_by_options_and_settings(ask: Callable[..., Any], relaybox: Command, tmp_path: Path, url: str) -> None:
+    """What an option does not say is as agreed on, or as the environment or the file say."""
     clock = ManualClock(datetime.now(UTC) - timedelta(days=4))
     with Inbox(url, "old", clock=clock) as inbox:
         inbox.migrate()
         inbox.accept_all(None, [Event("A", {"n": n}) for n in range(10)])
-        inbox.process(no_odd_ones, settings=QUICK, alerts=None)
+        inbox.process(no_odd_ones).once()
     name = ("--inbox", "old")
-    relaybox("inbox", "drain", *name, "--url", url, exit_code=1, answer="n\n")
-    kept = ask("drain", *name, "--yes", RELAYBOX_INBOX_RETENTION="5d")
-    assert (kept["processed"], kept["dead"], kept["seen"]) == (0, 0, 0)
-    assert ask("drain", *name, "--yes", "--processed", "none")["processed"] == 0
-    assert ask("drain", *name, "--yes")["processed"] == 5
+    relaybox("inbox", "purge", *name, "--url", url, exit_code=1, answer="n\n")
+    assert ask("purge", *name, "--yes", RELAYBOX_INBOX_RETENTION="5d") == {"purged": 0}
+    assert ask("purge", *name, "--yes", "--done", "none") == {"purged": 0}
+    assert ask("configure", *name, "--done", "30d")["retention"]["done"] == 30 * 86400
+    assert ask("purge", *name, "--yes") == {"purged": 0}
+    assert ask("purge", *name, "--yes", "--done", "3d") == {"purged": 5}
     settings = tmp_path / "relaybox.toml"
     settings.write_text('inbox.dead_retention = "3d"\ninbox.purge_batch = 2\n')
-    assert ask("drain", *name, "--yes", "--config", str(settings))["dead"] == 5
-    assert ask("drain", *name, "--yes", "--processed", "1h", "--seen", "1d")["seen"] == 10
-    assert "drained 0" in relaybox("inbox", "drain", *name, "-y", "--url", url).stdout
-    relaybox("inbox", "drain", "--processed", "soon", "-y", "--url", url, exit_code=1)
-    relaybox("inbox", "drain", "--seen", "1h", "-y", "--url", url, exit_code=1)
+    assert ask("purge", *name, "--yes", "--config", str(settings)) == {"purged": 0}, "it is agreed to keep them"
+    assert ask("purge", *name, "--yes", "--dead", "3d", "--config", str(settings)) == {"purged": 5}
+    with Inbox(url, "old") as inbox:
+        assert inbox.status().seen == 10
+        assert ask("purge", *name, "--yes", "--done", "1h", "--seen", "1d") == {"purged": 0}
+        assert inbox.status().seen == 0
+    assert "purged 0" in relaybox("inbox", "purge", *name, "-y", "--url", url).stdout
+    relaybox("inbox", "purge", "--done", "soon", "-y", "--url", url, exit_code=1)
+    relaybox("inbox", "purge", "--seen", "1h", "-y", "--url", url, exit_code=1)
 
 
 def test_alerts(ask: Callable[..., Any], relaybox: Command, url: str) -> None:
@@ -210,18 +212,24 @@ def test_alerts(ask: Callable[..., Any], relaybox: Command, url: str) -> None:
     assert "nothing new" in relaybox("inbox", "alerts", "--url", url).stdout
 
 
-def test_attempts_can_be_changed(relaybox: Command, url: str) -> None:
-    relaybox("inbox", "create", "--inbox", "tried", "--max-attempts", "5", "--url", url)
-    relaybox("inbox", "configure", "--inbox", "tried", "--max-attempts", "2", "--url", url)
+def test_what_is_agreed_on_can_be_changed(ask: Callable[..., Any], relaybox: Command, url: str) -> None:
+    name = ("--inbox", "tried")
+    relaybox("inbox", "create", *name, "--attempts", "5", "--ordered", "--url", url)
     with Inbox(url, "tried") as inbox:
-        inbox.process(no_odd_ones, settings=QUICK)
-        assert inbox.store.limits == {"max_attempts": 2}
-    relaybox("inbox", "create", "--inbox", "tried", "--if-not-exists", "--max-attempts", "3", "--url", url)
+        assert inbox.info().order == Order()
+        assert inbox.info().retry == Retry(attempts=5)
+        changed = ask("configure", *name, "--attempts", "2", "--unordered", "--priorities", "--dead", "7d")
+        assert (changed["order"], changed["retry"]["attempts"]) == (None, 2)
+        assert inbox.info().priority == Priority()
+        assert inbox.info().retention == Retention(dead="7d")
+    assert "already" in relaybox("inbox", "create", *name, "--url", url, exit_code=1).stderr
+    relaybox("inbox", "create", *name, "--if-not-exists", "--attempts", "3", "--url", url)
     with Inbox(url, "tried") as inbox:
-        inbox.process(no_odd_ones, settings=QUICK)
-        assert inbox.store.limits == {"max_attempts": 3}
-    relaybox("inbox", "configure", "--inbox", "tried", "--max-attempts", "0", "--url", url, exit_code=2)
-    relaybox("inbox", "configure", "--inbox", "gone", "--max-attempts", "2", "--url", url, exit_code=1)
+        assert inbox.info().retry == Retry(attempts=3)
+    assert "not both" in relaybox("inbox", "configure", *name, "--ordered", "--url", url, exit_code=1).stderr
+    relaybox("inbox", "configure", *name, "--attempts", "0", "--url", url, exit_code=2)
+    relaybox("inbox", "configure", *name, "--url", url, exit_code=2)
+    relaybox("inbox", "configure", "--inbox", "gone", "--attempts", "2", "--url", url, exit_code=1)
 
 
 def test_an_inbox_that_is_not_there(relaybox: Command, url: str, tmp_path: Path) -> None:
@@ -249,6 +257,6 @@ def test_on_servers(relaybox: Command, server: str) -> None:
     assert [row["dead"] for row in ask("stats")["types"]] == [2, 0]
     assert len(ask("alerts")["alerts"]) == 2
     assert ask("replay", "--all", "--yes") == {"replayed": 2}
-    assert ask("drain", "--yes")["processed"] == 0
+    assert ask("purge", "--yes") == {"purged": 0}
     assert [row["pending"] for row in ask("status")["inboxes"]] == [3]
     assert json.dumps(ask("show", "w0", "--payload")["payload"]) == '{"n": 0}'

@@ -17,9 +17,8 @@ from pathlib import Path
 import pytest
 
 from kit import delivering, migrated
-from relaybox import Event, Guard, Listeners, Outbox, Settings
+from relaybox import Event, Guard, Inbox, Listeners, Outbox, Settings
 from relaybox.drivers import open_async, open_sync
-from relaybox.inbox import Inbox
 from relaybox.op import Op, Query, run
 from relaybox.testing.servers import require
 from relaybox.types import DeliverySettings
@@ -209,7 +208,7 @@ def test_the_child_of_a_processing_process_accepts_and_ends(fresh: str) -> None:
     arrived = threading.Event()
     with Inbox(fresh) as inbox:
         inbox.migrate()
-        processor = inbox.processor(lambda event, connection: arrived.set())
+        processor = inbox.process(lambda event, connection: arrived.set())
         with processor:
 
             def child() -> int:

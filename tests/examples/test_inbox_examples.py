@@ -16,9 +16,8 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from relaybox import AsyncOutbox, AsyncRelay, Event
+from relaybox import AsyncInbox, AsyncOutbox, AsyncRelay, Event
 from relaybox.brokers.nats.sink import NatsSink
-from relaybox.inbox import AsyncInbox
 from relaybox.testing.servers import require
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -90,7 +89,7 @@ async def test_inbox_writer_nats(tmp_path: Path) -> None:
         async def take(event: Event, handle: Any) -> None:
             received.append(event)
 
-        await inbox.process(take)
+        await inbox.process(take).once()
         await asyncio.wait([writer])
         await inbox.close()
     assert {event.id for event in received} == {event.id for event in events}

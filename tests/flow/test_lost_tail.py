@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from kit import delivering
-from relaybox import AsyncOutbox, Event, Listeners, Settings
-from relaybox.inbox import AsyncInbox
+from relaybox import AsyncInbox, AsyncOutbox, Event, Listeners, Settings
 from relaybox.testing.servers import PostgresPair, ServerUnavailable
 from relaybox.types import DeliverySettings
 
@@ -78,14 +77,14 @@ class Outboxes:
 
 class Inboxes:
     def __init__(self, url: str, receiver: Receiver) -> None:
-        self.inbox = AsyncInbox(url)
+        self.inbox = AsyncInbox(url, settings=QUICK)
         self._receiver = receiver
 
     def running(self) -> AbstractAsyncContextManager[Any]:
         async def handle(event: Event, handle: Any) -> None:
             await self._receiver(event)
 
-        return self.inbox.processor(handle, settings=QUICK)
+        return self.inbox.process(handle)
 
     async def write(self, numbers: range) -> None:
         await self.inbox.accept_all(None, [Event("E", n, key=f"k{n % 10}") for n in numbers])

@@ -14,12 +14,11 @@ from typing import Any
 import pytest
 
 from kit import delivering
-from relaybox import Event, InvalidEvent, Listeners, Outbox
+from relaybox import Event, Inbox, InvalidEvent, Listeners, Outbox
 from relaybox.cli.dead import content
 from relaybox.codec import MAX_DEPTH
 from relaybox.errors import Undecodable
 from relaybox.facts import Died
-from relaybox.inbox import Inbox
 
 from .conftest import make_database
 from .kit import Probe
@@ -176,7 +175,7 @@ def test_one_message_that_cannot_be_read_is_a_dead_letter_and_the_others_take_ef
     column: str, tmp_path: Path
 ) -> None:
     url, seen = make_database("sqlite", tmp_path), list[int]()
-    with Inbox(url) as inbox:
+    with Inbox(url, settings=quick()) as inbox:
         inbox.migrate()
         inbox.accept_all(None, [Event("Step", n, headers={"n": str(n)}) for n in (1, 2, 3)])
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
@@ -189,7 +188,7 @@ def test_one_message_that_cannot_be_read_is_a_dead_letter_and_the_others_take_ef
             if len(seen) == 2:
                 over.set()
 
-        with inbox.processor(handle, settings=quick()):
+        with inbox.process(handle):
             assert over.wait(20)
         assert sorted(seen) == [2, 3]
         assert inbox.status().dead == 1

@@ -22,8 +22,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from inbox.effects import QUICK, asay, say, text_of
-from relaybox import Event
-from relaybox.inbox import AsyncInbox, Inbox, Order
+from inbox.kit import agreed, serving
+from relaybox import AsyncInbox, Event
+from relaybox.types import Order
 
 # Small claims, so that everybody gets some; leases that end before a slow handler does.
 SETTINGS = QUICK.replaced(
@@ -38,13 +39,13 @@ class Crowd:
         self._settings = SETTINGS.replaced({"delivery.retry.attempts": given["attempts"]})
         self._killers = given.get("killers", {})
         self._notes = given.get("notes")
-        self._options: dict[str, Any] = {"order": Order(dead="skip")} if given.get("order") else {}
+        self._order = Order(dead="skip") if given.get("order") else None
 
     def run(self) -> None:
         if self._kind == "sync":
             stop = threading.Event()
             signal.signal(signal.SIGTERM, lambda *_: stop.set())
-            with Inbox(self._url, **self._options) as inbox, inbox.processor(self._handle, settings=self._settings):
+            with agreed(self._url, order=self._order) as inbox, serving(inbox, self._handle, settings=self._settings):
                 print("ready", flush=True)
                 stop.wait()
         else:
@@ -53,9 +54,10 @@ class Crowd:
     async def _arun(self) -> None:
         stop = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-        inbox = AsyncInbox(self._url, **self._options)
+        agreed(self._url, order=self._order).close()
+        inbox = AsyncInbox(self._url)
         batch = 5 if self._kind == "batch" else 1
-        async with inbox.processor(self._ahandle, settings=self._settings, batch=batch):
+        async with serving(inbox, self._ahandle, settings=self._settings, batch=batch):
             print("ready", flush=True)
             await stop.wait()
         await inbox.close()

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from flow.handles import Handle
 from flow.kit import rows
-from relaybox import Event
-from relaybox.inbox import AsyncInbox, Inbox
+from relaybox import AsyncInbox, Delivery, Event, Inbox, Settings
+from relaybox.facts import Observers
+from relaybox.inbox.source import InboxSource
 from relaybox.testing.servers import require
+from relaybox.types import Counts, Order, Priority
 
 ENGINES = ("postgres", "sqlite", "mariadb")
 PATIENCE = 20.0
@@ -34,11 +38,68 @@ def migrated(url: str, name: str = "inbox") -> str:
     return url
 
 
+def agreed(
+    url: str, name: str = "inbox", *, order: Order | None = None, priority: Priority | None = None, **options: Any
+) -> Inbox:
+    """An inbox whose processes have agreed on this."""
+    inbox = Inbox(url, name, **options)
+    if order is not None:
+        inbox.configure(order=order)
+    if priority is not None:
+        inbox.configure(priority=priority)
+    return inbox
+
+
+def serving(inbox: Any, handler: Any, *, settings: Settings | None = None, observers: Any = (), **options: Any) -> Any:
+    """Its service, with settings and observers for what this test is about."""
+    inbox.settings = settings or inbox.settings
+    inbox._observers = Observers(observers)
+    return inbox.process(handler, **options)
+
+
+def processed(inbox: Inbox, handler: Any, *, limit: int | None = None, **options: Any) -> Counts:
+    """What is due now, or as much as is claimed of it up to the limit."""
+    with claiming(limit):
+        return serving(inbox, handler, **options).once()  # type: ignore[no-any-return]
+
+
+async def aprocessed(inbox: AsyncInbox, handler: Any, *, limit: int | None = None, **options: Any) -> Counts:
+    with claiming(limit):
+        return await serving(inbox, handler, **options).once()  # type: ignore[no-any-return]
+
+
+@contextmanager
+def claiming(limit: int | None) -> Iterator[None]:
+    """No more than so many are claimed by services of this process."""
+    if limit is None:
+        yield
+        return
+    claim, left = InboxSource.claim, limit
+
+    async def few(self: InboxSource, room: int, past: Any = ()) -> list[Delivery]:
+        nonlocal left
+        found = await claim(self, min(room, left), past) if left else []
+        left -= len(found)
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(InboxSource, "claim", few)
+        yield
+
+
 class Twin:
     """A sync inbox is used in place, as its handles must be."""
 
-    def __init__(self, url: str, name: str = "inbox", *, is_async: bool, **options: Any) -> None:
-        self.raw: Any = (AsyncInbox if is_async else Inbox)(url, name, **options)
+    def __init__(
+        self, url: str, name: str = "inbox", *, is_async: bool, order: Order | None = None, **options: Any
+    ) -> None:
+        with agreed(url, name, order=order):
+            self.raw: Any = (AsyncInbox if is_async else Inbox)(url, name, **options)
+
+    async def process(self, handler: Any, **options: Any) -> Counts:
+        if isinstance(self.raw, AsyncInbox):
+            return await aprocessed(self.raw, handler, **options)
+        return processed(self.raw, handler, **options)
 
     async def call(self, name: str, *args: Any, **options: Any) -> Any:
         result = getattr(self.raw, name)(*args, **options)

@@ -12,10 +12,9 @@ import pytest
 
 from flow.handles import HANDLES, Handle
 from flow.kit import one, rows
-from relaybox import ConfigError, Event, InvalidEvent, NoTransaction, Outbox
+from relaybox import ConfigError, Event, Inbox, InvalidEvent, NoTransaction, Outbox
 from relaybox.drivers import open_sync
 from relaybox.errors import SchemaMissing
-from relaybox.inbox import Inbox, Retention
 from relaybox.op import Result, Statement, run
 from relaybox.store.inbox import InboxTables, open_inbox_store
 from relaybox.testing.clock import ManualClock
@@ -62,7 +61,7 @@ async def test_everything_is_stored_as_it_came(url: str, is_async: bool) -> None
     )
     little = Event("Empty", payload_bytes=b"", content_type="application/json")
     async with Twin(url, is_async=is_async) as inbox:
-        assert await inbox.call("accept_all", None, [everything, little], source="shop") == [True, True]
+        assert await inbox.call("accept_all", None, [everything, little], sender="shop") == [True, True]
         assert await inbox.call("accept", None, Event("Alone", payload_bytes=b"")) is True
     columns = "event_id, event_type, source, aggregate_type, aggregate_id, tenant_id, content_type, payload, headers"
     full, empty, alone = rows(url, f"SELECT {columns} FROM inbox ORDER BY seq")
@@ -145,8 +144,8 @@ async def test_an_id_is_remembered_when_its_message_is_gone(url: str, is_async: 
     event = arrived(1)
     async with Twin(url, is_async=is_async) as inbox:
         await inbox.call("accept", None, event)
-        await inbox.call("process", lambda event, handle: None)
-        assert (await inbox.call("drain", Retention(processed=timedelta(0)))).processed == 1
+        await inbox.process(lambda event, handle: None)
+        assert (await inbox.call("purge", done=0)) == 1
         assert await inbox.call("accept", None, event) is False
         assert await inbox.call("accept_all", None, [event, arrived(2)]) == [False, True]
         assert (await inbox.call("status")).seen == 2
@@ -154,11 +153,11 @@ async def test_an_id_is_remembered_when_its_message_is_gone(url: str, is_async: 
     assert (len(message_ids(url)), len(pending_ids(url)), len(seen_ids(url))) == (1, 1, 2)
 
 
-async def test_no_id_is_drained_while_its_message_is_here(url: str) -> None:
+async def test_no_id_is_purged_while_its_message_is_here(url: str) -> None:
     event = arrived(1)
     with Inbox(url) as inbox:
         inbox.accept(None, event)
-        assert inbox.drain(Retention(processed=None, dead=None, seen=timedelta(0))).seen == 0
+        assert inbox.purge(done=None, dead=None, seen=0) == 0
         assert inbox.accept(None, event) is False
     assert holds(url, [event.id])
 
@@ -256,9 +255,9 @@ async def test_wrong_handles_and_values(tmp_path: Path) -> None:
             inbox.accept_all(None, arrived(1))  # type: ignore[arg-type]
         with pytest.raises(InvalidEvent, match="list of events"):
             inbox.accept(None, "text")  # type: ignore[arg-type]
-        for source in ("", "x" * 256, "a\x00b", 7):
-            with pytest.raises(ConfigError, match="source"):
-                inbox.accept(None, arrived(1), source=source)  # type: ignore[arg-type]
+        for sender in (None, "x" * 256, "a\x00b", 7):
+            with pytest.raises(ConfigError, match="sender"):
+                inbox.accept(None, arrived(1), sender=sender)  # type: ignore[arg-type]
     other.close()
     assert holds(url, [])
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,12 @@ from typing import Any
 import pytest
 
 from flow.kit import Probe, one, rows
-from relaybox import Event, InvalidEvent
-from relaybox.inbox import Columns, Inbox, Order, Priority, Retention
+from relaybox import Event, Inbox, InvalidEvent, Retry
 from relaybox.testing.clock import ManualClock
+from relaybox.types import Columns, Order, Priority
 
 from .effects import QUICK, effects, say, text_of, with_effects, writing
-from .kit import PATIENCE, Twin, arrived, fresh_url
+from .kit import PATIENCE, Twin, agreed, arrived, fresh_url, processed, serving
 from .test_kill import killed
 from .their_table import Theirs
 
@@ -36,10 +37,12 @@ def theirs(engine: str, tmp_path: Path) -> Theirs:
     return adopted(fresh_url(engine, tmp_path))
 
 
-def adopted(url: str, columns: Columns | None = None, **options: Any) -> Theirs:
+def adopted(url: str, columns: Columns | None = None, *, attempts: int | None = None) -> Theirs:
     theirs = Theirs(with_effects(url), columns=columns)
     with Inbox(url) as inbox:
-        inbox.adopt(theirs.table, columns, **options)
+        inbox.adopt(theirs.table, columns)
+        if attempts is not None:
+            inbox.configure(retry=replace(QUICK.delivery.retry, attempts=attempts))
     return theirs
 
 
@@ -51,12 +54,12 @@ async def test_the_twins_process_adopted_rows(theirs: Theirs, is_async: bool) ->
     for n in range(20):
         theirs.insert(f"m{n:02}", n)
     async with Twin(theirs.url, is_async=is_async) as inbox:
-        assert (await inbox.call("process", writing(is_async), settings=QUICK)).done == 20
-        assert (await inbox.call("process", writing(is_async), settings=QUICK)).done == 0
+        assert (await inbox.process(writing(is_async), settings=QUICK)).done == 20
+        assert (await inbox.process(writing(is_async), settings=QUICK)).done == 0
         assert effects(theirs.url) == [f"m{n:02}" for n in range(20)]
         assert theirs.waiting() == 0
         theirs.insert("m99", 99)
-        assert (await inbox.call("process", writing(is_async), settings=QUICK, batch=10)).done == 1
+        assert (await inbox.process(writing(is_async), settings=QUICK, batch=10)).done == 1
         assert (await inbox.call("status")).pending == 0
 
 
@@ -66,12 +69,12 @@ def test_two_processors_compete(theirs: Theirs) -> None:
     probe = Probe()
     with Inbox(theirs.url) as a, Inbox(theirs.url) as b:
         with (
-            a.processor(writing(False), settings=QUICK, observers=[probe]) as first,
-            b.processor(writing(False), settings=QUICK, observers=[probe], batch=5) as second,
+            serving(a, writing(False), settings=QUICK, observers=[probe]) as first,
+            serving(b, writing(False), settings=QUICK, observers=[probe], batch=5) as second,
         ):
             for n in range(40, 60):
                 theirs.insert(f"m{n:02}", n)
-            probe.wait(lambda: first.processed.done + second.processed.done >= 60)
+            probe.wait(lambda: first.counts.done + second.counts.done >= 60)
     assert Counter(effects(theirs.url)) == {f"m{n:02}": 1 for n in range(60)}
 
 
@@ -85,8 +88,8 @@ def test_failures_are_counted_in_their_columns(theirs: Theirs) -> None:
 
     with Inbox(theirs.url) as inbox:
         probe = Probe()
-        with inbox.processor(fail, settings=QUICK, observers=[probe]) as processor:
-            probe.wait(lambda: processor.processed.dead == 2)
+        with serving(inbox, fail, settings=QUICK, observers=[probe]) as processor:
+            probe.wait(lambda: processor.counts.dead == 2)
         assert theirs.read("retry_count", "error") == [
             (10, "ValueError: broken"),
             (10, None),
@@ -97,9 +100,9 @@ def test_failures_are_counted_in_their_columns(theirs: Theirs) -> None:
         assert inbox.health().status == "degraded"
         assert inbox.replay(["given up", "unknown"]) == ["given up"]
         assert theirs.read("retry_count", "error")[1] == (0, None)
-        assert inbox.process(nothing, settings=QUICK).done == 1
+        assert processed(inbox, nothing, settings=QUICK).done == 1
         assert inbox.replay_all() == 2
-        assert inbox.process(nothing, settings=QUICK).done == 2
+        assert processed(inbox, nothing, settings=QUICK).done == 2
     assert theirs.waiting() == 0
 
 
@@ -121,9 +124,9 @@ def test_a_row_that_others_have_processed_is_not_run(theirs: Theirs) -> None:
             claimed.set()
 
     with Inbox(theirs.url) as inbox:
-        inbox.process(first, settings=QUICK, observers=[meanwhile])
+        processed(inbox, first, settings=QUICK, observers=[meanwhile])
         assert claimed.is_set()
-        inbox.process(first, settings=QUICK)
+        processed(inbox, first, settings=QUICK)
         assert effects(theirs.url) == ["z"]
         assert inbox.status().pending == 0
         assert theirs.waiting() == 0
@@ -132,9 +135,9 @@ def test_a_row_that_others_have_processed_is_not_run(theirs: Theirs) -> None:
 def test_their_own_replay_is_one(theirs: Theirs) -> None:
     theirs.insert("a", 1)
     with Inbox(theirs.url) as inbox:
-        assert inbox.process(writing(False), settings=QUICK).done == 1
+        assert processed(inbox, writing(False), settings=QUICK).done == 1
         theirs.set("a", processed_at="NULL", retry_count="0")
-        assert inbox.process(writing(False), settings=QUICK).done == 1
+        assert processed(inbox, writing(False), settings=QUICK).done == 1
         assert effects(theirs.url) == ["a", "a"]
 
 
@@ -143,17 +146,17 @@ def test_what_was_given_up_comes_again_by_hand_or_by_replay(theirs: Theirs) -> N
     theirs.insert("b", 2, retry_count=10)
     with Inbox(theirs.url) as inbox:
         assert inbox.replay(["a", "missing"]) == ["a"]  # nobody has picked it up so far
-        assert inbox.process(nothing, settings=QUICK).done == 1
+        assert processed(inbox, nothing, settings=QUICK).done == 1
         assert [letter.event.id for letter in inbox.dead()] == ["b"]
         theirs.set("b", retry_count="0")
-        assert inbox.process(nothing, settings=QUICK).done == 1
+        assert processed(inbox, nothing, settings=QUICK).done == 1
         assert inbox.count_dead() == 0
         theirs.insert("c", 3, retry_count=10)
-        inbox.process(nothing, settings=QUICK)
+        processed(inbox, nothing, settings=QUICK)
         assert inbox.discard(["c"]) == ["c"]
-        assert inbox.process(nothing, settings=QUICK).done == 0
+        assert processed(inbox, nothing, settings=QUICK).done == 0
         assert inbox.replay(["c"]) == ["c"]
-        assert inbox.process(nothing, settings=QUICK).done == 1
+        assert processed(inbox, nothing, settings=QUICK).done == 1
     assert theirs.waiting() == 0
 
 
@@ -161,11 +164,11 @@ def test_rows_that_are_deleted_are_forgotten(theirs: Theirs) -> None:
     for n in range(3):
         theirs.insert(f"m{n}", n, retry_count=0 if n else 10)
     with Inbox(theirs.url) as inbox:
-        assert inbox.process(nothing, settings=QUICK, limit=1).done == 1  # all three are picked up
+        assert processed(inbox, nothing, settings=QUICK, limit=1).done == 1  # all three are picked up
         theirs.say("DELETE FROM orders_in")
-        assert inbox.process(nothing, settings=QUICK).done == 0
+        assert processed(inbox, nothing, settings=QUICK).done == 0
         assert inbox.status().pending == 0
-        assert inbox.drain(Retention(dead=timedelta(0), seen=None)).dead == 1
+        assert inbox.purge(dead=0, seen=None) == 1
         assert inbox.status().dead == 0
 
 
@@ -177,9 +180,9 @@ def test_a_row_that_commits_late_is_picked_up(server: str, tmp_path: Path) -> No
         late(theirs.insertion({"id": "'a'", "received_at": f"{now(theirs)}", "payload": "'{\"n\": 1}'"}))
         theirs.insert("b", 2)
         with Inbox(theirs.url) as inbox:
-            assert inbox.process(writing(False), settings=QUICK).done == 1
+            assert processed(inbox, writing(False), settings=QUICK).done == 1
     with Inbox(theirs.url) as inbox:
-        assert inbox.process(writing(False), settings=QUICK).done == 1
+        assert processed(inbox, writing(False), settings=QUICK).done == 1
     assert effects(theirs.url) == ["a", "b"]
 
 
@@ -191,9 +194,9 @@ def test_a_row_that_somebody_has_locked_is_passed_over(server: str, tmp_path: Pa
     with Inbox(theirs.url) as inbox:
         with Transaction(theirs) as other:
             other(theirs.update("a", processed_at=now(theirs)))
-            assert inbox.process(writing(False), settings=QUICK).done == 1
+            assert processed(inbox, writing(False), settings=QUICK).done == 1
         probe = Probe()
-        with inbox.processor(writing(False), settings=QUICK, observers=[probe]):
+        with serving(inbox, writing(False), settings=QUICK, observers=[probe]):
             theirs.insert("c", 3)
             probe.wait(lambda: effects(theirs.url) == ["b", "c"])
         assert theirs.waiting() == 0
@@ -230,13 +233,13 @@ async def test_a_crash_leaves_the_row_waiting(theirs: Theirs, point: str) -> Non
     assert await killed(theirs.url, crash=f"{point}:{1 if point == 'claim.after' else 2}:kill")
     assert theirs.waiting() == 6 - len(effects(theirs.url))
     probe = Probe()
-    with Inbox(theirs.url) as inbox, inbox.processor(writing(False), settings=QUICK, observers=[probe]):
+    with Inbox(theirs.url) as inbox, serving(inbox, writing(False), settings=QUICK, observers=[probe]):
         await probe.until(lambda: theirs.waiting() == 0)
     assert effects(theirs.url) == [f"m{n}" for n in range(6)]
 
 
 async def test_a_row_that_kills_its_process_dies(engine: str, tmp_path: Path) -> None:
-    theirs = adopted(fresh_url(engine, tmp_path), max_attempts=3)
+    theirs = adopted(fresh_url(engine, tmp_path), attempts=3)
     theirs.insert("fatal", 1)
     theirs.insert("fine", 2)
     with Inbox(theirs.url) as inbox:
@@ -271,11 +274,12 @@ def test_rows_that_are_odd_stop_nobody(engine: str, tmp_path: Path) -> None:
         raise ValueError("✓" * 100)
 
     with Inbox(url) as inbox:
-        inbox.adopt("orders_in", Columns(headers="more"), max_attempts=1)
-        assert inbox.process(fail, settings=QUICK).dead == len(theirs.read("id"))
+        inbox.adopt("orders_in", Columns(headers="more"))
+        inbox.configure(retry=Retry(attempts=1))
+        assert processed(inbox, fail, settings=QUICK).dead == len(theirs.read("id"))
         assert all(error.startswith("ValueError: ") for (error,) in theirs.read("error"))
         assert inbox.replay_all() == len(theirs.read("id"))
-        assert inbox.process(nothing, settings=QUICK).done == len(theirs.read("id"))
+        assert processed(inbox, nothing, settings=QUICK).done == len(theirs.read("id"))
 
 
 # -- order, priority, accept ------------------------------------------------------------------------
@@ -287,19 +291,19 @@ def test_order(engine: str, tmp_path: Path) -> None:
     for nr in (3, 1, 5, 2):
         theirs.insert(f"m{nr}", nr, aggregate_id="'k'", sequence=nr)
     ran: list[int] = []
-    with Inbox(theirs.url, order=Order()) as inbox:
-        inbox.process(lambda event, _: ran.append(event.payload["n"]), settings=QUICK)
+    with agreed(theirs.url, order=Order()) as inbox:
+        processed(inbox, lambda event, _: ran.append(event.payload["n"]), settings=QUICK)
         assert ran == [1, 2, 3]
         assert [(gap.first, gap.last) for gap in inbox.gaps()] == [(4, 4)]
         theirs.insert("m4", 4, aggregate_id="'k'", sequence=4, processed_at=now(theirs))
         inbox.replay(["m4"])
         probe = Probe()
-        with inbox.processor(lambda event, _: ran.append(event.payload["n"]), settings=QUICK, observers=[probe]):
+        with serving(inbox, lambda event, _: ran.append(event.payload["n"]), settings=QUICK, observers=[probe]):
             probe.wait(lambda: len(ran) == 5)
         assert ran == [1, 2, 3, 4, 5]
         for nr in (6, 7):
             theirs.insert(f"m{nr}", nr, aggregate_id="'k'", sequence=nr)
-        inbox.process(nothing, settings=QUICK, limit=0)
+        processed(inbox, nothing, settings=QUICK, limit=0)
         assert inbox.expected("k") == 6
 
 
@@ -314,11 +318,11 @@ def test_an_ordered_key_goes_on_past_a_row_that_others_have_processed(engine: st
         if event.id == "m1":
             raise ValueError("not yet")
 
-    with Inbox(theirs.url, order=Order()) as inbox:
-        inbox.process(handle, settings=QUICK, limit=1)
+    with agreed(theirs.url, order=Order()) as inbox:
+        processed(inbox, handle, settings=QUICK, limit=1)
         theirs.set("m1", processed_at=now(theirs))
         probe = Probe()
-        with inbox.processor(handle, settings=QUICK, observers=[probe]):
+        with serving(inbox, handle, settings=QUICK, observers=[probe]):
             probe.wait(lambda: ran[-2:] == [2, 3])
         assert inbox.expected("k") == 4
 
@@ -328,9 +332,9 @@ def test_priority(engine: str, tmp_path: Path) -> None:
     for n, priority in enumerate((9, 5, 1)):
         theirs.insert(f"m{n}", n, priority=priority)
     ran: list[int] = []
-    with Inbox(theirs.url, priority=Priority()) as inbox:
+    with agreed(theirs.url, priority=Priority()) as inbox:
         for _ in range(3):
-            inbox.process(lambda event, _: ran.append(event.payload["n"]), settings=QUICK, limit=1)
+            processed(inbox, lambda event, _: ran.append(event.payload["n"]), settings=QUICK, limit=1)
     assert ran == [2, 1, 0]
 
 
@@ -338,17 +342,18 @@ async def test_accept_inserts_into_their_table(theirs: Theirs, is_async: bool) -
     event = arrived(1, key="k", headers={"trace_id": "t"})
     theirs.insert("there", 0)
     async with Twin(theirs.url, is_async=is_async) as inbox:
-        assert await inbox.call("accept", None, event, source="shop")
+        assert await inbox.call("accept", None, event, sender="shop")
         assert not await inbox.call("accept", None, event)
         assert await inbox.call("accept_all", None, [Event("A", {}, id="there"), arrived(2)]) == [False, True]
         mine = [
             row for row in theirs.read("id", "event_type", "source", "aggregate_id", "trace_id") if row[0] == event.id
         ]
         assert mine == [(event.id, "OrderPlaced", "shop", "k", "t")]
-        assert (await inbox.call("process", writing(is_async), settings=QUICK)).done == 3
+        assert (await inbox.process(writing(is_async), settings=QUICK)).done == 3
         buried = arrived(3)
-        assert await inbox.call("accept_all", None, [buried], letters={buried.id: "unreadable"}) == [True]
-        assert (await inbox.call("process", writing(is_async), settings=QUICK)).done == 0
+        burying, _ = inbox.raw._op([buried], None, {buried.id: "unreadable"})
+        assert (await inbox.raw._db.run(burying) if is_async else inbox.raw._db.run(burying)) == [True]
+        assert (await inbox.process(writing(is_async), settings=QUICK)).done == 0
         assert [(one.event.id, one.error) for one in await inbox.call("dead")] == [(buried.id, "unreadable")]
 
 
@@ -366,7 +371,7 @@ def test_accept_needs_columns(engine: str, tmp_path: Path) -> None:
         with pytest.raises(InvalidEvent, match=r"does not fit the .* ids of 'numbered'"):
             inbox.accept(None, arrived(1))
         assert inbox.accept(None, Event("A", {"n": 1}, id="17"))
-        assert inbox.process(nothing, settings=QUICK).done == 1
+        assert processed(inbox, nothing, settings=QUICK).done == 1
 
 
 # -- operate ----------------------------------------------------------------------------------------
@@ -377,17 +382,17 @@ def test_retention_never_empties_their_table(theirs: Theirs) -> None:
     theirs.insert("dead", 2, retry_count=10)
     clock = ManualClock(datetime(2026, 1, 1, tzinfo=UTC))
     with Inbox(theirs.url, clock=clock) as inbox:
-        inbox.process(nothing, settings=QUICK)
+        processed(inbox, nothing, settings=QUICK)
         clock.advance(timedelta(days=30))
-        drained = inbox.drain(Retention(processed=timedelta(0), dead=timedelta(0), seen=timedelta(0)))
-        assert (drained.processed, drained.dead) == (1, 0)
+        assert inbox.purge(done=None, dead=0) == 0
+        assert inbox.purge(done=0, dead=0, seen=0) == 1
         assert len(theirs.read("id")) == 2
         assert one(theirs.url, "SELECT count(*) FROM inbox_map") == 1
-        assert inbox.process(nothing, settings=QUICK).done == 0
+        assert processed(inbox, nothing, settings=QUICK).done == 0
         assert inbox.replay(["done"]) == ["done"]
-        assert inbox.process(nothing, settings=QUICK).done == 1
+        assert processed(inbox, nothing, settings=QUICK).done == 1
         assert inbox.discard(["dead"]) == ["dead"]
-        assert inbox.process(nothing, settings=QUICK).done == 0
+        assert processed(inbox, nothing, settings=QUICK).done == 0
         assert (inbox.status().dead, theirs.waiting()) == (0, 1)
 
 
@@ -395,7 +400,7 @@ def test_views_and_stats(theirs: Theirs) -> None:
     theirs.insert("a", 1)
     theirs.insert("b", 2, retry_count=10)
     with Inbox(theirs.url) as inbox:
-        inbox.process(nothing, settings=QUICK)
+        processed(inbox, nothing, settings=QUICK)
         [stats] = inbox.stats()
         assert (stats.event_type, stats.pending, stats.processed, stats.dead) == ("OrderPlaced", 0, 1, 1)
         assert [message.event.id for message in inbox.messages("processed")] == ["a"]
@@ -415,11 +420,11 @@ def test_processors_stand_still_when_inboxes_are_off(theirs: Theirs, caplog: pyt
     theirs.insert("a", 1)
     off = QUICK.replaced({"inbox.enabled": False})
     with Inbox(theirs.url) as inbox:
-        assert inbox.process(writing(False), settings=off).done == 0
+        assert processed(inbox, writing(False), settings=off).done == 0
         assert "inbox.enabled is off" in caplog.text
         assert inbox.accept(None, arrived(2))
         assert inbox.status().pending == 2
-        assert inbox.process(writing(False), settings=QUICK).done == 2
+        assert processed(inbox, writing(False), settings=QUICK).done == 2
 
 
 def test_imports_stay_lazy() -> None:

@@ -11,12 +11,12 @@ from uuid import UUID
 import pytest
 
 from flow.kit import rows
-from relaybox import Event, Reject
+from relaybox import Event, Inbox, Reject
 from relaybox.errors import AlreadyExists, ConfigError, NotFound
-from relaybox.inbox import Columns, Inbox
+from relaybox.types import Columns
 
 from .effects import QUICK, rows_or_none
-from .kit import ENGINES, Twin, fresh_url
+from .kit import ENGINES, Twin, fresh_url, processed
 from .their_table import Theirs
 
 ODD = (
@@ -60,14 +60,14 @@ def works_off(theirs: Theirs, name: str, ids: list[Any]) -> None:
         assert inbox.status().pending == len(ids)
     texts = [str(one) for one in ids]
     with Inbox(theirs.url, name) as inbox:  # by its name: what was agreed on is kept
-        assert inbox.process(handle, settings=QUICK).done == len(ids) - 1
+        assert processed(inbox, handle, settings=QUICK).done == len(ids) - 1
         assert sorted(seen) == sorted((text, n) for n, text in enumerate(texts) if n != 2)
         assert [(one.event.id, one.error) for one in inbox.dead()] == [(texts[2], "Reject: not this one")]
         assert set(theirs.read("retry_count", "error")) == {(1, None), (10, "Reject: not this one")}
         assert inbox.health().dead == 1
         assert sorted(inbox.replay([*texts[:3], "'; DROP TABLE effect; --", "9" * 40, "%s"])) == sorted(texts[:3])
         assert theirs.waiting() == 3
-        assert inbox.process(lambda *_: None, settings=QUICK).done == 3
+        assert processed(inbox, lambda *_: None, settings=QUICK).done == 3
         assert theirs.waiting() == 0
         assert inbox.count_dead() == 0
         assert inbox.drop().kept == theirs.table  # type: ignore[union-attr]
@@ -139,14 +139,14 @@ def test_times_are_utc(place: str, number: int) -> None:
         inbox.adopt(theirs.table)
         found: list[Event] = []
         inbox.accept(None, Event("A", {"n": 1}))
-        inbox.process(lambda event, _: found.append(event), settings=QUICK)
+        processed(inbox, lambda event, _: found.append(event), settings=QUICK)
         assert found[0].created_at is not None
         assert abs(found[0].created_at - now) < HALF_LIFE
         average = inbox.stats()[0].average
         assert average is not None
         assert abs(average) < HALF_LIFE
-        [(processed, received)] = theirs.read("processed_at", "received_at")
-        assert type(processed) is type(received)
+        [(marked, received)] = theirs.read("processed_at", "received_at")
+        assert type(marked) is type(received)
 
 
 def test_little_is_needed(place: str) -> None:
@@ -157,7 +157,7 @@ def test_little_is_needed(place: str) -> None:
         adoption = inbox.adopt("little", columns)
         assert set(adoption.columns) == {"id", "processed_at", "retry_count", "error"}
         found: list[Event] = []
-        assert inbox.process(lambda event, _: found.append(event), settings=QUICK).done == 1
+        assert processed(inbox, lambda event, _: found.append(event), settings=QUICK).done == 1
         assert (found[0].id, found[0].type, found[0].payload, found[0].headers) == ("a", "message", None, {})
 
 
@@ -170,7 +170,7 @@ def test_everything_is_read(place: str) -> None:
     with Inbox(place, "whole") as inbox:
         inbox.adopt("everything", columns)
         found: list[Event] = []
-        inbox.process(lambda event, _: found.append(event), settings=QUICK)
+        processed(inbox, lambda event, _: found.append(event), settings=QUICK)
         assert (found[0].type, found[0].key, found[0].payload) == ("OrderPlaced", "k1", {"n": 1})
         assert found[0].headers == {"x": "1", "sequence": "7", "priority": "2", "trace_id": "t1"}
 

@@ -13,19 +13,20 @@ from typing import Any
 import pytest
 
 from flow.kit import Probe
-from relaybox import ConfigError, Event, Reject, Settings
+from relaybox import Event, Inbox, Reject
 from relaybox.clock import SYSTEM_CLOCK
 from relaybox.facts import Alert, Observers
-from relaybox.inbox import Alerting, Gap, Inbox, Order, Retention
 from relaybox.inbox.alerts import AlertService
+from relaybox.inbox.purge import retention_of
 from relaybox.store.inbox.alerts import Span, compare
 from relaybox.testing.clock import ManualClock
+from relaybox.types import Gap, InboxSettings, Order, Retention
 
 from .effects import QUICK
-from .kit import Twin, fresh_url, migrated
+from .kit import Twin, agreed, fresh_url, migrated, processed, serving
 
 DEAD, GAP = "inbox_dlq_message", "inbox_ordering_gap"
-OFTEN = Alerting(interval=timedelta(milliseconds=20), gap_delay=timedelta(0))
+OFTEN = QUICK.replaced({"inbox.alert_interval": "20ms", "inbox.gap_delay": "1us"})
 
 
 def refuse(event: Event, _: Any) -> None:
@@ -43,9 +44,10 @@ async def test_dead_letters_are_told_once_and_many_are_counted(url: str, is_asyn
     """The first few one by one, the rest in one."""
     with Inbox(url) as inbox:
         inbox.accept_all(None, [Event("A", n, id=f"m{n}") for n in range(7)])
-        inbox.process(refuse, settings=QUICK, alerts=None)
-        async with Twin(url, is_async=is_async) as twin:
-            told = await twin.call("alerts", Alerting(most=3))
+        processed(inbox, refuse, settings=QUICK)
+        few = QUICK.replaced({"inbox.alerts_per_look": 3})
+        async with Twin(url, is_async=is_async, settings=few) as twin:
+            told = await twin.call("alerts")
             assert [alert.name for alert in told] == [DEAD] * 4
             assert {alert.topic for alert in told} == {"inbox"}
             assert [alert.text for alert in told] == [
@@ -54,45 +56,45 @@ async def test_dead_letters_are_told_once_and_many_are_counted(url: str, is_asyn
             ]
             assert await twin.call("alerts") == []
             inbox.replay(["m5"])
-            inbox.process(refuse, settings=QUICK, alerts=None)
+            processed(inbox, refuse, settings=QUICK)
             assert [alert.text for alert in await twin.call("alerts")] == ["message m5 (A) died at attempt 1: Reject"]
 
 
 async def test_a_gap_is_told_after_a_while_and_when_it_is_over(url: str, is_async: bool) -> None:
     clock = ManualClock()
-    slow = Alerting(gap_delay=timedelta(seconds=60))
-    async with Twin(url, is_async=is_async, order=Order(), clock=clock) as twin:
-        with Inbox(url, order=Order(), clock=clock) as inbox:
+    slow = QUICK.replaced({"inbox.gap_delay": "60s"})
+    async with Twin(url, is_async=is_async, order=Order(), clock=clock, settings=slow) as twin:
+        with agreed(url, order=Order(), clock=clock) as inbox:
             inbox.accept_all(None, [numbered(1), numbered(5), numbered(6), numbered(2, "q'")])
-            inbox.process(nothing, settings=QUICK, alerts=None)
-            assert await twin.call("alerts", slow) == []
+            processed(inbox, nothing, settings=QUICK)
+            assert await twin.call("alerts") == []
             clock.advance(61)
-            told = await twin.call("alerts", slow)
+            told = await twin.call("alerts")
             assert sorted(alert.text.partition(" missing")[0] for alert in told) == [
                 """key "q'", number 1""",
                 "key 'k', numbers 2 to 4",
             ]
             assert {(alert.name, alert.over) for alert in told} == {(GAP, False)}
-            assert await twin.call("alerts", slow) == []
+            assert await twin.call("alerts") == []
             inbox.accept(None, numbered(3))
             clock.advance(61)
-            inbox.process(nothing, settings=QUICK, alerts=None)
-            assert await twin.call("alerts", slow) == [], "it is the same gap, half full"
+            processed(inbox, nothing, settings=QUICK)
+            assert await twin.call("alerts") == [], "it is the same gap, half full"
             inbox.accept_all(None, [numbered(2), numbered(4)])
-            inbox.process(nothing, settings=QUICK, alerts=None)
-        assert await twin.call("alerts", slow) == [Alert(GAP, "inbox", text="key 'k', numbers 2 to 4", over=True)]
-        assert await twin.call("alerts", slow) == []
+            processed(inbox, nothing, settings=QUICK)
+        assert await twin.call("alerts") == [Alert(GAP, "inbox", text="key 'k', numbers 2 to 4", over=True)]
+        assert await twin.call("alerts") == []
 
 
 def test_many_gaps_are_counted(url: str) -> None:
-    with Inbox(url, order=Order()) as inbox:
+    with agreed(url, order=Order()) as inbox:
         inbox.accept_all(None, [numbered(2, f"k{n}") for n in range(5)])
-        inbox.process(nothing, settings=QUICK, alerts=None)
-        few = Alerting(most=2, gap_delay=timedelta(0))
-        assert [alert.text for alert in inbox.alerts(few)][2:] == ["3 more gaps"]
+        processed(inbox, nothing, settings=QUICK)
+        inbox.settings = OFTEN.replaced({"inbox.alerts_per_look": 2})
+        assert [alert.text for alert in inbox.alerts()][2:] == ["3 more gaps"]
         for n in range(5):
             inbox.skip(f"k{n}")
-        over = inbox.alerts(few)
+        over = inbox.alerts()
         assert [alert.over for alert in over] == [True] * 3
         assert over[2].text == "3 more gaps"
 
@@ -121,11 +123,11 @@ def test_what_is_new_and_what_is_over(told: list[Span], gaps: list[Gap], new: li
 
 async def test_several_processors_tell_each_once(url: str) -> None:
     probe = Probe()
-    with Inbox(url, order=Order()) as inbox:
+    with agreed(url, order=Order()) as inbox:
         inbox.accept_all(None, [numbered(2), Event("A", 1, id="bad")])
         with (
-            inbox.processor(refuse, settings=QUICK, alerts=OFTEN, observers=[probe]),
-            inbox.processor(refuse, settings=QUICK, alerts=OFTEN, observers=[probe]),
+            serving(inbox, refuse, settings=OFTEN, observers=[probe]),
+            serving(inbox, refuse, settings=OFTEN, observers=[probe]),
         ):
             await probe.until(lambda: len(probe.of(Alert)) == 2)
             inbox.skip("k")  # number 2 runs, and dies
@@ -141,7 +143,7 @@ async def test_several_processors_tell_each_once(url: str) -> None:
 async def test_the_log_has_no_payload_and_no_text_of_an_error(url: str, caplog: pytest.LogCaptureFixture) -> None:
     with Inbox(url) as inbox, caplog.at_level(logging.WARNING, "relaybox"):
         inbox.accept(None, Event("A", "PAYLOAD"))
-        inbox.process(refuse, settings=QUICK, alerts=None)
+        processed(inbox, refuse, settings=QUICK)
         inbox.alerts()
     assert DEAD in caplog.text
     assert "secret text" not in caplog.text
@@ -162,7 +164,7 @@ async def test_alerts_by_notify(tmp_path: Any) -> None:
     url = migrated(fresh_url("postgres", tmp_path))
     with Inbox(url) as inbox:
         inbox.accept(None, Event("A", 1, id="m1"))
-        inbox.process(refuse, settings=QUICK, alerts=None)
+        processed(inbox, refuse, settings=QUICK)
         (payload,) = await heard(url, "relaybox_inbox_alert", inbox.alerts)
     assert json.loads(payload) == {
         "event": DEAD,
@@ -172,31 +174,11 @@ async def test_alerts_by_notify(tmp_path: Any) -> None:
     }
 
 
-@pytest.mark.parametrize("wrong", [{"most": 0}, {"interval": timedelta(0)}, {"gap_delay": timedelta(-1)}])
-def test_wrong_settings(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError):
-        Alerting(**wrong)
-
-
 def test_the_settings_say_the_same_by_default() -> None:
-    assert Alerting.of(Settings()) == Alerting()
-    assert Retention.of(Settings()) == Retention()
-    given = Settings.load(
-        environment={
-            "RELAYBOX_INBOX_RETENTION": "1h",
-            "RELAYBOX_INBOX_DEAD_RETENTION": "7d",
-            "RELAYBOX_INBOX_SEEN_RETENTION": "none",
-            "RELAYBOX_INBOX_PURGE_BATCH": "5",
-            "RELAYBOX_INBOX_PURGE_INTERVAL": "2s",
-            "RELAYBOX_INBOX_ALERTS_PER_LOOK": "3",
-            "RELAYBOX_INBOX_ALERT_INTERVAL": "4s",
-            "RELAYBOX_INBOX_GAP_DELAY": "5s",
-        }
+    assert retention_of(InboxSettings()) == Retention()
+    assert retention_of(InboxSettings(retention="1h", dead_retention="7d", seen_retention=None)) == Retention(
+        done=timedelta(hours=1), dead=timedelta(days=7), seen=None
     )
-    assert Retention.of(given) == Retention(
-        timedelta(hours=1), timedelta(days=7), None, batch=5, interval=timedelta(seconds=2)
-    )
-    assert Alerting.of(given) == Alerting(timedelta(seconds=4), 3, timedelta(seconds=5))
 
 
 async def test_a_stop_waits_for_a_look_under_way(tmp_path: Path) -> None:
@@ -216,7 +198,7 @@ async def test_a_stop_waits_for_a_look_under_way(tmp_path: Path) -> None:
 
     with Inbox(url) as inbox:
         db: Any = Slow()
-        service = AlertService(db, inbox.store, OFTEN, None, Observers([observe]), SYSTEM_CLOCK)
+        service = AlertService(db, inbox.store, OFTEN.inbox, None, Observers([observe]), SYSTEM_CLOCK)
         service.start()
         await looked.wait()
         await service.stop()

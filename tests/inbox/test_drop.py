@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flow.kit import Probe, one, rows
-from relaybox import ConfigError, Event
+from relaybox import AsyncInbox, Event, Inbox, Retry
 from relaybox.errors import AlreadyExists, InUse, NotFound
-from relaybox.inbox import Dropped, Inbox, InboxInfo, Retention, async_inboxes, inboxes
+from relaybox.types import Dropped, InboxInfo, Retention
 
 from .effects import QUICK
-from .kit import Twin, arrived, fresh_url
+from .kit import Twin, arrived, fresh_url, processed, serving
 from .their_table import Theirs
 
 RELATIONS = {
@@ -39,7 +38,7 @@ def relations(url: str) -> set[str]:
 async def test_what_goes_and_what_stays(url: str, is_async: bool, kind: str, cascade: bool) -> None:
     async with Twin(url, "box", is_async=is_async) as inbox:
         if kind == "managed":
-            await inbox.call("create")
+            await inbox.call("migrate")
             await inbox.call("accept", None, arrived(1))
         else:
             Theirs(url).insert("a", 1)
@@ -55,25 +54,25 @@ async def test_what_goes_and_what_stays(url: str, is_async: bool, kind: str, cas
         with pytest.raises(NotFound, match="no inbox 'box'"):
             await inbox.call("drop", cascade=cascade)
         if kept != "box":
-            await inbox.call("create")  # the name is free again
+            await inbox.call("migrate")  # the name is free again
             event = arrived(2)
             assert await inbox.call("accept", None, event)
-            assert (await inbox.call("process", lambda *_: None, settings=QUICK)).done == 1
+            assert (await inbox.process(lambda *_: None, settings=QUICK)).done == 1
             assert await inbox.call("replay", [event.id]) == [event.id]
-            assert (await inbox.call("process", lambda *_: None, settings=QUICK)).done == 1
+            assert (await inbox.process(lambda *_: None, settings=QUICK)).done == 1
         else:
             with pytest.raises(AlreadyExists, match="'box' is there already and belongs to no inbox"):
-                await inbox.call("create")
+                await inbox.call("migrate")
 
 
 def test_waiting_messages_are_not_lost_by_mistake(url: str) -> None:
     with Inbox(url, "box") as inbox:
-        inbox.create()
+        inbox.migrate()
         inbox.accept(None, arrived(1))
         with pytest.raises(InUse, match="0 running processors and 1 waiting messages"):
             inbox.drop(cascade=True)
         assert inbox.status().pending == 1
-        inbox.process(lambda *_: None, settings=QUICK)
+        processed(inbox, lambda *_: None, settings=QUICK)
         assert inbox.drop(cascade=True) == Dropped(pending=0, dead=0, kept=None)
 
 
@@ -81,11 +80,11 @@ def test_waiting_messages_are_not_lost_by_mistake(url: str) -> None:
 def test_nothing_is_dropped_under_a_processor(url: str, kind: str) -> None:
     with Inbox(url, "box") as inbox, Inbox(url, "box") as other:
         if kind == "managed":
-            inbox.create()
+            inbox.migrate()
         else:
             Theirs(url)
             inbox.adopt("orders_in")
-        with other.processor(lambda *_: None, settings=QUICK), pytest.raises(InUse, match="1 running processors"):
+        with serving(other, lambda *_: None, settings=QUICK), pytest.raises(InUse, match="1 running processors"):
             inbox.drop()
         assert inbox.drop() is not None
 
@@ -98,43 +97,47 @@ def test_an_adopted_table_can_be_adopted_again(url: str) -> None:
     for expected in (1, 2):
         with Inbox(url, "box") as inbox:
             inbox.adopt("orders_in")
-            assert inbox.process(lambda *_: None, settings=QUICK, limit=1 if expected == 1 else None).done == expected
+            assert (
+                processed(inbox, lambda *_: None, settings=QUICK, limit=1 if expected == 1 else None).done == expected
+            )
             inbox.drop()
     assert theirs.waiting() == 0
 
 
-# -- create ---------------------------------------------------------------------------------------
+# -- what is agreed on ---------------------------------------------------------------------------------------
 
 
-def test_create_says_what_all_processors_do(url: str) -> None:
+def test_what_is_agreed_on_is_what_all_processes_do(url: str) -> None:
     def fail(event: Event, _: Any) -> None:
         raise ValueError
 
     with Inbox(url, "box") as inbox:
-        inbox.create(max_attempts=2, retention=Retention(processed=timedelta(hours=1), interval=timedelta(seconds=5)))
+        planned = [migration.name for migration in inbox.migrate(dry_run=True)]
+        assert planned[0] == "inbox"
+        assert [migration.name for migration in inbox.migrate()] == planned
+        assert inbox.migrate() == inbox.migrate(dry_run=True) == []
+        inbox.configure(retry=Retry(attempts=2, base="5ms"), retention=Retention(done="1h"))
+        Theirs(url)
         with pytest.raises(AlreadyExists, match="an inbox 'box' already; migrate"):
-            inbox.create()
-        assert inbox.migrate() == []
+            inbox.adopt("orders_in")
         inbox.accept(None, arrived(1))
     with Inbox(url, "box") as inbox:
         probe = Probe()
-        with inbox.processor(fail, settings=QUICK, observers=[probe]) as processor:
-            probe.wait(lambda: processor.processed.dead == 1)
+        with serving(inbox, fail, settings=QUICK, observers=[probe]) as processor:
+            probe.wait(lambda: processor.counts.dead == 1)
         assert inbox.dead()[0].attempts == 2
-        for wrong in (0, -1, True, "3"):
-            with pytest.raises(ConfigError, match="max_attempts"):
-                inbox.create(max_attempts=wrong)  # type: ignore[arg-type]
 
 
 async def test_all_inboxes_of_a_database(url: str) -> None:
-    assert inboxes(url) == []
+    assert Inbox.list(url) == []
     Theirs(url).insert("a", 1)
     with Inbox(url, "one") as a, Inbox(url, "two") as b:
-        a.create()
+        a.migrate()
         a.accept(None, arrived(1))
         b.adopt("orders_in")
-    expected = [InboxInfo("one", None, None, 1, 0, 0), InboxInfo("two", None, "orders_in", 1, 0, 0)]
-    assert inboxes(url) == await async_inboxes(url) == expected
+    agreed = (None, None, None, None)
+    expected = [InboxInfo("one", None, None, 1, 0, 0, *agreed), InboxInfo("two", None, "orders_in", 1, 0, 0, *agreed)]
+    assert Inbox.list(url) == await AsyncInbox.list(url) == expected
 
 
 def test_a_schema_of_its_own(tmp_path: Path) -> None:
@@ -148,6 +151,6 @@ def test_a_schema_of_its_own(tmp_path: Path) -> None:
     rows(url, """INSERT INTO "their Schema".t (event_id, payload) VALUES ('a', '{"n": 1}')""")
     with Inbox(url, "box", schema="mine") as inbox:
         inbox.adopt("t", table_schema="their Schema")
-        assert inbox.process(lambda *_: None, settings=QUICK).done == 1
-        assert [(info.name, info.schema) for info in inboxes(url)] == [("box", "mine")]
+        assert processed(inbox, lambda *_: None, settings=QUICK).done == 1
+        assert [(info.name, info.schema) for info in Inbox.list(url)] == [("box", "mine")]
         assert inbox.drop() is not None

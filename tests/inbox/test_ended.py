@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from flow.kit import rows
-from relaybox import Event
-from relaybox.inbox import AsyncInbox, Inbox, Processed
+from relaybox import AsyncInbox, Event, Inbox
+from relaybox.types import Counts
 
 from .effects import QUICK, asay, effects, rows_or_none, say, text_of, with_effects, writing
-from .kit import arrived, fresh_url, migrated, pending_ids
+from .kit import aprocessed, arrived, fresh_url, migrated, pending_ids, processed, serving
 
 PATIENT = QUICK.replaced({"delivery.timeout": "20s"})
 # What a handler says, `effect` being its own INSERT; and how often the effect may be there in the end.
@@ -68,13 +68,13 @@ def saying(coroutine: bool, lines: list[str], culprit: str, then: Callable[[], N
     return awaiting if coroutine else plain
 
 
-async def run(url: str, handler: Any, **options: Any) -> Processed:
+async def run(url: str, handler: Any, **options: Any) -> Counts:
     options = {"settings": QUICK, **options}
     if asyncio.iscoroutinefunction(handler):
         async with AsyncInbox(url) as inbox:
-            return await inbox.process(handler, **options)
+            return await aprocessed(inbox, handler, **options)
     with Inbox(url) as inbox:
-        return await asyncio.to_thread(lambda: inbox.process(handler, **options))
+        return await asyncio.to_thread(lambda: processed(inbox, handler, **options))
 
 
 def letters(url: str) -> dict[str, str]:
@@ -90,7 +90,7 @@ async def test_a_handler_that_rolls_back_is_told_and_not_repeated(
     with Inbox(home) as inbox:
         inbox.accept_all(None, [arrived(n, id=name) for n, name in enumerate(["good", "bad", "other"])])
     done = await run(home, saying(coroutine, lines, "bad"))
-    assert (done.done, done.retried, done.dead) == (2, 0, 1)
+    assert (done.done, done.failed, done.dead) == (2, 0, 1)
     assert letters(home) == {"bad": "TransactionEnded"}
     assert "message bad (OrderPlaced): the handler ended the inbox's transaction" in caplog.text
     found = Counter(effects(home))
@@ -127,7 +127,7 @@ async def test_a_handler_that_goes_on_after_a_rollback_and_then_raises(home: str
     with Inbox(home) as inbox:
         inbox.accept(None, arrived(1, id="bad"))
     done = await run(home, saying(coroutine, ["ROLLBACK", "effect"], "bad", fail))
-    assert (done.retried, done.dead) == (0, 1)
+    assert (done.failed, done.dead) == (0, 1)
     assert letters(home) == {"bad": "TransactionEnded"}
     assert effects(home) == ["bad"]
 
@@ -188,7 +188,7 @@ async def test_or_rollback_on_sqlite(tmp_path: Path, coroutine: bool, batch: int
     with Inbox(home) as inbox:
         inbox.accept(None, arrived(1, id="bad"))
     done = await run(home, awaiting if coroutine else plain, batch=batch)
-    assert (done.done, done.retried, done.dead) == (0, 0, 1)
+    assert (done.done, done.failed, done.dead) == (0, 0, 1)
     assert effects(home) == ["bad"]
 
 
@@ -234,8 +234,8 @@ async def test_a_deadlock_on_mariadb(tmp_path: Path, batch: int, repeats: bool) 
         assert found == {"good": 1, "bad": 1}
 
 
-async def again(url: str, handler: Any) -> Processed:
-    with Inbox(url) as inbox, inbox.processor(handler, settings=PATIENT) as processor:
+async def again(url: str, handler: Any) -> Counts:
+    with Inbox(url) as inbox, serving(inbox, handler, settings=PATIENT) as processor:
         while inbox.status().pending:
             await asyncio.sleep(0.02)
         return processor.processed

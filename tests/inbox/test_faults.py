@@ -13,14 +13,14 @@ import pytest
 
 from flow.kit import Probe, one, rows
 from kit import until_stored
-from relaybox import ConfigError, Event
+from relaybox import AsyncInbox, ConfigError, Event, Inbox
 from relaybox.drivers import open_sync
-from relaybox.errors import SchemaMissing
-from relaybox.inbox import AsyncInbox, Inbox, Order
+from relaybox.errors import Closed, SchemaMissing
 from relaybox.op import run
+from relaybox.types import Order
 
 from .effects import QUICK, effects, rows_or_none, say, text_of, with_effects, writing
-from .kit import PATIENCE, arrived, fresh_url, migrated, pending_ids
+from .kit import PATIENCE, aprocessed, arrived, fresh_url, migrated, pending_ids, processed, serving
 from .test_sessions import psycopg_transaction
 
 SERVERS = ["postgres", "mariadb"]
@@ -42,14 +42,14 @@ async def test_a_handler_that_outlives_its_lease_keeps_its_message(server: str, 
         entered.set()
         let_go.wait(PATIENCE)
 
-    with Inbox(url) as inbox, inbox.processor(slow, settings=SHORT) as processor:
+    with Inbox(url) as inbox, serving(inbox, slow, settings=SHORT) as processor:
         inbox.accept(None, arrived(1))
         await asyncio.to_thread(entered.wait, PATIENCE)
         await until_stored(lambda: one(url, LAPSED[server]) == 1)
         with Inbox(url) as other:
-            assert (await asyncio.to_thread(other.process, writing(False), settings=SHORT)).done == 0
+            assert (await asyncio.to_thread(lambda: processed(other, writing(False), settings=SHORT))).done == 0
         let_go.set()
-        await until_stored(lambda: processor.processed.done == 1)
+        await until_stored(lambda: processor.counts.done == 1)
     assert len(ran) == len(effects(url)) == 1
 
 
@@ -67,8 +67,8 @@ async def test_a_connection_that_is_lost_at_the_commit_counts(tmp_path: Path) ->
     probe = Probe()
     with Inbox(url) as inbox:
         inbox.accept(None, arrived(1))
-        with inbox.processor(cut_off, settings=QUICK, observers=[probe]) as processor:
-            await probe.until(lambda: processor.processed.done == 1)
+        with serving(inbox, cut_off, settings=QUICK, observers=[probe]) as processor:
+            await probe.until(lambda: processor.counts.done == 1)
     assert (len(lost), len(effects(url))) == (2, 1)
     assert one(url, "SELECT attempts FROM inbox_done") == 3
 
@@ -88,8 +88,8 @@ async def test_a_database_that_cannot_be_reached_is_no_attempt(tmp_path: Path) -
     probe = Probe()
     with Inbox(url) as inbox:
         inbox.accept(None, arrived(1))
-        with inbox.processor(writing(False), session=unlucky, settings=QUICK, observers=[probe]) as processor:
-            await probe.until(lambda: processor.processed.done == 1)
+        with serving(inbox, writing(False), session=unlucky, settings=QUICK, observers=[probe]) as processor:
+            await probe.until(lambda: processor.counts.done == 1)
     assert (len(refused), len(effects(url))) == (12, 1)
     assert one(url, "SELECT attempts FROM inbox_done") == 1
 
@@ -106,7 +106,7 @@ async def test_a_commit_that_is_refused_undoes_everything_and_counts(batch: int,
 
     with Inbox(url) as inbox:
         inbox.accept(None, arrived(1))
-        done = inbox.process(orphan, settings=QUICK.replaced({"delivery.retry.attempts": 1}), batch=batch)
+        done = processed(inbox, orphan, settings=QUICK.replaced({"delivery.retry.attempts": 1}), batch=batch)
         assert (done.done, done.dead) == (0, 1)
     assert effects(url) == []
     assert one(url, "SELECT count(*) FROM inbox_done") == 0
@@ -117,7 +117,7 @@ async def test_a_message_whose_row_is_gone_is_forgotten(url: str) -> None:
         inbox.accept_all(None, [arrived(n) for n in range(3)])
         rows_or_none(url, "DELETE FROM inbox WHERE seq = 2")
         seen: list[int] = []
-        inbox.process(lambda event, _: seen.append(event.payload["n"]), settings=QUICK)
+        processed(inbox, lambda event, _: seen.append(event.payload["n"]), settings=QUICK)
     assert len(seen) == 2
     assert pending_ids(url) == []
     assert one(url, "SELECT count(*) FROM inbox_pending") == 0
@@ -127,17 +127,17 @@ async def test_a_processor_that_cannot_start_leaves_nothing_behind(engine: str, 
     url = fresh_url(engine, tmp_path)
     with Inbox(url) as inbox:
         with pytest.raises(SchemaMissing):
-            inbox.process(writing(False))
-        processor = inbox.processor(writing(False))
-        with pytest.raises(ConfigError, match="not running"):
-            processor.drained()
+            processed(inbox, writing(False))
+        processor = serving(inbox, writing(False))
+        with pytest.raises(Closed, match="not running"):
+            processor.drain()
         processor.stop()
     async with AsyncInbox(url) as again:
         with pytest.raises(SchemaMissing):
-            await again.process(writing(True))
+            await aprocessed(again, writing(True))
     await until_stored(lambda: not [t for t in threading.enumerate() if t.name.startswith("relaybox-inbox")])
     with pytest.raises(ConfigError, match="in-memory"):
-        Inbox("sqlite://").processor(writing(False))
+        Inbox("sqlite://").process(writing(False))
 
 
 # -- plans ----------------------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ async def test_hot_queries_use_their_indexes(tmp_path: Path) -> None:
             "inbox.order.heads": ({"now": None}, "inbox_pending_pos"),
             "inbox.order.gaps": ({"now": None, "start": 1, "limit": 9}, "Index Only Scan using inbox_pending_pos"),
             "inbox.status.pace": ({"now": None}, "inbox_done_at"),
-            "inbox.drain.processed": ({"ttl": 60.0, "limit": 9, "now": None}, "inbox_done_at"),
+            "inbox.purge.done": ({"ttl": 60.0, "limit": 9, "now": None}, "inbox_done_at"),
         }
         database = open_sync(url)
         with database.connection() as connection:

@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flow.kit import one, rows
+from relaybox import Inbox
 from relaybox.drivers import open_sync
 from relaybox.drivers.spi import Connection
-from relaybox.inbox import Inbox
 
 from .kit import ENGINES, PATIENCE, WAITING, arrived, fresh_url, migrated
 

@@ -16,11 +16,11 @@ import pytest
 
 from flow.kit import Probe, one, rows
 from kit import until_stored
-from relaybox import Event
-from relaybox.inbox import Inbox, Order
+from relaybox import Event, Inbox
+from relaybox.types import Order
 
 from .effects import QUICK, effects, rows_or_none, with_effects, writing
-from .kit import arrived, pending_ids
+from .kit import agreed, arrived, pending_ids, serving
 
 WORKER = Path(__file__).parent / "worker.py"
 
@@ -47,7 +47,7 @@ async def killed(url: str, *arguments: str, crash: str = "") -> bool:
 async def finish(url: str) -> None:
     """A processor that comes after: it takes over, and goes on until nothing waits."""
     probe = Probe()
-    with Inbox(url) as inbox, inbox.processor(writing(False), settings=QUICK, observers=[probe]):
+    with Inbox(url) as inbox, serving(inbox, writing(False), settings=QUICK, observers=[probe]):
         await probe.until(lambda: pending_ids(url) == [])
 
 
@@ -93,7 +93,7 @@ async def test_a_storm(home: str) -> None:
         for n in range(1, 31)
     ]
     chance.shuffle(events)
-    with Inbox(home, order=Order()) as inbox:
+    with agreed(home, order=Order()) as inbox:
         inbox.accept_all(None, events[:120])
         for done in (20, 60, 100, 140):
             workers = [subprocess.Popen([sys.executable, str(WORKER), home, "ordered"]) for _ in range(2)]
@@ -108,7 +108,7 @@ async def test_a_storm(home: str) -> None:
             rows_free(home)
         inbox.accept_all(None, events)
         probe = Probe()
-        with inbox.processor(writing(False), settings=QUICK, observers=[probe]):
+        with serving(inbox, writing(False), settings=QUICK, observers=[probe]):
             await until_stored(lambda: one(home, "SELECT count(*) FROM inbox_pending") == 0)
     assert effects(home) == sorted(event.id for event in events)
     ran = [row[0].split("-") for row in rows(home, "SELECT event_id FROM effect ORDER BY id")]

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from flow.kit import Probe, one, rows
-from relaybox import ConfigError, Event, Reject, Settings
+from relaybox import ConfigError, Event, Inbox, Reject, Retry, Settings
 from relaybox.clock import SystemClock
 from relaybox.errors import SchemaMissing
 from relaybox.facts import Accepted, Fact, Purged
-from relaybox.inbox import Inbox, InboxStatus, MessageFilter, Retention, Thresholds
 from relaybox.store.inbox.operate import Pace, judge
 from relaybox.testing.clock import ManualClock
+from relaybox.types import InboxStatus, MessageFilter, Retention, Thresholds
 
 from .effects import QUICK
-from .kit import Twin, arrived, fresh_url, message_ids, pending_ids, seen_ids
+from .kit import Twin, arrived, fresh_url, message_ids, pending_ids, processed, seen_ids, serving
 from .their_table import Theirs
 
 NASTY = ["'; DROP TABLE inbox; --", "a\\' OR 1=1", '"x"', "%s", ":name", "{seen}", "$1", "ü✓", "a ", "a"]
@@ -34,16 +34,16 @@ def accept_all_but_odd(event: Event, _: Any) -> None:
 def filled(inbox: Inbox, count: int = 10, **options: Any) -> list[Event]:
     """Even ones are processed, odd ones are dead."""
     events = [arrived(n, **options) for n in range(count)]
-    inbox.accept_all(None, events, source="shop")
-    inbox.process(accept_all_but_odd, settings=QUICK)
+    inbox.accept_all(None, events, sender="shop")
+    processed(inbox, accept_all_but_odd, settings=QUICK)
     return events
 
 
 async def test_dead_letters(url: str, is_async: bool) -> None:
     with Inbox(url) as inbox:
         events = filled(inbox, key="k")
-        inbox.accept(None, Event("Other", {"n": 1}, tenant="acme"), source="bank")
-        inbox.process(accept_all_but_odd, settings=QUICK)
+        inbox.accept(None, Event("Other", {"n": 1}, tenant="acme"), sender="bank")
+        processed(inbox, accept_all_but_odd, settings=QUICK)
     async with Twin(url, is_async=is_async) as inbox_twin:
         letters = await inbox_twin.call("dead", limit=3)
         assert [letter.event.id for letter in letters] == [event.id for event in events[1:6:2]]
@@ -83,7 +83,7 @@ async def test_replay_by_id(url: str, is_async: bool) -> None:
     assert one(url, "SELECT max(attempts) FROM inbox_pending") == 0
     seen: list[int] = []
     with Inbox(url) as inbox:
-        inbox.process(lambda event, _: seen.append(event.payload["n"]), settings=QUICK)
+        processed(inbox, lambda event, _: seen.append(event.payload["n"]), settings=QUICK)
         assert sorted(seen) == [3, 4]
         assert inbox.status() == InboxStatus(0, 10, 4)
 
@@ -92,7 +92,7 @@ async def test_replay_by_filter(url: str, is_async: bool) -> None:
     with Inbox(url) as inbox:
         filled(inbox, 20)
         inbox.accept(None, Event("Other", {"n": 1}))
-        inbox.process(accept_all_but_odd, settings=QUICK)
+        processed(inbox, accept_all_but_odd, settings=QUICK)
     async with Twin(url, is_async=is_async) as twin:
         assert await twin.call("replay_all", MessageFilter(event_type="OrderPlaced")) == 10
         assert await twin.call("replay_all", MessageFilter(source="bank"), processed=True) == 0
@@ -104,9 +104,9 @@ async def test_replay_by_filter(url: str, is_async: bool) -> None:
 async def test_strings_are_data(url: str, is_async: bool) -> None:
     events = [Event("Odd", {"n": 1}, id=text, key=text, tenant=text) for text in NASTY]
     async with Twin(url, is_async=is_async) as twin:
-        assert all(await twin.call("accept_all", None, events, source="x' --"))
+        assert all(await twin.call("accept_all", None, events, sender="x' --"))
         with Inbox(url) as inbox:
-            inbox.process(accept_all_but_odd, settings=QUICK)
+            processed(inbox, accept_all_but_odd, settings=QUICK)
         for text in NASTY:
             letters = await twin.call("dead", MessageFilter(key=text, tenant=text, source="x' --"))
             assert text in [letter.event.id for letter in letters]
@@ -135,7 +135,7 @@ async def test_health(url: str, is_async: bool) -> None:
         strict = Thresholds(pending=(1, 10), oldest=(timedelta(1), timedelta(2)))
         assert (await twin.call("health", strict)).status == "critical"
         with Inbox(url, clock=clock) as inbox:
-            inbox.process(accept_all_but_odd, settings=QUICK)
+            processed(inbox, accept_all_but_odd, settings=QUICK)
         clock.advance(10)
         health = await twin.call("health")
         assert (health.pending, health.dead, health.status) == (0, 5, "degraded")
@@ -161,27 +161,28 @@ def test_judgement() -> None:
 
 async def test_retention(url: str, is_async: bool) -> None:
     clock = ManualClock()
-    keep = Retention(processed=timedelta(hours=72), dead=timedelta(days=30), seen=timedelta(days=60), batch=3)
-    async with Twin(url, is_async=is_async, clock=clock) as twin:
+    keep = {"done": "72h", "dead": "30d", "seen": "60d"}
+    few = QUICK.replaced({"inbox.purge_batch": 3})
+    async with Twin(url, is_async=is_async, clock=clock, settings=few) as twin:
         with Inbox(url, clock=clock) as inbox:
             events = filled(inbox)
             inbox.accept(None, arrived(99))
         clock.advance(71 * 3600)
-        assert (await twin.call("drain", keep)).processed == 0
+        assert await twin.call("purge", **keep) == 0
         clock.advance(2 * 3600)
-        drained = await twin.call("drain", keep)
-        assert (drained.processed, drained.dead, drained.seen) == (5, 0, 0)
+        assert await twin.call("purge", **keep) == 5
+        assert (len(message_ids(url)), len(seen_ids(url))) == (6, 11)
         assert not await twin.call("accept", None, events[0])  # the ledger outlives the message
         clock.advance(30 * 86400)
-        assert (await twin.call("drain", keep)).dead == 5
+        assert await twin.call("purge", **keep) == 5
+        assert len(seen_ids(url)) == 11
         clock.advance(30 * 86400)
-        assert (await twin.call("drain", keep)).seen == 10
+        assert await twin.call("purge", **keep) == 0
     assert len(message_ids(url)) == len(pending_ids(url)) == len(seen_ids(url)) == 1
     for wrong in (
-        {"processed": timedelta(-1)},
-        {"batch": 0},
-        {"interval": timedelta(0)},
-        {"processed": timedelta(9), "seen": timedelta(8)},
+        {"done": timedelta(-1)},
+        {"dead": "soon"},
+        {"done": timedelta(9), "seen": timedelta(8)},
     ):
         with pytest.raises(ConfigError):
             Retention(**wrong)
@@ -192,17 +193,17 @@ async def test_dead_letters_are_kept_for_ever_by_default(url: str) -> None:
     with Inbox(url, clock=clock) as inbox:
         filled(inbox)
         clock.advance(10 * 365 * 86400)
-        drained = inbox.drain()
-        assert (drained.processed, drained.dead, drained.seen) == (5, 0, 5)
+        assert inbox.purge() == 5
+        assert len(seen_ids(url)) == 5
         assert inbox.count_dead() == 5
 
 
-async def test_a_processor_drains_in_the_background(url: str) -> None:
+async def test_a_service_purges_in_the_background(url: str) -> None:
     probe = Probe()
     with Inbox(url) as inbox:
         filled(inbox)
-        quick = Retention(processed=timedelta(0), interval=timedelta(milliseconds=20))
-        with inbox.processor(accept_all_but_odd, retention=quick, observers=[probe], settings=QUICK):
+        quick = QUICK.replaced({"inbox.retention": "1us", "inbox.purge_interval": "20ms"})
+        with serving(inbox, accept_all_but_odd, observers=[probe], settings=quick):
             await probe.until(lambda: probe.of(Purged))
     assert len(message_ids(url)) == 5
 
@@ -237,7 +238,7 @@ async def test_a_processor_keeps_to_the_settings(url: str, is_async: bool, way: 
         filled(inbox)
     async with Twin(url, is_async=is_async) as twin:
         options = {"settings": settings, "observers": [probe]}
-        processor = twin.raw.processor(accept_all_but_odd, **options)
+        processor = serving(twin.raw, accept_all_but_odd, **options)
         async with processor if is_async else entered(processor):
             await probe.until(lambda: sum(fact.count for fact in probe.of(Purged)) == 10)
     assert message_ids(url) == []
@@ -256,13 +257,14 @@ async def test_nobody_said_anything_and_an_inbox_does_not_grow_for_ever(url: str
         filled(inbox)
         clock.advance(73 * 3600)
         inbox.accept(None, arrived(100))
-        with inbox.processor(accept_all_but_odd, settings=QUICK, observers=[probe]) as processor:
-            await probe.until(lambda: probe.of(Purged) and processor.processed.done == 1)
+        with serving(inbox, accept_all_but_odd, settings=QUICK, observers=[probe]) as processor:
+            await probe.until(lambda: probe.of(Purged) and processor.counts.done == 1)
         assert [message.event.payload["n"] for message in inbox.messages("processed")] == [100]
         assert inbox.count_dead() == 5
         clock.advance(73 * 3600)
-        inbox.process(accept_all_but_odd, settings=QUICK, retention=None)
-        assert len(inbox.messages("processed")) == 1, "a processor that is told to keep everything"
+        for_ever = {"inbox.retention": None, "inbox.dead_retention": None, "inbox.seen_retention": None}
+        processed(inbox, accept_all_but_odd, settings=QUICK.replaced(for_ever))
+        assert len(inbox.messages("processed")) == 1, "a service that is told to keep everything"
 
 
 async def test_ages_are_of_the_database(url: str, is_async: bool) -> None:
@@ -275,8 +277,8 @@ async def test_ages_are_of_the_database(url: str, is_async: bool) -> None:
     with Inbox(url) as inbox:
         filled(inbox)
     async with Twin(url, is_async=is_async, clock=Ahead()) as twin:
-        drained = await twin.call("drain", Retention(dead=timedelta(days=1)))
-        assert (drained.processed, drained.dead, drained.seen) == (0, 0, 0)
+        assert await twin.call("purge", dead="1d") == 0
+    assert len(seen_ids(url)) == 10
 
 
 # -- what is agreed on ------------------------------------------------------------------------------------
@@ -291,21 +293,22 @@ async def test_attempts_can_be_changed(engine: str, tmp_path: Path, is_async: bo
 
     async with Twin(url, "box", is_async=is_async) as twin:
         with pytest.raises(SchemaMissing):
-            await twin.call("configure", max_attempts=1)
-        await twin.call("create", max_attempts=5, retention=Retention(processed=timedelta(hours=1)))
-        for wrong in ({}, {"max_attempts": 0}, {"max_attempts": True}):
-            with pytest.raises(ConfigError, match="max_attempts"):
-                await twin.call("configure", **wrong)
-        await twin.call("configure", max_attempts=1)
+            await twin.call("configure", retry=Retry(attempts=1))
+        await twin.call("migrate")
+        await twin.call("configure", retry=Retry(attempts=5), retention=Retention(done="1h"))
+        for wrong in (5, "often", Retry(delay=lambda n: n)):
+            with pytest.raises(ConfigError, match="retry"):
+                await twin.call("configure", retry=wrong)
+        assert (await twin.call("configure", retry=Retry(attempts=1, base="5ms"))).retention == Retention(done="1h")
         await twin.call("accept", None, arrived(1))
     with Inbox(url, "box") as inbox:
-        with inbox.processor(fail, settings=QUICK, observers=[probe]) as processor:
-            await probe.until(lambda: processor.processed.dead == 1)
+        with serving(inbox, fail, settings=QUICK, observers=[probe]) as processor:
+            await probe.until(lambda: processor.counts.dead == 1)
         assert inbox.dead()[0].attempts == 1
-        inbox.configure(retention=Retention(processed=timedelta(hours=2)))
-        inbox.process(fail, settings=QUICK)
-        assert inbox.store.limits["max_attempts"] == 1
-        assert inbox.store.limits["retention"]["processed"] == 7200
+        info = inbox.configure(retention=Retention(done=7200))
+        assert (info.retry, info.retention) == (Retry(attempts=1, base="5ms"), Retention(done="2h"))
+        info = inbox.configure(retry=None, retention=None)
+        assert (info.retry, info.retention) == (None, None)
 
 
 def test_attempts_of_an_adopted_table_can_be_changed(engine: str, tmp_path: Path) -> None:
@@ -318,15 +321,15 @@ def test_attempts_of_an_adopted_table_can_be_changed(engine: str, tmp_path: Path
 
     with Inbox(url, "box") as inbox:
         inbox.adopt("orders_in")
-        inbox.configure(max_attempts=1)
+        inbox.configure(retry=Retry(attempts=1))
     with Inbox(url, "box") as inbox:
-        with inbox.processor(fail, settings=QUICK, observers=[probe]) as processor:
-            probe.wait(lambda: processor.processed.dead == 1)
+        with serving(inbox, fail, settings=QUICK, observers=[probe]) as processor:
+            probe.wait(lambda: processor.counts.dead == 1)
         assert rows(url, "SELECT retry_count FROM orders_in") == [(1,)]
-        assert inbox.process(fail, settings=QUICK).retried == 0
-        inbox.configure(max_attempts=3)
+        assert processed(inbox, fail, settings=QUICK).failed == 0
+        inbox.configure(retry=Retry(attempts=3))
     with Inbox(url, "box") as inbox:
-        assert inbox.process(lambda *_: None, settings=QUICK).done == 1, "its attempts are below the limit again"
+        assert processed(inbox, lambda *_: None, settings=QUICK).done == 1, "its attempts are below the limit again"
 
 
 # -- accepting --------------------------------------------------------------------------------------------

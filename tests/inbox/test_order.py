@@ -17,16 +17,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flow.kit import Probe, one
-from relaybox import ConfigError, Event, Reject
+from relaybox import AsyncInbox, ConfigError, Event, Inbox, Reject
 from relaybox.ids import key_hash
-from relaybox.inbox import AsyncInbox, Inbox, Order, Priority, Retention
 from relaybox.store.inbox.order import Standing, admit
 from relaybox.testing.clock import ManualClock
+from relaybox.types import Order, Priority
 
 from .effects import QUICK, with_effects, writing
-from .kit import ENGINES, Twin, fresh_url, migrated, pending_ids
+from .kit import ENGINES, Twin, agreed, fresh_url, migrated, pending_ids, processed, serving
 
-ALL = Retention(processed=timedelta(0), dead=None, seen=None)
+ALL = {"done": 0, "dead": None, "seen": None}
 
 
 def numbered(key: str, number: int, **options: Any) -> Event:
@@ -49,7 +49,7 @@ class Ran:
 
 def work(inbox: Inbox, ran: Any, **options: Any) -> None:
     options.setdefault("settings", QUICK)
-    inbox.process(ran, **options)
+    processed(inbox, ran, **options)
 
 
 async def test_ten_per_key_in_any_order(url: str, is_async: bool) -> None:
@@ -60,15 +60,15 @@ async def test_ten_per_key_in_any_order(url: str, is_async: bool) -> None:
     ran = Ran()
     probe = Probe()
     async with Twin(url, is_async=is_async, order=Order()) as inbox:
-        other = AsyncInbox(url, order=Order())
-        async with other.processor(ran, settings=QUICK, observers=[probe]) as first:
-            async with other.processor(ran, settings=QUICK, observers=[probe], batch=5) as second:
+        other = AsyncInbox(url)
+        async with serving(other, ran, settings=QUICK, observers=[probe]) as first:
+            async with serving(other, ran, settings=QUICK, observers=[probe], batch=5) as second:
                 for event in events:
                     if is_async:
                         await inbox.call("accept", None, event)
                     else:  # beside the loop: it may have a transaction under way, and there is one writer
                         await asyncio.to_thread(inbox.raw.accept, None, event)
-                await probe.until(lambda: first.processed.done + second.processed.done >= 80)
+                await probe.until(lambda: first.counts.done + second.counts.done >= 80)
         await other.close()
     assert ran.by_key == {f"k{k}": list(range(1, 11)) for k in range(8)}
 
@@ -77,7 +77,7 @@ async def test_many_that_come_in_rounds(url: str) -> None:
     """Claims meet almost nothing but messages to hold back, and still one call drains all."""
     events = [numbered(f"k{k}", n) for n in range(1, 61) for k in range(20)]
     ran = Ran()
-    with Inbox(url, order=Order()) as inbox:
+    with agreed(url, order=Order()) as inbox:
         inbox.accept_all(None, [*events[600:], *events[:600]])
         work(inbox, ran, settings=QUICK.replaced({"delivery.instance_ttl": "5s", "delivery.lease": "10s"}))
     assert ran.by_key == {f"k{k}": list(range(1, 61)) for k in range(20)}
@@ -85,7 +85,7 @@ async def test_many_that_come_in_rounds(url: str) -> None:
 
 async def test_a_gap_holds_back_its_own_key_only(url: str) -> None:
     ran = Ran()
-    with Inbox(url, order=Order()) as inbox:
+    with agreed(url, order=Order()) as inbox:
         inbox.accept_all(None, [numbered("a", 1), numbered("a", 3), numbered("b", 2), numbered("c", 1)])
         work(inbox, ran)
         assert ran.by_key == {"a": [1], "c": [1]}
@@ -106,7 +106,7 @@ async def test_messages_without_a_number_or_a_key_do_not_wait(url: str) -> None:
     plain = Event("Moved", {}, key="a", id="plain")
     odd = Event("Moved", {}, key="a", id="odd", headers={"sequence": "x7"})
     keyless = Event("Moved", {}, id="keyless", headers={"sequence": "7"})
-    with Inbox(url, order=Order()) as inbox:
+    with agreed(url, order=Order()) as inbox:
         inbox.accept_all(None, [numbered("a", 2), plain, odd, keyless])
         work(inbox, handle)
     assert sorted(ran) == ["keyless", "odd", "plain"]
@@ -115,7 +115,7 @@ async def test_messages_without_a_number_or_a_key_do_not_wait(url: str) -> None:
 async def test_gaps_are_found_before_and_between(url: str) -> None:
     """5 is processed, 8 and 9 wait: 6 to 7 are missing."""
     clock = ManualClock()
-    with Inbox(url, order=Order(), clock=clock) as inbox:
+    with agreed(url, order=Order(), clock=clock) as inbox:
         inbox.accept_all(None, [numbered("a", n) for n in range(1, 6)])
         work(inbox, Ran())
         inbox.accept_all(None, [numbered("a", n) for n in (8, 9, 12)])
@@ -126,14 +126,13 @@ async def test_gaps_are_found_before_and_between(url: str) -> None:
         assert first.age == timedelta(seconds=90)
 
 
-async def test_a_drained_history_does_not_start_anew(url: str) -> None:
+async def test_a_purged_history_does_not_start_anew(url: str) -> None:
     """The next number is kept in a state, not in old messages."""
     ran = Ran()
-    with Inbox(url, order=Order()) as inbox:
+    with agreed(url, order=Order()) as inbox:
         inbox.accept_all(None, [numbered("a", n) for n in (1, 2, 3)])
         work(inbox, ran)
-        drained = inbox.drain(ALL)
-        assert drained.processed == 3
+        assert inbox.purge(**ALL) == 3
         assert one(url, "SELECT count(*) FROM inbox WHERE payload IS NOT NULL") == 0
         inbox.accept_all(None, [numbered("a", 5), numbered("a", 4)])
         work(inbox, ran)
@@ -144,7 +143,7 @@ async def test_a_drained_history_does_not_start_anew(url: str) -> None:
 async def test_where_a_key_begins(url: str, start: int | None) -> None:
     ran = Ran()
     first = 100 if start is None else start
-    with Inbox(url, order=Order(start=start)) as inbox:
+    with agreed(url, order=Order(start=start)) as inbox:
         inbox.accept_all(None, [numbered("a", first + n) for n in (2, 0, 1)])
         work(inbox, ran)
     assert ran.by_key["a"] == [first, first + 1, first + 2]
@@ -153,7 +152,7 @@ async def test_where_a_key_begins(url: str, start: int | None) -> None:
 async def test_replays_run_beside_the_sequence(url: str) -> None:
     ran = Ran()
     events = [numbered("a", n) for n in (1, 2, 3)]
-    with Inbox(url, order=Order()) as inbox:
+    with agreed(url, order=Order()) as inbox:
         inbox.accept_all(None, events)
         work(inbox, ran)
         assert inbox.replay([events[1].id, "unknown"]) == [events[1].id]
@@ -166,7 +165,7 @@ async def test_replays_run_beside_the_sequence(url: str) -> None:
 
 async def test_a_number_that_comes_twice_dies_once(url: str) -> None:
     ran = Ran()
-    with Inbox(url, order=Order()) as inbox:
+    with agreed(url, order=Order()) as inbox:
         inbox.accept_all(None, [numbered("a", 1), numbered("a", 1, id="other"), numbered("a", 2)])
         work(inbox, ran)
         work(inbox, ran)
@@ -189,7 +188,7 @@ def deadly(*numbers: int) -> Callable[[Event], None]:
 async def test_a_dead_letter_blocks_until_somebody_decides(url: str) -> None:
     ran = Ran(deadly(2))
     events = [numbered("a", n) for n in (1, 2, 3)]
-    with Inbox(url, order=Order()) as inbox:
+    with agreed(url, order=Order()) as inbox:
         inbox.accept_all(None, events)
         work(inbox, ran)
         work(inbox, ran)
@@ -207,7 +206,7 @@ async def test_a_dead_letter_blocks_until_somebody_decides(url: str) -> None:
 async def test_past_a_dead_letter(url: str, way: str) -> None:
     ran = Ran(deadly(2))
     events = [numbered("a", n) for n in (1, 2, 3, 4)]
-    with Inbox(url, order=Order(dead="skip" if way == "policy" else "block")) as inbox:
+    with agreed(url, order=Order(dead="skip" if way == "policy" else "block")) as inbox:
         inbox.accept_all(None, events)
         work(inbox, ran)
         if way == "skip":
@@ -223,7 +222,7 @@ async def test_past_a_dead_letter(url: str, way: str) -> None:
 async def test_past_a_number_that_never_comes(url: str) -> None:
     clock = ManualClock()
     ran = Ran()
-    with Inbox(url, order=Order(missing=timedelta(minutes=5)), clock=clock) as inbox:
+    with agreed(url, order=Order(missing=timedelta(minutes=5)), clock=clock) as inbox:
         inbox.accept_all(None, [numbered("a", 1), numbered("a", 4), numbered("a", 5)])
         work(inbox, ran)
         work(inbox, ran)
@@ -240,7 +239,7 @@ async def test_a_wake_up_that_was_lost_is_found(url: str) -> None:
     from .effects import rows_or_none
 
     ran = Ran()
-    with Inbox(url, order=Order()) as inbox:
+    with agreed(url, order=Order()) as inbox:
         inbox.accept_all(None, [numbered("a", 2)])
         work(inbox, ran)
         assert one(url, "SELECT count(*) FROM inbox_pending WHERE held") == 1
@@ -262,9 +261,9 @@ async def test_a_failing_head_keeps_its_place(url: str) -> None:
             raise RuntimeError("not yet")
 
     ran, probe = Ran(fail_twice), Probe()
-    with Inbox(url, order=Order()) as inbox:
+    with agreed(url, order=Order()) as inbox:
         inbox.accept_all(None, [numbered("a", n) for n in range(1, 8)])
-        with inbox.processor(ran, settings=QUICK, observers=[probe]):
+        with serving(inbox, ran, settings=QUICK, observers=[probe]):
             await probe.until(lambda: len(ran.by_key["a"]) == 7)
     assert ran.by_key["a"] == list(range(1, 8))
 
@@ -274,7 +273,7 @@ async def test_many_processors_one_key_at_a_time(engine: str, url: str) -> None:
     home = with_effects(url)
     events = [numbered(f"k{k}", n, id=f"k{k}-{n:03}") for k in range(5) for n in range(1, 31)]
     random.Random(1).shuffle(events)
-    with Inbox(home, order=Order()) as inbox:
+    with agreed(home, order=Order()) as inbox:
         inbox.accept_all(None, events)
     ran = Ran()
 
@@ -283,9 +282,10 @@ async def test_many_processors_one_key_at_a_time(engine: str, url: str) -> None:
         ran(event, handle)
 
     def one_worker(_: int) -> None:
-        with Inbox(home, order=Order()) as inbox:
+        with agreed(home, order=Order()) as inbox:
             while pending_ids(home):
-                inbox.process(
+                processed(
+                    inbox,
                     handle,
                     settings=QUICK.replaced({"delivery.batch": 7, "delivery.instance_ttl": timedelta(seconds=1.5)}),
                 )
@@ -299,20 +299,19 @@ async def test_many_processors_one_key_at_a_time(engine: str, url: str) -> None:
 
 
 async def test_order_and_priority_exclude_each_other(url: str, is_async: bool) -> None:
-    with pytest.raises(ConfigError):
-        Inbox(url, order=Order(), priority=Priority())
     async with Twin(url, is_async=is_async) as inbox:
-        await inbox.call("enable_ordering")
-        with pytest.raises(ConfigError):
-            await inbox.call("enable_priority")
-        assert await inbox.call("disable_ordering")
-        await inbox.call("enable_priority")
-        with pytest.raises(ConfigError):
-            await inbox.call("enable_ordering", Order(start=0))
-        with Inbox(url, order=Order()) as other, pytest.raises(ConfigError):
-            other.process(Ran())
-        assert await inbox.call("disable_priority")
-        assert not await inbox.call("disable_priority")
+        with pytest.raises(ConfigError, match="not both"):
+            await inbox.call("configure", order=Order(), priority=Priority())
+        assert (await inbox.call("configure", order=Order())).order == Order()
+        with pytest.raises(ConfigError, match="not both"):
+            await inbox.call("configure", priority=Priority())
+        info = await inbox.call("configure", order=None, priority=Priority())
+        assert (info.order, info.priority) == (None, Priority())
+        with pytest.raises(ConfigError, match="not both"):
+            await inbox.call("configure", order=Order(start=0))
+        assert (await inbox.call("info")).priority == Priority()
+        assert (await inbox.call("configure", priority=None)).priority is None
+        assert (await inbox.call("configure", priority=None)).priority is None
 
 
 async def test_every_process_keeps_to_what_was_enabled(url: str) -> None:
@@ -320,11 +319,11 @@ async def test_every_process_keeps_to_what_was_enabled(url: str) -> None:
     with Inbox(url) as inbox:
         with pytest.raises(ConfigError, match="not ordered"):
             inbox.gaps()
-        inbox.enable_ordering(Order(start=5, missing=timedelta(hours=1), dead="skip"))
+        inbox.configure(order=Order(start=5, missing="1h", dead="skip"))
         inbox.accept_all(None, [numbered("a", 6), numbered("a", 5), numbered("b", 6)])
         work(inbox, ran)
         assert ran.by_key == {"a": [5, 6]}
-        inbox.disable_ordering()
+        inbox.configure(order=None)
         work(inbox, ran)
     assert ran.by_key == {"a": [5, 6], "b": [6]}
 
@@ -346,7 +345,7 @@ STEPS = st.lists(
         st.tuples(st.just("process"), st.integers(1, 4), st.sampled_from([1, 3])),
         st.tuples(st.just("replay"), st.sampled_from(KEYS), st.integers(1, 6)),
         st.tuples(st.just("fail"), st.sampled_from(KEYS), st.integers(1, 6)),
-        st.tuples(st.just("drain")),
+        st.tuples(st.just("purge")),
     ),
     max_size=14,
 )
@@ -357,7 +356,7 @@ class World:
     """An inbox beside a model of it: numbers accepted, and how often each was replayed."""
 
     def __init__(self, url: str) -> None:
-        self.inbox = Inbox(url, order=Order())
+        self.inbox = agreed(url, order=Order())
 
     def play(self, steps: list[tuple[Any, ...]]) -> None:
         run = f"r{next(_runs)}-"
@@ -393,8 +392,8 @@ class World:
                         replayed[key, number] += 1
                 case ("fail", key, number):
                     failing.add((key, number))
-                case ("drain",):
-                    self.inbox.drain(ALL)
+                case ("purge",):
+                    self.inbox.purge(**ALL)
         for _ in range(50):
             work(self.inbox, handle)
             if not one_due(self.inbox):

@@ -1,5 +1,5 @@
 """Any history of an ordered inbox beside a model of it: arrivals in any order and again, failures, dead letters,
-replays, skips, discards, drains and time. After every run of a processor both agree on each effect, number and gap."""
+replays, skips, discards, purges and time. After every run of a processor both agree on each effect, number and gap."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from hypothesis.stateful import (
 
 from flow.kit import rows
 from relaybox import Event, Reject
-from relaybox.inbox import Inbox, Order, Retention
 from relaybox.testing.clock import ManualClock
+from relaybox.types import Order
 
 from .effects import QUICK, say, text_of, with_effects
-from .kit import fresh_url
+from .kit import agreed, fresh_url, migrated, processed
 
 KEYS = st.sampled_from(["a", "b"])
 NUMBERS = st.integers(1, 6)
@@ -142,8 +142,7 @@ class OrderedInbox(RuleBasedStateMachine):
     def begin(self, order: Order) -> None:
         self.run = f"r{next(_runs)}"
         self.clock = ManualClock()
-        self.inbox = Inbox(self.url, self.run, order=order, clock=self.clock)
-        self.inbox.migrate()
+        self.inbox = agreed(migrated(self.url, self.run), self.run, order=order, clock=self.clock)
         self.model = Model(order)
         self.accepted: set[Name] = set()
         self.settled = True  # nothing has happened since a processor ran
@@ -225,10 +224,10 @@ class OrderedInbox(RuleBasedStateMachine):
             self.settled = False
 
     @rule()
-    def drain(self) -> None:
+    def purge(self) -> None:
         done = [number for key in self.model.keys.values() for number in key.done]
         self.clock.advance(0.001)
-        assert self.inbox.drain(Retention(processed=timedelta(0), dead=None, seen=None)).processed == len(done)
+        assert self.inbox.purge(done=0, dead=None, seen=None) == len(done)
         for key in self.model.keys.values():
             key.done.clear()
 
@@ -236,8 +235,9 @@ class OrderedInbox(RuleBasedStateMachine):
     @rule()
     def forget_every_id(self) -> None:
         """What comes again after that has had its turn: it becomes a dead letter, and no second effect."""
-        self.drain()
-        assert self.inbox.drain(Retention(processed=timedelta(0), seen=timedelta(0))).seen == len(self.accepted)
+        self.purge()
+        assert self.inbox.purge(done=0, seen=0) == 0
+        assert self.inbox.status().seen == 0
         self.accepted.clear()
 
     @rule(batch=st.sampled_from([1, 1, 3]))
@@ -261,8 +261,8 @@ class OrderedInbox(RuleBasedStateMachine):
         self._compare()
 
     def _process(self, handle: Any, batch: int) -> tuple[int, int, int]:
-        result = self.inbox.process(handle, settings=QUICK, batch=batch)
-        return result.done, result.retried, result.dead
+        result = processed(self.inbox, handle, settings=QUICK, batch=batch)
+        return result.done, result.failed, result.dead
 
     def _compare(self) -> None:
         effects = [row[0].rpartition("-") for row in rows(self.url, self._text("effect", "note", "id"))]
@@ -304,22 +304,22 @@ def die(event: Event, _: Any) -> None:
 
 def test_a_number_that_was_skipped_is_not_missing(url: str) -> None:
     """The one before it failed, was skipped too, and still waits for its next attempt."""
-    with Inbox(url, order=Order(start=3), clock=ManualClock()) as inbox:
+    with agreed(url, order=Order(start=3), clock=ManualClock()) as inbox:
         inbox.accept(None, numbered(3))
-        inbox.process(stumble, settings=QUICK)
+        processed(inbox, stumble, settings=QUICK)
         inbox.skip("a", 5)
         inbox.accept(None, numbered(6))
-        inbox.process(stumble, settings=QUICK)
+        processed(inbox, stumble, settings=QUICK)
         assert [(gap.first, gap.last) for gap in inbox.gaps()] == [(5, 5)]
 
 
 def test_a_dead_letter_that_is_tried_again_is_not_missing(url: str) -> None:
-    with Inbox(url, order=Order(), clock=ManualClock()) as inbox:
+    with agreed(url, order=Order(), clock=ManualClock()) as inbox:
         inbox.accept_all(None, [numbered(1, id="first"), numbered(2)])
-        inbox.process(die, settings=QUICK)
+        processed(inbox, die, settings=QUICK)
         assert [(gap.first, gap.last, gap.dead) for gap in inbox.gaps()] == [(1, 1, True)]
         inbox.replay(["first"])
-        inbox.process(stumble, settings=QUICK)
+        processed(inbox, stumble, settings=QUICK)
         assert inbox.gaps() == []
 
 

@@ -12,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flow.kit import Probe, rows
-from relaybox import ConfigError, Event
-from relaybox.inbox import TIERS, AsyncTieredInbox, Inbox, Order, Priority, Share, Tier, TieredInbox, is_mine
+from relaybox import ConfigError, Event, Inbox
+from relaybox.store.inbox.order import TIERS
 from relaybox.testing.clock import ManualClock
+from relaybox.types import AsyncTieredInbox, Order, Priority, Share, Tier, TieredInbox
 
 from .effects import QUICK
-from .kit import fresh_url, migrated
+from .kit import agreed, fresh_url, migrated, processed
 
 
 def ranked(n: int, priority: object = None, **options: Any) -> Event:
@@ -33,14 +34,14 @@ def taken(inbox: Inbox, limit: int) -> list[int]:
         seen.append(event.payload["n"])
 
     for _ in range(limit):
-        inbox.process(handle, limit=1, settings=QUICK)
+        processed(inbox, handle, limit=1, settings=QUICK)
     return seen
 
 
 async def test_the_urgent_first_and_nobody_for_ever_last(url: str) -> None:
     """Patience is how much longer a tier waits than it would have to."""
     clock = ManualClock()
-    with Inbox(url, priority=Priority(), clock=clock) as inbox:
+    with agreed(url, priority=Priority(), clock=clock) as inbox:
         inbox.accept(None, ranked(1, 9))
         clock.advance(10)
         inbox.accept_all(None, [ranked(2, 9), ranked(3, 4), ranked(4, 1), ranked(5, 2)])
@@ -52,11 +53,11 @@ async def test_the_urgent_first_and_nobody_for_ever_last(url: str) -> None:
 
 async def test_a_priority_that_is_in_no_tier_is_delivered_all_the_same(url: str) -> None:
     few = Priority((Tier("now", 2, 3, timedelta(0)), Tier("later", 5, 6, timedelta(seconds=9))))
-    with Inbox(url, priority=few) as inbox:
+    with agreed(url, priority=few) as inbox:
         given = [None, 0, 1, 2, 3, 4, 5, 6, 7, 9, 10, -1, "high", "", "٣"]
         inbox.accept_all(None, [ranked(n, priority) for n, priority in enumerate(given)])
         seen: list[int] = []
-        inbox.process(lambda event, _: seen.append(event.payload["n"]), settings=QUICK)
+        processed(inbox, lambda event, _: seen.append(event.payload["n"]), settings=QUICK)
     assert sorted(seen) == list(range(len(given)))
 
 
@@ -112,21 +113,23 @@ async def test_order_inside_every_tier(engine: str, tmp_path: Path) -> None:
     def message(key: str, n: int, priority: int) -> Event:
         return Event("Moved", {"n": n}, key=key, headers={"sequence": str(n), "priority": str(priority)})
 
-    with TieredInbox(url, "jobs") as inbox:
+    with TieredInbox(url, "jobs", settings=QUICK) as inbox:
         inbox.migrate()
         for key, priority in (("c", 1), ("n", 5), ("b", 9)):
             for n in (3, 1, 2):
-                assert inbox.accept(None, message(key, n, priority), source="shop")
-        with inbox.processor(ahandle, settings=QUICK):
+                assert inbox.accept(None, message(key, n, priority), sender="shop")
+        with inbox.process(ahandle) as processing:
             await probe.until(lambda: len(seen) == 9)
+            assert processing.drain().done == 9
+            assert processing.health().level == "ok"
     assert {key: [s for s in seen if s[0] == key] for key in "cnb"} == {
         k: [f"{k}{n}" for n in (1, 2, 3)] for k in "cnb"
     }
     assert len(rows(url, "SELECT 1 FROM jobs_critical")) == len(rows(url, "SELECT 1 FROM jobs_normal")) == 3
-    async with AsyncTieredInbox(url, "jobs", order=Order()) as again:
+    async with AsyncTieredInbox(url, "jobs", order=Order(), settings=QUICK) as again:
         await again.migrate()
         assert await again.accept(None, message("c", 4, 2))
-        async with again.processor(ahandle, settings=QUICK):
+        async with again.process(ahandle):
             await probe.until(lambda: len(seen) == 10)
 
 
@@ -139,14 +142,15 @@ async def test_every_message_is_one_workers_and_no_others(url: str) -> None:
     with Inbox(url) as inbox:
         inbox.accept_all(None, events)
         for worker in range(4):
-            inbox.process(
+            processed(
+                inbox,
                 lambda event, _, worker=worker: seen.append((worker, event)),  # type: ignore[misc]
                 share=Share(worker, 4),
                 settings=QUICK,
             )
         assert inbox.status().pending == 0
     assert Counter(event.id for _, event in seen) == Counter(event.id for event in events)
-    assert all(is_mine(event.key, worker, 4) for worker, event in seen)
+    assert all(Share(worker, 4).has(event.key) for worker, event in seen)
     assert len({worker for worker, _ in seen}) == 4
 
 
@@ -168,6 +172,6 @@ async def test_the_share_is_the_same_in_sql(tmp_path: Path) -> None:
                 "SELECT array_agg(my_inbox_mine(%s, w, 7) ORDER BY w) FROM generate_series(0, 6) w", (key,)
             ).fetchone()
             assert found is not None
-            assert found[0] == [is_mine(key, worker, 7) for worker in range(7)]
+            assert found[0] == [Share(worker, 7).has(key) for worker in range(7)]
             assert sum(found[0]) == 1
         assert connection.execute("SELECT my_inbox_mine(NULL, 3, 7)").fetchone() == (True,)

@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 
 from flow.kit import Probe, one, rows
-from relaybox import ConfigError, Event, Outbox, Reject, RetryLater, Settings
+from relaybox import AsyncInbox, ConfigError, Event, Inbox, Outbox, Reject, RetryLater, Settings
 from relaybox.facts import Died, Retried, Strayed
-from relaybox.inbox import AsyncInbox, Inbox, Processed
-from relaybox.types import DeliverySettings
+from relaybox.types import Counts, DeliverySettings
 
 from .effects import QUICK, asay, effects, say, text_of, with_effects, writing
-from .kit import PATIENCE, Twin, arrived, fresh_url, migrated, pending_ids
+from .kit import PATIENCE, Twin, aprocessed, arrived, fresh_url, migrated, pending_ids, processed, serving
 
 ONE_TRY = QUICK.replaced({"delivery.retry.attempts": 1})
 
@@ -39,11 +38,11 @@ def batch(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
 
-async def run(inbox: Twin, handler: Any, **options: Any) -> Processed:
+async def run(inbox: Twin, handler: Any, **options: Any) -> Counts:
     options.setdefault("settings", QUICK)
     if isinstance(inbox.raw, AsyncInbox):
-        return await inbox.raw.process(handler, **options)
-    return await asyncio.to_thread(lambda: inbox.raw.process(handler, **options))
+        return await aprocessed(inbox.raw, handler, **options)
+    return await asyncio.to_thread(lambda: processed(inbox.raw, handler, **options))
 
 
 def dead(url: str) -> list[tuple[Any, ...]]:
@@ -55,7 +54,7 @@ async def test_every_message_takes_effect_once(home: str, is_async: bool, corout
     async with Twin(home, is_async=is_async) as inbox:
         await inbox.call("accept_all", None, events)
         done = await run(inbox, writing(coroutine), batch=batch)
-        assert (done.done, done.retried, done.dead) == (60, 0, 0)
+        assert (done.done, done.failed, done.dead) == (60, 0, 0)
         assert (await run(inbox, writing(coroutine), batch=batch)).done == 0
         assert not await inbox.call("accept", None, events[0])
     assert effects(home) == sorted(event.id for event in events)
@@ -87,10 +86,10 @@ async def test_a_failure_undoes_its_effect_and_comes_again(
         await inbox.call("accept_all", None, events)
         options: dict[str, Any] = {"settings": QUICK, "batch": batch, "observers": [probe]}
         if isinstance(inbox.raw, AsyncInbox):
-            async with inbox.raw.processor(writing(coroutine, fail_twice), **options):
+            async with serving(inbox.raw, writing(coroutine, fail_twice), **options):
                 await probe.until(lambda: len(effects(home)) == 20)
         else:
-            with inbox.raw.processor(writing(coroutine, fail_twice), **options):
+            with serving(inbox.raw, writing(coroutine, fail_twice), **options):
                 await probe.until(lambda: len(effects(home)) == 20)
     assert effects(home) == sorted(event.id for event in events)
     assert all(tries[event_id] == 3 for event_id in bad)
@@ -125,8 +124,8 @@ async def test_a_handler_chooses_its_delay(home: str, is_async: bool) -> None:
 
     async with Twin(home, is_async=is_async) as inbox:
         await inbox.call("accept", None, arrived(1))
-        assert (await run(inbox, writing(is_async, later))).retried == 1
-        assert (await run(inbox, writing(is_async, later))).retried == 0
+        assert (await run(inbox, writing(is_async, later))).failed == 1
+        assert (await run(inbox, writing(is_async, later))).failed == 0
     assert one(home, "SELECT last_error FROM inbox_pending") == "RetryLater: the bank is closed"
     assert one(home, "SELECT count(*) FROM inbox_pending WHERE owner IS NULL AND attempts = 1") == 1
     assert effects(home) == []
@@ -146,9 +145,9 @@ async def test_a_handler_that_hangs_is_given_up_and_commits_nothing(server: str,
     with Inbox(url) as inbox:
         inbox.accept(None, arrived(1))
         settings = QUICK.replaced({"delivery.timeout": "200ms"})
-        with inbox.processor(hang, settings=settings, observers=[probe]) as processor:
+        with serving(inbox, hang, settings=settings, observers=[probe]) as processor:
             await asyncio.to_thread(entered.wait, PATIENCE)
-            await probe.until(lambda: processor.processed.done == 1)  # again: its connection is cut, its row is free
+            await probe.until(lambda: processor.counts.done == 1)  # again: its connection is cut, its row is free
             let_go.set()
             await probe.until(lambda: probe.of(Strayed)[-1].threads == 0)
     assert len(effects(url)) == 1
@@ -173,8 +172,8 @@ async def test_handlers_that_hang_for_ever_do_not_stop_the_inbox(
     settings = QUICK.replaced({"delivery.timeout": "1s", "delivery.workers": 2, "delivery.retry.attempts": 1})
     with Inbox(url) as inbox:
         inbox.accept_all(None, [arrived(n) for n in range(12)])
-        with inbox.processor(handler, settings=settings, observers=[probe]) as processor:
-            await probe.until(lambda: processor.processed.done == 7 and Strayed(5) in probe.of(Strayed))
+        with serving(inbox, handler, settings=settings, observers=[probe]) as processor:
+            await probe.until(lambda: processor.counts.done == 7 and Strayed(5) in probe.of(Strayed))
             let_go.set()
             await probe.until(lambda: probe.of(Strayed)[-1].threads == 0)
     assert len(effects(url)) == 7
@@ -214,7 +213,7 @@ async def test_a_sessionmaker(home: str, batch: int) -> None:
     with Inbox(home) as inbox:
         inbox.accept_all(None, events)
         engine = sa.create_engine(sqlalchemy_url(home, is_async=False))
-        inbox.process(handle, session=sessionmaker(engine), settings=QUICK, batch=batch)
+        processed(inbox, handle, session=sessionmaker(engine), settings=QUICK, batch=batch)
         engine.dispose()
     assert effects(home) == sorted(event.id for event in events if event.payload["n"] != 5)
     assert len(dead(home)) == 1
@@ -228,9 +227,9 @@ async def test_an_async_sessionmaker_and_an_engine(home: str, batch: int) -> Non
     events = [arrived(n) for n in range(12)]
     async with AsyncInbox(home) as inbox:
         await inbox.accept_all(None, events[:6])
-        await inbox.process(writing(True), session=async_sessionmaker(engine), settings=QUICK, batch=batch)
+        await aprocessed(inbox, writing(True), session=async_sessionmaker(engine), settings=QUICK, batch=batch)
         await inbox.accept_all(None, events[6:])
-        await inbox.process(writing(True), session=engine, settings=QUICK, batch=batch)
+        await aprocessed(inbox, writing(True), session=engine, settings=QUICK, batch=batch)
     await engine.dispose()
     assert effects(home) == sorted(event.id for event in events)
 
@@ -238,11 +237,12 @@ async def test_an_async_sessionmaker_and_an_engine(home: str, batch: int) -> Non
 async def test_a_session_must_fit(home: str) -> None:
     with Inbox(home) as inbox:
         inbox.accept(None, arrived(1))
-        with pytest.raises(ConfigError, match="expected handler"):
-            inbox.process(lambda event: None)  # type: ignore[arg-type,misc]
-        with pytest.raises(ConfigError, match="unknown option"):
-            inbox.process(writing(False), speed=9)  # type: ignore[call-arg]
-        assert inbox.process(writing(False), session=object, settings=ONE_TRY).dead == 1
+        with pytest.raises(ConfigError, match="takes 3 arguments"):
+            inbox.process(lambda event, handle, more: None)  # type: ignore[arg-type,misc]
+        for wrong, value in (("batch", 0), ("share", 3)):
+            with pytest.raises(ConfigError, match=f"expected {wrong}"):
+                inbox.process(writing(False), **{wrong: value})
+        assert processed(inbox, writing(False), session=object, settings=ONE_TRY).dead == 1
     assert "no synchronous context manager" in dead(home)[0][2]
 
 
@@ -279,8 +279,8 @@ async def test_inbox_to_outbox_in_one_transaction(home: str, coroutine: bool) ->
         await inbox.accept_all(None, events)
         probe = Probe()
         handler: Any = ahandle if coroutine else handle
-        async with inbox.processor(handler, settings=QUICK, observers=[probe]) as processor:
-            await probe.until(lambda: processor.processed.done == 10)
+        async with serving(inbox, handler, settings=QUICK, observers=[probe]) as processor:
+            await probe.until(lambda: processor.counts.done == 10)
         outbox.close()
     assert effects(home) == sorted(event.id for event in events)
     assert one(home, "SELECT count(*) FROM outbox_event") == 10
@@ -297,14 +297,14 @@ async def test_ten_workers_none_twice(engine: str, home: str) -> None:
 
     def work(_: int) -> int:
         with Inbox(home) as inbox:
-            return inbox.process(
-                writing(False), settings=Settings(delivery=DeliverySettings(batch=5, cold_queue=10))
+            return processed(
+                inbox, writing(False), settings=Settings(delivery=DeliverySettings(batch=5, cold_queue=10))
             ).done
 
     with ThreadPoolExecutor(10) as threads:
         done = await asyncio.to_thread(lambda: list(threads.map(work, range(10))))
     with Inbox(home) as inbox:  # what a process gave back when it left
-        inbox.process(writing(False), settings=QUICK)
+        processed(inbox, writing(False), settings=QUICK)
     assert sum(count > 0 for count in done) > 1
     assert effects(home) == sorted(event.id for event in events)
     assert pending_ids(home) == []

@@ -15,14 +15,13 @@ import pytest
 
 from flow.kit import one
 from kit import INNODB, until
-from relaybox import Event, Reject
+from relaybox import Event, Inbox, Reject
 from relaybox.drivers import open_sync
 from relaybox.drivers.spi import Connection
 from relaybox.errors import StoreBusy
-from relaybox.inbox import Inbox, Retention
 from relaybox.op import run
 
-from .kit import PATIENCE, WAITING, arrived, fresh_url, holds, message_ids, migrated, pending_ids, seen_ids
+from .kit import PATIENCE, WAITING, arrived, fresh_url, holds, message_ids, migrated, pending_ids, processed, seen_ids
 
 SERVERS = ["postgres", "mariadb"]
 
@@ -73,15 +72,15 @@ async def test_no_order_of_a_batch_makes_a_deadlock(server: str, tmp_path: Path)
 
 @pytest.mark.parametrize("ending", ["commit", "rollback"])
 @pytest.mark.parametrize("server", SERVERS)
-async def test_an_id_is_known_while_its_message_is_drained(server: str, ending: str, tmp_path: Path) -> None:
+async def test_an_id_is_known_while_its_message_is_purged(server: str, ending: str, tmp_path: Path) -> None:
     url = migrated(fresh_url(server, tmp_path))
     event, other = arrived(1), arrived(2)
     tomorrow = datetime.now(UTC) + timedelta(days=1)
     with Inbox(url) as inbox, two_connections(url) as (drain, _), ThreadPoolExecutor(2) as threads:
         inbox.accept(None, event)
-        inbox.process(lambda event, connection: None)
+        processed(inbox, lambda event, connection: None)
         drain.begin()
-        assert run(inbox.store.drain_processed(timedelta(0), 10, tomorrow), drain) == 1
+        assert run(inbox.store.purge_done(timedelta(0), 10, tomorrow), drain) == 1
         answers = [threads.submit(inbox.accept_all, None, batch) for batch in ([event], [event, other])]
         if server == "postgres":
             await until(lambda: one(url, WAITING[server]) == 2, "two waiting transactions", pause=INNODB)
@@ -94,7 +93,7 @@ async def test_an_id_is_known_while_its_message_is_drained(server: str, ending: 
 @pytest.mark.parametrize("kind", ["processed", "dead"])
 @pytest.mark.parametrize("ending", ["commit", "rollback"])
 @pytest.mark.parametrize("server", SERVERS)
-async def test_a_replay_waits_for_a_drain_and_tells_what_is_due(
+async def test_a_replay_waits_for_a_purge_and_tells_what_is_due(
     server: str, ending: str, kind: str, tmp_path: Path
 ) -> None:
     url = migrated(fresh_url(server, tmp_path))
@@ -106,9 +105,9 @@ async def test_a_replay_waits_for_a_drain_and_tells_what_is_due(
 
     with Inbox(url) as inbox, two_connections(url) as (drain, _), ThreadPoolExecutor(1) as threads:
         inbox.accept(None, event)
-        inbox.process(handle)
+        processed(inbox, handle)
         drain.begin()
-        op = inbox.store.drain_processed if kind == "processed" else inbox.store.drain_dead
+        op = inbox.store.purge_done if kind == "processed" else inbox.store.purge_dead
         assert run(op(timedelta(0), 10, None), drain) == 1
         replay = threads.submit(inbox.replay, [event.id])
         await until(lambda: one(url, WAITING[server]) == 1, "waiting transaction", pause=INNODB)
@@ -116,7 +115,7 @@ async def test_a_replay_waits_for_a_drain_and_tells_what_is_due(
         due = [] if ending == "commit" else [event.id]
         assert replay.result(PATIENCE) == due
         assert pending_ids(url) == due
-        assert inbox.process(lambda event, connection: event.payload).done == len(due)
+        assert processed(inbox, lambda event, connection: event.payload).done == len(due)
 
 
 @pytest.mark.parametrize("server", SERVERS)
@@ -125,27 +124,27 @@ async def test_of_two_replays_one_tells_that_a_message_is_due(server: str, tmp_p
     event = arrived(1)
     with Inbox(url) as inbox, two_connections(url) as (first, _), ThreadPoolExecutor(1) as threads:
         inbox.accept(None, event)
-        inbox.process(lambda event, connection: None)
+        processed(inbox, lambda event, connection: None)
         first.begin()
         assert run(inbox.store.replay_messages([event.id], None), first) == [event.id]
         second = threads.submit(inbox.replay, [event.id])
         await until(lambda: one(url, WAITING[server]) == 1, "waiting transaction", pause=INNODB)
         first.commit()
         assert second.result(PATIENCE) == []
-        assert inbox.process(lambda event, connection: None).done == 1
+        assert processed(inbox, lambda event, connection: None).done == 1
 
 
-def test_every_message_that_is_replayed_beside_a_drain_has_its_payload(url: str) -> None:
+def test_every_message_that_is_replayed_beside_a_purge_has_its_payload(url: str) -> None:
     with Inbox(url) as inbox, ThreadPoolExecutor(1) as threads:
         inbox.accept_all(None, [arrived(n) for n in range(300)])
-        inbox.process(lambda event, connection: None)
-        drain = threads.submit(inbox.drain, Retention(processed=timedelta(0), batch=5))
+        processed(inbox, lambda event, connection: None)
+        drain = threads.submit(inbox.purge, done=0)
         replayed = inbox.replay_all(processed=True)
-        drained = drain.result(PATIENCE).processed
+        drained = drain.result(PATIENCE)
         assert replayed == inbox.status().pending
         assert replayed + drained == 300
         seen: list[int] = []
-        inbox.process(lambda event, connection: seen.append(event.payload["n"]), retention=None)
+        processed(inbox, lambda event, connection: seen.append(event.payload["n"]))
         assert len(set(seen)) == replayed
 
 

@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from relaybox import Event, Reject
+from relaybox import AsyncInbox, Event, Inbox, Reject
 from relaybox.drivers.mysql_session import options as mysql_options
-from relaybox.inbox import AsyncInbox, Inbox
 
 from .effects import QUICK, asay, effects, say, text_of, with_effects
-from .kit import arrived, fresh_url, migrated
+from .kit import aprocessed, arrived, fresh_url, migrated, processed
 
 
 def handle(event: Event, handle: Any) -> None:
@@ -90,7 +89,7 @@ def test_sync(server: str, transaction: Any, batch: int, tmp_path: Path) -> None
     run = _through_cursor if transaction is psycopg_cursor else handle
     with Inbox(url) as inbox:
         inbox.accept_all(None, events)
-        inbox.process(run, session=lambda: transaction(url), settings=QUICK, batch=batch)
+        processed(inbox, run, session=lambda: transaction(url), settings=QUICK, batch=batch)
     check(url, events)
 
 
@@ -157,7 +156,7 @@ async def test_async(server: str, transaction: Any, batch: int, tmp_path: Path) 
     events = [arrived(n) for n in range(8)]
     async with AsyncInbox(url) as inbox:
         await inbox.accept_all(None, events)
-        await inbox.process(ahandle, session=lambda: transaction(url), settings=QUICK, batch=batch)
+        await aprocessed(inbox, ahandle, session=lambda: transaction(url), settings=QUICK, batch=batch)
     check(url, events)
 
 
@@ -174,7 +173,7 @@ async def test_a_handle_in_autocommit_is_refused(tmp_path: Path) -> None:
             def careless() -> Iterator[Any]:
                 yield connection
 
-            done = inbox.process(handle, session=careless, settings=QUICK.replaced({"delivery.retry.attempts": 1}))
+            done = processed(inbox, handle, session=careless, settings=QUICK.replaced({"delivery.retry.attempts": 1}))
         assert (done.done, done.dead) == (0, 1)
         assert "autocommit" in (inbox.dead()[0].error or "")
     assert effects(url) == []
@@ -204,7 +203,7 @@ async def test_orm_objects_of_a_failed_message_are_forgotten(batch: int, tmp_pat
 
     with Inbox(engine) as inbox:
         inbox.accept_all(None, events)
-        inbox.process(add, session=sessionmaker(engine), settings=QUICK, batch=batch)
+        processed(inbox, add, session=sessionmaker(engine), settings=QUICK, batch=batch)
     engine.dispose()
     check(url, events)
 
@@ -233,5 +232,5 @@ def test_django_atomic(batch: int, tmp_path: Path) -> None:
     events = [arrived(n) for n in range(8)]
     with Inbox(url) as inbox:
         inbox.accept_all(None, events)
-        inbox.process(handle, session=unit_of_work, settings=QUICK, batch=batch)
+        processed(inbox, handle, session=unit_of_work, settings=QUICK, batch=batch)
     check(url, events)

@@ -17,13 +17,12 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import sessionmaker
 
-from relaybox import Event
-from relaybox.inbox import Inbox
+from relaybox import Event, Inbox
 from relaybox.testing.servers import require
 from relaybox.testing.servers.gate import TcpGate
 
 from .effects import QUICK, asay, effects, say, text_of, with_effects
-from .kit import PATIENCE, arrived, migrated
+from .kit import PATIENCE, arrived, migrated, serving
 
 LIMIT = 1.5
 SLACK = 2.0  # a cancelled handler has a second to end, and a busy machine needs some time
@@ -119,7 +118,7 @@ def handled(place: Place, hands: Hands, settings: Any, wanted: list[int], **opti
         events = {number: arrived(number) for number in (1, 2)}
         inbox = Inbox(place.target) if not place.options else there
         handler = hands.asynchronous if place.is_async else hands.sync
-        with inbox.processor(handler, settings=settings, **place.options, **options):
+        with serving(inbox, handler, settings=settings, **place.options, **options):
             there.accept(None, events[1])
             started = time.monotonic()
             while not hands.begun:

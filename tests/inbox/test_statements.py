@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 from flow.kit import rows
-from relaybox import Event
+from relaybox import Event, Inbox
 from relaybox.drivers import open_sync
 from relaybox.drivers.spi import Connection
 from relaybox.ids import new_token
-from relaybox.inbox import Inbox, Order, Priority
 from relaybox.op import Copy, Op, ParamStyle, Result, Row, Statement, run
 from relaybox.store.claims import Claim
 from relaybox.store.inbox import InboxStore, InboxTables, open_inbox_store
 from relaybox.store.inbox.claim import SUSPECT, Arrived, Share
 from relaybox.store.rows import CHUNK_ROWS
+from relaybox.types import Order, Priority
 
-from .kit import arrived, fresh_url, message_ids, migrated
+from .kit import agreed, arrived, fresh_url, message_ids, migrated
 
 
 class Counted:
@@ -114,8 +114,8 @@ def test_one_message_is_stored_as_it_is_among_many(postgres: str) -> None:
 
     with Inbox(postgres) as inbox:
         for event in events():
-            assert inbox.accept(None, event, source="shop")
-        assert inbox.accept_all(None, events(), source="shop") == [True, True, True]
+            assert inbox.accept(None, event, sender="shop")
+        assert inbox.accept_all(None, events(), sender="shop") == [True, True, True]
     columns = "event_type, source, aggregate_type, aggregate_id, tenant_id, content_type, payload, headers"
     stored = rows(
         postgres,
@@ -156,7 +156,7 @@ def test_a_message_that_somebody_deleted_is_claimed_all_the_same(counted: Counte
 
 async def test_numbers_that_came_twice_hide_no_gap(url: str) -> None:
     """Three numbers from 1 to 3, and yet one is missing."""
-    with Inbox(url, order=Order()) as inbox:
+    with agreed(url, order=Order()) as inbox:
         for number in (1, 1, 3, 3, 6):
             inbox.accept(None, Event("E", {}, key="a", headers={"sequence": str(number)}))
         gaps = sorted((gap.first, gap.last) for gap in inbox.gaps())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,14 +10,13 @@ from prometheus_client import CollectorRegistry
 
 from flow.kit import one, rows
 from kit import INNODB, wait_until
-from relaybox import Event, Reject
-from relaybox.inbox import Inbox, Retention
+from relaybox import Event, Inbox, Reject
 from relaybox.observe.prometheus import InboxCollector
 from relaybox.op import run
 from relaybox.testing.clock import ManualClock
 
 from .effects import QUICK
-from .kit import WAITING
+from .kit import WAITING, processed, serving
 
 # What the stats say, counted the slow way.
 COUNTED = """
@@ -62,23 +60,23 @@ def test_every_change_is_counted(url: str, batch: int) -> None:
         inbox.accept_all(None, [*some(9), *some(4, "B"), some(1)[0]])
         inbox.accept(None, Event("C", {"n": 0}))
         assert not inbox.accept(None, some(1)[0])
-        inbox.accept_all(None, some(3, "D"), letters={"D-1": "cannot be read"})
+        inbox._db.run(inbox._op(some(3, "D"), None, {"D-1": "cannot be read"})[0])
         check(url, inbox)
         clock.advance(3)
-        inbox.process(no_odd_ones, batch=batch, settings=QUICK)
+        processed(inbox, no_odd_ones, batch=batch, settings=QUICK)
         check(url, inbox)
         inbox.replay(["A-0", "A-1", "B-1", "unknown"])
         check(url, inbox)
-        inbox.process(no_odd_ones, batch=batch, settings=QUICK)
+        processed(inbox, no_odd_ones, batch=batch, settings=QUICK)
         assert inbox.discard(["A-1", "A-2"]) == ["A-1"]
         inbox.replay_all()
         check(url, inbox)
         clock.advance(4 * 86400)
-        inbox.process(no_odd_ones, settings=QUICK)
-        inbox.drain(Retention(processed=timedelta(days=1), dead=timedelta(days=1)))
+        processed(inbox, no_odd_ones, settings=QUICK)
+        inbox.purge(done="1d", dead="1d")
         check(url, inbox)
         clock.advance(4 * 86400)
-        inbox.drain(Retention(processed=timedelta(days=1), dead=timedelta(days=1)))
+        inbox.purge(done="1d", dead="1d")
         assert inbox.stats() == []
 
 
@@ -139,7 +137,7 @@ def test_two_replays_at_once_count_once(url: str, engine: str) -> None:
         pytest.skip("one writer at a time")
     with Inbox(url) as inbox, inbox._db.connection() as first:
         inbox.accept_all(None, some(4))
-        inbox.process(no_odd_ones, settings=QUICK)
+        processed(inbox, no_odd_ones, settings=QUICK)
         first.begin()
         run(inbox.store.replay_messages(["A-0", "A-1"], None), first)
         second = threading.Thread(target=inbox.replay, args=(["A-0", "A-1", "A-2"],))
@@ -150,11 +148,12 @@ def test_two_replays_at_once_count_once(url: str, engine: str) -> None:
         check(url, inbox)
 
 
-def test_a_drain_folds(url: str) -> None:
+def test_a_purge_folds(url: str) -> None:
     with Inbox(url) as inbox:
         inbox.accept_all(None, some(6))
         inbox.accept(None, Event("B", 1))
-        assert inbox.drain().folded == 2
+        assert one(url, "SELECT count(*) FROM inbox_journal") == 2
+        assert inbox.purge() == 0
         assert one(url, "SELECT count(*) FROM inbox_journal") == 0
         check(url, inbox)
 
@@ -162,8 +161,8 @@ def test_a_drain_folds(url: str) -> None:
 async def test_a_processor_folds_in_the_background(url: str) -> None:
     with Inbox(url) as inbox:
         inbox.accept_all(None, some(6))
-        with inbox.processor(no_odd_ones, settings=QUICK) as processor:
-            processor.drained()
+        with serving(inbox, no_odd_ones, settings=QUICK) as processor:
+            processor.drain()
             wait_until(lambda: one(url, "SELECT count(*) FROM inbox_totals") == 1, pause=INNODB)
         check(url, inbox)
 
@@ -175,7 +174,7 @@ async def test_health_in_sql(url: str) -> None:
         assert rows(url, f"SELECT {seen} FROM inbox_health") == [(0, 0, 0, "healthy", 0, 0)]
         inbox.accept_all(None, some(6))
         assert rows(url, f"SELECT {seen} FROM inbox_health")[0][:4] == (6, 0, 0, "degraded")
-        inbox.process(no_odd_ones, settings=QUICK)
+        processed(inbox, no_odd_ones, settings=QUICK)
         inbox.accept(None, Event("B", 1))
         health = inbox.health()
         found = rows(url, f"SELECT {seen} FROM inbox_health")[0]
@@ -188,7 +187,7 @@ async def test_health_in_sql(url: str) -> None:
 def test_health_in_prometheus(url: str) -> None:
     with Inbox(url) as inbox, Inbox(url, "gone") as gone:
         inbox.accept_all(None, some(3))
-        inbox.process(no_odd_ones, settings=QUICK)
+        processed(inbox, no_odd_ones, settings=QUICK)
         registry = CollectorRegistry()
         registry.register(InboxCollector(inbox, gone))
         labels = {"inbox": "inbox"}

@@ -17,11 +17,11 @@ import pytest
 
 from flow.kit import one, rows
 from kit import until_stored
-from relaybox import Event
-from relaybox.inbox import Inbox, Order
+from relaybox import Event, Inbox
+from relaybox.types import Order
 
 from .effects import effects, with_effects
-from .kit import arrived, fresh_url, migrated
+from .kit import agreed, arrived, fresh_url, migrated
 
 KINDS = ("sync", "async", "batch")
 PATIENCE = 90
@@ -95,7 +95,7 @@ async def test_what_kills_its_worker_ends_in_the_dead_letters(engine: str, order
     url = with_effects(migrated(fresh_url(engine, tmp_path)))
     killers, notes = {"5": "kill", "6": "exit"}, tmp_path / "notes"
     events = [arrived(n, key=f"k{n % 4}", headers={"sequence": str(n // 4 + 1)}) for n in range(40)]
-    with Inbox(url, order=Order(dead="skip") if order else None) as inbox:
+    with agreed(url, order=Order(dead="skip") if order else None) as inbox:
         inbox.accept_all(None, events)
     with crowd(2, url, attempts=MAX_ATTEMPTS, killers=killers, notes=str(notes), order=order) as workers:
 

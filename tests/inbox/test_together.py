@@ -17,11 +17,10 @@ from hypothesis import strategies as st
 from drivers.test_fork import in_a_child
 from flow.kit import one, rows
 from kit import until
-from relaybox import ConfigError, Event, InvalidEvent
+from relaybox import AsyncInbox, ConfigError, Event, Inbox, InvalidEvent
 from relaybox.drivers import open_sync
 from relaybox.drivers.spi import Connection
 from relaybox.errors import Closed, ConnectionLost, StoreBusy, StoreError
-from relaybox.inbox import AsyncInbox, Inbox
 from relaybox.inbox.together import LANES, AsyncTogether, Queue, Together
 
 from .kit import PATIENCE, WAITING, arrived, fresh_url, message_ids, migrated
@@ -41,13 +40,13 @@ class Doors:
         together._alone, together._together = self._alone, self._together
         self._threads = None if is_async else ThreadPoolExecutor(THREADS)
 
-    def _alone(self, event: Event, source: str | None) -> Any:
+    def _alone(self, event: Event, sender: str | None) -> Any:
         self.sizes.append(1)
-        return self._one(event, source)
+        return self._one(event, sender)
 
-    def _together(self, events: Sequence[Event], sources: Sequence[str | None]) -> Any:
+    def _together(self, events: Sequence[Event], senders: Sequence[str | None]) -> Any:
         self.sizes.append(len(events))
-        return self._many(events, sources)
+        return self._many(events, senders)
 
     def come(self, event: Event, **options: Any) -> asyncio.Future[bool]:
         if self._threads is None:
@@ -145,7 +144,7 @@ async def test_those_who_wait_go_together(postgres: str, is_async: bool) -> None
         twice = arrived(1, id="twice")
         answers = [doors.come(event) for event in (twice, *(arrived(n) for n in range(20)))]
         await doors.waiting(21)
-        answers += [doors.come(twice), doors.come(arrived(99), source="another")]
+        answers += [doors.come(twice), doors.come(arrived(99), sender="another")]
         await doors.waiting(23)
         await others.end()
         news = await within(asyncio.gather(*answers))
@@ -249,11 +248,11 @@ async def test_one_who_must_wait_for_a_transaction_keeps_nobody_waiting(postgres
         assert await within(same) is False
 
 
-async def test_many_sources_go_together_in_the_order_they_came(postgres: str, is_async: bool) -> None:
+async def test_many_senders_go_together_in_the_order_they_came(postgres: str, is_async: bool) -> None:
     async with opened(postgres, is_async) as doors, blocked(doors) as others:
         answers = []
         for n in range(9):
-            answers.append(doors.come(arrived(n, id=f"id-{n}"), source=f"s{n % 3}"))
+            answers.append(doors.come(arrived(n, id=f"id-{n}"), sender=f"s{n % 3}"))
             await doors.waiting(n + 1)
         await others.end()
         assert await within(asyncio.gather(*answers)) == [True] * 9
@@ -287,8 +286,8 @@ async def test_bad_input_is_told_before_anybody_waits(postgres: str, is_async: b
     async with opened(postgres, is_async) as doors, blocked(doors) as others:
         with pytest.raises(InvalidEvent, match="takes a list of events"):
             await within(doors.come("no event"))  # type: ignore[arg-type]
-        with pytest.raises(ConfigError, match="expected source"):
-            await within(doors.come(arrived(1), source=["no", "source"]))
+        with pytest.raises(ConfigError, match="expected sender"):
+            await within(doors.come(arrived(1), sender=["no", "sender"]))
         good = doors.come(arrived(1))
         await doors.waiting(1)
         await others.end()
@@ -317,12 +316,12 @@ class Gate:
         self.sizes: list[int] = []
         self.error: BaseException | None = None  # of those who go together
 
-    def alone(self, event: Event, source: str | None) -> bool:
+    def alone(self, event: Event, sender: str | None) -> bool:
         self.sizes.append(1)
         self.opened.wait(PATIENCE)
         return True
 
-    def together(self, events: Sequence[Event], sources: Sequence[str | None]) -> list[bool]:
+    def together(self, events: Sequence[Event], senders: Sequence[str | None]) -> list[bool]:
         self.sizes.append(len(events))
         if self.error is not None:
             raise self.error
@@ -359,10 +358,10 @@ async def test_a_forked_child_waits_for_nobody(gate: Gate) -> None:
 async def test_another_loop_waits_for_nobody() -> None:
     never = asyncio.Event()
 
-    async def alone(event: Event, source: str | None) -> bool:
+    async def alone(event: Event, sender: str | None) -> bool:
         return True if event.id == "another" else await never.wait()
 
-    together = AsyncTogether(alone, lambda events, sources: pytest.fail("nobody waits"))
+    together = AsyncTogether(alone, lambda events, senders: pytest.fail("nobody waits"))
     tasks = [asyncio.ensure_future(together.accept(arrived(n), None)) for n in range(LANES)]
     await asyncio.sleep(0)
     other = asyncio.to_thread(asyncio.run, together.accept(arrived(1, id="another"), None))

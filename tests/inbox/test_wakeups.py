@@ -16,13 +16,12 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from flow.kit import Probe
-from relaybox import Event
+from relaybox import AsyncInbox, Event, Inbox
 from relaybox.engine.wakeups import ThreadNotifier
 from relaybox.facts import Delivered, WakeUps
-from relaybox.inbox import AsyncInbox, Inbox
 
 from .effects import QUICK
-from .kit import PATIENCE, fresh_url, migrated
+from .kit import PATIENCE, fresh_url, migrated, serving
 
 NEVER = QUICK.replaced({"delivery.poll": "1h"})  # only a wake-up can be in time
 
@@ -39,9 +38,9 @@ def pg(tmp_path: Path) -> str:
 async def resting(url: str) -> AsyncIterator[Probe]:
     """A processor that has looked once, found nothing, and listens."""
     probe = Probe()
-    async with AsyncInbox(url) as inbox, inbox.processor(nothing, settings=NEVER, observers=[probe]) as processor:
+    async with AsyncInbox(url) as inbox, serving(inbox, nothing, settings=NEVER, observers=[probe]) as processor:
         await probe.until(lambda: any(fact.mode == "listen" for fact in probe.of(WakeUps)))
-        await processor.drained()
+        await processor.drain()
         yield probe
 
 
@@ -50,7 +49,7 @@ def delivered(probe: Probe) -> int:
 
 
 async def test_another_process_wakes(pg: str) -> None:
-    program = "import sys; from relaybox import Event; from relaybox.inbox import Inbox\n"
+    program = "import sys; from relaybox import Event; from relaybox.types import Inbox\n"
     program += "with Inbox(sys.argv[1]) as inbox:\n    inbox.accept(None, Event('A', 1))\n    sys.stdin.read()"
     async with resting(pg) as probe:
         other = subprocess.Popen([sys.executable, "-c", program, pg], stdin=subprocess.PIPE)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flow.kit import rows
-from relaybox.inbox import Columns
+from relaybox.types import Columns
 
 from .effects import rows_or_none
 

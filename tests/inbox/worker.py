@@ -17,9 +17,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from inbox.effects import QUICK, say, text_of
-from relaybox import Event
-from relaybox.inbox import Inbox, Order
+from inbox.kit import agreed, processed, serving
+from relaybox import Event, Inbox
 from relaybox.testing.crash import arm_from_environment
+from relaybox.types import Order
 
 
 def main(url: str, how: str) -> None:
@@ -32,9 +33,9 @@ def main(url: str, how: str) -> None:
 
     if how != "ordered":
         with Inbox(url) as inbox:
-            inbox.process(handle, settings=QUICK)
+            processed(inbox, handle, settings=QUICK)
         return
-    with Inbox(url, order=Order()) as inbox, inbox.processor(handle, settings=QUICK):
+    with agreed(url, order=Order()) as inbox, serving(inbox, handle, settings=QUICK):
         threading.Event().wait()
 
 

@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 
 from flow.kit import rows
 from inbox.kit import PATIENCE, fresh_url, migrated
-from relaybox import AsyncIngest, Event
+from relaybox import AsyncInbox, AsyncIngest, Event
 from relaybox.brokers.formats import renderer
 from relaybox.facts import Fact
-from relaybox.inbox import AsyncInbox
 from relaybox.spi import Features, Message, Source
 
 __all__ = [

@@ -15,10 +15,9 @@ import pytest
 from flow.kit import rows
 from inbox.kit import ENGINES, pending_ids
 from kit import until
-from relaybox import AsyncIngest, Event
+from relaybox import AsyncInbox, AsyncIngest, Event, Inbox
 from relaybox.errors import Closed, ConfigError, SchemaMissing
 from relaybox.facts import CircuitChanged, Ingested, LoopFailed
-from relaybox.inbox import AsyncInbox, Inbox
 from relaybox.ingest.ingest import LONGEST_PAUSE
 from relaybox.settings import IngestSettings, Settings
 from relaybox.spi import MALFORMED, Incoming
@@ -101,7 +100,7 @@ async def test_what_cannot_be_read_is_a_dead_letter_and_blocks_nothing(
         assert pending_ids(url) == [event.id for event in good]
         assert inbox.replay([letter.event.id]) == [letter.event.id]
         processed = []
-        inbox.process(lambda event, _: processed.append(event.type))
+        inbox.process(lambda event, _: processed.append(event.type)).once()
         assert sorted(processed) == ["OrderPlaced", "OrderPlaced", MALFORMED]
         assert inbox.dead() == []
 

@@ -17,13 +17,12 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from flow.kit import rows
 from kit import until, until_stored
-from relaybox import Event
+from relaybox import Event, Inbox
 from relaybox.brokers import source_from_url
 from relaybox.brokers.kafka import source as kafka
 from relaybox.brokers.kafka.source import KafkaSource
 from relaybox.errors import BrokerUnavailable, ConfigError
 from relaybox.facts import CircuitChanged, LoopFailed
-from relaybox.inbox import Inbox
 from relaybox.settings import IngestSettings, Settings
 from relaybox.testing.servers import TcpGate
 from relaybox.types import Health, Reading

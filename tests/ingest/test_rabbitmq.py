@@ -22,12 +22,11 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from flow.kit import rows
 from kit import until, until_stored
-from relaybox import Event
+from relaybox import Event, Inbox
 from relaybox.brokers import source_from_url
 from relaybox.brokers.rabbitmq.source import RabbitMQSource
 from relaybox.errors import ConfigError
 from relaybox.facts import CircuitChanged
-from relaybox.inbox import Inbox
 from relaybox.settings import IngestSettings, Settings
 from relaybox.testing.servers import RabbitMQServer, TcpGate, require
 from relaybox.types import Health, Reading
@@ -202,7 +201,7 @@ async def test_messages_of_other_systems(server: RabbitMQServer, url: str, queue
     with Inbox(url) as inbox:
         assert [letter.event.id for letter in inbox.dead()] == ["m-2"]
         seen: list[Event] = []
-        inbox.process(lambda event, _: seen.append(event))
+        inbox.process(lambda event, _: seen.append(event)).once()
     assert [(event.id, event.type, event.key, event.body) for event in seen[:1]] == [("m-1", "thing", "7", b"\xff")]
     assert seen[0].occurred_at == moment
     assert dict(seen[0].headers) == {"order": "7", "b": "x"}

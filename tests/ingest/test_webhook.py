@@ -13,12 +13,11 @@ import httpx
 import pytest
 
 from inbox.kit import fresh_url, migrated
-from relaybox import Event, Reject
+from relaybox import AsyncInbox, Event, Inbox, Reject
 from relaybox.brokers.parse import Reading
 from relaybox.brokers.webhook import WebhookReceiver
 from relaybox.errors import ConfigError
 from relaybox.facts import Ingested
-from relaybox.inbox import AsyncInbox, Inbox
 
 from .webhook_kit import JSON, KEYS, SECRETS, events_of, post, receiving, serving, signed
 
@@ -48,7 +47,7 @@ async def test_the_source_is_kept(url: str) -> None:
 
     async with receiving(url, sender="shop") as (inbox, client):
         await post(client, BODY, signed("msg_1", BODY))
-        await inbox.process(refuse)
+        await inbox.process(refuse).once()
         (letter,) = await inbox.dead()
         assert letter.source == "shop"
 

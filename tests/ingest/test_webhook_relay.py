@@ -16,11 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from inbox.kit import fresh_url, migrated
-from relaybox import AsyncOutbox, AsyncRelay, Event
+from relaybox import AsyncInbox, AsyncOutbox, AsyncRelay, Event
 from relaybox.brokers.formats import MessageFormat, renderer
 from relaybox.brokers.webhook import WebhookReceiver
 from relaybox.brokers.webhook.sink import Endpoint, WebhookSink
-from relaybox.inbox import AsyncInbox
 from relaybox.testing.servers.gate import TcpGate
 
 from .webhook_kit import SECRETS, events_of, post, receiving, serving, signed

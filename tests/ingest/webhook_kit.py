@@ -14,10 +14,9 @@ from typing import Any
 import httpx
 import uvicorn
 
-from relaybox import Event
+from relaybox import AsyncInbox, Event
 from relaybox.brokers.webhook import WebhookReceiver
 from relaybox.clock import SYSTEM_CLOCK
-from relaybox.inbox import AsyncInbox
 
 KEYS = [b"the first secret, of 32 bytes...", b"the other secret, of 32 bytes..."]
 SECRETS = ["whsec_" + base64.b64encode(key).decode() for key in KEYS]
@@ -77,5 +76,5 @@ async def events_of(inbox: AsyncInbox) -> list[Event]:
     async def take(event: Event, handle: Any) -> None:
         found.append(event)
 
-    await inbox.process(take)
+    await inbox.process(take).once()
     return sorted(found, key=lambda event: event.seq or 0)

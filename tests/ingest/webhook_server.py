@@ -7,8 +7,8 @@ from typing import Any
 
 import uvicorn
 
+from relaybox import AsyncInbox, Inbox
 from relaybox.brokers.webhook import WebhookReceiver
-from relaybox.inbox import AsyncInbox, Inbox
 
 folder, port, secret = sys.argv[1:]
 url = f"sqlite:///{folder}/inbox.db"

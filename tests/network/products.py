@@ -10,9 +10,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from ingest.scripted_source import ScriptedSource
 from kit import WAYS, delivering
-from relaybox import AsyncIngest, AsyncOutbox, AsyncRelay, Event, Listeners, Settings
+from relaybox import AsyncInbox, AsyncIngest, AsyncOutbox, AsyncRelay, Event, Inbox, Listeners, Settings
 from relaybox.errors import StoreError
-from relaybox.inbox import AsyncInbox, Inbox
 from relaybox.store.inbox.order import Order
 from relaybox.topic import Topic
 from relaybox.topics.start import StartFrom
@@ -155,14 +154,15 @@ def inbox(order: Order | None) -> Product:
             arrived.append(one.payload)
 
         async def accept(number: int) -> None:
-            async with AsyncInbox(direct, order=order) as receiver:
+            async with AsyncInbox(direct) as receiver:
                 await receiver.accept(
                     None, event(number, headers={"sequence": str(number)}) if order else event(number)
                 )
 
-        async with AsyncInbox(direct, order=order) as there:
+        async with AsyncInbox(direct) as there:
             await there.migrate()
-        async with AsyncInbox(url, order=order) as here, here.processor(note, settings=settings):
+            await there.configure(order=order)
+        async with AsyncInbox(url, settings=settings) as here, here.process(note):
             yield Running(accept, arrived)
 
     return product

@@ -13,9 +13,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from relaybox import AsyncOutbox, Event, Guard, Outbox, Settings, Topic
+from relaybox import AsyncInbox, AsyncOutbox, Event, Guard, Inbox, Outbox, Settings, Topic
 from relaybox.errors import ConnectionLost
-from relaybox.inbox import AsyncInbox, Inbox
 from relaybox.testing.servers import require
 from relaybox.testing.servers.gate import TcpGate
 from relaybox.types import DeliverySettings

@@ -16,9 +16,8 @@ import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from kit import delivering
-from relaybox import AsyncOutbox, Event, Listeners, Retry, Settings
+from relaybox import AsyncInbox, AsyncOutbox, Event, Listeners, Retry, Settings
 from relaybox.drivers import open_async, open_sync
-from relaybox.inbox import AsyncInbox
 from relaybox.op import Op, Query
 from relaybox.store.inbox.order import Order
 from relaybox.testing.servers import require
@@ -164,10 +163,11 @@ async def test_an_ordered_outbox_of_two_processes(url: str, driver: str, strateg
 async def test_an_ordered_inbox_of_two_processes(url: str, driver: str) -> None:
     handler = Handler()
     async with target(url, driver) as place, AsyncExitStack() as stack:
-        boxes = [await stack.enter_async_context(AsyncInbox(place, order=Order())) for _ in range(2)]
+        boxes = [await stack.enter_async_context(AsyncInbox(place, settings=SETTINGS)) for _ in range(2)]
         await boxes[0].migrate()
+        await boxes[0].configure(order=Order())
         for box in boxes:
-            await stack.enter_async_context(box.processor(handler, settings=SETTINGS))
+            await stack.enter_async_context(box.process(handler))
         for event in events():
             await boxes[0].accept(None, event)
         await handler.finished()

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from relaybox import Outbox
-from relaybox.inbox import Inbox
+from relaybox import Inbox, Outbox
 from relaybox.testing.servers import require
 
 

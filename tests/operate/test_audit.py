@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 
-from relaybox import ConfigError, Outbox, Settings
+from relaybox import ConfigError, Inbox, Outbox, Settings
 from relaybox.audit import Auditor
 from relaybox.clock import SYSTEM_CLOCK
 from relaybox.drivers import open_sync
 from relaybox.drivers.script import Script, play
 from relaybox.facts import Administered, Fact, Observers
-from relaybox.inbox import Inbox
 from relaybox.op import Op
 from relaybox.store.schema import Schema
 from relaybox.testing import ManualClock

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from kit import delivering
-from relaybox import AsyncOutbox, AsyncRelay, Event, Listeners, Settings, Topic
-from relaybox.inbox import AsyncInbox, Order
+from relaybox import AsyncInbox, AsyncOutbox, AsyncRelay, Event, Listeners, Settings, Topic
 from relaybox.spi import Features, Message
 from relaybox.testing.servers import require
 from relaybox.topics.start import StartFrom
-from relaybox.types import DeliverySettings, OrderSettings
+from relaybox.types import DeliverySettings, Order, OrderSettings
 
 HOT = 6_000  # more than a process holds at once
 OTHERS = 40
@@ -146,8 +145,10 @@ async def test_ordered_group() -> None:
 async def test_ordered_inbox(engine: str, tmp_path: Path) -> None:
     """Smaller: each message costs a transaction."""
     url, seen = url_for(engine, tmp_path), Seen()
-    inbox = AsyncInbox(url, order=Order())
+    settings = Settings(delivery=DeliverySettings(cold_queue=200, workers=4))
+    inbox = AsyncInbox(url, settings=settings)
     await inbox.migrate()
+    await inbox.configure(order=Order())
     hot = [("hot", n) for n in range(1, 1_200)]
     others = [(f"k{k}", n) for n in (1, 2) for k in range(OTHERS)]
     numbered = [Event("E", n, key=key, headers={"sequence": str(n)}) for key, n in [*hot, *others]]
@@ -158,7 +159,6 @@ async def test_ordered_inbox(engine: str, tmp_path: Path) -> None:
         await asyncio.sleep(PAUSE)
         seen.add(event)
 
-    settings = Settings(delivery=DeliverySettings(cold_queue=200, workers=4))
-    async with inbox.processor(handle, settings=settings):
+    async with inbox.process(handle):
         await seen.check()
     await inbox.close()

@@ -12,10 +12,9 @@ from typing import Any, cast
 
 import pytest
 
-from relaybox import AsyncIngest, AsyncMaintainer, AsyncOutbox, AsyncRelay, Outbox, Retry, Settings
+from relaybox import AsyncInbox, AsyncIngest, AsyncMaintainer, AsyncOutbox, AsyncRelay, Inbox, Outbox, Retry, Settings
 from relaybox.brokers.lines.sink import JsonLinesSink
 from relaybox.errors import ConfigError
-from relaybox.inbox import AsyncInbox, Inbox
 from relaybox.relay.config import RelayConfig
 from relaybox.settings import INGEST, RELAY, explained, leaves
 from relaybox.types import DeliverySettings, OrderSettings, OutboxSettings, Reading, RelaySettings, TopicSettings

@@ -6,7 +6,7 @@ import json as jsonlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -14,18 +14,19 @@ import typer
 from ..clock import SYSTEM_CLOCK
 from ..durations import parse_duration
 from ..errors import ConfigError
-from ..inbox import Alerting, Inbox, InboxMessage, MessageFilter, Retention, Thresholds, inboxes
-from ..store.inbox.operate import State
+from ..inbox.inbox import Inbox
+from ..store.inbox.operate import InboxMessage, MessageFilter, State, Thresholds
 from . import inbox_tables
 from .connect import shown, target_of
 from .dead import content
 from .output import age, confirm, console, emit, emit_list, fail, first_line, say, table
 
-app = typer.Typer(help="Messages of other services: look, replay, drain.", no_args_is_help=True)
+app = typer.Typer(help="Messages of other services: look, replay, purge.", no_args_is_help=True)
 app.command("create")(inbox_tables.create)
 app.command("adopt")(inbox_tables.adopt)
 app.command("configure")(inbox_tables.configure)
 app.command("drop")(inbox_tables.drop)
+app.command("purge")(inbox_tables.purge)
 
 PAGE = 500
 STATES: tuple[State, ...] = ("pending", "dead", "processed")
@@ -58,7 +59,7 @@ def status(context: typer.Context, json: Json = False) -> None:
     """All inboxes of the database."""
     target = target_of(context)
     target.database(maker="relaybox inbox create").close()
-    found = inboxes(target.needed_url)
+    found = Inbox.list(target.needed_url)
     if json:
         emit({"inboxes": [asdict(info) for info in found]})
         return
@@ -319,45 +320,11 @@ def _told(word: str, wanted: list[str], done: list[str], *, json: bool) -> None:
         raise typer.Exit(1)
 
 
-@app.command("drain")
-def drain(
-    context: typer.Context,
-    inbox: Name = "inbox",
-    processed: Annotated[
-        str | None, typer.Option(help="processed messages older than this; none: keep [inbox.retention]")
-    ] = None,
-    dead: Annotated[
-        str | None, typer.Option(help="dead letters that died longer ago; none: keep [inbox.dead_retention]")
-    ] = None,
-    seen: Annotated[
-        str | None, typer.Option(help="forget ids that are older; none: never [inbox.seen_retention]")
-    ] = None,
-    yes: Yes = False,
-    json: Json = False,
-) -> None:
-    """Delete what is older than it shall be kept. Nothing waiting is touched."""
-    rules = Retention.of(target_of(context).settings)
-    keep = Retention(
-        _retention(processed, rules.processed, "--processed"),
-        _retention(dead, rules.dead, "--dead"),
-        _retention(seen, rules.seen, "--seen"),
-        batch=rules.batch,
-    )
-    with opened(context, inbox) as box:
-        if not yes:
-            what = f"processed messages older than {keep.processed}, dead letters {keep.dead}, ids {keep.seen}"
-            confirm(f"Delete from inbox {inbox} in {_place(context)}: {what}?")
-        gone = box.drain(keep)
-    emit(asdict(gone)) if json else say(
-        f"drained {gone.processed} processed message(s), {gone.dead} dead letter(s), {gone.seen} id(s)"
-    )
-
-
 @app.command("alerts")
 def alerts(context: typer.Context, inbox: Name = "inbox", json: Json = False) -> None:
     """Tell what is new since anybody looked: dead letters, gaps. For cron, where no processor runs."""
     with opened(context, inbox) as box:
-        told = box.alerts(Alerting.of(target_of(context).settings))
+        told = box.alerts()
     if json:
         emit({"alerts": [{"event": a.name, "inbox": a.topic, "text": a.text, "over": a.over} for a in told]})
     elif not told:
@@ -369,12 +336,6 @@ def alerts(context: typer.Context, inbox: Name = "inbox", json: Json = False) ->
 
 def _place(context: typer.Context) -> str:
     return shown(target_of(context).needed_url)
-
-
-def _retention(text: str | None, default: timedelta | None, name: str) -> timedelta | None:
-    if text is None:
-        return default
-    return None if text.lower() == "none" else parse_duration(text, name)
 
 
 def _state(text: str) -> State:

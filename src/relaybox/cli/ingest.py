@@ -12,7 +12,7 @@ import typer
 from ..brokers import source_from_url
 from ..errors import ConfigError
 from ..facts import Observer
-from ..inbox import Inbox
+from ..inbox.inbox import Inbox
 from ..ingest import Ingest
 from ..ingest.config import load
 from .connect import scrub, target_of

@@ -140,7 +140,7 @@ class Dispatch:
         listener = self._listeners.find(event)
         if listener is None:
             return self._unmatched(event)
-        event = _read(listener, event)
+        event = read(listener, event)
         if listener.takes_two:
             delivery = second if isinstance(second, Delivery) else _delivery(event, second)
             return self._called(listener, event, delivery)
@@ -173,16 +173,17 @@ class Dispatch:
             await self._listen(delivery.event, delivery)
 
     @asynccontextmanager
-    async def _around(self, deliveries: Sequence[Delivery]) -> AsyncIterator[None]:
-        """The interceptors, for each of them."""
+    async def _around(self, deliveries: Sequence[Delivery]) -> AsyncIterator[dict[int, Exception]]:
+        """The interceptors, for each of them. Into what is given: the errors of single ones, by their numbers."""
         error: Exception | None = None
+        errors: dict[int, Exception] = {}
         entered: list[tuple[Interceptor, Delivery]] = []
         try:
             for delivery in deliveries if self._interceptors else ():
                 for interceptor in self._interceptors:
                     entered.append((interceptor, delivery))
                     await _maybe(interceptor.before_dispatch(delivery))
-            yield
+            yield errors
         except Exception as raised:
             error = raised
             raise
@@ -191,7 +192,7 @@ class Dispatch:
             raise
         finally:
             for interceptor, delivery in reversed(entered):
-                await _after(interceptor, delivery, error)
+                await _after(interceptor, delivery, errors.get(delivery.seq, error))
 
     # -- what listeners ask for ---------------------------------------------------------------------------
 
@@ -266,7 +267,7 @@ class Dispatch:
     async def _share(self, listener: Listener, deliveries: Sequence[Delivery]) -> None:
         if listener.size is not None:
             async with self._around(deliveries), self._limited(listener):
-                await self._called(listener, [_read(listener, delivery.event) for delivery in deliveries])
+                await self._called(listener, [read(listener, delivery.event) for delivery in deliveries])
             return
         errors: dict[Event, BaseException] = {}
         skipped: list[Event] = []
@@ -278,7 +279,7 @@ class Dispatch:
             try:
                 async with self._around([delivery]), self._limited(listener):
                     second = (delivery,) if listener.takes_two else ()
-                    await self._called(listener, _read(listener, event), *second)
+                    await self._called(listener, read(listener, event), *second)
             except Exception as error:
                 errors[event] = error
         if errors:
@@ -350,7 +351,7 @@ def _conclude(batch: Batch, part: Sequence[Delivery], error: BatchFailed) -> lis
     return again
 
 
-def _read(listener: Listener, event: Event) -> Event:
+def read(listener: Listener, event: Event) -> Event:
     return event if listener.codec is None else read_as(event, listener.codec)
 
 

@@ -1,7 +1,7 @@
 """Alerts of an inbox: to the log, to observers, and by NOTIFY where the database has it.
 
     inbox_dlq_message     a message was given up; many at once: the first few, and one that counts the rest
-    inbox_ordering_gap    numbers of a key are missing for longer than `gap_delay`; told again when they are no more
+    inbox_ordering_gap    numbers of a key are missing for longer than `inbox.gap_delay`; told again when they are not
 
 Any number of processors may look: each thing is told once, by one of them.
 """
@@ -13,16 +13,14 @@ import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Self
+from datetime import datetime
 
 from ..clock import Clock
 from ..drivers.spi import AsyncRunner
 from ..engine.loops import Loops
-from ..errors import ConfigError
 from ..facts import Alert, Observers
 from ..op import Op
-from ..settings import Settings
+from ..settings import InboxSettings
 from ..store.inbox import InboxStore
 from ..store.inbox.alerts import Letter
 from ..store.inbox.gaps import Gap
@@ -34,44 +32,18 @@ PATIENCE = 2.0  # seconds a stop waits for a look that is under way
 EARLY = 0.9  # of an interval: nobody waits for two because of coming a moment too soon
 
 
-@dataclass(frozen=True, slots=True)
-class Alerting:
-    """When somebody is told, and of how much at once."""
-
-    interval: timedelta = timedelta(seconds=30)  # between two looks
-    most: int = 10  # alerts of a kind per look; the rest is counted in one more
-    gap_delay: timedelta = timedelta(minutes=1)  # how long a number may be missing before it is an alert
-
-    def __post_init__(self) -> None:
-        if self.interval <= timedelta(0) or self.gap_delay < timedelta(0):
-            raise ConfigError(
-                f"expected interval and gap_delay to be durations, got {self.interval} and {self.gap_delay}"
-            )
-        if type(self.most) is not int or self.most < 1:
-            raise ConfigError(f"expected the most alerts per look to be at least 1, got {self.most!r}")
-
-    @classmethod
-    def of(cls, settings: Settings) -> Self:
-        """What the settings, and so the environment, say."""
-        return cls(
-            interval=settings.inbox.alert_interval,
-            most=settings.inbox.alerts_per_look,
-            gap_delay=settings.inbox.gap_delay,
-        )
-
-
 def new_alerts(
-    store: InboxStore, alerting: Alerting, order: Order | None, now: datetime | None, *, at_once: bool
+    store: InboxStore, settings: InboxSettings, order: Order | None, now: datetime | None, *, at_once: bool
 ) -> Op[list[Alert]]:
     """What is to be told now; by NOTIFY it is, once the transaction commits. `at_once`: though another just looked."""
-    if not (yield from store.alert_turn(alerting.interval * EARLY, now, at_once=at_once)):
+    if not (yield from store.alert_turn(settings.alert_interval * EARLY, now, at_once=at_once)):
         return []
-    name, most = store.tables.event, alerting.most
+    name, most = store.tables.event, settings.alerts_per_look
     letters, more = yield from store.new_letters(most)
     alerts = [Alert(DEAD, name, text=_died(letter)) for letter in letters]
     alerts += _rest(DEAD, name, more, "messages died")
     if order is not None:
-        gaps, over = yield from store.new_gaps(order, alerting.gap_delay, now)
+        gaps, over = yield from store.new_gaps(order, settings.gap_delay, now)
         alerts += [Alert(GAP, name, text=_missing(gap)) for gap in gaps[:most]]
         alerts += _rest(GAP, name, len(gaps) - most, "gaps")
         alerts += [Alert(GAP, name, text=_span(*span), over=True) for span in over[:most]]
@@ -112,7 +84,7 @@ def log_all(alerts: list[Alert]) -> list[Alert]:
 class AlertService:
     _db: AsyncRunner
     _store: InboxStore
-    _alerting: Alerting
+    _settings: InboxSettings
     _order: Order | None
     _observers: Observers
     _clock: Clock
@@ -132,8 +104,8 @@ class AlertService:
         await self._loops.close()
 
     async def _step(self) -> None:
-        await self._clock.sleep(self._alerting.interval.total_seconds())
+        await self._clock.sleep(self._settings.alert_interval.total_seconds())
         async with self._looking:
-            looking = new_alerts(self._store, self._alerting, self._order, self._clock.database_now(), at_once=False)
+            looking = new_alerts(self._store, self._settings, self._order, self._clock.database_now(), at_once=False)
             for alert in await self._db.run(looking):
                 self._observers(alert)

@@ -1,6 +1,6 @@
 """Inbox and AsyncInbox, twins over the same ops: accept messages of other services once, and process each once.
 
-    inbox = Inbox("postgresql://localhost/billing", "orders_inbox")
+    inbox = Inbox("postgresql://localhost/billing", "orders")
     inbox.migrate()
     inbox.accept(None, event)           # in a transaction of its own
     inbox.accept(session, event)        # or in yours: stored if and when you commit
@@ -8,8 +8,8 @@
     def handle(event, connection):      # its writes and the mark "processed" are one transaction
         connection.execute("INSERT INTO invoice …")
 
-    inbox.process(handle)               # what is due now
-    with inbox.processor(handle): ...   # or in the background
+    with inbox.process(handle): ...     # in the background
+    inbox.process(handle).once()        # or what is due now
 
 An id is a duplicate from the commit on that brought it, however long ago that was. Two transactions that accept the
 same id at once are never both told that it is new: the second waits for the first to end.
@@ -19,83 +19,132 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from datetime import timedelta
-from typing import Any, Self, Unpack
+from contextlib import AsyncExitStack, ExitStack, suppress
+from typing import Any, Self, TypeAlias
 
 from ..clock import SYSTEM_CLOCK, Clock
-from ..drivers import open_async, open_sync, parse, wrap
+from ..drivers import open_async, open_sync, wrap
 from ..drivers.script import Async, Sync
-from ..drivers.spi import AsyncConnection, Connection
+from ..drivers.spi import AsyncConnection, AsyncHandle, Connection, Dialect, Handle
 from ..engine.wakeups import Notifier, ThreadNotifier
-from ..errors import ConfigError, InvalidEvent, NoTransaction
+from ..errors import Closed, ConfigError, InvalidEvent, NoTransaction
 from ..event import Event
 from ..facts import Accepted, Observer, Observers
 from ..forks import renew_after_fork
+from ..listeners import C, Listeners
 from ..op import Op, arun, run
+from ..service import AsyncService, Owner, Service
 from ..settings import Settings
-from ..store.inbox import InboxStore, InboxTables, check_source, open_inbox_store
-from ..store.inbox.meta import Plan
-from ..store.inbox.order import Order, Priority
+from ..store.inbox import InboxTables, check_sender, open_inbox_store
+from ..store.inbox.adopted.make import InboxInfo
+from ..store.inbox.claim import Share
 from ..store.rows import in_one_statement
 from ..twins import told_by
 from .operations import Operations
-from .process import MessageHandler
-from .processor import AsyncProcessor, Options, Processed, Processor
+from .process import Processing
 from .together import AsyncTogether, Together
 
 NO_EVENTS = "accept_all() takes a list of events, accept() takes one; Event(type, payload) makes one"
-Letters = Mapping[str, str] | None
-
-
-def check_events(events: Sequence[Event]) -> None:
-    if isinstance(events, Event) or not all(isinstance(event, Event) for event in events):
-        raise InvalidEvent(NO_EVENTS)
+Answers: TypeAlias = list[bool]  # of each event whether it is new
+Infos: TypeAlias = list[InboxInfo]
 
 
 class _Shared(Operations):
-    """What the twins have in common: the checks before anything reaches the database."""
+    """What the twins have in common: the checks before anything reaches the database, and services."""
 
-    def __init__(self, target: Any, store: InboxStore, plan: Plan, observers: Sequence[Observer], clock: Clock) -> None:
-        super().__init__(store, plan, clock)
+    def __init__(
+        self,
+        target: Any,
+        name: str = "inbox",
+        *,
+        schema: str | None = None,
+        settings: Settings | None = None,
+        observers: Sequence[Observer] = (),
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """
+        target     a URL, an engine or a pool of a library that relaybox knows
+        name       of the message table; the others are named after it
+        schema     where the tables are, unless in the default schema
+        settings   how much, how often, how long; as the environment and the settings file say, if it is not given
+        observers  told of what happens
+        """
+        self.settings = settings or Settings.load()
+        self._tables = InboxTables(name, schema)
         self._target = target
+        self._clock = clock
         self._observers = Observers(observers)
-        self._processors: set[Callable[[], None]] = set()
+        self._running: list[Any] = []  # its services
+        self._wakers: set[Callable[[], None]] = set()
         self._notifier: Notifier | ThreadNotifier | None = None
         self._heard = True  # False: nobody listened lately, so that nobody need be told at once
+        self._closed = False
+        self._open(target)
         renew_after_fork(self)
 
-    def after_fork(self) -> None:
-        """Processors stay with the parent; it is told as any other process is."""
-        self._processors.clear()
+    def _open(self, target: Any) -> None:
+        raise NotImplementedError
 
-    def _processor(self, handler: MessageHandler, options: Options) -> AsyncProcessor:
-        if isinstance(self._target, str) and parse(self._target).in_memory:
-            raise ConfigError("an in-memory SQLite database belongs to one connection; use a file")
-        return AsyncProcessor(
-            self._target, self.store, handler, options, self.settings, self._plan, self._clock, self._processors
-        )
+    def _connected(self, dialect: Dialect, notifier: Callable[[], Notifier | ThreadNotifier]) -> None:
+        super().__init__(open_inbox_store(dialect, self._tables), self._clock)
+        if self.store.capabilities.listen:
+            self._notifier = notifier()
+
+    def after_fork(self) -> None:
+        """Services stay with the parent; it is told as any other process is."""
+        self._wakers.clear()
+        self._running.clear()
+
+    # -- services -----------------------------------------------------------------------------------
+
+    def _works(self, service: Any, running: bool) -> None:
+        if running:
+            self._check_open()
+            self._running.append(service)
+        elif service in self._running:
+            self._running.remove(service)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed(f"inbox {self.name!r} is closed; make a new one")
+
+    def _processing(
+        self,
+        owner: Owner | None,
+        handlers: Listeners[Any] | Callable[..., object],
+        session: Any,
+        batch: int,
+        share: Share | None,
+    ) -> Processing:
+        return Processing(self, owner, handlers, session=session, batch=batch, share=share)
 
     def _wake(self) -> None:
-        """Processors need not wait for their next poll: those of this process, and of others where the database can
+        """Services need not wait for their next poll: those of this process, and of others where the database can
         tell them. They are told beside the transaction, a few times per burst: accepting does not wait for it."""
         with suppress(RuntimeError):  # a loop that has just been closed, a program that is ending: polling finds it
-            for wake in tuple(self._processors):
+            for wake in tuple(self._wakers):
                 wake()
             if self._notifier is not None:
                 self._notifier.soon()
 
-    def _op(self, events: Sequence[Event], source: str | None, letters: Letters = None) -> tuple[Op[list[bool]], bool]:
-        """How they are accepted, and whether that needs a transaction around it."""
+    # -- accept -------------------------------------------------------------------------------------
+
+    def _op(
+        self, events: Sequence[Event], sender: str | None, letters: Mapping[str, str] | None = None
+    ) -> tuple[Op[Answers], bool]:
+        """How they are accepted, and whether that needs a transaction around it. `letters`: what arrived and cannot be
+        read is a dead letter from the start; why, by its id."""
+        if isinstance(events, Event) or not all(isinstance(event, Event) for event in events):
+            raise InvalidEvent(NO_EVENTS)
         now = self._clock.database_now()
         if letters or not self.store.single:
-            return self.store.accept_or_bury(events, letters or {}, source, now), True
+            return self.store.accept_or_bury(events, letters or {}, sender, now), True
         if len(events) == 1:
-            return self.store.accept_one(events[0], source, now), False
-        return self.store.accept(events, source, now), not in_one_statement(events)
+            return self.store.accept_one(events[0], sender, now), False
+        return self.store.accept(events, sender, now), not in_one_statement(events)
 
     def _connection(self, handle: Any) -> Connection | AsyncConnection:
-        connection = wrap(handle)
+        connection, kind = wrap(handle), type(handle)
         if connection.dialect != self.store.dialect:
             raise ConfigError(
                 f"this inbox is on {self.store.dialect}, the handle is a {connection.dialect} connection; "
@@ -104,15 +153,15 @@ class _Shared(Operations):
         if not connection.in_transaction():
             raise NoTransaction(
                 "accept() needs an open transaction, or None for one of its own; this "
-                f"{type(handle).__module__}.{type(handle).__qualname__} is in autocommit mode. Begin one first"
+                f"{kind.__module__}.{kind.__qualname__} is in autocommit mode. Begin one first"
             )
         listened = self._notifier is not None and self._heard
-        seen = (self._processors or listened) and connection.after_commit(self._waker())
+        seen = (self._wakers or listened) and connection.after_commit(self._waker())
         if not seen and self._notifier is not None:
             self._notifier.later()
         return connection
 
-    def _counted(self, answers: list[bool]) -> list[bool]:
+    def _counted(self, answers: Answers) -> Answers:
         if self._observers:
             new = sum(answers)
             self._observers(Accepted(self.name, new, len(answers) - new))
@@ -124,94 +173,86 @@ class _Shared(Operations):
 
 
 class Inbox(_Shared, Sync):
-    """For synchronous programs. Safe to use from many threads."""
+    """Messages of other services, each stored once and processed once. For synchronous programs; safe to use from many
+    threads. Its services work in threads of their own."""
 
-    def __init__(
-        self,
-        target: Any,
-        name: str = "inbox",
-        *,
-        schema: str | None = None,
-        order: Order | None = None,
-        priority: Priority | None = None,
-        settings: Settings | None = None,
-        observers: Sequence[Observer] = (),
-        clock: Clock = SYSTEM_CLOCK,
-    ) -> None:
-        plan = Plan(order, priority)
-        tables = InboxTables(name, schema)
-        self.settings = settings or Settings.load()
+    _notifier: ThreadNotifier | None
+
+    def _open(self, target: Any) -> None:
         self._db = open_sync(target).within(self.settings.delivery.batch_seconds)
-        super().__init__(target, open_inbox_store(self._db.dialect, tables), plan, observers, clock)
+        self._connected(self._db.dialect, lambda: ThreadNotifier(self._notify))
         self._together = Together(self._alone, self._accept_together)
-        if self.store.capabilities.listen:
-            self._notifier = ThreadNotifier(self._notify)
 
-    def _notify(self) -> bool:
-        self._heard = self._db.run(self.store.notify(self._clock.database_now()), tx=False)
-        return self._heard
+    @classmethod
+    def list(cls, target: Any, *, clock: Clock = SYSTEM_CLOCK) -> Infos:
+        """Every inbox of a database."""
+        db = open_sync(target)
+        try:
+            return db.run(_infos(db.dialect, clock), tx=False)
+        finally:
+            db.close()
 
-    def accept(self, handle: Any, event: Event, *, source: str | None = None) -> bool:
-        """Store it in the handle's transaction (None: in one of its own). False: it was there already.
+    def accept(self, handle: Handle | None, event: Event, *, sender: str = "") -> bool:
+        """Stores a message in the handle's transaction (None: in one of its own). False: it was there already.
 
         When the reply of its own commit is lost this raises ConnectionLost: accept it again, the id tells.
         """
-        if not isinstance(event, Event):
-            raise InvalidEvent(NO_EVENTS)
-        source = check_source(source)
-        if handle is not None:
-            return self._accept_in(handle, (event,), source)[0]
-        return self._together.accept(event, source) if self.store.single else self._alone(event, source)
+        if handle is not None or not isinstance(event, Event) or not self.store.single:
+            return self.accept_all(handle, (event,), sender=sender)[0]
+        return self._together.accept(event, check_sender(sender))
 
-    def accept_all(
-        self, handle: Any, events: Sequence[Event], *, source: str | None = None, letters: Letters = None
-    ) -> list[bool]:
-        """The same for many, all or none, in list order. Those whose ids are in `letters` become dead letters at once,
-        with the reason that is given there: what arrived and cannot be read."""
-        check_events(events)
-        source = check_source(source)
+    def accept_all(self, handle: Handle | None, events: Sequence[Event], *, sender: str = "") -> Answers:
+        """As `accept`, for many messages: all or none, in list order."""
+        op, tx = self._op(events, check_sender(sender))
         if handle is None:
-            return self._accept(events, source, letters)
-        return self._accept_in(handle, events, source, letters)
-
-    def _accept_in(
-        self, handle: Any, events: Sequence[Event], source: str | None, letters: Letters = None
-    ) -> list[bool]:
-        op, _ = self._op(events, source, letters)
+            answers = self._db.run(op, tx=tx)
+            self._wake()
+            return self._counted(answers)
         connection = self._connection(handle)
         if connection.is_async:
             raise ConfigError(f"{type(handle).__qualname__} is an async handle; use AsyncInbox")
         return self._counted(run(op, connection))
 
-    def _accept(self, events: Sequence[Event], source: str | None, letters: Letters = None) -> list[bool]:
-        op, tx = self._op(events, source, letters)
-        answers = self._db.run(op, tx=tx)
+    def _alone(self, event: Event, sender: str | None) -> bool:
+        return self.accept_all(None, (event,), sender=sender or "")[0]
+
+    def _accept_together(self, events: Sequence[Event], senders: Sequence[str | None]) -> Answers:
+        answers = self._db.run(self.store.accept_together(events, senders, self._clock.database_now()), tx=False)
         self._wake()
         return self._counted(answers)
 
-    def _alone(self, event: Event, source: str | None) -> bool:
-        return self._accept((event,), source)[0]
+    def _notify(self) -> bool:
+        self._heard = self._db.run(self.store.notify(self._clock.database_now()), tx=False)
+        return self._heard
 
-    def _accept_together(self, events: Sequence[Event], sources: Sequence[str | None]) -> list[bool]:
-        answers = self._db.run(self.store.accept_together(events, sources, self._clock.database_now()), tx=False)
-        self._wake()
-        return self._counted(answers)
+    def process(
+        self,
+        handlers: Listeners[C] | Callable[[Event, C], object] | Callable[[Event], object],
+        *,
+        session: Any = None,
+        batch: int = 1,
+        share: Share | None = None,
+    ) -> Service:
+        """The service that processes the messages of this inbox: with listeners, or with one function that takes all.
+        A listener's second argument is the connection or session of the transaction in which its message is marked as
+        processed: what it writes there and the mark are committed together, or not at all.
 
-    def processor(self, handler: MessageHandler, **options: Unpack[Options]) -> Processor:
-        """Processes in the background while its `with` block runs."""
-        return Processor(self._processor(handler, options))
-
-    def process(self, handler: MessageHandler, **options: Unpack[Options]) -> Processed:
-        """Processes what is due now (at most `limit` messages), and says what became of it."""
-        with self.processor(handler, **options) as processor:
-            return processor.drained()
+        session  whose transactions are used: a sessionmaker, an engine, or a function that gives a context manager of a
+                 transaction; connections of relaybox, if it is not given
+        batch    messages per transaction, a savepoint for each
+        share    only the keys of one of several workers
+        """
+        return Service(self._processing(None, handlers, session, batch, share), self)
 
     def close(self) -> None:
-        try:
-            if isinstance(self._notifier, ThreadNotifier):
-                self._notifier.stop()
-        finally:
-            self._db.close()
+        """Stops its services, then closes its connections. Safe to repeat."""
+        self._closed = True
+        with ExitStack() as last_first:
+            last_first.callback(self._db.close)
+            if self._notifier is not None:
+                last_first.callback(self._notifier.stop)
+            for service in self._running:
+                last_first.callback(service.stop)
 
     def __enter__(self) -> Self:
         return self
@@ -222,28 +263,24 @@ class Inbox(_Shared, Sync):
 
 @told_by(Inbox)
 class AsyncInbox(_Shared, Async):
-    """For asyncio programs."""
+    """Messages of other services, each stored once and processed once. For asyncio programs; its services work in the
+    same loop."""
 
-    def __init__(
-        self,
-        target: Any,
-        name: str = "inbox",
-        *,
-        schema: str | None = None,
-        order: Order | None = None,
-        priority: Priority | None = None,
-        settings: Settings | None = None,
-        observers: Sequence[Observer] = (),
-        clock: Clock = SYSTEM_CLOCK,
-    ) -> None:
-        plan = Plan(order, priority)
-        tables = InboxTables(name, schema)
-        self.settings = settings or Settings.load()
+    _notifier: Notifier | None
+
+    def _open(self, target: Any) -> None:
         self._db = open_async(target).within(self.settings.delivery.batch_seconds)
-        super().__init__(target, open_inbox_store(self._db.dialect, tables), plan, observers, clock)
+        self._connected(self._db.dialect, lambda: Notifier(self._notify))
         self._together = AsyncTogether(self._alone, self._accept_together)
-        if self.store.capabilities.listen:
-            self._notifier = Notifier(self._notify)
+
+    @classmethod
+    async def list(cls, target: Any, *, clock: Clock = SYSTEM_CLOCK) -> Infos:
+        """Every inbox of a database."""
+        db = open_async(target)
+        try:
+            return await db.run(_infos(db.dialect, clock), tx=False)
+        finally:
+            await db.close()
 
     def _waker(self) -> Callable[[], None]:
         loop = asyncio.get_running_loop()
@@ -254,76 +291,70 @@ class AsyncInbox(_Shared, Async):
 
         return wake
 
+    async def accept(self, handle: AsyncHandle | None, event: Event, *, sender: str = "") -> bool:
+        if handle is not None or not isinstance(event, Event) or not self.store.single:
+            return (await self.accept_all(handle, (event,), sender=sender))[0]
+        return await self._together.accept(event, check_sender(sender))
+
+    async def accept_all(self, handle: AsyncHandle | None, events: Sequence[Event], *, sender: str = "") -> Answers:
+        op, tx = self._op(events, check_sender(sender))
+        if handle is None:
+            answers = await self._db.run(op, tx=tx)
+            self._wake()
+            return self._counted(answers)
+        connection = self._connection(handle)
+        if connection.is_async:
+            return self._counted(await arun(op, connection))
+        if self.store.dialect != "sqlite":  # a file answers without a network
+            raise ConfigError(
+                f"{type(handle).__qualname__} is a synchronous handle, which would block the event loop; use Inbox"
+            )
+        return self._counted(run(op, connection))
+
+    async def _alone(self, event: Event, sender: str | None) -> bool:
+        return (await self.accept_all(None, (event,), sender=sender or ""))[0]
+
+    async def _accept_together(self, events: Sequence[Event], senders: Sequence[str | None]) -> Answers:
+        op = self.store.accept_together(events, senders, self._clock.database_now())
+        answers = await self._db.run(op, tx=False)
+        self._wake()
+        return self._counted(answers)
+
     async def _notify(self) -> bool:
         notice = self.store.notify(self._clock.database_now())
         self._heard = await self._db.within(self.settings.delivery.statement_seconds).run(notice, tx=False)
         return self._heard
 
-    async def accept(self, handle: Any, event: Event, *, source: str | None = None) -> bool:
-        if not isinstance(event, Event):
-            raise InvalidEvent(NO_EVENTS)
-        source = check_source(source)
-        if handle is None:
-            return await (self._together.accept(event, source) if self.store.single else self._alone(event, source))
-        op, _ = self._op((event,), source)
-        connection = self._connection(handle)
-        return self._counted(await arun(op, connection) if connection.is_async else run(op, connection))[0]
-
-    async def accept_all(
+    def process(
         self,
-        handle: Any,
-        events: Sequence[Event],
+        handlers: Listeners[C] | Callable[[Event, C], object] | Callable[[Event], object],
         *,
-        source: str | None = None,
-        letters: Letters = None,
-        timeout: timedelta | None = None,
-    ) -> list[bool]:
-        """`timeout`, for a transaction of its own: if the database has not answered by then this raises
-        ConnectionLost, and the connection is given up. Accept them again, the ids tell."""
-        check_events(events)
-        source = check_source(source)
-        if handle is None:
-            return await self._accept(events, source, letters, timeout)
-        if timeout is not None:
-            raise ConfigError("a timeout goes with a transaction of its own: pass None as handle, or omit it")
-        op, _ = self._op(events, source, letters)
-        connection = self._connection(handle)
-        return self._counted(await arun(op, connection) if connection.is_async else run(op, connection))
-
-    async def _accept(
-        self, events: Sequence[Event], source: str | None, letters: Letters = None, timeout: timedelta | None = None
-    ) -> list[bool]:
-        op, tx = self._op(events, source, letters)
-        db = self._db if timeout is None else self._db.within(timeout.total_seconds())
-        answers = await db.run(op, tx=tx)
-        self._wake()
-        return self._counted(answers)
-
-    async def _alone(self, event: Event, source: str | None) -> bool:
-        return (await self._accept((event,), source))[0]
-
-    async def _accept_together(self, events: Sequence[Event], sources: Sequence[str | None]) -> list[bool]:
-        op = self.store.accept_together(events, sources, self._clock.database_now())
-        answers = await self._db.run(op, tx=False)
-        self._wake()
-        return self._counted(answers)
-
-    def processor(self, handler: MessageHandler, **options: Unpack[Options]) -> AsyncProcessor:
-        return self._processor(handler, options)
-
-    async def process(self, handler: MessageHandler, **options: Unpack[Options]) -> Processed:
-        async with self.processor(handler, **options) as processor:
-            return await processor.drained()
+        session: Any = None,
+        batch: int = 1,
+        share: Share | None = None,
+    ) -> AsyncService:
+        return self._processing(self, handlers, session, batch, share)
 
     async def close(self) -> None:
-        try:
-            if isinstance(self._notifier, Notifier):
-                await self._notifier.stop()
-        finally:
-            await self._db.close()
+        self._closed = True
+        async with AsyncExitStack() as last_first:
+            last_first.push_async_callback(self._db.close)
+            if self._notifier is not None:
+                last_first.push_async_callback(self._notifier.stop)
+            for service in self._running:
+                service.halt()
+                last_first.push_async_callback(service.stop)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+
+def _infos(dialect: str, clock: Clock) -> Op[Infos]:
+    found: Infos = []
+    for name, schema in (yield from open_inbox_store(dialect, InboxTables()).names()):
+        store = open_inbox_store(dialect, InboxTables(name, schema))
+        found.append((yield from store.info(clock.database_now())))
+    return found

@@ -3,41 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Unpack
 
 from ..audit import Audit, Auditor
 from ..clock import Clock
 from ..drivers.script import Script, commit, look, slow, twin
+from ..durations import Duration
 from ..errors import ConfigError
-from ..facts import Alert, Observers
+from ..facts import Alert, Observers, Purged
 from ..op import Op
+from ..retry import Retry
 from ..settings import Settings
 from ..store.inbox import InboxStatus, InboxStore
 from ..store.inbox.adopted.adoption import Adoption, Columns
-from ..store.inbox.adopted.make import Dropped
+from ..store.inbox.adopted.make import Dropped, InboxInfo
 from ..store.inbox.gaps import Gap
-from ..store.inbox.meta import Plan
+from ..store.inbox.meta import Retention
 from ..store.inbox.operate import DeadMessage, InboxHealth, InboxMessage, MessageFilter, State, Thresholds
 from ..store.inbox.order import Order, Priority
 from ..store.inbox.stats import TypeStats
 from ..store.schema import Migration
-from ..values import AuditEntry
-from .adopt import DEFAULT_ATTEMPTS, limits_to
-from .alerts import Alerting, log_all, new_alerts
-from .drain import Drained, Retention, drain
+from ..values import KEEP, AuditEntry
+from .alerts import log_all, new_alerts
+from .purge import purge, retention_of
 
 PAGE = 500  # messages per transaction of a replay by filter
+KINDS = {"order": Order, "priority": Priority, "retention": Retention, "retry": Retry}
 
 
 class Operations:
     settings: Settings
     _observers: Observers
 
-    def __init__(self, store: InboxStore, plan: Plan, clock: Clock) -> None:
+    def __init__(self, store: InboxStore, clock: Clock) -> None:
         self.store = store
         self.name = store.tables.event
-        self._plan = plan
         self._clock = clock
 
     @property
@@ -54,46 +56,59 @@ class Operations:
         return look(self._auditor.entries(limit, before))
 
     def _wake(self) -> None:
-        """Processors need not wait for their next poll."""
+        """Services need not wait for their next poll."""
 
     # -- tables ---------------------------------------------------------------------------------------
 
     @slow
-    def migrate(self) -> Script[list[Migration]]:
-        """Create or upgrade the tables. Safe to call from many processes at once, and again."""
-        return commit(self.store.migrate())
+    def migrate(self, *, dry_run: bool = False) -> Script[list[Migration]]:
+        """Create or upgrade the tables, and say by which migrations. Safe to call from many processes at once, and
+        again. `dry_run`: only say it."""
+        return look(self.store.plan()) if dry_run else commit(self.store.migrate())
 
     @slow
-    def create(self, *, max_attempts: int | None = None, retention: Retention | None = None) -> Script[None]:
-        """Make the tables, and keep with them what all processors are to do. Raises AlreadyExists."""
-        return commit(self.store.create(limits_to(max_attempts, retention)))
-
-    @slow
-    def adopt(
-        self,
-        table: str,
-        columns: Columns | None = None,
-        *,
-        table_schema: str | None = None,
-        max_attempts: int | None = None,
-        retention: Retention | None = None,
-    ) -> Script[Adoption]:
+    def adopt(self, table: str, columns: Columns | None = None, *, table_schema: str | None = None) -> Script[Adoption]:
         """Use a table that is there as this inbox, without changing it. Its rows wait until their processed_at is set.
-        Raises NotFound, NotFound, ConfigError, AlreadyExists before anything is made."""
+        Raises NotFound, ConfigError or AlreadyExists before anything is made."""
         if not isinstance(table, str) or not table or "\0" in table:
             raise ConfigError(f"expected the name of the table to adopt, got {table!r}")
-        attempts = max_attempts or DEFAULT_ATTEMPTS
-        limits, schema = limits_to(attempts, retention), table_schema or self.store.tables.schema
-        return commit(self.store.adopt(table, schema, columns or Columns(), attempts, limits))
+        return commit(self.store.adopt(table, table_schema or self.store.tables.schema, columns or Columns()))
 
     @twin
-    def configure(self, *, max_attempts: int | None = None, retention: Retention | None = None) -> Script[None]:
-        """Change what create() or adopt() agreed on, for all processors from their next start on. What is not given
-        stays as it is."""
-        limits = limits_to(max_attempts, retention)
-        if not limits:
-            raise ConfigError("expected max_attempts or retention, got neither; what is not given stays as it is")
-        return commit(self.store.configure(limits))
+    def configure(
+        self,
+        *,
+        order: Order | None = KEEP,
+        priority: Priority | None = KEEP,
+        retention: Retention | None = KEEP,
+        retry: Retry | None = KEEP,
+        **audit: Unpack[Audit],
+    ) -> Script[InboxInfo]:
+        """Changes what all processes that use this inbox agree on, from their next start on. What is not given stays.
+
+        order      messages of a key in the order of their numbers; None: in no order
+        priority   tiers in which messages are taken; None: none. Not together with an order
+        retention  how long what is done is kept; None: as the settings of each process say
+        retry      how often a message is tried, and when again; None: as the settings say
+        """
+        given = {"order": order, "priority": priority, "retention": retention, "retry": retry}
+        changes = {name: value for name, value in given.items() if value is not KEEP}
+        for name, value in changes.items():
+            if value is not None and not isinstance(value, KINDS[name]):
+                raise ConfigError(f"expected {name} to be {KINDS[name].__name__}(…) or None, got {value!r}")
+        if retry is not KEEP and retry is not None and retry.delay is not None:
+            raise ConfigError(
+                "expected retry without delay=: a function cannot be kept with the inbox; use base and max"
+            )
+        if changes:
+            what, change = f"inbox {self.name}: {', '.join(changes)}", self.store.configure(changes, self._now)
+            yield from self._auditor.audited("configure", what, change, audit)
+        return (yield from look(self.store.info(self._now)))
+
+    @twin
+    def info(self) -> Script[InboxInfo]:
+        """How it stands, and what all processes agree on."""
+        return look(self.store.info(self._now))
 
     @slow
     def drop(self, *, cascade: bool = False, if_exists: bool = False, force: bool = False) -> Script[Dropped | None]:
@@ -106,24 +121,7 @@ class Operations:
         """Raise SchemaMissing, SchemaTooNew or SchemaDrift unless the tables fit this release."""
         return look(self.store.verify_schema())
 
-    # -- order and priority -------------------------------------------------------------------------
-
-    @twin
-    def enable_ordering(self, order: Order | None = None) -> Script[None]:
-        """For all processes that use this inbox, from their next start on. Raises ConfigError."""
-        yield from commit(self.store.agree(Plan(order or Order(), None), self._now))
-
-    @twin
-    def disable_ordering(self) -> Script[bool]:
-        return commit(self.store.disable("order", self._now))
-
-    @twin
-    def enable_priority(self, priority: Priority | None = None) -> Script[None]:
-        yield from commit(self.store.agree(Plan(None, priority or Priority()), self._now))
-
-    @twin
-    def disable_priority(self) -> Script[bool]:
-        return commit(self.store.disable("priority", self._now))
+    # -- order ----------------------------------------------------------------------------------------
 
     @twin
     def gaps(self, limit: int = 100) -> Script[list[Gap]]:
@@ -131,13 +129,12 @@ class Operations:
         return look(self._gaps(limit))
 
     def _gaps(self, limit: int) -> Op[list[Gap]]:
-        order = yield from self._order()
+        order = (yield from self.store.plan_of()).order
         if order is None:
-            raise ConfigError("this inbox is not ordered, so no number can be missing; enable_ordering() makes it so")
+            raise ConfigError(
+                "this inbox is not ordered, so no number can be missing; configure(order=Order()) makes it so"
+            )
         return (yield from self.store.gaps(order, limit, self._now))
-
-    def _order(self) -> Op[Order | None]:
-        return self._plan.order or (yield from self.store.plan_of()).order
 
     @twin
     def expected(self, key: str) -> Script[int | None]:
@@ -163,10 +160,12 @@ class Operations:
 
     @twin
     def status(self) -> Script[InboxStatus]:
+        """How many messages wait, are known and are dead."""
         return look(self.store.counts())
 
     @twin
     def health(self, thresholds: Thresholds | None = None) -> Script[InboxHealth]:
+        """How it does, and why it does not do well."""
         return look(self.store.health(thresholds or Thresholds(), self._now))
 
     @twin
@@ -183,6 +182,7 @@ class Operations:
 
     @twin
     def message(self, event_id: str) -> Script[InboxMessage | None]:
+        """One message by its id, wherever it is."""
         return look(self.store.message(event_id))
 
     @twin
@@ -194,16 +194,17 @@ class Operations:
 
     @twin
     def count_dead(self, where: MessageFilter | None = None) -> Script[int]:
+        """How many dead letters the filter finds."""
         return look(self.store.count_dead_messages(where or MessageFilter()))
 
     @twin
-    def alerts(self, alerting: Alerting | None = None) -> Script[list[Alert]]:
-        """Tell what is new since anybody looked: to the log and by NOTIFY. For cron; processors do it by themselves."""
-        return log_all((yield from commit(self._alerts(alerting or Alerting()))))
+    def alerts(self) -> Script[list[Alert]]:
+        """Tell what is new since anybody looked: to the log and by NOTIFY. For cron; services do it by themselves."""
+        return log_all((yield from commit(self._alerts())))
 
-    def _alerts(self, alerting: Alerting) -> Op[list[Alert]]:
-        order = yield from self._order()
-        return (yield from new_alerts(self.store, alerting, order, self._now, at_once=True))
+    def _alerts(self) -> Op[list[Alert]]:
+        order = (yield from self.store.plan_of()).order
+        return (yield from new_alerts(self.store, self.settings.inbox, order, self._now, at_once=True))
 
     # -- mend -----------------------------------------------------------------------------------------
 
@@ -242,9 +243,18 @@ class Operations:
         return discarded
 
     @twin
-    def drain(self, retention: Retention | None = None) -> Script[Drained]:
-        """Delete what is older than it shall be kept; not given: as the settings say."""
-        return drain(self.store, retention or Retention.of(self.settings), self._clock)
+    def purge(
+        self, *, done: Duration | None = KEEP, dead: Duration | None = KEEP, seen: Duration | None = KEEP
+    ) -> Script[int]:
+        """Deletes what is older than this: processed messages, dead letters, ids of messages that are gone. Not given:
+        as agreed, or as the settings say. None: nothing. Returns how many messages went. Services purge too."""
+        agreed = (yield from look(self.store.plan_of())).retention or retention_of(self.settings.inbox)
+        given = {"done": done, "dead": dead, "seen": seen}
+        retention = replace(agreed, **{name: value for name, value in given.items() if value is not KEEP})
+        total = yield from purge(self.store, retention, self.settings.inbox.purge_batch, self._clock)
+        if total:
+            self._observers(Purged(total))
+        return total
 
 
 def _ids(event_ids: Any) -> list[str]:

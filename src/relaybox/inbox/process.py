@@ -1,359 +1,217 @@
-"""The deliver stage of an inbox: each message in a transaction, its effect and its mark standing or falling together.
+"""`inbox.process(handlers)`: the service that processes the messages of an inbox in this process.
 
-    begin ─► mark ─► handler(event, handle) ─► commit, if the mark is still there
-
-The mark comes first: it locks the pending row under our token, so nobody else runs the message meanwhile, and a lost
-claim is noticed before anything is done. A batch locks all its rows first and marks what was done last. A crash
-anywhere before the commit leaves the rows as they were.
-
-A handler that ends the transaction has effects without a mark. Nobody can tell which, so the message is not repeated:
-TransactionEnded makes it a dead letter. On PostgreSQL the question travels with the COMMIT; elsewhere the last of the
-statements that make a mark finds out.
+The delivery engine works on the inbox's pending rows. A plain function is run in threads, an async one in the event
+loop; `delivery.workers` at the same time.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol
 
-from .. import faults
 from ..clock import Clock
-from ..delivery import Delivery
-from ..engine.threads import ListenerThreads
-from ..engine.work import Batch, BatchHandler, Handler
-from ..errors import BrokerUnavailable, ConfigError, Reject, StoreError, TransactionEnded
-from ..event import Event
-from ..op import Op, arun, run
+from ..drivers import open_async, open_sync, parse
+from ..drivers.spi import Runner
+from ..engine.rows.engine import DeliveryEngine
+from ..engine.threads import STRAYS, ListenerThreads
+from ..engine.wakeups import Ears
+from ..errors import ConfigError
+from ..facts import Observers
+from ..listeners import Listeners, registry
+from ..service import AsyncService, Owner
 from ..settings import Settings
-from ..store.claims import Held
 from ..store.inbox import InboxStore
-from ..store.inbox.order import Order
-from .source import Message
-from .transactions import AsyncFactory, Ours, RolledBack, SyncFactory, async_savepoint, ended, not_its_fault, savepoint
+from ..store.inbox.claim import Share
+from ..store.inbox.meta import Plan
+from ..values import Counts
+from .alerts import AlertService
+from .handle import Handling, Marks
+from .presence import Instance
+from .purge import PurgeService, retention_of
+from .source import InboxSource
+from .transactions import Steps, Work, given, own
 
 log = logging.getLogger("relaybox")
 
-MessageHandler: TypeAlias = Callable[[Event, Any], Any]
+
+class Box(Protocol):
+    """What the service reads of its inbox."""
+
+    settings: Settings
+    store: InboxStore
+    _target: Any
+    _clock: Clock
+    _observers: Observers
+    _wakers: set[Callable[[], None]]  # called when something was accepted in this process
 
 
-class Marks:
-    """What goes into the transaction beside the handler's writes."""
-
-    def __init__(self, store: InboxStore, order: Order | None, clock: Clock) -> None:
-        self._store = store
-        self._ordered = order is not None
-        self._clock = clock
-
-    def one(self, message: Message) -> Op[None]:
-        """Before the handler of a message that has the transaction for itself."""
-        marked = yield from self._store.mark(_held(message), message.event, self._clock.database_now())
-        if not marked:
-            raise lost(message)
-        yield from self.turn(message)
-
-    def still(self, message: Message) -> Op[None]:
-        """After the handler, unless the commit looks by itself."""
-        if not (yield from self._store.still_marked(_held(message), message.event)):
-            raise TransactionEnded
-
-    def begin(self, messages: Sequence[Message]) -> Op[set[int]]:
-        """Before a batch: which of it are ours."""
-        return self._store.lock_messages([_held(message) for message in messages])
-
-    def end(self, messages: Sequence[Message]) -> Op[None]:
-        """After a batch: these are done."""
-        if messages:
-            yield from self._store.mark_all([_held(message) for message in messages], self._clock.database_now())
-
-    def turn(self, message: Message) -> Op[None]:
-        """In an ordered inbox: it is this number's turn, and then the next one's."""
-        key, position = message.event.key, message.position
-        if not self._ordered or position is None or key is None:
-            return
-        expected = yield from self._store.advance(key, position, self._clock.database_now())
-        if expected is None or (message.replayed and position < expected):
-            return
-        if position < expected:
-            raise Reject(
-                f"number {position} came after its turn: its key expects {expected}. Another message had this number, "
-                "or it was skipped; replay it to have it processed all the same"
-            )
-        raise BrokerUnavailable(f"number {position} is not next, its key expects {expected}")
-
-
-def lost(message: Message) -> BrokerUnavailable:
-    return BrokerUnavailable(f"message {message.event.id} is another processor's by now")
-
-
-def told(event: Event, error: TransactionEnded) -> None:
-    log.error("message %s (%s): %s", event.id, event.type, error)
-
-
-def _held(message: Message) -> Held:
-    return Held(message.seq, message.token)
-
-
-def check_handler(handler: Any) -> None:
-    if not callable(handler):
-        raise ConfigError(f"expected a handler to be a function of (event, handle), got {type(handler).__qualname__}")
-    try:
-        inspect.signature(handler).bind(None, None)
-    except TypeError:
-        raise ConfigError(
-            f"expected handler {getattr(handler, '__name__', handler)!r} to take (event, handle): the message, and the "
-            "connection or session of its transaction"
-        ) from None
-    except ValueError:
-        return  # no signature to look at
-
-
-def make_async(
-    handler: MessageHandler, begin: AsyncFactory, marks: Marks, settings: Settings, batch: int
-) -> Handler | BatchHandler:
-    async def one(delivery: Delivery) -> None:
-        message = _message(delivery)
-        try:
-            async with begin() as tx:
-                with not_its_fault():
-                    await arun(marks.one(message), tx.connection)
-                failure: Exception | None = None
-                try:
-                    with tx.connection.handed_out():
-                        await handler(message.event, tx.handle)
-                except Exception as error:
-                    failure = error
-                if ended(tx, failure):
-                    if not tx.connection.in_transaction():
-                        with suppress(StoreError, TransactionEnded):  # if it was committed with its mark, it counts
-                            await arun(marks.still(message), tx.connection)
-                    raise TransactionEnded from failure
-                if failure is not None:
-                    raise failure
-                if not tx.looks:
-                    with not_its_fault():
-                        await arun(marks.still(message), tx.connection)
-                faults.hit("settle.before")
-            faults.hit("settle.after")
-        except TransactionEnded as error:
-            told(message.event, error)
-            raise
-
-    return one if batch == 1 else _AsyncBatches(handler, begin, marks, settings, batch)
-
-
-def make_sync(
-    handler: MessageHandler, begin: SyncFactory, marks: Marks, threads: ListenerThreads, settings: Settings, batch: int
-) -> Handler | BatchHandler:
-    def one(delivery: Delivery, call: _Call) -> None:
-        message = _message(delivery)
-        try:
-            with begin() as tx, call.using(tx.connection):
-                with not_its_fault():
-                    run(marks.one(message), tx.connection)
-                failure: Exception | None = None
-                try:
-                    handler(message.event, tx.handle)
-                except Exception as error:
-                    failure = error
-                if ended(tx, failure):
-                    if not tx.connection.in_transaction():
-                        with suppress(StoreError, TransactionEnded):  # if it was committed with its mark, it counts
-                            run(marks.still(message), tx.connection)
-                    raise TransactionEnded from failure
-                if failure is not None:
-                    raise failure
-                if not tx.looks:
-                    with not_its_fault():
-                        run(marks.still(message), tx.connection)
-                faults.hit("settle.before")
-            faults.hit("settle.after")
-        except TransactionEnded as error:
-            told(message.event, error)
-            raise
-
-    async def threaded(delivery: Delivery) -> None:
-        call = _Call()
-        try:
-            await threads.call(one, delivery, call)
-        finally:
-            call.end()
-
-    return threaded if batch == 1 else _SyncBatches(handler, begin, marks, threads, settings, batch)
-
-
-class _Call:
-    """A handler in a thread cannot be stopped. One that is given up loses its connection: what waits for an answer
-    there ends, and nothing is committed when it comes back."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._connection: Ours | None = None
-        self._over = False
-
-    @contextmanager
-    def using(self, connection: Ours) -> Iterator[None]:
-        try:
-            self._set(connection)
-            yield
-        finally:
-            self._set(None)
-
-    def _set(self, connection: Ours | None) -> None:
-        with self._lock:
-            self._connection = connection
-            if self._over:
-                raise TimeoutError("the handler ran too long, or this process is stopping")
-
-    def end(self) -> None:
-        with self._lock:
-            self._over = True
-            if self._connection is not None:
-                self._connection.abort()
-
-
-class _Fates:
-    """What became of the messages of a batch so far. Behind one that failed, its key waits."""
-
-    def __init__(self, deliveries: Sequence[Delivery]) -> None:
-        self.messages = [_message(delivery) for delivery in deliveries]
-        self.done: list[Message] = []
-        self.failed: dict[int, BaseException] = {}
-        self._begun: set[int] = set()
-        self._waiting: set[str] = set()
-
-    def to_do(self, ours: set[int]) -> Iterator[Message]:
-        for message in self.messages:
-            if message.seq not in ours:
-                self.fail(message, lost(message))
-            elif message.lane not in self._waiting:
-                self._begun.add(message.seq)
-                yield message
-
-    def fail(self, message: Message, error: BaseException) -> None:
-        self.failed[message.seq] = error
-        if message.lane is not None:
-            self._waiting.add(message.lane)
-
-    def ended(self, error: TransactionEnded) -> None:
-        """Instead of a commit: nobody knows whether effects of those that ran stand; the others were not begun."""
-        self.done.clear()
-        for message in self.messages:
-            if message.seq in self.failed:
-                continue
-            if message.seq in self._begun:
-                self.fail(message, error)
-            elif message.lane not in self._waiting:
-                self.fail(message, BrokerUnavailable("the transaction of its batch was ended before its turn"))
-        log.error("of a batch of %d messages: %s", len(self.messages), error)
-
-    def tell(self, batch: Batch) -> None:
-        """After the commit."""
-        batch.done_all(self.done)
-        for message in self.messages:
-            if message.seq in self.failed:
-                batch.failed(message, self.failed[message.seq])
-
-
-class _Batches:
-    """Several messages in one transaction, a savepoint for each: one that fails takes nothing else with it."""
-
-    sequences = True
-
-    def __init__(self, handler: MessageHandler, marks: Marks, settings: Settings, size: int) -> None:
-        self._handler = handler
-        self._marks = marks
-        self._timeout = settings.delivery.timeout.total_seconds() if settings.delivery.timeout else None
-        self.size = size
-
-
-class _AsyncBatches(_Batches):
-    def __init__(
-        self, handler: MessageHandler, begin: AsyncFactory, marks: Marks, settings: Settings, size: int
-    ) -> None:
-        super().__init__(handler, marks, settings, size)
-        self._begin = begin
-
-    async def handle(self, batch: Batch) -> None:
-        fates, marks = _Fates(await batch.waiting()), self._marks
-        try:
-            async with self._begin() as tx:
-                with not_its_fault():
-                    ours = await arun(marks.begin(fates.messages), tx.connection)
-                for message in fates.to_do(ours):
-                    try:
-                        async with async_savepoint(tx):
-                            with not_its_fault():
-                                await arun(marks.turn(message), tx.connection)
-                            with tx.connection.handed_out():
-                                async with asyncio.timeout(self._timeout):
-                                    await self._handler(message.event, tx.handle)
-                        fates.done.append(message)
-                    except Exception as error:
-                        if tx.connection.broken() or isinstance(error, (TransactionEnded, RolledBack)):
-                            raise
-                        fates.fail(message, error)
-                with not_its_fault():
-                    await arun(marks.end(fates.done), tx.connection)
-                faults.hit("settle.before")
-            faults.hit("settle.after")
-        except TransactionEnded as error:
-            fates.ended(error)
-        fates.tell(batch)
-
-
-class _SyncBatches(_Batches):
+class Processing(AsyncService):
     def __init__(
         self,
-        handler: MessageHandler,
-        begin: SyncFactory,
-        marks: Marks,
-        threads: ListenerThreads,
-        settings: Settings,
-        size: int,
+        box: Box,
+        owner: Owner | None,
+        handlers: Listeners[Any] | Callable[..., object],
+        *,
+        session: Any,
+        batch: int,
+        share: Share | None,
     ) -> None:
-        super().__init__(handler, marks, settings, size)
-        self._begin = begin
-        self._threads = threads
+        super().__init__(box._clock, owner)
+        if isinstance(box._target, str) and parse(box._target).in_memory:
+            raise ConfigError("an in-memory SQLite database belongs to one connection; use a file")
+        if type(batch) is not int or batch < 1:
+            raise ConfigError(f"expected batch to be a positive number of messages, got {batch!r}")
+        if share is not None and not isinstance(share, Share):
+            raise ConfigError(f"expected share to be a Share, such as Share(0, 4), got {share!r}")
+        self._box = box
+        self._listeners = listeners = registry(handlers)
+        self._session = session
+        self._batch = batch
+        self._share = share or Share()
+        for listener in listeners.all():
+            if listener.size is not None:
+                raise ConfigError(
+                    f"{listener.name} takes batches, which an inbox does not hand out: register it with on(), and say "
+                    "process(batch=…) for several messages in one transaction"
+                )
+        self._plain = any(not listener.is_async for listener in listeners.all())
+        if self._plain and any(one.is_async for one in listeners.all()) and (session is not None or batch > 1):
+            raise ConfigError(
+                "expected listeners to be all plain or all async functions: one transaction, and so one session, "
+                "serves either kind"
+            )
+        self._closing = AsyncExitStack()
+        self._engine: DeliveryEngine | None = None  # None: not started, or inbox.enabled is off
+        self._instance: Instance | None = None
+        self._handling: Handling | None = None
 
-    async def handle(self, batch: Batch) -> None:
-        fates, call = _Fates(await batch.waiting()), _Call()
-        limit = None if self._timeout is None else self._timeout * max(len(fates.messages), 1)
-        try:
-            async with asyncio.timeout(limit):
-                await self._threads.call(self._run, fates, call)
-        except TransactionEnded as error:
-            fates.ended(error)
-        finally:
-            call.end()
-        fates.tell(batch)
+    @property
+    def name(self) -> str:
+        return f"processing of {self._box.store.tables.event}"
 
-    def _run(self, fates: _Fates, call: _Call) -> None:
-        marks = self._marks
-        with self._begin() as tx, call.using(tx.connection):
-            with not_its_fault():
-                ours = run(marks.begin(fates.messages), tx.connection)
-            for message in fates.to_do(ours):
-                try:
-                    with savepoint(tx):
-                        with not_its_fault():
-                            run(marks.turn(message), tx.connection)
-                        self._handler(message.event, tx.handle)
-                    fates.done.append(message)
-                except Exception as error:
-                    if tx.connection.broken() or isinstance(error, (TransactionEnded, RolledBack)):
-                        raise
-                    fates.fail(message, error)
-            with not_its_fault():
-                run(marks.end(fates.done), tx.connection)
-            faults.hit("settle.before")
-        faults.hit("settle.after")
+    async def _start(self) -> None:
+        """What is started is stopped the other way round, also when the next one cannot start."""
+        box, stack = self._box, self._closing
+        store, clock, observers, settings = box.store, box._clock, box._observers, box.settings
+        if not settings.inbox.enabled:
+            log.warning("inbox.enabled is off: this process leaves inbox %r alone", store.tables.event)
+            return
+        db = open_async(box._target, timeout=settings.delivery.statement_seconds)
+        patient = db.within(settings.delivery.batch_seconds)
+        stack.push_async_callback(db.close)
+        await db.run(store.verify_schema(), tx=False)
+        plan = await patient.run(store.plan_of(), tx=False)
+        settings = self._settings(plan)
+        source = InboxSource(db, store, settings, clock, order=plan.order, priority=plan.priority, share=self._share)
+        handling = self._handling = self._make_handling(Marks(store, plan.order, clock), settings)
+        handler = handling.row if self._batch == 1 else handling
+        self._engine = engine = DeliveryEngine(source, handler, settings, observers, clock, asked=handling)
+        source.freed = engine.wake
+        self._instance = instance = Instance(db, store, source, engine, settings, plan.order, observers, clock)
+        await instance.start()
+        stack.push_async_callback(instance.stop)
+        engine.start()
+        stack.push_async_callback(self._stop_engine)
+        told = store.capabilities.listen and store.adoption is None  # who inserts into an adopted table tells nobody
+        listen = partial(db.listen, store.tables.channel) if db.listen and told else None
+        ears = Ears(engine, listen, settings.delivery.poll, observers, clock)
+        retention = plan.retention or retention_of(settings.inbox)
+        purge = PurgeService(patient, store, retention, settings.inbox, observers, clock)
+        alerts = AlertService(patient, store, settings.inbox, plan.order, observers, clock)
+        for service in (ears, purge, alerts):
+            service.start()
+            stack.push_async_callback(service.stop)
+        wake = _from_anywhere(engine.wake)
+        box._wakers.add(wake)
+        stack.callback(box._wakers.discard, wake)
+
+    def _make_handling(self, marks: Marks, settings: Settings) -> Handling:
+        """Transactions have connections of their own: the engine must not wait for a listener. Should the network
+        swallow one, what it has locked is free soon after the listener's time."""
+        box, workers = self._box, settings.delivery.workers
+        ours = settings.delivery.database_timeout.total_seconds()
+        handlers = settings.delivery.timeout.total_seconds() * self._batch if settings.delivery.timeout else None
+        pause = None if handlers is None else handlers + ours
+        last = box.store.last_word if self._batch == 1 else None  # a batch sees it by its savepoints
+        in_loop = open_async(box._target, size=workers, pause=pause)
+        self._closing.push_async_callback(in_loop.close)
+        in_thread: Runner | None = None
+        if self._plain:
+            in_thread = open_sync(box._target, size=workers + STRAYS, pause=pause)  # one that hangs keeps its own
+            self._closing.callback(in_thread.close)
+        threads = ListenerThreads(workers, box._observers)
+        self._closing.callback(threads.close)
+        session, dialect = self._session, box.store.dialect
+
+        def begin(is_async: bool, work: Work) -> Steps[None]:
+            if session is not None:
+                return given(session, dialect, is_async, work)
+            return own(in_loop if is_async or in_thread is None else in_thread, is_async, last, work)
+
+        return Handling(
+            self._listeners,
+            threads,
+            marks,
+            begin,
+            partial(own, in_loop, True, last),
+            settings.delivery,
+            box._clock,
+            seconds=None if dialect == "sqlite" else ours,  # which is no network, and has its own
+            size=self._batch,
+        )
+
+    def _settings(self, plan: Plan) -> Settings:
+        """One writer at a time needs one worker. A failed head of an ordered key is settled before others of it run."""
+        changes: dict[str, object] = {"order.on_exhausted": "park" if plan.order is not None else "skip"}
+        if plan.retry is not None:
+            changes["delivery.retry"] = plan.retry
+        elif self._box.store.adoption is not None:
+            changes["delivery.retry.attempts"] = self._box.store.adoption.max_attempts
+        if not self._box.store.capabilities.skip_locked:
+            changes["delivery.workers"] = 1
+        return self._box.settings.replaced(changes)
+
+    def halt(self) -> None:
+        if self._engine is not None:
+            self._engine.halt()
+
+    async def _stop(self, timeout: float | None) -> None:
+        self._patience = timeout
+        self.halt()
+        await self._closing.aclose()
+
+    async def _stop_engine(self) -> None:
+        if self._engine is not None:
+            await self._engine.stop(self._patience)
+
+    async def _drain(self) -> None:
+        if self._engine is not None:
+            await self._engine.until_idle()
+
+    def _complaints(self) -> Iterator[str]:
+        if self._engine is not None and self._instance is not None:
+            if self._instance.presence.silent:
+                yield "no heartbeat reaches the database"
+            if self._engine.missing + self._instance.presence.missing:
+                yield "a background task ended and is being replaced"
+
+    @property
+    def counts(self) -> Counts:
+        if self._engine is None or self._handling is None:
+            return Counts()
+        return replace(self._engine.counts, ignored=self._handling.ignored)
 
 
-def _message(delivery: Delivery) -> Message:
-    assert isinstance(delivery, Message)
-    return delivery
+def _from_anywhere(wake: Callable[[], None]) -> Callable[[], None]:
+    loop = asyncio.get_running_loop()
+
+    def call() -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(wake)
+
+    return call

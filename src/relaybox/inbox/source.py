@@ -7,7 +7,6 @@ waking what waited for a number.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
@@ -35,9 +34,9 @@ class Message(Delivery):
 
     __slots__ = ("key_hash", "position", "replayed", "strikes")
 
-    def __init__(self, arrived: Arrived, event: Event, token: int, lease_end: float, *, ordered: bool) -> None:
+    def __init__(self, arrived: Arrived, token: int, lease_end: float, *, ordered: bool) -> None:
         super().__init__(
-            event,
+            Event.stored(arrived.row, sender=arrived.sender),
             arrived.row[0],
             token,
             arrived.attempts,
@@ -61,11 +60,9 @@ class InboxSource:
     order: Order | None
     priority: Priority | None
     share: Share
-    limit: int | None = None
     owner: int = 0
 
     def __post_init__(self) -> None:
-        self._left = math.inf if self.limit is None else self.limit
         self._suspect: Message | None = None  # while it is here nothing else is claimed
         self._moved = 0  # how often keys have moved on
         self._not_before = 0.0  # of the loop's clock: the next claim
@@ -83,8 +80,8 @@ class InboxSource:
     async def claim(self, limit: int, past: Collection[str] = ()) -> list[Delivery]:
         """Nothing means that nothing is due: not that all we looked at had to be held back, nor that a key has moved on
         meanwhile."""
-        limit, full = int(min(limit, self._left)), frozenset(map(key_hash, past))
-        while not self.silent and limit > 0 and self._suspect is None:
+        full = frozenset(map(key_hash, past))
+        while not self.silent and self._suspect is None:
             moved = self._moved
             messages, more = await self._claim(limit, full)
             if messages or not (more or moved != self._moved):
@@ -109,9 +106,8 @@ class InboxSource:
         if claim.owner != self.owner:  # declared dead meanwhile: the claim is nobody's and stays in doubt
             return [], True
         self._doubtful.clear()
-        self._left -= len(arrived)
         self._not_before = loop.time() + LINGER if 0 < len(arrived) < limit else 0.0
-        messages = [Message(one, Event.stored(one.row), claim.token, ends, ordered=self.ordered) for one in arrived]
+        messages = [Message(one, claim.token, ends, ordered=self.ordered) for one in arrived]
         if len(messages) == 1 and messages[0].strikes > SUSPECT:
             self._suspect = messages[0]
         return list(messages), more

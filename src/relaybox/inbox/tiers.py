@@ -3,26 +3,68 @@
     inbox = TieredInbox("postgresql://localhost/billing", "orders")     # orders_critical, orders_normal, …
     inbox.migrate()
     inbox.accept(None, event)                                           # by its header `priority`
-    with inbox.processor(handle): ...                                   # all tiers, each with workers of its own
+    with inbox.process(handle): ...                                     # all tiers, each with workers of its own
 
 The numbers of a key are counted inside one inbox: all messages of a key must have the same priority.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
-from typing import Any, Generic, Self, TypeVar, Unpack
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack
+from typing import Any, Generic, Self, TypeVar
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..event import Event
 from ..facts import Observer
+from ..listeners import Listeners
+from ..service import AsyncService, Owner, Service
+from ..settings import Settings
+from ..store.inbox.claim import Share
 from ..store.inbox.order import Order, Priority, priority_of
+from ..twins import told_by
+from ..values import Counts
 from .inbox import AsyncInbox, Inbox
-from .process import MessageHandler
-from .processor import AsyncProcessor, Options, Processor
 
 I = TypeVar("I", Inbox, AsyncInbox)  # noqa: E741
+
+
+class _Tiers(AsyncService):
+    """The services of all tiers as one."""
+
+    def __init__(self, name: str, tiers: Sequence[AsyncService], clock: Clock, owner: Owner | None) -> None:
+        super().__init__(clock, owner)
+        self._name = name
+        self._tiers = tiers
+
+    @property
+    def name(self) -> str:
+        return f"processing of {self._name}"
+
+    @property
+    def counts(self) -> Counts:
+        every = [tier.counts for tier in self._tiers]
+        return Counts(*(sum(getattr(one, name) for one in every) for name in Counts.__slots__))
+
+    async def _start(self) -> None:
+        for tier in self._tiers:
+            await tier.start()
+
+    def halt(self) -> None:
+        for tier in self._tiers:
+            tier.halt()
+
+    async def _stop(self, timeout: float | None) -> None:
+        self.halt()
+        await asyncio.gather(*(tier.stop(timeout=timeout) for tier in self._tiers))
+
+    async def _drain(self) -> None:
+        await asyncio.gather(*(tier.drain() for tier in self._tiers))
+
+    def _complaints(self) -> Iterator[str]:
+        for tier in self._tiers:
+            yield from (f"{tier.name}: {reason}" for reason in tier.health().reasons)
 
 
 class _Tiered(Generic[I]):
@@ -36,37 +78,72 @@ class _Tiered(Generic[I]):
         priority: Priority | None = None,
         order: Order | None = None,
         schema: str | None = None,
+        settings: Settings | None = None,
         observers: Sequence[Observer] = (),
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        self.name = name
         self._priority = priority or Priority()
-        options: Any = {"schema": schema, "order": order or Order(), "observers": observers, "clock": clock}
+        self._order = order or Order()
+        self._clock = clock
+        self._running: list[Any] = []
+        options: Any = {"schema": schema, "settings": settings, "observers": observers, "clock": clock}
         self.inboxes: Mapping[str, I] = {
             tier.name: self._kind(target, f"{name}_{tier.name}", **options) for tier in self._priority.tiers
         }
 
     def inbox_of(self, event: Event) -> I:
+        """The inbox of its tier."""
         return self.inboxes[self._priority.tier_of(priority_of(event)).name]
+
+    def _works(self, service: Any, running: bool) -> None:
+        (self._running.append if running else self._running.remove)(service)
+
+    def _processing(
+        self,
+        owner: Owner | None,
+        handlers: Listeners[Any] | Callable[..., object],
+        session: Any,
+        batch: int,
+        share: Share | None,
+    ) -> AsyncService:
+        tiers = [inbox._processing(None, handlers, session, batch, share) for inbox in self.inboxes.values()]
+        return _Tiers(self.name, tiers, self._clock, owner)
 
 
 class TieredInbox(_Tiered[Inbox]):
+    """An ordered inbox for each tier of priorities. Provisional: this may change within 1.x."""
+
     _kind = Inbox
 
     def migrate(self) -> None:
+        """Creates or upgrades the tables of all tiers, and makes them ordered."""
         for inbox in self.inboxes.values():
             inbox.migrate()
+            inbox.configure(order=self._order)
 
-    def accept(self, handle: Any, event: Event, *, source: str | None = None) -> bool:
-        return self.inbox_of(event).accept(handle, event, source=source)
+    def accept(self, handle: Any, event: Event, *, sender: str = "") -> bool:
+        """As `Inbox.accept`, into the tier of its priority."""
+        return self.inbox_of(event).accept(handle, event, sender=sender)
 
-    @contextmanager
-    def processor(self, handler: MessageHandler, **options: Unpack[Options]) -> Iterator[Sequence[Processor]]:
-        with ExitStack() as stack:
-            yield [stack.enter_context(inbox.processor(handler, **options)) for inbox in self.inboxes.values()]
+    def process(
+        self,
+        handlers: Listeners[Any] | Callable[..., object],
+        *,
+        session: Any = None,
+        batch: int = 1,
+        share: Share | None = None,
+    ) -> Service:
+        """As `Inbox.process`: one service for all tiers, each with workers of its own."""
+        return Service(self._processing(None, handlers, session, batch, share), self)
 
     def close(self) -> None:
-        for inbox in self.inboxes.values():
-            inbox.close()
+        """Stops its services, then closes its connections."""
+        with ExitStack() as last_first:
+            for inbox in self.inboxes.values():
+                last_first.callback(inbox.close)
+            for service in self._running:
+                last_first.callback(service.stop)
 
     def __enter__(self) -> Self:
         return self
@@ -75,28 +152,36 @@ class TieredInbox(_Tiered[Inbox]):
         self.close()
 
 
+@told_by(TieredInbox)
 class AsyncTieredInbox(_Tiered[AsyncInbox]):
+    """An ordered inbox for each tier of priorities. Provisional: this may change within 1.x."""
+
     _kind = AsyncInbox
 
     async def migrate(self) -> None:
         for inbox in self.inboxes.values():
             await inbox.migrate()
+            await inbox.configure(order=self._order)
 
-    async def accept(self, handle: Any, event: Event, *, source: str | None = None) -> bool:
-        return await self.inbox_of(event).accept(handle, event, source=source)
+    async def accept(self, handle: Any, event: Event, *, sender: str = "") -> bool:
+        return await self.inbox_of(event).accept(handle, event, sender=sender)
 
-    @asynccontextmanager
-    async def processor(
-        self, handler: MessageHandler, **options: Unpack[Options]
-    ) -> AsyncIterator[Sequence[AsyncProcessor]]:
-        async with AsyncExitStack() as stack:
-            yield [
-                await stack.enter_async_context(inbox.processor(handler, **options)) for inbox in self.inboxes.values()
-            ]
+    def process(
+        self,
+        handlers: Listeners[Any] | Callable[..., object],
+        *,
+        session: Any = None,
+        batch: int = 1,
+        share: Share | None = None,
+    ) -> AsyncService:
+        return self._processing(self, handlers, session, batch, share)
 
     async def close(self) -> None:
-        for inbox in self.inboxes.values():
-            await inbox.close()
+        async with AsyncExitStack() as last_first:
+            for inbox in self.inboxes.values():
+                last_first.push_async_callback(inbox.close)
+            for service in self._running:
+                last_first.push_async_callback(service.stop)
 
     async def __aenter__(self) -> Self:
         return self

@@ -32,7 +32,7 @@ F = TypeVar("F", bound=Any)  # the future of an answer: asyncio's or a thread's
 
 class Waiting(NamedTuple, Generic[F]):
     event: Event
-    source: str | None
+    sender: str | None
     turn: F
 
 
@@ -45,12 +45,12 @@ class Queue(Generic[F]):
         self._under_way = 0
         self._waiting: list[Waiting[F]] = []
 
-    def enter(self, event: Event, source: str | None) -> F | None:
+    def enter(self, event: Event, sender: str | None) -> F | None:
         """None: go at once, and `leave` then. Otherwise a turn comes."""
         if self._under_way < LANES:
             self._under_way += 1
             return None
-        waiting = Waiting(event, source, self._future())
+        waiting = Waiting(event, sender, self._future())
         self._waiting.append(waiting)
         return waiting.turn
 
@@ -85,22 +85,22 @@ class AsyncTogether:
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def accept(self, event: Event, source: str | None) -> bool:
+    async def accept(self, event: Event, sender: str | None) -> bool:
         loop = asyncio.get_running_loop()
         if loop is not self._loop:  # what another one had under way (before a fork, say) ends nowhere here
             self._loop, self._timer = loop, None
             self._queue: AsyncQueue = Queue(loop.create_future, lambda turn: not turn.done())
         queue = self._queue
-        turn = queue.enter(event, source)
+        turn = queue.enter(event, sender)
         if turn is None:
             try:
-                return await self._alone(event, source)
+                return await self._alone(event, sender)
             finally:
                 self._call(queue, queue.leave())
         if self._timer is None:
             self._timer = loop.call_later(PATIENCE, self._hurry, queue)
         answer = _told(await turn)
-        return await self._alone(event, source) if answer is None else answer
+        return await self._alone(event, sender) if answer is None else answer
 
     def _hurry(self, queue: AsyncQueue) -> None:
         called = queue.overflow()
@@ -143,16 +143,16 @@ class Together:
         self._lock = threading.Lock()
         self._queue: Queue[Turn] = Queue(Future, lambda turn: turn.set_running_or_notify_cancel())
 
-    def accept(self, event: Event, source: str | None) -> bool:
+    def accept(self, event: Event, sender: str | None) -> bool:
         with self._lock:
-            turn = self._queue.enter(event, source)
+            turn = self._queue.enter(event, sender)
         if turn is None:
             try:
-                return self._alone(event, source)
+                return self._alone(event, sender)
             finally:
                 self._call(self._queue.leave)
         answer = _told(self._wait(turn))
-        return self._alone(event, source) if answer is None else answer
+        return self._alone(event, sender) if answer is None else answer
 
     def _wait(self, turn: Turn) -> Answer:
         try:
@@ -196,7 +196,7 @@ class Together:
 
 
 def _contents(called: Sequence[Waiting[F]]) -> tuple[list[Event], list[str | None]]:
-    return [waiting.event for waiting in called], [waiting.source for waiting in called]
+    return [waiting.event for waiting in called], [waiting.sender for waiting in called]
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""The transaction of one message, or of several: the mark, the handler's writes, and one commit for both.
+"""The transaction of one message, or of several: the mark, the listener's writes, and one commit for both.
 
-    own       begun and committed here, on a connection of the inbox; the handler is given the client library's object
-    session   yours: `sessionmaker`, an engine, or any function that gives a context manager of a transaction, such as
+    own     begun and committed here, on a connection of the inbox; the listener is given the client library's object
+    given   yours: `sessionmaker`, an engine, or any function that gives a context manager of a transaction, such as
 
         @contextmanager
         def unit_of_work():
@@ -10,24 +10,22 @@
 
 What enters must commit when its block ends and roll back on an error: the mark goes into it.
 
+Everything here is written once, as generators that yield steps: `play` calls them in a thread, `aplay` awaits them in
+an event loop.
+
 A network can fall silent. Every statement of ours, begin, commit and rollback with them, ends within
-`delivery.database_timeout`. The handler's own end with its time: its connection is cut then, and thrown away.
+`delivery.database_timeout`. A listener's own end with its time: its connection is cut then, and thrown away.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    asynccontextmanager,
-    contextmanager,
-    suppress,
-)
-from typing import Any, NamedTuple
+import threading
+from asyncio import CancelledError
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple, TypeVar
 
 from ..drivers import wrap
-from ..drivers.layers import translate_cause
 from ..drivers.limits import Limits, Watched
 from ..drivers.spi import AsyncConnection, AsyncRunner, Connection, Runner
 from ..errors import (
@@ -40,79 +38,138 @@ from ..errors import (
     StoreFull,
     TransactionEnded,
 )
-from ..op import Copy, Query, Result, Statement
+from ..op import Op, Query, Statement
 from ..store.inbox.settle import GONE
 
-_SAVEPOINT = Query("inbox.savepoint", "SAVEPOINT relaybox_inbox", "count")
-_RELEASE = Query("inbox.release", "RELEASE SAVEPOINT relaybox_inbox", "count")
-_ROLLBACK = Query("inbox.rollback", "ROLLBACK TO SAVEPOINT relaybox_inbox", "count")
+T = TypeVar("T")
+
+_SAVEPOINT = Query("inbox.savepoint", "SAVEPOINT relaybox_inbox", "count").bind()
+_RELEASE = Query("inbox.release", "RELEASE SAVEPOINT relaybox_inbox", "count").bind()
+_ROLLBACK = Query("inbox.rollback", "ROLLBACK TO SAVEPOINT relaybox_inbox", "count").bind()
 
 
 class RolledBack(BrokerUnavailable):
     """The database itself has ended a transaction: all of it is tried again."""
 
 
-class Ours:
-    """How we speak to a handler's transaction: each statement has `seconds`."""
+class Step(NamedTuple):
+    """A call that may wait. Its answer, or its error, comes back into the generator that yielded it."""
 
-    def __init__(self, inner: Connection, seconds: float | None) -> None:
-        self.abort, self.broken, self.in_transaction = inner.abort, inner.broken, inner.in_transaction
-        self._inner = inner
-        self._seconds = None if inner.dialect == "sqlite" else seconds  # which is no network, and has its own
-
-    def execute(self, statement: Statement | Copy) -> Result:
-        with Watched(self._seconds, self._inner):
-            return self._inner.execute(statement)
-
-    def do(self, action: Callable[..., None], *args: Statement) -> None:
-        with Watched(self._seconds, self._inner):
-            action(*args)
+    call: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    connection: Connection | AsyncConnection | None = None  # is cut when its time is over
+    limited: bool = True  # a statement of ours; False: what is not ours takes its time
 
 
-class AsyncOurs:
-    def __init__(self, inner: AsyncConnection, seconds: float | None, limits: Limits) -> None:
-        self.broken, self.in_transaction = inner.broken, inner.in_transaction
-        self._inner = inner
-        self._seconds = None if inner.dialect == "sqlite" else seconds
-        self._limits = limits
-
-    async def execute(self, statement: Statement | Copy) -> Result:
-        with self._limits.within(self._seconds, self._inner):
-            return await self._inner.execute(statement)
-
-    async def do(self, action: Callable[..., Awaitable[None]], *args: Statement) -> None:
-        with self._limits.within(self._seconds, self._inner):
-            await action(*args)
-
-    def handed_out(self) -> AbstractContextManager[object]:
-        """While the handler has it: one that is cancelled ends, also where it waits for an answer."""
-        return self._limits.within(None, self._inner)
+Steps = Generator[Step, Any, T]
 
 
-class Open(NamedTuple):
-    """A transaction under way: how we speak to it, what the handler is given, and whether its commit looks for the
-    mark."""
+class Transaction(NamedTuple):
+    """A transaction under way."""
 
-    connection: Ours
-    handle: Any
-    looks: bool = False
+    connection: Connection | AsyncConnection
+    handle: Any  # what a listener is given
+    looks: bool = False  # its commit looks for the mark
+
+    def ours(self, call: Callable[..., Any], *args: Any) -> Step:
+        return Step(call, args, self.connection)
+
+    def run(self, op: Op[T]) -> Steps[T]:
+        """Statements beside those of the listener."""
+        with not_its_fault():
+            try:
+                statement = next(op)
+                while True:
+                    try:
+                        result = yield self.ours(self.connection.execute, statement)
+                    except Exception as error:
+                        statement = op.throw(error)
+                    else:
+                        statement = op.send(result)
+            except StopIteration as stop:
+                answer: T = stop.value
+                return answer
 
 
-class AsyncOpen(NamedTuple):
-    connection: AsyncOurs
-    handle: Any
-    looks: bool = False
+Work = Callable[[Transaction], Steps[None]]
 
 
-SyncFactory = Callable[[], AbstractContextManager[Open]]
-AsyncFactory = Callable[[], AbstractAsyncContextManager[AsyncOpen]]
+# -- how steps are made ---------------------------------------------------------------------------------------
+
+
+class Call:
+    """Steps in a thread, where nobody can be stopped. A call that is given up loses its connection while a listener has
+    it: what waits for an answer there ends, and nothing is committed when it comes back."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._connection: Connection | AsyncConnection | None = None  # in the hands of a listener
+        self._over = self._told = False
+
+    def play(self, steps: Steps[T]) -> T:
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    answer = self._make(step)
+                except BaseException as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(answer)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    def _make(self, step: Step) -> Any:
+        call, args, connection, limited = step
+        with self._lock:
+            if self._over and not self._told:
+                self._told = True  # what follows cleans up
+                raise TimeoutError("the listener ran too long, or this process is stopping")
+            self._connection = None if limited else connection
+        if limited and connection is not None:
+            with Watched(self._seconds, connection):
+                return call(*args)
+        return call(*args)
+
+    def end(self) -> None:
+        with self._lock:
+            self._over = True
+            if self._connection is not None:
+                self._connection.abort()
+
+
+async def aplay(steps: Steps[T], limits: Limits, seconds: float | None) -> T:
+    """Steps in an event loop. What is cancelled ends, also where it waits for an answer."""
+    try:
+        call, args, connection, limited = next(steps)
+        while True:
+            try:
+                if limited or connection is not None:
+                    with limits.within(seconds if limited else None, connection):
+                        answer = await call(*args)
+                else:
+                    answer = await call(*args)
+            except GeneratorExit:
+                raise
+            except BaseException as error:
+                call, args, connection, limited = steps.throw(error)
+            else:
+                call, args, connection, limited = steps.send(answer)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+
+
+# -- beginning and ending -------------------------------------------------------------------------------------
 
 
 @contextmanager
 def not_its_fault(kinds: tuple[type[StoreError], ...] = (ConnectionLost, StoreBusy)) -> Iterator[None]:
     """A database that is away or busy is no failure of the message: it comes again, and no attempt is counted.
 
-    A connection that is lost at the commit counts: what the handler did may have killed it.
+    A connection that is lost at the commit counts: what the listener did may have killed it.
     """
     try:
         yield
@@ -120,9 +177,101 @@ def not_its_fault(kinds: tuple[type[StoreError], ...] = (ConnectionLost, StoreBu
         raise BrokerUnavailable(f"the inbox's database: {error}") from error
 
 
-def ended(tx: Open | AsyncOpen, error: Exception | None = None) -> bool:
-    """After a handler, and what it raised: what it did after the end of the transaction stands, and the mark does not.
-    Where the server itself has ended it and the handler let the error pass, nothing was done."""
+def own(db: Runner | AsyncRunner, is_async: bool, last: Statement | None, work: Work) -> Steps[None]:
+    """`last`: what asks, together with the commit, whether the mark is still there."""
+    enter, leave = _ends(db.connection(), is_async)
+    with not_its_fault():
+        connection = yield Step(enter)
+    try:
+        yield from _committed(connection, last, work)
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        yield Step(leave, (type(error), error, error.__traceback__), connection)
+        raise
+    yield Step(leave, (None, None, None), limited=False)
+
+
+def _committed(connection: Connection | AsyncConnection, last: Statement | None, work: Work) -> Steps[None]:
+    joined = last and getattr(connection, "commit_after", None)  # not a protocol: asking for one is slow
+    tx = Transaction(connection, connection.raw, joined is not None)
+    with not_its_fault():
+        yield tx.ours(connection.begin)
+    try:
+        yield from work(tx)
+    except (CancelledError, GeneratorExit):  # it loses its connection, and the transaction with it
+        raise
+    except BaseException:
+        with suppress(StoreError):
+            yield tx.ours(connection.rollback)
+        raise
+    try:
+        with not_its_fault((StoreBusy,)):
+            yield tx.ours(joined, last) if joined else tx.ours(connection.commit)
+    except Exception as error:
+        with suppress(StoreError):
+            yield tx.ours(connection.rollback)
+        if isinstance(error, StoreError) and GONE in str(error):
+            raise TransactionEnded from error
+        raise
+
+
+def given(session: Any, dialect: str, is_async: bool, work: Work) -> Steps[None]:
+    make = getattr(session, "begin", session)  # sessionmaker, async_sessionmaker, an engine
+    if not callable(make):
+        raise ConfigError(
+            f"expected session to be a sessionmaker, an engine or a function that gives a transaction, "
+            f"got {type(session).__qualname__}"
+        )
+    return _entered(make(), is_async, lambda handle: work(Transaction(_wrapped(handle, dialect, is_async), handle)))
+
+
+def _entered(manager: Any, is_async: bool, work: Callable[[Any], Steps[None]]) -> Steps[None]:
+    """A `with` or `async with` block of theirs."""
+    enter, leave = _ends(manager, is_async)
+    handle = yield Step(enter, limited=False)
+    try:
+        yield from work(handle)
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        if not (yield Step(leave, (type(error), error, error.__traceback__), limited=False)):
+            raise
+    else:
+        yield Step(leave, (None, None, None), limited=False)
+
+
+def _ends(manager: Any, is_async: bool) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    enter, leave = ("__aenter__", "__aexit__") if is_async else ("__enter__", "__exit__")
+    if not hasattr(manager, enter):
+        kind = "asynchronous" if is_async else "synchronous"
+        raise ConfigError(
+            f"the session gave a {type(manager).__qualname__}, which is no {kind} context manager of a transaction"
+        )
+    return getattr(manager, enter), getattr(manager, leave)
+
+
+def _wrapped(handle: Any, dialect: str, is_async: bool) -> Connection | AsyncConnection:
+    connection, kind = wrap(handle), type(handle).__qualname__
+    if connection.dialect != dialect:
+        raise ConfigError(f"this inbox is on {dialect}, the session gave a {connection.dialect} connection")
+    if not connection.in_transaction():
+        raise NoTransaction(
+            f"the session gave a {kind} in autocommit mode; it must begin a transaction, "
+            "or the effect and the mark could part"
+        )
+    if connection.is_async != is_async:
+        fits = "an async handle; write an async" if connection.is_async else "a sync handle; write a plain"
+        raise ConfigError(f"the session gave a {kind}, which is {fits} function for it")
+    return connection
+
+
+# -- what a listener leaves behind ----------------------------------------------------------------------------
+
+
+def ended(tx: Transaction, error: Exception | None = None) -> bool:
+    """After a listener, and what it raised: what it did after the end of the transaction stands, and the mark does not.
+    Where the server itself has ended it and the listener let the error pass, nothing was done."""
     if tx.connection.broken():
         return False
     asked = getattr(tx.handle, "in_transaction", None)  # SQLAlchemy begins anew by itself: only it can tell
@@ -132,6 +281,8 @@ def ended(tx: Open | AsyncOpen, error: Exception | None = None) -> bool:
 
 def by_the_server(error: BaseException | None) -> bool:
     """A deadlock, a full disk, a lost connection: the database may have rolled back everything by itself."""
+    from ..drivers.layers import translate_cause  # not needed before something fails
+
     while error is not None:
         ours = error if isinstance(error, StoreError) else translate_cause(error, lost=False)
         if isinstance(ours, (ConnectionLost, StoreBusy, StoreFull)):
@@ -140,219 +291,51 @@ def by_the_server(error: BaseException | None) -> bool:
     return False
 
 
-def sync_factory(session: Any, db: Runner, seconds: float, last: Statement | None = None) -> SyncFactory:
-    if session is None:
-        return lambda: _own(db, seconds, last)
-    return lambda: _given(_begin(session), db.dialect, seconds)
-
-
-def async_factory(session: Any, db: AsyncRunner, seconds: float, last: Statement | None = None) -> AsyncFactory:
-    limits = Limits()
-    if session is None:
-        return lambda: _aown(db, limits, seconds, last)
-    return lambda: _agiven(_begin(session), db.dialect, limits, seconds)
-
-
-def _begin(session: Any) -> Any:
-    make = getattr(session, "begin", session)  # sessionmaker, async_sessionmaker, an engine
-    if not callable(make):
-        raise ConfigError(
-            f"expected session to be a sessionmaker, an engine or a function that gives a transaction, "
-            f"got {type(session).__qualname__}"
-        )
-    return make()
-
-
-@contextmanager
-def _own(db: Runner, seconds: float, last: Statement | None) -> Iterator[Open]:
-    with _entered(db) as connection:
-        ours = Ours(connection, seconds)
-        joined = last and getattr(connection, "commit_after", None)  # not a protocol: asking for one is slow
-        with not_its_fault():
-            ours.do(connection.begin)
-        try:
-            yield Open(ours, connection.raw, joined is not None)
-        except BaseException:
-            with suppress(StoreError):
-                ours.do(connection.rollback)
-            raise
-        try:
-            with not_its_fault((StoreBusy,)):
-                if joined and last:
-                    ours.do(joined, last)
-                else:
-                    ours.do(connection.commit)
-        except BaseException as error:
-            with suppress(StoreError):
-                ours.do(connection.rollback)
-            if isinstance(error, StoreError) and GONE in str(error):
-                raise TransactionEnded from error
-            raise
-
-
-@contextmanager
-def _entered(db: Runner) -> Iterator[Connection]:
-    manager = db.connection()
-    with not_its_fault():
-        connection = manager.__enter__()
+def savepoint(tx: Transaction, work: Steps[None]) -> Steps[None]:
+    """One message of several. SQLAlchemy has to know of it: it forgets the objects of what is rolled back. A savepoint
+    that cannot be released or rolled back to is gone, and so is its transaction."""
+    failure: list[BaseException] = []
+    nested = getattr(tx.handle, "begin_nested", None)
     try:
-        yield connection
-    except BaseException as error:
-        if not manager.__exit__(type(error), error, error.__traceback__):
+        if nested is not None:
+            yield from _entered(nested(), tx.connection.is_async, lambda _: _noted(work, failure))
+        else:
+            yield from _between(tx, work, failure)
+        if ended(tx):
+            raise TransactionEnded
+    except (ConnectionLost, TransactionEnded):
+        raise
+    except Exception as error:
+        cause = failure[0] if failure else error
+        if ended(tx, error):
+            raise TransactionEnded from error
+        if failure and (error is cause or not isinstance(cause, Exception)):
             raise
-    else:
-        manager.__exit__(None, None, None)
+        if by_the_server(cause):
+            raise RolledBack(f"the inbox's database rolled back the batch: {type(cause).__name__}") from error
+        raise TransactionEnded from cause
 
 
-@asynccontextmanager
-async def _aown(db: AsyncRunner, limits: Limits, seconds: float, last: Statement | None) -> AsyncIterator[AsyncOpen]:
-    """What is cancelled loses its connection, and the transaction with it."""
-    async with _aentered(db, limits, seconds) as connection:
-        ours = AsyncOurs(connection, seconds, limits)
-        joined = last and getattr(connection, "commit_after", None)  # not a protocol: asking for one is slow
-        with not_its_fault():
-            await ours.do(connection.begin)
-        try:
-            yield AsyncOpen(ours, connection.raw, joined is not None)
-        except Exception:
-            with suppress(StoreError):
-                await ours.do(connection.rollback)
-            raise
-        try:
-            with not_its_fault((StoreBusy,)):
-                if joined and last:
-                    await ours.do(joined, last)
-                else:
-                    await ours.do(connection.commit)
-        except Exception as error:
-            with suppress(StoreError):
-                await ours.do(connection.rollback)
-            if isinstance(error, StoreError) and GONE in str(error):
-                raise TransactionEnded from error
-            raise
-
-
-@asynccontextmanager
-async def _aentered(db: AsyncRunner, limits: Limits, seconds: float) -> AsyncIterator[AsyncConnection]:
-    manager = db.connection()
-    with not_its_fault(), limits.within(seconds):
-        connection = await manager.__aenter__()
+def _between(tx: Transaction, work: Steps[None], failure: list[BaseException]) -> Steps[None]:
+    execute = tx.connection.execute
+    yield tx.ours(execute, _SAVEPOINT)
     try:
-        yield connection
+        yield from _noted(work, failure)
+        yield from _noted(_only(tx.ours(execute, _RELEASE)), failure)
+    except (CancelledError, GeneratorExit):
+        raise
+    except BaseException:
+        yield tx.ours(execute, _ROLLBACK)
+        raise
+
+
+def _only(step: Step) -> Steps[None]:
+    yield step
+
+
+def _noted(work: Steps[None], failure: list[BaseException]) -> Steps[None]:
+    try:
+        yield from work
     except BaseException as error:
-        with limits.within(seconds, connection):
-            if not await manager.__aexit__(type(error), error, error.__traceback__):
-                raise
-    else:
-        await manager.__aexit__(None, None, None)
-
-
-@contextmanager
-def _given(manager: AbstractContextManager[Any], dialect: str, seconds: float) -> Iterator[Open]:
-    if not hasattr(manager, "__enter__"):
-        raise ConfigError(_not_a_transaction(manager, "synchronous"))
-    with manager as handle:
-        connection = _wrapped(handle, dialect)
-        if connection.is_async:
-            raise ConfigError(f"{type(handle).__qualname__} is an async handle; write an async handler for it")
-        yield Open(Ours(connection, seconds), handle)
-
-
-@asynccontextmanager
-async def _agiven(
-    manager: AbstractAsyncContextManager[Any], dialect: str, limits: Limits, seconds: float
-) -> AsyncIterator[AsyncOpen]:
-    if not hasattr(manager, "__aenter__"):
-        raise ConfigError(_not_a_transaction(manager, "asynchronous"))
-    async with manager as handle:
-        connection = _wrapped(handle, dialect)
-        if not connection.is_async:
-            raise ConfigError(f"{type(handle).__qualname__} is a sync handle; write a plain function for it")
-        yield AsyncOpen(AsyncOurs(connection, seconds, limits), handle)
-
-
-def _wrapped(handle: Any, dialect: str) -> Connection | AsyncConnection:
-    connection = wrap(handle)
-    if connection.dialect != dialect:
-        raise ConfigError(f"this inbox is on {dialect}, the session gave a {connection.dialect} connection")
-    if not connection.in_transaction():
-        raise NoTransaction(
-            f"the session gave a {type(handle).__qualname__} in autocommit mode; it must begin a transaction, "
-            "or the effect and the mark could part"
-        )
-    return connection
-
-
-def _not_a_transaction(manager: object, kind: str) -> str:
-    return f"the session gave a {type(manager).__qualname__}, which is no {kind} context manager of a transaction"
-
-
-class _Inner:
-    """What happened between a savepoint and its end."""
-
-    error: BaseException | None = None
-
-    @contextmanager
-    def kept(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException as error:
-            self.error = error
-            raise
-
-    @contextmanager
-    def judged(self, tx: Open | AsyncOpen) -> Iterator[None]:
-        """A savepoint that cannot be released or rolled back to is gone, and so is its transaction."""
-        try:
-            yield
-            if ended(tx):
-                raise TransactionEnded
-        except (ConnectionLost, TransactionEnded):
-            raise
-        except Exception as error:
-            if ended(tx, error):
-                raise TransactionEnded from error
-            if error is self.error or not isinstance(self.error or error, Exception):
-                raise
-            cause = self.error or error
-            if by_the_server(cause):
-                raise RolledBack(f"the inbox's database rolled back the batch: {type(cause).__name__}") from error
-            raise TransactionEnded from cause
-
-
-@contextmanager
-def savepoint(tx: Open) -> Iterator[None]:
-    """SQLAlchemy has to know of it: it forgets the objects of what is rolled back."""
-    inner, nested = _Inner(), getattr(tx.handle, "begin_nested", None)
-    with inner.judged(tx):
-        if nested is not None:
-            with nested(), inner.kept():
-                yield
-            return
-        tx.connection.execute(_SAVEPOINT.bind())
-        try:
-            with inner.kept():
-                yield
-                tx.connection.execute(_RELEASE.bind())
-        except BaseException:
-            tx.connection.execute(_ROLLBACK.bind())
-            raise
-
-
-@asynccontextmanager
-async def async_savepoint(tx: AsyncOpen) -> AsyncIterator[None]:
-    inner, nested = _Inner(), getattr(tx.handle, "begin_nested", None)
-    with inner.judged(tx):
-        if nested is not None:
-            async with nested():
-                with inner.kept():
-                    yield
-            return
-        await tx.connection.execute(_SAVEPOINT.bind())
-        try:
-            with inner.kept():
-                yield
-                await tx.connection.execute(_RELEASE.bind())
-        except BaseException:
-            await tx.connection.execute(_ROLLBACK.bind())
-            raise
+        failure.append(error)
+        raise

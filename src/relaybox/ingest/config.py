@@ -23,7 +23,7 @@ class IngestConfig:
     url: str = field(repr=False)  # of the source; may hold a password
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     inbox: str = "inbox"
-    sender: str | None = None
+    sender: str = ""
     listen: str | None = None  # address for /live, /ready and /metrics
     reading: Reading = field(default_factory=Reading)
     settings: Settings = BASE

@@ -28,12 +28,12 @@ from ..drivers.spi import AsyncRunner
 from ..errors import BrokerUnavailable, ConfigError, InvalidEvent, StoreError
 from ..event import Event
 from ..facts import CircuitChanged, Ingested, LoopFailed, Observer
-from ..inbox import AsyncInbox, Inbox
+from ..inbox.inbox import AsyncInbox, Inbox
 from ..memory import freeze_gc
 from ..op import T
 from ..service import AsyncService, Service, made_as
 from ..settings import Settings
-from ..store.inbox import check_source
+from ..store.inbox import check_sender
 from ..tasks import cancelled
 from ..values import Counts
 
@@ -56,7 +56,7 @@ class AsyncIngest(AsyncService):
         source: Source | str,
         inbox: Inbox | AsyncInbox,
         *,
-        sender: str | None = None,
+        sender: str = "",
         reading: Reading | None = None,
         settings: Settings | None = None,
         observers: Sequence[Observer] = (),
@@ -77,7 +77,7 @@ class AsyncIngest(AsyncService):
         self.source = source_from_url(source) if isinstance(source, str) else source
         self.settings = settings or inbox.settings
         self._inbox = inbox
-        self._sender = check_source(sender)
+        self._sender = check_sender(sender)
         self._reading = reading
         self._observers = inbox._observers.joined(observers)
         self._broker_trouble: str | None = None

@@ -39,8 +39,8 @@ from ..errors import (
     StoreError,
 )
 from ..facts import Ingested, Observer, Observers
-from ..inbox import AsyncInbox
-from ..store.inbox import check_source
+from ..inbox.inbox import AsyncInbox
+from ..store.inbox import check_sender
 from .webhook_events import CHANNEL, Requests
 from .webhook_request import Gone, Receive, Refused, Scope, Send, headers_of, read_body, respond
 
@@ -72,7 +72,7 @@ class WebhookReceiver:
         *,
         secrets: Sequence[str] | str = (),
         unsigned: bool = False,
-        sender: str | None = None,
+        sender: str = "",
         reading: Reading | None = None,
         headers: Sequence[str] = (),
         tolerance: timedelta = TOLERANCE,
@@ -98,7 +98,8 @@ class WebhookReceiver:
             if value <= timedelta(0):
                 raise ConfigError(f"expected {name} to be positive, got {value}")
         self._inbox = inbox
-        self._sender = check_source(sender)
+        check_sender(sender)
+        self._sender = sender
         self._requests = Requests(reading or Reading(), headers, signed=not unsigned)
         self._tolerance = tolerance
         self._origins = [origins] if isinstance(origins, str) else list(origins)
@@ -158,7 +159,7 @@ class WebhookReceiver:
         started = self._clock.monotonic()
         try:
             async with asyncio.timeout(self._timeout):
-                new = await self._inbox.accept_all(None, events, source=self._sender)
+                new = await self._inbox.accept_all(None, events, sender=self._sender)
         except TimeoutError:
             raise Refused(503, f"the database took longer than {self._timeout:g} s", self._retry_after) from None
         except (StoreError, Closed) as error:

@@ -32,7 +32,7 @@ from ..errors import (
 )
 from ..event import Event
 from ..op import Op, T
-from ..store.inbox import InboxStore, InboxTables, check_source, open_inbox_store
+from ..store.inbox import InboxStore, InboxTables, check_sender, open_inbox_store
 
 PROBE_SECONDS = 2.0  # a connection into nowhere must not keep the next probe waiting
 OPEN_SECONDS = 5.0
@@ -65,7 +65,7 @@ class InboxSink:
         *,
         inbox: str | None = None,
         schema: str | None = None,
-        sender: str | None = None,
+        sender: str = "",
         connections: int = 4,
     ) -> None:
         if isinstance(target, str) and parse(target).in_memory:
@@ -75,7 +75,7 @@ class InboxSink:
         self._target = target
         self._inbox = inbox
         self._schema = schema
-        self._sender = check_source(sender)
+        self._sender = check_sender(sender)
         self._connections = connections
         self._db: AsyncRunner = open_async(target, size=connections)
         self._store = lru_cache(256)(self._open_store)  # destinations may come from a template
@@ -142,7 +142,7 @@ class InboxSink:
                 raise _NoInbox(
                     name,
                     f"there is no inbox {name!r} here, or it is older than this relay; the service that owns the "
-                    f"database must run migrate() of relaybox.inbox.Inbox(…, {name!r})",
+                    f"database must run migrate() of Inbox(…, {name!r})",
                 ) from None
 
     async def open(self) -> None:

@@ -7,19 +7,20 @@ from typing import assert_type
 
 from relaybox import (
     AsyncGuard,
+    AsyncInbox,
     AsyncIngest,
     AsyncMaintainer,
     AsyncOutbox,
     AsyncRelay,
     Event,
     Guard,
+    Inbox,
     Ingest,
     Maintainer,
     Outbox,
     Relay,
     Settings,
 )
-from relaybox.inbox import AsyncInbox, Inbox
 from relaybox.spi import Answer, Features, Message
 from relaybox.types import Counts, Health, Preview, Reading, Report, Service
 

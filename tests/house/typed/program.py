@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session, scoped_session
 
 from relaybox import (
     AsyncGuard,
+    AsyncInbox,
     AsyncIngest,
     AsyncMaintainer,
     AsyncOutbox,
@@ -31,6 +32,7 @@ from relaybox import (
     Delivery,
     Event,
     Guard,
+    Inbox,
     Ingest,
     InvalidEvent,
     LeaseLost,
@@ -52,6 +54,7 @@ from relaybox import (
 from relaybox.spi import Interceptor, Sink, Source, WriterHook
 from relaybox.types import (
     AdminSettings,
+    Adoption,
     Advice,
     AsyncBatch,
     AsyncConsumer,
@@ -59,36 +62,54 @@ from relaybox.types import (
     AsyncHandle,
     AsyncProducer,
     AsyncService,
+    AsyncTieredInbox,
     AsyncTopics,
     AsyncTransaction,
     AuditEntry,
     Batch,
+    Columns,
     Consumer,
     Counts,
+    DeadMessage,
     DeliverySettings,
+    Dropped,
+    Gap,
     Group,
     GroupInfo,
     GuardSettings,
     Handle,
     Health,
+    InboxHealth,
+    InboxInfo,
+    InboxMessage,
     InboxSettings,
+    InboxStatus,
     IngestSettings,
     Lag,
     MemberInfo,
+    MessageFilter,
     MovePlan,
+    Order,
     OrderSettings,
     OutboxSettings,
     Preview,
+    Priority,
     Producer,
     Progress,
     Reading,
     RelaySettings,
     Report,
+    Retention,
     Service,
+    Share,
+    Thresholds,
+    Tier,
+    TieredInbox,
     TopicInfo,
     Topics,
     TopicSettings,
     Transaction,
+    TypeStats,
 )
 
 
@@ -238,7 +259,7 @@ async def async_guarded(guard: AsyncGuard, session: AsyncSession, event: Event) 
     assert_type(await guard.mark(session, event), bool)
 
 
-def processes(outbox: Outbox, sink: Sink, source: Source, inbox: Any) -> None:
+def processes(outbox: Outbox, sink: Sink, source: Source, inbox: Inbox) -> None:
     Topic.pub_sub("orders", retention=timedelta(days=7))
     assert_type(Ingest(source, inbox, sender="shop", reading=Reading()).once(), Counts)
     with Relay(outbox, sink, to="orders", contracts=contracts) as relay, Maintainer(outbox) as maintainer:
@@ -246,7 +267,7 @@ def processes(outbox: Outbox, sink: Sink, source: Source, inbox: Any) -> None:
         assert_type(maintainer.health(), Health)
 
 
-async def async_processes(outbox: AsyncOutbox, sink: Sink, source: Source, inbox: Any) -> None:
+async def async_processes(outbox: AsyncOutbox, sink: Sink, source: Source, inbox: AsyncInbox) -> None:
     await AsyncIngest("kafka://localhost/orders?group=billing", inbox).run(listen="127.0.0.1:9400")
     async with AsyncRelay(outbox, sink, to="orders") as relay, AsyncMaintainer(outbox) as maintainer:
         assert_type(await relay.drain(), Counts)
@@ -291,6 +312,40 @@ async def async_topics(outbox: AsyncOutbox, session: AsyncSession) -> None:
     consumer: AsyncConsumer[OrderPlaced] = jobs.consumer(model=OrderPlaced)
     async with consumer, await consumer.poll() as batch:
         assert_type(batch, AsyncBatch[OrderPlaced])
+
+
+# -- inbox ----------------------------------------------------------------------------------------------------
+
+
+def receiving(inbox: Inbox, session: Session, event: Event) -> None:
+    assert_type(event.sender, str)
+    assert_type(inbox.accept(session, event, sender="shop"), bool)
+    assert_type(inbox.accept_all(None, [event]), list[bool])
+    assert_type(inbox.process(received, session=Session, batch=10, share=Share(0, 4)), Service)
+    assert_type(inbox.process(lambda event: print(event.id)).once(), Counts)
+    assert_type(inbox.configure(order=Order(missing="1h"), retention=Retention(done="7d"), reason="why"), InboxInfo)
+    assert_type(inbox.configure(priority=Priority([Tier("now", 1, 9, "1s")]), retry=Retry(attempts=3)), InboxInfo)
+    assert_type(inbox.adopt("orders_in", Columns(id="nr")), Adoption)
+    assert_type(inbox.drop(if_exists=True), Dropped | None)
+    assert_type(inbox.purge(done="7d", dead=None), int)
+    assert_type(inbox.status(), InboxStatus)
+    assert_type(inbox.health(Thresholds()), InboxHealth)
+    assert_type(inbox.stats(), list[TypeStats])
+    assert_type(inbox.gaps(), list[Gap])
+    assert_type(inbox.dead(MessageFilter(key="k")), list[DeadMessage])
+    assert_type(inbox.message("id"), InboxMessage | None)
+    assert_type(Inbox.list("sqlite:///shop.db"), list[InboxInfo])
+
+
+async def receiving_too(inbox: AsyncInbox, session: AsyncSession, event: Event) -> None:
+    assert_type(await inbox.accept(session, event, sender="shop"), bool)
+    assert_type(inbox.process(received, session=Session), AsyncService)
+    assert_type(await inbox.info(), InboxInfo)
+
+
+def tiered(inbox: TieredInbox, other: AsyncTieredInbox) -> None:
+    assert_type(inbox.process(received, session=Session), Service)
+    assert_type(other.process(received, session=Session), AsyncService)
 
 
 # -- errors -------------------------------------------------------------------------------------------

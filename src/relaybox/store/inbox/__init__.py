@@ -1,11 +1,11 @@
 """The tables of an inbox: what other services sent, every message once.
 
-    message   wide; it rests until it is drained
+    message   wide; it rests until it is purged
     pending   narrow, one row per message that waits to be processed
     done      when a message was processed; dead: why it never will be
     state     the next number of every ordered key
     seen      the ids of all that was ever accepted; it outlives the messages, so a late duplicate is still one. On
-              PostgreSQL a view: a drained message leaves its id where it was
+              PostgreSQL a view: a purged message leaves its id where it was
 
 Migrations and queries are a set of their own: a receiving service needs no outbox.
 """
@@ -17,12 +17,12 @@ from importlib import import_module
 
 from ...errors import ConfigError
 from ..names import Tables
-from .accept import check_source
+from .accept import check_sender
 from .adopted.make import InboxMaking
 from .operate import InboxStatus
 from .order import Order, Priority
 
-__all__ = ["InboxStatus", "InboxStore", "InboxTables", "check_source", "open_inbox_store"]
+__all__ = ["InboxStatus", "InboxStore", "InboxTables", "check_sender", "open_inbox_store"]
 
 PARTS = (
     "seen",

@@ -13,7 +13,7 @@ from .operate import InboxOperate
 
 
 class InboxAccepts(InboxOperate):
-    def accept(self, events: Sequence[Event], source: str | None, now: datetime | None) -> Op[list[bool]]:
+    def accept(self, events: Sequence[Event], sender: str | None, now: datetime | None) -> Op[list[bool]]:
         """Store what was not seen before, in list order; of each event whether that was so. Needs a transaction.
 
         Another transaction that has accepted the same id and not ended is waited for.
@@ -23,26 +23,26 @@ class InboxAccepts(InboxOperate):
             distinct: dict[str, Event] = {}
             for event in chunk:
                 distinct.setdefault(event.id, event)
-            new = yield from self.insert(list(distinct.values()), source, now)
+            new = yield from self.insert(list(distinct.values()), sender, now)
             answers += told(chunk, new)
         return answers
 
-    def accept_one(self, event: Event, source: str | None, now: datetime | None) -> Op[list[bool]]:
+    def accept_one(self, event: Event, sender: str | None, now: datetime | None) -> Op[list[bool]]:
         """The same as `accept` by that statement, where `single`."""
         raise NotImplementedError
 
     def accept_together(
-        self, events: Sequence[Event], sources: Sequence[str | None], now: datetime | None
+        self, events: Sequence[Event], senders: Sequence[str | None], now: datetime | None
     ) -> Op[list[bool]]:
         """The same for many of several callers, where `single`. Nobody is waited for: rather none is accepted, and
         StoreBusy raised."""
         raise NotImplementedError
 
-    def insert(self, events: Sequence[Event], source: str | None, now: datetime | None) -> Op[set[str]]:
+    def insert(self, events: Sequence[Event], sender: str | None, now: datetime | None) -> Op[set[str]]:
         """One chunk of distinct events. Returns the ids that were new."""
-        return self.insert_new(events, source, now)
+        return self.insert_new(events, sender, now)
 
-    def insert_new(self, events: Sequence[Event], source: str | None, now: datetime | None) -> Op[set[str]]:
+    def insert_new(self, events: Sequence[Event], sender: str | None, now: datetime | None) -> Op[set[str]]:
         """The same into a table of ours."""
         raise NotImplementedError
 
@@ -52,11 +52,11 @@ class InboxAccepts(InboxOperate):
         return bool(result.rows[0][0])
 
     def accept_or_bury(
-        self, events: Sequence[Event], letters: Mapping[str, str], source: str | None, now: datetime | None
+        self, events: Sequence[Event], letters: Mapping[str, str], sender: str | None, now: datetime | None
     ) -> Op[list[bool]]:
         """Accept all. What is new of those whose ids are in `letters` is a dead letter from the start, with that
         reason."""
-        answers = yield from self.accept(events, source, now)
+        answers = yield from self.accept(events, sender, now)
         if buried := [e.id for e, new in zip(events, answers, strict=True) if new and e.id in letters]:
             found = yield self.sql["inbox.bury.find"].bind(event_ids=self.texts(buried))
             rows = sorted((seq, cut(letters[event_id])) for event_id, seq in found.rows)
@@ -76,8 +76,8 @@ def told(events: Sequence[Event], new: set[str]) -> list[bool]:
     return answers
 
 
-def check_source(source: str | None) -> str | None:
-    """Who sent a message, as its column takes it."""
-    if source is not None and not (isinstance(source, str) and 0 < len(source) <= 255 and source.isprintable()):
-        raise ConfigError(f"expected source to be 1 to 255 printable characters, got {str(source)[:40]!r}")
-    return source
+def check_sender(sender: str) -> str | None:
+    """Who sent a message, as its column takes it. None: nobody was named."""
+    if not isinstance(sender, str) or len(sender) > 255 or not sender.isprintable():
+        raise ConfigError(f"expected sender to be at most 255 printable characters, got {str(sender)[:40]!r}")
+    return sender or None

@@ -31,6 +31,7 @@ class Arrived(NamedTuple):
     position: int | None
     replayed: bool
     strikes: int
+    sender: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +45,9 @@ class Share:
         if not (type(self.worker) is type(self.workers) is int and 0 <= self.worker < self.workers):
             raise ConfigError(f"expected worker to be 0 to workers - 1, got {self.worker!r} of {self.workers!r}")
 
-
-def is_mine(key: str | None, worker: int, workers: int) -> bool:
-    """Whether a key is in the share of a worker; the function <inbox>_mine in SQL. No key is everybody's."""
-    return key is None or shard_of(key, workers) == worker
+    def has(self, key: str | None) -> bool:
+        """Whether a key is in this share; the function <inbox>_mine in SQL. No key is in every share."""
+        return key is None or shard_of(key, self.workers) == self.worker
 
 
 class InboxClaims(InboxJournal):
@@ -187,7 +187,10 @@ class InboxClaims(InboxJournal):
         return self.arrived([found[seq] for seq in seqs if seq in found])
 
     def arrived(self, rows: Sequence[Any]) -> list[Arrived]:
-        return [Arrived(self.event_row(row), row[12], row[13], row[14], bool(row[15]), row[16]) for row in rows]
+        return [
+            Arrived(self.event_row(row), row[12], row[13], row[14], bool(row[15]), row[16], _text(row[17]))
+            for row in rows
+        ]
 
     def renew_messages(self, held: Sequence[Held], lease: timedelta, now: datetime | None) -> Op[set[int]]:
         fast = yield self.sql["inbox.claim.hold_fast"].bind(**self.pairs(held))
@@ -229,6 +232,10 @@ class InboxClaims(InboxJournal):
             return 0
         seqs = self.numbers([row[0] for row in owned.rows])
         return (yield self.sql["inbox.instance.free"].bind(seqs=seqs, now=self.to_time(now))).count
+
+
+def _text(sender: Any) -> str:
+    return sender.decode(errors="replace") if isinstance(sender, bytes) else "" if sender is None else str(sender)
 
 
 def _together(picked: Sequence[tuple[int, int]]) -> list[int]:

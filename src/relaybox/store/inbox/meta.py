@@ -1,36 +1,61 @@
-"""What all processes that use an inbox agree on, kept beside its messages: order, or priority."""
+"""What all processes that use an inbox agree on, kept beside its messages: order or priority, retention, retries."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any
 
+from ...durations import OptionalDurationField
 from ...errors import ConfigError
 from ...op import Op
+from ...retry import Retry
 from .order import Order, Priority, Tier
 from .settle import InboxSettles
 
 
+@dataclass(frozen=True)
+class Retention:
+    """How long an inbox keeps what it is done with; None: for ever.
+
+    done   processed messages
+    dead   dead letters
+    seen   the ids of messages that are gone. An id must be known for longer than any sender may repeat its message
+    """
+
+    done: OptionalDurationField = OptionalDurationField("72h")
+    dead: OptionalDurationField = OptionalDurationField(None)
+    seen: OptionalDurationField = OptionalDurationField("90d")
+
+    def __post_init__(self) -> None:
+        for name in ("done", "dead", "seen"):
+            value = getattr(self, name)
+            if value is not None and value < timedelta(0):
+                raise ConfigError(f"expected {name} to be a duration of at least zero, or None, got {value}")
+        if self.seen is not None and self.done is not None and self.seen < self.done:
+            raise ConfigError(
+                f"expected ids to be kept at least as long as messages ({self.done}), got {self.seen}: "
+                "a message that comes again after its id was forgotten takes effect again"
+            )
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How an inbox is worked off. Not both: a number that waits for a less urgent predecessor is not urgent."""
+    """What all processes that use an inbox agree on. None: no order, no priorities; as the settings of each say."""
 
     order: Order | None = None
     priority: Priority | None = None
+    retention: Retention | None = None
+    retry: Retry | None = None
 
     def __post_init__(self) -> None:
         if self.order is not None and self.priority is not None:
-            raise conflict()
-
-
-def conflict() -> ConfigError:
-    return ConfigError(
-        "an inbox is ordered or has priorities, not both: disable the one first, or use relaybox.inbox.TieredInbox, "
-        "which keeps an ordered inbox per tier"
-    )
+            raise ConfigError(
+                "an inbox is ordered or has priorities, not both, because a number that waits for a less urgent one is "
+                "not urgent: set the other to None, or use relaybox.types.TieredInbox, an ordered inbox per tier"
+            )
 
 
 class InboxMeta(InboxSettles):
@@ -39,27 +64,24 @@ class InboxMeta(InboxSettles):
 
     def plan_of(self) -> Op[Plan]:
         found = yield from self.facts()
-        return Plan(
-            order_from(json.loads(found["order"])) if "order" in found else None,
-            priority_from(json.loads(found["priority"])) if "priority" in found else None,
-        )
+        return Plan(**{name: make(**json.loads(found[name])) for name, make in _MADE.items() if name in found})
 
-    def agree(self, wanted: Plan, now: datetime | None = None) -> Op[Plan]:
-        """Writes down what is wanted, unless it contradicts what is there; nothing wanted: what is there. Two that
-        come at once with different wishes meet at the lock."""
+    def configure(self, changes: Mapping[str, Any], now: datetime | None) -> Op[Plan]:
+        """Agree on these parts of the plan; the others stay. Two that come at once meet at the lock."""
+        yield from self.verify_schema()
         yield self.sql["inbox.meta.lock"].bind()
         there = yield from self.plan_of()
-        if wanted == Plan() or wanted == there:
-            return there
-        if (wanted.order and there.priority) or (wanted.priority and there.order):
-            raise conflict()
-        if wanted.order is not None:
-            if there.order is None:
+        plan = replace(there, **changes)
+        for name, value in changes.items():
+            before = getattr(there, name)
+            if value == before:
+                continue
+            if name == "order" and before is None:
                 yield from self._history_ends(None, older=True, now=now)
-            yield from self._put("order", order_to(wanted.order))
-        if wanted.priority is not None:
-            yield from self._put("priority", priority_to(wanted.priority))
-        return wanted
+            elif name == "order" and value is None:  # what was held back for its number is due
+                yield self.sql["inbox.order.free"].bind(now=self.to_time(now))
+            yield from self._put(name, value)
+        return plan
 
     def _history_ends(self, at: str | None, *, older: bool, now: datetime | None) -> Op[None]:
         """What is here may be processed without an order: `older` processors, which began before `at`, keep none."""
@@ -79,37 +101,29 @@ class InboxMeta(InboxSettles):
             older = (yield self.sql["inbox.order.older"].bind(at=at, now=self.to_time(now))).rows
             yield from self._history_ends(found["at"], older=bool(older), now=now)
 
-    def disable(self, what: Literal["order", "priority"], now: datetime | None) -> Op[bool]:
-        """True: it was there. What was held back for its number is due."""
-        gone = yield self.sql["inbox.meta.remove"].bind(name=what)
-        if what == "order":
-            yield self.sql["inbox.order.free"].bind(now=self.to_time(now))
-        return gone.count > 0
-
-    def _put(self, name: str, value: Mapping[str, Any]) -> Op[None]:
+    def _put(self, name: str, value: Any) -> Op[None]:
+        """None: it is forgotten."""
         yield self.sql["inbox.meta.remove"].bind(name=name)
-        yield self.sql["inbox.meta.put"].bind(name=name, value=json.dumps(value))
+        if value is not None:
+            yield self.sql["inbox.meta.put"].bind(name=name, value=json.dumps(as_json(value)))
 
 
-def order_to(order: Order) -> dict[str, Any]:
-    missing = order.missing.total_seconds() if isinstance(order.missing, timedelta) else order.missing
-    return {"start": order.start, "missing": missing, "dead": order.dead}
+def as_json(value: Any) -> Any:
+    """Durations as seconds, which they are made of again."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if is_dataclass(value):
+        return {entry.name: as_json(getattr(value, entry.name)) for entry in fields(value) if entry.init}
+    return [as_json(one) for one in value] if isinstance(value, (tuple, list)) else value
 
 
-def order_from(value: Mapping[str, Any]) -> Order:
-    missing = value["missing"]
-    return Order(
-        start=value["start"],
-        missing=timedelta(seconds=missing) if isinstance(missing, (int, float)) else missing,
-        dead=value["dead"],
-    )
+def _priority(tiers: Sequence[Mapping[str, Any]], rest: str | None) -> Priority:
+    return Priority(tuple(Tier(**tier) for tier in tiers), rest)
 
 
-def priority_to(priority: Priority) -> dict[str, Any]:
-    tiers = [[tier.name, tier.low, tier.high, tier.patience.total_seconds()] for tier in priority.tiers]
-    return {"tiers": tiers, "rest": priority.rest}
-
-
-def priority_from(value: Mapping[str, Any]) -> Priority:
-    tiers = tuple(Tier(name, low, high, timedelta(seconds=patience)) for name, low, high, patience in value["tiers"])
-    return Priority(tiers, value["rest"])
+_MADE: Mapping[str, Callable[..., Any]] = {
+    "order": Order,
+    "priority": _priority,
+    "retention": Retention,
+    "retry": Retry,
+}

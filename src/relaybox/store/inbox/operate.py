@@ -84,6 +84,8 @@ class Thresholds:
 
 @dataclass(frozen=True, slots=True)
 class InboxHealth:
+    """How an inbox does: its backlog, its pace, and why it is not healthy."""
+
     pending: int
     dead: int
     oldest: timedelta  # since the oldest waiting message was received
@@ -193,7 +195,7 @@ class InboxOperate(InboxMeta):
         return [event.id for event in events]
 
     def _over(self, ids: Sequence[str]) -> Op[list[Any]]:
-        """Which of these are over, and ours until the transaction ends: nobody drains or replays them beside us."""
+        """Which of these are over, and ours until the transaction ends: nobody purges or replays them beside us."""
         asked = self.texts(ids)
         found = yield self.sql["inbox.replay.find"].bind(event_ids=asked)
         if not found.rows:
@@ -216,15 +218,15 @@ class InboxOperate(InboxMeta):
                 yield from self.wake([Wake(key_hash(event.key), position + 1)], now)
         return [event.id for event in events]
 
-    # -- drain ------------------------------------------------------------------------------------
+    # -- purge ------------------------------------------------------------------------------------
 
-    def drain_processed(self, ttl: timedelta, limit: int, now: datetime | None) -> Op[int]:
-        old = yield self.sql["inbox.drain.processed"].bind(**self._older(ttl, limit, now))
+    def purge_done(self, ttl: timedelta, limit: int, now: datetime | None) -> Op[int]:
+        old = yield self.sql["inbox.purge.done"].bind(**self._older(ttl, limit, now))
         seqs = [row[0] for row in old.rows]
         if seqs:
             yield from self.remember(seqs, now)
             yield from self._undone(seqs, pending=0)
-            yield self.sql["inbox.drain.message"].bind(seqs=self.numbers(seqs))
+            yield self.sql["inbox.purge.message"].bind(seqs=self.numbers(seqs))
         return len(seqs)
 
     def remember(self, seqs: Sequence[int], now: datetime | None) -> Op[None]:
@@ -239,14 +241,14 @@ class InboxOperate(InboxMeta):
                 nexts[key] = max(nexts.get(key, 0), number + 1)
         yield from self.raise_all(nexts, now)
 
-    def drain_dead(self, ttl: timedelta, limit: int, now: datetime | None) -> Op[int]:
-        old = yield self.sql["inbox.drain.dead"].bind(**self._older(ttl, limit, now))
+    def purge_dead(self, ttl: timedelta, limit: int, now: datetime | None) -> Op[int]:
+        old = yield self.sql["inbox.purge.dead"].bind(**self._older(ttl, limit, now))
         return (yield from self._remove_dead([row[0] for row in old.rows]))
 
     def _remove_dead(self, seqs: Sequence[int]) -> Op[int]:
         if seqs:
             yield from self._undead(seqs, pending=0)
-            yield self.sql["inbox.drain.message"].bind(seqs=self.numbers(seqs))
+            yield self.sql["inbox.purge.message"].bind(seqs=self.numbers(seqs))
         return len(seqs)
 
     def _undone(self, seqs: Sequence[int], *, pending: int) -> Op[None]:
@@ -257,8 +259,8 @@ class InboxOperate(InboxMeta):
         yield from self.journal_dead(seqs, pending=pending, dead=-1)
         yield self.sql["inbox.replay.undead"].bind(seqs=self.numbers(seqs))
 
-    def drain_seen(self, ttl: timedelta, limit: int, now: datetime | None) -> Op[int]:
-        return (yield self.sql["inbox.drain.seen"].bind(**self._older(ttl, limit, now))).count
+    def purge_seen(self, ttl: timedelta, limit: int, now: datetime | None) -> Op[int]:
+        return (yield self.sql["inbox.purge.seen"].bind(**self._older(ttl, limit, now))).count
 
     def _older(self, ttl: timedelta, limit: int, now: datetime | None) -> dict[str, Any]:
         return {"ttl": ttl.total_seconds(), "limit": limit, "now": self.to_time(now)}

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal, NamedTuple
 
+from ...durations import Duration, DurationField, parse_duration
 from ...errors import ConfigError
 from ...event import Event
 
@@ -25,7 +26,7 @@ LARGEST = 2**63 - 2
 UNRANKED = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Order:
     """Messages of a key in the order of their numbers.
 
@@ -37,19 +38,22 @@ class Order:
     """
 
     start: int | None = 1
-    missing: Literal["block"] | timedelta = "block"
+    missing: Literal["block"] | Duration = "block"
     dead: Literal["block", "skip"] = "block"
 
     def __post_init__(self) -> None:
         if self.start is not None and (type(self.start) is not int or not 0 <= self.start <= LARGEST):
             raise ConfigError(f"expected start to be a number of at least 0, or None, got {self.start!r}")
-        if self.missing != "block" and not (isinstance(self.missing, timedelta) and self.missing > timedelta(0)):
-            raise ConfigError(f"expected missing to be 'block' or a positive duration, got {self.missing!r}")
+        if self.missing != "block":
+            patience = parse_duration(self.missing, "missing (or 'block')")
+            if patience <= timedelta(0):
+                raise ConfigError(f"expected missing to be 'block' or a positive duration, got {self.missing!r}")
+            object.__setattr__(self, "missing", patience)
         if self.dead not in ("block", "skip"):
             raise ConfigError(f"expected dead to be 'block' or 'skip', got {self.dead!r}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tier:
     """Priorities from `low` to `high`. A message counts as having come `patience` later than it did, so a tier with
     less of it goes first, and no message waits behind newer ones for longer than its own patience."""
@@ -57,14 +61,10 @@ class Tier:
     name: str
     low: int
     high: int
-    patience: timedelta
+    patience: DurationField = DurationField("5s")
 
 
-TIERS = (
-    Tier("critical", 1, 2, timedelta(seconds=1)),
-    Tier("normal", 3, 6, timedelta(seconds=5)),
-    Tier("background", 7, 9, timedelta(seconds=30)),
-)
+TIERS = (Tier("critical", 1, 2, "1s"), Tier("normal", 3, 6, "5s"), Tier("background", 7, 9, "30s"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +104,11 @@ class Priority:
         object.__setattr__(self, "_patience", patience)
 
     def values(self) -> Sequence[int]:
+        """All priorities that a message can have."""
         return sorted(self._patience)
 
     def tier_of(self, priority: int) -> Tier:
+        """Where a message of this priority is."""
         for tier in self.tiers:
             if tier.low <= priority <= tier.high:
                 return tier

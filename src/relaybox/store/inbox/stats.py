@@ -3,7 +3,7 @@
     journal   how they change: inserted in the transaction of the change, so that nobody waits for anybody
     totals    what was folded from the journal; the stats are both together, read in one statement
 
-Processors fold from time to time, and so does every drain.
+Processors fold from time to time, and so does every purge.
 """
 
 from __future__ import annotations

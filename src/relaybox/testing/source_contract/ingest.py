@@ -13,7 +13,7 @@ import pytest
 
 from ...brokers.spi import Message
 from ...event import Event
-from ...inbox import AsyncInbox
+from ...inbox.inbox import AsyncInbox
 from ...ingest import AsyncIngest
 from ...settings import IngestSettings, Settings
 from ..sink_contract.harness import away, opened

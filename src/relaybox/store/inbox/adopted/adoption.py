@@ -91,10 +91,12 @@ class Adoption:
     hints: tuple[str, ...] = ()  # what works, and could work better
 
     def to_json(self) -> dict[str, Any]:
+        """As it is kept."""
         return {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "hints"}
 
     @classmethod
     def from_json(cls, text: str) -> Adoption:
+        """As it was kept."""
         return cls(**json.loads(text))
 
     def native(self, dialect: Dialect, ids: Sequence[str]) -> list[Any]:

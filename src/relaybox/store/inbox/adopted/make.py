@@ -13,7 +13,11 @@ from typing import Any
 
 from ....errors import AlreadyExists, InUse, NotFound
 from ....op import Op
+from ....retry import Retry
 from ...queries import fill
+from ...schema import Migration
+from ..meta import Plan, Retention
+from ..order import Order, Priority
 from .adoption import Adoption, Column, Columns, agreed
 from .ops import InboxAdopted, Verbatim
 
@@ -21,6 +25,7 @@ _CREATED = re.compile(
     r"^CREATE (?:[A-Z= ]+ )?(TABLE|VIEW|FUNCTION|SEQUENCE) (?:IF NOT EXISTS )?(\{\w+\})", re.MULTILINE
 )
 _KINDS = ("VIEW", "TABLE", "FUNCTION", "SEQUENCE")  # in the order in which they can go
+LARGEST = 2**31 - 1
 # Where a dialect has them.
 MAKE = ("map", "number", "index", "theirs", "open", "change", "add", "message", "ids", "ids_at")
 
@@ -36,7 +41,7 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class InboxInfo:
-    """An inbox of a database."""
+    """An inbox of a database: how it stands, and what all processes agree on (`Inbox.configure`)."""
 
     name: str
     schema: str | None  # None: the connection's own
@@ -44,23 +49,21 @@ class InboxInfo:
     pending: int
     dead: int
     processors: int  # alive
+    order: Order | None
+    priority: Priority | None
+    retention: Retention | None  # None: as the settings of each process say
+    retry: Retry | None
 
 
 class InboxMaking(InboxAdopted):
-    def create(self, limits: Mapping[str, Any]) -> Op[None]:
-        return self.locked(self._create(limits))
-
-    def _create(self, limits: Mapping[str, Any]) -> Op[None]:
-        yield from self._vacant()
-        yield from self.migrate()
-        yield from self._put("limits", limits)
+    def migrate(self) -> Op[list[Migration]]:
+        exists = yield self.sql["schema.exists"].bind()
+        if not (exists.rows and exists.rows[0][0]):
+            yield from self._vacant()
+        return (yield from super().migrate())
 
     def _vacant(self) -> Op[None]:
-        name = self.tables.event
-        if (yield from self.applied()):
-            raise AlreadyExists(
-                "inbox", name, f"there is an inbox {name!r} already; migrate() brings it up to date, drop() ends it"
-            )
+        """Nobody else has what would be made."""
         taken = yield self.sql["inbox.adopt.taken"].bind()
         if taken.rows:
             raise AlreadyExists(
@@ -70,14 +73,15 @@ class InboxMaking(InboxAdopted):
                 "rename what is there",
             )
 
-    def adopt(
-        self, table: str, schema: str | None, columns: Columns, max_attempts: int, limits: Mapping[str, Any]
-    ) -> Op[Adoption]:
-        return self.locked(self._adopt(table, schema, columns, max_attempts, limits))
+    def adopt(self, table: str, schema: str | None, columns: Columns) -> Op[Adoption]:
+        return self.locked(self._adopt(table, schema, columns))
 
-    def _adopt(
-        self, table: str, schema: str | None, columns: Columns, max_attempts: int, limits: Mapping[str, Any]
-    ) -> Op[Adoption]:
+    def _adopt(self, table: str, schema: str | None, columns: Columns) -> Op[Adoption]:
+        name = self.tables.event
+        if (yield from self.applied()):
+            raise AlreadyExists(
+                "inbox", name, f"there is an inbox {name!r} already; migrate() brings it up to date, drop() ends it"
+            )
         yield from self._vacant()
         result = yield self.sql["inbox.adopt.columns"].bind(table=table, schema=schema)
         if not result.rows:
@@ -89,31 +93,27 @@ class InboxMaking(InboxAdopted):
             Column(row[0], row[1], bool(row[2]), str(row[3] or ""), bool(row[4]), row[6] and int(row[6]))
             for row in result.rows
         ]
-        adoption = agreed(self.their_columns, table, result.rows[0][5], columns, there, max_attempts)
+        adoption = agreed(self.their_columns, table, result.rows[0][5], columns, there, _most(Retry()))
         self.learn(adoption)
         try:
             names = self.their_names(adoption)
             for name in MAKE:
                 yield from self._make(f"inbox.adopt.{name}", names)
-            yield from self.migrate()
-            yield from self._put("limits", limits)
+            yield from super().migrate()
             yield from self._put("adopted", adoption.to_json())
         except BaseException:
             self.forget()
             raise
         return adoption
 
-    def configure(self, limits: Mapping[str, Any]) -> Op[None]:
-        """Change what was agreed on when the inbox was made; what is not given stays."""
-        yield from self.verify_schema()
-        yield self.sql["inbox.meta.lock"].bind()
-        yield from self.facts()
-        self.limits = {**self.limits, **limits}
-        yield from self._put("limits", self.limits)
-        if self.adoption is not None and "max_attempts" in limits:
-            adoption = replace(self.adoption, max_attempts=limits["max_attempts"])
+    def configure(self, changes: Mapping[str, Any], now: datetime | None) -> Op[Plan]:
+        """How often a row of theirs is tried is part of its adoption too."""
+        plan = yield from super().configure(changes, now)
+        if self.adoption is not None and "retry" in changes:
+            adoption = replace(self.adoption, max_attempts=_most(plan.retry or Retry()))
             yield from self._put("adopted", adoption.to_json())
             self.learn(adoption)
+        return plan
 
     def _make(self, name: str, names: Mapping[str, str]) -> Op[None]:
         found = self.their_queries.get(name)
@@ -167,14 +167,23 @@ class InboxMaking(InboxAdopted):
         return [(row[0], row[1]) for row in (yield self.sql["inbox.list"].bind()).rows]
 
     def info(self, now: datetime | None) -> Op[InboxInfo]:
-        adoption = yield from self.know()
+        plan = yield from self.plan_of()
         counts = yield from self.counts()
         alive = yield self.sql["inbox.drop.alive"].bind(now=self.to_time(now))
         return InboxInfo(
             self.tables.event,
             self.tables.schema,
-            adoption.table if adoption else None,
+            self.adoption.table if self.adoption else None,
             counts.pending,
             counts.dead,
             int(alive.rows[0][0]),
+            plan.order,
+            plan.priority,
+            plan.retention,
+            plan.retry,
         )
+
+
+def _most(retry: Retry) -> int:
+    """Attempts, as a column counts them."""
+    return min(retry.attempts or LARGEST, LARGEST)

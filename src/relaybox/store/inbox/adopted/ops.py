@@ -54,7 +54,6 @@ class Verbatim(Query):
 
 class InboxAdopted(InboxAlerts, InboxAccepts):
     adoption: Adoption | None = None
-    limits: Mapping[str, Any] = MappingProxyType({})  # what was said when the inbox was made
     _known = False
     _ours: Mapping[str, Query] = MappingProxyType({})  # the queries that an adoption replaces
 
@@ -74,7 +73,6 @@ class InboxAdopted(InboxAlerts, InboxAccepts):
 
     def facts(self) -> Op[dict[str, str]]:
         found = yield from super().facts()
-        self.limits = json.loads(found.get("limits", "{}"))
         self.until = json.loads(found.get("history", "{}")).get("until", 0)
         self.learn(Adoption.from_json(found["adopted"]) if "adopted" in found else None)
         return found
@@ -278,27 +276,27 @@ class InboxAdopted(InboxAlerts, InboxAccepts):
         yield from self.know()
         return (yield from super().discard_messages(ids, now))
 
-    def drain_processed(self, ttl: timedelta, limit: int, now: datetime | None) -> Op[int]:
+    def purge_done(self, ttl: timedelta, limit: int, now: datetime | None) -> Op[int]:
         yield from self.know()
-        return (yield from super().drain_processed(ttl, limit, now))
+        return (yield from super().purge_done(ttl, limit, now))
 
     def remember(self, seqs: Sequence[int], now: datetime | None) -> Op[None]:
         if self.adoption is None:  # their table keeps its history
             yield from super().remember(seqs, now)
 
-    def drain_dead(self, ttl: timedelta, limit: int, now: datetime | None) -> Op[int]:
+    def purge_dead(self, ttl: timedelta, limit: int, now: datetime | None) -> Op[int]:
         """Their dead rows stay dead while they are there; only letters whose rows are gone go."""
         if (yield from self.know()) is None:
-            return (yield from super().drain_dead(ttl, limit, now))
+            return (yield from super().purge_dead(ttl, limit, now))
         gone = [row[0] for row in (yield self.sql["inbox.adopt.orphans"].bind(limit=limit)).rows]
         if gone:
             yield self.sql["inbox.replay.undead"].bind(seqs=self.numbers(gone))
             yield self.sql["inbox.adopt.unknown"].bind(seqs=self.numbers(gone))
         return len(gone)
 
-    def drain_seen(self, ttl: timedelta, limit: int, now: datetime | None) -> Op[int]:
+    def purge_seen(self, ttl: timedelta, limit: int, now: datetime | None) -> Op[int]:
         yield from self.know()
-        return (yield from super().drain_seen(ttl, limit, now))
+        return (yield from super().purge_seen(ttl, limit, now))
 
     # -- accept -----------------------------------------------------------------------------------
 
@@ -307,15 +305,15 @@ class InboxAdopted(InboxAlerts, InboxAccepts):
         result = yield self.sql["inbox.adopt.seen"].bind(event_ids=self.texts(ids), now=self.to_time(now))
         return {row[0] for row in result.rows}
 
-    def insert(self, events: Sequence[Event], source: str | None, now: datetime | None) -> Op[set[str]]:
+    def insert(self, events: Sequence[Event], sender: str | None, now: datetime | None) -> Op[set[str]]:
         theirs = (yield from self.know()) is not None
-        return (yield from (self.insert_theirs if theirs else self.insert_new)(events, source, now))
+        return (yield from (self.insert_theirs if theirs else self.insert_new)(events, sender, now))
 
-    def insert_theirs(self, events: Sequence[Event], source: str | None, now: datetime | None) -> Op[set[str]]:
+    def insert_theirs(self, events: Sequence[Event], sender: str | None, now: datetime | None) -> Op[set[str]]:
         """One chunk of distinct events into their table. Returns the ids that were new."""
         adoption = self.adoption
         assert adoption is not None
-        values = [their_values(adoption, self.their_columns, event, source) for event in events]
+        values = [their_values(adoption, self.their_columns, event, sender) for event in events]
         new = yield from self.see([event.id for event in events], now)
         native = self.their_ids([value["id"] for value in values])
         new -= {row[0] for row in (yield self.sql["inbox.adopt.known"].bind(ids=native)).rows}
@@ -325,12 +323,12 @@ class InboxAdopted(InboxAlerts, InboxAccepts):
         return new
 
     def accept_or_bury(
-        self, events: Sequence[Event], letters: Mapping[str, str], source: str | None, now: datetime | None
+        self, events: Sequence[Event], letters: Mapping[str, str], sender: str | None, now: datetime | None
     ) -> Op[list[bool]]:
         adoption = yield from self.know()
         if adoption is None:
-            return (yield from super().accept_or_bury(events, letters, source, now))
-        answers = yield from self.accept(events, source, now)
+            return (yield from super().accept_or_bury(events, letters, sender, now))
+        answers = yield from self.accept(events, sender, now)
         for event, new in zip(events, answers, strict=True):
             if new and event.id in letters:
                 ids = self.their_ids(adoption.native(self.their_columns, [event.id]))
@@ -339,14 +337,14 @@ class InboxAdopted(InboxAlerts, InboxAccepts):
         return answers
 
 
-def their_values(adoption: Adoption, columns: Dialect, event: Event, source: str | None) -> dict[str, Any]:
+def their_values(adoption: Adoption, columns: Dialect, event: Event, sender: str | None) -> dict[str, Any]:
     """An event for their columns; what must not be lost needs one."""
     kinds = {name: columns.kind(type) for name, type in adoption.types.items()}
     there = {
         "event_type": event.type,
         "payload": event.body,
         "aggregate_id": event.key,
-        "source": source,
+        "source": sender,
         "trace_id": event.headers.get("trace_id"),
         "headers": event.headers_text,
         "sequence": position_of(event),

@@ -19,12 +19,12 @@ from ..order import position_of, priority_of
 class MysqlInboxStore(InboxStore):
     _dialect = MYSQL
 
-    def insert_new(self, events: Sequence[Event], source: str | None, now: datetime | None) -> Op[set[str]]:
+    def insert_new(self, events: Sequence[Event], sender: str | None, now: datetime | None) -> Op[set[str]]:
         at = self.to_time(now)
         new = yield from self._see({event.id for event in events}, at)
         if fresh := [event for event in events if event.id in new]:
             rows = [{**fields(event, self.to_time), "payload": b64encode(event.body).decode()} for event in fresh]
-            yield self.sql["inbox.accept.message"].bind(rows=as_json(rows), source=source, now=at)
+            yield self.sql["inbox.accept.message"].bind(rows=as_json(rows), source=sender, now=at)
             ids = as_json([event.id for event in fresh])
             numbers: dict[str, int] = dict((yield self.sql["inbox.accept.numbers"].bind(event_ids=ids)).rows)
             pending = [

@@ -29,15 +29,15 @@ class PostgresInboxStore(InboxStore):
     def their_ids(self, ids: Sequence[Any]) -> Any:
         return [str(one) for one in ids]
 
-    def insert_new(self, events: Sequence[Event], source: str | None, now: datetime | None) -> Op[set[str]]:
+    def insert_new(self, events: Sequence[Event], sender: str | None, now: datetime | None) -> Op[set[str]]:
         if len(events) == 1:
-            return {events[0].id} if (yield from self.accept_one(events[0], source, now))[0] else set()
-        return (yield from self._insert(events, [source] * len(events), now))
+            return {events[0].id} if (yield from self.accept_one(events[0], sender, now))[0] else set()
+        return (yield from self._insert(events, [sender] * len(events), now))
 
     def _insert(
         self,
         events: Sequence[Event],
-        sources: Sequence[str | None],
+        senders: Sequence[str | None],
         now: datetime | None,
         patience: str | None = None,
     ) -> Op[set[str]]:
@@ -46,28 +46,28 @@ class PostgresInboxStore(InboxStore):
             key_hashes=[key_hash(lane_key(event)) for event in events],
             positions=[position_of(event) for event in events],
             priorities=[priority_of(event) for event in events],
-            sources=sources,
+            sources=senders,
             patience=patience,
             now=now,
         )
         return {row[0] for row in result.rows}
 
     def accept_together(
-        self, events: Sequence[Event], sources: Sequence[str | None], now: datetime | None
+        self, events: Sequence[Event], senders: Sequence[str | None], now: datetime | None
     ) -> Op[list[bool]]:
         distinct: dict[str, tuple[Event, str | None]] = {}
-        for event, source in zip(events, sources, strict=True):
-            distinct.setdefault(event.id, (event, source))
+        for event, sender in zip(events, senders, strict=True):
+            distinct.setdefault(event.id, (event, sender))
         chosen = list(distinct.values())
-        new = yield from self._insert([event for event, _ in chosen], [source for _, source in chosen], now, PATIENCE)
+        new = yield from self._insert([event for event, _ in chosen], [sender for _, sender in chosen], now, PATIENCE)
         return told(events, new)
 
-    def accept_one(self, event: Event, source: str | None, now: datetime | None) -> Op[list[bool]]:
+    def accept_one(self, event: Event, sender: str | None, now: datetime | None) -> Op[list[bool]]:
         headers = event.headers_text
         values = (
             event.id,
             event.type,
-            source,
+            sender,
             None if event.aggregate_type == GLOBAL else event.aggregate_type,
             event.key,
             event.tenant,

@@ -7,7 +7,7 @@ WHERE true
 SELECT seq FROM {message} WHERE event_id {in_ids}
 
 -- name: inbox.replay.done -> rows
--- Locked before it is read: a drain passes over it, and one that was first is waited for.
+-- Locked before it is read: a purge passes over it, and one that was first is waited for.
 SELECT seq FROM {done} WHERE seq {in_seqs} ORDER BY seq {for_update}
 
 -- name: inbox.replay.dead -> rows

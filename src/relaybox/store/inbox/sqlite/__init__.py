@@ -17,7 +17,7 @@ from ..order import position_of, priority_of
 class SqliteInboxStore(InboxStore):
     _dialect = SQLITE
 
-    def insert_new(self, events: Sequence[Event], source: str | None, now: datetime | None) -> Op[set[str]]:
+    def insert_new(self, events: Sequence[Event], sender: str | None, now: datetime | None) -> Op[set[str]]:
         at = self.to_time(now)
         seen = yield self.sql["inbox.accept.seen"].bind(event_ids=as_json([event.id for event in events]), now=at)
         new = {row[0] for row in seen.rows}
@@ -25,7 +25,7 @@ class SqliteInboxStore(InboxStore):
         if not fresh:
             return new
         inserted = yield self.sql["inbox.accept.message"].bind(
-            **in_one_blob(fresh, self.to_time), source=source, now=at
+            **in_one_blob(fresh, self.to_time), source=sender, now=at
         )
         seqs = sorted(row[0] for row in inserted.rows)
         pending = [

@@ -4,7 +4,7 @@ SELECT m.seq FROM JSON_TABLE(CONVERT(:event_ids USING utf8mb4), '$[*]' COLUMNS (
 STRAIGHT_JOIN {message} m ON m.event_id = s.event_id
 
 -- name: inbox.replay.done -> rows
--- Locked before it is read: a drain passes over it, and one that was first is waited for.
+-- Locked before it is read: a purge passes over it, and one that was first is waited for.
 SELECT t.seq FROM {seqs} STRAIGHT_JOIN {done} t FORCE INDEX (PRIMARY) ON t.seq = s.seq ORDER BY t.seq FOR UPDATE
 
 -- name: inbox.replay.dead -> rows
@@ -33,5 +33,5 @@ DELETE t FROM {seqs} STRAIGHT_JOIN {done} t FORCE INDEX (PRIMARY) ON t.seq = s.s
 -- name: inbox.replay.undead -> count
 DELETE t FROM {seqs} STRAIGHT_JOIN {dead} t FORCE INDEX (PRIMARY) ON t.seq = s.seq
 
--- name: inbox.drain.message -> count
+-- name: inbox.purge.message -> count
 DELETE t FROM {seqs} STRAIGHT_JOIN {message} t FORCE INDEX (PRIMARY) ON t.seq = s.seq

@@ -6,7 +6,7 @@ FROM unnest(:seqs::bigint[], :hashes::bigint[], :positions::bigint[], :prioritie
   AS s(seq, key_hash, position, priority)
 ON CONFLICT DO NOTHING
 
--- name: inbox.drain.message -> count
+-- name: inbox.purge.message -> count
 -- The id stays, with its type and when it came. Never gone for a moment: it could be accepted in that.
 UPDATE {message}
 SET payload = NULL, headers = NULL, source = NULL, aggregate_type = NULL, aggregate_id = NULL, tenant_id = NULL,

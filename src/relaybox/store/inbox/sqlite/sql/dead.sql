@@ -6,5 +6,5 @@ SELECT json_extract(value, '$[0]'), {clock}, json_extract(value, '$[1]'), json_e
 FROM json_each(:rows) WHERE true
 ON CONFLICT DO NOTHING
 
--- name: inbox.drain.message -> count
+-- name: inbox.purge.message -> count
 DELETE FROM {message} WHERE seq {in_seqs}

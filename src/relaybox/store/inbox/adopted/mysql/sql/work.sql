@@ -80,7 +80,7 @@ WHERE t.processed_at IS NOT NULL
 -- name: inbox.adopt.unknown -> count
 DELETE m FROM {seqs} STRAIGHT_JOIN {map} m FORCE INDEX (PRIMARY) ON m.seq = s.seq
 
--- name: inbox.drain.message -> count
+-- name: inbox.purge.message -> count
 -- Their table is not ours to empty: we forget what waits no more. A discarded row waits, and is known to be given up.
 DELETE m FROM {seqs} STRAIGHT_JOIN {map} m FORCE INDEX (PRIMARY) ON m.seq = s.seq LEFT JOIN {theirs} t ON t.id = m.id
 WHERE t.id IS NULL OR t.processed_at IS NOT NULL

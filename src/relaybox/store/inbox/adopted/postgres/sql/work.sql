@@ -69,12 +69,12 @@ FROM {map} m JOIN {theirs} t ON t.id = m.id JOIN {message} v ON v.seq = m.seq
 WHERE m.seq {in_seqs} AND t.processed_at IS NOT NULL
 ON CONFLICT DO NOTHING
 
--- name: inbox.drain.message -> count
+-- name: inbox.purge.message -> count
 -- Their table is not ours to empty: we forget what waits no more. A discarded row waits, and is known to be given up.
 DELETE FROM {map} m WHERE m.seq {in_seqs}
   AND NOT EXISTS (SELECT 1 FROM {theirs} t WHERE t.id = m.id AND t.processed_at IS NULL)
 
--- name: inbox.drain.seen -> count
+-- name: inbox.purge.seen -> count
 -- Ids whose rows we have forgotten: one that is unknown while its row is here could be accepted beside it.
 DELETE FROM {seen} WHERE ctid = ANY(ARRAY(
   SELECT s.ctid FROM {seen} s

@@ -77,7 +77,7 @@ JOIN {message} v ON v.seq = m.seq
 WHERE t.processed_at IS NOT NULL
 ON CONFLICT DO NOTHING
 
--- name: inbox.drain.message -> count
+-- name: inbox.purge.message -> count
 -- Their table is not ours to empty: we forget what waits no more. A discarded row waits, and is known to be given up.
 DELETE FROM {map} WHERE seq {in_seqs}
   AND NOT EXISTS (SELECT 1 FROM {theirs} t WHERE t.id = {map}.id AND t.processed_at IS NULL)

@@ -1,4 +1,4 @@
--- name: inbox.drain.seen -> count
+-- name: inbox.purge.seen -> count
 -- Ids whose messages are gone: one that is forgotten while its message is here could be accepted beside it.
 DELETE FROM {seen} WHERE event_id IN (
   SELECT s.event_id FROM {seen} s

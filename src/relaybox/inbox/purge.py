@@ -1,0 +1,89 @@
+"""How an inbox gets rid of what it is done with: messages after days, the ids it has seen much later.
+
+Every purge also folds the journal of the numbers by type into their totals, be anything deleted or not.
+
+Purging ends no sequence: the next number of a key is kept in its state, not in old messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from .. import faults
+from ..clock import Clock
+from ..drivers.script import Script, aplay, commit, look
+from ..drivers.spi import AsyncRunner
+from ..engine.loops import Loops
+from ..facts import Observers, Purged
+from ..op import Op
+from ..settings import InboxSettings
+from ..store.inbox import InboxStore
+from ..store.inbox.meta import Retention
+
+FOLD = 10  # rows of the journal for one that is deleted: they are small
+FOLD_EVERY = timedelta(seconds=10)  # at least: who reads the numbers adds up what was not folded
+NOTHING = Retention(done=None, dead=None, seen=None)
+
+
+def retention_of(settings: InboxSettings) -> Retention:
+    return Retention(settings.retention, settings.dead_retention, settings.seen_retention)
+
+
+def purge(store: InboxStore, retention: Retention, batch: int, clock: Clock) -> Script[int]:
+    """Batch by batch, a transaction each. Returns how many messages are gone; ids do not count."""
+    total = 0
+    for counts, age, remove in (
+        (1, retention.done, store.purge_done),
+        (1, retention.dead, store.purge_dead),
+        (0, retention.seen, store.purge_seen),
+    ):
+        if age is not None:
+            total += counts * (yield from _batches(remove, age, batch, clock))
+    if (yield from look(store.unfolded())):
+        yield from _batches(lambda _, limit, __: store.fold(limit * FOLD), timedelta(0), batch, clock)
+    return total
+
+
+def _batches(
+    remove: Callable[[timedelta, int, datetime | None], Op[int]], age: timedelta, batch: int, clock: Clock
+) -> Script[int]:
+    total, gone = 0, batch
+    while gone >= batch:
+        faults.hit("purge.before")
+        gone = yield from commit(remove(age, batch, clock.database_now()))
+        faults.hit("purge.after")
+        total += gone
+    return total
+
+
+@dataclass(eq=False)
+class PurgeService:
+    """Purges every `inbox.purge_interval`, and folds more often."""
+
+    _db: AsyncRunner
+    _store: InboxStore
+    _retention: Retention
+    _settings: InboxSettings
+    _observers: Observers
+    _clock: Clock
+
+    def __post_init__(self) -> None:
+        self._next = self._clock.monotonic()
+        self._loops = Loops(self._observers, self._clock)
+        self.stop = self._loops.close
+
+    def start(self) -> None:
+        self._loops.repeat("purge", self._step)
+
+    async def _step(self) -> None:
+        retention, interval = self._retention, self._settings.purge_interval
+        if self._clock.monotonic() < self._next:
+            retention = NOTHING
+        else:
+            self._next = self._clock.monotonic() + interval.total_seconds()
+        script = purge(self._store, retention, self._settings.purge_batch, self._clock)
+        if gone := await aplay(script, self._db, self._clock):
+            self._observers(Purged(gone))
+        await self._clock.sleep(min(interval, FOLD_EVERY).total_seconds())
