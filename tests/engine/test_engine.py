@@ -231,6 +231,7 @@ async def test_no_timeout_when_there_is_none(start: MakeEngine, probe: Probe) ->
     source.add()
     start(source, nothing, timeout=None)
     await probe.wait(Delivered)
+    assert probe.of(Retried) == []
 
 
 async def test_a_listener_that_raises_cancelled_error_fails_and_the_worker_lives(
@@ -356,6 +357,7 @@ async def test_stop_survives_a_database_that_is_away(probe: Probe) -> None:
 
 async def test_stop_before_start(probe: Probe) -> None:
     await make_engine(ScriptedSource(), nothing, probe).stop()
+    assert probe.facts == []
 
 
 # -- a database that goes away ----------------------------------------------------------------------

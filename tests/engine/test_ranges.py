@@ -17,7 +17,7 @@ from relaybox.engine.ranges.engine import RangeEngine
 from relaybox.engine.ranges.workers import RangeBatch
 from relaybox.errors import BatchFailed, BrokerUnavailable, Reject, RetryLater
 from relaybox.event import Event
-from relaybox.facts import ClaimLost
+from relaybox.facts import ClaimLost, LoopFailed
 from relaybox.testing import Probe
 
 Start = Callable[..., RangeEngine]
@@ -357,14 +357,13 @@ async def test_what_another_has_is_not_begun(start: Start, probe: Probe) -> None
             await gate.wait()
 
     log.add(50, key="a")
-    start(log, handle, lease=timedelta(milliseconds=200), instance_ttl=timedelta(milliseconds=50))
+    engine = start(log, handle, lease=timedelta(milliseconds=200), instance_ttl=timedelta(milliseconds=50))
     while not seen:
         await asyncio.sleep(0.001)
     log.take_away()
-    async with asyncio.timeout(5):
-        await probe.wait(ClaimLost)
+    await probe.wait(ClaimLost)
     gate.set()
-    await asyncio.sleep(0.05)
+    await engine.stop()
     assert seen == [1]
 
 
@@ -457,7 +456,7 @@ async def test_a_handler_that_runs_too_long_has_failed(start: Start) -> None:
     assert engine.counts.failed == 1
 
 
-async def test_the_database_may_be_away_for_a_while(start: Start) -> None:
+async def test_the_database_may_be_away_for_a_while(start: Start, probe: Probe) -> None:
     log, seen = ScriptedLog(), []
 
     async def handle(event: Event) -> None:
@@ -469,7 +468,7 @@ async def test_the_database_may_be_away_for_a_while(start: Start) -> None:
     engine = start(log, handle, batch=40)
     while len(seen) < 20:
         await asyncio.sleep(0.001)
-    await asyncio.sleep(0.1)
+    await probe.wait(LoopFailed, 3)
     log.down = set()
     await until_idle(engine)
     assert sorted(seen) == numbers
@@ -520,19 +519,20 @@ async def test_what_may_kill_its_process_runs_alone(start: Start) -> None:
 
 
 async def test_memory_is_bounded_by_events_and_by_bytes(start: Start) -> None:
-    log, gate = ScriptedLog(), asyncio.Event()
+    log, gate, held = ScriptedLog(), asyncio.Event(), list[int]()
 
     async def handle(event: Event) -> None:
         await gate.wait()
+        held.append(engine.in_flight)
 
     log.add(5000)
     engine = start(log, handle, batch=5000, engine={"capacity": 1000})
     while not engine.in_flight:
         await asyncio.sleep(0.001)
-    await asyncio.sleep(0.05)
-    assert engine.in_flight <= 1000
     gate.set()
     await until_idle(engine)
+    assert len(held) == 5000
+    assert max(held) <= 1000
 
 
 async def test_who_shares_the_log_with_others_asks_for_longer_ranges_and_for_no_more_in_all(start: Start) -> None:
