@@ -62,7 +62,7 @@ def test_what_was_configured_comes_back(topic: Topic) -> None:
     ("was", "wanted", "words"),
     [
         (Topic.queue("t"), Topic.queue("t", tracking="offset"), r"tracking 'rows'.*Use move\(\)"),
-        (Topic.queue("t", tracking="offset"), Topic.pub_sub("t"), "semantics 'queue'.*Make another topic; the guide"),
+        (Topic.queue("t", tracking="offset"), Topic.pub_sub("t"), "semantics 'queue'.*Use move"),
         (Topic.pub_sub("t"), Topic.pub_sub("t", tracking="bitmap"), r"tracking 'offset'.*Use move\(\)"),
         (Topic.pub_sub("t"), Topic.pub_sub("t", shards=4), "shards 16.*Make another topic$"),
     ],
