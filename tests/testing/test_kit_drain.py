@@ -11,7 +11,7 @@ from relaybox import AsyncOutbox, Event, Listeners, Outbox, Reject, Retry, Setti
 from relaybox.errors import ConfigError
 from relaybox.facts import Delivered, Died, Retried
 from relaybox.spi import Interceptor
-from relaybox.testing import ManualClock, Probe, deliver_pending, deliver_pending_async
+from relaybox.testing import ManualClock, Probe, deliver_pending
 from relaybox.types import DeliverySettings
 
 
@@ -168,10 +168,10 @@ async def test_async_twin(async_outbox: AsyncOutbox) -> None:
 
     async with async_outbox.transaction() as tx:
         await async_outbox.write_all(tx, [Event("A", 1), Event("A", 2)])
-    assert len(await deliver_pending_async(async_outbox, listeners)) == 2
+    assert len(await deliver_pending(async_outbox, listeners)) == 2
     assert seen == [1, 2]
 
 
 async def test_sync_twin_inside_a_loop_says_what_to_use(outbox: Outbox) -> None:
-    with pytest.raises(ConfigError, match="deliver_pending_async"):
+    with pytest.raises(ConfigError, match="AsyncOutbox"):
         deliver_pending(outbox, Listeners())

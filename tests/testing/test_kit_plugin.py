@@ -57,13 +57,13 @@ def test_async_outbox_without_any_async_plugin(pytester: pytest.Pytester) -> Non
         """
         import asyncio
         from relaybox import Event
-        from relaybox.testing import assert_published_async
+        from relaybox.testing import assert_published
 
         def test_write(async_outbox):
             async def main():
                 async with async_outbox.transaction() as tx:
                     await async_outbox.write(tx, Event("A", 1))
-                await assert_published_async(async_outbox, "A", count=1)
+                await assert_published(async_outbox, "A", count=1)
             asyncio.run(main())
         """
     )
@@ -75,13 +75,13 @@ def test_async_outbox_with_pytest_asyncio(pytester: pytest.Pytester) -> None:
         """
         import pytest
         from relaybox import Event
-        from relaybox.testing import assert_published_async
+        from relaybox.testing import assert_published
 
         @pytest.mark.asyncio
         async def test_write(async_outbox):
             async with async_outbox.transaction() as tx:
                 await async_outbox.write(tx, Event("A", 1))
-            await assert_published_async(async_outbox, "A", count=1)
+            await assert_published(async_outbox, "A", count=1)
         """
     )
     run(pytester, "-W", "error", "-o", "asyncio_default_fixture_loop_scope=function").assert_outcomes(passed=1)

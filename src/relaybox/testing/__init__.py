@@ -13,10 +13,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .assertions import assert_published, assert_published_async, published, published_async
+    from .assertions import assert_published, published
     from .clock import ManualClock
     from .crash import CrashPoint, InjectedFault, arm_from_environment, crash_at
-    from .drain import Drained, deliver_pending, deliver_pending_async
+    from .drain import Drained, deliver_pending
     from .probe import Probe
 
 __all__ = [
@@ -27,20 +27,17 @@ __all__ = [
     "Probe",
     "arm_from_environment",
     "assert_published",
-    "assert_published_async",
     "crash_at",
     "deliver_pending",
-    "deliver_pending_async",
     "published",
-    "published_async",
 ]
 
 _HOMES = {
     "clock": ("ManualClock",),
     "crash": ("CrashPoint", "InjectedFault", "arm_from_environment", "crash_at"),
-    "drain": ("Drained", "deliver_pending", "deliver_pending_async"),
+    "drain": ("Drained", "deliver_pending"),
     "probe": ("Probe",),
-    "assertions": ("assert_published", "assert_published_async", "published", "published_async"),
+    "assertions": ("assert_published", "published"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 

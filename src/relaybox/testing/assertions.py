@@ -10,13 +10,12 @@ keys; payloads only with `show_payloads=True`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from enum import Enum
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, NamedTuple, TypedDict, Unpack, overload
 
 from ..drivers import wrap
-from ..drivers.spi import AsyncConnection, Connection
-from ..errors import ConfigError
+from ..drivers.spi import AsyncConnection, AsyncHandle, Connection, Handle
 from ..event import Event, name_of
 from ..op import Op, Query, arun, run
 from ..outbox import AsyncOutbox, Outbox
@@ -43,20 +42,40 @@ class Filters(TypedDict, total=False):
     schema: str | None
 
 
-def published(source: Any, event_type: str | Enum | None = None, /, **filters: Unpack[Filters]) -> list[Event]:
-    """The stored events that match, oldest first."""
+@overload  # SQLite's own handles are for both kinds of outbox, and answer at once
+def published(  # type: ignore[overload-overlap]
+    source: Outbox | Handle, event_type: str | Enum | None = None, /, **filters: Unpack[Filters]
+) -> list[Event]: ...
+@overload
+def published(
+    source: AsyncOutbox | AsyncHandle, event_type: str | Enum | None = None, /, **filters: Unpack[Filters]
+) -> Coroutine[Any, Any, list[Event]]: ...
+def published(source: Any, event_type: str | Enum | None = None, /, **filters: Unpack[Filters]) -> Any:
+    """The stored events that match, oldest first. To be awaited for an AsyncOutbox or an async handle."""
     wanted = _Wanted.of(event_type, filters)
-    return [event for event in _read(source, filters) if wanted.matches(event)]
+    return _read(source, filters, lambda events: [event for event in events if wanted.matches(event)])
 
 
-async def published_async(
-    source: Any, event_type: str | Enum | None = None, /, **filters: Unpack[Filters]
-) -> list[Event]:
-    """As `published`, for AsyncOutbox and async handles."""
-    wanted = _Wanted.of(event_type, filters)
-    return [event for event in await _aread(source, filters) if wanted.matches(event)]
-
-
+@overload
+def assert_published(  # type: ignore[overload-overlap]
+    source: Outbox | Handle,
+    event_type: str | Enum,
+    /,
+    *,
+    count: int | None = None,
+    show_payloads: bool = False,
+    **filters: Unpack[Filters],
+) -> list[Event]: ...
+@overload
+def assert_published(
+    source: AsyncOutbox | AsyncHandle,
+    event_type: str | Enum,
+    /,
+    *,
+    count: int | None = None,
+    show_payloads: bool = False,
+    **filters: Unpack[Filters],
+) -> Coroutine[Any, Any, list[Event]]: ...
 def assert_published(
     source: Any,
     event_type: str | Enum,
@@ -65,24 +84,12 @@ def assert_published(
     count: int | None = None,
     show_payloads: bool = False,
     **filters: Unpack[Filters],
-) -> list[Event]:
-    """At least one such event is stored, or exactly `count`. Returns those that match."""
+) -> Any:
+    """At least one such event is stored, or exactly `count`. Returns those that match. To be awaited for an AsyncOutbox
+    or an async handle."""
     __tracebackhide__ = True
-    return _checked(_read(source, filters), _Wanted.of(event_type, filters), count, show_payloads)
-
-
-async def assert_published_async(
-    source: Any,
-    event_type: str | Enum,
-    /,
-    *,
-    count: int | None = None,
-    show_payloads: bool = False,
-    **filters: Unpack[Filters],
-) -> list[Event]:
-    """As `assert_published`, for AsyncOutbox and async handles."""
-    __tracebackhide__ = True
-    return _checked(await _aread(source, filters), _Wanted.of(event_type, filters), count, show_payloads)
+    wanted = _Wanted.of(event_type, filters)
+    return _read(source, filters, lambda events: _checked(events, wanted, count, show_payloads))
 
 
 class _Wanted(NamedTuple):
@@ -174,25 +181,21 @@ def _events(store: OutboxStore) -> Op[list[Event]]:
         after = result.rows[-1][0]
 
 
-def _read(source: Any, filters: Filters) -> list[Event]:
+def _read(source: Any, filters: Filters, look: Callable[[list[Event]], list[Event]]) -> Any:
+    """What `look` makes of the stored events; of an async source, something to be awaited for it."""
+    __tracebackhide__ = True
     if isinstance(source, AsyncOutbox):
-        raise ConfigError("this is an AsyncOutbox: await the _async variant")
+        return _awaited(source._db.run(_events(source.store), tx=False), look)
     if isinstance(source, Outbox):
-        return source._db.run(_events(source.store), tx=False)
-    connection = wrap(source)
-    if connection.is_async:
-        raise ConfigError(f"{type(source).__qualname__} is an async handle: await the _async variant")
-    return run(_events(_store_of(connection, filters)), connection)
-
-
-async def _aread(source: Any, filters: Filters) -> list[Event]:
-    if isinstance(source, AsyncOutbox):
-        return await source._db.run(_events(source.store), tx=False)
-    if isinstance(source, Outbox):
-        return _read(source, filters)
+        return look(source._db.run(_events(source.store), tx=False))
     connection = wrap(source)
     op = _events(_store_of(connection, filters))
-    return await arun(op, connection) if connection.is_async else run(op, connection)
+    return _awaited(arun(op, connection), look) if connection.is_async else look(run(op, connection))
+
+
+async def _awaited(events: Awaitable[list[Event]], look: Callable[[list[Event]], list[Event]]) -> list[Event]:
+    __tracebackhide__ = True
+    return look(await events)
 
 
 def _store_of(connection: Connection | AsyncConnection, filters: Filters) -> OutboxStore:

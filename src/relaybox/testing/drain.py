@@ -13,11 +13,11 @@ retry, stays. A listener's error is raised after the event was marked for a retr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, overload
 
 from ..clock import Clock
 from ..delivery import Delivery
@@ -54,25 +54,27 @@ class Drained:
         return len(self.delivered) + len(self.failed)
 
 
+@overload
 def deliver_pending(
     outbox: Outbox, listeners: Listeners | Callable[..., object], *, raise_errors: bool = True, limit: int = LIMIT
-) -> Drained:
-    """For an Outbox. Async listeners run in an event loop made for this call."""
+) -> Drained: ...
+@overload
+def deliver_pending(
+    outbox: AsyncOutbox, listeners: Listeners | Callable[..., object], *, raise_errors: bool = True, limit: int = LIMIT
+) -> Coroutine[Any, Any, Drained]: ...
+def deliver_pending(outbox: Any, listeners: Any, *, raise_errors: bool = True, limit: int = LIMIT) -> Any:
+    """Delivers what is due, in this call. To be awaited for an AsyncOutbox; for an Outbox, async listeners run in an
+    event loop made for it."""
+    if isinstance(outbox, AsyncOutbox):
+        return _Drain(outbox, outbox._db, listeners).run(raise_errors, limit)
     with suppress(RuntimeError):
         asyncio.get_running_loop()
-        raise ConfigError("deliver_pending was called inside an event loop; use AsyncOutbox and deliver_pending_async")
+        raise ConfigError("deliver_pending was called inside an event loop; give it an AsyncOutbox, and await it")
     loop = asyncio.new_event_loop()
     try:
         return loop.run_until_complete(_Drain(outbox, _Blocking(outbox), listeners).run(raise_errors, limit))
     finally:
         loop.close()
-
-
-async def deliver_pending_async(
-    outbox: AsyncOutbox, listeners: Listeners | Callable[..., object], *, raise_errors: bool = True, limit: int = LIMIT
-) -> Drained:
-    """For an AsyncOutbox, in the running loop."""
-    return await _Drain(outbox, outbox._db, listeners).run(raise_errors, limit)
 
 
 class _Blocking:

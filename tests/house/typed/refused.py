@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from relaybox import AsyncGuard, AsyncOutbox, Delivery, Event, Guard, Listeners, Outbox, Relay, Settings
+from relaybox.testing import assert_published
 from relaybox.types import DeliverySettings
 
 listeners = Listeners()
@@ -96,6 +97,14 @@ def sends(outbox: Outbox, session: Session, other: AsyncSession) -> None:
     producer = outbox.topics.producer("orders", OrderPlaced)
     producer.send(other, OrderPlaced(7))  # refused
     producer.send(session, 7)  # refused
+
+
+# -- an await that is missing -------------------------------------------------------------------------
+
+
+async def forgets(outbox: AsyncOutbox) -> None:
+    assert_published(outbox, "OrderPlaced")  # refused
+    outbox.migrate()  # refused
 
 
 # -- arguments ----------------------------------------------------------------------------------------
