@@ -7,10 +7,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from relaybox import AsyncMaintainer, Inbox, Outbox, StartFrom
+from relaybox import ALL, AsyncMaintainer, Inbox, Outbox, StartFrom
 from relaybox.errors import NotFound
 from relaybox.topics.group import Group
 
@@ -179,7 +178,7 @@ def replay(trial: Trial) -> None:
             return
         with Outbox(trial.direct) as box:
             if not trial.product.topic:
-                box.dead.replay_all()
+                box.dead.replay(ALL)
                 return
             for group in (GROUP, BESIDE) if trial.product.kind == "group" else (group_of(trial),):
                 box.topics.group(TOPIC, group)._replay_parked(reason="trial")
@@ -201,7 +200,7 @@ def purge(trial: Trial) -> None:
             asyncio.run(clean(trial.direct))
         else:
             with Outbox(trial.direct) as box:
-                box.purge(older_than=timedelta(milliseconds=1))
+                box.purge(done="1ms")
 
     for _ in range(4):
         patiently(trial, once)

@@ -25,9 +25,9 @@ from .listeners import Listeners
 from .outbox import AsyncOutbox, Outbox
 from .retry import Retry
 from .settings import Settings
-from .store.outbox.values import BlockedKey, DeadFilter, DeadLetter, Status
 from .topic import Topic
 from .topics import StartFrom
+from .values import ALL, Where
 
 if TYPE_CHECKING:
     from .ingest import AsyncIngest, Ingest
@@ -46,6 +46,7 @@ __getattr__ = later(
 __version__ = "0.1.0"
 
 __all__ = [
+    "ALL",
     "AsyncGuard",
     "AsyncInbox",
     "AsyncIngest",
@@ -53,13 +54,10 @@ __all__ = [
     "AsyncOutbox",
     "AsyncRelay",
     "BatchFailed",
-    "BlockedKey",
     "CommitUnknown",
     "ConfigError",
     "Contract",
     "Contracts",
-    "DeadFilter",
-    "DeadLetter",
     "Delivery",
     "Event",
     "Guard",
@@ -79,7 +77,7 @@ __all__ = [
     "RetryLater",
     "Settings",
     "StartFrom",
-    "Status",
     "StoreError",
     "Topic",
+    "Where",
 ]

@@ -3,7 +3,7 @@ written in the transaction of the change.
 
     @twin
     def release(self, key: str, **audit: Unpack[Audit]) -> Script[bool]:
-        return self._auditor.audited("release", f"key {key}", self._store.unblock(key), audit)
+        return self._auditor.audited("release", f"key {key}", self._store.release_key(key), audit)
 
 A change of several transactions has one row, which counts on with each of them:
 

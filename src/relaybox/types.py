@@ -9,6 +9,7 @@ from .brokers.parse import Reading
 from .drivers.spi import AsyncHandle, Handle
 from .inbox.tiers import AsyncTieredInbox, TieredInbox
 from .later import later
+from .operate import AsyncDeadLetters, AsyncEvents, AsyncKeys, DeadLetters, Events, Keys
 from .outbox.transaction import AsyncTransaction, Transaction
 from .service import AsyncService, Service
 from .settings import (
@@ -30,7 +31,8 @@ from .store.inbox.meta import Retention
 from .store.inbox.operate import DeadMessage, InboxHealth, InboxMessage, InboxStatus, MessageFilter, Thresholds
 from .store.inbox.order import Order, Priority, Tier
 from .store.inbox.stats import TypeStats
-from .values import AuditEntry, Counts, Health, Progress
+from .store.instances import Instance
+from .values import LIMITS, AuditEntry, BlockedKey, Counts, DeadLetter, Health, Limits, Progress, Status, StoredEvent
 
 if TYPE_CHECKING:
     from .maintenance import Report
@@ -68,8 +70,11 @@ __all__ = [
     "Advice",
     "AsyncBatch",
     "AsyncConsumer",
+    "AsyncDeadLetters",
+    "AsyncEvents",
     "AsyncGroup",
     "AsyncHandle",
+    "AsyncKeys",
     "AsyncProducer",
     "AsyncService",
     "AsyncTieredInbox",
@@ -78,12 +83,16 @@ __all__ = [
     "Audit",
     "AuditEntry",
     "Batch",
+    "BlockedKey",
     "Columns",
     "Consumer",
     "Counts",
+    "DeadLetter",
+    "DeadLetters",
     "DeadMessage",
     "DeliverySettings",
     "Dropped",
+    "Events",
     "Gap",
     "Group",
     "GroupInfo",
@@ -96,7 +105,11 @@ __all__ = [
     "InboxSettings",
     "InboxStatus",
     "IngestSettings",
+    "Instance",
+    "Keys",
+    "LIMITS",
     "Lag",
+    "Limits",
     "MemberInfo",
     "MessageFilter",
     "MovePlan",
@@ -113,6 +126,8 @@ __all__ = [
     "Retention",
     "Service",
     "Share",
+    "Status",
+    "StoredEvent",
     "Thresholds",
     "Tier",
     "TieredInbox",

@@ -20,7 +20,7 @@ from .conftest import Command
 def test_version_and_help(relaybox: Command) -> None:
     assert relaybox("--version").stdout == f"relaybox {__version__}\n"
     shown = relaybox("--help").stdout
-    for name in ("demo", "migrate", "run", "status", "dead", "blocked", "purge", "doctor", "config"):
+    for name in ("demo", "migrate", "run", "status", "events", "dead", "keys", "purge", "audit", "doctor", "config"):
         assert f"  {name} " in shown
 
 

@@ -1,4 +1,4 @@
-"""status, dead, blocked, purge: on a SQLite file with known contents."""
+"""status, events, dead, keys, purge, audit: on a SQLite file with known contents."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_status(relaybox: Command, url: str) -> None:
         "dead": 0,
         "events": 2,
     }
-    assert document["oldest_due_seconds"] >= 0
+    assert document["oldest_due"] >= 0
     assert document["instances"] == document["blocked_keys"] == []
     assert "no process delivers" in relaybox("status", "--url", url).stdout
 
@@ -54,7 +54,7 @@ def test_watch_refreshes_until_interrupted(url: str) -> None:
 
 def test_dead_list_filters_and_pages(relaybox: Command, url: str) -> None:
     assert "no dead letters" in relaybox("dead", "list", "--url", url).stdout
-    assert relaybox.json("dead", "list", "--url", url) == {"dead": []}
+    assert relaybox.json("dead", "list", "--url", url) == {"schema": "dead.list/1", "dead": []}
     kill(url, *[Event("A", n, key=f"k{n}", tenant="t", aggregate_type="Order") for n in range(7)], Event("B", 0))
     assert len(relaybox.json("dead", "list", "--limit", "3", "--url", url)["dead"]) == 3
     assert len(relaybox.json("dead", "list", "--all", "--limit", "3", "--url", url)["dead"]) == 8
@@ -82,15 +82,15 @@ def test_show_keeps_payload_and_headers_back_unless_asked(relaybox: Command, url
     assert "4711" not in relaybox.printed
     assert "PAYLOAD-4711" in relaybox("dead", "show", event.id, "--payload", "--url", url).stdout
     document = relaybox.json("dead", "show", event.id, "--payload", "--url", url)
-    assert document["payload"] == {"card": "PAYLOAD-4711"}
-    assert document["headers"] == {"auth": "HEADER-4711"}
+    assert document["event"]["payload"] == {"card": "PAYLOAD-4711"}
+    assert document["event"]["headers"] == {"auth": "HEADER-4711"}
     assert "no dead letter 'nobody'" in relaybox("dead", "show", "nobody", "--url", url, exit_code=1).stderr
 
 
 def test_show_prints_what_is_not_json(relaybox: Command, url: str) -> None:
     events = [Event("A", payload_bytes=b"plain"), Event("A", payload_bytes=b"\xff\x00"), Event("A", payload_json="{")]
     kill(url, *events)
-    shown = [relaybox.json("dead", "show", e.id, "--payload", "--url", url) for e in events]
+    shown = [relaybox.json("dead", "show", e.id, "--payload", "--url", url)["event"] for e in events]
     assert shown[0]["payload_text"] == "plain"
     assert shown[1]["payload_base64"] == "/wA="
     assert shown[2]["payload_text"] == "{"
@@ -108,42 +108,96 @@ def test_replay(relaybox: Command, url: str) -> None:
     event = Event("A", 1)
     kill(url, event)
     document = relaybox.json("dead", "replay", event.id, "nobody", "--url", url, exit_code=1)
-    assert document == {"replayed": [event.id], "not_found": ["nobody"]}
+    assert document == {"schema": "dead.replay/1", "replayed": 1, "dry_run": False}
     assert relaybox.json("status", "--url", url)["due"] == 1
     kill(url, other := Event("A", 2))
-    assert f"replayed {other.id}" in relaybox("dead", "replay", other.id, "--url", url).stdout
+    assert "1 dead letter(s) replayed" in relaybox("dead", "replay", other.id, "--url", url).stdout
 
 
-def test_replay_all_asks_first(relaybox: Command, url: str) -> None:
+def test_replaying_many_asks_first(relaybox: Command, url: str) -> None:
     kill(url, *[Event("A", n) for n in range(5)], Event("B", 0))
-    assert "nothing was changed" in relaybox("dead", "replay-all", "--url", url, answer="n\n", exit_code=1).stderr
-    assert "add --yes" in relaybox("dead", "replay-all", "--url", url, exit_code=1).stderr
+    everything = ("dead", "replay", "--all", "--url", url)
+    assert "nothing was changed" in relaybox(*everything, answer="n\n", exit_code=1).stderr
+    assert "add --yes" in relaybox(*everything, exit_code=1).stderr
+    assert "6 dead letter(s) would be replayed" in relaybox(*everything, "--dry-run").stdout
     assert relaybox.json("status", "--url", url)["dead"] == 6
-    assert relaybox.json("dead", "replay-all", "--type", "A", "--yes", "--url", url) == {"replayed": 5}
-    assert "replayed 1" in relaybox("dead", "replay-all", "--url", url, answer="y\n").stdout
-    assert "replayed 0" in relaybox("dead", "replay-all", "--url", url).stdout
+    assert relaybox.json("dead", "replay", "--type", "A", "--since", "1h", "--yes", "--url", url)["replayed"] == 5
+    assert "1 dead letter(s) replayed" in relaybox(*everything, answer="y\n").stdout
+    assert "0 dead letter(s) replayed" in relaybox(*everything).stdout
 
 
-def test_blocked(relaybox: Command, url: str) -> None:
-    assert "no key is blocked" in relaybox("blocked", "list", "--url", url).stdout
+def test_what_to_change_must_be_said(relaybox: Command, url: str) -> None:
+    kill(url, event := Event("A", 1))
+    for verb in ("replay", "discard"):
+        relaybox("dead", verb, "--yes", "--url", url, exit_code=2)
+        relaybox("dead", verb, event.id, "--all", "--url", url, exit_code=2)
+        relaybox("dead", verb, "--type", "A", "--all", "--url", url, exit_code=2)
+    assert relaybox.json("dead", "count", "--url", url) == {"schema": "dead.count/1", "count": 1}
+    assert "have no sender" in relaybox("dead", "list", "--sender", "x", "--url", url, exit_code=1).stderr
+    assert "a time such as" in relaybox("dead", "list", "--since", "soon", "--url", url, exit_code=1).stderr
+
+
+def test_finished_events_are_found_and_delivered_again(relaybox: Command, url: str) -> None:
+    finish(url, event := Event("A", 1))
+    write(url, waiting := Event("A", 2))
+    found = relaybox.json("events", "list", "--url", url)["events"]
+    assert {one["event"]["id"]: one["state"] for one in found} == {event.id: "done", waiting.id: "waiting"}
+    assert len(relaybox.json("events", "list", "--state", "done", "--url", url)["events"]) == 1
+    relaybox("events", "list", "--state", "new", "--url", url, exit_code=2)
+    assert "done" in relaybox("events", "show", event.id, "--url", url).stdout
+    assert relaybox.json("events", "replay", event.id, "--url", url)["replayed"] == 1
+    assert relaybox.json("events", "discard", "--all", "--yes", "--url", url)["discarded"] == 2
+    assert relaybox.json("events", "count", "--url", url)["count"] == 0
+
+
+def test_changes_are_in_the_audit_log(relaybox: Command, url: str) -> None:
+    assert "nothing was changed yet" in relaybox("audit", "--url", url).stdout
+    kill(url, a := Event("A", 1), b := Event("B", 1))
+    relaybox("dead", "replay", a.id, "--reason", "repaired", "--actor", "ann", "--url", url)
+    relaybox("dead", "discard", b.id, "--url", url, RELAYBOX_ACTOR="bob")
+    document = relaybox.json("audit", "--url", url)
+    assert document["schema"] == "audit/1"
+    assert [(e["actor"], e["verb"], e["changed"], e["reason"]) for e in document["entries"]] == [
+        ("bob", "discard", 1, ""),
+        ("ann", "replay", 1, "repaired"),
+    ]
+    assert "repaired" in relaybox("audit", "--url", url).stdout
+    refused = relaybox("dead", "replay", "--all", "--yes", "--url", url, RELAYBOX_ADMIN_REQUIRE_REASON="true")
+    assert "0 dead letter(s) replayed" in refused.stdout
+    kill(url, c := Event("C", 1))
+    strict = relaybox("dead", "replay", c.id, "--url", url, exit_code=1, RELAYBOX_ADMIN_REQUIRE_REASON="true")
+    assert "give a reason to replay dead letters" in strict.stderr
+
+
+def test_blocked_keys(relaybox: Command, url: str) -> None:
+    assert "no key is blocked" in relaybox("keys", "list", "--url", url).stdout
     event = Event("A", 1, key="order-1")
     block(url, event)
-    (key,) = relaybox.json("blocked", "list", "--url", url)["blocked_keys"]
-    assert (key["key"], key["event_id"], key["parked"], key["error"]) == ("order-1", event.id, False, "held up")
+    (key,) = relaybox.json("keys", "list", "--url", url)["keys"]
+    assert (key["key"], key["event_id"], key["cause"], key["error"]) == ("order-1", event.id, "retry", "held up")
     assert relaybox.json("status", "--url", url)["blocked_keys"] == [key]
     assert "order-1" in relaybox("status", "--url", url).stdout
-    assert relaybox.json("blocked", "release", "order-1", "--url", url) == {"released": "order-1"}
-    assert "no key 'order-1' is blocked" in relaybox("blocked", "release", "order-1", "--url", url, exit_code=1).stderr
+    assert relaybox.json("keys", "release", "order-1", "--url", url)["released"] == "order-1"
+    assert "no key 'order-1' is blocked" in relaybox("keys", "release", "order-1", "--url", url, exit_code=1).stderr
+
+
+def test_status_tells_monitoring_by_its_exit_code(relaybox: Command, url: str) -> None:
+    assert relaybox.json("status", "--check", "--url", url)["health"] == {"level": "ok", "reasons": [], "live": True}
+    kill(url, Event("A", 1))
+    document = relaybox.json("status", "--check", "--url", url, exit_code=3)
+    assert document["health"]["reasons"] == ["1 dead letters"]
+    kill(url, *(Event("A", n) for n in range(100)))
+    assert "101 dead letters" in relaybox("status", "--check", "--url", url, exit_code=4).stdout
 
 
 def test_purge_deletes_finished_events_and_dead_ones_only_when_asked(relaybox: Command, url: str) -> None:
     finish(url, *[Event("A", n) for n in range(3)])
     kill(url, Event("B", 1))
-    assert relaybox.json("purge", "--yes", "--url", url) == {"purged": 0}  # nothing is a week old
-    refused = relaybox("purge", "--older-than", "0s", "--url", url, answer="n\n", exit_code=1)
-    assert "Delete finished events older than" in refused.stderr
-    assert relaybox.json("purge", "--older-than", "0s", "--yes", "--url", url) == {"purged": 3}
+    assert relaybox.json("purge", "--yes", "--url", url)["purged"] == 0  # nothing is a week old
+    refused = relaybox("purge", "--done", "0s", "--url", url, answer="n\n", exit_code=1)
+    assert "Delete 3 events" in refused.stderr
+    assert relaybox.json("purge", "--done", "0s", "--yes", "--url", url)["purged"] == 3
     assert relaybox.json("status", "--url", url)["dead"] == 1
-    done = relaybox("purge", "--older-than", "none", "--dead-older-than", "0s", "--url", url, answer="y\n")
-    assert "purged 1 event(s)" in done.stdout
-    assert "duration" in relaybox("purge", "--older-than", "soon", "--url", url, exit_code=1).stderr
+    done = relaybox("purge", "--done", "none", "--dead", "0s", "--url", url, answer="y\n")
+    assert "1 event(s) purged" in done.stdout
+    assert "duration" in relaybox("purge", "--done", "soon", "--url", url, exit_code=1).stderr

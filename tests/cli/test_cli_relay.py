@@ -286,7 +286,7 @@ def test_the_age_of_what_waits_grows_while_the_broker_is_away(
     wait_until(lambda: sample(page, "relaybox_backlog_claimed") == 9)
     wait_until(lambda: sample(page, "relaybox_backlog_oldest_seconds") > 0)
     wait_until(lambda: sample(page, "relaybox_lag_oldest_ms") > 0)
-    assert relaybox.json("status", "--url", url)["oldest_due_seconds"] > 0
+    assert relaybox.json("status", "--url", url)["oldest_due"] > 0
     wait_until(lambda: relaybox.json("status", "--url", url)["instances"][0]["note"] == "nats is unavailable")
 
 

@@ -33,7 +33,7 @@ def test_every_command_on_a_server(relaybox: Command, kind: str) -> None:
     finish(url)
     kill(url, Event("B", 2, key="k"))
     assert [d["key"] for d in relaybox.json("dead", "list", **env)["dead"]] == ["k"]
-    assert relaybox.json("dead", "replay-all", "--yes", **env) == {"replayed": 1}
+    assert relaybox.json("dead", "replay", "--all", "--yes", **env)["replayed"] == 1
     assert relaybox.json("purge", "--older-than", "0s", "--yes", **env) == {"purged": 1}
     assert "CREATE TABLE" in relaybox("migrate", "--dry-run", "--table", "other", **env).stdout
     relaybox("migrate", "--verify", "--table", "other", exit_code=1, **env)
@@ -57,11 +57,11 @@ COMMANDS = (
     ["doctor", "--json"],
     ["dead", "list"],
     ["dead", "show", "x"],
-    ["dead", "replay-all"],
+    ["dead", "replay", "--all"],
     ["purge"],
     ["migrate", "--dry-run"],
     ["migrate", "--verify", "--table", "missing"],
-    ["blocked", "list"],
+    ["keys", "list"],
 )
 BAD_URLS = (
     f"postgresql://postgres:{CANARY}@127.0.0.1:1/x",

@@ -171,7 +171,7 @@ def test_a_queue_is_seen_and_operated_like_any_group(relaybox: Command, env: dic
     relaybox("groups", "create", "jobs", "default", "--unordered", "--attempts", "1", **env)
     write(env, "jobs", 4)
     [group] = relaybox.json("status", **env)["groups"]
-    assert (group["topic"], group["group"], group["behind"], group["dead"]) == ("jobs", "default", 4, 0)
+    assert (group["topic"], group["group"], group["pending"], group["dead"]) == ("jobs", "default", 4, 0)
     fail(env, "jobs", "default")
     assert "jobs" in relaybox("status", **env).stdout
     assert [group["dead"] for group in relaybox.json("groups", "list", **env)["groups"]] == [4]

@@ -11,7 +11,7 @@ import pytest
 
 from relaybox.store.dialect import Capabilities
 from relaybox.store.outbox import open_store
-from relaybox.store.outbox.values import Status
+from relaybox.types import Status
 
 ALL = sorted([*doc_pages.PAGES, *doc_pages.ROOT.glob("*.md")])
 DIALECTS = ("postgres", "sqlite", "mysql")

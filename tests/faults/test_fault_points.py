@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kit import delivering, wait_until
-from relaybox import Outbox
+from relaybox import ALL, Outbox
 from relaybox.faults import POINTS
 from relaybox.testing.servers import require
 
@@ -86,7 +86,7 @@ def finish(url: str, file: Path) -> None:
     with delivering(Outbox, url, listeners(file, finishing=True), settings=SETTINGS) as box:
 
         def nothing_left() -> bool:
-            box.dead.replay_all()
+            box.dead.replay(ALL)
             status = box.status()
             return not (status.due or status.delayed or status.claimed or status.dead or strangers(box))
 

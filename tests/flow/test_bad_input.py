@@ -208,8 +208,8 @@ def test_bad_environment(environment: dict[str, str], text: str) -> None:
     ("call", "text"),
     [
         (lambda box: box.dead.list(limit=0), "limit"),
-        (lambda box: box.purge(older_than=timedelta(seconds=-1)), "older_than"),
-        (lambda box: box.purge(older_than=None, dead_older_than=timedelta(seconds=-1)), "dead_older_than"),
+        (lambda box: box.purge(done=timedelta(seconds=-1)), "done"),
+        (lambda box: box.purge(done=None, dead=timedelta(seconds=-1)), "dead"),
     ],
 )
 def test_bad_arguments(url: str, call: Any, text: str) -> None:

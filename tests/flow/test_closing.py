@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kit import delivering
-from relaybox import AsyncOutbox, ConfigError, Event, Listeners, Outbox
+from relaybox import ALL, AsyncOutbox, ConfigError, Event, Listeners, Outbox
 from relaybox.clock import SystemClock, utc_now
 
 from .kit import QUICK, Probe, one
@@ -84,7 +84,7 @@ def test_ages_are_counted_by_the_clock_of_the_database(url: str, probe: Probe) -
         with box.transaction() as tx:
             box.write(tx, Event("Good", None))
         probe.wait(probe.wrote(1))
-        assert box.purge(older_than=timedelta(days=7), dead_older_than=timedelta(days=7)) == 0
+        assert box.purge(done="7d", dead="7d") == 0
         assert one(url, "SELECT count(*) FROM outbox_event") == 1
 
 
@@ -100,6 +100,6 @@ def test_a_replay_of_all_reads_no_events(url: str, monkeypatch: pytest.MonkeyPat
             )
             cursor.execute("DELETE FROM outbox_event_pending")
         monkeypatch.setattr(Event, "stored", lambda *_: pytest.fail("an event was read"))
-        assert box.dead.replay_all(batch_size=2) == 5
+        assert box.dead.replay(ALL) == 5
         assert box.dead.count() == 0
         assert box.status().due == 5

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from relaybox import AsyncOutbox, ConfigError, DeadFilter, Event, Listeners, Outbox, Reject, Settings
+from relaybox import ALL, AsyncOutbox, ConfigError, Event, Listeners, Outbox, Reject, Settings, Where
 from relaybox.errors import Closed, ConnectionLost, SchemaMissing, SchemaTooNew
 from relaybox.facts import Delivered, Died, HotDropped, Purged, Retried
 from relaybox.spi import Interceptor
@@ -59,7 +59,7 @@ async def test_delivers_retries_and_buries(url: str, probe: Probe, way: str, is_
         await probe.until(lambda: len(probe.of(Died)) == 2)
         assert await box.call("dead.count") == 2
         assert {letter.event.id for letter in await box.call("dead.list")} == set(dead)
-        assert await box.call("dead.count", DeadFilter(event_type="Unheard")) == 1
+        assert await box.call("dead.count", Where(type="Unheard")) == 1
         assert "no listener" in (await box.call("dead.get", dead[1])).error
         status = await box.call("status")
         assert status.dead == 2
@@ -84,16 +84,16 @@ async def test_replay_and_purge(url: str, probe: Probe, is_async: bool) -> None:
     async with make_box("delivery", url, probe, is_async=is_async, listeners=listeners) as box:
         ids = await write(box, *(happened(n) for n in range(5)))
         await probe.until(lambda: len(probe.of(Died)) == 5)
-        assert await box.call("purge", older_than=timedelta(0)) == 0, "nothing dead is purged unless asked"
+        assert await box.call("purge", done=timedelta(0)) == 0, "nothing dead is purged unless asked"
         allowed.append(True)
         assert await box.call("dead.replay", ids[0])
         assert not await box.call("dead.replay", "no such event")
         await probe.until(probe.has(ids[0]))
-        assert await box.call("dead.replay_all") == 4
+        assert await box.call("dead.replay", ALL) == 4
         await probe.until(probe.has(*ids))
         await probe.until(lambda: waiting(url) == 0)
-        assert await box.call("purge", older_than=timedelta(hours=1)) == 0
-        assert await box.call("purge", older_than=timedelta(0)) == 5
+        assert await box.call("purge", done=timedelta(hours=1)) == 0
+        assert await box.call("purge", done=timedelta(0)) == 5
     assert stored(url) == 0
     assert sum(fact.count for fact in probe.of(Purged)) == 5
 

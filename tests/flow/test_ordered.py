@@ -147,14 +147,14 @@ async def test_block_keeps_retrying_and_only_its_key_waits(url: str, probe: Prob
         await probe.until(lambda: one(url, "SELECT count(*) FROM outbox_event_hold") == 1)
         assert log.done["k1"] == list(range(1, 40, 2))
         assert log.done["k0"] == []
-        blocked = await box.call("blocked_keys")
-        assert [(b.key, b.parked) for b in blocked] == [("k0", False)]
+        blocked = await box.call("keys.list")
+        assert [(b.key, b.cause) for b in blocked] == [("k0", "retry")]
         while blocked[0].error is None:  # PostgreSQL does not show it while the head is being tried (decision 007)
-            blocked = await box.call("blocked_keys")
+            blocked = await box.call("keys.list")
         assert "not now" in blocked[0].error
         allowed.add(0)
         await probe.until(probe.wrote(40))
-        assert await box.call("blocked_keys") == []
+        assert await box.call("keys.list") == []
     assert log.done["k0"] == list(range(0, 40, 2))
     assert not probe.of(Died)
 
@@ -167,25 +167,25 @@ async def test_park_holds_the_key_until_its_head_is_replayed(url: str, probe: Pr
         ids = await write(box, 10, keys=1)
         await probe.until(lambda: probe.of(Died))
         await write(box, 5, keys=1, first=10)
-        [blocked] = await box.call("blocked_keys")
-        assert (blocked.key, blocked.event_id, blocked.parked) == ("k0", ids[0], True)
+        [blocked] = await box.call("keys.list")
+        assert (blocked.key, blocked.event_id, blocked.cause) == ("k0", ids[0], "dead")
         assert log.done["k0"] == []
         allowed.add(0)
         assert await box.call("dead.replay", ids[0])
         await probe.until(probe.wrote(15))
-        assert await box.call("blocked_keys") == []
+        assert await box.call("keys.list") == []
     assert log.done["k0"] == list(range(15))
 
 
-async def test_unblock_lets_a_parked_key_go_on_without_its_head(url: str, probe: Probe) -> None:
+async def test_releasing_lets_a_parked_key_go_on_without_its_head(url: str, probe: Probe) -> None:
     log = Log(probe, fail=lambda event, attempts: event.payload["n"] == 0)
     settings = quick({"delivery.retry.attempts": 1, "order.on_exhausted": "park"})
     async with make_box("ordered", url, probe, listeners=log.listeners(), settings=settings) as box:
         await write(box, 10, keys=1)
         await probe.until(lambda: probe.of(Died))
         await probe.until(lambda: one(url, "SELECT count(*) FROM outbox_event_hold") == 1)
-        assert await box.call("unblock", "k0")
-        assert not await box.call("unblock", "k0")
+        assert await box.call("keys.release", "k0")
+        assert not await box.call("keys.release", "k0")
         await probe.until(probe.wrote(9))
         assert await box.call("dead.count") == 1
     assert log.done["k0"] == list(range(1, 10))
@@ -198,7 +198,7 @@ async def test_skip_sends_the_head_to_the_dead_letters_and_goes_on(url: str, pro
         await write(box, 10, keys=1)
         await probe.until(probe.wrote(8))
         assert await box.call("dead.count") == 2
-        assert await box.call("blocked_keys") == []
+        assert await box.call("keys.list") == []
     assert log.done["k0"] == [1, 2, 3, 5, 6, 7, 8, 9]
 
 
@@ -220,6 +220,6 @@ async def test_a_rejected_head(url: str, probe: Probe, policy: Any) -> None:
         if policy == "park":
             await probe.until(lambda: one(url, "SELECT count(*) FROM outbox_event_hold") == 1)
             assert not probe.seen
-            await box.call("unblock", "k0")
+            await box.call("keys.release", "k0")
         await probe.until(probe.wrote(4))
     assert [seen.event.payload["n"] for seen in probe.seen] == [1, 2, 3, 4]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
 from typing import Any
 
 import asyncpg
 import psycopg
 import pytest
 
-from relaybox import AsyncOutbox, Event, Listeners, Outbox, Reject, Settings
+from relaybox import ALL, AsyncOutbox, Event, Listeners, Outbox, Reject, Settings
 from relaybox.facts import Died, LoopFailed, WakeUps
 from relaybox.testing.servers import require
 from relaybox.types import DeliverySettings
@@ -142,10 +141,10 @@ async def test_migrate_dead_letters_and_purge(bouncer: Any, driver: str, probe: 
         assert await boxes[0].dead.count() == 6
         allowed.append(True)
         assert await boxes[1].dead.replay(ids[0])
-        assert await boxes[2].dead.replay_all(batch_size=2) == 5
+        assert await boxes[2].dead.replay(ALL) == 5
         await probe.until(probe.has(*ids))
         await probe.until(lambda: waiting(direct) == 0)
-        assert await boxes[0].purge(older_than=timedelta(0)) == 6
+        assert await boxes[0].purge(done=0) == 6
         assert (await boxes[0].status()).dead == 0
     for box in boxes:
         await box.close()

@@ -38,6 +38,7 @@ EXCUSED: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
             "outbox.claim.shards",
             "outbox.claim.take",
             "outbox.dead.pick",
+            "outbox.events.pick",
             "instance.remove",
             "outbox.instance.free",
             "outbox.keys.pick",
@@ -45,7 +46,6 @@ EXCUSED: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
             "outbox.purge.hold",
             "outbox.purge.letter",
             "outbox.purge.pending",
-            "outbox.purge.seen",
             "outbox.shard.count",
             "outbox.shard.free",
             "outbox.shard.owned",
@@ -64,6 +64,7 @@ EXCUSED: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
             "outbox.claim",
             "outbox.claim.expired",
             "outbox.claim.lock",
+            "outbox.events.discard",
             "outbox.keys.claim",
             "outbox.keys.turn",
             "outbox.shard.lapsed",
@@ -124,7 +125,9 @@ EXCUSED: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
 )
 
 # Names put together at run time, and what they can be; all doctor.* are run in a loop.
+EVENTS = ("newest", *(kind + what for kind in ("open", "dead", "done") for what in ("", "_count", "_numbers")))
 COMPUTED = {
+    "outbox.events.": EVENTS,
     "outbox.purge.": ("pending", "letter", "hold", "event"),
     "inbox.adopt.": ("map", "number", "index", "theirs", "open", "change", "add", "message", "ids", "ids_at"),
     "inbox.drop.": ("view", "table", "function", "sequence"),

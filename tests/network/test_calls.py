@@ -55,13 +55,13 @@ async def silent(place: Place, call: Callable[[], Any], limit: float) -> None:
 OUTBOX = [
     lambda box: box.status(),
     lambda box: box.dead.count(),
-    lambda box: box.unblock("k"),
+    lambda box: box.keys.release("k"),
     lambda box: box.resolve(["x"]),
     lambda box: box.purge(),
 ]
 
 
-@pytest.mark.parametrize("call", OUTBOX, ids=["status", "dead", "unblock", "resolve", "purge"])
+@pytest.mark.parametrize("call", OUTBOX, ids=["status", "dead", "release", "resolve", "purge"])
 async def test_of_an_outbox(place: Place, call: Callable[[Any], Any]) -> None:
     with Outbox(place.url, settings=SHORT) as box:
         box.migrate()

@@ -112,14 +112,14 @@ async def test_block_keeps_retrying_and_only_its_key_waits(url: str, probe: Prob
         await probe.until(probe.wrote(20))
         await probe.until(lambda: one(url, HOLDS) == 1)
         assert (log.done["k0"], log.done["k1"]) == ([], list(range(1, 40, 2)))
-        assert [(b.key, b.parked) for b in await box.call("blocked_keys")] == [("k0", False)]
+        assert [(b.key, b.cause) for b in await box.call("keys.list")] == [("k0", "retry")]
         allowed.add(0)
         await probe.until(probe.wrote(40))
     assert log.done["k0"] == list(range(0, 40, 2))
     assert not probe.of(Died)
 
 
-@pytest.mark.parametrize("decision", ["replay", "unblock"])
+@pytest.mark.parametrize("decision", ["replay", "release"])
 async def test_park_holds_the_key_until_somebody_decides(url: str, probe: Probe, quick: Any, decision: str) -> None:
     allowed: set[int] = set()
     log = Log(probe, fail=lambda event, attempts: event.payload["n"] == 0 and 0 not in allowed)
@@ -129,15 +129,15 @@ async def test_park_holds_the_key_until_somebody_decides(url: str, probe: Probe,
         await probe.until(lambda: probe.of(Died))
         await write(box, 5, keys=1, first=10)
         await probe.until(lambda: one(url, HOLDS) == 1)
-        [blocked] = await box.call("blocked_keys")
-        assert (blocked.event_id, blocked.parked, log.done["k0"]) == (ids[0], True, [])
+        [blocked] = await box.call("keys.list")
+        assert (blocked.event_id, blocked.cause, log.done["k0"]) == (ids[0], "dead", [])
         allowed.add(0)
         if decision == "replay":
             assert await box.call("dead.replay", ids[0])
         else:
-            assert await box.call("unblock", "k0")
+            assert await box.call("keys.release", "k0")
         await probe.until(probe.wrote(15 if decision == "replay" else 14))
-        assert await box.call("blocked_keys") == []
+        assert await box.call("keys.list") == []
     assert log.done["k0"] == list(range(0 if decision == "replay" else 1, 15))
 
 
@@ -147,7 +147,7 @@ async def test_skip_sends_the_head_to_the_dead_letters_and_goes_on(url: str, pro
     async with make_box("ordered", url, probe, listeners=log.listeners(), settings=settings) as box:
         await write(box, 10, keys=1)
         await probe.until(probe.wrote(8))
-        assert (await box.call("dead.count"), await box.call("blocked_keys")) == (2, [])
+        assert (await box.call("dead.count"), await box.call("keys.list")) == (2, [])
     assert log.done["k0"] == [1, 2, 3, 5, 6, 7, 8, 9]
 
 

@@ -210,9 +210,9 @@ class Script:
             return
         key, seq = self.parked.popitem()
         if replay:
-            assert self.world.run(self.world.store.replay([seq], self.world.now, self.world.now)) == [seq]
+            assert self.world.run(self.world.store.replay("dead", [seq], self.world.now, self.world.now)) == 1
         else:
-            assert self.world.run(self.world.store.unblock(key))
+            assert self.world.run(self.world.store.release_key(key, None, None))
             self.final.add(seq)
 
     # -- laws ---------------------------------------------------------------------------------------

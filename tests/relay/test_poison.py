@@ -57,8 +57,8 @@ async def test_block_retries_for_ever_and_the_key_waits(pg: str, probe: Probe, s
         assert probe.of(Died) == []
         assert "bad" not in sink.by_key()
         with Outbox(pg) as box:
-            (blocked,) = box.blocked_keys()
-        assert (blocked.key, blocked.parked) == ("bad", False)
+            (blocked,) = box.keys.list()
+        assert (blocked.key, blocked.cause) == ("bad", "retry")
         sink.cured = True
         await probe.wait(Delivered, OTHERS + FOLLOWERS + 1, timeout=20)
     assert sink.by_key()["bad"] == list(range(FOLLOWERS + 1))
@@ -75,8 +75,8 @@ async def test_park_holds_the_key_until_somebody_decides(pg: str, probe: Probe, 
         assert "bad" not in sink.by_key()
         sink.cured = True
         with Outbox(pg) as box:
-            (blocked,) = box.blocked_keys()
-            assert (blocked.key, blocked.parked) == ("bad", True)
+            (blocked,) = box.keys.list()
+            assert (blocked.key, blocked.cause) == ("bad", "dead")
             (letter,) = box.dead.list()
             assert box.dead.replay(letter.event.id)
         await probe.wait(Delivered, OTHERS + FOLLOWERS + 1, timeout=20)
@@ -91,7 +91,7 @@ async def test_unblocking_lets_the_key_go_on_without_its_head(pg: str, probe: Pr
     async with AsyncRelay(pg, sink, to="x", observers=[probe], settings=chosen):
         await probe.wait(Died)
         with Outbox(pg) as box:
-            assert box.unblock("bad")
+            assert box.keys.release("bad")
             await probe.wait(Delivered, OTHERS + FOLLOWERS, timeout=20)
             assert box.dead.count() == 1
     assert sink.by_key()["bad"] == list(range(1, FOLLOWERS + 1))

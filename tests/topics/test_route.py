@@ -170,7 +170,7 @@ def test_what_nobody_configured_is_purged_like_the_rest() -> None:
         sent = written_event.id
         connection.commit()
         probe.wait(lambda: probe.of(Delivered))
-        assert box.purge(older_than=timedelta(0)) == 1
+        assert box.purge(done=timedelta(0)) == 1
     assert probe.ids == [sent]
     assert in_outbox(url) == []
 

@@ -16,12 +16,12 @@ from typer.core import TyperGroup
 from .. import __version__
 from ..errors import RelayboxError
 from . import (
-    blocked,
+    audit,
     cdc,
     contracts,
-    dead,
     demo,
     doctor,
+    events,
     groups,
     inbox,
     ingest,
@@ -112,14 +112,16 @@ app.command("run")(run.run)
 app.command("relay")(relay.relay)
 app.command("ingest")(ingest.ingest)
 app.command("status")(status.status)
-app.add_typer(dead.app, name="dead")
-app.add_typer(blocked.app, name="blocked")
+app.add_typer(events.nouns("events"), name="events")
+app.add_typer(events.nouns("dead"), name="dead")
+app.add_typer(events.keys, name="keys")
 app.add_typer(topics.app, name="topics")
 app.add_typer(groups.app, name="groups")
 app.add_typer(contracts.app, name="contracts")
 app.add_typer(cdc.app, name="cdc")
 app.add_typer(inbox.app, name="inbox")
 app.command("purge")(purge.purge)
+app.command("audit")(audit.audit)
 app.command("maintain")(maintain.maintain)
 app.command("doctor")(doctor.doctor)
 app.command("config")(effective.config)

@@ -92,9 +92,9 @@ class Show:
             self._nothing_left(box)
             self._title("6. What is left")
             found = look(box)
-            self._print(view(*found))
+            self._print(view(found))
         self._verdict()
-        return document(*found)
+        return document(found)
 
     def _listeners(self) -> Listeners:
         listeners = Listeners()
@@ -185,7 +185,7 @@ class Show:
         self._smtp_works = True
         replayed = box.dead.replay(event.id)
         came_back = self._until(lambda: self._times(event) == 1)
-        self._check("a replayed dead letter is delivered", replayed and came_back and box.dead.count() == 0)
+        self._check("a replayed dead letter is delivered", replayed == 1 and came_back and box.dead.count() == 0)
 
     def _delayed(self, box: Outbox, db: sqlite3.Connection) -> None:
         self._title("5. An event may wait for its time")

@@ -18,7 +18,7 @@ from ..inbox.inbox import Inbox
 from ..store.inbox.operate import InboxMessage, MessageFilter, State, Thresholds
 from . import inbox_tables
 from .connect import shown, target_of
-from .dead import content
+from .events import content
 from .output import age, confirm, console, emit, emit_list, fail, first_line, say, table
 
 app = typer.Typer(help="Messages of other services: look, replay, purge.", no_args_is_help=True)

@@ -62,14 +62,17 @@ def say(text: str) -> None:
     console().print(plain(text), soft_wrap=True)
 
 
-def emit(document: Any) -> None:
-    """One JSON document. ASCII only, so that no locale and no terminal can stumble over it."""
+def emit(document: Any, *, schema: str | None = None) -> None:
+    """One JSON document. ASCII only, so that no locale and no terminal can stumble over it. `schema` names what is in
+    it: within 1.x fields are only added."""
+    if schema is not None:
+        document = {"schema": schema, **document}
     sys.stdout.write(json.dumps(document, default=encode, indent=2) + "\n")
 
 
-def emit_list(key: str, items: Iterable[Any]) -> None:
+def emit_list(key: str, items: Iterable[Any], *, schema: str | None = None) -> None:
     """The same for a list of any length, written as it comes."""
-    sys.stdout.write(f'{{"{key}": [')
+    sys.stdout.write((f'{{"schema": "{schema}", ' if schema else "{") + f'"{key}": [')
     for number, item in enumerate(items):
         sys.stdout.write((",\n  " if number else "\n  ") + json.dumps(item, default=encode))
     sys.stdout.write("\n]}\n")

@@ -8,42 +8,49 @@ from typing import Annotated
 import typer
 
 from ..durations import format_duration, parse_duration
+from . import options as o
 from .connect import shown, target_of
-from .output import confirm, emit, progress, say
+from .output import emit, say
 
 
 def purge(
     context: typer.Context,
-    older_than: Annotated[
-        str, typer.Option(help="finished events older than this (7d, 12h, PT5M); none: leave them")
-    ] = "7d",
-    dead_older_than: Annotated[
+    done: Annotated[str, typer.Option(help="finished events older than this (7d, 12h, PT5M); none: leave them")] = "7d",
+    dead: Annotated[
         str | None, typer.Option(help="dead letters that died longer ago; without it none is deleted")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
-    json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    dry_run: o.DryRun = False,
+    reason: o.Reason = "",
+    actor: o.Actor = None,
+    yes: o.Yes = False,
+    json: o.Json = False,
 ) -> None:
     """Delete finished events that are old, and dead letters only when asked. Nothing waiting is touched."""
-    finished, dead = _retention(older_than, "--older-than"), _retention(dead_older_than, "--dead-older-than")
+    ages = _age(done, "--done"), _age(dead, "--dead")
+    words = ("finished events", "dead letters")
     what = [
-        f"{kind} older than {format_duration(limit)}"
-        for kind, limit in (("finished events", finished), ("dead letters", dead))
-        if limit is not None
+        f"{word} older than {format_duration(age)}" for word, age in zip(words, ages, strict=True) if age is not None
     ]
     if not what:
-        raise typer.BadParameter("nothing to purge: give --older-than or --dead-older-than")
+        raise typer.BadParameter("nothing to purge: give --done or --dead")
     target = target_of(context)
     with target.outbox() as box:
         box.verify()
-        if not yes:
-            confirm(f"Delete {' and '.join(what)} from {box.store.tables.event} in {shown(target.needed_url)}?")
-        with progress(total=False) as bar:
-            task = bar.add_task("purging", total=None)
-            count = box.purge(
-                older_than=finished, dead_older_than=dead, progress=lambda n: bar.update(task, completed=n)
+        if dry_run:
+            count = box.purge(done=ages[0], dead=ages[1], dry_run=True)
+        else:
+            count = o.changed(
+                f"Delete {{}} events of {box.store.tables.event} in {shown(target.needed_url)}: {' and '.join(what)}?",
+                lambda dry, tell: box.purge(
+                    done=ages[0], dead=ages[1], dry_run=dry, progress=tell, **o.given(reason, actor)
+                ),
+                yes=yes,
             )
-    emit({"purged": count}) if json else say(f"purged {count} event(s)")
+    if json:
+        emit({"purged": count, "dry_run": dry_run}, schema="purge/1")
+    else:
+        say(f"{count} event(s) {'would be ' if dry_run else ''}purged")
 
 
-def _retention(text: str | None, name: str) -> timedelta | None:
+def _age(text: str | None, name: str) -> timedelta | None:
     return None if text is None or text.lower() == "none" else parse_duration(text, name)

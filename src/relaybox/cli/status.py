@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import Annotated, Any
+from dataclasses import asdict
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Group
@@ -14,16 +15,21 @@ from ..durations import parse_duration
 from ..errors import StoreError
 from ..outbox import Outbox
 from ..store.instances import Instance
-from ..store.outbox.values import BlockedKey, Status
 from ..topics.info import GroupInfo
+from ..values import BlockedKey, Health, Status
 from .connect import scrub, target_of
+from .events import blocked_view
 from .output import age, console, emit, plain, table
+from .run import DIED, WAITS
 
 
 def status(
     context: typer.Context,
     watch: Annotated[bool, typer.Option("--watch", help="refresh until Ctrl-C")] = False,
     interval: Annotated[str, typer.Option(help="pause between two looks with --watch")] = "1s",
+    check: Annotated[
+        bool, typer.Option("--check", help="exit with 3 if it is degraded, with 4 if it is critical")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """How many events wait, are claimed, retry or are dead; who delivers; which keys are blocked."""
@@ -34,17 +40,26 @@ def status(
     with target.outbox() as box:
         if watch:
             _watch(box, pause, target.needed_url)
-        elif json:
-            emit(document(*look(box)))
-        else:
-            console().print(view(*look(box)))
+            return
+        found = look(box)
+    if json:
+        emit(document(found), schema="status/1")
+    else:
+        console().print(view(found))
+    if check and found.health.level != "ok":
+        raise typer.Exit(DIED if found.health.level == "critical" else WAITS)
 
 
-Look = tuple[Status, list[Instance], list[BlockedKey], list[GroupInfo]]
+class Look(NamedTuple):
+    state: Status
+    health: Health
+    instances: list[Instance]
+    blocked: list[BlockedKey]
+    groups: list[GroupInfo]
 
 
 def look(box: Outbox) -> Look:
-    return box.status(), box.instances(), box.blocked_keys(), _groups(box)
+    return Look(box.status(), box.health(), box.instances(), box.keys.list(), _groups(box))
 
 
 def _groups(box: Outbox) -> list[GroupInfo]:
@@ -54,34 +69,19 @@ def _groups(box: Outbox) -> list[GroupInfo]:
     return box.topics.groups()
 
 
-def document(
-    state: Status, instances: list[Instance], blocked: list[BlockedKey], groups: list[GroupInfo]
-) -> dict[str, Any]:
+def document(found: Look) -> dict[str, Any]:
+    shown = ("topic", "group", "state", "pending", "parked", "dead")
     return {
-        "due": state.due,
-        "delayed": state.delayed,
-        "claimed": state.claimed,
-        "retrying": state.retrying,
-        "dead": state.dead,
-        "oldest_due_seconds": state.oldest_due,
-        "events": state.events,
-        "instances": instances,
-        "blocked_keys": blocked,
-        "groups": [
-            {
-                "topic": g.topic,
-                "group": g.group,
-                "state": g.state,
-                "behind": g.pending,
-                "parked": g.parked,
-                "dead": g.dead,
-            }
-            for g in groups
-        ],
+        **asdict(found.state),
+        "health": found.health,
+        "instances": found.instances,
+        "blocked_keys": found.blocked,
+        "groups": [{name: getattr(group, name) for name in shown} for group in found.groups],
     }
 
 
-def view(state: Status, instances: list[Instance], blocked: list[BlockedKey], groups: list[GroupInfo]) -> Group:
+def view(found: Look) -> Group:
+    state, health, instances, blocked, groups = found
     counts = table(
         None,
         ("", ""),
@@ -92,11 +92,13 @@ def view(state: Status, instances: list[Instance], blocked: list[BlockedKey], gr
             ("retrying", f"{state.retrying:,}"),
             ("dead", Text(f"{state.dead:,}", style="bold red" if state.dead else "")),
             ("oldest due", age(state.oldest_due)),
-            ("events stored", f"{state.events:,}"),
+            ("events stored, about", f"{state.events:,}"),
         ],
     )
     counts.show_header = False
     parts: list[Any] = [counts, Text()]
+    if health.reasons:
+        parts += [Text(f"{health.level}: {'; '.join(health.reasons)}", style="yellow"), Text()]
     if instances:
         rows = [(i.name, i.role, i.started_at, i.expires_at, i.note or "") for i in instances]
         parts.append(table("delivering", ("instance", "role", "started", "alive until", ""), rows))
@@ -110,11 +112,6 @@ def view(state: Status, instances: list[Instance], blocked: list[BlockedKey], gr
     return Group(*parts)
 
 
-def blocked_view(blocked: list[BlockedKey]) -> Any:
-    rows = [(b.key, b.event_id, "parked" if b.parked else "retrying", b.since, b.attempts, b.error) for b in blocked]
-    return table("blocked keys", ("key", "event", "state", "since", "attempts", "error"), rows)
-
-
 def _watch(box: Outbox, pause: float, url: str) -> None:
     """A database that is away for a moment does not end the view."""
     never = threading.Event()
@@ -122,7 +119,7 @@ def _watch(box: Outbox, pause: float, url: str) -> None:
         with Live(console=console(), auto_refresh=False) as live:
             while True:
                 try:
-                    shown: Any = view(*look(box))
+                    shown: Any = view(look(box))
                 except StoreError as error:
                     shown = Text.assemble(("no answer: ", "bold red"), plain(scrub(str(error), url)))
                 live.update(shown, refresh=True)

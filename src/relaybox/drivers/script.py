@@ -5,11 +5,11 @@ A method of both twins is written once, as a script:
 
     class Shared:
         @twin
-        def unblock(self, key: str) -> Script[bool]:
-            return (yield from commit(self.store.unblock(key)))
+        def notify(self) -> Script[bool]:
+            return commit(self.store.notify(None))
 
-    class Outbox(Shared, Sync): ...          outbox.unblock("k") -> bool
-    class AsyncOutbox(Shared, Async): ...    await outbox.unblock("k") -> bool
+    class Outbox(Shared, Sync): ...          outbox.notify() -> bool
+    class AsyncOutbox(Shared, Async): ...    await outbox.notify() -> bool
 """
 
 from __future__ import annotations

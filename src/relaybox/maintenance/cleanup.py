@@ -85,10 +85,10 @@ class Cleanup:
             dead_retention=None,
             batch_size=min(work.upkeep.cleanup_batch, topic.topic.cleanup_batch),
         )
-        while (batch := plan.next_batch()) is not None:
+        while plan.more:
             if work.stopping or work.clock.monotonic() > deadline:
                 return False
-            report.deleted += plan.ran(await work.fenced(batch))
+            report.deleted += await work.fenced(plan.batch())
         return True
 
     async def _letters(self) -> int:

@@ -21,8 +21,8 @@ from ..op import Op, arun, run
 from ..store.doctor import Circumstances, Finding, Vitals, judge_clock, vitals
 from ..store.instances import Instance
 from ..store.outbox import OutboxStore
-from ..store.outbox.values import Status
 from ..store.topics import open_topic_store
+from ..values import Status
 
 if TYPE_CHECKING:
     from ..store.topics.store import TopicStore

@@ -20,7 +20,7 @@ from ..facts import Observers
 from ..settings import Settings
 from ..store.claims import Claim
 from ..store.outbox import OutboxStore
-from ..store.outbox.values import Status
+from ..values import Status
 from .hand_over import HandOvers
 from .instance import InstanceService
 from .purge import PurgeService

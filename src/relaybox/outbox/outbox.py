@@ -28,6 +28,7 @@ from ..contracts import Contracts
 from ..drivers import open_async, open_sync, parse, wrap
 from ..drivers.script import Async, Script, Sync, commit, look, slow, twin
 from ..drivers.spi import AsyncHandle, AsyncRunner, Dialect, Handle, Runner
+from ..durations import Duration, parse_duration
 from ..engine.wakeups import Notifier, ThreadNotifier
 from ..errors import Closed, ConfigError
 from ..event import Event
@@ -36,17 +37,16 @@ from ..forks import renew_after_fork
 from ..hooks import WriterHook
 from ..listeners import Listeners, registry
 from ..op import Op, arun, run
+from ..operate import AsyncDeadLetters, AsyncEvents, AsyncKeys, DeadLetters, Desk, Events, Keys
 from ..service import AsyncService, Owner, Service
 from ..settings import OnExhausted, Settings
 from ..store.instances import Instance
 from ..store.names import Tables
 from ..store.outbox import OutboxStore, open_store
-from ..store.outbox.values import BlockedKey, Status
 from ..store.schema import Migration
 from ..store.topics import open_topic_store
 from ..twins import told_by
-from ..values import AuditEntry
-from .dead import AsyncDeadLetters, DeadLetters, Progress
+from ..values import LIMITS, AuditEntry, Health, Limits, Progress, Status
 from .delivery import OutboxDelivery, OutboxPurger
 from .node import Node
 from .purge import PurgePlan
@@ -255,6 +255,9 @@ class _Shared:
     def _auditor(self) -> Auditor:
         return Auditor(self.store, self.settings, self._observers, self._clock)
 
+    def _desk(self, db: Runner | AsyncRunner) -> Desk:
+        return Desk(db, self.store, self._auditor, self._observers, self._wake)
+
     @twin
     def resolve(self, event_ids: Sequence[str], *, patience: timedelta = PATIENCE) -> Script[dict[str, bool]]:
         """After CommitUnknown: which of these events are stored. A transaction that may yet store them is waited for;
@@ -263,8 +266,19 @@ class _Shared:
 
     @twin
     def status(self) -> Script[Status]:
-        """How many events wait, are claimed, held back and dead, and how old the oldest is."""
+        """How many events wait, are claimed, are tried again and are dead, and how old the oldest is."""
         return look(self.store.status(self._clock.database_now()))
+
+    @twin
+    def health(self, limits: Limits = LIMITS) -> Script[Health]:
+        """Whether somebody should look: much waits, waits for long or is dead, or nobody delivers what waits."""
+        return look(self._health(limits))
+
+    def _health(self, limits: Limits) -> Op[Health]:
+        now = self._clock.database_now()
+        found = yield from self.store.status(now)
+        alive = yield from self.store.instances(now)
+        return limits.judge(found.due + found.claimed, found.dead, found.oldest_due, len(alive))
 
     @twin
     def instances(self) -> Script[list[Instance]]:
@@ -272,40 +286,34 @@ class _Shared:
         return look(self.store.instances(self._clock.database_now()))
 
     @twin
-    def blocked_keys(self, limit: int = 100) -> Script[list[BlockedKey]]:
-        return look(self.store.blocked(limit))
-
-    @twin
-    def unblock(self, key: str, **audit: Unpack[Audit]) -> Script[bool]:
-        """Let an ordered key go on without its failed head."""
-        unblocked = yield from self._auditor.audited("release", f"key {key}", self.store.unblock(key), audit)
-        self._wake()
-        return unblocked
-
-    @twin
     def purge(
         self,
         *,
-        older_than: timedelta | None = timedelta(days=7),
-        dead_older_than: timedelta | None = None,
-        progress: Progress | None = None,
+        done: Duration | None = "7d",
+        dead: Duration | None = None,
+        dry_run: bool = False,
+        progress: Callable[[Progress], object] | None = None,
+        **audit: Unpack[Audit],
     ) -> Script[int]:
-        """Delete finished events older than this, and dead letters only when asked. Returns how many."""
-        for name, value in (("older_than", older_than), ("dead_older_than", dead_older_than)):
-            if value is not None and value < timedelta(0):
-                raise ConfigError(f"expected {name} to be a duration of at least zero, got {value}")
+        """Delete finished events that are older than `done`, and dead letters that died longer ago than `dead`; None
+        leaves them. Returns how many, or with `dry_run` how many it would be."""
         plan = PurgePlan(
             self.store,
             self._clock.database_now(),
-            retention=older_than,
-            dead_retention=dead_older_than,
+            retention=_age("done", done),
+            dead_retention=_age("dead", dead),
             batch_size=self.settings.outbox.purge_batch,
             by_age=self._cdc,
         )
-        total = yield from plan.run(progress)
-        if total:
-            self._observers(Purged(total))
-        return total
+        if dry_run:
+            return (yield from look(plan.count()))
+        change = self._auditor.begin("purge", "events", audit)
+        yield from plan.run(change.commit, lambda gone: progress and progress(Progress(gone, None, "purge")))
+        yield from commit(self._auditor.purge())
+        change.tell()
+        if change.changed:
+            self._observers(Purged(change.changed))
+        return change.changed or 0
 
     @twin
     def audit(self, *, limit: int = 100, before: int | None = None) -> Script[list[AuditEntry]]:
@@ -323,6 +331,13 @@ class _Shared:
             )
 
 
+def _age(name: str, given: Duration | None) -> timedelta | None:
+    age = None if given is None else parse_duration(given, name)
+    if age is not None and age < timedelta(0):
+        raise ConfigError(f"expected {name} to be a duration of at least zero, got {given!r}")
+    return age
+
+
 class Outbox(_Shared, Sync):
     """Stores events in the transaction of your own rows, delivers them after the commit, and shows what became of
     them. For synchronous programs, safe to use from many threads; its services work in threads of their own."""
@@ -333,7 +348,8 @@ class Outbox(_Shared, Sync):
         self._db = open_sync(target).within(self.settings.delivery.batch_seconds)
         self._services: Runner = open_sync(target, timeout=self.settings.delivery.statement_seconds)
         self._connected(self._db.dialect, lambda: ThreadNotifier(self._notify))
-        self.dead = DeadLetters(self._db, self.store, self._clock, self._observers, self._wake)
+        desk = self._desk(self._db)
+        self.dead, self.events, self.keys = DeadLetters(desk), Events(desk), Keys(desk)
 
     def __enter__(self) -> Self:
         self._check_open()
@@ -450,7 +466,8 @@ class AsyncOutbox(_Shared, Async):
         # Connections of their own: the program's transactions must not keep heartbeats, renewals and settles waiting.
         self._services: AsyncRunner = open_async(target, timeout=self.settings.delivery.statement_seconds)
         self._connected(self._db.dialect, lambda: Notifier(self._notify))
-        self.dead = AsyncDeadLetters(self._db, self.store, self._clock, self._observers, self._wake)
+        desk = self._desk(self._db)
+        self.dead, self.events, self.keys = AsyncDeadLetters(desk), AsyncEvents(desk), AsyncKeys(desk)
 
     async def __aenter__(self) -> Self:
         self._check_open()

@@ -8,6 +8,7 @@ from dataclasses import KW_ONLY, dataclass
 from datetime import datetime, timedelta
 
 from .. import faults
+from ..audit import Auditor
 from ..clock import Clock
 from ..drivers.script import Script, aplay, commit
 from ..drivers.spi import AsyncRunner
@@ -16,12 +17,12 @@ from ..errors import Closed
 from ..facts import Observers, Purged
 from ..op import Op
 from ..settings import Settings
+from ..store.events import Kind, Search
 from ..store.outbox import OutboxStore
 from ..store.outbox.values import Purge
+from ..values import ALL
 
 log = logging.getLogger("relaybox")
-
-Progress = Callable[[int], None]
 
 
 @dataclass(eq=False, slots=True)
@@ -37,16 +38,41 @@ class PurgePlan:
     by_age: bool = False
     _after: int = 0
 
-    def next_batch(self) -> Op[Purge] | None:
-        """The next op to run, or None when everything old is gone. Tell `ran` what it answered."""
-        if self.retention is not None:
-            return self._finished(self.retention)
-        if self.dead_retention is not None:
-            return self._dead(self.dead_retention)
-        return None
+    @property
+    def more(self) -> bool:
+        return self.retention is not None or self.dead_retention is not None
 
-    def ran(self, batch: Purge) -> int:
-        faults.hit("purge.after")
+    def run(
+        self,
+        committed: Callable[[Op[int]], Script[int]] = commit,
+        progress: Callable[[int], object] = lambda gone: None,
+    ) -> Script[int]:
+        """All of it. Returns how many events are gone."""
+        total = 0
+        while self.more:
+            faults.hit("purge.before")
+            total += yield from committed(self.batch())
+            faults.hit("purge.after")
+            progress(total)
+        return total
+
+    def count(self) -> Op[int]:
+        """How many it would be."""
+        total = 0
+        kinds: tuple[tuple[Kind, timedelta | None], ...] = (("done", self.retention), ("dead", self.dead_retention))
+        for kind, age in kinds:
+            if age is not None:
+                search = Search(ALL, until=(yield from self._ago(age)))
+                total += yield from self.store.count_events(kind, search)
+        return total
+
+    def batch(self) -> Op[int]:
+        """One transaction of it."""
+        if self.retention is not None:
+            batch = yield from self._finished(self.retention)
+        else:
+            assert self.dead_retention is not None
+            batch = yield from self._dead(self.dead_retention)
         self._after = batch.last
         if batch.seen < self.batch_size:  # a short batch: this kind is exhausted
             if self.retention is not None:
@@ -54,16 +80,6 @@ class PurgePlan:
             else:
                 self.dead_retention = None
         return batch.gone
-
-    def run(self, progress: Progress | None = None) -> Script[int]:
-        """All of it. Returns how many events are gone."""
-        total = 0
-        while (batch := self.next_batch()) is not None:
-            faults.hit("purge.before")
-            total += self.ran((yield from commit(batch)))
-            if progress is not None:
-                progress(total)
-        return total
 
     def _finished(self, age: timedelta) -> Op[Purge]:
         before = yield from self._ago(age)
@@ -80,7 +96,7 @@ class PurgePlan:
     def _ago(self, age: timedelta) -> Op[datetime]:
         """The same moment for all batches of a purge."""
         if self.now is None:
-            self.now = yield from self.store.time(None)
+            _, self.now = yield from self.store.newest(None)
         return self.now - age
 
 
@@ -124,6 +140,7 @@ class PurgeService:
             by_age=self.by_age,
         )
         total = await aplay(plan.run(), self._db, self._clock)
+        await self._db.run(Auditor(self._store, settings, self._observers, self._clock).purge())
         self.purged += total
         if total:
             log.info("purged %d events", total)

@@ -15,13 +15,12 @@ from ..facts import Depths, Observers
 from ..outbox import AsyncOutbox, Outbox
 from ..outbox.node import Node, drained
 from ..settings import Settings
-from ..store.outbox.values import Status
 from ..store.topics import GroupRow, Lag, TopicRow, open_topic_store
 from ..topics.delivery import LogMember, Work
 from ..topics.group import AsyncGroup, Group
 from ..topics.home import Home
 from ..topics.join import join
-from ..values import Counts
+from ..values import Counts, Status
 from .publish import Publisher
 from .ranges import RangePublisher
 

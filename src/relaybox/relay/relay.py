@@ -27,10 +27,9 @@ from ..facts import Observer
 from ..outbox import AsyncOutbox, Outbox
 from ..service import PULSE, AsyncService, Service, asks, made_as
 from ..settings import Settings
-from ..store.outbox.values import Status
 from ..tasks import cancelled
 from ..topics.group import AsyncGroup, Group
-from ..values import Counts
+from ..values import Counts, Status
 from .circuit import Circuit
 from .publish import Publisher, preparation
 from .reads import GroupReads, OutboxReads, Reads

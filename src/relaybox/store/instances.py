@@ -15,6 +15,8 @@ from .schema import Schema
 
 @dataclass(frozen=True, slots=True)
 class Instance:
+    """A process that delivers events or processes messages, and is alive."""
+
     id: int
     name: str
     role: str

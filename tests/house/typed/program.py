@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, assert_type
+from typing import Any, Unpack, assert_type
 
 import aiosqlite
 import psycopg
@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_s
 from sqlalchemy.orm import Session, scoped_session
 
 from relaybox import (
+    ALL,
     AsyncGuard,
     AsyncInbox,
     AsyncIngest,
@@ -50,29 +51,39 @@ from relaybox import (
     StartFrom,
     StoreError,
     Topic,
+    Where,
 )
 from relaybox.spi import Interceptor, Sink, Source, WriterHook
 from relaybox.types import (
+    LIMITS,
     AdminSettings,
     Adoption,
     Advice,
     AsyncBatch,
     AsyncConsumer,
+    AsyncDeadLetters,
+    AsyncEvents,
     AsyncGroup,
     AsyncHandle,
+    AsyncKeys,
     AsyncProducer,
     AsyncService,
     AsyncTieredInbox,
     AsyncTopics,
     AsyncTransaction,
+    Audit,
     AuditEntry,
     Batch,
+    BlockedKey,
     Columns,
     Consumer,
     Counts,
+    DeadLetter,
+    DeadLetters,
     DeadMessage,
     DeliverySettings,
     Dropped,
+    Events,
     Gap,
     Group,
     GroupInfo,
@@ -85,7 +96,10 @@ from relaybox.types import (
     InboxSettings,
     InboxStatus,
     IngestSettings,
+    Instance,
+    Keys,
     Lag,
+    Limits,
     MemberInfo,
     MessageFilter,
     MovePlan,
@@ -102,6 +116,8 @@ from relaybox.types import (
     Retention,
     Service,
     Share,
+    Status,
+    StoredEvent,
     Thresholds,
     Tier,
     TieredInbox,
@@ -203,6 +219,35 @@ async def async_outbox() -> None:
             assert_type(await outbox.write_all(transaction, [Event("OrderPlaced", {})]), list[int | None])
             assert_type(await service.once(), Counts)
         assert_type(await outbox.resolve(["id"]), dict[str, bool])
+
+
+def operate(outbox: Outbox, dead: DeadLetters, events: Events, keys: Keys, **audit: Unpack[Audit]) -> None:
+    limits = Limits(oldest=("30s", "5m"), dead=LIMITS.dead)
+    assert_type(outbox.health(limits), Health)
+    assert_type(outbox.status(), Status)
+    assert_type(outbox.instances(), list[Instance])
+    assert_type(outbox.audit(), list[AuditEntry])
+    assert_type(outbox.dead.list(Where(type="A", since="2h")), list[DeadLetter])
+    assert_type(dead.get("id", sender="shop"), DeadLetter | None)
+    assert_type(dead.replay(ALL, progress=shown, **audit), int)
+    assert_type(events.list(state="done"), list[StoredEvent])
+    assert_type(events.get("id"), StoredEvent | None)
+    assert_type(events.discard(["id"], dry_run=True), int)
+    assert_type(keys.list(), list[BlockedKey])
+    assert_type(keys.release("k", reason="repaired"), bool)
+    assert_type(outbox.purge(done="7d", progress=shown), int)
+
+
+def shown(progress: Progress) -> None:
+    print(progress.done, progress.total, progress.what)
+
+
+async def async_operate(outbox: AsyncOutbox, dead: AsyncDeadLetters, events: AsyncEvents, keys: AsyncKeys) -> None:
+    assert_type(await outbox.health(), Health)
+    assert_type(await dead.list(), list[DeadLetter])
+    assert_type(await outbox.dead.count(Where(key="k")), int)
+    assert_type(await events.replay(Where(ids=["id"]), reason="repaired", actor="ann"), int)
+    assert_type(await keys.release("k"), bool)
 
 
 def sync_handles(

@@ -176,7 +176,7 @@ class OrderedContract(Harness):
         assert head.seqs == [a1], "the rest of the key waits although it is due"
         await line.settle(Settlement(done=head.held))
         assert (await line.next(seconds=10)).seqs == [a2]
-        assert await self.run(self.store.blocked(10)) == []
+        assert await self.run(self.store.blocked(10, None)) == []
 
     async def test_events_written_later_wait_too(self, line: Line) -> None:
         await self.failed_head(line)
@@ -193,8 +193,8 @@ class OrderedContract(Harness):
 
     async def test_blocked_lists_what_waits_and_why(self, line: Line) -> None:
         a1, _, _ = await self.failed_head(line)
-        [blocked] = await self.run(self.store.blocked(10))
-        assert (blocked.key, blocked.parked, blocked.since) == ("a", False, T0)
+        [blocked] = await self.run(self.store.blocked(10, None))
+        assert (blocked.key, blocked.cause, blocked.since) == ("a", "retry", T0)
         assert (blocked.attempts, blocked.error) == (1, "bad")
         head = await line.next(seconds=10)
         assert head.seqs == [a1]
@@ -205,7 +205,7 @@ class OrderedContract(Harness):
         taken = await line.next()
         await line.settle(Settlement(retry=taken.retries(SECOND), hold=taken.held))
         assert (await line.next(seconds=1)).seqs == [a1, b1]
-        blocked = await self.run(self.store.blocked(10))
+        blocked = await self.run(self.store.blocked(10, None))
         assert sorted((b.key or "", b.event_id) for b in blocked) == [("a", taken.ids[0]), ("b", taken.ids[1])]
         assert a2 not in (await line.next(seconds=2)).seqs
 
@@ -274,9 +274,9 @@ class OrderedContract(Harness):
         taken = await line.next()
         settlement = Settlement(retry=taken.retries(SECOND * 10)[:1], hold=taken.held[:1])
         assert await line.settle(settlement) == 0
-        assert await self.run(self.store.unblock("a"))
+        assert await self.run(self.store.release_key("a", None, None))
         assert await line.settle(settlement) == 1
-        assert await self.run(self.store.blocked(10)) == []
+        assert await self.run(self.store.blocked(10, None)) == []
 
     async def park(self, line: Line) -> tuple[int, int]:
         a1, _, a2 = await self.three()
@@ -289,15 +289,15 @@ class OrderedContract(Harness):
     async def test_a_parked_key_waits_for_an_operator(self, line: Line) -> None:
         _, a2 = await self.park(line)
         assert (await line.next(seconds=3_600)).rows == []
-        [blocked] = await self.run(self.store.blocked(10))
+        [blocked] = await self.run(self.store.blocked(10, None))
         assert (blocked.key, blocked.parked, blocked.error) == ("a", True, "hopeless")
-        assert await self.run(self.store.unblock("a"))
-        assert not await self.run(self.store.unblock("a"))
+        assert await self.run(self.store.release_key("a", None, None))
+        assert not await self.run(self.store.release_key("a", None, None))
         assert (await line.next()).seqs == [a2]
 
     async def test_a_replayed_head_goes_before_the_rest_of_its_key(self, line: Line) -> None:
         a1, a2 = await self.park(line)
-        assert await self.run(self.store.replay([a1], T0, T0)) == [a1]
+        assert await self.run(self.store.replay("dead", [a1], T0, T0)) == 1
         head = await line.next()
         assert head.seqs == [a1]
         await line.settle(Settlement(done=head.held))
@@ -305,11 +305,11 @@ class OrderedContract(Harness):
 
     async def test_a_replayed_head_that_fails_again_holds_again(self, line: Line) -> None:
         a1, a2 = await self.park(line)
-        await self.run(self.store.replay([a1], T0, T0))
+        await self.run(self.store.replay("dead", [a1], T0, T0))
         head = await line.next()
         await line.settle(Settlement(dead=head.deaths(), park=head.held))
         assert (await line.next(seconds=3_600)).rows == []
-        await self.run(self.store.unblock("a"))
+        await self.run(self.store.release_key("a", None, None))
         assert (await line.next()).seqs == [a2]
 
     async def test_a_skipped_head_frees_its_key(self, line: Line) -> None:
@@ -323,7 +323,7 @@ class OrderedContract(Harness):
         _, a2 = await self.park(line)
         assert await self.run(self.store.purge_dead(T0 + SECOND, 10)) == 1
         assert (await line.next()).seqs == [a2]
-        assert await self.run(self.store.blocked(10)) == []
+        assert await self.run(self.store.blocked(10, None)) == []
 
     async def test_an_event_without_a_key_holds_nobody(self, line: Line) -> None:
         seqs = await self.write(Event("E", None), Event("E", None), Event("E", None))
@@ -361,7 +361,7 @@ class OrderedContract(Harness):
                         await line.settle(Settlement(retry=taken.retries(), hold=taken.held), seconds=now)
                     case "dead":
                         await line.settle(Settlement(dead=taken.deaths(), park=taken.held), seconds=now)
-                        await self.run(self.store.replay([seq], T0 + LEASE * n, T0 + LEASE * n))
+                        await self.run(self.store.replay("dead", [seq], T0 + LEASE * n, T0 + LEASE * n))
                     case "done":
                         assert await line.settle(Settlement(done=taken.held), seconds=now) == 0
 

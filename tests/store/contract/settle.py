@@ -8,16 +8,16 @@ import pytest
 
 from relaybox.event import Event
 from relaybox.store.claims import Death, Retry
-from relaybox.store.outbox.values import DeadFilter, DeadLetter, Settlement
+from relaybox.store.events import Search
+from relaybox.store.outbox.values import Settlement
+from relaybox.values import ALL, StoredEvent, Where
 
 from .harness import LEASE, MICROSECOND, SECOND, T0, Harness, some_events
 
-ANY = DeadFilter()
-
 
 class SettleContract(Harness):
-    async def letters(self, where: DeadFilter = ANY, after: int = 0, limit: int = 100) -> list[DeadLetter]:
-        return await self.run(self.store.dead(where, after, limit))
+    async def letters(self, where: Where = ALL, after: int = 0, limit: int = 100) -> list[StoredEvent]:
+        return await self.run(self.store.events("dead", Search(where, after=after), limit))
 
     async def test_one_batch_of_all_outcomes(self) -> None:
         seqs = await self.write(*some_events(9))
@@ -73,10 +73,10 @@ class SettleContract(Harness):
         await self.die(await self.take(), now=T0 + SECOND)
         [letter] = await self.letters()
         assert (letter.event.id, letter.event.payload, letter.event.headers) == ("the-id", {"n": 1}, {"a": "b"})
-        assert (letter.attempts, letter.error, letter.dead_at) == (1, "hopeless", T0 + SECOND)
-        assert letter.dead_at.tzinfo is UTC
-        assert await self.run(self.store.dead_one("the-id")) == letter
-        assert await self.run(self.store.dead_one("nobody")) is None
+        assert (letter.attempts, letter.error, letter.ended_at) == (1, "hopeless", T0 + SECOND)
+        assert letter.ended_at is not None
+        assert letter.ended_at.tzinfo is UTC
+        assert await self.run(self.store.numbers_of(["the-id", "nobody"], None)) == [letter.event.seq]
         assert (await self.take(now=T0 + timedelta(days=999))).rows == []
 
     async def test_dead_letters_are_filtered_counted_and_paged(self) -> None:
@@ -89,18 +89,18 @@ class SettleContract(Harness):
         await self.write(*events)
         await self.die(await self.take())
         for where, expected in (
-            (ANY, [0, 1, 2, 3]),
-            (DeadFilter(event_type="A"), [0, 1]),
-            (DeadFilter(event_type="a"), []),
-            (DeadFilter(aggregate_type="Order"), [0, 1]),
-            (DeadFilter(aggregate_type="__GLOBAL__"), [2, 3]),
-            (DeadFilter(key="1"), [0, 2]),
-            (DeadFilter(tenant="x"), [0, 2]),
-            (DeadFilter(event_type="B", key="1", tenant="x"), [2]),
-            (DeadFilter(tenant="'; --%s"), []),
+            (ALL, [0, 1, 2, 3]),
+            (Where(type="A"), [0, 1]),
+            (Where(type="a"), []),
+            (Where(aggregate_type="Order"), [0, 1]),
+            (Where(aggregate_type="__GLOBAL__"), [2, 3]),
+            (Where(key="1"), [0, 2]),
+            (Where(tenant="x"), [0, 2]),
+            (Where(type="B", key="1", tenant="x"), [2]),
+            (Where(tenant="'; --%s"), []),
         ):
             assert [letter.event.id for letter in await self.letters(where)] == [events[n].id for n in expected]
-            assert await self.run(self.store.count_dead(where)) == len(expected)
+            assert await self.run(self.store.count_events("dead", Search(where))) == len(expected)
         [first, second] = await self.letters(limit=2)
         rest = await self.letters(after=second.event.seq or 0)
         assert [letter.event.id for letter in (first, second, *rest)] == [event.id for event in events]
@@ -109,14 +109,14 @@ class SettleContract(Harness):
         seqs = await self.write(*some_events(3))
         taken = await self.take()
         await self.die(taken, "first reason")
-        newest, cutoff = await self.run(self.store.newest_dead(T0))
+        newest, cutoff = await self.run(self.store.newest(T0))
         assert (newest, cutoff) == (seqs[-1], T0)
         at = T0 + SECOND
-        assert await self.run(self.store.replay([seqs[1], seqs[0], 999_999], cutoff, at)) == seqs[:2]
-        assert await self.run(self.store.replay(seqs[:2], cutoff, at)) == []
+        assert await self.run(self.store.replay("dead", [seqs[1], seqs[0], 999_999], cutoff, at)) == 2
+        assert await self.run(self.store.replay("dead", seqs[:2], cutoff, at)) == 0
         [[*errors]] = await self.run(self.raw(f"SELECT last_error FROM {self.named('pending')}"))
         assert [row[0] for row in errors] == ["first reason"] * 2
-        assert await self.run(self.store.count_dead(ANY)) == 1
+        assert await self.run(self.store.count_events("dead", Search(ALL))) == 1
         assert await self.run(self.store.settle(Settlement(done=taken.held[:2]), at)) == 2, "the old token is gone"
         again = await self.take(now=at)
         assert (again.seqs, again.attempts) == (seqs[:2], [1, 1])
@@ -125,15 +125,15 @@ class SettleContract(Harness):
         seqs = await self.write(*some_events(2))
         taken = await self.take()
         await self.run(self.store.settle(Settlement(dead=taken.deaths()[:1]), T0))
-        _, cutoff = await self.run(self.store.newest_dead(T0))
+        _, cutoff = await self.run(self.store.newest(T0))
         await self.run(self.store.settle(Settlement(dead=taken.deaths()[1:]), T0 + MICROSECOND))
-        assert await self.run(self.store.replay(seqs, cutoff, T0 + SECOND)) == seqs[:1]
+        assert await self.run(self.store.replay("dead", seqs, cutoff, T0 + SECOND)) == 1
         assert [letter.event.seq for letter in await self.letters()] == seqs[1:]
 
-    async def test_no_dead_letters_no_newest(self) -> None:
-        newest, cutoff = await self.run(self.store.newest_dead(T0))
+    async def test_no_events_no_newest(self) -> None:
+        newest, cutoff = await self.run(self.store.newest(T0))
         assert (newest, cutoff, cutoff.tzinfo) == (0, T0, UTC)
-        assert await self.run(self.store.replay([], T0, T0)) == []
+        assert await self.run(self.store.replay("dead", [], T0, T0)) == 0
 
     async def test_purging_done_events_keeps_all_others(self) -> None:
         """Pending, dead and young ones stay; what is passed once is not looked at again."""

@@ -16,10 +16,11 @@ from ...event import Event
 from ...ids import key_hash
 from ...op import Op, Result
 from ..claims import Claim, Held
+from ..events import Kind
 from ..rows import as_json, chunks, cut, lane_key
 from .keys import START, WaitingKey, Walk, spread
 from .store import OutboxStore
-from .values import Claimed, KeyLease, Known, Purge, Settlement, Turn
+from .values import Claimed, KeyLease, Known, Settlement, Turn
 
 STEPS = 1_000  # most keys per walk
 
@@ -251,7 +252,7 @@ class SteppedOutboxStore(OutboxStore):
 
     # -- dead letters and purge -----------------------------------------------------------------------
 
-    def replay(self, seqs: Sequence[int], cutoff: datetime, now: datetime | None) -> Op[list[int]]:
+    def replay_dead(self, seqs: Sequence[int], cutoff: datetime, now: datetime | None) -> Op[list[int]]:
         picked = yield self.sql["outbox.dead.pick"].bind(seqs=self.numbers(seqs), cutoff=self.to_time(cutoff))
         replayed = sorted(row[0] for row in picked.rows)
         if replayed:
@@ -261,17 +262,10 @@ class SteppedOutboxStore(OutboxStore):
             yield self.sql["outbox.dead.unpark"].bind(seqs=which)
         return replayed
 
-    def purge_done(self, before: datetime, after: int, limit: int) -> Op[Purge]:
-        seen = yield self.sql["outbox.purge.seen"].bind(before=self.to_time(before), after=after, limit=limit)
-        if not seen.rows:
-            return Purge(0, after, 0)
-        seqs = [row[0] for row in seen.rows]
-        gone = yield self.sql["outbox.purge.done"].bind(seqs=self.numbers(seqs))
-        return Purge(len(seqs), max(seqs), gone.count)
-
-    def purge_dead(self, before: datetime, limit: int) -> Op[int]:
-        old = yield self.sql["outbox.purge.dead"].bind(before=self.to_time(before), limit=limit)
-        return (yield from self._purge(old, "letter", "hold", "event"))
+    def discard(self, kind: Kind, seqs: Sequence[int], now: datetime | None) -> Op[int]:
+        pick = self.sql["outbox.events.pick" if kind == "open" else "outbox.dead.pick"]
+        picked = yield pick.bind(seqs=self.numbers(seqs), cutoff=None)
+        return (yield from self._purge(picked, "pending", "letter", "hold", "event"))
 
     def purge_age(self, before: datetime, limit: int) -> Op[int]:
         old = yield self.sql["outbox.purge.age"].bind(before=self.to_time(before), limit=limit)

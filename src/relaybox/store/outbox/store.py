@@ -16,26 +16,16 @@ from ...errors import UnsupportedByEngine
 from ...event import Event
 from ...ids import key_hash
 from ...op import Op
+from ...values import BlockedKey, Status
 from ..claims import Claim, Death, Held
-from ..instances import Instances
+from ..events import EventOps, Kind
 from ..names import Tables
-from .values import (
-    BlockedKey,
-    Claimed,
-    DeadFilter,
-    DeadLetter,
-    KeyChoice,
-    KeyLease,
-    Known,
-    Purge,
-    Settlement,
-    Status,
-    Turn,
-)
+from .values import Claimed, KeyChoice, KeyLease, Known, Purge, Settlement, Turn
 
 
-class OutboxStore(Instances):
+class OutboxStore(EventOps):
     _product = "outbox"
+    _events = "outbox.events."
 
     def __init__(self, tables: Tables | None = None, codec: Codec = JSON_CODEC) -> None:
         super().__init__(tables or Tables())
@@ -134,11 +124,15 @@ class OutboxStore(Instances):
         if free:
             yield self.sql["outbox.settle.unhold"].bind(**self.pairs(free))
 
-    def blocked(self, limit: int) -> Op[list[BlockedKey]]:
+    def blocked(self, limit: int, now: datetime | None) -> Op[list[BlockedKey]]:
         result = yield self.sql["outbox.settle.held"].bind(limit=limit)
-        return [BlockedKey(row[0], row[2], bool(row[3]), self.from_time(row[4]), row[5], row[6]) for row in result.rows]
+        return [
+            BlockedKey(key, "dead" if parked else "retry", self.from_time(since), event_id, attempts, error)
+            for key, event_id, parked, since, attempts, error in result.rows
+        ]
 
-    def unblock(self, key: str) -> Op[bool]:
+    def release_key(self, key: str, to: int | None, now: datetime | None) -> Op[bool]:
+        """The key goes on without its head: a dead letter stays one, a retry goes on by itself."""
         result = yield self.sql["outbox.settle.unblock"].bind(key_hash=key_hash(key))
         return result.count > 0
 
@@ -163,60 +157,42 @@ class OutboxStore(Instances):
     def release_shards(self, owner: int, shards: Sequence[int]) -> Op[None]:
         yield self.sql["outbox.shard.release"].bind(owner=owner, given=self.numbers(shards))
 
-    # -- dead letters and purge -----------------------------------------------------------------------
+    # -- events, dead letters and purge ---------------------------------------------------------------
 
-    def dead(self, where: DeadFilter, after: int, limit: int) -> Op[list[DeadLetter]]:
-        return (yield from self._dead(where, after, limit, None))
+    def numbers_of(self, ids: Sequence[str], sender: str | None) -> Op[list[int]]:
+        found = yield self.sql["outbox.events.ids"].bind(event_ids=self.texts(ids))
+        return [row[0] for row in found.rows]
 
-    def dead_one(self, event_id: str) -> Op[DeadLetter | None]:
-        letters = yield from self._dead(DeadFilter(), 0, 1, event_id)
-        return letters[0] if letters else None
+    def replay(self, kind: Kind, seqs: Sequence[int], cutoff: datetime, now: datetime | None) -> Op[int]:
+        """Due again, with fresh attempts: dead letters that died up to the cut-off, or finished events. How many."""
+        if kind == "dead":
+            return len((yield from self.replay_dead(seqs, cutoff, now)))
+        locked = yield self.sql["outbox.events.lock"].bind(seqs=self.numbers(seqs))
+        if not locked.rows:
+            return 0
+        hashed = self.table([(seq, key_hash(key)) for seq, key in locked.rows], "seqs", "hashes")
+        return (yield self.sql["outbox.events.again"].bind(**hashed, now=self.to_time(now))).count
 
-    def _dead(self, where: DeadFilter, after: int, limit: int, event_id: str | None) -> Op[list[DeadLetter]]:
-        result = yield self.sql["outbox.dead.list"].bind(
-            **self._where(where), after=after, limit=limit, event_id=event_id
-        )
-        return [
-            DeadLetter(Event.stored(self.event_row(row), self.codec), row[12], row[13], self.from_time(row[14]))
-            for row in result.rows
-        ]
-
-    def count_dead(self, where: DeadFilter) -> Op[int]:
-        result = yield self.sql["outbox.dead.count"].bind(**self._where(where))
-        return int(result.rows[0][0])
-
-    def _where(self, where: DeadFilter) -> dict[str, Any]:
-        return {
-            "event_type": where.event_type,
-            "aggregate_type": where.aggregate_type,
-            "aggregate_id": where.key,
-            "tenant_id": where.tenant,
-        }
-
-    def dead_numbers(self, where: DeadFilter, after: int, newest: int, limit: int) -> Op[list[int]]:
-        result = yield self.sql["outbox.dead.numbers"].bind(
-            **self._where(where), after=after, newest=newest, limit=limit
-        )
-        return [row[0] for row in result.rows]
-
-    def newest_dead(self, now: datetime | None) -> Op[tuple[int, datetime]]:
-        result = yield self.sql["outbox.dead.newest"].bind(now=self.to_time(now))
-        return int(result.rows[0][0]), self.from_time(result.rows[0][1])
-
-    def replay(self, seqs: Sequence[int], cutoff: datetime, now: datetime | None) -> Op[list[int]]:
-        """Due again, of those that died up to the cut-off. Returns their numbers."""
+    def replay_dead(self, seqs: Sequence[int], cutoff: datetime, now: datetime | None) -> Op[list[int]]:
+        """The numbers of those that are due again."""
         raise NotImplementedError
 
-    def time(self, now: datetime | None) -> Op[datetime]:
-        result = yield self.sql["outbox.purge.now"].bind(now=self.to_time(now))
-        return self.from_time(result.rows[0][0])
+    def discard(self, kind: Kind, seqs: Sequence[int], now: datetime | None) -> Op[int]:
+        """Delete these with their events, unless they are of this kind no more. How many."""
+        raise NotImplementedError
 
     def purge_done(self, before: datetime, after: int, limit: int) -> Op[Purge]:
         """One batch of finished events, by number from `after` on."""
-        raise NotImplementedError
+        seen = yield self.sql["outbox.purge.seen"].bind(before=self.to_time(before), after=after, limit=limit)
+        if not seen.rows:
+            return Purge(0, after, 0)
+        seqs = [row[0] for row in seen.rows]
+        gone = yield self.sql["outbox.purge.done"].bind(seqs=self.numbers(seqs))
+        return Purge(len(seqs), max(seqs), gone.count)
 
     def purge_dead(self, before: datetime, limit: int) -> Op[int]:
-        raise NotImplementedError
+        old = yield self.sql["outbox.purge.dead"].bind(before=self.to_time(before), limit=limit)
+        return (yield from self.discard("dead", [row[0] for row in old.rows], None)) if old.rows else 0
 
     def purge_age(self, before: datetime, limit: int) -> Op[int]:
         """Whatever their state."""

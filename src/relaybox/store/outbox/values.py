@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from ...event import Event
 from ..claims import Death, Held, Retry
 
 
@@ -75,47 +73,6 @@ class Settlement(NamedTuple):
         if self.retry or self.dead or self.free:
             return True
         return bool(self.done) if self.whole else self.ordered
-
-
-@dataclass(frozen=True, slots=True)
-class DeadFilter:
-    event_type: str | None = None
-    aggregate_type: str | None = None
-    key: str | None = None
-    tenant: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """A dead event with why and when. The repr shows no payload (Event's does not either)."""
-
-    event: Event
-    attempts: int
-    error: str | None
-    dead_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class BlockedKey:
-    key: str | None
-    event_id: str | None
-    parked: bool
-    since: datetime
-    attempts: int | None
-    error: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """One look at an outbox. `events` is the planner's estimate where counting would be slow."""
-
-    due: int
-    delayed: int
-    claimed: int
-    retrying: int
-    dead: int
-    oldest_due: timedelta
-    events: int
 
 
 class Purge(NamedTuple):

@@ -93,8 +93,8 @@ class QueueOps(LogQueries):
 
     def replay_rows(self, topic: TopicRow, seqs: Sequence[int], now: datetime | None) -> Op[list[int]]:
         queue = self.queue(topic.id)
-        _, cutoff = yield from queue.newest_dead(now)
-        return (yield from queue.replay(sorted(seqs), cutoff, now))
+        _, cutoff = yield from queue.newest(now)
+        return (yield from queue.replay_dead(sorted(seqs), cutoff, now))
 
     def skip_rows(self, topic: TopicRow, seqs: Sequence[int]) -> Op[list[int]]:
         gone = yield self.log(topic.id)["topic.queue.skip"].bind(seqs=sorted(seqs))

@@ -18,9 +18,10 @@ from ....ids import key_hash, new_token
 from ....op import Copy, Op, Result, Statement
 from ...claims import Claim, Death, Held, Retry
 from ...dialect import POSTGRES
+from ...events import Kind
 from ...rows import arrays, by_column, columns, cut, lane_key
 from ..keys import KeyedOutboxStore, WaitingKey, Walk, spread
-from ..values import Claimed, KeyChoice, KeyLease, Known, Purge, Settlement, Turn
+from ..values import Claimed, KeyChoice, KeyLease, Known, Settlement, Turn
 
 # Below this a single statement with arrays is faster than two COPYs and the numbers for them.
 COPY_FROM = 200
@@ -341,21 +342,16 @@ class PostgresStore(KeyedOutboxStore):
 
     # -- dead letters and purge -----------------------------------------------------------------------
 
-    def replay(self, seqs: Sequence[int], cutoff: datetime, now: datetime | None) -> Op[list[int]]:
+    def replay_dead(self, seqs: Sequence[int], cutoff: datetime, now: datetime | None) -> Op[list[int]]:
         result = yield self.sql["outbox.dead.replay"].bind(seqs=self.numbers(seqs), cutoff=cutoff, now=now)
         replayed = sorted(row[0] for row in result.rows)
         if replayed:
             yield self.sql["outbox.dead.unpark"].bind(seqs=self.numbers(replayed))
         return replayed
 
-    def purge_done(self, before: datetime, after: int, limit: int) -> Op[Purge]:
-        result = yield self.sql["outbox.purge.done"].bind(before=before, after=after, limit=limit)
-        seen, last, gone = result.rows[0]
-        return Purge(seen, last or after, gone)
-
-    def purge_dead(self, before: datetime, limit: int) -> Op[int]:
-        result = yield self.sql["outbox.purge.dead"].bind(before=before, limit=limit)
-        return int(result.rows[0][0])
+    def discard(self, kind: Kind, seqs: Sequence[int], now: datetime | None) -> Op[int]:
+        gone = yield self.sql["outbox.events.discard"].bind(seqs=self.numbers(seqs), open=kind == "open")
+        return int(gone.rows[0][0])
 
     def purge_age(self, before: datetime, limit: int) -> Op[int]:
         result = yield self.sql["outbox.purge.age"].bind(before=before, limit=limit)

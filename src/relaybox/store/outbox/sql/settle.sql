@@ -1,6 +1,6 @@
 -- name: outbox.settle.held -> rows
 -- Keys that wait, oldest first, with what they wait for.
-SELECT e.aggregate_id, h.seq, e.event_id, h.parked, h.since,
+SELECT e.aggregate_id, e.event_id, h.parked, h.since,
        coalesce(p.attempts, d.attempts), coalesce(p.last_error, d.last_error)
 FROM {hold} h
 LEFT JOIN {event} e ON e.seq = h.seq

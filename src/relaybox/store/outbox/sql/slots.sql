@@ -1,8 +1,30 @@
 -- slot: filter
-(:event_type::text IS NULL OR e.event_type = :event_type)
+(:type::text IS NULL OR e.event_type = :type)
   AND (:aggregate_type::text IS NULL OR coalesce(e.aggregate_type, '__GLOBAL__') = :aggregate_type)
-  AND (:aggregate_id::text IS NULL OR e.aggregate_id = :aggregate_id)
-  AND (:tenant_id::text IS NULL OR e.tenant_id = :tenant_id)
+  AND (:key::text IS NULL OR e.aggregate_id = :key)
+  AND (:tenant::text IS NULL OR e.tenant_id = :tenant)
+
+-- slot: due_within
+(:since::timestamptz IS NULL OR coalesce(e.deliver_at, e.created_at) >= :since)
+  AND (:until::timestamptz IS NULL OR coalesce(e.deliver_at, e.created_at) < :until)
+
+-- slot: from_open
+FROM {open_rows} JOIN {event} e ON e.seq = p.seq
+WHERE p.seq > :after AND p.seq <= :upto AND (:seqs::bigint[] IS NULL OR p.seq {in_seqs})
+  AND {filter} AND {due_within} AND (:error::text IS NULL OR {find_text}(p.last_error, :error) > 0)
+
+-- slot: from_dead
+FROM {dead} d JOIN {event} e ON e.seq = d.seq
+WHERE d.seq > :after AND d.seq <= :upto AND (:seqs::bigint[] IS NULL OR d.seq {in_seqs})
+  AND {filter} AND (:error::text IS NULL OR {find_text}(d.last_error, :error) > 0)
+  AND (:since::timestamptz IS NULL OR d.dead_at >= :since) AND (:until::timestamptz IS NULL OR d.dead_at < :until)
+
+-- slot: from_done
+FROM {event} e
+WHERE e.seq > :after AND e.seq <= :upto AND (:seqs::bigint[] IS NULL OR e.seq {in_seqs})
+  AND {filter} AND {due_within} AND :error::text IS NULL
+  AND NOT EXISTS (SELECT 1 FROM {pending} p WHERE p.seq = e.seq)
+  AND NOT EXISTS (SELECT 1 FROM {dead} d WHERE d.seq = e.seq) {and_unclaimed}
 
 -- slot: event_columns
 e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,

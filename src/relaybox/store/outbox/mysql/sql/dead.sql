@@ -1,5 +1,6 @@
 -- name: outbox.dead.pick -> rows
-SELECT d.seq FROM {seqs} STRAIGHT_JOIN {dead} d ON d.seq = s.seq WHERE d.dead_at <= :cutoff FOR UPDATE
+SELECT d.seq FROM {seqs} STRAIGHT_JOIN {dead} d ON d.seq = s.seq
+WHERE :cutoff IS NULL OR d.dead_at <= :cutoff FOR UPDATE
 
 -- name: outbox.dead.replay -> count
 -- Back to the queue with fresh attempts; the old error stays readable until the next outcome.

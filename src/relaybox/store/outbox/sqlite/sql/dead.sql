@@ -1,5 +1,5 @@
 -- name: outbox.dead.pick -> rows
-SELECT seq FROM {dead} WHERE seq {in_seqs} AND dead_at <= :cutoff
+SELECT seq FROM {dead} WHERE seq {in_seqs} AND (:cutoff IS NULL OR dead_at <= :cutoff)
 
 -- name: outbox.dead.replay -> count
 -- Back to the queue with fresh attempts; the old error stays readable until the next outcome.

@@ -5,3 +5,6 @@ CAST(e.tenant_id AS blob), CAST(e.content_type AS blob), CAST(e.payload AS blob)
 CASE WHEN typeof(e.occurred_at) = 'text' THEN x'' ELSE e.occurred_at END,
 CASE WHEN typeof(e.deliver_at) = 'text' THEN x'' ELSE e.deliver_at END,
 CASE WHEN typeof(e.created_at) = 'text' THEN x'' ELSE e.created_at END
+
+-- slot: hashed
+(SELECT json_extract(value, '$[0]') AS seq, json_extract(value, '$[1]') AS key_hash FROM json_each(:rows)) s

@@ -32,3 +32,7 @@ JSON_TABLE(:held, '$[*]' COLUMNS (seq bigint PATH '$[0]', token bigint PATH '$[1
 
 -- slot: last_number
 last_insert_id()
+
+-- slot: in_seqs
+-- Where nothing is locked.
+IN (SELECT s.seq FROM {seqs})

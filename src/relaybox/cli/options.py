@@ -1,0 +1,97 @@
+"""Options that commands have in common: which events, why and by whom something is changed, how it is shown."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+import typer
+
+from ..audit import Audit
+from ..durations import parse_duration
+from ..errors import ConfigError
+from ..values import Progress, Where
+from .output import confirm, progress
+
+Json = Annotated[bool, typer.Option("--json", help="print JSON")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="do not ask")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="only say how many it would be")]
+Reason = Annotated[str, typer.Option("--reason", help="why, for the audit log")]
+Actor = Annotated[str | None, typer.Option("--actor", envvar="RELAYBOX_ACTOR", help="who; not given: user@host")]
+
+Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID...]", help="ids of events")]
+All = Annotated[bool, typer.Option("--all", help="all there are")]
+Sender = Annotated[str | None, typer.Option("--sender", help="only from this sender; for inboxes")]
+_WHERE: dict[str, Any] = {
+    "type": Annotated[str | None, typer.Option("--type", help="only this event type")],
+    "aggregate_type": Annotated[str | None, typer.Option("--aggregate-type", help="only this aggregate type")],
+    "key": Annotated[str | None, typer.Option("--key", help="only this key")],
+    "tenant": Annotated[str | None, typer.Option("--tenant", help="only this tenant")],
+    "sender": Sender,
+    "error": Annotated[str | None, typer.Option("--error", help="only those whose error has this text in it")],
+    "since": Annotated[str | None, typer.Option("--since", help="only since then: a time, or 2h for two hours ago")],
+    "until": Annotated[str | None, typer.Option("--until", help="only before then")],
+}
+
+
+def with_where(command: Callable[..., None]) -> Callable[..., None]:
+    """A command that takes `where` as one with an option for each condition."""
+    told = inspect.signature(command, eval_str=True)
+    kept = [one for one in told.parameters.values() if one.name != "where"]
+    conditions = [inspect.Parameter(n, kept[0].KEYWORD_ONLY, default=None, annotation=t) for n, t in _WHERE.items()]
+
+    def run(**options: Any) -> None:
+        given: dict[str, Any] = {name: options.pop(name) for name in _WHERE}
+        given |= {name: moment(given[name]) for name in ("since", "until")}
+        command(where=Where(**given), **options)
+
+    made: Any = run
+    made.__doc__ = command.__doc__
+    made.__signature__ = told.replace(parameters=[one.replace(kind=one.KEYWORD_ONLY) for one in kept] + conditions)
+    made.__annotations__ = {one.name: one.annotation for one in [*kept, *conditions]}
+    return run
+
+
+def moment(text: str | None) -> datetime | timedelta | None:
+    """A time, in UTC unless it says otherwise, or how long ago."""
+    if text is None:
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        try:
+            return parse_duration(text)
+        except ConfigError:
+            raise ConfigError(
+                f"expected a time such as 2030-01-31T12:00, or 2h for two hours ago, got {text!r}"
+            ) from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def given(reason: str, actor: str | None) -> Audit:
+    return {"reason": reason, "actor": actor}
+
+
+def which(ids: list[str] | None, where: Where, everything: bool) -> list[str] | Where:
+    """What a command is to change must be said: ids, conditions, or all."""
+    if (bool(ids) + bool(where.given) + everything) != 1:
+        raise typer.BadParameter("say which: ids, conditions such as --type, or --all; one of the three")
+    return ids or where
+
+
+def changed(question: str, change: Callable[[bool, Callable[[Progress], object] | None], int], *, yes: bool) -> int:
+    """How many, after the question has been answered. `change` is first called for a dry run."""
+    total = change(True, None)
+    if total and not yes:
+        confirm(question.format(total))
+    if not total:
+        return 0
+    with progress(total=True) as bar:
+        task = bar.add_task("", total=total)
+
+        def tell(at: Progress) -> None:
+            bar.update(task, description=at.what, completed=at.done)
+
+        return change(False, tell)

@@ -1,0 +1,75 @@
+"""What operators ask of the events that a product keeps: pages of them, how many there are, and their numbers.
+
+A product has the queries `<product>.events.open`, `.dead` and `.done`, each also with `_count` and `_numbers`; they
+differ in where such events are found, not in how they are chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Literal, NamedTuple
+
+from ..codec import JSON_CODEC, Codec
+from ..event import Event
+from ..op import Op
+from ..values import StoredEvent, Where
+from .instances import Instances
+
+Kind = Literal["open", "dead", "done"]
+LAST = 2**63 - 1
+
+
+class Search(NamedTuple):
+    """A Where in the terms of a database: times are times, and ids are the numbers of their events."""
+
+    where: Where
+    since: datetime | None = None
+    until: datetime | None = None
+    seqs: Sequence[int] | None = None  # ascending; none of them beyond `upto`
+    after: int = 0
+    upto: int = LAST
+
+
+class EventOps(Instances):
+    _events: str  # what the names of the queries begin with
+    codec: Codec = JSON_CODEC
+
+    def events(self, kind: Kind, search: Search, limit: int) -> Op[list[StoredEvent]]:
+        """The oldest first."""
+        found = yield self.sql[self._events + kind].bind(**self.search(search), limit=limit)
+        return [self._stored_event(row) for row in found.rows]
+
+    def _stored_event(self, row: Sequence[Any]) -> StoredEvent:
+        attempts, error, due, ended, state = row[12:17]
+        due, ended = (None if at is None else self.from_time(at) for at in (due, ended))
+        return StoredEvent(Event.stored(self.event_row(row), self.codec), state, attempts, error, due, ended)
+
+    def count_events(self, kind: Kind, search: Search) -> Op[int]:
+        return int((yield self.sql[f"{self._events}{kind}_count"].bind(**self.search(search))).rows[0][0])
+
+    def event_numbers(self, kind: Kind, search: Search, limit: int) -> Op[list[int]]:
+        """The events themselves are not read."""
+        found = yield self.sql[f"{self._events}{kind}_numbers"].bind(**self.search(search), limit=limit)
+        return [row[0] for row in found.rows]
+
+    def newest(self, now: datetime | None) -> Op[tuple[int, datetime]]:
+        """The number of the last event there is, and the time."""
+        found = yield self.sql[f"{self._events}newest"].bind(now=self.to_time(now))
+        return int(found.rows[0][0]), self.from_time(found.rows[0][1])
+
+    def search(self, search: Search) -> dict[str, Any]:
+        where, seqs = search.where, search.seqs
+        return {
+            "type": where.type,
+            "aggregate_type": where.aggregate_type,
+            "key": where.key,
+            "tenant": where.tenant,
+            "sender": where.sender,
+            "error": where.error,
+            "since": self.to_time(search.since),
+            "until": self.to_time(search.until),
+            "seqs": None if seqs is None else self.numbers(seqs),
+            "after": max(search.after, seqs[0] - 1) if seqs else search.after,
+            "upto": search.upto,
+        }

@@ -1,0 +1,2 @@
+-- name: outbox.events.pick -> rows
+SELECT seq FROM {pending} WHERE seq {in_seqs}
