@@ -40,7 +40,6 @@ MODULES = {
     "relaybox.errors": "All errors. [What to do about each](errors.md).",
     "relaybox.facts": "What observers are told. [The metrics made of it](metrics.md).",
     "relaybox.spi": "What extensions implement.",
-    "relaybox.inbox": "",
     "relaybox.brokers.aws": "",
     "relaybox.brokers.inbox": "",
     "relaybox.brokers.kafka": "",

@@ -74,24 +74,6 @@ class Statement:
         return f"Statement({self.query.name})"
 
 
-class Row(Statement):
-    """The same with the values in the order in which the text names them, each once: for what is written one by one,
-    through drivers that take them so."""
-
-    __slots__ = ("values",)
-
-    def __init__(self, query: Query, values: Sequence[Any]) -> None:
-        self.query = query
-        self.values = values
-
-    @property
-    def params(self) -> dict[str, Any]:  # type: ignore[override]
-        return dict(zip(self.query.compiled("dollar")[1], self.values, strict=True))
-
-    def positional(self, style: ParamStyle) -> tuple[str, Sequence[Any]]:
-        return self.query.compiled(style)[0], self.values
-
-
 class Copy:
     """Rows for PostgreSQL's COPY … FROM STDIN (FORMAT binary), for drivers that have it."""
 

@@ -10,7 +10,7 @@ from ....codec import JSON
 from ....errors import StoreError
 from ....event import GLOBAL, Event
 from ....ids import key_hash
-from ....op import Op, Row, Statement
+from ....op import Op, Statement
 from ...claims import Claim, Held
 from ...dialect import POSTGRES
 from ...rows import arrays, lane_key
@@ -64,23 +64,23 @@ class PostgresInboxStore(InboxStore):
 
     def accept_one(self, event: Event, sender: str | None, now: datetime | None) -> Op[list[bool]]:
         headers = event.headers_text
-        values = (
-            event.id,
-            event.type,
-            sender,
-            None if event.aggregate_type == GLOBAL else event.aggregate_type,
-            event.key,
-            event.tenant,
-            None if event.content_type == JSON else event.content_type,
-            event.body,
-            headers,
-            event.occurred_at,
-            now,
-            key_hash(lane_key(event)),
-            None if headers is None else position_of(event),
-            UNRANKED if headers is None else priority_of(event),
-        )
-        return [(yield Row(self.sql["inbox.accept.one"], values)).count > 0]
+        params = {
+            "event_id": event.id,
+            "event_type": event.type,
+            "source": sender,
+            "aggregate_type": None if event.aggregate_type == GLOBAL else event.aggregate_type,
+            "aggregate_id": event.key,
+            "tenant_id": event.tenant,
+            "content_type": None if event.content_type == JSON else event.content_type,
+            "payload": event.body,
+            "headers": headers,
+            "occurred_at": event.occurred_at,
+            "now": now,
+            "key_hash": key_hash(lane_key(event)),
+            "position": None if headers is None else position_of(event),
+            "priority": UNRANKED if headers is None else priority_of(event),
+        }
+        return [(yield Statement(self.sql["inbox.accept.one"], params)).count > 0]
 
     def claim_messages(
         self,

@@ -1,7 +1,6 @@
 -- name: inbox.accept.one -> count
 -- One message, in one round trip and by itself a transaction. 1: it was new. ON CONFLICT waits for a transaction that
--- has inserted the same id and not ended: committed, the id is a duplicate; rolled back, it is ours. Every value stands
--- here once, in the order that PostgresInboxStore.accept_one gives them.
+-- has inserted the same id and not ended: committed, the id is a duplicate; rolled back, it is ours.
 WITH fresh AS (
   INSERT INTO {message} (seq, event_id, event_type, source, aggregate_type, aggregate_id, tenant_id, content_type,
                          payload, headers, occurred_at, received_at)
