@@ -16,12 +16,12 @@ from relaybox import (
     Delivery,
     Event,
     Inbox,
-    Interceptor,
     Listeners,
     Reject,
     Retry,
 )
 from relaybox.errors import Closed
+from relaybox.spi import Interceptor
 from relaybox.types import Counts, Order
 
 from .effects import QUICK, asay, effects, say, text_of, with_effects

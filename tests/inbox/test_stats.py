@@ -191,8 +191,8 @@ def test_health_in_prometheus(url: str) -> None:
         registry = CollectorRegistry()
         registry.register(InboxCollector(inbox, gone))
         labels = {"inbox": "inbox"}
-        assert registry.get_sample_value("inbox_pending", labels) == 0
-        assert registry.get_sample_value("inbox_dead", labels) == 1
-        assert registry.get_sample_value("inbox_health", labels) == 1
-        assert registry.get_sample_value("inbox_throughput", labels) > 0
-        assert registry.get_sample_value("inbox_pending", {"inbox": "gone"}) is None
+        assert registry.get_sample_value("relaybox_inbox_pending", labels) == 0
+        assert registry.get_sample_value("relaybox_inbox_dead", labels) == 1
+        assert registry.get_sample_value("relaybox_inbox_health", labels) == 1
+        assert registry.get_sample_value("relaybox_inbox_throughput", labels) > 0
+        assert registry.get_sample_value("relaybox_inbox_pending", {"inbox": "gone"}) is None
