@@ -192,6 +192,9 @@ settings = Settings(
 )
 
 
+audit: Audit = {"reason": "the invoice table is repaired", "actor": "ada"}
+
+
 def told(entry: AuditEntry, preview: Preview, report: Report) -> tuple[str, Preview, int]:
     return entry.reason, preview, report.deleted
 
