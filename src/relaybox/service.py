@@ -15,9 +15,9 @@ import os
 import signal
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import CancelledError
-from contextlib import ExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, cast
 
@@ -286,6 +286,20 @@ def asks(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Calla
 
     update_wrapper(asked, method)
     return asked
+
+
+async def stop_all(services: Iterable[AsyncService], timeout: Duration | None = None) -> None:
+    """Together: none begins anything while another is waited for. Also those that had not begun to stop when this is
+    cancelled."""
+    all_of_them = tuple(services)
+    async with AsyncExitStack() as each:
+        for service in all_of_them:
+            service.halt()
+            each.push_async_callback(service.stop, timeout=timeout)  # nothing, where it was stopped already
+        stops = (service.stop(timeout=timeout) for service in all_of_them)
+        for error in await asyncio.gather(*stops, return_exceptions=True):
+            if error is not None:
+                raise error
 
 
 @contextmanager

@@ -42,7 +42,7 @@ def test_usage_errors_exit_2(relaybox: Command, url: str) -> None:
     relaybox("status", "--no-such-option", exit_code=2)
     relaybox("status", "--watch", "--json", "--url", url, exit_code=2)
     relaybox("migrate", "--dry-run", "--verify", "--url", url, exit_code=2)
-    relaybox("purge", "--older-than", "none", "--url", url, exit_code=2)
+    relaybox("purge", "--done", "none", "--url", url, exit_code=2)
 
 
 def test_errors_are_one_line_and_exit_1(relaybox: Command, tmp_path: Path) -> None:

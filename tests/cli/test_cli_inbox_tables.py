@@ -24,7 +24,7 @@ def url(tmp_path: Path) -> str:
 
 def test_create_and_drop(relaybox: Command, url: str) -> None:
     box = ("--url", url, "--inbox", "box")
-    assert "inbox box is there" in relaybox("inbox", "create", *box, "--max-attempts", "3").stdout
+    assert "inbox box is there" in relaybox("inbox", "create", *box, "--attempts", "3").stdout
     again = relaybox("inbox", "create", *box, exit_code=1)
     assert "there is an inbox 'box' already" in again.stderr
     relaybox("inbox", "create", *box, "--if-not-exists")

@@ -32,9 +32,9 @@ def test_every_command_on_a_server(relaybox: Command, kind: str) -> None:
     assert relaybox.json("status", **env)["due"] == 1
     finish(url)
     kill(url, Event("B", 2, key="k"))
-    assert [d["key"] for d in relaybox.json("dead", "list", **env)["dead"]] == ["k"]
+    assert [d["event"]["key"] for d in relaybox.json("dead", "list", **env)["dead"]] == ["k"]
     assert relaybox.json("dead", "replay", "--all", "--yes", **env)["replayed"] == 1
-    assert relaybox.json("purge", "--older-than", "0s", "--yes", **env) == {"purged": 1}
+    assert relaybox.json("purge", "--done", "0s", "--yes", **env)["purged"] == 1
     assert "CREATE TABLE" in relaybox("migrate", "--dry-run", "--table", "other", **env).stdout
     relaybox("migrate", "--verify", "--table", "other", exit_code=1, **env)
     assert relaybox.json("migrate", "--table", "other", **env)["applied"]

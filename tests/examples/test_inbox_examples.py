@@ -39,9 +39,9 @@ def test_inbox_processor(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == [
         "accepted: True",
         "accepted: False (it was there already)",
-        "Processed(done=1, retried=0, dead=1)",
+        "Counts(done=1, failed=0, dead=1, ignored=0)",
         "dead letter: order-2, Reject: no such customer",
-        "Processed(done=1, retried=0, dead=0)",
+        "Counts(done=1, failed=0, dead=0, ignored=0)",
         "invoices: [('order-1', 'ann'), ('order-2', 'bob')]",
     ]
 

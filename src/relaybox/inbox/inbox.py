@@ -33,7 +33,7 @@ from ..facts import Accepted, Observer, Observers
 from ..forks import renew_after_fork
 from ..listeners import C, Listeners
 from ..op import Op, arun, run
-from ..service import AsyncService, Owner, Service
+from ..service import AsyncService, Owner, Service, stop_all
 from ..settings import Settings
 from ..store.inbox import InboxTables, check_sender, open_inbox_store
 from ..store.inbox.adopted.make import InboxInfo
@@ -341,9 +341,7 @@ class AsyncInbox(_Shared, Async):
             last_first.push_async_callback(self._db.close)
             if self._notifier is not None:
                 last_first.push_async_callback(self._notifier.stop)
-            for service in self._running:
-                service.halt()
-                last_first.push_async_callback(service.stop)
+            await stop_all(self._running)
 
     async def __aenter__(self) -> Self:
         return self

@@ -19,7 +19,7 @@ from ..clock import SYSTEM_CLOCK, Clock
 from ..event import Event
 from ..facts import Observer
 from ..listeners import Listeners
-from ..service import AsyncService, Owner, Service
+from ..service import AsyncService, Owner, Service, stop_all
 from ..settings import Settings
 from ..store.inbox.claim import Share
 from ..store.inbox.order import Order, Priority, priority_of
@@ -57,7 +57,7 @@ class _Tiers(AsyncService):
 
     async def _stop(self, timeout: float | None) -> None:
         self.halt()
-        await asyncio.gather(*(tier.stop(timeout=timeout) for tier in self._tiers))
+        await stop_all(self._tiers, timeout)
 
     async def _drain(self) -> None:
         await asyncio.gather(*(tier.drain() for tier in self._tiers))

@@ -12,7 +12,6 @@ with outbox.deliver(listeners):
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,7 +37,7 @@ from ..hooks import WriterHook
 from ..listeners import Listeners, registry
 from ..op import Op, arun, run
 from ..operate import AsyncDeadLetters, AsyncEvents, AsyncKeys, DeadLetters, Desk, Events, Keys
-from ..service import AsyncService, Owner, Service
+from ..service import AsyncService, Owner, Service, stop_all
 from ..settings import OnExhausted, Settings
 from ..store.instances import Instance
 from ..store.names import Tables
@@ -488,12 +487,7 @@ class AsyncOutbox(_Shared, Async):
                 last_first.push_async_callback(self._notifier.stop)
             if "topics" in self.__dict__:  # somebody asked for them
                 last_first.push_async_callback(self.topics._home.close)
-            running = list(self._running)
-            for service in running:  # all of them, before the first one is waited for
-                service.halt()
-            for error in await asyncio.gather(*(service.stop() for service in running), return_exceptions=True):
-                if error is not None:
-                    raise error
+            await stop_all(self._running)
 
     def deliver(
         self,

@@ -27,7 +27,7 @@ VALUES (:version, :name, :checksum, utc_timestamp(6))
 SELECT c.table_name, c.column_name, c.data_type FROM information_schema.columns c
 WHERE c.table_schema = {database}
   AND c.table_name IN ('{event_name}', '{pending_name}', '{dead_name}', '{instance_name}', '{shard_name}',
-                       '{hold_name}', '{lease_name}')
+                       '{hold_name}', '{lease_name}', '{audit_name}')
 ORDER BY 1, 2
 
 -- name: schema.indexes -> rows

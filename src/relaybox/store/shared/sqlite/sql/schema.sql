@@ -19,7 +19,7 @@ VALUES (:version, :name, :checksum,
 -- What is really there, to compare with what the migrations make.
 SELECT m.name, c.name, c.type FROM sqlite_master m JOIN pragma_table_info(m.name) c
 WHERE m.type = 'table' AND m.name IN ('{event_name}', '{pending_name}', '{dead_name}', '{instance_name}',
-                                      '{shard_name}', '{hold_name}')
+                                      '{shard_name}', '{hold_name}', '{audit_name}')
 ORDER BY 1, 2
 
 -- name: schema.indexes -> rows
