@@ -49,7 +49,7 @@ def delivered(probe: Probe) -> int:
 
 
 async def test_another_process_wakes(pg: str) -> None:
-    program = "import sys; from relaybox import Event; from relaybox.types import Inbox\n"
+    program = "import sys; from relaybox import Event, Inbox\n"
     program += "with Inbox(sys.argv[1]) as inbox:\n    inbox.accept(None, Event('A', 1))\n    sys.stdin.read()"
     async with resting(pg) as probe:
         other = subprocess.Popen([sys.executable, "-c", program, pg], stdin=subprocess.PIPE)
@@ -74,11 +74,11 @@ async def test_a_commit_of_the_caller_wakes(pg: str) -> None:
 
 async def test_a_commit_in_another_thread_wakes(pg: str) -> None:
     engine = sa.create_engine(pg.replace("postgresql:", "postgresql+psycopg:"))
-    async with resting(pg) as probe, AsyncInbox(pg) as inbox:
-        with Session(engine) as session:
-            await inbox.accept(session, Event("A", 1))
+    async with resting(pg) as probe:
+        with Inbox(pg) as inbox, Session(engine) as session:
+            inbox.accept(session, Event("A", 1))
             await asyncio.to_thread(session.commit)
-        await probe.until(lambda: delivered(probe) == 1)
+            await probe.until(lambda: delivered(probe) == 1)
     engine.dispose()
 
 

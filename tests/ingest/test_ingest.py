@@ -239,8 +239,8 @@ async def test_what_is_wrong_from_the_start_is_said_at_once(source: ScriptedSour
             await AsyncIngest(source, inbox).__aenter__()
         with pytest.raises(ConfigError, match="batch"):
             AsyncIngest(source, inbox, settings=Settings(ingest=IngestSettings(batch=0)))
-        with pytest.raises(ConfigError, match="source"):
-            AsyncIngest(source, inbox, sender="")
+        with pytest.raises(ConfigError, match="sender"):
+            AsyncIngest(source, inbox, sender="s" * 256)
     assert source.closed == 1
 
 
