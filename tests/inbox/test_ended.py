@@ -19,7 +19,7 @@ from .effects import QUICK, asay, effects, rows_or_none, say, text_of, with_effe
 from .kit import aprocessed, arrived, fresh_url, migrated, pending_ids, processed, serving
 
 PATIENT = QUICK.replaced({"delivery.timeout": "20s"})
-# A coroutine's statement after its rollback waits for SQLite's lock in the event loop, up to 5 s: nothing may end by it.
+# A coroutine's statement after its rollback waits for SQLite's lock in the event loop, up to 5 s. Nothing ends by it.
 UNHURRIED = QUICK.replaced(
     {"delivery.lease": "60s", "delivery.instance_ttl": "30s", "delivery.database_timeout": "20s"}
 )

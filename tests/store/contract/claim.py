@@ -87,7 +87,7 @@ class ClaimContract(Harness):
             Settlement(dead=stale.deaths(), park=stale.held, ordered=True),
         ):
             assert await self.run(self.store.settle(settlement, at)) == 5
-        assert await self.run(self.store.blocked(10)) == []
+        assert await self.run(self.store.blocked(10, None)) == []
         assert await self.run(self.store.verify(fresh.held)) == set(fresh.seqs)
         assert (await self.take(owner=3, now=at)).rows == []
         assert await self.run(self.store.settle(Settlement(done=fresh.held), at)) == 0

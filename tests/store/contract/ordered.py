@@ -290,7 +290,7 @@ class OrderedContract(Harness):
         _, a2 = await self.park(line)
         assert (await line.next(seconds=3_600)).rows == []
         [blocked] = await self.run(self.store.blocked(10, None))
-        assert (blocked.key, blocked.parked, blocked.error) == ("a", True, "hopeless")
+        assert (blocked.key, blocked.cause, blocked.error) == ("a", "dead", "hopeless")
         assert await self.run(self.store.release_key("a", None, None))
         assert not await self.run(self.store.release_key("a", None, None))
         assert (await line.next()).seqs == [a2]
