@@ -226,7 +226,7 @@ def test_wrong_options(url: str) -> None:
         {"secrets": SECRETS, "max_body": 0},
         {"secrets": SECRETS, "rate": 0},
         {"secrets": SECRETS, "tolerance": timedelta(0)},
-        {"secrets": SECRETS, "sender": ""},
+        {"secrets": SECRETS, "sender": "s\n"},
         {"secrets": SECRETS, "reading": Reading(id_header="x-id")},
     ]
     for options in wrong:
