@@ -76,8 +76,8 @@ async def test_of_an_async_outbox(place: Place) -> None:
 
 @pytest.mark.parametrize(
     "call",
-    [lambda inbox: inbox.status(), lambda inbox: inbox.dead(), lambda inbox: inbox.drain()],
-    ids=["status", "dead", "drain"],
+    [lambda inbox: inbox.status(), lambda inbox: inbox.dead(), lambda inbox: inbox.purge()],
+    ids=["status", "dead", "purge"],
 )
 async def test_of_an_inbox(place: Place, call: Callable[[Any], Any]) -> None:
     with Inbox(place.url) as inbox:
