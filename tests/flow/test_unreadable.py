@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from relaybox.cli.dead import content
 
 from kit import delivering
 from relaybox import Event, Inbox, InvalidEvent, Listeners, Outbox
+from relaybox.cli.events import content
 from relaybox.codec import MAX_DEPTH
 from relaybox.errors import Undecodable
 from relaybox.facts import Died
