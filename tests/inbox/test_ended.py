@@ -19,10 +19,6 @@ from .effects import QUICK, asay, effects, rows_or_none, say, text_of, with_effe
 from .kit import aprocessed, arrived, fresh_url, migrated, pending_ids, processed, serving
 
 PATIENT = QUICK.replaced({"delivery.timeout": "20s"})
-# A coroutine's statement after its rollback waits for SQLite's lock in the event loop, up to 5 s. Nothing ends by it.
-UNHURRIED = QUICK.replaced(
-    {"delivery.lease": "60s", "delivery.instance_ttl": "30s", "delivery.database_timeout": "20s"}
-)
 # What a handler says, `effect` being its own INSERT; and how often the effect may be there in the end.
 WAYS: dict[str, tuple[list[str], int]] = {
     "rolls back and goes on": (["ROLLBACK", "effect"], 1),
@@ -73,7 +69,7 @@ def saying(coroutine: bool, lines: list[str], culprit: str, then: Callable[[], N
 
 
 async def run(url: str, handler: Any, **options: Any) -> Counts:
-    options = {"settings": UNHURRIED, **options}
+    options = {"settings": QUICK, **options}
     if asyncio.iscoroutinefunction(handler):
         async with AsyncInbox(url) as inbox:
             return await aprocessed(inbox, handler, **options)
