@@ -12,9 +12,10 @@ Only `run` and `arun` do I/O. Ops never begin, commit or roll back: the owner of
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Literal, Protocol, TypeVar, assert_never
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 ParamStyle = Literal["qmark", "format", "dollar", "named"]
@@ -108,19 +109,24 @@ class AsyncExecutor(Protocol):
     async def execute(self, statement: Statement | Copy) -> Result: ...
 
 
-def run(op: Op[T], connection: Executor) -> T:
+def drive(steps: Generator[S, Any, T], answer: Callable[[S], Any]) -> T:
+    """Sends a generator the answer to each of its steps, and returns what it returns."""
     try:
-        statement = next(op)
+        step = next(steps)
         while True:
             try:
-                result = connection.execute(statement)
+                result = answer(step)
             except BaseException as error:
-                statement = op.throw(error)
+                step = steps.throw(error)
             else:
-                statement = op.send(result)
+                step = steps.send(result)
     except StopIteration as stop:
         returned: T = stop.value
         return returned
+
+
+def run(op: Op[T], connection: Executor) -> T:
+    return drive(op, connection.execute)
 
 
 async def arun(op: Op[T], connection: AsyncExecutor) -> T:

@@ -22,7 +22,7 @@ from types import MethodType
 from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, overload
 
 from ..clock import Clock
-from ..op import Op
+from ..op import Op, drive
 from .spi import AsyncRunner, Runner
 
 T = TypeVar("T")
@@ -51,23 +51,12 @@ def commit(op: Op[T]) -> Script[T]:
 
 
 def play(script: Script[T], db: Runner, wait: Callable[[float], object] = time.sleep) -> T:
-    try:
-        step = next(script)
-        while True:
-            try:
-                if isinstance(step, float):
-                    answer = wait(step)
-                elif isinstance(step, Plain):
-                    answer = db.run(step.op, tx=False)
-                else:
-                    answer = db.run(step)
-            except BaseException as error:
-                step = script.throw(error)
-            else:
-                step = script.send(answer)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
+    def answer(step: Op[Any] | Plain | float) -> Any:
+        if isinstance(step, float):
+            return wait(step)
+        return db.run(step.op, tx=False) if isinstance(step, Plain) else db.run(step)
+
+    return drive(script, answer)
 
 
 class Sleeps(Protocol):

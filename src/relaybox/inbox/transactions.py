@@ -38,7 +38,7 @@ from ..errors import (
     StoreFull,
     TransactionEnded,
 )
-from ..op import Op, Query, Statement
+from ..op import Op, Query, Statement, drive
 from ..store.inbox.settle import GONE
 
 T = TypeVar("T")
@@ -108,18 +108,7 @@ class Call:
         self._over = self._told = False
 
     def play(self, steps: Steps[T]) -> T:
-        try:
-            step = next(steps)
-            while True:
-                try:
-                    answer = self._make(step)
-                except BaseException as error:
-                    step = steps.throw(error)
-                else:
-                    step = steps.send(answer)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
+        return drive(steps, self._make)
 
     def _make(self, step: Step) -> Any:
         call, args, connection, limited = step
