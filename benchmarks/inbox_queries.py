@@ -148,7 +148,7 @@ def _ask(connection: psycopg.Connection[Any], inbox: Inbox, database: Database) 
             "inbox_pending": _times(inbox.status, 40),
             "inbox_health": _times(inbox.health, 40),
             "inbox_next": _times(claim, 20, release),
-            "inbox_gaps": _times(lambda: _found(inbox.gaps()), 5),
+            "inbox_gaps": _times(lambda: _found(inbox.keys.list()), 5),
         }
     finally:
         db.close()

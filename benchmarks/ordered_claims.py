@@ -22,7 +22,7 @@ from relaybox.ids import key_hash, new_token
 from relaybox.op import Op, Query
 from relaybox.store.claims import Claim, Held
 from relaybox.store.outbox import OutboxStore, open_store
-from relaybox.store.outbox.values import Claimed, KeyChoice, KeyLease, Settlement, Turn
+from relaybox.store.outbox.values import ClaimedRow, KeyChoice, KeyLease, KeyRound, Settlement
 from relaybox.testing.servers import MariaDBServer, PostgresServer, ServerUnavailable
 
 ROWS, KEYS, LIMIT, SHARDS = 10_000, 3_000, 500, 16
@@ -73,7 +73,7 @@ class Bench:
     def claims(self, strategy: str) -> list[float]:
         """Milliseconds of each claim that brought something, with all of it settled in between."""
         took: list[float] = []
-        turn, total = Turn(), 0
+        turn, total = KeyRound(), 0
         tx = strategy != "shards" or not self.store.capabilities.single_statement
         while True:
             claim = Claim(1, new_token(), LEASE)
@@ -90,7 +90,7 @@ class Bench:
             free = [] if strategy == "shards" else free
             assert self.db.run(self.store.settle(Settlement(done, ordered=True, free=free), None)) == 0
 
-    def _claim(self, strategy: str, claim: Claim, turn: Turn) -> Op[list[Claimed]]:
+    def _claim(self, strategy: str, claim: Claim, turn: KeyRound) -> Op[list[ClaimedRow]]:
         if strategy == "shards":
             return self.store.claim_ordered(claim, LIMIT, SHARDS, None, turn)
         by = cast(Literal["advisory", "rows"], strategy)

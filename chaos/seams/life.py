@@ -174,14 +174,14 @@ def replay(trial: Trial) -> None:
     def once() -> None:
         if trial.product.inbox:
             with Inbox(trial.direct, INBOX) as inbox:
-                inbox.replay_all()
+                inbox.dead.replay(ALL)
             return
         with Outbox(trial.direct) as box:
             if not trial.product.topic:
                 box.dead.replay(ALL)
                 return
             for group in (GROUP, BESIDE) if trial.product.kind == "group" else (group_of(trial),):
-                box.topics.group(TOPIC, group)._replay_parked(reason="trial")
+                box.topics.group(TOPIC, group).dead.replay(ALL, reason="trial")
 
     patiently(trial, once)
 

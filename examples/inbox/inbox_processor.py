@@ -6,7 +6,7 @@ import sqlite3
 import sys
 from pathlib import Path
 
-from relaybox import Event, Inbox, Reject
+from relaybox import ALL, Event, Inbox, Reject
 
 TABLES = """
 CREATE TABLE customer (name TEXT PRIMARY KEY);
@@ -35,11 +35,11 @@ def main(folder: Path) -> None:
         inbox.accept(None, Event("OrderPlaced", {"customer": "bob"}, key="order-2", id="evt-2"))
 
         print(inbox.process(book).once())
-        for letter in inbox.dead():
+        for letter in inbox.dead.list():
             print(f"dead letter: {letter.event.key}, {letter.error}")
 
         db.executescript("INSERT INTO customer VALUES ('bob')")
-        inbox.replay_all()
+        inbox.dead.replay(ALL, reason="bob is a customer now")
         print(inbox.process(book).once())
     print("invoices:", db.execute("SELECT key, customer FROM invoice ORDER BY key").fetchall())
     db.close()

@@ -43,7 +43,7 @@ def main(url: str, count: int = 10) -> dict[str, list[int]]:
             for each in bookings:
                 inbox.accept(None, each)
             wait_until(inbox, pending=count - 3)
-            (gap,) = inbox.gaps()
+            (gap,) = inbox.keys.list()
             print(f"{gap.key} waits for number {gap.first}; the others are done")
             inbox.accept(None, late)
             wait_until(inbox, pending=0)

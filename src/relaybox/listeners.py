@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypedDict, TypeVar, Unpack, get_args, overload
 
 from .codec import JSON_CODEC, Codec
 from .contracts.models import Model, model_of
@@ -59,6 +59,16 @@ class Listener:
     size: int | None  # most events of a call; None: it takes one event
 
 
+class ListenerOptions(TypedDict, total=False):
+    """What `on` and `on_batch` take besides the type of event; they say what each is for."""
+
+    aggregate_type: str | Enum | None
+    name: str | None
+    where: Filter | None
+    retry: Retry | None
+    timeout: Duration | None
+
+
 class Decorator(Protocol[M, C]):
     @overload
     def __call__(self, function: Callable[[Event[M]], R], /) -> Callable[[Event[M]], R]: ...
@@ -95,42 +105,11 @@ class Listeners(Generic[C]):
         self._found: dict[tuple[str, str], tuple[Listener, ...]] = {}
 
     @overload
-    def on(
-        self,
-        type: type[M],
-        /,
-        *,
-        aggregate_type: str | Enum | None = None,
-        name: str | None = None,
-        where: Filter | None = None,
-        retry: Retry | None = None,
-        timeout: Duration | None = UNSET,
-    ) -> Decorator[M, C]: ...
+    def on(self, type: type[M], /, **options: Unpack[ListenerOptions]) -> Decorator[M, C]: ...
     @overload
-    def on(
-        self,
-        type: str | Enum,
-        /,
-        *,
-        model: type[M],
-        aggregate_type: str | Enum | None = None,
-        name: str | None = None,
-        where: Filter | None = None,
-        retry: Retry | None = None,
-        timeout: Duration | None = UNSET,
-    ) -> Decorator[M, C]: ...
+    def on(self, type: str | Enum, /, *, model: type[M], **options: Unpack[ListenerOptions]) -> Decorator[M, C]: ...
     @overload
-    def on(
-        self,
-        type: str | Enum,
-        /,
-        *,
-        aggregate_type: str | Enum | None = None,
-        name: str | None = None,
-        where: Filter | None = None,
-        retry: Retry | None = None,
-        timeout: Duration | None = UNSET,
-    ) -> Decorator[Any, C]: ...
+    def on(self, type: str | Enum, /, **options: Unpack[ListenerOptions]) -> Decorator[Any, C]: ...
     def on(self, type: Any, /, *, model: Any = None, **options: Any) -> Any:
         """The decorated function takes the events of a type.
 
@@ -145,43 +124,15 @@ class Listeners(Generic[C]):
 
     @overload
     def on_batch(
-        self,
-        type: type[M],
-        /,
-        *,
-        size: int = 100,
-        aggregate_type: str | Enum | None = None,
-        name: str | None = None,
-        where: Filter | None = None,
-        retry: Retry | None = None,
-        timeout: Duration | None = UNSET,
+        self, type: type[M], /, *, size: int = 100, **options: Unpack[ListenerOptions]
     ) -> BatchDecorator[M]: ...
     @overload
     def on_batch(
-        self,
-        type: str | Enum,
-        /,
-        *,
-        size: int = 100,
-        model: type[M],
-        aggregate_type: str | Enum | None = None,
-        name: str | None = None,
-        where: Filter | None = None,
-        retry: Retry | None = None,
-        timeout: Duration | None = UNSET,
+        self, type: str | Enum, /, *, size: int = 100, model: type[M], **options: Unpack[ListenerOptions]
     ) -> BatchDecorator[M]: ...
     @overload
     def on_batch(
-        self,
-        type: str | Enum,
-        /,
-        *,
-        size: int = 100,
-        aggregate_type: str | Enum | None = None,
-        name: str | None = None,
-        where: Filter | None = None,
-        retry: Retry | None = None,
-        timeout: Duration | None = UNSET,
+        self, type: str | Enum, /, *, size: int = 100, **options: Unpack[ListenerOptions]
     ) -> BatchDecorator[Any]: ...
     def on_batch(self, type: Any, /, *, size: int = 100, model: Any = None, **options: Any) -> Any:
         """As `on`, but the function takes a sequence of at most `size` events. It raises BatchFailed({event: error})

@@ -2,8 +2,8 @@
 
 An op yields a Statement, is sent its Result, and returns a value:
 
-    def count_dead(self) -> Op[int]:
-        result = yield self.sql["outbox.dead.count"].bind(now=None)
+    def failing(self) -> Op[int]:
+        result = yield self.sql["outbox.status.failing"].bind()
         return result.rows[0][0]
 
 Only `run` and `arun` do I/O. Ops never begin, commit or roll back: the owner of the connection does.
@@ -12,7 +12,7 @@ Only `run` and `arun` do I/O. Ops never begin, commit or roll back: the owner of
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from typing import Any, Literal, Protocol, TypeVar, assert_never
 
 S = TypeVar("S")
@@ -125,23 +125,30 @@ def drive(steps: Generator[S, Any, T], answer: Callable[[S], Any]) -> T:
         return returned
 
 
+async def adrive(steps: Generator[S, Any, T], answer: Callable[[S], Awaitable[Any]]) -> T:
+    """The same in an event loop."""
+    try:
+        step = next(steps)
+        while True:
+            try:
+                result = await answer(step)
+            except GeneratorExit:
+                raise
+            except BaseException as error:
+                step = steps.throw(error)
+            else:
+                step = steps.send(result)
+    except StopIteration as stop:
+        returned: T = stop.value
+        return returned
+
+
 def run(op: Op[T], connection: Executor) -> T:
     return drive(op, connection.execute)
 
 
-async def arun(op: Op[T], connection: AsyncExecutor) -> T:
-    try:
-        statement = next(op)
-        while True:
-            try:
-                result = await connection.execute(statement)
-            except BaseException as error:
-                statement = op.throw(error)
-            else:
-                statement = op.send(result)
-    except StopIteration as stop:
-        returned: T = stop.value
-        return returned
+def arun(op: Op[T], connection: AsyncExecutor) -> Coroutine[Any, Any, T]:
+    return adrive(op, connection.execute)
 
 
 _PARAM = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")

@@ -39,9 +39,15 @@ class Kept(Protocol):
     """The ops of a store. `open` events still have work, `dead` ones were given up, `done` ones are finished."""
 
     def newest(self, now: datetime | None) -> Op[tuple[int, datetime]]: ...
-    def numbers_of(self, ids: Sequence[str], sender: str | None) -> Op[list[int]]: ...
+    def numbers_of(self, ids: Sequence[str], sender: str | None) -> Op[list[int] | None]:
+        """None: it looks for ids itself, as the Where of a search has them."""
+        ...
+
     def events(self, kind: Kind, search: Search, limit: int) -> Op[list[StoredEvent]]: ...
-    def count_events(self, kind: Kind, search: Search) -> Op[int]: ...
+    def count_events(self, kind: Kind, search: Search, changeable: bool = False) -> Op[int]:
+        """`changeable`: only those that can be replayed or discarded, as `event_numbers` has them."""
+        ...
+
     def event_numbers(self, kind: Kind, search: Search, limit: int) -> Op[list[int]]: ...
     def replay(self, kind: Kind, seqs: Sequence[int], cutoff: datetime, now: datetime | None) -> Op[int]: ...
     def discard(self, kind: Kind, seqs: Sequence[int], now: datetime | None) -> Op[int]: ...
@@ -129,13 +135,16 @@ class _Kept(_AtDesk, Generic[E]):
         if wrong:
             raise ConfigError(f"events{self._desk.of or ' of an outbox'} have no {wrong[0]}; leave it out of the Where")
 
-    def _search(self, where: Where, now: datetime | None = None, after: int = 0) -> Op[Search]:
-        if now is None and {timedelta} & {type(where.since), type(where.until)}:
+    def _search(self, where: Where, after: int = 0) -> Op[Search]:
+        now = None
+        if {timedelta} & {type(where.since), type(where.until)}:
             _, now = yield from self._store.newest(self._desk.now)
         search = Search(where, _moment(where.since, now), _moment(where.until, now), after=after)
         if where.ids is None:
             return search
         seqs = yield from self._store.numbers_of(list(dict.fromkeys(where.ids)), where.sender)
+        if seqs is None:
+            return search
         return search._replace(seqs=seqs, upto=max(seqs, default=0))
 
     def _page(self, where: Where, kinds: Sequence[Kind], after: int, limit: int) -> Op[list[E]]:
@@ -148,11 +157,11 @@ class _Kept(_AtDesk, Generic[E]):
         found = merge(*pages, key=lambda one: one.event.seq or 0)
         return [self._shown(one) for one in islice(found, limit)]
 
-    def _count(self, where: Where, kinds: Sequence[Kind]) -> Op[int]:
+    def _count(self, where: Where, kinds: Sequence[Kind], changeable: bool = False) -> Op[int]:
         search = yield from self._search(where)
         total = 0
         for kind in kinds:
-            total += yield from self._store.count_events(kind, search)
+            total += yield from self._store.count_events(kind, search, changeable)
         return total
 
     # -- changing ---------------------------------------------------------------------------------
@@ -182,13 +191,14 @@ class _Kept(_AtDesk, Generic[E]):
         if dry_run or progress is not None:
             total = 0
             for where in self._parts(which):
-                total += yield from look(self._count(where, kinds))
+                total += yield from look(self._count(where, kinds, changeable=True))
         if dry_run:
             return total or 0
         change = self._desk.auditor.begin(verb, self._what + self._desk.of, audit)
-        newest, cutoff = yield from look(self._store.newest(self._desk.now))
+        limits = None
         for where in self._parts(which):
-            search = yield from look(self._search(where, cutoff))
+            search = yield from look(self._search(where))  # first: a store may have to give ids their numbers
+            newest, cutoff = limits = limits or (yield from look(self._store.newest(self._desk.now)))
             search = search._replace(upto=min(search.upto, newest))
             for kind in kinds:
                 walk = _Walk(self._store, verb, kind, search, cutoff)
@@ -285,12 +295,14 @@ class AsyncDeadLetters(_Dead, Async):
 
 class Events(_Events, Sync):
     """The events of an outbox, a group or an inbox in every state. Finished ones are replayed too, and open ones are
-    discarded too."""
+    discarded too; a group that reads a log replays no finished ones (`seek`), and discards of the open ones those that
+    failed and those behind them."""
 
 
 class AsyncEvents(_Events, Async):
     """The events of an outbox, a group or an inbox in every state. Finished ones are replayed too, and open ones are
-    discarded too."""
+    discarded too; a group that reads a log replays no finished ones (`seek`), and discards of the open ones those that
+    failed and those behind them."""
 
 
 class _Keys(_AtDesk):

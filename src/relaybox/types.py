@@ -26,9 +26,8 @@ from .settings import (
 from .store.inbox.adopted.adoption import Adoption, Columns
 from .store.inbox.adopted.make import Dropped, InboxInfo
 from .store.inbox.claim import Share
-from .store.inbox.gaps import Gap
 from .store.inbox.meta import Retention
-from .store.inbox.operate import DeadMessage, InboxHealth, InboxMessage, InboxStatus, MessageFilter, Thresholds
+from .store.inbox.operate import InboxStatus
 from .store.inbox.order import Order, Priority, Tier
 from .store.inbox.stats import TypeStats
 from .store.instances import Instance
@@ -89,19 +88,15 @@ __all__ = [
     "Counts",
     "DeadLetter",
     "DeadLetters",
-    "DeadMessage",
     "DeliverySettings",
     "Dropped",
     "Events",
-    "Gap",
     "Group",
     "GroupInfo",
     "GuardSettings",
     "Handle",
     "Health",
-    "InboxHealth",
     "InboxInfo",
-    "InboxMessage",
     "InboxSettings",
     "InboxStatus",
     "IngestSettings",
@@ -111,7 +106,6 @@ __all__ = [
     "Lag",
     "Limits",
     "MemberInfo",
-    "MessageFilter",
     "MovePlan",
     "Order",
     "OrderSettings",
@@ -128,7 +122,6 @@ __all__ = [
     "Share",
     "Status",
     "StoredEvent",
-    "Thresholds",
     "Tier",
     "TieredInbox",
     "TopicInfo",

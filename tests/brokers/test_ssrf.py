@@ -9,7 +9,7 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from relaybox.brokers.webhook.ssrf import Guard, Target, refusal
+from relaybox.brokers.webhook.ssrf import AddressRules, CheckedUrl, refusal
 from relaybox.errors import ConfigError, DeliveryError
 
 ALLOWED = {
@@ -165,13 +165,13 @@ REFUSED = [
 
 @pytest.mark.parametrize(("url", "parts"), ALLOWED.items())
 def test_allowed(url: str, parts: tuple[str, str, int, str]) -> None:
-    assert Guard().target(url) == Target(*parts)
+    assert AddressRules().target(url) == CheckedUrl(*parts)
 
 
 @pytest.mark.parametrize("url", REFUSED)
 def test_refused(url: str) -> None:
     with pytest.raises(ConfigError):
-        Guard().target(url)
+        AddressRules().target(url)
 
 
 def test_messages_hold_no_secret_of_the_url() -> None:
@@ -184,24 +184,24 @@ def test_messages_hold_no_secret_of_the_url() -> None:
         "https://hooks.example/canary\n",
     ):
         with pytest.raises(ConfigError) as caught:
-            Guard().target(url)
+            AddressRules().target(url)
         assert "canary" not in str(caught.value)
-    assert "canary" not in repr(Guard().target("https://hooks.example/canary"))
+    assert "canary" not in repr(AddressRules().target("https://hooks.example/canary"))
 
 
 def test_plain_http_has_to_be_asked_for() -> None:
-    guard = Guard(http=True)
+    guard = AddressRules(http=True)
     assert guard.target("http://hooks.example/").port == 80
     assert guard.target("http://hooks.example:8080/").authority == "hooks.example:8080"
     assert guard.target("https://hooks.example/").port == 443
     with pytest.raises(ConfigError, match="insecure_http"):
-        Guard().target("http://hooks.example/")
+        AddressRules().target("http://hooks.example/")
     with pytest.raises(ConfigError, match="port 80 "):
-        Guard().target("https://hooks.example:80/")
+        AddressRules().target("https://hooks.example:80/")
 
 
 def test_other_ports() -> None:
-    guard = Guard(ports=[9443])
+    guard = AddressRules(ports=[9443])
     assert guard.target("https://hooks.example:9443/").port == 9443
     with pytest.raises(ConfigError, match="not one of the allowed: 9443"):
         guard.target("https://hooks.example/")
@@ -219,7 +219,7 @@ def test_other_ports() -> None:
     ],
 )
 def test_the_host_header(url: str, authority: str) -> None:
-    assert Guard(http=True).target(url).authority == authority
+    assert AddressRules(http=True).target(url).authority == authority
 
 
 # -- addresses --------------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ class Names:
 
 async def test_a_name_with_public_addresses() -> None:
     names = Names(["93.184.216.34", "2606:2800::1"])
-    found = await Guard(resolver=names).addresses("hooks.example", 443)
+    found = await AddressRules(resolver=names).addresses("hooks.example", 443)
     assert [str(address) for address in found] == ["93.184.216.34", "2606:2800::1"]
     assert names.asked == [("hooks.example", 443)]
 
@@ -295,30 +295,30 @@ async def test_one_bad_address_spoils_the_name(bad: str, place: int) -> None:
     answer = ["93.184.216.34", "2606:2800::1"]
     answer.insert(place, bad)
     with pytest.raises(DeliveryError, match="allow_networks"):
-        await Guard(resolver=Names(answer)).addresses("hooks.example", 443)
+        await AddressRules(resolver=Names(answer)).addresses("hooks.example", 443)
 
 
 async def test_an_answer_that_is_no_address() -> None:
     with pytest.raises(DeliveryError, match="no address"):
-        await Guard(resolver=Names(["0x7f000001"])).addresses("hooks.example", 443)
+        await AddressRules(resolver=Names(["0x7f000001"])).addresses("hooks.example", 443)
 
 
 async def test_an_empty_answer_is_an_outage() -> None:
     with pytest.raises(OSError, match="has no address"):
-        await Guard(resolver=Names([])).addresses("hooks.example", 443)
+        await AddressRules(resolver=Names([])).addresses("hooks.example", 443)
 
 
 async def test_a_literal_is_not_looked_up() -> None:
     names = Names(["10.0.0.1"])
-    assert await Guard(resolver=names).addresses("93.184.216.34", 443) == [ip_address("93.184.216.34")]
-    assert await Guard(resolver=names).addresses("2606:2800::1", 443) == [ip_address("2606:2800::1")]
+    assert await AddressRules(resolver=names).addresses("93.184.216.34", 443) == [ip_address("93.184.216.34")]
+    assert await AddressRules(resolver=names).addresses("2606:2800::1", 443) == [ip_address("2606:2800::1")]
     with pytest.raises(DeliveryError, match="loopback"):
-        await Guard(resolver=names).addresses("127.0.0.1", 443)
+        await AddressRules(resolver=names).addresses("127.0.0.1", 443)
     assert names.asked == []
 
 
 async def test_networks_that_are_allowed_by_name() -> None:
-    guard = Guard(allow_networks=["10.8.0.0/16", "fd00:1::/32"], resolver=Names(["10.8.3.4", "fd00:1::9"]))
+    guard = AddressRules(allow_networks=["10.8.0.0/16", "fd00:1::/32"], resolver=Names(["10.8.3.4", "fd00:1::9"]))
     assert len(await guard.addresses("inside.example", 443)) == 2
     assert guard.target("https://10.8.0.1/").host == "10.8.0.1"
     for url in ("https://10.9.0.1/", "https://[::ffff:10.8.0.1]/", "https://[fd00:2::1]/", "https://10.8.1/"):
@@ -329,11 +329,11 @@ async def test_networks_that_are_allowed_by_name() -> None:
 @pytest.mark.parametrize("text", ["10.8.0.1/16", "ten", "10.0.0.0/33", ""])
 def test_networks_that_are_none(text: str) -> None:
     with pytest.raises(ConfigError, match="allow_networks"):
-        Guard(allow_networks=[text])
+        AddressRules(allow_networks=[text])
 
 
 async def test_the_systems_resolver() -> None:
-    guard = Guard(allow_networks=["127.0.0.0/8", "::1/128"])
+    guard = AddressRules(allow_networks=["127.0.0.0/8", "::1/128"])
     try:
         assert await guard.addresses("localhost", 443)
         with pytest.raises(socket.gaierror):

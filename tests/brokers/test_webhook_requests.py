@@ -347,7 +347,7 @@ def test_from_url() -> None:
     sink = WebhookSink.from_url("webhook://?allow_networks=10.0.0.0/8,fd00::/8&timeout=1s", options)
     assert repr(sink) == "WebhookSink(crm)"
     assert (sink._timeout, sink._max_in_flight, sink._named["crm"].timeout) == (20, 4, 3)
-    assert sink._guard.target("http://10.1.2.3:9443/").port == 9443
+    assert sink._rules.target("http://10.1.2.3:9443/").port == 9443
 
 
 async def test_the_url_of_one_endpoint() -> None:
@@ -445,7 +445,7 @@ async def test_no_secret_is_seen_on_any_path(caplog: pytest.LogCaptureFixture, b
         crm = Endpoint(url=url, secrets=[secret], headers=headers, timeout=timedelta(seconds=0.3))
         options = {"secrets": secret, "endpoints": {"crm": crm}, "timeout": timedelta(seconds=0.3)}
         async with sink_for(server, **options) as sink:
-            said += repr(sink) + repr(crm) + repr(sink._guard.target(url))
+            said += repr(sink) + repr(crm) + repr(sink._rules.target(url))
             for failure in [*await send(sink, "crm", 2), *await send(sink, url, 2)]:
                 if failure is not None:
                     said += repr(failure) + "".join(traceback.format_exception(failure))

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from relaybox import Event, Outbox
 from relaybox.cli.app import app
 from relaybox.drivers import open_sync
-from relaybox.store.claims import Claim, Death, Held, Retry
+from relaybox.store.claims import Claim, Death, Held, RetryRow
 from relaybox.store.outbox.values import Settlement
 
 MINUTE = timedelta(minutes=1)
@@ -85,6 +85,6 @@ def finish(url: str, *events: Event) -> None:
 
 def block(url: str, event: Event) -> None:
     def hold(_: int, held: Held) -> Settlement:
-        return Settlement(retry=[Retry(held.seq, held.token, MINUTE, "held up")], hold=[held], ordered=True)
+        return Settlement(retry=[RetryRow(held.seq, held.token, MINUTE, "held up")], hold=[held], ordered=True)
 
     settle(url, hold, [event])

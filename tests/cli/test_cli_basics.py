@@ -92,14 +92,14 @@ def test_migrate_plan_verify(relaybox: Command, tmp_path: Path) -> None:
 def test_the_advice_names_the_command_that_makes_the_tables(relaybox: Command, tmp_path: Path) -> None:
     assert (
         "`relaybox inbox create` makes it"
-        in relaybox("inbox", "status", "--url", "sqlite:///none.db", exit_code=1).stderr
+        in relaybox("inbox", "list", "--url", "sqlite:///none.db", exit_code=1).stderr
     )
     assert "`relaybox migrate` makes it" in relaybox("status", "--url", "sqlite:///none.db", exit_code=1).stderr
     (tmp_path / "empty.db").touch()
-    told = relaybox("inbox", "list", "--inbox", "mail", "--url", "sqlite:///empty.db", exit_code=1).stderr
+    told = relaybox("inbox", "show", "--inbox", "mail", "--url", "sqlite:///empty.db", exit_code=1).stderr
     assert "run `relaybox inbox create --inbox mail --if-not-exists`" in told.replace("\n", " ")
     relaybox("inbox", "create", "--inbox", "mail", "--if-not-exists", "--url", "sqlite:///empty.db")
-    relaybox("inbox", "list", "--inbox", "mail", "--url", "sqlite:///empty.db")
+    relaybox("inbox", "show", "--inbox", "mail", "--url", "sqlite:///empty.db")
 
 
 def test_the_planned_sql_is_what_migrate_does(relaybox: Command, url: str, tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_adopt(relaybox: Command, url: str) -> None:
     adopted = relaybox("inbox", "adopt", "my orders", *box, *given).stdout
     assert "table my orders is inbox box now; 1 rows wait" in adopted
     assert "hint: no index" in adopted
-    listed = relaybox.json("inbox", "status", "--url", url)["inboxes"]
+    listed = relaybox.json("inbox", "list", "--url", url)["inboxes"]
     assert [(one["name"], one["table"], one["pending"]) for one in listed] == [("box", "my orders", 1)]
     assert "nobody answered" in relaybox("inbox", "drop", *box, exit_code=1).stderr
     assert "table my orders is still there" in relaybox("inbox", "drop", *box, "--yes", "--cascade").stdout

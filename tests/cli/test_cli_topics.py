@@ -105,21 +105,49 @@ def test_a_group_made_by_the_command_lives_as_long_as_one_made_by_the_api(
     assert (given["silence"], given["attempts"], given["on_exhausted"]) == (7200, 3, "block")
 
 
-def test_dead_events_of_a_group_are_listed_replayed_and_skipped(relaybox: Command, env: dict[str, str]) -> None:
+def test_dead_letters_of_a_group_are_listed_replayed_and_discarded(relaybox: Command, env: dict[str, str]) -> None:
     relaybox("topics", "configure", "orders", "--semantics", "pub_sub", **env)
     relaybox("groups", "create", "orders", "mail", "--attempts", "1", "--on-exhausted", "skip", **env)
     write(env, "orders", 6)
     fail(env, "orders", "mail")
-    dead = relaybox.json("groups", "parked", "orders", "mail", "--state", "dead", **env)["parked"]
+    of = ("--of", "group/orders/mail")
+    dead = relaybox.json("dead", "list", *of, **env)["dead"]
     assert len(dead) == 6
     assert all("no such customer" in one["error"] for one in dead)
-    assert "no such customer" in relaybox("groups", "parked", "orders", "mail", **env).stdout
-    first = str(dead[0]["seq"])
-    assert relaybox.json("groups", "skip", "orders", "mail", first, **env) == {"skipped": 1}
-    second = str(dead[1]["seq"])
-    assert relaybox.json("groups", "replay", "orders", "mail", second, **env) == {"replayed": 1}
-    assert relaybox.json("groups", "replay", "orders", "mail", "--yes", **env) == {"replayed": 4}
-    assert relaybox.json("groups", "parked", "orders", "mail", "--state", "dead", **env) == {"parked": []}
+    assert "no such customer" in relaybox("dead", "show", dead[0]["event"]["id"], *of, **env).stdout
+    first, second = (one["event"]["id"] for one in dead[:2])
+    assert relaybox.json("dead", "discard", first, *of, **env)["discarded"] == 1
+    assert relaybox.json("dead", "replay", second, *of, "--reason", "the customer is back", **env)["replayed"] == 1
+    assert relaybox.json("dead", "replay", "--all", *of, "--dry-run", **env)["replayed"] == 4
+    relaybox("dead", "replay", "--all", *of, exit_code=1, answer="n\n", **env)
+    assert relaybox.json("dead", "replay", "--all", *of, "--yes", **env)["replayed"] == 4
+    assert relaybox.json("dead", "count", *of, **env)["count"] == 0
+    states = [one["state"] for one in relaybox.json("events", "list", *of, **env)["events"]]
+    assert sorted(states) == ["done"] + ["held"] * 2 + ["retry"] * 3
+    with closing(Outbox(env["RELAYBOX_URL"])) as box:
+        entry = box.audit()[1]
+    assert (entry.verb, entry.what, entry.reason) == (
+        "replay",
+        "dead letters of group orders/mail",
+        "the customer is back",
+    )
+    for wrong in ("group/orders", "group", "orders/mail"):
+        assert "group/TOPIC/GROUP" in relaybox("dead", "list", "--of", wrong, exit_code=1, **env).output
+    assert "no group 'other'" in relaybox("dead", "list", "--of", "group/orders/other", exit_code=1, **env).output
+
+
+def test_a_key_of_a_group_is_released(relaybox: Command, env: dict[str, str]) -> None:
+    relaybox("topics", "configure", "shop/orders", "--semantics", "pub_sub", **env)
+    relaybox("groups", "create", "shop/orders", "mail", "--attempts", "1", "--on-exhausted", "park", **env)
+    write(env, "shop/orders", 2)
+    fail(env, "shop/orders", "mail")
+    of = ("--of", "group/shop/orders/mail")
+    blocked = relaybox.json("keys", "list", *of, **env)["keys"]
+    assert [(one["key"], one["cause"]) for one in blocked] == [("k0", "dead"), ("k1", "dead")]
+    assert relaybox.json("keys", "release", "k0", *of, **env)["released"] == "k0"
+    assert "no key 'k0' is blocked" in relaybox("keys", "release", "k0", *of, exit_code=1, **env).output
+    assert [one["key"] for one in relaybox.json("keys", "list", *of, **env)["keys"]] == ["k1"]
+    assert relaybox.json("dead", "count", *of, **env)["count"] == 2
 
 
 def test_a_late_group_is_backfilled(relaybox: Command, env: dict[str, str]) -> None:
@@ -175,10 +203,11 @@ def test_a_queue_is_seen_and_operated_like_any_group(relaybox: Command, env: dic
     fail(env, "jobs", "default")
     assert "jobs" in relaybox("status", **env).stdout
     assert [group["dead"] for group in relaybox.json("groups", "list", **env)["groups"]] == [4]
-    dead = relaybox.json("groups", "parked", "jobs", "default", **env)["parked"]
-    assert relaybox.json("groups", "skip", "jobs", "default", str(dead[0]["seq"]), **env) == {"skipped": 1}
+    of = ("--of", "group/jobs/default")
+    dead = relaybox.json("dead", "list", *of, **env)["dead"]
+    assert relaybox.json("dead", "discard", dead[0]["event"]["id"], *of, **env)["discarded"] == 1
     assert relaybox.json("groups", "pause", "jobs", "default", **env)["state"] == "paused"
-    assert relaybox.json("groups", "replay", "jobs", "default", "--yes", **env) == {"replayed": 3}
+    assert relaybox.json("dead", "replay", "--all", "--yes", *of, **env)["replayed"] == 3
     assert relaybox.json("groups", "lag", "jobs", "default", **env)["events"] == 3
     assert relaybox.json("groups", "resume", "jobs", "default", **env)["state"] == "active"
     assert "no place" in relaybox("groups", "seek", "jobs", "default", "--to", "1", "--yes", exit_code=1, **env).output

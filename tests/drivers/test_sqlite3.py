@@ -31,7 +31,7 @@ from relaybox.op import Query, Statement, run
 from relaybox.store.claims import Claim
 from relaybox.store.names import Tables
 from relaybox.store.outbox.sqlite import SqliteStore
-from relaybox.store.outbox.values import Claimed
+from relaybox.store.outbox.values import ClaimedRow
 from relaybox.store.rows import CHUNK_ROWS
 
 STORE = SqliteStore()
@@ -60,7 +60,7 @@ def handle(path: str) -> Iterator[sqlite3.Connection]:
         yield raw
 
 
-def claim_all(path: str) -> list[Claimed]:
+def claim_all(path: str) -> list[ClaimedRow]:
     database = open_sync(f"sqlite:///{path}")
     try:
         return database.run(STORE.claim(Claim(1, new_token(), timedelta(seconds=30)), 10_000, None))

@@ -1,4 +1,4 @@
-"""A Source in memory, for tests of the engine alone: rows, tokens, leases, holds, and a database that can go away."""
+"""A RowSource in memory, for tests of the engine: its rows, tokens and leases, and a database that can go away."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class ScriptedSource:
             self.failures += 1
             raise ConnectionLost("the database is away")
 
-    # -- the Source protocol ------------------------------------------------------------------------
+    # -- the RowSource protocol ----------------------------------------------------------------------
 
     async def claim(self, limit: int, past: Collection[str] = ()) -> list[Delivery]:
         self.claimed_at.append(self._now())

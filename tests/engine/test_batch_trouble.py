@@ -10,7 +10,7 @@ import pytest
 from scripted_source import MakeEngine, ScriptedSource, make_engine
 
 from relaybox.engine.wakeups import Ears
-from relaybox.engine.work import Batch, Delivery
+from relaybox.engine.work import Delivery, RowBatch
 from relaybox.errors import ConnectionLost
 from relaybox.facts import Claimed, ClaimLost, Delivered, Died, Observers, Retried
 from relaybox.tasks import cancelled
@@ -27,20 +27,20 @@ class Handler:
         self.seen: list[list[int]] = []
         self.done: list[int] = []
 
-    async def handle(self, batch: Batch) -> None:
+    async def handle(self, batch: RowBatch) -> None:
         due = await batch.waiting()
         self.seen.append([d.seq for d in due])
         act = self.rounds.pop(0) if self.rounds else self.accept
         await act(batch, due)  # type: ignore[operator]
 
-    async def accept(self, batch: Batch, due: Sequence[Delivery]) -> None:
+    async def accept(self, batch: RowBatch, due: Sequence[Delivery]) -> None:
         for delivery in due:
             self.done.append(delivery.seq)
             batch.done(delivery)
 
 
 async def test_a_client_that_cancels_its_own_futures_costs_no_worker(start: MakeEngine, probe: Probe) -> None:
-    async def cancelled_inside(batch: Batch, due: Sequence[Delivery]) -> None:
+    async def cancelled_inside(batch: RowBatch, due: Sequence[Delivery]) -> None:
         lost = asyncio.get_running_loop().create_future()
         lost.cancel()  # as client libraries do with everything that waits for a lost connection
         await lost
@@ -57,7 +57,7 @@ async def test_what_fails_before_its_predecessor_waits_for_it(start: MakeEngine,
     """The second of a key fails at once, the first is still on its way: nothing of the key may pass it."""
     source, handler = ScriptedSource(ordered=True), Handler()
 
-    async def second_first(batch: Batch, due: Sequence[Delivery]) -> None:
+    async def second_first(batch: RowBatch, due: Sequence[Delivery]) -> None:
         first, second, _ = due
         batch.failed(second, ValueError("no"))
         for delivered in (1, 2):  # what comes with the second of these was claimed after the failure was settled
@@ -111,7 +111,7 @@ async def test_what_was_given_up_during_a_claim_is_not_overtaken_by_what_it_brin
     source = SlowClaims(clock)
     away, back = asyncio.Event(), asyncio.Event()
 
-    async def outage(batch: Batch, due: Sequence[Delivery]) -> None:
+    async def outage(batch: RowBatch, due: Sequence[Delivery]) -> None:
         away.set()
         await back.wait()
         assert await batch.waiting() == []
@@ -140,7 +140,7 @@ async def test_what_was_given_up_during_a_claim_is_not_overtaken_by_what_it_brin
 async def test_a_stop_ends_although_the_database_answers_nothing(probe: Probe) -> None:
     source, entered = ScriptedSource(ordered=True), asyncio.Event()
 
-    async def outage(batch: Batch, due: Sequence[Delivery]) -> None:
+    async def outage(batch: RowBatch, due: Sequence[Delivery]) -> None:
         entered.set()
         await asyncio.Event().wait()
 

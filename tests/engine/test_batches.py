@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 from scripted_source import MakeEngine, ScriptedSource, make_engine
 
-from relaybox.engine.work import Batch, Delivery
+from relaybox.engine.work import Delivery, RowBatch
 from relaybox.errors import BrokerUnavailable, Reject
 from relaybox.facts import ClaimLost, Delivered, Died, Retried
 from relaybox.testing import ManualClock, Probe
@@ -32,7 +32,7 @@ class Sender:
         self.accepted: dict[str | None, list[int]] = defaultdict(list)
         self.busy: set[str] = set()
 
-    async def handle(self, batch: Batch) -> None:
+    async def handle(self, batch: RowBatch) -> None:
         due = await batch.waiting()
         self.batches.append([d.seq for d in due])
         keys = [d.event.key for d in due if d.event.key is not None]
@@ -126,7 +126,7 @@ async def test_an_unavailable_destination_counts_no_attempt(start: MakeEngine, p
 
 async def test_a_handler_that_raises_or_forgets_fails_the_rest(start: MakeEngine, probe: Probe) -> None:
     class Careless(Sender):
-        async def handle(self, batch: Batch) -> None:
+        async def handle(self, batch: RowBatch) -> None:
             for delivery in (await batch.waiting())[:1]:
                 batch.done(delivery)
             if len(self.batches) == 0:
@@ -159,7 +159,7 @@ async def test_nothing_is_sent_after_its_lease_ended(probe: Probe) -> None:
     class Waiting:
         size, sequences = 10, True
 
-        async def handle(self, batch: Batch) -> None:
+        async def handle(self, batch: RowBatch) -> None:
             tried.append([d.seq for d in await batch.waiting()])
             away.set()
             await back.wait()
@@ -187,7 +187,7 @@ async def test_a_stop_gives_back_what_waits_for_the_broker(probe: Probe) -> None
     class Stuck:
         size, sequences = 10, False
 
-        async def handle(self, batch: Batch) -> None:
+        async def handle(self, batch: RowBatch) -> None:
             entered.set()
             await asyncio.Event().wait()
 

@@ -18,7 +18,7 @@ from relaybox.clock import SYSTEM_CLOCK
 from relaybox.engine.ranges.engine import RangeEngine
 from relaybox.engine.ranges.workers import RangeBatch
 from relaybox.engine.rows.engine import Delivery, DeliveryEngine
-from relaybox.engine.work import Batch
+from relaybox.engine.work import RowBatch
 from relaybox.event import Event
 from relaybox.facts import Claimed, CutOff, Delivered, LoopFailed, Retried, Stuck, TaskEnded
 from relaybox.ids import shard_of
@@ -51,7 +51,7 @@ class Rows:
         class Batches:
             size, sequences = 10, False
 
-            async def handle(self, batch: Batch) -> None:
+            async def handle(self, batch: RowBatch) -> None:
                 deliveries = await batch.waiting()
                 await handle([delivery.event for delivery in deliveries])
                 batch.done_all(deliveries)
@@ -349,7 +349,7 @@ async def test_a_batch_worker_that_ends_gives_back_only_what_is_open(started: St
     class Batches:
         size, sequences = 2, False
 
-        async def handle(self, batch: Batch) -> None:
+        async def handle(self, batch: RowBatch) -> None:
             deliveries = await batch.waiting()
             keys = {delivery.lane for delivery in deliveries}
             together.extend(keys & running)
@@ -418,7 +418,7 @@ def test_a_follower_that_is_not_ours_any_more_shares_no_batch(probe: Probe) -> N
         class Batches:
             size, sequences = 10, True
 
-            async def handle(self, batch: Batch) -> None:
+            async def handle(self, batch: RowBatch) -> None:
                 deliveries = await batch.waiting()
                 seen.append([delivery.seq for delivery in deliveries])
                 batch.done_all(deliveries)

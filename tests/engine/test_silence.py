@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from scripted_source import MakeEngine, ScriptedSource
 
-from relaybox.engine.work import Batch, Delivery
+from relaybox.engine.work import Delivery, RowBatch
 from relaybox.facts import Claimed, ClaimLost, Delivered
 from relaybox.testing import Probe
 
@@ -26,7 +26,7 @@ class Batches:
     def __init__(self) -> None:
         self.ran: list[int] = []
 
-    async def handle(self, batch: Batch) -> None:
+    async def handle(self, batch: RowBatch) -> None:
         for delivery in await batch.waiting():
             self.ran.append(delivery.seq)
             batch.done(delivery)

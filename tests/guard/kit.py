@@ -12,8 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flow.kit import rows
-from kit import INNODB
+from kit import INNODB, rows
 from kit import until as look_until
 from relaybox import AsyncGuard, Guard
 

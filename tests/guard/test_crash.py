@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flow.kit import one, rows
+from kit import one, rows
 from relaybox.errors import InProgress
 
 from .conftest import make_place

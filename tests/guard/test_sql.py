@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from flow.handles import HANDLES, Django, DjangoSqlite, Handle
-from flow.kit import one, rows
+from kit import one, rows
+from kit.handles import HANDLES, Django, DjangoSqlite, Handle
 from relaybox import AsyncGuard, ConfigError, Guard, NoTransaction, Outbox
 from relaybox.drivers import open_sync
 from relaybox.drivers.spi import Connection
@@ -433,7 +433,7 @@ async def test_an_engine_gives_the_connections(engine: str, driver: str, tmp_pat
     from sqlalchemy import create_engine
     from sqlalchemy.ext.asyncio import create_async_engine
 
-    from flow.kit import with_driver
+    from kit import with_driver
 
     place = make_place(engine, tmp_path)
     is_async = driver in ("asyncpg", "aiosqlite", "asyncmy")

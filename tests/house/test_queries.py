@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
+from functools import cache
 
 import pytest
 from source_tree import modules
@@ -129,11 +130,18 @@ EVENTS = ("newest", *(kind + what for kind in ("open", "dead", "done") for what 
 COMPUTED = {
     "outbox.events.": EVENTS,
     "outbox.purge.": ("pending", "letter", "hold", "event"),
-    "inbox.adopt.": ("map", "number", "index", "theirs", "open", "change", "add", "message", "ids", "ids_at"),
+    "inbox.events.": EVENTS,
+    "inbox.events.lock_": ("open", "dead", "done"),
+    "inbox.purge.": ("done_count", "dead_count"),
+    "inbox.adopt.": (
+        *("map", "number", "index", "theirs", "open", "change", "add", "message", "ids", "ids_at"),
+        *("pending", "dead"),
+    ),
     "inbox.drop.": ("view", "table", "function", "sequence"),
 }
 
 
+@cache
 def names(dialect: str) -> set[str]:
     """Of every product, and what they share."""
     return {name for product in PRODUCTS for name in texts_of(product, dialect).queries}
@@ -157,6 +165,7 @@ def test_no_excuse_is_stale_or_given_twice() -> None:
     assert all(reason for _, reason, _ in EXCUSED)
 
 
+@cache
 def texts(folder: str = "") -> set[str]:
     return {
         node.value

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from flow.kit import rows
+from kit import rows
 from relaybox import Event, Retry, Settings
 from relaybox.types import DeliverySettings
 
@@ -71,6 +72,9 @@ async def asay(handle: Any, text: str) -> None:
     elif module == "asyncmy":
         async with handle.cursor() as cursor:
             await cursor.execute(text)
+    elif module == "sqlite3":
+        # After a rollback of its own it may wait for the lock that another transaction of this event loop has.
+        await asyncio.to_thread(handle.execute, text)
     else:
         answer = handle.execute(text)
         if inspect.isawaitable(answer):

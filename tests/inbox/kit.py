@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flow.handles import Handle
-from flow.kit import rows
+from kit import rows
+from kit.handles import Handle
 from relaybox import AsyncInbox, Delivery, Event, Inbox, Settings
 from relaybox.facts import Observers
 from relaybox.inbox.source import InboxSource
+from relaybox.op import Op
+from relaybox.store.events import Kind
 from relaybox.testing.servers import require
-from relaybox.types import Counts, Order, Priority
+from relaybox.types import BlockedKey, Counts, Order, Priority
 
 ENGINES = ("postgres", "sqlite", "mariadb")
 PATIENCE = 20.0
@@ -102,7 +105,7 @@ class Twin:
         return processed(self.raw, handler, **options)
 
     async def call(self, name: str, *args: Any, **options: Any) -> Any:
-        result = getattr(self.raw, name)(*args, **options)
+        result = attrgetter(name)(self.raw)(*args, **options)
         return await result if isinstance(self.raw, AsyncInbox) else result
 
     async def __aenter__(self) -> Twin:
@@ -120,6 +123,23 @@ async def opened(kind: type[Handle], url: str, **options: Any) -> AsyncIterator[
         yield handle
     finally:
         await handle.close()
+
+
+def gaps(inbox: Inbox, limit: int = 1000) -> list[BlockedKey]:
+    """Runs of numbers that are missing."""
+    return [blocked for blocked in inbox.keys.list(limit) if blocked.cause != "retry"]
+
+
+def expected(inbox: Inbox, key: str) -> int | None:
+    """The next number of a key; None: nothing of it was processed yet."""
+    return inbox._db.run(inbox.store.expected(key), tx=False)
+
+
+def replayed(inbox: Inbox, kind: Kind, event_id: str) -> Op[int]:
+    """One message, as a part of a transaction that the test has begun."""
+    store = inbox.store
+    _, now = yield from store.newest(None)
+    return (yield from store.replay(kind, (yield from store.numbers_of([event_id], None)), now, None))
 
 
 def arrived(n: int, **options: Any) -> Event:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from flow.handles import HANDLES, Handle
-from flow.kit import one, rows
+from kit import one, rows
+from kit.handles import HANDLES, Handle
 from relaybox import ConfigError, Event, Inbox, InvalidEvent, NoTransaction, Outbox
 from relaybox.drivers import open_sync
 from relaybox.errors import SchemaMissing
@@ -149,7 +149,7 @@ async def test_an_id_is_remembered_when_its_message_is_gone(url: str, is_async: 
         assert await inbox.call("accept", None, event) is False
         assert await inbox.call("accept_all", None, [event, arrived(2)]) == [False, True]
         assert (await inbox.call("status")).seen == 2
-        assert await inbox.call("message", event.id) is None
+        assert await inbox.call("events.get", event.id) is None
     assert (len(message_ids(url)), len(pending_ids(url)), len(seen_ids(url))) == (1, 1, 2)
 
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from flow.kit import Probe, one, rows
-from relaybox import Event, Inbox, InvalidEvent, Retry
+from kit import Probe, one, rows
+from relaybox import ALL, ConfigError, Event, Inbox, InvalidEvent, Retry, Where
 from relaybox.testing.clock import ManualClock
 from relaybox.types import Columns, Order, Priority
 
 from .effects import QUICK, effects, say, text_of, with_effects, writing
-from .kit import PATIENCE, Twin, agreed, arrived, fresh_url, processed, serving
+from .kit import PATIENCE, Twin, agreed, arrived, expected, fresh_url, processed, serving
 from .test_kill import killed
 from .their_table import Theirs
 
@@ -95,13 +95,17 @@ def test_failures_are_counted_in_their_columns(theirs: Theirs) -> None:
             (10, None),
             (10, "ValueError: broken"),
         ]
-        assert {(one.event.id, one.attempts) for one in inbox.dead()} == {("bad", 10), ("tried", 10), ("given up", 10)}
+        assert {(one.event.id, one.attempts) for one in inbox.dead.list()} == {
+            ("bad", 10),
+            ("tried", 10),
+            ("given up", 10),
+        }
         assert inbox.status().dead == 3
-        assert inbox.health().status == "degraded"
-        assert inbox.replay(["given up", "unknown"]) == ["given up"]
+        assert inbox.health().level == "degraded"
+        assert inbox.dead.replay(["given up", "unknown"]) == 1
         assert theirs.read("retry_count", "error")[1] == (0, None)
         assert processed(inbox, nothing, settings=QUICK).done == 1
-        assert inbox.replay_all() == 2
+        assert inbox.dead.replay(ALL) == 2
         assert processed(inbox, nothing, settings=QUICK).done == 2
     assert theirs.waiting() == 0
 
@@ -145,17 +149,18 @@ def test_what_was_given_up_comes_again_by_hand_or_by_replay(theirs: Theirs) -> N
     theirs.insert("a", 1, retry_count=10)
     theirs.insert("b", 2, retry_count=10)
     with Inbox(theirs.url) as inbox:
-        assert inbox.replay(["a", "missing"]) == ["a"]  # nobody has picked it up so far
+        assert inbox.dead.replay(["a", "missing"]) == 1  # nobody has picked it up so far
         assert processed(inbox, nothing, settings=QUICK).done == 1
-        assert [letter.event.id for letter in inbox.dead()] == ["b"]
+        assert [letter.event.id for letter in inbox.dead.list()] == ["b"]
         theirs.set("b", retry_count="0")
         assert processed(inbox, nothing, settings=QUICK).done == 1
-        assert inbox.count_dead() == 0
+        assert inbox.dead.count() == 0
         theirs.insert("c", 3, retry_count=10)
         processed(inbox, nothing, settings=QUICK)
-        assert inbox.discard(["c"]) == ["c"]
+        assert inbox.dead.discard("c") == 1
         assert processed(inbox, nothing, settings=QUICK).done == 0
-        assert inbox.replay(["c"]) == ["c"]
+        assert inbox.events.replay("c") == 0, "for good"
+        theirs.set("c", retry_count="0")
         assert processed(inbox, nothing, settings=QUICK).done == 1
     assert theirs.waiting() == 0
 
@@ -248,14 +253,14 @@ async def test_a_row_that_kills_its_process_dies(engine: str, tmp_path: Path) ->
                 break
             assert theirs.read("retry_count")[0][0] == run
             await lapsed(inbox)
-        assert [letter.event.id for letter in inbox.dead()] == ["fatal"]
+        assert [letter.event.id for letter in inbox.dead.list()] == ["fatal"]
     assert effects(theirs.url) == ["fine"]
 
 
 async def lapsed(inbox: Inbox) -> None:
     """The dead process is known to be dead."""
     async with asyncio.timeout(PATIENCE):
-        while inbox.health().processors:
+        while inbox.status().processors:
             await asyncio.sleep(0.05)
 
 
@@ -278,7 +283,7 @@ def test_rows_that_are_odd_stop_nobody(engine: str, tmp_path: Path) -> None:
         inbox.configure(retry=Retry(attempts=1))
         assert processed(inbox, fail, settings=QUICK).dead == len(theirs.read("id"))
         assert all(error.startswith("ValueError: ") for (error,) in theirs.read("error"))
-        assert inbox.replay_all() == len(theirs.read("id"))
+        assert inbox.dead.replay(ALL) == len(theirs.read("id"))
         assert processed(inbox, nothing, settings=QUICK).done == len(theirs.read("id"))
 
 
@@ -294,9 +299,9 @@ def test_order(engine: str, tmp_path: Path) -> None:
     with agreed(theirs.url, order=Order()) as inbox:
         processed(inbox, lambda event, _: ran.append(event.payload["n"]), settings=QUICK)
         assert ran == [1, 2, 3]
-        assert [(gap.first, gap.last) for gap in inbox.gaps()] == [(4, 4)]
+        assert [(gap.first, gap.last) for gap in inbox.keys.list()] == [(4, 4)]
         theirs.insert("m4", 4, aggregate_id="'k'", sequence=4, processed_at=now(theirs))
-        inbox.replay(["m4"])
+        assert inbox.events.replay("m4") == 1
         probe = Probe()
         with serving(inbox, lambda event, _: ran.append(event.payload["n"]), settings=QUICK, observers=[probe]):
             probe.wait(lambda: len(ran) == 5)
@@ -304,7 +309,7 @@ def test_order(engine: str, tmp_path: Path) -> None:
         for nr in (6, 7):
             theirs.insert(f"m{nr}", nr, aggregate_id="'k'", sequence=nr)
         processed(inbox, nothing, settings=QUICK, limit=0)
-        assert inbox.expected("k") == 6
+        assert expected(inbox, "k") == 6
 
 
 def test_an_ordered_key_goes_on_past_a_row_that_others_have_processed(engine: str, tmp_path: Path) -> None:
@@ -324,7 +329,7 @@ def test_an_ordered_key_goes_on_past_a_row_that_others_have_processed(engine: st
         probe = Probe()
         with serving(inbox, handle, settings=QUICK, observers=[probe]):
             probe.wait(lambda: ran[-2:] == [2, 3])
-        assert inbox.expected("k") == 4
+        assert expected(inbox, "k") == 4
 
 
 def test_priority(engine: str, tmp_path: Path) -> None:
@@ -354,7 +359,7 @@ async def test_accept_inserts_into_their_table(theirs: Theirs, is_async: bool) -
         burying, _ = inbox.raw._op([buried], None, {buried.id: "unreadable"})
         assert (await inbox.raw._db.run(burying) if is_async else inbox.raw._db.run(burying)) == [True]
         assert (await inbox.process(writing(is_async), settings=QUICK)).done == 0
-        assert [(one.event.id, one.error) for one in await inbox.call("dead")] == [(buried.id, "unreadable")]
+        assert [(one.event.id, one.error) for one in await inbox.call("dead.list")] == [(buried.id, "unreadable")]
 
 
 def test_accept_needs_columns(engine: str, tmp_path: Path) -> None:
@@ -389,9 +394,9 @@ def test_retention_never_empties_their_table(theirs: Theirs) -> None:
         assert len(theirs.read("id")) == 2
         assert one(theirs.url, "SELECT count(*) FROM inbox_map") == 1
         assert processed(inbox, nothing, settings=QUICK).done == 0
-        assert inbox.replay(["done"]) == ["done"]
+        assert inbox.events.replay("done") == 1
         assert processed(inbox, nothing, settings=QUICK).done == 1
-        assert inbox.discard(["dead"]) == ["dead"]
+        assert inbox.dead.discard("dead") == 1
         assert processed(inbox, nothing, settings=QUICK).done == 0
         assert (inbox.status().dead, theirs.waiting()) == (0, 1)
 
@@ -403,10 +408,10 @@ def test_views_and_stats(theirs: Theirs) -> None:
         processed(inbox, nothing, settings=QUICK)
         [stats] = inbox.stats()
         assert (stats.event_type, stats.pending, stats.processed, stats.dead) == ("OrderPlaced", 0, 1, 1)
-        assert [message.event.id for message in inbox.messages("processed")] == ["a"]
-        assert [message.event.id for message in inbox.messages("dead")] == ["b"]
-        assert inbox.messages("pending") == []
-        found = inbox.message("b")
+        assert [found.event.id for found in inbox.events.list(state="done")] == ["a"]
+        assert [found.event.id for found in inbox.events.list(state="dead")] == ["b"]
+        assert inbox.events.list(state="open") == []
+        found = inbox.events.get("b")
         assert found is not None
         assert found.state == "dead"
     assert rows(theirs.url, "SELECT event_id FROM inbox_letters") == [("b",)]
@@ -414,6 +419,47 @@ def test_views_and_stats(theirs: Theirs) -> None:
         ("a", "processed"),
         ("b", "dead"),
     ]
+
+
+def test_rows_are_found_by_their_ids_before_they_are_picked_up(theirs: Theirs) -> None:
+    theirs.insert("open", 1)
+    theirs.insert("dead", 2, retry_count=10)
+    theirs.insert("done", 3)
+    theirs.set("done", processed_at=now(theirs))
+    before = theirs.read("processed_at", "retry_count", "error")
+    with Inbox(theirs.url) as inbox:
+        states = {
+            name: found and found.state for name in ("open", "dead", "done", "no") for found in [inbox.events.get(name)]
+        }
+        assert states == {"open": "waiting", "dead": "dead", "done": "done", "no": None}
+        assert theirs.read("processed_at", "retry_count", "error") == before
+        assert inbox.events.replay(["open", "dead", "done", "no"], dry_run=True) == 2
+        assert inbox.events.replay(["open", "dead", "done", "no"]) == 2
+        assert theirs.waiting() == 3
+        assert processed(inbox, nothing, settings=QUICK).done == 3
+
+
+def test_an_open_row_that_is_discarded_is_given_up_in_their_table(theirs: Theirs) -> None:
+    theirs.insert("a", 1)
+    theirs.insert("b", 2)
+    with Inbox(theirs.url) as inbox:
+        assert inbox.events.discard("a") == 1
+        assert processed(inbox, nothing, settings=QUICK).done == 1
+        assert theirs.read("retry_count", "error") == [(10, "discarded"), (1, None)]
+        assert inbox.events.count() == 1
+
+
+def test_conditions_that_their_table_has_no_column_for_are_refused(engine: str, tmp_path: Path) -> None:
+    theirs = adopted(fresh_url(engine, tmp_path), Columns(source=None, aggregate_id=None))
+    theirs.insert("a", 1)
+    with Inbox(theirs.url) as inbox:
+        processed(inbox, nothing, settings=QUICK)
+        assert inbox.events.count(Where(type="OrderPlaced", since="1h")) == 1
+        for name in ("tenant", "aggregate_type", "sender", "key"):
+            with pytest.raises(ConfigError, match=f"'orders_in' was adopted without a column for {name}"):
+                inbox.events.count(Where(**{name: "x"}))
+            with pytest.raises(ConfigError, match=name):
+                inbox.events.replay(Where(**{name: "x"}))
 
 
 def test_processors_stand_still_when_inboxes_are_off(theirs: Theirs, caplog: pytest.LogCaptureFixture) -> None:

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from flow.kit import rows
+from kit import rows
 from relaybox import Event, Inbox, Reject
 from relaybox.errors import AlreadyExists, ConfigError, NotFound
 from relaybox.types import Columns
@@ -62,14 +62,14 @@ def works_off(theirs: Theirs, name: str, ids: list[Any]) -> None:
     with Inbox(theirs.url, name) as inbox:  # by its name: what was agreed on is kept
         assert processed(inbox, handle, settings=QUICK).done == len(ids) - 1
         assert sorted(seen) == sorted((text, n) for n, text in enumerate(texts) if n != 2)
-        assert [(one.event.id, one.error) for one in inbox.dead()] == [(texts[2], "Reject: not this one")]
+        assert [(one.event.id, one.error) for one in inbox.dead.list()] == [(texts[2], "Reject: not this one")]
         assert set(theirs.read("retry_count", "error")) == {(1, None), (10, "Reject: not this one")}
-        assert inbox.health().dead == 1
-        assert sorted(inbox.replay([*texts[:3], "'; DROP TABLE effect; --", "9" * 40, "%s"])) == sorted(texts[:3])
+        assert inbox.status().dead == 1
+        assert inbox.events.replay([*texts[:3], "'; DROP TABLE effect; --", "9" * 40, "%s"]) == 3
         assert theirs.waiting() == 3
         assert processed(inbox, lambda *_: None, settings=QUICK).done == 3
         assert theirs.waiting() == 0
-        assert inbox.count_dead() == 0
+        assert inbox.dead.count() == 0
         assert inbox.drop().kept == theirs.table  # type: ignore[union-attr]
     assert len(theirs.read("id")) == len(ids)
     assert theirs.shape() == before

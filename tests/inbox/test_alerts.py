@@ -6,21 +6,22 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flow.kit import Probe
+from kit import Probe
 from relaybox import Event, Inbox, Reject
 from relaybox.clock import SYSTEM_CLOCK
 from relaybox.facts import Alert, Observers
 from relaybox.inbox.alerts import AlertService
 from relaybox.inbox.purge import retention_of
 from relaybox.store.inbox.alerts import Span, compare
+from relaybox.store.inbox.gaps import Gap
 from relaybox.testing.clock import ManualClock
-from relaybox.types import Gap, InboxSettings, Order, Retention
+from relaybox.types import InboxSettings, Order, Retention
 
 from .effects import QUICK
 from .kit import Twin, agreed, fresh_url, migrated, processed, serving
@@ -55,7 +56,7 @@ async def test_dead_letters_are_told_once_and_many_are_counted(url: str, is_asyn
                 "4 more messages died",
             ]
             assert await twin.call("alerts") == []
-            inbox.replay(["m5"])
+            inbox.dead.replay("m5")
             processed(inbox, refuse, settings=QUICK)
             assert [alert.text for alert in await twin.call("alerts")] == ["message m5 (A) died at attempt 1: Reject"]
 
@@ -93,14 +94,14 @@ def test_many_gaps_are_counted(url: str) -> None:
         inbox.settings = OFTEN.replaced({"inbox.alerts_per_look": 2})
         assert [alert.text for alert in inbox.alerts()][2:] == ["3 more gaps"]
         for n in range(5):
-            inbox.skip(f"k{n}")
+            inbox.keys.release(f"k{n}")
         over = inbox.alerts()
         assert [alert.over for alert in over] == [True] * 3
         assert over[2].text == "3 more gaps"
 
 
 def gap(first: int, last: int, key: str = "k", age: int = 9) -> Gap:
-    return Gap(key, first, last, timedelta(seconds=age), dead=False)
+    return Gap(key, first, last, timedelta(seconds=age), datetime(2030, 1, 1, tzinfo=UTC))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +131,7 @@ async def test_several_processors_tell_each_once(url: str) -> None:
             serving(inbox, refuse, settings=OFTEN, observers=[probe]),
         ):
             await probe.until(lambda: len(probe.of(Alert)) == 2)
-            inbox.skip("k")  # number 2 runs, and dies
+            inbox.keys.release("k")  # number 2 runs, and dies
             await probe.until(lambda: len(probe.of(Alert)) >= 4)
     assert sorted((alert.name, alert.over) for alert in probe.of(Alert)) == [
         (DEAD, False),

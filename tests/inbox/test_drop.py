@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flow.kit import Probe, one, rows
+from kit import Probe, one, rows
 from relaybox import AsyncInbox, Event, Inbox, Retry
 from relaybox.errors import AlreadyExists, InUse, NotFound
 from relaybox.types import Dropped, InboxInfo, Retention
@@ -58,7 +58,7 @@ async def test_what_goes_and_what_stays(url: str, is_async: bool, kind: str, cas
             event = arrived(2)
             assert await inbox.call("accept", None, event)
             assert (await inbox.process(lambda *_: None, settings=QUICK)).done == 1
-            assert await inbox.call("replay", [event.id]) == [event.id]
+            assert await inbox.call("events.replay", event.id) == 1
             assert (await inbox.process(lambda *_: None, settings=QUICK)).done == 1
         else:
             with pytest.raises(AlreadyExists, match="'box' is there already and belongs to no inbox"):
@@ -125,7 +125,7 @@ def test_what_is_agreed_on_is_what_all_processes_do(url: str) -> None:
         probe = Probe()
         with serving(inbox, fail, settings=QUICK, observers=[probe]) as processor:
             probe.wait(lambda: processor.counts.dead == 1)
-        assert inbox.dead()[0].attempts == 2
+        assert inbox.dead.list()[0].attempts == 2
 
 
 async def test_all_inboxes_of_a_database(url: str) -> None:

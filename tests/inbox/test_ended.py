@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flow.kit import rows
+from kit import rows
 from relaybox import AsyncInbox, Event, Inbox
 from relaybox.types import Counts
 
@@ -98,7 +98,7 @@ async def test_a_handler_that_rolls_back_is_told_and_not_repeated(
     assert found["bad"] <= most
     assert pending_ids(home) == []
     with Inbox(home) as inbox:
-        assert inbox.replay(["bad"]) == ["bad"]
+        assert inbox.events.replay("bad") == 1
     assert (await run(home, writing(coroutine))).done == 1
 
 
@@ -116,7 +116,7 @@ async def test_a_handler_that_commits_is_told_and_not_repeated(
     assert Counter(effects(home)) == {"good": 1, "other": 1, "bad": most}
     assert pending_ids(home) == []
     with Inbox(home) as inbox:
-        assert [message.event.id for message in inbox.messages("processed")] == ["good", "bad", "other"]
+        assert [found.event.id for found in inbox.events.list(state="done")] == ["good", "bad", "other"]
         assert [(row.pending, row.dead) for row in inbox.stats()] == [(0, 0)]
 
 

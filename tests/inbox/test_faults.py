@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from flow.kit import Probe, one, rows
-from kit import until_stored
-from relaybox import AsyncInbox, ConfigError, Event, Inbox
+from kit import Probe, one, rows, until_stored
+from relaybox import ALL, AsyncInbox, ConfigError, Event, Inbox
 from relaybox.drivers import open_sync
 from relaybox.errors import Closed, SchemaMissing
 from relaybox.op import run
+from relaybox.store.events import Search
 from relaybox.types import Order
 
 from .effects import QUICK, effects, rows_or_none, say, text_of, with_effects, writing
@@ -180,6 +180,12 @@ async def test_hot_queries_use_their_indexes(tmp_path: Path) -> None:
             "inbox.order.sleepers": ({"hashes": [1], "positions": [2]}, "inbox_pending_pos"),
             "inbox.order.heads": ({"now": None}, "inbox_pending_pos"),
             "inbox.order.gaps": ({"now": None, "start": 1, "limit": 9}, "Index Only Scan using inbox_pending_pos"),
+            "inbox.order.lowest": ({"key_hash": 1, "next": 1}, "inbox_pending_pos"),
+            "inbox.events.ids": ({"event_ids": ["message-15001"], "sender": None}, "inbox_event_id_key"),
+            "inbox.events.open": (
+                {**inbox.store.search(Search(ALL, seqs=seqs, upto=seqs[-1])), "limit": 50},
+                "inbox_pending_pkey",
+            ),
             "inbox.status.pace": ({"now": None}, "inbox_done_at"),
             "inbox.purge.done": ({"ttl": 60.0, "limit": 9, "now": None}, "inbox_done_at"),
         }

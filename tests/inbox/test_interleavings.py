@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flow.kit import one, rows
+from kit import one, rows
 from relaybox import Inbox
 from relaybox.drivers import open_sync
 from relaybox.drivers.spi import Connection

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from flow.kit import Probe, one, rows
-from kit import until_stored
+from kit import Probe, one, rows, until_stored
 from relaybox import Event, Inbox
 from relaybox.types import Order
 

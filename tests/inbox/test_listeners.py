@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flow.kit import one
+from kit import one
 from relaybox import (
     AsyncInbox,
     ConfigError,
@@ -66,7 +66,7 @@ def writing(coroutine: bool, then: Any = lambda event: None) -> Any:
 
 def dead(url: str) -> dict[str, str]:
     with Inbox(url) as inbox:
-        return {letter.event.type: str(letter.error) for letter in inbox.dead()}
+        return {letter.event.type: str(letter.error) for letter in inbox.dead.list()}
 
 
 async def test_a_listener_has_its_model_its_sender_and_its_transaction(

@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from flow.kit import Probe, one, rows
-from relaybox import ConfigError, Event, Inbox, Reject, Retry, Settings
+from kit import Probe, one, rows, wait_until
+from relaybox import ALL, ConfigError, Event, Inbox, Reject, Retry, Settings, Where
 from relaybox.clock import SystemClock
 from relaybox.errors import SchemaMissing
-from relaybox.facts import Accepted, Fact, Purged
-from relaybox.store.inbox.operate import Pace, judge
+from relaybox.facts import Accepted, Administered, Fact, Purged
 from relaybox.testing.clock import ManualClock
-from relaybox.types import InboxStatus, MessageFilter, Retention, Thresholds
+from relaybox.types import AdminSettings, Health, Limits, Order, Progress, Retention
 
 from .effects import QUICK
 from .kit import Twin, arrived, fresh_url, message_ids, pending_ids, processed, seen_ids, serving
@@ -44,27 +43,29 @@ async def test_dead_letters(url: str, is_async: bool) -> None:
         events = filled(inbox, key="k")
         inbox.accept(None, Event("Other", {"n": 1}, tenant="acme"), sender="bank")
         processed(inbox, accept_all_but_odd, settings=QUICK)
-    async with Twin(url, is_async=is_async) as inbox_twin:
-        letters = await inbox_twin.call("dead", limit=3)
+    async with Twin(url, is_async=is_async) as twin:
+        letters = await twin.call("dead.list", limit=3)
         assert [letter.event.id for letter in letters] == [event.id for event in events[1:6:2]]
-        assert (letters[0].error, letters[0].attempts, letters[0].source) == ("Reject: odd", 1, "shop")
+        assert (letters[0].error, letters[0].attempts, letters[0].event.sender) == ("Reject: odd", 1, "shop")
         assert letters[0].dead_at.tzinfo is not None
-        more = await inbox_twin.call("dead", after=letters[-1].event.seq)
+        more = await twin.call("dead.list", after=letters[-1].event.seq)
         assert [letter.event.payload["n"] for letter in more] == [7, 9, 1]
-        assert await inbox_twin.call("count_dead") == 6
+        assert await twin.call("dead.count") == 6
         for where, count in (
-            (MessageFilter(source="bank"), 1),
-            (MessageFilter(key="k"), 5),
-            (MessageFilter(event_type="Other", tenant="acme"), 1),
-            (MessageFilter(tenant="acme", key="k"), 0),
-            (MessageFilter(before=datetime(2020, 1, 1, tzinfo=UTC)), 0),
-            (MessageFilter(since=datetime(2020, 1, 1, tzinfo=UTC)), 6),
+            (Where(sender="bank"), 1),
+            (Where(sender=""), 0),
+            (Where(key="k"), 5),
+            (Where(type="Other", tenant="acme"), 1),
+            (Where(tenant="acme", key="k"), 0),
+            (Where(until=datetime(2020, 1, 1, tzinfo=UTC)), 0),
+            (Where(since=datetime(2020, 1, 1, tzinfo=UTC)), 6),
         ):
-            assert await inbox_twin.call("count_dead", where) == count
-            assert len(await inbox_twin.call("dead", where)) == count
-        gone = await inbox_twin.call("discard", [events[1].id, events[2].id, "unknown"])
-        assert gone == [events[1].id]
-        assert not await inbox_twin.call("accept", None, events[1])
+            assert await twin.call("dead.count", where) == count
+            assert len(await twin.call("dead.list", where)) == count
+        assert (await twin.call("dead.get", events[1].id, sender="shop")).event.payload == {"n": 1}
+        assert await twin.call("dead.get", events[1].id, sender="bank") is None
+        assert await twin.call("dead.discard", [events[1].id, events[2].id, "unknown"]) == 1
+        assert not await twin.call("accept", None, events[1])
     assert events[1].id not in message_ids(url)
     assert events[2].id in message_ids(url)
 
@@ -75,48 +76,59 @@ async def test_replay_by_id(url: str, is_async: bool) -> None:
         events = filled(inbox)
     async with Twin(url, is_async=is_async) as twin:
         wanted = [events[3].id, events[4].id]
-        assert sorted(await twin.call("replay", [*wanted, "unknown", *wanted])) == sorted(wanted)
+        assert await twin.call("events.replay", [*wanted, "unknown", *wanted]) == 2
         assert sorted(pending_ids(url)) == sorted(wanted)
-        assert await twin.call("replay", wanted) == []
-        with pytest.raises(ConfigError, match="list of event ids"):
-            await twin.call("replay", "one")
+        assert await twin.call("events.replay", wanted) == 0
     assert one(url, "SELECT max(attempts) FROM inbox_pending") == 0
     seen: list[int] = []
     with Inbox(url) as inbox:
         processed(inbox, lambda event, _: seen.append(event.payload["n"]), settings=QUICK)
         assert sorted(seen) == [3, 4]
-        assert inbox.status() == InboxStatus(0, 10, 4)
+        status = inbox.status()
+        assert (status.pending, status.seen, status.dead) == (0, 10, 4)
 
 
-async def test_replay_by_filter(url: str, is_async: bool) -> None:
+async def test_replay_by_condition(url: str, is_async: bool) -> None:
     with Inbox(url) as inbox:
         filled(inbox, 20)
         inbox.accept(None, Event("Other", {"n": 1}))
         processed(inbox, accept_all_but_odd, settings=QUICK)
     async with Twin(url, is_async=is_async) as twin:
-        assert await twin.call("replay_all", MessageFilter(event_type="OrderPlaced")) == 10
-        assert await twin.call("replay_all", MessageFilter(source="bank"), processed=True) == 0
-        assert await twin.call("replay_all", MessageFilter(source="shop"), processed=True) == 10
+        assert await twin.call("dead.replay", Where(type="OrderPlaced")) == 10
+        assert await twin.call("events.replay", Where(sender="bank")) == 0
+        assert await twin.call("events.replay", Where(sender="shop")) == 10
         assert (await twin.call("status")).pending == 20
-        assert await twin.call("count_dead") == 1
+        assert await twin.call("dead.count") == 1
+
+
+async def test_the_numbers_by_type_follow_replays_and_discards(url: str) -> None:
+    with Inbox(url) as inbox:
+        events = filled(inbox)
+        inbox.accept(None, arrived(100))
+        assert inbox.events.replay([events[0].id, events[1].id]) == 2
+        assert [tuple(row[:4]) for row in inbox.stats()] == [("OrderPlaced", 3, 4, 4)]
+        assert inbox.events.discard(ALL) == 7, "dead ones and open ones"
+        assert [tuple(row[:4]) for row in inbox.stats()] == [("OrderPlaced", 0, 4, 0)]
+    assert pending_ids(url) == []
+    assert len(message_ids(url)) == 4
 
 
 async def test_strings_are_data(url: str, is_async: bool) -> None:
     events = [Event("Odd", {"n": 1}, id=text, key=text, tenant=text) for text in NASTY]
-    async with Twin(url, is_async=is_async) as twin:
+    async with Twin(url, is_async=is_async, order=Order()) as twin:
         assert all(await twin.call("accept_all", None, events, sender="x' --"))
         with Inbox(url) as inbox:
             processed(inbox, accept_all_but_odd, settings=QUICK)
         for text in NASTY:
-            letters = await twin.call("dead", MessageFilter(key=text, tenant=text, source="x' --"))
+            letters = await twin.call("dead.list", Where(key=text, tenant=text, sender="x' --"))
             assert text in [letter.event.id for letter in letters]
-            assert await twin.call("replay", [text]) == [text]
+            assert (await twin.call("dead.get", text)).event.id == text
+            assert await twin.call("dead.replay", [text]) == 1
         assert sorted(pending_ids(url)) == sorted(NASTY)
-        assert await twin.call("skip", NASTY[0], 5) == 5
-        assert await twin.call("expected", NASTY[0]) == 5
-        assert await twin.call("expected", "a") is None
-        assert await twin.call("skip", "a ", 9) == 9
-        assert await twin.call("expected", "a") is None
+        assert await twin.call("keys.release", NASTY[0], to=5)
+        assert not await twin.call("keys.release", NASTY[0], to=5), "it is there"
+        assert await twin.call("keys.release", "a ", to=9)
+        assert await twin.call("keys.release", "a", to=9), "another key"
 
 
 # -- health -----------------------------------------------------------------------------------------------
@@ -125,35 +137,23 @@ async def test_strings_are_data(url: str, is_async: bool) -> None:
 async def test_health(url: str, is_async: bool) -> None:
     clock = ManualClock()
     async with Twin(url, is_async=is_async, clock=clock) as twin:
-        health = await twin.call("health")
-        assert (health.status, health.reasons, health.throughput) == ("healthy", (), 0)
+        assert await twin.call("health") == Health()
+        assert (await twin.call("status")).throughput == 0
         await twin.call("accept_all", None, [arrived(n) for n in range(10)])
         clock.advance(120)
         health = await twin.call("health")
-        assert (health.pending, health.oldest, health.status) == (10, timedelta(minutes=2), "degraded")
-        assert any("no processor" in reason for reason in health.reasons)
-        strict = Thresholds(pending=(1, 10), oldest=(timedelta(1), timedelta(2)))
-        assert (await twin.call("health", strict)).status == "critical"
+        status = await twin.call("status")
+        assert (status.pending, status.oldest, health.level) == (10, timedelta(minutes=2), "degraded")
+        assert any("no process works on them" in reason for reason in health.reasons)
+        strict = Limits(waiting=(1, 10), oldest=(timedelta(1), timedelta(2)))
+        assert (await twin.call("health", strict)).level == "critical"
         with Inbox(url, clock=clock) as inbox:
             processed(inbox, accept_all_but_odd, settings=QUICK)
         clock.advance(10)
-        health = await twin.call("health")
-        assert (health.pending, health.dead, health.status) == (0, 5, "degraded")
-        assert health.reasons == ("5 dead letters",)
-        assert (health.throughput, health.average) == (0.5, timedelta(minutes=2))
-
-
-def test_judgement() -> None:
-    limits = Thresholds(pending=(10, 20), dead=(5, 5), oldest=(timedelta(seconds=1), timedelta(seconds=2)))
-    calm = judge(InboxStatus(9, 0, 4), Pace(0.9, 0, None, None, 1), limits)
-    assert (calm.status, calm.reasons) == ("healthy", ())
-    bad = judge(InboxStatus(10, 0, 5), Pace(1.5, 0, None, None, 0), limits)
-    assert bad.status == "critical"
-    assert bad.reasons[0] == "5 dead letters"
-    assert len(bad.reasons) == 4
-    for wrong in ({"pending": (5, 1)}, {"dead": (0, 1)}, {"oldest": (timedelta(0), timedelta(1))}):
-        with pytest.raises(ConfigError, match="rising"):
-            Thresholds(**wrong)
+        status = await twin.call("status")
+        assert (status.pending, status.dead) == (0, 5)
+        assert await twin.call("health") == Health("degraded", ("5 dead letters",))
+        assert (status.throughput, status.average) == (0.5, timedelta(minutes=2))
 
 
 # -- retention --------------------------------------------------------------------------------------------
@@ -188,6 +188,39 @@ async def test_retention(url: str, is_async: bool) -> None:
             Retention(**wrong)
 
 
+async def test_a_purge_can_be_tried_and_is_written_down(url: str, is_async: bool) -> None:
+    clock, facts, seen = ManualClock(), list[Fact](), list[Progress]()
+    few = QUICK.replaced({"inbox.purge_batch": 3})
+    async with Twin(url, is_async=is_async, clock=clock, settings=few, observers=[facts.append]) as twin:
+        with Inbox(url, clock=clock) as inbox:
+            filled(inbox)
+        clock.advance(86400)
+        for wanted, count in (({"done": "1h"}, 5), ({"done": "1h", "dead": "1h"}, 10), ({"done": "2d"}, 0)):
+            assert await twin.call("purge", **wanted, dry_run=True) == count
+        assert (await twin.call("audit"), len(message_ids(url))) == ([], 10)
+        told = {"reason": "full", "actor": "ann"}
+        assert await twin.call("purge", done="1h", dead="1h", progress=seen.append, **told) == 10
+        assert [at.done for at in seen] == [3, 5, 8, 10]
+        assert Administered("purge", "inbox inbox", 10, "ann", "full") in facts
+        (entry,) = await twin.call("audit")
+        assert (entry.verb, entry.changed, entry.reason) == ("purge", 10, "full")
+        clock.advance(400 * 86400)
+        twin.raw.settings = Settings(admin=AdminSettings(audit_retention="365d"))
+        assert await twin.call("purge") == 0
+        assert await twin.call("audit") == [], "the audit table is purged too"
+
+
+async def test_a_service_purges_the_audit_table(url: str) -> None:
+    clock = ManualClock()
+    with Inbox(url, clock=clock) as inbox:
+        filled(inbox)
+        inbox.dead.discard(ALL)
+        clock.advance(400 * 86400)
+        old = QUICK.replaced({"admin.audit_retention": "365d"})
+        with serving(inbox, accept_all_but_odd, settings=old):
+            wait_until(lambda: inbox.audit() == [])
+
+
 async def test_dead_letters_are_kept_for_ever_by_default(url: str) -> None:
     clock = ManualClock()
     with Inbox(url, clock=clock) as inbox:
@@ -195,7 +228,7 @@ async def test_dead_letters_are_kept_for_ever_by_default(url: str) -> None:
         clock.advance(10 * 365 * 86400)
         assert inbox.purge() == 5
         assert len(seen_ids(url)) == 5
-        assert inbox.count_dead() == 5
+        assert inbox.dead.count() == 5
 
 
 async def test_a_service_purges_in_the_background(url: str) -> None:
@@ -259,12 +292,12 @@ async def test_nobody_said_anything_and_an_inbox_does_not_grow_for_ever(url: str
         inbox.accept(None, arrived(100))
         with serving(inbox, accept_all_but_odd, settings=QUICK, observers=[probe]) as processor:
             await probe.until(lambda: probe.of(Purged) and processor.counts.done == 1)
-        assert [message.event.payload["n"] for message in inbox.messages("processed")] == [100]
-        assert inbox.count_dead() == 5
+        assert [found.event.payload["n"] for found in inbox.events.list(state="done")] == [100]
+        assert inbox.dead.count() == 5
         clock.advance(73 * 3600)
         for_ever = {"inbox.retention": None, "inbox.dead_retention": None, "inbox.seen_retention": None}
         processed(inbox, accept_all_but_odd, settings=QUICK.replaced(for_ever))
-        assert len(inbox.messages("processed")) == 1, "a service that is told to keep everything"
+        assert len(inbox.events.list(state="done")) == 1, "a service that is told to keep everything"
 
 
 async def test_ages_are_of_the_database(url: str, is_async: bool) -> None:
@@ -304,7 +337,7 @@ async def test_attempts_can_be_changed(engine: str, tmp_path: Path, is_async: bo
     with Inbox(url, "box") as inbox:
         with serving(inbox, fail, settings=QUICK, observers=[probe]) as processor:
             await probe.until(lambda: processor.counts.dead == 1)
-        assert inbox.dead()[0].attempts == 1
+        assert inbox.dead.list()[0].attempts == 1
         info = inbox.configure(retention=Retention(done=7200))
         assert (info.retry, info.retention) == (Retry(attempts=1, base="5ms"), Retention(done="2h"))
         info = inbox.configure(retry=None, retention=None)

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flow.kit import Probe, one
+from kit import Probe, one
 from relaybox import AsyncInbox, ConfigError, Event, Inbox, Reject
 from relaybox.ids import key_hash
 from relaybox.store.inbox.order import Standing, admit
@@ -24,7 +24,7 @@ from relaybox.testing.clock import ManualClock
 from relaybox.types import Order, Priority
 
 from .effects import QUICK, with_effects, writing
-from .kit import ENGINES, Twin, agreed, fresh_url, migrated, pending_ids, processed, serving
+from .kit import ENGINES, Twin, agreed, expected, fresh_url, gaps, migrated, pending_ids, processed, serving
 
 ALL = {"done": 0, "dead": None, "seen": None}
 
@@ -89,12 +89,13 @@ async def test_a_gap_holds_back_its_own_key_only(url: str) -> None:
         inbox.accept_all(None, [numbered("a", 1), numbered("a", 3), numbered("b", 2), numbered("c", 1)])
         work(inbox, ran)
         assert ran.by_key == {"a": [1], "c": [1]}
-        assert {(gap.key, gap.first, gap.last) for gap in inbox.gaps()} == {("a", 2, 2), ("b", 1, 1)}
-        assert (inbox.expected("a"), inbox.expected("b")) == (2, None)
+        found = inbox.keys.list()
+        assert {(gap.key, gap.cause, gap.first, gap.last) for gap in found} == {("a", "gap", 2, 2), ("b", "gap", 1, 1)}
+        assert (expected(inbox, "a"), expected(inbox, "b")) == (2, None)
         inbox.accept_all(None, [numbered("a", 2), numbered("b", 1)])
         work(inbox, ran)
         assert ran.by_key == {"a": [1, 2, 3], "b": [1, 2], "c": [1]}
-        assert inbox.gaps() == []
+        assert inbox.keys.list() == []
 
 
 async def test_messages_without_a_number_or_a_key_do_not_wait(url: str) -> None:
@@ -119,11 +120,12 @@ async def test_gaps_are_found_before_and_between(url: str) -> None:
         inbox.accept_all(None, [numbered("a", n) for n in range(1, 6)])
         work(inbox, Ran())
         inbox.accept_all(None, [numbered("a", n) for n in (8, 9, 12)])
+        came = clock.now()
         clock.advance(90)
-        first, second = sorted(inbox.gaps(), key=lambda gap: gap.first)
-        assert (first.first, first.last, first.dead) == (6, 7, False)
+        first, second = sorted(inbox.keys.list(), key=lambda gap: gap.first or 0)
+        assert (first.first, first.last, first.cause, first.event_id) == (6, 7, "gap", None)
         assert (second.first, second.last) == (10, 11)
-        assert first.age == timedelta(seconds=90)
+        assert first.since == came
 
 
 async def test_a_purged_history_does_not_start_anew(url: str) -> None:
@@ -155,7 +157,7 @@ async def test_replays_run_beside_the_sequence(url: str) -> None:
     with agreed(url, order=Order()) as inbox:
         inbox.accept_all(None, events)
         work(inbox, ran)
-        assert inbox.replay([events[1].id, "unknown"]) == [events[1].id]
+        assert inbox.events.replay([events[1].id, "unknown"]) == 1
         work(inbox, ran)
         assert ran.by_key["a"] == [1, 2, 3, 2]
         inbox.accept(None, numbered("a", 4))
@@ -170,9 +172,9 @@ async def test_a_number_that_comes_twice_dies_once(url: str) -> None:
         work(inbox, ran)
         work(inbox, ran)
         assert ran.by_key["a"] == [1, 2]
-        (letter,) = inbox.dead()
+        (letter,) = inbox.dead.list()
         assert "came after its turn" in (letter.error or "")
-        inbox.replay([letter.event.id])
+        inbox.dead.replay(letter.event.id)
         work(inbox, ran)
     assert ran.by_key["a"] == [1, 2, 1]
 
@@ -193,29 +195,34 @@ async def test_a_dead_letter_blocks_until_somebody_decides(url: str) -> None:
         work(inbox, ran)
         work(inbox, ran)
         assert ran.by_key["a"] == [1]
-        (gap,) = inbox.gaps()
-        assert (gap.first, gap.last, gap.dead) == (2, 2, True)
+        (blocked,) = inbox.keys.list()
+        assert (blocked.first, blocked.last, blocked.cause) == (2, 2, "dead")
+        assert (blocked.event_id, blocked.attempts, blocked.error) == (events[1].id, 1, "Reject: never")
         cured = Ran()
-        inbox.replay([events[1].id])
+        inbox.dead.replay(events[1].id)
         work(inbox, cured)
         work(inbox, cured)
     assert cured.by_key["a"] == [2, 3]
 
 
-@pytest.mark.parametrize("way", ["skip", "discard", "policy"])
+@pytest.mark.parametrize("way", ["release", "discard", "policy"])
 async def test_past_a_dead_letter(url: str, way: str) -> None:
     ran = Ran(deadly(2))
     events = [numbered("a", n) for n in (1, 2, 3, 4)]
     with agreed(url, order=Order(dead="skip" if way == "policy" else "block")) as inbox:
         inbox.accept_all(None, events)
         work(inbox, ran)
-        if way == "skip":
-            assert inbox.skip("a") == 3
+        if way == "release":
+            assert inbox.keys.release("a", reason="it is lost", actor="ann")
+            assert [(entry.verb, entry.what, entry.actor) for entry in inbox.audit()][:1] == [
+                ("release", "key a of inbox inbox", "ann")
+            ]
+            assert not inbox.keys.release("a"), "it goes on"
         elif way == "discard":
-            assert inbox.discard([events[1].id, events[0].id]) == [events[1].id]
+            assert inbox.dead.discard([events[1].id, events[0].id]) == 1
             assert not inbox.accept(None, events[1])
         work(inbox, ran)
-        assert inbox.count_dead() == (0 if way == "discard" else 1)
+        assert inbox.dead.count() == (0 if way == "discard" else 1)
     assert ran.by_key["a"] == [1, 3, 4]
 
 
@@ -230,8 +237,59 @@ async def test_past_a_number_that_never_comes(url: str) -> None:
         clock.advance(301)
         work(inbox, ran)
         assert ran.by_key["a"] == [1, 4, 5]
-        assert inbox.skip("a", 3) == 3  # it never goes back
-        assert inbox.expected("a") == 6
+        assert not inbox.keys.release("a", to=3), "it never goes back"
+        assert expected(inbox, "a") == 6
+        assert inbox.keys.release("a", to=9)
+        assert expected(inbox, "a") == 9
+
+
+async def test_a_message_that_is_tried_again_blocks_its_key(url: str) -> None:
+    """Released, it is tried on by itself, and the key goes on without it."""
+    clock, failing = ManualClock(), [True]
+
+    def stumble(event: Event) -> None:
+        if event.payload["n"] == 2 and failing:
+            raise RuntimeError("not yet")
+
+    ran = Ran(stumble)
+    with agreed(url, order=Order(), clock=clock) as inbox:
+        inbox.accept_all(None, [numbered("a", n) for n in (1, 2, 3)])
+        work(inbox, ran)
+        (blocked,) = inbox.keys.list()
+        assert (blocked.key, blocked.cause, blocked.attempts, blocked.first) == ("a", "retry", 1, None)
+        assert blocked.error == "RuntimeError: not yet"
+        assert blocked.event_id == inbox.events.list(state="open")[0].event.id
+        assert inbox.keys.release("a")
+        work(inbox, ran)
+        assert ran.by_key["a"] == [1, 3]
+        failing.clear()
+        clock.advance(3600)
+        work(inbox, ran)
+        assert (ran.by_key["a"], inbox.dead.count(), expected(inbox, "a")) == ([1, 3, 2], 0, 4)
+
+
+async def test_an_open_message_that_is_discarded_lets_its_key_go_on(url: str) -> None:
+    ran = Ran()
+    with agreed(url, order=Order()) as inbox:
+        inbox.accept_all(None, events := [numbered("a", n) for n in (1, 2, 3, 4)])
+        assert inbox.events.discard([events[0].id, events[1].id]) == 2
+        work(inbox, ran)
+        assert ran.by_key["a"] == [3, 4]
+        inbox.accept_all(None, events := [numbered("a", n) for n in (7, 8)])
+        assert inbox.events.discard(events[0].id) == 1, "not the next: it leaves a gap"
+        work(inbox, ran)
+        assert [(gap.cause, gap.first, gap.last) for gap in inbox.keys.list()] == [("gap", 5, 7)]
+
+
+def test_without_an_order_no_key_waits(url: str) -> None:
+    with Inbox(url) as inbox:
+        inbox.accept_all(None, [numbered("a", 5)])
+        assert inbox.keys.list() == []
+        assert not inbox.keys.release("a")
+        assert not inbox.keys.release("a", to=7)
+        for wrong in (-1, True, "2"):
+            with pytest.raises(ConfigError, match="at least 0"):
+                inbox.keys.release("a", to=wrong)  # type: ignore[arg-type]
 
 
 async def test_a_wake_up_that_was_lost_is_found(url: str) -> None:
@@ -317,8 +375,6 @@ async def test_order_and_priority_exclude_each_other(url: str, is_async: bool) -
 async def test_every_process_keeps_to_what_was_enabled(url: str) -> None:
     ran = Ran()
     with Inbox(url) as inbox:
-        with pytest.raises(ConfigError, match="not ordered"):
-            inbox.gaps()
         inbox.configure(order=Order(start=5, missing="1h", dead="skip"))
         inbox.accept_all(None, [numbered("a", 6), numbered("a", 5), numbered("b", 6)])
         work(inbox, ran)
@@ -388,8 +444,7 @@ class World:
                 case ("process", limit, batch):
                     work(self.inbox, handle, limit=limit, batch=batch)
                 case ("replay", key, number):
-                    for _ in self.inbox.replay([one_id(key, number)]):
-                        replayed[key, number] += 1
+                    replayed[key, number] += self.inbox.events.replay(one_id(key, number))
                 case ("fail", key, number):
                     failing.add((key, number))
                 case ("purge",):
@@ -403,7 +458,10 @@ class World:
             reach = next(n for n in itertools.count(1) if n not in numbers)
             assert first[key] == list(range(1, reach)), steps
             missing = {
-                n for gap in self.inbox.gaps(1000) if gap.key == run + key for n in range(gap.first, gap.last + 1)
+                n
+                for gap in gaps(self.inbox)
+                if gap.key == run + key
+                for n in range(gap.first or 0, (gap.last or 0) + 1)
             }
             assert missing == set(range(reach, max(numbers, default=0))) - numbers
         assert again == replayed

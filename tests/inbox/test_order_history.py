@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from flow.kit import Probe, one
+from kit import Probe, one
 from relaybox import AsyncInbox, Event, Inbox, Reject
 from relaybox.types import Columns, Order
 
 from .effects import QUICK
-from .kit import Twin, agreed, aprocessed, fresh_url, migrated, processed, serving
+from .kit import Twin, agreed, aprocessed, expected, fresh_url, migrated, processed, serving
 from .test_adopt import adopted, now
 
 
@@ -57,8 +57,9 @@ async def test_turning_order_on(url: str, is_async: bool, purged: bool) -> None:
         else:
             processed(twin.raw, ran, settings=QUICK)
         assert (of(ran, "a"), of(ran, "b"), of(ran, "new")) == ([6, 7], [6], [])
-        assert await twin.call("expected", "a") == 8
-        assert [gap.key for gap in await twin.call("gaps")] == ["new"], "a key without a history begins with 1"
+        with Inbox(url) as inbox:
+            assert expected(inbox, "a") == 8
+        assert [gap.key for gap in await twin.call("keys.list")] == ["new"], "a key without a history begins with 1"
 
 
 def test_a_history_with_gaps(url: str) -> None:
@@ -72,15 +73,15 @@ def test_a_history_with_gaps(url: str) -> None:
         processed(inbox, ran, settings=QUICK)
         processed(inbox, ran, settings=QUICK)
         assert of(ran) == [4, 7]
-        assert [(gap.first, gap.last, gap.dead) for gap in inbox.gaps()] == [(8, 8, True)], (
+        assert [(gap.first, gap.last, gap.cause) for gap in inbox.keys.list()] == [(8, 8, "dead")], (
             "as Order(dead='block') says"
         )
-        inbox.replay(["k-8"])
+        inbox.dead.replay("k-8")
         processed(inbox, ran, settings=QUICK)
         assert of(ran) == [4, 7, 8, 9]
         inbox.accept(None, Event("Booked", {"n": 3}, key="k", headers={"sequence": "3"}))
         processed(inbox, ran, settings=QUICK)
-        assert "came after its turn" in (inbox.dead()[0].error or "")
+        assert "came after its turn" in (inbox.dead.list()[0].error or "")
 
 
 def test_order_off_and_on_again(url: str) -> None:
@@ -126,7 +127,7 @@ def test_an_adopted_table_with_a_history(engine: str, tmp_path: Path) -> None:
         theirs.insert("m6", 6, aggregate_id="'k'", sequence=6)
         processed(inbox, ran, settings=QUICK)
         assert of(ran) == [4, 6]
-        assert inbox.expected("k") == 7
+        assert expected(inbox, "k") == 7
 
 
 def test_an_inbox_that_was_ordered_from_the_beginning_asks_nothing_of_its_history(tmp_path: Path) -> None:
@@ -134,5 +135,5 @@ def test_an_inbox_that_was_ordered_from_the_beginning_asks_nothing_of_its_histor
     with agreed(url, order=Order()) as inbox:
         inbox.accept_all(None, [numbered(1), numbered(3)])
         processed(inbox, Ran(), settings=QUICK)
-        assert inbox.expected("k") == 2
+        assert expected(inbox, "k") == 2
         assert one(url, "SELECT count(*) FROM inbox_pending WHERE held") == 1

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flow.kit import Probe, rows
+from kit import Probe, rows
 from relaybox import ConfigError, Event, Inbox
 from relaybox.store.inbox.order import TIERS
 from relaybox.testing.clock import ManualClock

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from flow.kit import Probe, one, rows
+from kit import Probe, one, rows
 from relaybox import AsyncInbox, ConfigError, Event, Inbox, Outbox, Reject, RetryLater, Settings
 from relaybox.facts import Died, Retried, Strayed
 from relaybox.types import Counts, DeliverySettings

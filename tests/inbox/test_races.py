@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,15 +14,28 @@ from typing import Any
 
 import pytest
 
-from flow.kit import one
-from kit import INNODB, until
-from relaybox import Event, Inbox, Reject
+from kit import INNODB, one, until
+from relaybox import ALL, Event, Inbox, Reject
 from relaybox.drivers import open_sync
 from relaybox.drivers.spi import Connection
 from relaybox.errors import StoreBusy
 from relaybox.op import run
 
-from .kit import PATIENCE, WAITING, arrived, fresh_url, holds, message_ids, migrated, pending_ids, processed, seen_ids
+from .effects import QUICK
+from .kit import (
+    PATIENCE,
+    WAITING,
+    arrived,
+    fresh_url,
+    holds,
+    message_ids,
+    migrated,
+    pending_ids,
+    processed,
+    replayed,
+    seen_ids,
+    serving,
+)
 
 SERVERS = ["postgres", "mariadb"]
 
@@ -109,11 +123,11 @@ async def test_a_replay_waits_for_a_purge_and_tells_what_is_due(
         drain.begin()
         op = inbox.store.purge_done if kind == "processed" else inbox.store.purge_dead
         assert run(op(timedelta(0), 10, None), drain) == 1
-        replay = threads.submit(inbox.replay, [event.id])
+        replay = threads.submit(inbox.events.replay, event.id)
         await until(lambda: one(url, WAITING[server]) == 1, "waiting transaction", pause=INNODB)
         getattr(drain, ending)()
         due = [] if ending == "commit" else [event.id]
-        assert replay.result(PATIENCE) == due
+        assert replay.result(PATIENCE) == len(due)
         assert pending_ids(url) == due
         assert processed(inbox, lambda event, connection: event.payload).done == len(due)
 
@@ -126,11 +140,11 @@ async def test_of_two_replays_one_tells_that_a_message_is_due(server: str, tmp_p
         inbox.accept(None, event)
         processed(inbox, lambda event, connection: None)
         first.begin()
-        assert run(inbox.store.replay_messages([event.id], None), first) == [event.id]
-        second = threads.submit(inbox.replay, [event.id])
+        assert run(replayed(inbox, "done", event.id), first) == 1
+        second = threads.submit(inbox.events.replay, event.id)
         await until(lambda: one(url, WAITING[server]) == 1, "waiting transaction", pause=INNODB)
         first.commit()
-        assert second.result(PATIENCE) == []
+        assert second.result(PATIENCE) == 0
         assert processed(inbox, lambda event, connection: None).done == 1
 
 
@@ -139,7 +153,7 @@ def test_every_message_that_is_replayed_beside_a_purge_has_its_payload(url: str)
         inbox.accept_all(None, [arrived(n) for n in range(300)])
         processed(inbox, lambda event, connection: None)
         drain = threads.submit(inbox.purge, done=0)
-        replayed = inbox.replay_all(processed=True)
+        replayed = inbox.events.replay(ALL)
         drained = drain.result(PATIENCE)
         assert replayed == inbox.status().pending
         assert replayed + drained == 300
@@ -233,3 +247,25 @@ async def test_many_at_once(engine: str, url: str) -> None:
     assert first == Counter(given)
     assert set(message_ids(url)) == set(pending_ids(url)) == set(seen_ids(url)) == given
     assert len(message_ids(url)) == len(given)
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_message_that_a_handler_is_at_is_not_discarded(server: str, tmp_path: Path) -> None:
+    """It is neither waited for nor cut off; one that is only claimed goes."""
+    url = migrated(fresh_url(server, tmp_path))
+    at_it, enough = threading.Event(), threading.Event()
+
+    def handle(event: Event, connection: Any) -> None:
+        at_it.set()
+        assert enough.wait(PATIENCE)
+
+    with Inbox(url) as inbox:
+        inbox.accept_all(None, [arrived(n, id=f"m{n}") for n in range(3)])
+        with serving(inbox, handle, settings=QUICK.replaced({"delivery.workers": 1})) as processing:
+            assert at_it.wait(PATIENCE)
+            states = {found.state for found in inbox.events.list()}
+            assert states == {"claimed"}
+            assert inbox.events.discard(ALL) == 2
+            enough.set()
+            processing.drain()
+        assert [(found.event.id, found.state) for found in inbox.events.list()] == [("m0", "done")]

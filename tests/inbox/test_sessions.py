@@ -32,7 +32,7 @@ async def ahandle(event: Event, handle: Any) -> None:
 def check(url: str, events: list[Event]) -> None:
     assert effects(url) == sorted(event.id for event in events if event.payload["n"] != 3)
     with Inbox(url) as inbox:
-        assert (inbox.count_dead(), inbox.status().pending) == (1, 0)
+        assert (inbox.dead.count(), inbox.status().pending) == (1, 0)
 
 
 @contextmanager
@@ -175,7 +175,7 @@ async def test_a_handle_in_autocommit_is_refused(tmp_path: Path) -> None:
 
             done = processed(inbox, handle, session=careless, settings=QUICK.replaced({"delivery.retry.attempts": 1}))
         assert (done.done, done.dead) == (0, 1)
-        assert "autocommit" in (inbox.dead()[0].error or "")
+        assert "autocommit" in (inbox.dead.list()[0].error or "")
     assert effects(url) == []
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flow.kit import rows
+from kit import rows
 from relaybox import Event, Inbox
 from relaybox.drivers import open_sync
 from relaybox.drivers.spi import Connection
@@ -158,5 +158,5 @@ async def test_numbers_that_came_twice_hide_no_gap(url: str) -> None:
     with agreed(url, order=Order()) as inbox:
         for number in (1, 1, 3, 3, 6):
             inbox.accept(None, Event("E", {}, key="a", headers={"sequence": str(number)}))
-        gaps = sorted((gap.first, gap.last) for gap in inbox.gaps())
+        gaps = sorted((gap.first, gap.last) for gap in inbox.keys.list())
     assert gaps == [(2, 2), (4, 5)]

@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from flow.kit import one, rows
-from kit import INNODB, wait_until
-from relaybox import Event, Inbox, Reject
+from kit import INNODB, one, rows, wait_until
+from relaybox import ALL, Event, Inbox, Reject
 from relaybox.observe.prometheus import InboxCollector
 from relaybox.op import run
 from relaybox.testing.clock import ManualClock
 
 from .effects import QUICK
-from .kit import WAITING, processed, serving
+from .kit import WAITING, processed, replayed, serving
 
 # What the stats say, counted the slow way.
 COUNTED = """
@@ -65,11 +64,11 @@ def test_every_change_is_counted(url: str, batch: int) -> None:
         clock.advance(3)
         processed(inbox, no_odd_ones, batch=batch, settings=QUICK)
         check(url, inbox)
-        inbox.replay(["A-0", "A-1", "B-1", "unknown"])
+        inbox.events.replay(["A-0", "A-1", "B-1", "unknown"])
         check(url, inbox)
         processed(inbox, no_odd_ones, batch=batch, settings=QUICK)
-        assert inbox.discard(["A-1", "A-2"]) == ["A-1"]
-        inbox.replay_all()
+        assert inbox.dead.discard(["A-1", "A-2"]) == 1
+        inbox.dead.replay(ALL)
         check(url, inbox)
         clock.advance(4 * 86400)
         processed(inbox, no_odd_ones, settings=QUICK)
@@ -139,8 +138,9 @@ def test_two_replays_at_once_count_once(url: str, engine: str) -> None:
         inbox.accept_all(None, some(4))
         processed(inbox, no_odd_ones, settings=QUICK)
         first.begin()
-        run(inbox.store.replay_messages(["A-0", "A-1"], None), first)
-        second = threading.Thread(target=inbox.replay, args=(["A-0", "A-1", "A-2"],))
+        for kind, name in (("done", "A-0"), ("dead", "A-1")):
+            run(replayed(inbox, kind, name), first)
+        second = threading.Thread(target=inbox.events.replay, args=(["A-0", "A-1", "A-2"],))
         second.start()
         wait_until(lambda: one(url, WAITING[engine]), pause=INNODB)
         first.commit()
@@ -176,9 +176,9 @@ async def test_health_in_sql(url: str) -> None:
         assert rows(url, f"SELECT {seen} FROM inbox_health")[0][:4] == (6, 0, 0, "degraded")
         processed(inbox, no_odd_ones, settings=QUICK)
         inbox.accept(None, Event("B", 1))
-        health = inbox.health()
+        status, level = inbox.status(), inbox.health().level
         found = rows(url, f"SELECT {seen} FROM inbox_health")[0]
-        assert found[:4] == (health.pending, health.dead, health.processors, health.status) == (1, 3, 0, "degraded")
+        assert found[:4] == (status.pending, status.dead, status.processors, level) == (1, 3, 0, "degraded")
         assert 0 < float(found[4]) <= 3
         assert float(found[5]) >= 0
         assert 0 < float(one(url, "SELECT avg_processing_time_sec FROM inbox_health")) < 60

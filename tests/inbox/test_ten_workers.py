@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from flow.kit import one, rows
-from kit import until_stored
+from kit import one, rows, until_stored
 from relaybox import Event, Inbox
 from relaybox.types import Order
 

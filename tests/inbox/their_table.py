@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from flow.kit import rows
+from kit import rows
 from relaybox.types import Columns
 
 from .effects import rows_or_none

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flow.kit import rows
 from inbox.kit import PATIENCE, fresh_url, migrated
+from kit import rows
 from relaybox import AsyncInbox, AsyncIngest, Event
 from relaybox.brokers.formats import renderer
 from relaybox.facts import Fact

@@ -12,9 +12,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from flow.kit import rows
 from inbox.kit import ENGINES, pending_ids
-from kit import until
+from kit import rows, until
 from relaybox import AsyncInbox, AsyncIngest, Event, Inbox
 from relaybox.errors import Closed, ConfigError, SchemaMissing
 from relaybox.facts import CircuitChanged, Ingested, LoopFailed
@@ -91,18 +90,18 @@ async def test_what_cannot_be_read_is_a_dead_letter_and_blocks_nothing(
         await until(lambda: source.queue == [])
         assert totals(ingest) == (3, 1, 1)
     with Inbox(url) as inbox:
-        (letter,) = inbox.dead()
+        (letter,) = inbox.dead.list()
         assert (letter.event.id, letter.event.type, letter.event.body) == ("orders/0/17", MALFORMED, b"{")
-        assert (letter.source, letter.attempts, letter.event.headers["x"]) == ("shop", 0, "1")
+        assert (letter.event.sender, letter.attempts, letter.event.headers["x"]) == ("shop", 0, "1")
         assert letter.error is not None
         assert letter.error.startswith("InvalidEvent: ")
         assert letter.error.endswith("(read at orders/0/17)")
         assert pending_ids(url) == [event.id for event in good]
-        assert inbox.replay([letter.event.id]) == [letter.event.id]
+        assert inbox.dead.replay(letter.event.id) == 1
         processed = []
         inbox.process(lambda event, _: processed.append(event.type)).once()
         assert sorted(processed) == ["OrderPlaced", "OrderPlaced", MALFORMED]
-        assert inbox.dead() == []
+        assert inbox.dead.list() == []
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -113,7 +112,7 @@ async def test_a_giant_blocks_nothing(engine: str, source: ScriptedSource, tmp_p
         await until(lambda: source.queue == [])
         assert totals(ingest) == (2, 0, 1)
     with Inbox(url) as inbox:
-        (letter,) = inbox.dead()
+        (letter,) = inbox.dead.list()
     assert letter.event.body == b"\xff" * 8_388_608
     assert letter.error is not None
     assert letter.error.startswith("PayloadTooLarge: payload is 16,000,000 bytes")
@@ -124,8 +123,8 @@ async def test_a_dead_letter_that_cannot_be_read_can_be_discarded(url: str, sour
     async with ingesting(source, url):
         await until(lambda: source.queue == [])
     with Inbox(url) as inbox:
-        assert inbox.discard(["orders/0/17"]) == ["orders/0/17"]
-        assert inbox.status().pending == inbox.count_dead() == 0
+        assert inbox.dead.discard("orders/0/17") == 1
+        assert inbox.status().pending == inbox.dead.count() == 0
     source.put(BROKEN)
     async with ingesting(source, url) as (ingest, _):
         await until(lambda: source.queue == [])

@@ -15,8 +15,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from flow.kit import rows
-from kit import until, until_stored
+from kit import rows, until, until_stored
 from relaybox import Event, Inbox
 from relaybox.brokers import source_from_url
 from relaybox.brokers.kafka import source as kafka
@@ -261,7 +260,7 @@ async def test_messages_of_other_systems(server: KafkaBehindGate, url: str) -> N
     async with ingesting(source(server, topic), url, reading=Reading(type_header="kind")) as (ingest, _):
         await until(lambda: sum(totals(ingest)[:2]) == 4)
     with Inbox(url) as inbox:
-        (letter,) = inbox.dead()
+        (letter,) = inbox.dead.list()
         assert letter.event.body == b"{}"
         assert letter.error is not None
         assert topic in letter.error

@@ -20,8 +20,7 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from flow.kit import rows
-from kit import until, until_stored
+from kit import rows, until, until_stored
 from relaybox import Event, Inbox
 from relaybox.brokers import source_from_url
 from relaybox.brokers.rabbitmq.source import RabbitMQSource
@@ -199,7 +198,7 @@ async def test_messages_of_other_systems(server: RabbitMQServer, url: str, queue
         await until(lambda: totals(ingest).accepted + totals(ingest).duplicates == 5)
     assert totals(ingest) == (4, 1, 1)
     with Inbox(url) as inbox:
-        assert [letter.event.id for letter in inbox.dead()] == ["m-2"]
+        assert [letter.event.id for letter in inbox.dead.list()] == ["m-2"]
         seen: list[Event] = []
         inbox.process(lambda event, _: seen.append(event)).once()
     assert [(event.id, event.type, event.key, event.body) for event in seen[:1]] == [("m-1", "thing", "7", b"\xff")]

@@ -48,8 +48,8 @@ async def test_the_source_is_kept(url: str) -> None:
     async with receiving(url, sender="shop") as (inbox, client):
         await post(client, BODY, signed("msg_1", BODY))
         await inbox.process(refuse).once()
-        (letter,) = await inbox.dead()
-        assert letter.source == "shop"
+        (letter,) = await inbox.dead.list()
+        assert letter.event.sender == "shop"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,35 @@
 """What tests of every folder share."""
 
+from .conditions import INNODB, until, until_stored, wait_until
+from .databases import make_database, make_postgres, one, rows, sqlite_url, with_driver
 from .delivering import WAYS, delivering, migrated
-from .waiting import INNODB, until, until_stored, wait_until
+from .outboxes import QUICK, Box, claimed, happened, in_claims, make_box, recording, stored, waiting
+from .probe import PATIENCE, Probe, Seen
 
-__all__ = ["INNODB", "WAYS", "delivering", "migrated", "until", "until_stored", "wait_until"]
+__all__ = [
+    "INNODB",
+    "PATIENCE",
+    "QUICK",
+    "WAYS",
+    "Box",
+    "Probe",
+    "Seen",
+    "claimed",
+    "delivering",
+    "happened",
+    "in_claims",
+    "make_box",
+    "make_database",
+    "make_postgres",
+    "migrated",
+    "one",
+    "recording",
+    "rows",
+    "sqlite_url",
+    "stored",
+    "until",
+    "until_stored",
+    "wait_until",
+    "waiting",
+    "with_driver",
+]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from flow.kit import one, rows
+from kit import one, rows
 from relaybox import AsyncOutbox, Event
 from relaybox.clock import Clock, SystemClock
 from relaybox.drivers import Database, open_sync

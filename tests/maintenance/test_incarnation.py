@@ -12,8 +12,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from flow.kit import one, rows
-from kit import until
+from kit import one, rows, until
 from relaybox import AsyncMaintainer, AsyncOutbox, AsyncRelay, Event
 from relaybox.brokers.lines.sink import JsonLinesSink
 from relaybox.drivers import open_sync

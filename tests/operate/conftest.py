@@ -25,10 +25,17 @@ def _template() -> str:
     return _made(require("postgres-wheel", durable=False).create_database())
 
 
-@pytest.fixture(params=["postgres", "sqlite", "mariadb"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgres":
+ENGINES = ("postgres", "sqlite", "mariadb")
+
+
+def database(engine: str, folder: Path) -> str:
+    if engine == "postgres":
         return require("postgres-wheel", durable=False).create_database(_template())
-    if request.param == "sqlite":
-        return _made(f"sqlite:///{tmp_path / 'shop.db'}")
+    if engine == "sqlite":
+        return _made(f"sqlite:///{folder / 'shop.db'}")
     return _made(require("mariadb", durable=False).create_database())
+
+
+@pytest.fixture(params=ENGINES)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return database(request.param, tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,15 +14,45 @@ from relaybox import ALL, ConfigError, Event, Settings, Where
 from relaybox.facts import Administered, Replayed
 from relaybox.types import AdminSettings, DeadLetter, Progress, StoredEvent
 
+from .conftest import database
+from .group_kit import GROUP_DESKS
 from .kit import DESKS, Desk
 
+ALL_DESKS = DESKS | GROUP_DESKS
+PLACES = [
+    (product, twin, engine)
+    for product, made in ALL_DESKS.items()
+    for twin in ("sync", "async")
+    for engine in made.engines
+]
 
-@pytest_asyncio.fixture(params=[(product, twin) for product in DESKS for twin in ("sync", "async")], ids="-".join)
-async def desk(request: pytest.FixtureRequest, url: str) -> AsyncIterator[Desk]:
-    product, twin = request.param
-    made = DESKS[product](url, twin == "async")
+
+@pytest_asyncio.fixture
+async def desk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Desk]:
+    product, twin, engine = request.param
+    made = ALL_DESKS[product](database(engine, tmp_path), twin == "async")
     yield made
     await made.close()
+
+
+@pytest.fixture
+def rows(desk: Desk) -> Desk:
+    """Each event has a state of its own, that can be changed."""
+    return desk
+
+
+@pytest.fixture
+def log(desk: Desk) -> Desk:
+    """A group has a place in a log, and beside it what it parked."""
+    return desk
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "desk" in metafunc.fixturenames:
+        wanted = {"rows": False, "log": True}
+        kinds = [wanted[name] for name in metafunc.fixturenames if name in wanted] or [False, True]
+        fitting = [place for place in PLACES if ALL_DESKS[place[0]].log in kinds]
+        metafunc.parametrize("desk", fitting, ids="-".join, indirect=True)
 
 
 def ids(found: list[Any]) -> list[str]:
@@ -130,63 +161,122 @@ async def test_replay_by_id_and_by_condition(desk: Desk) -> None:
     assert set(attempts.values()) == {0}
 
 
-async def test_finished_events_are_handled_again(desk: Desk) -> None:
+async def test_finished_events_are_handled_again(rows: Desk) -> None:
     done, dead = [Event("A", n, key=f"k{n % 2}") for n in range(3)], Event("A", 9)
-    desk.finish(*done)
-    desk.kill(dead)
-    desk.write(waiting := Event("A", 10))
-    assert await desk.call("dead.replay", [event.id for event in done]) == 0
-    assert await desk.call("events.replay", done[0].id, dry_run=True) == 1
-    assert await desk.call("events.replay", done[0].id) == 1
-    assert await desk.call("events.replay", done[0].id) == 0  # it waits already
-    assert await desk.call("events.replay", ALL) == 3
-    assert await desk.call("events.count", ALL) == len(await desk.call("events.list", state="open")) == 5
-    desk.finish(*done, dead, waiting, written=True)
-    assert len(await desk.call("events.list", state="done")) == 5
+    rows.finish(*done)
+    rows.kill(dead)
+    rows.write(waiting := Event("A", 10))
+    assert await rows.call("dead.replay", [event.id for event in done]) == 0
+    assert await rows.call("events.replay", done[0].id, dry_run=True) == 1
+    assert await rows.call("events.replay", done[0].id) == 1
+    assert await rows.call("events.replay", done[0].id) == 0  # it waits already
+    assert await rows.call("events.replay", ALL) == 3
+    assert await rows.call("events.count", ALL) == len(await rows.call("events.list", state="open")) == 5
+    rows.finish(*done, dead, waiting, written=True)
+    assert len(await rows.call("events.list", state="done")) == 5
 
 
-async def test_what_dies_again_meanwhile_is_not_replayed_again(desk: Desk) -> None:
+async def test_what_dies_again_meanwhile_is_not_replayed_again(rows: Desk) -> None:
     """Also when a batch at a time is replayed, and the first is dead before the last comes."""
     events = [Event("A", n) for n in range(1100)]
-    desk.finish(*events[:600])
-    desk.kill(*events[600:])
+    rows.finish(*events[:600])
+    rows.kill(*events[600:])
     seen: list[Progress] = []
 
     def die(at: Progress) -> None:
-        desk.kill_due()
+        rows.kill_due()
         seen.append(at)
 
-    assert await desk.call("events.replay", ALL, progress=die) == 1100
+    assert await rows.call("events.replay", ALL, progress=die) == 1100
     assert [(at.done, at.total, at.what) for at in seen][-1] == (1100, 1100, "replay")
     assert [at.done for at in seen] == sorted(at.done for at in seen)
-    (entry,) = await desk.call("audit")
-    assert entry.changed == await desk.call("dead.count") == 1100
+    (entry,) = await rows.call("audit")
+    assert entry.changed == await rows.call("dead.count") == 1100
 
 
-async def test_discarding(desk: Desk) -> None:
+async def test_discarding(rows: Desk) -> None:
     dead, waiting, done = Event("A", 1), Event("A", 2), Event("A", 3)
-    desk.kill(dead)
-    desk.finish(done)
-    desk.write(waiting)
-    assert await desk.call("dead.discard", [waiting.id, done.id]) == 0
-    assert await desk.call("dead.discard", ALL, dry_run=True) == 1
-    assert await desk.call("dead.discard", ALL, reason="old") == 1
-    assert await desk.call("dead.get", dead.id) is None
-    assert await desk.call("events.discard", [waiting.id, done.id]) == 1
-    assert [(one.event.id, one.state) for one in await desk.call("events.list")] == [(done.id, "done")]
-    assert desk.claim() == []
-    assert [(e.verb, e.changed, e.reason) for e in await desk.call("audit")] == [
+    rows.kill(dead)
+    rows.finish(done)
+    rows.write(waiting)
+    assert await rows.call("dead.discard", [waiting.id, done.id]) == 0
+    assert await rows.call("dead.discard", ALL, dry_run=True) == 1
+    assert await rows.call("dead.discard", ALL, reason="old") == 1
+    assert await rows.call("dead.get", dead.id) is None
+    assert await rows.call("events.discard", [waiting.id, done.id]) == 1
+    assert [(one.event.id, one.state) for one in await rows.call("events.list")] == [(done.id, "done")]
+    assert rows.claim() == []
+    assert [(e.verb, e.changed, e.reason) for e in await rows.call("audit")] == [
         ("discard", 1, ""),
         ("discard", 1, "old"),
     ]
 
 
-async def test_a_claimed_event_can_be_discarded(desk: Desk) -> None:
+async def test_a_claimed_event_can_be_discarded(rows: Desk) -> None:
     event, other = Event("A", 1), Event("A", 2)
-    desk.write(event, other)
-    assert set(desk.claim()) == {event.id, other.id}
-    assert await desk.call("events.discard", event.id) == 1
-    assert [one.state for one in await desk.call("events.list")] == ["claimed"]
+    rows.write(event, other)
+    assert set(rows.claim()) == {event.id, other.id}
+    assert await rows.call("events.discard", event.id) == 1
+    assert [one.state for one in await rows.call("events.list")] == ["claimed"]
+
+
+# -- groups that read a log --------------------------------------------------------------------------
+
+
+async def test_what_a_group_finished_in_a_log_is_seen_again_by_seek(log: Desk) -> None:
+    done, dead = Event("A", 1), Event("B", 2)
+    log.finish(done)
+    log.kill(dead)
+    for which in (ALL, done.id, Where(type="A")):
+        for dry_run in (True, False):
+            with pytest.raises(ConfigError, match=r"seen again from a place on, by seek\(\)"):
+                await log.call("events.replay", which, dry_run=dry_run)
+    assert await log.call("audit") == []
+    assert await log.call("events.replay", Where(type="B"), dry_run=True) == 1
+    assert await log.call("events.replay", dead.id) == 1
+    assert [one.state for one in await log.call("events.list")] == ["done", "retry"]
+
+
+async def test_dead_letters_that_die_again_meanwhile_are_not_replayed_again(log: Desk) -> None:
+    log.kill(*(Event("A", n) for n in range(1100)))
+    seen: list[Progress] = []
+
+    def die(at: Progress) -> None:
+        log.kill_due()
+        seen.append(at)
+
+    assert await log.call("dead.replay", ALL, progress=die) == 1100
+    assert [(at.done, at.total) for at in seen] == [(500, 1100), (1000, 1100), (1100, 1100)]
+    (entry,) = await log.call("audit")
+    assert entry.changed == await log.call("dead.count") == 1100
+    assert entry.what == f"dead letters of group {log.box.topic}/{log.box.name}"
+
+
+async def test_what_failed_can_be_discarded_and_what_waits_in_a_log_cannot(log: Desk) -> None:
+    dead, retried, done, waiting = (Event("A", n) for n in range(4))
+    log.kill(dead)
+    log.fail(retried)
+    log.finish(done)
+    log.write(waiting)
+    assert await log.call("dead.discard", [retried.id, done.id, waiting.id]) == 0
+    assert await log.call("events.discard", [done.id, waiting.id]) == 0
+    assert await log.call("events.discard", ALL, dry_run=True) == 2
+    assert await log.call("dead.discard", ALL, reason="old") == 1
+    assert await log.call("events.discard", ALL) == 1
+    found = {one.event.id: one.state for one in await log.call("events.list")}
+    assert found == {dead.id: "done", retried.id: "done", done.id: "done", waiting.id: "waiting"}
+    assert log.claim() == [waiting.id]
+
+
+async def test_a_parked_event_that_a_member_has_can_be_discarded(log: Desk) -> None:
+    log.fail(event := Event("A", 1))
+    assert log.claim() == [event.id]
+    assert [one.state for one in await log.call("events.list")] == ["claimed"]
+    assert await log.call("events.discard", event.id) == 1
+    assert [one.state for one in await log.call("events.list")] == ["done"]
+
+
+# -- asking -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("which", [None, 7, {"type": "A"}.get("x")])

@@ -26,7 +26,7 @@ from relaybox.relay.circuit import Circuit
 from relaybox.relay.routing import router
 from relaybox.spi import Answer, Features, Message
 from relaybox.store.claims import Claim
-from relaybox.store.outbox.values import Turn
+from relaybox.store.outbox.values import KeyRound
 from relaybox.tasks import cancelled
 from relaybox.testing import ManualClock, Probe
 from relaybox.testing.servers import require
@@ -378,7 +378,7 @@ async def test_what_a_dead_process_had_is_waited_for(url: str, probe: Probe) -> 
         shards = box.settings.order.shards
         dead = db.run(box.store.register("dead", "relay", SHORT, None))
         db.run(box.store.acquire_shards(dead, shards, shards, SHORT, None, None))
-        assert db.run(box.store.claim_ordered(Claim(dead, 7, timedelta(minutes=1)), 1, shards, None, Turn()))
+        assert db.run(box.store.claim_ordered(Claim(dead, 7, timedelta(minutes=1)), 1, shards, None, KeyRound()))
     sink = ScriptedSink()
     async with AsyncRelay(
         url, sink, to="x", observers=[probe], settings=settings({"delivery.instance_ttl": SHORT})

@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-from flow.kit import rows
+from kit import rows
 from relaybox import Event
 from relaybox.drivers import open_sync
 from relaybox.op import run
@@ -27,6 +27,7 @@ from relaybox.store.topics import (
     TopicRow,
     open_topic_store,
 )
+from relaybox.store.topics.events import LogEvents
 from relaybox.testing.servers import require
 from relaybox.topic import Topic
 
@@ -97,6 +98,10 @@ class World:
     def group(self, name: str = "g", start: Start = EARLIEST, **options: Any) -> GroupRow:
         group: GroupRow = self.run(self.store.subscribe(self.topic, name, start, GroupOptions(**options), self.now))[0]
         return group
+
+    def kept(self, group: GroupRow) -> LogEvents:
+        """What operators ask of it."""
+        return LogEvents(self.store, self.topic, group)
 
     def member(self, group: GroupRow, name: str = "m", ttl: timedelta = TTL) -> int:
         member: int = self.run(self.store.join(group, name, ttl, self.now))

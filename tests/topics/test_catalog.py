@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flow.kit import one, rows
+from kit import one, rows
 from relaybox import AsyncOutbox, ConfigError, Event, Outbox
 from relaybox.errors import InUse, SchemaMissing
 from relaybox.store.topics import TopicTables

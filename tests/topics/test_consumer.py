@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from flow.proxy import Proxy
-from relaybox import Event, Retry, StartFrom
+from kit.proxy import Proxy
+from relaybox import ALL, Event, Retry, StartFrom
 from relaybox.drivers import open_sync
 from relaybox.errors import (
     AlreadyExists,
@@ -302,6 +302,23 @@ def test_what_fails_is_tried_again_later_and_holds_nobody_up(pulled: Pulled) -> 
     assert (fact.event_id, fact.attempts) == (bad.id, 1)
 
 
+def test_new_events_come_although_each_poll_finds_one_that_failed(pulled: Pulled) -> None:
+    pulled.group(ordered=False)
+    (bad,) = pulled.world.write(happened(1))
+    consumer = pulled.consumer()
+    batch = consumer.poll()
+    consumer.commit(batch, failed={batch[0]: ValueError("no")})
+    (new,) = pulled.world.write(happened(2))
+    seen: set[int] = set()
+    for _ in range(2):
+        pulled.later(600)
+        batch = consumer.poll()
+        assert bad in seqs(batch)
+        seen |= set(seqs(batch))
+        consumer.commit(batch, failed={event: ValueError("no") for event in batch})
+    assert seen == {bad, new}
+
+
 @pytest.mark.parametrize("error", [Reject("bad"), "worn out"])
 def test_what_fails_for_good_is_a_dead_letter(pulled: Pulled, error: Any) -> None:
     pulled.group(attempts=2)
@@ -312,24 +329,24 @@ def test_what_fails_for_good_is_a_dead_letter(pulled: Pulled, error: Any) -> Non
         consumer.commit(batch, failed={batch[0]: error})
         pulled.later(120)
     assert not consumer.poll()
-    (letter,) = pulled.at()._parked(state="dead")
+    (letter,) = pulled.at().dead.list()
     assert str(error) in (letter.error or "")
     assert len(pulled.of(Died)) == 1
     assert pulled.at().lag().dead == 1
-    assert pulled.at()._replay_parked() == 1
-    assert pulled.at()._replay_parked() == 0, "safe to repeat"
+    assert pulled.at().dead.replay(ALL) == 1
+    assert pulled.at().dead.replay(ALL) == 0, "safe to repeat"
     assert drained(consumer) == [letter.event.seq]
 
 
-def test_a_dead_letter_that_is_skipped_is_gone(pulled: Pulled) -> None:
+def test_a_dead_letter_that_is_discarded_is_gone(pulled: Pulled) -> None:
     pulled.group(on_exhausted="park")
     pulled.world.write(happened(1, "k"), happened(2, "k"))
     consumer = pulled.consumer()
     batch = consumer.poll(1)
     consumer.commit(batch, failed={batch[0]: Reject("bad")})
     assert drained(consumer) == [], "its key waits for an operator"
-    assert pulled.at()._skip_parked(seqs(batch)) == 1
-    assert pulled.at()._skip_parked(seqs(batch)) == 0
+    assert pulled.at().dead.discard(batch[0].id) == 1
+    assert pulled.at().dead.discard(batch[0].id) == 0
     assert drained(consumer) == [2]
 
 

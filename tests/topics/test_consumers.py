@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from flow.kit import rows
-from kit import until
-from relaybox import AsyncOutbox, Event, Outbox, StartFrom, Topic
+from kit import rows, until
+from relaybox import ALL, AsyncOutbox, Event, Outbox, StartFrom, Topic
 from relaybox.clock import SystemClock
 from relaybox.drivers import open_async, open_sync
 from relaybox.errors import (
@@ -349,8 +348,8 @@ async def test_an_operator_in_an_event_loop(pulled: Pulled) -> None:
     await group.resume(reason="it was dead")
     assert (await group.info()).state == "active"
     assert not (await group.info()).members
-    assert not await group._parked()
-    assert await group._replay_parked() == await group._skip_parked([1]) == 0
+    assert not await group.dead.list()
+    assert await group.dead.replay(ALL) == await group.events.discard(ALL) == 0
     assert await topics.force_complete("t", 0) == 0, "nothing waits for acks here"
     await group.cancel(drain=1)
     assert (await group.info()).state == "cancelled"

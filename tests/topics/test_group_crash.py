@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flow.kit import rows
-from kit import wait_until
+from kit import rows, wait_until
 from relaybox import Event, Outbox
 from relaybox.topic import Topic
 

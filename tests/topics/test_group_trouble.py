@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from kit import until
-from relaybox import AsyncMaintainer
+from relaybox import ALL, AsyncMaintainer
 from relaybox.clock import SYSTEM_CLOCK
 from relaybox.drivers.psycopg import PsycopgConnection
 from relaybox.drivers.script import play
@@ -142,7 +142,9 @@ def test_a_replayed_queue_does_not_stand_before_other_keys(world: World) -> None
     seqs = world.write(*(happened(n, "k") for n in range(150)))
     taken = world.take(group, member, events=1000)
     assert world.finish(group, taken, [parked(world, taken, seq, "dead") for seq in seqs]) == 0
-    assert world.run(world.store.replay_parked(group, seqs, None)) == seqs
+    kept = world.kept(group)
+    _, now = world.run(kept.newest(None))
+    assert world.run(kept.replay("dead", seqs, now, None)) == len(seqs)
     head = world.run(world.store.claim_parked(world.topic, group, member, 1, lease, None))
     assert [one.row[0] for one in head] == seqs[:1]
     world.settle(group, parked=[ParkedOutcome(seqs[0], head[0].token, timedelta(hours=1), "again")])
@@ -320,7 +322,7 @@ async def test_a_replayed_event_that_waits_behind_one_that_fails_is_not_forgotte
             await service.drain()
             await ours.write(2, key="k")
             await asyncio.wait_for(began.wait(), 10)
-            assert await ours.group()._replay_parked() == 1
+            assert await ours.group().dead.replay(ALL) == 1
             async with asyncio.timeout(10):
                 while not (await ours.row("SELECT count(token) FROM outbox_event_parked"))[0]:
                     await asyncio.sleep(0.01)

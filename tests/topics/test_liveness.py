@@ -9,8 +9,8 @@ from datetime import timedelta
 
 import pytest
 
-from flow.proxy import Proxy
 from kit import until
+from kit.proxy import Proxy
 from relaybox import Settings
 from relaybox.errors import StoreError
 from relaybox.store.topics import Beat, GroupRow

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from relaybox import Event
+from relaybox import ALL, Event
 from relaybox.ids import key_hash
+from relaybox.store.events import Search
 from relaybox.store.rows import lane_key
 from relaybox.store.topics import GroupRow, ParkedEvent, ParkedOutcome, Parking, Start, Taken
 
@@ -138,9 +139,11 @@ def test_a_dead_head_holds_its_key_only_where_the_group_parks(world: World, poli
         return
     assert following == []
     assert states(world) == {seqs[0]: "dead", seqs[1]: "held"}
-    (letter,) = world.run(world.store.parked(group, state="dead"))
-    assert (letter.event.seq, letter.error, letter.dead_at) == (seqs[0], "over", world.now)
-    assert world.run(world.store.skip_parked(world.topic, group, [seqs[0]], world.now)) == seqs[:1]
+    kept = world.kept(group)
+    (letter,) = world.run(kept.events("dead", Search(ALL), 10))
+    assert (letter.event.seq, letter.error, letter.ended_at) == (seqs[0], "over", world.now)
+    assert world.run(kept.discard("open", [seqs[0]], world.now)) == 0
+    assert world.run(kept.discard("dead", [seqs[0]], world.now)) == 1
     assert [each.row[0] for each in claim(world, group, member)] == seqs[1:]
 
 
@@ -148,7 +151,8 @@ def test_a_dead_event_is_replayed_with_fresh_attempts_before_what_waits_behind_i
     group, member, seqs = setup(world, happened(1, "k"), happened(2, "k"), on_exhausted="park")
     park_all(world, group, world.take(group, member), "dead", "held")
     assert claim(world, group, member) == []
-    assert world.run(world.store.replay_parked(group, seqs, world.now)) == seqs[:1]
+    kept = world.kept(group)
+    assert world.run(kept.replay("dead", seqs, world.now, world.now)) == 1
     (parked,) = claim(world, group, member)
     assert (parked.row[0], parked.attempts) == (seqs[0], 1)
     world.settle(group, parked=[outcome(parked)])

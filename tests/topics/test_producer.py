@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from flow.kit import rows
+from kit import rows
 from relaybox import (
     AsyncOutbox,
     ConfigError,

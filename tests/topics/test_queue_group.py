@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kit import until
-from relaybox import Event, Outbox, Retry, StartFrom, Topic
+from relaybox import ALL, Event, Outbox, Retry, StartFrom, Topic
 from relaybox.errors import ConfigError, GroupError, LeaseLost, NotFound
 from relaybox.types import AsyncService
 
@@ -105,7 +105,7 @@ def fail(box: Outbox, payloads: set[int]) -> None:
             consumer.commit(batch, failed=failed)
 
 
-def test_its_backlog_and_dead_letters_are_seen_replayed_and_skipped(box: Outbox) -> None:
+def test_its_backlog_and_dead_letters_are_seen_replayed_and_discarded(box: Outbox) -> None:
     box.topics.queue("jobs", retry=Retry(attempts=1)).create()
     queue = box.topics.queue("jobs")
     write(box, 6)
@@ -114,16 +114,15 @@ def test_its_backlog_and_dead_letters_are_seen_replayed_and_skipped(box: Outbox)
     fail(box, {1, 3, 5})
     [info] = box.topics.groups()
     assert (info.pending, info.dead, info.processed) == (0, 3, 3)
-    dead = queue._parked(state="dead")
-    assert [(one.event.payload, one.state, one.attempts) for one in dead] == [(n, "dead", 1) for n in (1, 3, 5)]
+    dead = queue.dead.list()
+    assert [(one.event.payload, one.attempts) for one in dead] == [(n, 1) for n in (1, 3, 5)]
     assert "no such customer" in (dead[0].error or "")
-    numbers = [one.event.seq or 0 for one in dead]
-    assert queue._skip_parked(numbers[:1]) == 1
-    assert queue._replay_parked(numbers[1:2]) == 1
-    assert queue._replay_parked() == 1
+    assert queue.dead.discard(dead[0].event.id) == 1
+    assert queue.dead.replay(dead[1].event.id) == 1
+    assert queue.dead.replay(ALL) == 1
     assert queue.lag().events == 2
     fail(box, set())
-    assert queue._parked() == []
+    assert queue.dead.list() == queue.events.list(state="open") == []
     assert queue.lag().events == 0
     with pytest.raises(ConfigError, match="no place to go to"):
         queue.seek(StartFrom.earliest())

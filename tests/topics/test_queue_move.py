@@ -22,9 +22,9 @@ from relaybox.clock import utc_now
 from relaybox.drivers.script import play
 from relaybox.errors import StoreBusy
 from relaybox.ids import key_hash, new_token
-from relaybox.store.claims import Claim, Death, Held, Retry
+from relaybox.store.claims import Claim, Death, Held, RetryRow
 from relaybox.store.outbox.postgres import PostgresStore
-from relaybox.store.outbox.values import Claimed, Settlement
+from relaybox.store.outbox.values import ClaimedRow, Settlement
 from relaybox.store.topics import Parking, RangeSettlement, Start
 from relaybox.topic import Tracking
 from relaybox.topics.move import move
@@ -60,7 +60,7 @@ def events(count: int, **options: Any) -> list[Event]:
     return [Event("Happened", {"n": n}, key=f"k{n % 5}", **options) for n in range(count)]
 
 
-def claim_rows(world: World, limit: int) -> tuple[int, list[Claimed]]:
+def claim_rows(world: World, limit: int) -> tuple[int, list[ClaimedRow]]:
     """By an instance that is alive."""
     (owner,) = world.sql(
         "INSERT INTO outbox_event_queue_1_instance (name, role, started_at, expires_at) "
@@ -70,8 +70,8 @@ def claim_rows(world: World, limit: int) -> tuple[int, list[Claimed]]:
     return token, world.run(rows_of(world).claim(Claim(owner, token, TTL), limit, None))
 
 
-def drain_rows(world: World) -> list[Claimed]:
-    found: list[Claimed] = []
+def drain_rows(world: World) -> list[ClaimedRow]:
+    found: list[ClaimedRow] = []
     while True:
         token, claimed = claim_rows(world, 100)
         if not claimed:
@@ -93,7 +93,7 @@ def test_rows_to_a_log(make: Make) -> None:
     token, (done, tried, dead, held) = claim_rows(world, 4)
     settlement = Settlement(
         [Held(done.row[0], token)],
-        [Retry(tried.row[0], token, timedelta(hours=1), "again")],
+        [RetryRow(tried.row[0], token, timedelta(hours=1), "again")],
         [Death(dead.row[0], token, "never")],
     )
     world.run(store.settle(settlement, None))

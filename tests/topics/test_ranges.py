@@ -10,10 +10,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from relaybox import Event
+from relaybox import ALL, Event
 from relaybox.drivers.psycopg import PsycopgConnection
 from relaybox.ids import key_hash
 from relaybox.op import run
+from relaybox.store.events import Search
 from relaybox.store.outbox.postgres import COPY_FROM
 from relaybox.store.rows import lane_key
 from relaybox.store.topics import Parking, Place, Range, RangeSettlement, Row, Start, Taken
@@ -204,7 +205,7 @@ def test_a_range_that_is_taken_a_third_time_becomes_single_events(world: World) 
     pass_time(world)
     following = world.run(world.store.claim_parked(world.topic, group, member, 10, LEASE, world.now))
     assert following == []  # this time those that end their process are dead
-    dead = world.run(world.store.parked(group, state="dead"))
+    dead = world.run(world.kept(group).events("dead", Search(ALL), 100))
     assert [letter.event.seq for letter in dead] == [parked.row[0] for parked in lone]
     following = world.run(world.store.claim_parked(world.topic, group, member, 10, LEASE, world.now))
     assert len(following) == 2

@@ -13,7 +13,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from relaybox import ALL
 from relaybox.op import Op, Query
+from relaybox.store.events import Search
 from relaybox.store.topics import GroupRow, Range, Row
 from relaybox.testing.servers import require
 
@@ -123,7 +125,9 @@ class Game:
             while self.hands[9]:
                 self.finish_(9, 0)
             self.check()
-        letters = self.world.run(self.world.store.parked(self.group, limit=1000))
+        kept = self.world.kept(self.group)
+        letters = self.world.run(kept.events("open", Search(ALL), 1000))
+        letters += self.world.run(kept.events("dead", Search(ALL), 1000))
         assert sorted([*self.settled, *(letter.event.seq for letter in letters)]) == list(range(1, self.written + 1))
         if self.group.ordered:
             lone = {letter.event.key for letter in letters}

@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from flow.kit import QUICK, Probe, make_box, one, rows, sqlite_url
+from kit import QUICK, Probe, make_box, one, rows, sqlite_url
 from relaybox import AsyncOutbox, Contracts, Event, InvalidEvent, Outbox
 from relaybox.errors import ContractViolation, NoSubscribers, StoreBusy
 from relaybox.event import TOPIC_HEADER

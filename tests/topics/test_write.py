@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from flow.handles import HANDLES, Handle
-from flow.kit import Box, Probe, make_box, rows
+from kit import Box, Probe, make_box, rows
+from kit.handles import HANDLES, Handle
 from relaybox import Event, NoTransaction, Outbox
 from relaybox.errors import UnsupportedByEngine
 from relaybox.topic import Topic

@@ -8,7 +8,7 @@ from datetime import timedelta
 from functools import cache
 from typing import Any, TypeVar
 
-from flow.kit import rows
+from kit import rows
 from relaybox import Event
 from relaybox.clock import SYSTEM_CLOCK
 from relaybox.codec import JsonCodec

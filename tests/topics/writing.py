@@ -9,8 +9,8 @@ from typing import Any
 
 import psycopg
 
-from flow.handles import Handle
-from flow.kit import one, rows
+from kit import one, rows
+from kit.handles import Handle
 from relaybox import Outbox
 from relaybox.store.topics import GroupRow, Start, TopicRow
 from relaybox.testing.servers import require

@@ -21,7 +21,7 @@ from ..errors import BrokerUnavailable, ConfigError, MissingExtra
 from .options import read, readers, required, split_url, typed
 
 
-class Connection:
+class BrokerConnection:
     """The options of a connection. Wrong ones raise ConfigError when it is made."""
 
     @classmethod
@@ -42,13 +42,13 @@ class Connection:
         return f"{type(self).__name__}({str(self)!r})"
 
 
-C = TypeVar("C", bound=Connection)
+C = TypeVar("C", bound=BrokerConnection)
 
 
 class Connected(Generic[C]):
     """A sink or source whose first argument is a URL or a connection, and whose others are keyword arguments."""
 
-    connection_type: ClassVar[type[Connection]]
+    connection_type: ClassVar[type[BrokerConnection]]
     _connection: C
 
     @classmethod
@@ -118,7 +118,7 @@ class Hosts(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class HostsConnection(Connection):
+class HostsConnection(BrokerConnection):
     """A connection to servers by their names.
 
     url                 scheme://user:password@host:port, several hosts with commas between them

@@ -6,18 +6,24 @@ from typing import Annotated
 
 import typer
 
-from .connect import target_of
+from ..errors import ConfigError
+from ..inbox.inbox import Inbox
+from ..outbox import Outbox
+from .events import Of, opened
 from .options import Json
 from .output import console, emit, say, table
 
 
 def audit(
     context: typer.Context,
+    of: Of = "outbox",
     limit: Annotated[int, typer.Option(min=1, help="at most so many, newest first")] = 50,
     json: Json = False,
 ) -> None:
     """Changes by operators, newest first."""
-    with target_of(context).outbox() as box:
+    with opened(context, of) as box:
+        if not isinstance(box, Outbox | Inbox):
+            raise ConfigError(f"changes of {of} are in the audit log of its outbox; leave --of out")
         found = box.audit(limit=limit)
     if json:
         emit({"entries": found}, schema="audit/1")

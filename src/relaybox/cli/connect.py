@@ -14,6 +14,7 @@ import typer
 from ..drivers import Database, open_sync, parse
 from ..drivers.urls import redact
 from ..errors import ConfigError
+from ..inbox.inbox import Inbox
 from ..outbox import Outbox
 from ..settings import Settings, read_file
 
@@ -68,6 +69,10 @@ class Target:
             yield box
         finally:
             box.close()
+
+    def inbox(self, name: str, *, may_create: bool = False) -> Inbox:
+        self.database(may_create=may_create, maker="relaybox inbox create").close()
+        return Inbox(self.needed_url, name, schema=self.schema.value, settings=self.settings)
 
 
 def missing_file(url: str) -> Path | None:

@@ -21,7 +21,7 @@ from .connect import shown, target_of
 from .output import console, emit, emit_list, fail, first_line, say, table
 
 PAGE = 500
-Of = Annotated[str, typer.Option("--of", help="outbox")]
+Of = Annotated[str, typer.Option("--of", help="outbox, group/TOPIC/GROUP or inbox/NAME")]
 Letter = DeadLetter | StoredEvent
 
 
@@ -35,10 +35,19 @@ class Operated(Protocol):
 def opened(context: typer.Context, of: str) -> Iterator[Operated]:
     """What `--of` names."""
     target = target_of(context)
-    if of != "outbox":
-        raise ConfigError(f"expected --of to be outbox, got {of!r}")
-    with target.outbox() as box:
-        yield box
+    match of.split("/"):
+        case ["outbox"]:
+            with target.outbox() as outbox:
+                yield outbox
+        case ["group", *topic, group] if topic:
+            with target.outbox() as outbox:
+                yield outbox.topics.group("/".join(topic), group)
+        case ["inbox", name] if name:
+            with target.inbox(name) as inbox:
+                inbox.verify()
+                yield inbox
+        case _:
+            raise ConfigError(f"expected --of to be outbox, group/TOPIC/GROUP or inbox/NAME, got {of!r}")
 
 
 def nouns(noun: Literal["events", "dead"]) -> typer.Typer:
@@ -198,6 +207,7 @@ def summary(found: Letter) -> dict[str, Any]:
             "aggregate_type": event.aggregate_type,
             "key": event.key,
             "tenant": event.tenant,
+            "sender": event.sender,
             "content_type": event.content_type,
             "payload_size": len(event.body),
             "occurred_at": event.occurred_at,

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from ..errors import ConfigError
 from ..retry import Retry
-from ..store.topics import Parked
 from ..topics.backfill import Pace
 from ..topics.group import Group as TopicGroup
 from ..topics.start import StartFrom
 from .connect import target_of
-from .output import age, confirm, console, emit, emit_list, fail, first_line, say, table
+from .output import age, confirm, console, emit, emit_list, fail, say, table
 
 app = typer.Typer(
     help="Groups of topics: list, show, create, lag, pause, resume, seek, cancel, backfill.", no_args_is_help=True
@@ -232,79 +231,3 @@ def backfill(
             return
         done = found.backfill(pace=pace)
     emit(asdict(done)) if json else say(f"{done.what}: {done.done:,} of {done.total:,}")
-
-
-@app.command("parked")
-def parked(
-    context: typer.Context,
-    topic: Topic,
-    group: Group,
-    state: Annotated[Literal["retry", "held", "dead"] | None, typer.Option(help="only those in this state")] = None,
-    after: Annotated[int, typer.Option(min=0, help="only numbers above this one")] = 0,
-    limit: Annotated[int, typer.Option(min=1, help="at most so many, by number")] = 50,
-    json: Json = False,
-) -> None:
-    """What failed (retry), waits behind it (held) or was given up (dead); without payloads and headers."""
-    with target_of(context).outbox() as box:
-        found = box.topics.group(topic, group)._parked(state=state, after=after, limit=limit)
-    if json:
-        emit_list("parked", map(_summary, found))
-    elif not found:
-        say("nothing is parked")
-    else:
-        columns = ("number", "id", "type", "key", "state", "attempts", "due", "error")
-        rows = [
-            (p.event.seq, p.event.id, p.event.type, p.event.key, p.state, p.attempts, p.due, first_line(p.error))
-            for p in found
-        ]
-        console().print(table(None, columns, rows))
-
-
-def _summary(one: Parked) -> dict[str, Any]:
-    event = one.event
-    return {
-        "seq": event.seq,
-        "id": event.id,
-        "type": event.type,
-        "key": event.key,
-        "state": one.state,
-        "attempts": one.attempts,
-        "due": one.due,
-        "error": one.error,
-        "dead_at": one.dead_at,
-    }
-
-
-@app.command("replay")
-def replay(
-    context: typer.Context,
-    topic: Topic,
-    group: Group,
-    numbers: Annotated[
-        list[int] | None, typer.Argument(metavar="[NUMBER...]", help="of dead events; none: all")
-    ] = None,
-    reason: Reason = "",
-    yes: Yes = False,
-    json: Json = False,
-) -> None:
-    """Try dead events of a group again, with fresh attempts and in the order of their keys."""
-    if not numbers and not yes:
-        confirm(f"Replay all dead events of group {group} of topic {topic}?")
-    with target_of(context).outbox() as box:
-        count = box.topics.group(topic, group)._replay_parked(numbers or None, reason=reason)
-    emit({"replayed": count}) if json else say(f"replayed {count:,}")
-
-
-@app.command("skip")
-def skip(
-    context: typer.Context,
-    topic: Topic,
-    group: Group,
-    numbers: Annotated[list[int], typer.Argument(metavar="NUMBER...", help="of parked events")],
-    reason: Reason = "",
-    json: Json = False,
-) -> None:
-    """Give parked events up for good; what waits behind them goes on."""
-    with target_of(context).outbox() as box:
-        count = box.topics.group(topic, group)._skip_parked(numbers, reason=reason)
-    emit({"skipped": count}) if json else say(f"skipped {count:,}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
@@ -18,7 +18,7 @@ from .output import confirm, progress
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="do not ask")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="only say how many it would be")]
-Reason = Annotated[str, typer.Option("--reason", help="why, for the audit log")]
+Reason = Annotated[str | None, typer.Option("--reason", help="why, for the audit log")]
 Actor = Annotated[str | None, typer.Option("--actor", envvar="RELAYBOX_ACTOR", help="who; not given: user@host")]
 
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID...]", help="ids of events")]
@@ -36,22 +36,30 @@ _WHERE: dict[str, Any] = {
 }
 
 
-def with_where(command: Callable[..., None]) -> Callable[..., None]:
-    """A command that takes `where` as one with an option for each condition."""
-    told = inspect.signature(command, eval_str=True)
-    kept = [one for one in told.parameters.values() if one.name != "where"]
-    conditions = [inspect.Parameter(n, kept[0].KEYWORD_ONLY, default=None, annotation=t) for n, t in _WHERE.items()]
+def with_options(
+    name: str, options: Mapping[str, Any], made: Callable[[dict[str, Any]], Any]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """For a command that takes the argument `name`: it has these options instead, and the argument is made of them."""
 
-    def run(**options: Any) -> None:
-        given: dict[str, Any] = {name: options.pop(name) for name in _WHERE}
-        given |= {name: moment(given[name]) for name in ("since", "until")}
-        command(where=Where(**given), **options)
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        told = inspect.signature(command, eval_str=True)
+        kept = [one for one in told.parameters.values() if one.name != name]
+        new = [inspect.Parameter(n, kept[0].KEYWORD_ONLY, default=None, annotation=t) for n, t in options.items()]
 
-    made: Any = run
-    made.__doc__ = command.__doc__
-    made.__signature__ = told.replace(parameters=[one.replace(kind=one.KEYWORD_ONLY) for one in kept] + conditions)
-    made.__annotations__ = {one.name: one.annotation for one in [*kept, *conditions]}
-    return run
+        def run(**given: Any) -> None:
+            command(**{name: made({option: given.pop(option) for option in options})}, **given)
+
+        found: Any = run
+        found.__doc__ = command.__doc__
+        found.__signature__ = told.replace(parameters=[one.replace(kind=one.KEYWORD_ONLY) for one in kept] + new)
+        found.__annotations__ = {one.name: one.annotation for one in [*kept, *new]}
+        return run
+
+    return decorate
+
+
+def _where(given: dict[str, Any]) -> Where:
+    return Where(**given | {name: moment(given[name]) for name in ("since", "until")})
 
 
 def moment(text: str | None) -> datetime | timedelta | None:
@@ -70,8 +78,14 @@ def moment(text: str | None) -> datetime | timedelta | None:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def given(reason: str, actor: str | None) -> Audit:
-    return {"reason": reason, "actor": actor}
+def given(reason: str | None, actor: str | None) -> Audit:
+    return {"reason": reason or "", "actor": actor}
+
+
+with_where = with_options("where", _WHERE, _where)
+with_audit = with_options(
+    "audit", {"reason": Reason, "actor": Actor}, lambda told: given(told["reason"], told["actor"])
+)
 
 
 def which(ids: list[str] | None, where: Where, everything: bool) -> list[str] | Where:

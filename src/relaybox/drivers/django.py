@@ -21,9 +21,9 @@ from django.utils.connection import ConnectionProxy
 
 from ..errors import ConfigError, StoreError, UnsupportedByEngine
 from ..op import Copy, Result, Statement
-from .layers import BEGIN, abort, translate_cause
 from .pool import AsyncDatabase, Database
 from .spi import Callback, Dialect
+from .toolkits import BEGIN, abort, translate_cause
 
 _DIALECTS: dict[str, Dialect] = {"postgresql": "postgres", "sqlite": "sqlite", "mysql": "mysql"}
 

@@ -38,7 +38,7 @@ class Limited:
 
     __slots__ = ("_limits", "_seconds", "cancelling", "connection", "cut", "expired", "task", "until")
 
-    def __init__(self, limits: Limits, seconds: float | None, connection: Abortable | None) -> None:
+    def __init__(self, limits: Deadlines, seconds: float | None, connection: Abortable | None) -> None:
         self._limits = limits
         self._seconds = seconds
         self.connection = connection
@@ -62,7 +62,7 @@ class Limited:
             raise silent(self._seconds) from error
 
 
-class Limits:
+class Deadlines:
     def __init__(self) -> None:
         self._under_way: set[Limited] = set()
         self._loop: asyncio.AbstractEventLoop | None = None

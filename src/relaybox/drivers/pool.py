@@ -23,7 +23,7 @@ from weakref import WeakSet
 from ..errors import Closed, ConnectionLost, StoreBusy, StoreError
 from ..forks import FreshLock, renew_after_fork
 from ..op import Op, T, arun, run
-from .limits import Limits, Watched, silent
+from .limits import Deadlines, Watched, silent
 from .spi import AsyncConnection, AsyncRunner, Connection, Dialect, Runner
 
 log = logging.getLogger("relaybox")
@@ -177,7 +177,7 @@ class AsyncDatabase:
         """Also in a forked child: its parent's tasks hold connections and slots that nobody here gives back."""
         self.idle: list[AsyncConnection] = []
         self.slots = asyncio.Semaphore(self.size)
-        self._limits = Limits()
+        self._limits = Deadlines()
         self._ending: set[asyncio.Future[None]] = set()
 
     def run(self, op: Op[T], *, tx: bool = True) -> Coroutine[Any, Any, T]:

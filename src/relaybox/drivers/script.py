@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import update_wrapper
 from types import MethodType
 from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, overload
 
 from ..clock import Clock
-from ..op import Op, drive
+from ..op import Op, adrive, drive
 from .spi import AsyncRunner, Runner
 
 T = TypeVar("T")
@@ -64,24 +64,12 @@ class Sleeps(Protocol):
 
 
 async def aplay(script: Script[T], db: AsyncRunner, clock: Sleeps) -> T:
-    try:
-        step = next(script)
-        while True:
-            try:
-                if isinstance(step, float):
-                    await clock.sleep(step)
-                    answer = None
-                elif isinstance(step, Plain):
-                    answer = await db.run(step.op, tx=False)
-                else:
-                    answer = await db.run(step)
-            except BaseException as error:
-                step = script.throw(error)
-            else:
-                step = script.send(answer)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
+    def answer(step: Op[Any] | Plain | float) -> Awaitable[Any]:
+        if isinstance(step, float):
+            return clock.sleep(step)
+        return db.run(step.op, tx=False) if isinstance(step, Plain) else db.run(step)
+
+    return await adrive(script, answer)
 
 
 class Sync:

@@ -21,10 +21,10 @@ from sqlalchemy.util import await_only, greenlet_spawn
 
 from ..errors import ConfigError, ConnectionLost, StoreBusy, StoreError
 from ..op import Copy, ParamStyle, Result, Statement
-from .layers import BEGIN, abort, translate_cause
 from .pool import AsyncDatabase, Database
 from .spi import AsyncConnection, Callback, Connection, Dialect
-from .sqlalchemy_hooks import Watch, mark_failed, watch
+from .sqlalchemy_hooks import RootCallbacks, mark_failed, watch
+from .toolkits import BEGIN, abort, translate_cause
 
 log = logging.getLogger("relaybox.drivers")
 
@@ -181,7 +181,7 @@ class _Handle:
             hooks.rolled_back.append(callback)
         return hooks is not None
 
-    def _watch(self) -> Watch | None:
+    def _watch(self) -> RootCallbacks | None:
         found = self._found()
         if found is None or found.closed or found.invalidated or _autocommit(found) or self._two_phase():
             return None

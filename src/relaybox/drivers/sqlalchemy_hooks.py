@@ -21,7 +21,7 @@ from .spi import Callback
 log = logging.getLogger("relaybox.drivers")
 
 
-class Watch:
+class RootCallbacks:
     """The callbacks of one root transaction. What a savepoint takes back was rolled back, whatever follows."""
 
     def __init__(self) -> None:
@@ -39,14 +39,14 @@ class Watch:
 
 
 # Keyed by the checked-out connection, and emptied at each end: later transactions inherit nothing.
-_watches: WeakKeyDictionary[PoolProxiedConnection, Watch] = WeakKeyDictionary()
+_watches: WeakKeyDictionary[PoolProxiedConnection, RootCallbacks] = WeakKeyDictionary()
 _wrapped: WeakSet[Dialect] = WeakSet()
 _lock = FreshLock()
 
 
-def watch(connection: sa.Connection) -> Watch:
+def watch(connection: sa.Connection) -> RootCallbacks:
     _wrap_dialect(connection.engine.dialect)
-    return _watches.setdefault(connection.connection, Watch())
+    return _watches.setdefault(connection.connection, RootCallbacks())
 
 
 def _wrap_dialect(dialect: Dialect) -> None:
@@ -105,7 +105,7 @@ def _fatal(error: BaseException) -> bool:
     return bool(getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)) or error.args[:1] == (1213,)
 
 
-def _found(connection: sa.Connection) -> Watch | None:
+def _found(connection: sa.Connection) -> RootCallbacks | None:
     return None if connection.invalidated else _watches.get(connection.connection)
 
 

@@ -13,7 +13,6 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from operator import attrgetter
 from typing import Any
 
 from ..clock import SYSTEM_CLOCK, Clock
@@ -25,11 +24,10 @@ from ..listeners import ANY, UNSET, Listener, Listeners, Unmatched
 from ..retry import Retry
 from .ranges.workers import RangeBatch
 from .threads import ListenerThreads
-from .work import Batch
+from .work import RowBatch
 
 log = logging.getLogger("relaybox")
 
-_TYPE = attrgetter("type")
 TIMED = 16  # calls after each question how long listeners take
 
 
@@ -222,10 +220,10 @@ class Dispatch:
 
     # -- batches ------------------------------------------------------------------------------------------
 
-    async def whole(self, events: Sequence[Event]) -> bool:
+    async def whole(self, batch: RangeBatch) -> bool:
         """Calls the sole listener, if the batch is all its own. False: somebody must choose."""
-        sole = self._sole
-        if sole is None or set(map(_TYPE, events)) != {self._sole_type}:
+        sole, events = self._sole, batch.events
+        if sole is None or batch.types() != {self._sole_type}:
             return False
         started = self._durations.now()
         try:
@@ -305,7 +303,7 @@ class RangeBatches:
         self._dispatch = dispatch
 
     async def handle(self, batch: RangeBatch) -> None:
-        if not await self._dispatch.whole(batch.events):
+        if not await self._dispatch.whole(batch):
             await self._dispatch.many([_delivery(event, attempts) for event, attempts in batch.attempts()])
 
 
@@ -318,7 +316,7 @@ class RowBatches:
         self.size = dispatch.size
         self._many = dispatch.many
 
-    async def handle(self, batch: Batch) -> None:
+    async def handle(self, batch: RowBatch) -> None:
         todo: list[Sequence[Delivery]] = [await batch.waiting()]
         while todo:
             wanted, ours = todo.pop(), {delivery.seq for delivery in await batch.waiting()}
@@ -338,7 +336,7 @@ class RowBatches:
                     todo += [part[middle:], part[:middle]]
 
 
-def _conclude(batch: Batch, part: Sequence[Delivery], error: BatchFailed) -> list[Delivery]:
+def _conclude(batch: RowBatch, part: Sequence[Delivery], error: BatchFailed) -> list[Delivery]:
     """Those that are to be handled again."""
     again = []
     for delivery in part:

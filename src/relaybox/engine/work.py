@@ -34,7 +34,7 @@ class Origin(Protocol):
     def pulse(self) -> Pulse: ...
 
 
-class Source(Origin, Protocol):
+class RowSource(Origin, Protocol):
     """Every method is one round trip; errors are raised, the engine retries."""
 
     @property
@@ -60,7 +60,7 @@ class Source(Origin, Protocol):
 Handler: TypeAlias = Callable[[Delivery], Awaitable[Any]]
 
 
-class Batch(Protocol):
+class RowBatch(Protocol):
     """What one call of a batch handler is about. Every delivery is concluded once, as soon as its fate is known."""
 
     async def waiting(self) -> list[Delivery]:
@@ -84,4 +84,4 @@ class BatchHandler(Protocol):
     size: int  # most deliveries in one call
     sequences: bool  # several of one key may share a call, in their order
 
-    async def handle(self, batch: Batch) -> None: ...
+    async def handle(self, batch: RowBatch) -> None: ...

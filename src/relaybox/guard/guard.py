@@ -48,7 +48,7 @@ from ..store.names import Tables
 from ..store.schema import Migration
 from ..tasks import cancelled
 from ..twins import told_by
-from .keeper import Held, Keeper
+from .renewing import HeldKey, Keeper
 from .retention import judge_retention
 from .spi import PREFIX, Marks, Mode, Steps, Verdict, key_of, terms
 from .sql import SqlMarks
@@ -182,12 +182,12 @@ class _Shared:
 
     # -- decisions ------------------------------------------------------------------------------------
 
-    def _held(self, key: str | Event) -> Held:
+    def _held(self, key: str | Event) -> HeldKey:
         if self._closed:
             raise Closed("this guard is closed; make a new one")
-        return Held(key_of(key), new_token())
+        return HeldKey(key_of(key), new_token())
 
-    def _enter(self, held: Held) -> Steps[bool]:
+    def _enter(self, held: HeldKey) -> Steps[bool]:
         try:
             verdict = yield from self._marks.enter(*held)
         except GuardUnavailable as error:
@@ -195,16 +195,16 @@ class _Shared:
             return True
         return self._first(held, verdict)
 
-    def _mark(self, held: Held) -> Steps[bool]:
+    def _mark(self, held: HeldKey) -> Steps[bool]:
         verdict = yield from self._sql().mark(*held)
         return self._first(held, verdict)
 
-    def _first(self, held: Held, verdict: Verdict) -> bool:
+    def _first(self, held: HeldKey, verdict: Verdict) -> bool:
         if verdict == "in progress":
             raise InProgress(self.terms.consumer, held.key)
         return verdict == "first"
 
-    def _finish(self, held: Held) -> Steps[None]:
+    def _finish(self, held: HeldKey) -> Steps[None]:
         try:
             kept = yield from self._marks.finish(*held)
         except GuardUnavailable as error:
@@ -217,7 +217,7 @@ class _Shared:
                 "was only slow"
             )
 
-    def _forget(self, held: Held) -> Steps[None]:
+    def _forget(self, held: HeldKey) -> Steps[None]:
         try:
             yield from self._marks.forget(held.key)
         except GuardUnavailable as error:
@@ -225,7 +225,7 @@ class _Shared:
             self._allow(error, stays)
 
     @contextmanager
-    def _leaving(self, held: Held) -> Iterator[None]:
+    def _leaving(self, held: HeldKey) -> Iterator[None]:
         """The block has failed and its error is on the way: nothing here may hide it."""
         try:
             yield
@@ -234,14 +234,14 @@ class _Shared:
             log.error("the mark of %r could not be taken back and stays for up to %s: %s", held.key, stays, error)
 
     @contextmanager
-    def _renewing(self, held: Held) -> Iterator[None]:
+    def _renewing(self, held: HeldKey) -> Iterator[None]:
         """A renewal that fails is tried again: the lease may outlive the trouble."""
         try:
             yield
         except RelayboxError as error:
             log.warning("the lease of %r could not be renewed and will be tried again: %s", held.key, error)
 
-    def _told(self, held: Held, kept: bool) -> bool:
+    def _told(self, held: HeldKey, kept: bool) -> bool:
         if not kept:
             log.warning("the lease of %r was lost while it was handled", held.key)
         return kept
@@ -294,13 +294,13 @@ class Guard(_Shared, Sync):
     def _run(self, steps: Steps[R]) -> R:
         return self._db.run(steps, tx=False)  # type: ignore[no-any-return]
 
-    def _renew(self, held: Held) -> bool:
+    def _renew(self, held: HeldKey) -> bool:
         """False: lost for good."""
         with self._renewing(held):
             return self._told(held, self._run(self._marks.renew(*held)))
         return True
 
-    def _keeping(self, held: Held) -> AbstractContextManager[None]:
+    def _keeping(self, held: HeldKey) -> AbstractContextManager[None]:
         return self._keeper.keeping(held) if self.terms.two_phase else nullcontext()
 
     @contextmanager
@@ -372,7 +372,7 @@ class AsyncGuard(_Shared, Async):
     async def _run(self, steps: Steps[R]) -> R:
         return await self._db.run(steps, tx=False)  # type: ignore[no-any-return]
 
-    async def _renew(self, held: Held) -> bool:
+    async def _renew(self, held: HeldKey) -> bool:
         """One that is not answered ends in time for another."""
         place = self._db.within(self._every() / 2) if isinstance(self._marks, SqlMarks) else self._db
         with self._renewing(held):
@@ -380,14 +380,14 @@ class AsyncGuard(_Shared, Async):
         return True
 
     @asynccontextmanager
-    async def _keeping(self, held: Held) -> AsyncIterator[None]:
+    async def _keeping(self, held: HeldKey) -> AsyncIterator[None]:
         keeping = asyncio.create_task(self._keep(held)) if self.terms.two_phase else None
         try:
             yield
         finally:
             await cancelled(keeping)
 
-    async def _keep(self, held: Held) -> None:
+    async def _keep(self, held: HeldKey) -> None:
         await self._clock.sleep(self._every())
         while await self._renew(held):
             await self._clock.sleep(self._every())

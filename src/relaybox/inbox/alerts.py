@@ -70,7 +70,7 @@ def _span(key: str, first: int, last: int) -> str:
 
 
 def _missing(gap: Gap) -> str:
-    dead = "; a dead letter is among them" if gap.dead else ""
+    dead = "; a dead letter is among them" if gap.letter is not None else ""
     return f"{_span(gap.key, gap.first, gap.last)} missing since {gap.age}{dead}"
 
 

@@ -25,10 +25,10 @@ from typing import Any
 from .. import faults
 from ..clock import Clock
 from ..delivery import Delivery
-from ..drivers.limits import Limits
+from ..drivers.limits import Deadlines
 from ..engine.dispatch import Dispatch, read
 from ..engine.threads import ListenerThreads
-from ..engine.work import Batch
+from ..engine.work import RowBatch
 from ..errors import BrokerUnavailable, Reject, StoreError, TransactionEnded
 from ..event import Event
 from ..listeners import Listener, Listeners
@@ -124,7 +124,7 @@ class Handling(Dispatch):
         self._marks = marks
         self._begin, self._bare = begin, bare
         self._seconds = seconds
-        self._limits = Limits()
+        self._limits = Deadlines()
         self._plain = any(not listener.is_async for listener in listeners.all())
 
     def _listen(self, event: Event, second: Delivery | int) -> Awaitable[Any]:
@@ -189,7 +189,7 @@ class Handling(Dispatch):
 
     # -- several in one transaction ---------------------------------------------------------------------
 
-    async def handle(self, batch: Batch) -> None:
+    async def handle(self, batch: RowBatch) -> None:
         """A savepoint for each: one that fails takes nothing else with it."""
         fates = _Fates(await batch.waiting())
         async with self._around(fates.messages) as errors:
@@ -272,7 +272,7 @@ class _Fates:
                 self.fail(message, BrokerUnavailable("the transaction of its batch was ended before its turn"))
         log.error("of a batch of %d messages: %s", len(self.messages), error)
 
-    def tell(self, batch: Batch) -> None:
+    def tell(self, batch: RowBatch) -> None:
         """After the commit."""
         batch.done_all(self.done)
         for message in self.messages:

@@ -33,6 +33,7 @@ from ..facts import Accepted, Observer, Observers
 from ..forks import renew_after_fork
 from ..listeners import C, Listeners
 from ..op import Op, arun, run
+from ..operate import AsyncDeadLetters, AsyncEvents, AsyncKeys, DeadLetters, Events, Keys
 from ..service import AsyncService, Owner, Service, stop_all
 from ..settings import Settings
 from ..store.inbox import InboxTables, check_sender, open_inbox_store
@@ -40,9 +41,9 @@ from ..store.inbox.adopted.make import InboxInfo
 from ..store.inbox.claim import Share
 from ..store.rows import in_one_statement
 from ..twins import told_by
+from .arrivals import AsyncTogether, Together
 from .operations import Operations
 from .process import Processing
-from .together import AsyncTogether, Together
 
 NO_EVENTS = "accept_all() takes a list of events, accept() takes one; Event(type, payload) makes one"
 Answers: TypeAlias = list[bool]  # of each event whether it is new
@@ -182,6 +183,8 @@ class Inbox(_Shared, Sync):
         self._db = open_sync(target).within(self.settings.delivery.batch_seconds)
         self._connected(self._db.dialect, lambda: ThreadNotifier(self._notify))
         self._together = Together(self._alone, self._accept_together)
+        desk = self._desk(self._db)
+        self.dead, self.events, self.keys = DeadLetters(desk), Events(desk), Keys(desk)
 
     @classmethod
     def list(cls, target: Any, *, clock: Clock = SYSTEM_CLOCK) -> Infos:
@@ -272,6 +275,8 @@ class AsyncInbox(_Shared, Async):
         self._db = open_async(target).within(self.settings.delivery.batch_seconds)
         self._connected(self._db.dialect, lambda: Notifier(self._notify))
         self._together = AsyncTogether(self._alone, self._accept_together)
+        desk = self._desk(self._db)
+        self.dead, self.events, self.keys = AsyncDeadLetters(desk), AsyncEvents(desk), AsyncKeys(desk)
 
     @classmethod
     async def list(cls, target: Any, *, clock: Clock = SYSTEM_CLOCK) -> Infos:

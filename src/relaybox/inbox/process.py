@@ -121,7 +121,7 @@ class Processing(AsyncService):
         listen = partial(db.listen, store.tables.channel) if db.listen and told else None
         ears = Ears(engine, listen, settings.delivery.poll, observers, clock)
         retention = plan.retention or retention_of(settings.inbox)
-        purge = PurgeService(patient, store, retention, settings.inbox, observers, clock)
+        purge = PurgeService(patient, store, retention, settings, observers, clock)
         alerts = AlertService(patient, store, settings.inbox, plan.order, observers, clock)
         for service in (ears, purge, alerts):
             service.start()

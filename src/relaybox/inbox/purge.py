@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from .. import faults
+from ..audit import Auditor
 from ..clock import Clock
 from ..drivers.script import Script, aplay, commit, look
 from ..drivers.spi import AsyncRunner
 from ..engine.loops import Loops
 from ..facts import Observers, Purged
 from ..op import Op
-from ..settings import InboxSettings
+from ..settings import InboxSettings, Settings
+from ..store.events import Kind
 from ..store.inbox import InboxStore
 from ..store.inbox.meta import Retention
 
@@ -31,28 +33,44 @@ def retention_of(settings: InboxSettings) -> Retention:
     return Retention(settings.retention, settings.dead_retention, settings.seen_retention)
 
 
-def purge(store: InboxStore, retention: Retention, batch: int, clock: Clock) -> Script[int]:
-    """Batch by batch, a transaction each. Returns how many messages are gone; ids do not count."""
-    total = 0
-    for counts, age, remove in (
-        (1, retention.done, store.purge_done),
-        (1, retention.dead, store.purge_dead),
-        (0, retention.seen, store.purge_seen),
-    ):
-        if age is not None:
-            total += counts * (yield from _batches(remove, age, batch, clock))
+def purge(
+    store: InboxStore,
+    retention: Retention,
+    batch: int,
+    clock: Clock,
+    committed: Callable[[Op[int]], Script[int]] = commit,
+) -> Script[int]:
+    """Batch by batch, a transaction each; those of messages are `committed`. Returns how many messages are gone; ids do
+    not count."""
+    total = yield from _batches(store.purge_done, retention.done, batch, clock, committed)
+    total += yield from _batches(store.purge_dead, retention.dead, batch, clock, committed)
+    yield from _batches(store.purge_seen, retention.seen, batch, clock)
     if (yield from look(store.unfolded())):
         yield from _batches(lambda _, limit, __: store.fold(limit * FOLD), timedelta(0), batch, clock)
     return total
 
 
+def purgeable(store: InboxStore, retention: Retention, clock: Clock) -> Op[int]:
+    """How many messages it would be."""
+    total = 0
+    kinds: tuple[tuple[Kind, timedelta | None], ...] = (("done", retention.done), ("dead", retention.dead))
+    for kind, age in kinds:
+        if age is not None:
+            total += yield from store.purgeable(kind, age, clock.database_now())
+    return total
+
+
 def _batches(
-    remove: Callable[[timedelta, int, datetime | None], Op[int]], age: timedelta, batch: int, clock: Clock
+    remove: Callable[[timedelta, int, datetime | None], Op[int]],
+    age: timedelta | None,
+    batch: int,
+    clock: Clock,
+    committed: Callable[[Op[int]], Script[int]] = commit,
 ) -> Script[int]:
     total, gone = 0, batch
-    while gone >= batch:
+    while age is not None and gone >= batch:
         faults.hit("purge.before")
-        gone = yield from commit(remove(age, batch, clock.database_now()))
+        gone = yield from committed(remove(age, batch, clock.database_now()))
         faults.hit("purge.after")
         total += gone
     return total
@@ -65,7 +83,7 @@ class PurgeService:
     _db: AsyncRunner
     _store: InboxStore
     _retention: Retention
-    _settings: InboxSettings
+    _settings: Settings
     _observers: Observers
     _clock: Clock
 
@@ -78,12 +96,12 @@ class PurgeService:
         self._loops.repeat("purge", self._step)
 
     async def _step(self) -> None:
-        retention, interval = self._retention, self._settings.purge_interval
-        if self._clock.monotonic() < self._next:
-            retention = NOTHING
-        else:
-            self._next = self._clock.monotonic() + interval.total_seconds()
-        script = purge(self._store, retention, self._settings.purge_batch, self._clock)
+        settings = self._settings.inbox
+        due = self._clock.monotonic() >= self._next
+        script = purge(self._store, self._retention if due else NOTHING, settings.purge_batch, self._clock)
         if gone := await aplay(script, self._db, self._clock):
             self._observers(Purged(gone))
-        await self._clock.sleep(min(interval, FOLD_EVERY).total_seconds())
+        if due:
+            self._next = self._clock.monotonic() + settings.purge_interval.total_seconds()
+            await self._db.run(Auditor(self._store, self._settings, self._observers, self._clock).purge())
+        await self._clock.sleep(min(settings.purge_interval, FOLD_EVERY).total_seconds())

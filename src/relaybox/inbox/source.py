@@ -20,7 +20,7 @@ from ..event import Event
 from ..ids import key_hash, new_token
 from ..outcome import Dead, Done, RetryAt, Skip
 from ..settings import Settings
-from ..store.claims import Claim, Death, Held, Retry
+from ..store.claims import Claim, Death, Held, RetryRow
 from ..store.inbox import InboxStore
 from ..store.inbox.claim import SUSPECT, Arrived, Share
 from ..store.inbox.order import Order, Priority
@@ -136,7 +136,7 @@ class InboxSource:
                 case Skip():
                     settling.forget.append(Held(delivery.seq, delivery.token))
                 case RetryAt(delay, error, counted):
-                    settling.retry.append(Retry(delivery.seq, delivery.token, delay, error, counted))
+                    settling.retry.append(RetryRow(delivery.seq, delivery.token, delay, error, counted))
                 case Dead(error):
                     settling.dead.append(Death(delivery.seq, delivery.token, error))
                     key = delivery.event.key

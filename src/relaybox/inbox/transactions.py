@@ -26,7 +26,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, TypeVar
 
 from ..drivers import wrap
-from ..drivers.limits import Limits, Watched
+from ..drivers.limits import Deadlines, Watched
 from ..drivers.spi import AsyncConnection, AsyncRunner, Connection, Runner
 from ..errors import (
     BrokerUnavailable,
@@ -38,7 +38,7 @@ from ..errors import (
     StoreFull,
     TransactionEnded,
 )
-from ..op import Op, Query, Statement, drive
+from ..op import Op, Query, Statement, adrive, drive
 from ..store.inbox.settle import GONE
 
 T = TypeVar("T")
@@ -129,26 +129,17 @@ class Call:
                 self._connection.abort()
 
 
-async def aplay(steps: Steps[T], limits: Limits, seconds: float | None) -> T:
+async def aplay(steps: Steps[T], limits: Deadlines, seconds: float | None) -> T:
     """Steps in an event loop. What is cancelled ends, also where it waits for an answer."""
-    try:
-        call, args, connection, limited = next(steps)
-        while True:
-            try:
-                if limited or connection is not None:
-                    with limits.within(seconds if limited else None, connection):
-                        answer = await call(*args)
-                else:
-                    answer = await call(*args)
-            except GeneratorExit:
-                raise
-            except BaseException as error:
-                call, args, connection, limited = steps.throw(error)
-            else:
-                call, args, connection, limited = steps.send(answer)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
+
+    async def make(step: Step) -> Any:
+        call, args, connection, limited = step
+        if not limited and connection is None:
+            return await call(*args)
+        with limits.within(seconds if limited else None, connection):
+            return await call(*args)
+
+    return await adrive(steps, make)
 
 
 # -- beginning and ending -------------------------------------------------------------------------------------
@@ -270,7 +261,7 @@ def ended(tx: Transaction, error: Exception | None = None) -> bool:
 
 def by_the_server(error: BaseException | None) -> bool:
     """A deadlock, a full disk, a lost connection: the database may have rolled back everything by itself."""
-    from ..drivers.layers import translate_cause  # not needed before something fails
+    from ..drivers.toolkits import translate_cause  # not needed before something fails
 
     while error is not None:
         ours = error if isinstance(error, StoreError) else translate_cause(error, lost=False)

@@ -9,6 +9,6 @@ this, as a process.
 from .maintainer import ALL_JOBS, AsyncMaintainer, Maintainer
 from .repair import repair
 from .report import Report
-from .survey import Survey, survey
+from .suggestions import Survey, survey
 
 __all__ = ["ALL_JOBS", "AsyncMaintainer", "Maintainer", "Report", "Survey", "repair", "survey"]

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import MissingExtra, NotFound, StoreError
 from ..facts import Fact
+from ..values import LIMITS
 from .measures import MEASURES, SECONDS, STALE_AFTER, Labels, Latest, Measure
 
 try:
@@ -132,8 +133,8 @@ class BacklogCollector:
             yield GaugeMetricFamily(f"{self._prefix}_{name}", about, value=value(status))
 
 
-class Condition(Protocol):
-    """What `Inbox.health()` returns."""
+class InboxSnapshot(Protocol):
+    """What `Inbox.status()` returns."""
 
     pending: int
     dead: int
@@ -141,20 +142,24 @@ class Condition(Protocol):
     throughput: float
     average: timedelta | None
     processors: int
-    status: str
 
 
-class HasHealth(Protocol):
+class HasInboxStatus(Protocol):
     """What an InboxCollector asks: an inbox."""
 
     name: str
 
-    def health(self) -> Any:
-        """How the inbox does."""
+    def status(self) -> Any:
+        """How the inbox stands."""
         ...
 
 
-INBOX: Final[tuple[tuple[str, str, Callable[[Condition], float]], ...]] = (
+def _level(found: InboxSnapshot) -> int:
+    health = LIMITS.judge(found.pending, found.dead, found.oldest, found.processors)
+    return ("ok", "degraded", "critical").index(health.level)
+
+
+INBOX: Final[tuple[tuple[str, str, Callable[[InboxSnapshot], float]], ...]] = (
     ("pending", "messages that are not processed yet", lambda h: h.pending),
     ("dead", "dead letters", lambda h: h.dead),
     (
@@ -169,7 +174,7 @@ INBOX: Final[tuple[tuple[str, str, Callable[[Condition], float]], ...]] = (
         lambda h: math.nan if h.average is None else h.average.total_seconds(),
     ),
     ("processors", "processors alive", lambda h: h.processors),
-    ("health", "0: healthy, 1: degraded, 2: critical", lambda h: ("healthy", "degraded", "critical").index(h.status)),
+    ("health", "0: ok, 1: degraded, 2: critical", _level),
 )
 
 
@@ -180,7 +185,7 @@ class InboxCollector:
     The same for inboxes, each with its name as the label `inbox`.
     """
 
-    def __init__(self, *inboxes: HasHealth, prefix: str = "relaybox_inbox") -> None:
+    def __init__(self, *inboxes: HasInboxStatus, prefix: str = "relaybox_inbox") -> None:
         self._inboxes = inboxes
         self._prefix = prefix
 
@@ -190,10 +195,10 @@ class InboxCollector:
 
     def collect(self) -> Iterator[Metric]:
         """For the registry of prometheus_client."""
-        found = dict[str, Condition]()
+        found = dict[str, InboxSnapshot]()
         for inbox in self._inboxes:
             try:
-                found[inbox.name] = inbox.health()
+                found[inbox.name] = inbox.status()
             except StoreError as error:
                 log.warning("inbox %s could not be measured: %s", inbox.name, type(error).__name__)
         for name, about, value in INBOX:

@@ -20,9 +20,9 @@ from ..ids import key_hash, new_token, shard_of
 from ..op import Op
 from ..outcome import DONE, Dead, Done, RetryAt, Skip
 from ..settings import Settings
-from ..store.claims import Claim, Death, Held, Retry
+from ..store.claims import Claim, Death, Held, RetryRow
 from ..store.outbox import OutboxStore
-from ..store.outbox.values import Claimed, KeyChoice, KeyLease, Known, Settlement, Turn
+from ..store.outbox.values import ClaimedRow, KeyChoice, KeyLease, KeyRound, Known, Settlement
 
 T = TypeVar("T")
 NOBODY = Observers()
@@ -108,13 +108,13 @@ class OutboxSource:
             await self._db.run(self._store.abandon(self.doubtful, self._clock.database_now()))
             self.doubtful.clear()
 
-    def _pick(self, claim: Claim, limit: int, past: Collection[str]) -> Op[list[Claimed]]:
+    def _pick(self, claim: Claim, limit: int, past: Collection[str]) -> Op[list[ClaimedRow]]:
         return self._store.claim(claim, limit, self._clock.database_now())
 
-    def _claimed(self, claim: Claim, rows: Sequence[Claimed]) -> None:
+    def _claimed(self, claim: Claim, rows: Sequence[ClaimedRow]) -> None:
         """For sources that remember what they have."""
 
-    def _remember(self, claim: Claim, rows: Sequence[Claimed]) -> None:
+    def _remember(self, claim: Claim, rows: Sequence[ClaimedRow]) -> None:
         if len(self._left) > self._most:  # those that others took over would stay for ever
             here = {delivery.token for delivery in self.here()}
             self._left = {token: left for token, left in self._left.items() if token in here}
@@ -145,7 +145,7 @@ class OutboxSource:
 
     def _settlement(self, outcomes: Sequence[Settled], parts: Mapping[int, set[int]]) -> Settlement:
         done: list[Held] = []
-        retry: list[Retry] = []
+        retry: list[RetryRow] = []
         dead: list[Death] = []
         unlucky = any(outcome is not DONE for _, outcome in outcomes)
         fine = _by_claim(delivery for delivery, outcome in outcomes if outcome is DONE) if unlucky else parts
@@ -160,7 +160,7 @@ class OutboxSource:
                 case Done() | Skip():
                     done.append(Held(delivery.seq, delivery.token))
                 case RetryAt(delay, error, counted):
-                    retry.append(Retry(delivery.seq, delivery.token, delay, error, counted))
+                    retry.append(RetryRow(delivery.seq, delivery.token, delay, error, counted))
                 case Dead(error):
                     dead.append(Death(delivery.seq, delivery.token, error))
                 case _:
@@ -200,12 +200,12 @@ class OrderedSource(OutboxSource):
     ordered = True
 
     def _set_up(self) -> None:
-        self._turn = Turn()
+        self._turn = KeyRound()
         self.leaving: set[int] = set()  # shards on their way to another instance: claim nothing more of them
         # Shards are given away only between claims: one under way may bring rows of a shard that looks idle.
         self.claiming = asyncio.Lock()
 
-    def _pick(self, claim: Claim, limit: int, past: Collection[str]) -> Op[list[Claimed]]:
+    def _pick(self, claim: Claim, limit: int, past: Collection[str]) -> Op[list[ClaimedRow]]:
         limit, now = min(limit, self._settings.order.shard_rows), self._clock.database_now()
         full = frozenset(map(key_hash, past))
         leaving, shards = frozenset(self.leaving), self._settings.order.shards
@@ -250,18 +250,18 @@ class KeyedSource(OutboxSource):
         self._choice = KeyChoice(
             by, settings.order.key_candidates, settings.order.keys_per_claim, settings.order.lock_namespace
         )
-        self._turn = Turn()
+        self._turn = KeyRound()
         self._claim_tx = True
         self._lease: dict[int, KeyLease] = {}  # of each event that is not settled yet
         self._rest: dict[KeyLease, set[int]] = {}  # and the other way round
         # Two that each settle a part of a key would both think that the other part is left.
         self._settling = asyncio.Lock()
 
-    def _pick(self, claim: Claim, limit: int, past: Collection[str]) -> Op[list[Claimed]]:
+    def _pick(self, claim: Claim, limit: int, past: Collection[str]) -> Op[list[ClaimedRow]]:
         """A key of which something is here is leased to us, and passed over anyway."""
         return self._store.claim_keys(claim, limit, self._choice, self._turn, self._clock.database_now())
 
-    def _claimed(self, claim: Claim, rows: Sequence[Claimed]) -> None:
+    def _claimed(self, claim: Claim, rows: Sequence[ClaimedRow]) -> None:
         for row, _, hashed in rows:
             assert hashed is not None
             self._forget(row[0], self._lease.get(row[0]))  # our lease had run out while it was here

@@ -16,7 +16,7 @@ from ..brokers.spi import Answer, Message, Sink
 from ..clock import Clock
 from ..contracts import Contracts
 from ..delivery import Delivery
-from ..engine.work import Batch
+from ..engine.work import RowBatch
 from ..errors import BrokerUnavailable, DeliveryError, Reject
 from ..event import Event
 from ..facts import Observers, Published
@@ -78,7 +78,7 @@ class Publisher:
         self._observers = observers
         self._clock = clock
 
-    async def handle(self, batch: Batch) -> None:
+    async def handle(self, batch: RowBatch) -> None:
         prepared = await self._prepared(batch)
         while prepared:
             if self._circuit.is_open:
@@ -95,7 +95,7 @@ class Publisher:
                         group.create_task(self._publish(batch, some))
             prepared = await _still(batch, prepared)
 
-    async def _publish(self, batch: Batch, due: Sequence[Due]) -> None:
+    async def _publish(self, batch: RowBatch, due: Sequence[Due]) -> None:
         started = self._clock.monotonic()
         answers = await self._answers([message for _, message in due])
         sent = self._conclude(batch, due, answers)
@@ -122,7 +122,7 @@ class Publisher:
                 error = BrokerUnavailable(f"no answer within {self._timeout:g} s")
         return [error] * len(messages)
 
-    async def _prepared(self, batch: Batch) -> list[Due]:
+    async def _prepared(self, batch: RowBatch) -> list[Due]:
         prepared, sure = [], True
         waiting, began = await batch.waiting(), self._clock.monotonic()
         for delivery in waiting:
@@ -134,7 +134,7 @@ class Publisher:
         sure = sure and self._clock.monotonic() - began < SLOW
         return prepared if sure else await _still(batch, prepared)
 
-    def _admitted(self, batch: Batch, waiting: list[Due]) -> list[Due]:
+    def _admitted(self, batch: RowBatch, waiting: list[Due]) -> list[Due]:
         """What may go out now: its destination is not resting."""
         if not len(self._pauses):
             return waiting
@@ -151,7 +151,7 @@ class Publisher:
                 batch.failed(delivery, resting)
         return admitted
 
-    def _conclude(self, batch: Batch, due: Sequence[Due], answers: Sequence[Answer]) -> int:
+    def _conclude(self, batch: RowBatch, due: Sequence[Due], answers: Sequence[Answer]) -> int:
         if not len(self._pauses) and answers.count(None) == len(answers):
             batch.done_all([delivery for delivery, _ in due])
             self._circuit.succeeded()
@@ -181,7 +181,7 @@ class Publisher:
         return sent
 
 
-async def _still(batch: Batch, prepared: Sequence[Due]) -> list[Due]:
+async def _still(batch: RowBatch, prepared: Sequence[Due]) -> list[Due]:
     """Those that are neither concluded nor another's by now."""
     waiting = {delivery.seq for delivery in await batch.waiting()}
     return [due for due in prepared if due[0].seq in waiting] if waiting else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .load import Loaded, Origin, leaves, prefixed, read_file, table_of
+from .load import Explained, Loaded, leaves, prefixed, read_file, table_of
 from .sections import (
     BATCHES,
     INGEST,
@@ -39,7 +39,7 @@ __all__ = [
     "Loaded",
     "OnExhausted",
     "OrderSettings",
-    "Origin",
+    "Explained",
     "OutboxSettings",
     "RelaySettings",
     "Settings",

@@ -59,7 +59,7 @@ class Leaf(NamedTuple):
         return ENVIRONMENT + self.path.replace(".", "_").upper()
 
 
-class Origin(NamedTuple):
+class Explained(NamedTuple):
     path: str
     value: Any
     origin: str
@@ -68,7 +68,7 @@ class Origin(NamedTuple):
 
 class Loaded(NamedTuple, Generic[D]):
     settings: D
-    origins: list[Origin]
+    origins: list[Explained]
 
 
 def leaves(cls: type) -> tuple[Leaf, ...]:
@@ -109,7 +109,8 @@ def load(base: D, layers: Mapping[str, Mapping[str, Any]]) -> Loaded[D]:
             values[path] = _typed(leaf, value, origins[path])
     settings = replaced(base, values)
     return Loaded(
-        settings, [Origin(path, at(settings, path), origins.get(path, "default"), known[path].about) for path in known]
+        settings,
+        [Explained(path, at(settings, path), origins.get(path, "default"), known[path].about) for path in known],
     )
 
 

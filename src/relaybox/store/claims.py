@@ -21,7 +21,7 @@ class Held(NamedTuple):
     token: int
 
 
-class Retry(NamedTuple):
+class RetryRow(NamedTuple):
     seq: int
     token: int
     delay: timedelta

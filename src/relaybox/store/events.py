@@ -45,7 +45,7 @@ class EventOps(Instances):
         due, ended = (None if at is None else self.from_time(at) for at in (due, ended))
         return StoredEvent(Event.stored(self.event_row(row), self.codec), state, attempts, error, due, ended)
 
-    def count_events(self, kind: Kind, search: Search) -> Op[int]:
+    def count_events(self, kind: Kind, search: Search, changeable: bool = False) -> Op[int]:
         return int((yield self.sql[f"{self._events}{kind}_count"].bind(**self.search(search))).rows[0][0])
 
     def event_numbers(self, kind: Kind, search: Search, limit: int) -> Op[list[int]]:

@@ -38,11 +38,14 @@ class Migration:
 
 
 @cache
-def migration_files(folder: str) -> tuple[tuple[int, str, str], ...]:
-    found = []
-    for file in files("relaybox.store").joinpath(folder, "migrations").iterdir():
+def migration_files(product: str, dialect: str, audit: int | None) -> tuple[tuple[int, str, str], ...]:
+    found, store = [], files("relaybox.store")
+    for file in store.joinpath(product, dialect, "migrations").iterdir():
         if match := _FILE.match(file.name):
             found.append((int(match[1]), match[2], file.read_text(encoding="utf-8")))
+    if audit is not None:
+        text = store.joinpath("shared", dialect, "migrations", "audit.sql").read_text(encoding="utf-8")
+        found.append((audit, "audit", text))
     return tuple(sorted(found))
 
 
@@ -60,6 +63,7 @@ class Schema:
 
     _dialect: Dialect
     _product: str  # the folder with its SQL
+    _audit: int | None = None  # which of its migrations makes the audit table, which is shared
 
     def __init__(self, tables: Tables) -> None:
         self._dialect.check(tables)
@@ -95,7 +99,7 @@ class Schema:
         ]
 
     def migration_files(self) -> tuple[tuple[int, str, str], ...]:
-        return migration_files(f"{self._product}/{self.dialect}")
+        return migration_files(self._product, self.dialect, self._audit)
 
     def fitting(self, text: str) -> str:
         """A migration as it is to be run here."""

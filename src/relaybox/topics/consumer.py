@@ -192,9 +192,9 @@ class _Pull(AtHome):
             )
         group = yield from self._alive(lease)
         found = yield from self._ask(group, limit, lease)
-        if not found.batch.open and found.at_the_end:
+        if found.at_the_end and not found.batch.pages:  # for the next poll, if this one found parked events
             newest = yield from look(self._store.tick(self._known(), self._now))
-            if newest is not None and newest > found.tick:
+            if newest is not None and newest > found.tick and not found.batch.open:
                 found = yield from self._ask(group, limit, lease)
         while found.batch.open and not found.batch:  # all of it waits behind parked events: nothing to show
             yield from self._commit(found.batch)

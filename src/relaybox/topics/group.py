@@ -4,6 +4,7 @@
     with mail.deliver(listeners): ...            listeners are called
     with mail.consumer() as consumer: ...        or poll and commit yourself
     mail.pause(reason="the mail server moves")   and what operators do
+    mail.dead.replay(ALL, reason="it is back")
 
 A group is a name until somebody asks it for something: `deliver`, `consumer` and `create` make it, or join it if it is
 there. What changes it is written down with who and why, and told to observers and by NOTIFY as an Alert.
@@ -12,7 +13,7 @@ there. What changes it is written down with who and why, and told to observers a
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any, Final, Protocol, TypeVar, Unpack, overload
@@ -24,12 +25,13 @@ from ..drivers.spi import AsyncRunner, Runner
 from ..durations import Duration, parse_duration
 from ..engine.presence import default_name
 from ..errors import AlreadyExists, GroupError, StoreError
-from ..facts import Alert, Replayed
+from ..facts import Alert
 from ..listeners import Listeners, registry
 from ..op import Op
+from ..operate import AsyncDeadLetters, AsyncEvents, AsyncKeys, DeadLetters, Desk, Events, Keys
 from ..service import AsyncService, Owner, Service
 from ..settings import Settings
-from ..store.topics import FOR_EVER, GroupRow, Lag, Parked, ParkedState, TopicRow
+from ..store.topics import FOR_EVER, GroupRow, Lag, TopicRow
 from ..store.topics.life import Verb
 from ..twins import told_by
 from ..values import Health, Progress
@@ -39,13 +41,13 @@ from .delivery import GroupDelivery, MakeWork, listening
 from .home import AtHome, Home, in_its_cluster
 from .info import GroupInfo, health_of
 from .join import Joining, join
+from .kept import GroupEvents
 from .start import StartFrom
 
 log = logging.getLogger("relaybox")
 
 T = TypeVar("T")
 LOOK_AGAIN: Final = 0.1
-PAGE: Final = 500
 
 
 class Box(Owner, Protocol):
@@ -90,10 +92,6 @@ def release(home: Home[Any], topic: str) -> Script[int]:
     return released
 
 
-def _counted(op: Op[list[int]]) -> Op[int]:
-    return len((yield from op))
-
-
 class _Group(AtHome):
     """What both twins do, as scripts."""
 
@@ -105,6 +103,11 @@ class _Group(AtHome):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.topic!r}, {self.name!r})"
+
+    def _desk(self) -> Desk:
+        home, of = self._home, f" of group {self.topic}/{self.name}"
+        kept = GroupEvents(home, self.topic, self.name)
+        return Desk(home.db, kept, home.auditor, home.observers, home.wake, of=of)
 
     def _find(self) -> Script[tuple[TopicRow, GroupRow]]:
         return (yield from look(self._home.reader(self.topic, self.name)))
@@ -227,81 +230,6 @@ class _Group(AtHome):
         _, found = yield from self._find()
         return (yield from commit(self._store.cancel_backfill(found, self._now)))
 
-    # -- what it parked ---------------------------------------------------------------------------
-
-    @twin
-    def _parked(
-        self,
-        *,
-        state: ParkedState | None = None,
-        seqs: Sequence[int] | None = None,
-        after: int = 0,
-        limit: int = 100,
-    ) -> Script[list[Parked]]:
-        """What failed (retry), waits behind it (held), or was given up (dead), by number."""
-        topic, group = yield from self._find()
-        return (yield from look(self._list(topic, group, state, seqs, after, limit)))
-
-    def _list(
-        self,
-        topic: TopicRow,
-        group: GroupRow,
-        state: ParkedState | None,
-        seqs: Sequence[int] | None,
-        after: int,
-        limit: int,
-    ) -> Op[list[Parked]]:
-        if topic.topic.tracking == "rows":
-            return self._store.parked_rows(topic, state, seqs, after, limit)
-        return self._store.parked(group, state=state, seqs=seqs, after=after, limit=limit)
-
-    @twin
-    def _replay_parked(self, seqs: Iterable[int] | None = None, **audit: Unpack[Audit]) -> Script[int]:
-        """Dead ones, with fresh attempts; None: all there are now."""
-        change = self._change("replay", audit)
-        topic, group = yield from self._find()
-        count = 0
-        for page in (yield from self._dead(topic, group, seqs)):
-            if topic.topic.tracking == "rows":
-                replayed = self._store.replay_rows(topic, page, self._now)
-            else:
-                replayed = self._store.replay_parked(group, page, self._now)
-            count += yield from change.commit(_counted(replayed))
-        if count:
-            yield from self._tell("parked_replayed", change, f"{count} events: ")
-            self._home.observers(Replayed(count))
-            self._home.wake()
-        return count
-
-    @twin
-    def _skip_parked(self, seqs: Sequence[int], **audit: Unpack[Audit]) -> Script[int]:
-        """Give parked events up for good; what waits behind them goes on."""
-        change = self._change("discard", audit)
-        topic, group = yield from self._find()
-        if topic.topic.tracking == "rows":
-            skipped = self._store.skip_rows(topic, seqs)
-        else:
-            skipped = self._store.skip_parked(topic, group, seqs, self._now)
-        count = yield from change.commit(_counted(skipped))
-        if count:
-            yield from self._tell("parked_skipped", change, f"{count} events: ")
-            self._home.wake()
-        return count
-
-    def _dead(self, topic: TopicRow, group: GroupRow, seqs: Iterable[int] | None) -> Script[list[list[int]]]:
-        """Those named, or all that are dead now: what dies again meanwhile is not among them."""
-        if seqs is not None:
-            return [list(seqs)]
-        pages: list[list[int]] = []
-        after = 0
-        while True:
-            found = yield from look(self._list(topic, group, "dead", None, after, PAGE))
-            numbers = [one.event.seq for one in found if one.event.seq is not None]
-            if not numbers:
-                return pages
-            pages.append(numbers)
-            after = numbers[-1]
-
     # -- services ---------------------------------------------------------------------------------
 
     def _delivery(
@@ -331,6 +259,11 @@ class Group(_Group, Sync):
 
     _home: Home[Runner]
 
+    def __init__(self, home: Home[Runner], box: Box, joining: Joining) -> None:
+        super().__init__(home, box, joining)
+        desk = self._desk()
+        self.dead, self.events, self.keys = DeadLetters(desk), Events(desk), Keys(desk)
+
     def deliver(self, listeners: Listeners | Callable[..., object]) -> Service:
         """The service that delivers the group's events in this process, to listeners or to one function that takes
         all. Several named listeners of a type share its events by key. A group that stalled raises GroupError."""
@@ -351,6 +284,11 @@ class AsyncGroup(_Group, Async):
     """A group of a topic; `outbox.topics.group` makes it. It does nothing until it is asked."""
 
     _home: Home[AsyncRunner]
+
+    def __init__(self, home: Home[AsyncRunner], box: Box, joining: Joining) -> None:
+        super().__init__(home, box, joining)
+        desk = self._desk()
+        self.dead, self.events, self.keys = AsyncDeadLetters(desk), AsyncEvents(desk), AsyncKeys(desk)
 
     def deliver(self, listeners: Listeners | Callable[..., object]) -> AsyncService:
         return self._deliver(self._box, listeners)

@@ -11,6 +11,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
 
 from ..codec import Codec
+from ..engine.ranges.holding import SharedEvents
 from ..event import Event
 from ..store.topics import Place, Row
 
@@ -27,7 +28,7 @@ class Page(list[Row]):
 
     def __init__(self, rows: list[Row], readers: int) -> None:
         super().__init__(rows)
-        self.events: list[Event] | None = None
+        self.events: SharedEvents | None = None
         self.readers = readers  # who have not had it yet
         headers = [row[8] for row in rows if row[8]]
         self.weight = sum([len(row[7]) for row in rows]) + ROW * len(rows) + HEADERS * len(headers)
@@ -94,12 +95,12 @@ class SharedReads:
             self._drop(next(iter(self._pages)))
         return page
 
-    def events(self, rows: Sequence[Row], codec: Codec, topic: str) -> list[Event]:
-        """The same list for the same page. Nobody may change it."""
+    def events(self, rows: Sequence[Row], codec: Codec, topic: str) -> SharedEvents:
+        """The same list for the same page."""
         if not isinstance(rows, Page):
-            return [Event.stored(row, codec, topic) for row in rows]
+            return SharedEvents([Event.stored(row, codec, topic) for row in rows])
         if rows.events is None:
-            rows.events = [Event.stored(row, codec, topic) for row in rows]
+            rows.events = SharedEvents([Event.stored(row, codec, topic) for row in rows])
         return rows.events
 
     def _drop(self, key: tuple[int, Place, int]) -> None:

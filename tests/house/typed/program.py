@@ -80,19 +80,15 @@ from relaybox.types import (
     Counts,
     DeadLetter,
     DeadLetters,
-    DeadMessage,
     DeliverySettings,
     Dropped,
     Events,
-    Gap,
     Group,
     GroupInfo,
     GuardSettings,
     Handle,
     Health,
-    InboxHealth,
     InboxInfo,
-    InboxMessage,
     InboxSettings,
     InboxStatus,
     IngestSettings,
@@ -101,7 +97,6 @@ from relaybox.types import (
     Lag,
     Limits,
     MemberInfo,
-    MessageFilter,
     MovePlan,
     Order,
     OrderSettings,
@@ -118,7 +113,6 @@ from relaybox.types import (
     Share,
     Status,
     StoredEvent,
-    Thresholds,
     Tier,
     TieredInbox,
     TopicInfo,
@@ -239,6 +233,10 @@ def operate(outbox: Outbox, dead: DeadLetters, events: Events, keys: Keys, **aud
     assert_type(keys.list(), list[BlockedKey])
     assert_type(keys.release("k", reason="repaired"), bool)
     assert_type(outbox.purge(done="7d", progress=shown), int)
+    group = outbox.topics.group("orders", "mail")
+    assert_type(group.dead.replay(Where(key="k")), int)
+    assert_type(group.events.list(state="open"), list[StoredEvent])
+    assert_type(group.keys.list(), list[BlockedKey])
 
 
 def shown(progress: Progress) -> None:
@@ -251,6 +249,10 @@ async def async_operate(outbox: AsyncOutbox, dead: AsyncDeadLetters, events: Asy
     assert_type(await outbox.dead.count(Where(key="k")), int)
     assert_type(await events.replay(Where(ids=["id"]), reason="repaired", actor="ann"), int)
     assert_type(await keys.release("k"), bool)
+    group = outbox.topics.group("orders", "mail")
+    assert_type(await group.dead.list(), list[DeadLetter])
+    assert_type(await group.events.discard("id"), int)
+    assert_type(await group.keys.release("k"), bool)
 
 
 def sync_handles(
@@ -375,13 +377,14 @@ def receiving(inbox: Inbox, session: Session, event: Event) -> None:
     assert_type(inbox.configure(priority=Priority([Tier("now", 1, 9, "1s")]), retry=Retry(attempts=3)), InboxInfo)
     assert_type(inbox.adopt("orders_in", Columns(id="nr")), Adoption)
     assert_type(inbox.drop(if_exists=True), Dropped | None)
-    assert_type(inbox.purge(done="7d", dead=None), int)
+    assert_type(inbox.purge(done="7d", dead=None, dry_run=True), int)
     assert_type(inbox.status(), InboxStatus)
-    assert_type(inbox.health(Thresholds()), InboxHealth)
+    assert_type(inbox.health(Limits(waiting=(10, 100))), Health)
     assert_type(inbox.stats(), list[TypeStats])
-    assert_type(inbox.gaps(), list[Gap])
-    assert_type(inbox.dead(MessageFilter(key="k")), list[DeadMessage])
-    assert_type(inbox.message("id"), InboxMessage | None)
+    assert_type(inbox.audit(), list[AuditEntry])
+    assert_type(inbox.dead.list(Where(sender="shop")), list[DeadLetter])
+    assert_type(inbox.events.replay(ALL, reason="the invoices are lost"), int)
+    assert_type(inbox.keys.release("k", to=7), bool)
     assert_type(Inbox.list("sqlite:///shop.db"), list[InboxInfo])
 
 
@@ -389,6 +392,9 @@ async def receiving_too(inbox: AsyncInbox, session: AsyncSession, event: Event) 
     assert_type(await inbox.accept(session, event, sender="shop"), bool)
     assert_type(inbox.process(received, session=Session), AsyncService)
     assert_type(await inbox.info(), InboxInfo)
+    assert_type(await inbox.events.get("id", sender="shop"), StoredEvent | None)
+    assert_type(await inbox.dead.discard("id"), int)
+    assert_type(await inbox.keys.list(), list[BlockedKey])
 
 
 def tiered(inbox: TieredInbox, other: AsyncTieredInbox) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from relaybox.event import Event
 from relaybox.ids import new_token
-from relaybox.store.claims import Claim, Death, Held, Retry
+from relaybox.store.claims import Claim, Death, Held, RetryRow
 from relaybox.store.outbox.values import Settlement
 
 from .harness import LEASE, MICROSECOND, SECOND, T0, Harness, Runner, some_events
@@ -101,7 +101,7 @@ class ClaimContract(Harness):
         assert await self.run(self.store.renew(wrong, LEASE, T0)) == set()
         settlement = Settlement(
             done=wrong,
-            retry=[Retry(h.seq, h.token, SECOND, "x") for h in wrong],
+            retry=[RetryRow(h.seq, h.token, SECOND, "x") for h in wrong],
             dead=[Death(h.seq, h.token, "x") for h in wrong],
         )
         assert await self.run(self.store.settle(settlement, T0)) == 6

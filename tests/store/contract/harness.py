@@ -17,10 +17,10 @@ from relaybox.errors import StoreBusy
 from relaybox.event import Event
 from relaybox.ids import new_token
 from relaybox.op import Op, Query, T, arun, run
-from relaybox.store.claims import Claim, Death, Held, Retry
+from relaybox.store.claims import Claim, Death, Held, RetryRow
 from relaybox.store.names import Tables
 from relaybox.store.outbox import OutboxStore
-from relaybox.store.outbox.values import Claimed
+from relaybox.store.outbox.values import ClaimedRow
 
 T0 = datetime(2031, 5, 4, 3, 2, 1, 123456, tzinfo=UTC)
 LEASE = timedelta(seconds=30)
@@ -82,7 +82,7 @@ class Taken(NamedTuple):
     """Rows as claimed, with the claim that every later write must show."""
 
     claim: Claim
-    rows: list[Claimed]
+    rows: list[ClaimedRow]
 
     @property
     def seqs(self) -> list[int]:
@@ -104,8 +104,8 @@ class Taken(NamedTuple):
     def held(self) -> list[Held]:
         return [Held(seq, self.claim.token) for seq in self.seqs]
 
-    def retries(self, delay: timedelta = SECOND, error: str = "bad") -> list[Retry]:
-        return [Retry(held.seq, held.token, delay, error) for held in self.held]
+    def retries(self, delay: timedelta = SECOND, error: str = "bad") -> list[RetryRow]:
+        return [RetryRow(held.seq, held.token, delay, error) for held in self.held]
 
     def deaths(self, error: str = "hopeless") -> list[Death]:
         return [Death(held.seq, held.token, error) for held in self.held]
@@ -174,7 +174,7 @@ class Harness:
         claim = Claim(owner, new_token(), lease)
         tx = not self.store.capabilities.single_statement
 
-        def attempt() -> Op[list[Claimed]]:
+        def attempt() -> Op[list[ClaimedRow]]:
             if shards:
                 return self.store.claim_ordered(claim, limit, shards, now)
             return self.store.claim(claim, limit, now)

@@ -11,7 +11,7 @@ from relaybox.event import Event
 from relaybox.ids import key_hash
 from relaybox.op import Op
 from relaybox.store.claims import Claim
-from relaybox.store.outbox.values import Claimed, KeyChoice, Settlement, Turn
+from relaybox.store.outbox.values import ClaimedRow, KeyChoice, KeyRound, Settlement
 
 from .harness import LEASE, SECOND, T0, Runner, some_events
 from .ordered import DAY, SHARDS, Line, OrderedContract
@@ -34,7 +34,7 @@ class KeyedContract(OrderedContract):
         if len(self.store.capabilities.order_strategies) > 1:
             return
         with pytest.raises(UnsupportedByEngine, match="PostgreSQL"):
-            await self.run(self.store.claim_keys(Claim(1, 1, LEASE), 10, KeyChoice(), Turn(), T0))
+            await self.run(self.store.claim_keys(Claim(1, 1, LEASE), 10, KeyChoice(), KeyRound(), T0))
 
     async def test_a_key_has_one_holder_until_all_he_claimed_is_settled(self, keyed: Line) -> None:
         a1, b1, a2 = await self.three()
@@ -108,7 +108,7 @@ class KeyedContract(OrderedContract):
         got: dict[str, list[int]] = {f"k{n}": [] for n in range(60)}
 
         async def work(db: Runner, owner: int) -> None:
-            turn = Turn()
+            turn = KeyRound()
             while True:
                 taken = await keyed.next(20, owner=owner, turn=turn, db=db, choice=KeyChoice(candidates=20, keys=5))
                 if not taken.rows:
@@ -162,8 +162,8 @@ class KeyedContract(OrderedContract):
         assert len((await self.take(owner=2, shards=SHARDS)).rows) == 4
 
     async def test_nothing_to_claim(self, keyed: Line) -> None:
-        def nothing() -> Op[list[Claimed]]:
-            return self.store.claim_keys(Claim(1, 1, LEASE), 0, KeyChoice(), Turn(), T0)
+        def nothing() -> Op[list[ClaimedRow]]:
+            return self.store.claim_keys(Claim(1, 1, LEASE), 0, KeyChoice(), KeyRound(), T0)
 
         await self.three()
         assert await self.run(nothing()) == []

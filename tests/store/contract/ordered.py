@@ -15,7 +15,7 @@ from relaybox.event import Event
 from relaybox.ids import new_token
 from relaybox.op import Op
 from relaybox.store.claims import Claim, Held
-from relaybox.store.outbox.values import Claimed, KeyChoice, KeyLease, Known, Settlement, Turn
+from relaybox.store.outbox.values import ClaimedRow, KeyChoice, KeyLease, KeyRound, Known, Settlement
 
 from .harness import LEASE, SECOND, T0, Harness, Runner, Taken
 
@@ -31,7 +31,7 @@ class Line:
         self.contract = contract
         self.store = contract.store
         self.strategy = strategy
-        self.turn = Turn()
+        self.turn = KeyRound()
         self._rest: dict[KeyLease, set[int]] = defaultdict(set)
 
     async def next(
@@ -42,13 +42,13 @@ class Line:
         owner: int = 1,
         lease: timedelta = LEASE,
         choice: KeyChoice = CHOICE,
-        turn: Turn | None = None,
+        turn: KeyRound | None = None,
         known: Known | None = None,
         db: Runner | None = None,
     ) -> Taken:
         claim, now = Claim(owner, new_token(), lease), T0 + SECOND * seconds
 
-        def attempt() -> Op[list[Claimed]]:
+        def attempt() -> Op[list[ClaimedRow]]:
             if self.strategy == "shards":
                 return self.store.claim_ordered(claim, limit, SHARDS, now, turn or self.turn, known=known)
             by = cast(Literal["advisory", "rows"], self.strategy)

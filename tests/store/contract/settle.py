@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from relaybox.event import Event
-from relaybox.store.claims import Death, Retry
+from relaybox.store.claims import Death, RetryRow
 from relaybox.store.events import Search
 from relaybox.store.outbox.values import Settlement
 from relaybox.values import ALL, StoredEvent, Where
@@ -24,7 +24,7 @@ class SettleContract(Harness):
         taken = await self.take()
         settlement = Settlement(
             done=taken.held[6:][::-1],
-            retry=[Retry(h.seq, h.token, SECOND * 2, f"r{h.seq}") for h in taken.held[:3][::-1]],
+            retry=[RetryRow(h.seq, h.token, SECOND * 2, f"r{h.seq}") for h in taken.held[:3][::-1]],
             dead=[Death(h.seq, h.token, f"d{h.seq}") for h in taken.held[3:6][::-1]],
         )
         assert await self.run(self.store.settle(settlement, T0)) == 0
@@ -40,7 +40,7 @@ class SettleContract(Harness):
         seqs = await self.write(*some_events(2))
         taken = await self.take()
         delays = [timedelta(seconds=1.5), timedelta(days=3, microseconds=1)]
-        retry = [Retry(h.seq, h.token, d, "bad") for h, d in zip(taken.held, delays, strict=True)]
+        retry = [RetryRow(h.seq, h.token, d, "bad") for h, d in zip(taken.held, delays, strict=True)]
         assert await self.run(self.store.settle(Settlement(retry=retry), T0)) == 0
         for seq, delay in zip(seqs, delays, strict=True):
             assert (await self.take(now=T0 + delay - MICROSECOND)).rows == []

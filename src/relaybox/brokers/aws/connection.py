@@ -21,7 +21,7 @@ from botocore.loaders import Loader, create_loader
 from botocore.parsers import ResponseParserError
 
 from ...errors import ConfigError
-from ..connection import Connection, client_context
+from ..connection import BrokerConnection, client_context
 from ..options import check_positive
 
 MISSING = {"QueueDoesNotExist", "NonExistentQueue", "NotFound", "NotFoundException", "ResourceNotFoundException"}
@@ -29,7 +29,7 @@ FAILURES = (BotoCoreError, ClientError, ResponseParserError, OSError, TimeoutErr
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class AwsConnection(Connection):
+class AwsConnection(BrokerConnection):
     """Which AWS account and region, and how to log in. As a URL: sqs://region or sns://region.
 
         AwsConnection(region="eu-central-1", profile="shop")

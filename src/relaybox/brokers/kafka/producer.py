@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from ..spi import Message
 
-__all__ = ["AsyncProducer", "KafkaError", "KafkaException"]
+__all__ = ["KafkaProducer", "KafkaError", "KafkaException"]
 
 log = logging.getLogger("relaybox")
 TICK = 0.001
@@ -27,7 +27,7 @@ UNANSWERED = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT)
 REFUSED = (KafkaError._AUTHENTICATION, KafkaError._SSL)
 
 
-class AsyncProducer:
+class KafkaProducer:
     fatal: KafkaError | None = None  # beyond repair: make another one
     trouble = ""  # what a connection complained about last
     _producer: Producer

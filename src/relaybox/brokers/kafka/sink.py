@@ -19,7 +19,7 @@ from ..connection import Connected
 from ..options import check_choice
 from ..spi import Answer, Features, Message
 from .connection import KafkaConnection, hide_secrets, milliseconds
-from .producer import AsyncProducer, KafkaError, KafkaException
+from .producer import KafkaError, KafkaException, KafkaProducer
 
 log = logging.getLogger("relaybox")
 Compression: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
@@ -90,7 +90,7 @@ class KafkaSink(Connected[KafkaConnection]):
                 "socket.timeout.ms": timeout // 2,  # leaves time for another try on another connection
             }
         )
-        self._producers: dict[str, AsyncProducer] = {}
+        self._producers: dict[str, KafkaProducer] = {}
         self._starting = asyncio.Lock()
         self._topics: set[str] = set()  # those known to exist
         self._closed = False
@@ -129,7 +129,7 @@ class KafkaSink(Connected[KafkaConnection]):
 
     # Producers
 
-    async def _producer(self, kind: str = BATCHES) -> AsyncProducer:
+    async def _producer(self, kind: str = BATCHES) -> KafkaProducer:
         """The one we have; a new one if that is broken for good, by a fenced epoch for example."""
         producer = self._producers.get(kind)
         if producer is None or producer.fatal is not None:
@@ -140,18 +140,18 @@ class KafkaSink(Connected[KafkaConnection]):
                     await self._install(kind, producer)
         return producer
 
-    async def _start(self, kind: str) -> AsyncProducer:
+    async def _start(self, kind: str) -> KafkaProducer:
         if self._closed:
             raise Closed(f"{self!r} is closed")
         try:
-            return await AsyncProducer.start(self._config if kind == BATCHES else {**self._config, **ONE_PER_BATCH})
+            return await KafkaProducer.start(self._config if kind == BATCHES else {**self._config, **ONE_PER_BATCH})
         except KafkaException as failure:
             error = failure.args[0]
             if error.code() != KafkaError._INVALID_ARG:  # no token, for example
                 raise self._outage(error) from None
             raise ConfigError(f"librdkafka refuses the settings: {self._text(error)}") from None
 
-    async def _install(self, kind: str, producer: AsyncProducer) -> None:
+    async def _install(self, kind: str, producer: KafkaProducer) -> None:
         old = self._producers.get(kind)
         self._producers[kind] = producer
         if old is not None:
@@ -161,14 +161,14 @@ class KafkaSink(Connected[KafkaConnection]):
 
     # Messages
 
-    async def _ask(self, producer: AsyncProducer, seconds: float) -> None:
+    async def _ask(self, producer: KafkaProducer, seconds: float) -> None:
         """Whether a broker answers. A topic that takes nothing is an outage of its own and must not stop the others."""
         try:
             await producer.metadata(next(iter(self._topics), None), seconds)
         except KafkaException as error:
             raise self._outage(error.args[0], producer) from None
 
-    async def _fault(self, producer: AsyncProducer, topic: str, seconds: float) -> DeliveryError | None:
+    async def _fault(self, producer: KafkaProducer, topic: str, seconds: float) -> DeliveryError | None:
         """Why nothing can be sent to a topic. The producer itself would wait for a missing one to appear."""
         if not TOPIC_NAME.fullmatch(topic):
             return DeliveryError(f"{topic!r} is no name of a Kafka topic: letters, digits, '.', '_' and '-', up to 249")
@@ -181,7 +181,7 @@ class KafkaSink(Connected[KafkaConnection]):
         self._topics.add(topic)
         return None
 
-    async def _send(self, producer: AsyncProducer, messages: Sequence[Message]) -> list[Answer]:
+    async def _send(self, producer: KafkaProducer, messages: Sequence[Message]) -> list[Answer]:
         reports = await producer.send(messages)
         again = [n for n, error in enumerate(reports) if error is not None and error.code() in PERHAPS_ANOTHER]
         if again:
@@ -200,7 +200,7 @@ class KafkaSink(Connected[KafkaConnection]):
                 answers[n] = self._meaning(producer, error, topic, len(messages[n].body))
         return answers
 
-    async def _ask_about(self, producer: AsyncProducer, topics: set[str]) -> dict[str, DeliveryError]:
+    async def _ask_about(self, producer: KafkaProducer, topics: set[str]) -> dict[str, DeliveryError]:
         """What is wrong with topics whose messages ran out of time. If nobody answers, it is not the topic."""
         found: dict[str, DeliveryError] = {}
         for topic in topics:
@@ -215,7 +215,7 @@ class KafkaSink(Connected[KafkaConnection]):
             )
         return found
 
-    def _meaning(self, producer: AsyncProducer, error: KafkaError, topic: str, size: int) -> DeliveryError:
+    def _meaning(self, producer: KafkaProducer, error: KafkaError, topic: str, size: int) -> DeliveryError:
         code = error.code()
         if code in TOO_LARGE:
             return Reject(f"{size:,} bytes are too much for topic {topic!r}: raise its max.message.bytes, or send less")
@@ -227,7 +227,7 @@ class KafkaSink(Connected[KafkaConnection]):
             return BrokerUnavailable(f"we may not write to topic {topic!r}: give us the right to", destination=topic)
         return self._outage(error, producer)
 
-    def _outage(self, error: KafkaError, producer: AsyncProducer | None = None) -> BrokerUnavailable:
+    def _outage(self, error: KafkaError, producer: KafkaProducer | None = None) -> BrokerUnavailable:
         reason = self._text(error)
         if producer and (more := producer.fatal.str() if producer.fatal else producer.trouble):
             reason += f" ({hide_secrets(more, self._config)})"

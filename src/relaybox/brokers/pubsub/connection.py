@@ -23,14 +23,14 @@ from google.auth.exceptions import GoogleAuthError
 from google.oauth2 import service_account
 
 from ...errors import ConfigError
-from ..connection import Connection, client_context
+from ..connection import BrokerConnection, client_context
 from ..options import check_positive
 
 SCOPES = ("https://www.googleapis.com/auth/pubsub",)
 
 
 @dataclass(frozen=True, repr=False)
-class PubSubConnection(Connection):
+class PubSubConnection(BrokerConnection):
     """Which Google Cloud project, and how to log in. As a URL: pubsub://project.
 
         PubSubConnection("shop-prod", endpoint="europe-west3-pubsub.googleapis.com")

@@ -13,7 +13,7 @@ from contextlib import aclosing, suppress
 from typing import Any, NamedTuple, cast
 
 from ...errors import MissingExtra
-from .ssrf import Guard, Target
+from .ssrf import AddressRules, CheckedUrl
 
 try:
     import httpcore
@@ -46,20 +46,22 @@ class Reply(NamedTuple):
 
 
 class Client:
-    def __init__(self, guard: Guard, tls: ssl.SSLContext, *, connect_timeout: float, read_timeout: float) -> None:
+    def __init__(
+        self, rules: AddressRules, tls: ssl.SSLContext, *, connect_timeout: float, read_timeout: float
+    ) -> None:
         self._timeouts = {"connect": connect_timeout, "read": read_timeout, "write": read_timeout}
         self._pool = httpcore.AsyncConnectionPool(
             ssl_context=tls,
             max_connections=None,  # the sink bounds them per host, and in all by what the relay gives it at a time
             max_keepalive_connections=IDLE_CONNECTIONS,
             keepalive_expiry=IDLE_SECONDS,
-            network_backend=_PinnedBackend(guard),
+            network_backend=_PinnedBackend(rules),
         )
 
     async def close(self) -> None:
         await self._pool.aclose()
 
-    async def post(self, target: Target, headers: Sequence[tuple[str, str]], body: bytes, timeout: float) -> Reply:
+    async def post(self, target: CheckedUrl, headers: Sequence[tuple[str, str]], body: bytes, timeout: float) -> Reply:
         url = httpcore.URL(scheme=target.scheme, host=target.host, port=target.port, target=target.path)
         request = httpcore.Request("POST", url, headers=headers, content=body, extensions={"timeout": self._timeouts})
         try:
@@ -101,8 +103,8 @@ class _PinnedBackend(httpcore.AsyncNetworkBackend):
     """Connects to addresses that were checked and never to a name: between a check and a second lookup the answer may
     have changed. Host header and TLS keep the name, which httpcore takes from the URL."""
 
-    def __init__(self, guard: Guard) -> None:
-        self._guard = guard
+    def __init__(self, rules: AddressRules) -> None:
+        self._rules = rules
         self._dial = httpcore.AnyIOBackend()
 
     async def connect_tcp(
@@ -115,7 +117,7 @@ class _PinnedBackend(httpcore.AsyncNetworkBackend):
     ) -> httpcore.AsyncNetworkStream:
         try:
             async with asyncio.timeout(timeout):
-                addresses = (await self._guard.addresses(host, port))[:ADDRESSES]
+                addresses = (await self._rules.addresses(host, port))[:ADDRESSES]
         except TimeoutError:
             raise httpcore.ConnectTimeout from None
         except OSError as error:

@@ -31,7 +31,7 @@ from ..spi import Answer, Features, Message
 from .answers import GATEWAY, GONE, answer_to, parse_retry_after
 from .client import Client, Unanswered, Unsendable
 from .signature import ID, parse_secret, sign
-from .ssrf import Guard, Resolver, Target
+from .ssrf import AddressRules, CheckedUrl, Resolver
 
 log = logging.getLogger("relaybox")
 
@@ -71,7 +71,7 @@ class _Lane:
 
     destination: str
     name: str  # for messages: a URL may hold a token
-    target: Target
+    target: CheckedUrl
     keys: Sequence[bytes]
     headers: Mapping[str, str]
     timeout: float
@@ -132,7 +132,7 @@ class WebhookSink:
         clock: Clock = SYSTEM_CLOCK,
         resolver: Resolver | None = None,
     ) -> None:
-        self._guard = Guard(
+        self._rules = AddressRules(
             http=insecure_http,
             ports=None if ports is None else [_port(port) for port in _listed(ports)],
             allow_networks=_listed(allow_networks),
@@ -181,7 +181,7 @@ class WebhookSink:
         for name in self._insecure:
             log.warning("webhooks: insecure_%s is on", name)
         self._client = Client(
-            self._guard,
+            self._rules,
             client_context(*self._tls_files),
             connect_timeout=self._connect_timeout,
             read_timeout=self._read_timeout,
@@ -199,7 +199,7 @@ class WebhookSink:
             await asyncio.wait(self._running)
         if client is not None:
             await client.close()
-        self._guard.close()
+        self._rules.close()
 
     def _opened(self) -> Client:
         if self._client is None:
@@ -330,7 +330,7 @@ class WebhookSink:
             raise ConfigError(f"the webhook endpoint {name!r}: {error}") from None
 
     def _make_lane(self, destination: str, name: str | None, endpoint: Endpoint) -> _Lane:
-        target = self._guard.target(endpoint.url)
+        target = self._rules.target(endpoint.url)
         keys = [parse_secret(secret) for secret in _listed(endpoint.secrets)]
         if not keys and not self._unsigned:
             raise ConfigError("messages are signed: give secrets, or set insecure_unsigned")

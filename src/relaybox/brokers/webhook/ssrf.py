@@ -79,7 +79,7 @@ _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*", re.ASCII)
 _QUAD = re.compile(r"(0|[1-9][0-9]{0,2})(\.(0|[1-9][0-9]{0,2})){3}", re.ASCII)
 
 
-class Target(NamedTuple):
+class CheckedUrl(NamedTuple):
     """A URL that passed the grammar, in parts, so that nobody has to parse it again."""
 
     scheme: str
@@ -105,7 +105,7 @@ def refusal(address: Address) -> str | None:
     return None if address.version == 4 or address in _GLOBAL_V6 else "unassigned"
 
 
-class Guard:
+class AddressRules:
     """The rules of one sink, and its name lookups."""
 
     def __init__(
@@ -127,7 +127,7 @@ class Guard:
             self._threads.shutdown(wait=False, cancel_futures=True)
             self._threads = None
 
-    def target(self, url: str) -> Target:
+    def target(self, url: str) -> CheckedUrl:
         """The parts of an allowed URL. Messages never quote more than scheme, host and port of it."""
         match = _URL.fullmatch(url)
         if match is None:
@@ -147,7 +147,7 @@ class Guard:
             if (problem := self._problem(host, address)) is not None:
                 raise ConfigError(problem)
             host = str(address)
-        return Target(scheme, host, port, path if path.startswith("/") else "/" + path)
+        return CheckedUrl(scheme, host, port, path if path.startswith("/") else "/" + path)
 
     async def addresses(self, host: str, port: int) -> list[Address]:
         """Where to connect: all addresses of the host, resolved once. One forbidden address forbids the host: a name

@@ -39,6 +39,10 @@ class RangeBatch:
         self._portions = portions
         self.events: list[Event] = list(chain.from_iterable([events for _, events in portions]))
 
+    def types(self) -> set[str]:
+        """No event of it has another type."""
+        return set().union(*[taken.types for taken, _ in self._portions])
+
     def attempts(self) -> Iterator[tuple[Event, int]]:
         """The events, and which attempt this is of each."""
         return ((event, taken.attempts) for taken, events in self._portions for event in events)

@@ -33,11 +33,11 @@ from ..crew import Asked
 from ..engine import Engine
 from ..poller import EAGER, QUIET, Poller
 from ..reports import is_news
-from ..work import BatchHandler, Handler, Settled, Source
+from ..work import BatchHandler, Handler, RowSource, Settled
 from .lanes import Lanes
 from .workers import Workers
 
-__all__ = ["Delivery", "DeliveryEngine", "Handler", "Settled", "Source"]
+__all__ = ["Delivery", "DeliveryEngine", "Handler", "Settled", "RowSource"]
 
 log = logging.getLogger("relaybox")
 
@@ -46,11 +46,11 @@ MEASURE = 1.0  # seconds between two measurements of depths and lag
 
 
 class DeliveryEngine(Engine[Delivery]):
-    _source: Source
+    _source: RowSource
 
     def __init__(
         self,
-        source: Source,
+        source: RowSource,
         handler: Handler | BatchHandler,
         settings: Settings,
         observers: Observers,

@@ -24,24 +24,8 @@ from .order import Order, Priority
 
 __all__ = ["InboxStatus", "InboxStore", "InboxTables", "check_sender", "open_inbox_store"]
 
-PARTS = (
-    "seen",
-    "done",
-    "state",
-    "meta",
-    "mine",
-    "waiting",
-    "letters",
-    "stats",
-    "journal",
-    "totals",
-    "alert",
-    "turn",
-    "health",
-    "map",
-    "theirs",
-    "open",
-)
+TABLES = ("seen", "done", "state", "meta", "journal", "totals", "alert", "turn", "map")
+PARTS = (*TABLES, "mine", "waiting", "letters", "stats", "health", "theirs", "open")
 _STORES = {"postgres": "PostgresInboxStore", "sqlite": "SqliteInboxStore", "mysql": "MysqlInboxStore"}
 
 
@@ -67,6 +51,7 @@ class InboxTables(Tables):
 
 class InboxStore(InboxMaking):
     _product = "inbox"
+    _audit = 2
 
     def __init__(self, tables: InboxTables | None = None) -> None:
         super().__init__(tables or InboxTables())

@@ -59,11 +59,7 @@ class InboxAccepts(InboxOperate):
         answers = yield from self.accept(events, sender, now)
         if buried := [e.id for e, new in zip(events, answers, strict=True) if new and e.id in letters]:
             found = yield self.sql["inbox.bury.find"].bind(event_ids=self.texts(buried))
-            rows = sorted((seq, cut(letters[event_id])) for event_id, seq in found.rows)
-            yield self.sql["inbox.settle.dead"].bind(**self.table(rows, "seqs", "errors"), now=self.to_time(now))
-            seqs = [seq for seq, _ in rows]
-            yield from self.journal_dead(seqs, pending=-1, dead=1)
-            yield self.sql["inbox.settle.forget"].bind(seqs=self.numbers(seqs))
+            yield from self.give_up({seq: cut(letters[event_id]) for event_id, seq in found.rows}, now)
         return answers
 
 

@@ -1,4 +1,5 @@
-"""Numbers that are missing in an ordered inbox: finding them, going on without them, and waking who was forgotten."""
+"""Ordered keys that do not go on: numbers that are missing, heads that fail; going on without them, and waking who was
+forgotten."""
 
 from __future__ import annotations
 
@@ -7,8 +8,10 @@ from datetime import datetime, timedelta
 
 from ...ids import key_hash
 from ...op import Op
-from .meta import InboxMeta
-from .order import Order
+from ...values import ALL, BlockedKey
+from ..events import Search
+from .operate import InboxOperate
+from .order import Order, position_of
 from .settle import Wake
 
 
@@ -20,30 +23,68 @@ class Gap:
     first: int
     last: int
     age: timedelta
-    dead: bool  # at least one of them is a dead letter
+    since: datetime
+    letter: int | None = None  # the number of the first dead letter among them
 
 
-class InboxGaps(InboxMeta):
+class InboxGaps(InboxOperate):
     def gaps(self, order: Order, limit: int, now: datetime | None) -> Op[list[Gap]]:
         """The oldest first. Costs time by the messages that wait, whatever was processed."""
         result = yield self.sql["inbox.order.gaps"].bind(start=order.start, limit=limit, now=self.to_time(now))
         found = [
-            Gap(key, first, last, timedelta(seconds=float(age)), bool(dead))
-            for key, first, last, age, dead in result.rows
+            Gap(key, first, last, timedelta(seconds=float(age)), self.from_time(since), letter)
+            for key, first, last, age, since, letter in result.rows
         ]
         return sorted(found, key=lambda gap: gap.age, reverse=True)
 
-    def skip(self, key: str, to: int | None, now: datetime | None) -> Op[int | None]:
-        """The key goes on with this number (None: the lowest that is held back), unless it is further already. Returns
-        the number; None: nothing of the key is held back."""
+    def blocked(self, limit: int, now: datetime | None) -> Op[list[BlockedKey]]:
+        """Every run of missing numbers, and keys whose next message is tried again."""
+        order = (yield from self.plan_of()).order
+        if order is None:
+            return []
+        gaps = yield from self.gaps(order, limit, now)
+        letters = {}
+        if seqs := sorted(gap.letter for gap in gaps if gap.letter is not None):
+            found = yield from self.events("dead", Search(ALL, seqs=seqs), len(seqs))
+            letters = {one.event.seq: one for one in found}
+        retries = yield self.sql["inbox.order.retries"].bind(limit=limit)
+        keys = [
+            BlockedKey(key, "retry", self.from_time(since), event_id, attempts, error)
+            for key, since, event_id, attempts, error in retries.rows
+        ]
+        for gap in gaps:
+            letter = letters.get(gap.letter)
+            if letter is not None and position_of(letter.event) == gap.first:
+                dead = (letter.event.id, letter.attempts, letter.error)
+                keys.append(BlockedKey(gap.key, "dead", gap.since, *dead, gap.first, gap.last))
+            else:
+                keys.append(BlockedKey(gap.key, "gap", gap.since, first=gap.first, last=gap.last))
+        return sorted(keys, key=lambda blocked: blocked.since)[:limit]
+
+    def release_key(self, key: str, to: int | None, now: datetime | None) -> Op[bool]:
+        """The key goes on with this number, or with the lowest that is here; never back. A message that is tried again
+        later runs beside the others then."""
+        order = (yield from self.plan_of()).order
+        if order is None:
+            return False
+        hashed = key_hash(key)
+        expected = yield from self.expected(key)
+        first = order.start if expected is None else expected
         if to is None:
-            lowest = (yield self.sql["inbox.order.lowest"].bind(key_hash=key_hash(key))).rows[0][0]
-            if lowest is None:
-                return None
-            to = int(lowest)
-        yield self.sql["inbox.order.move"].bind(key_hash=key_hash(key), key=key, next=to, now=self.to_time(now))
-        yield from self.wake([Wake(key_hash(key), to)], now)
-        return to
+            found = (yield self.sql["inbox.order.lowest"].bind(key_hash=hashed, next=first or 0)).rows
+            if not found or first is None:
+                return False
+            seq, to, retried = found[0]
+            if to == first:
+                if not retried:
+                    return False
+                yield self.sql["inbox.order.aside"].bind(seq=seq)
+                to += 1
+        elif first is not None and to <= first:
+            return False
+        yield self.sql["inbox.order.move"].bind(key_hash=hashed, key=key, next=to, now=self.to_time(now))
+        yield from self.wake([Wake(hashed, to)], now)
+        return True
 
     def sweep(self, order: Order, now: datetime | None) -> Op[int]:
         """Wake what is next and held all the same, because the process that had its predecessor died too soon; and

@@ -12,6 +12,7 @@ from ...durations import OptionalDurationField
 from ...errors import ConfigError
 from ...op import Op
 from ...retry import Retry
+from ..events import EventOps
 from .order import Order, Priority, Tier
 from .settle import InboxSettles
 
@@ -58,7 +59,9 @@ class Plan:
             )
 
 
-class InboxMeta(InboxSettles):
+class InboxMeta(InboxSettles, EventOps):
+    _events = "inbox.events."
+
     def facts(self) -> Op[dict[str, str]]:
         return dict((yield self.sql["inbox.meta.list"].bind()).rows)
 
@@ -85,9 +88,8 @@ class InboxMeta(InboxSettles):
 
     def _history_ends(self, at: str | None, *, older: bool, now: datetime | None) -> Op[None]:
         """What is here may be processed without an order: `older` processors, which began before `at`, keep none."""
-        last, clock = (yield self.sql["inbox.order.last"].bind(now=self.to_time(now))).rows[0]
-        self.until = int(last)
-        at = at or self.from_time(clock).isoformat()
+        self.until, clock = yield from self.newest(now)
+        at = at or clock.isoformat()
         yield from self._put("history", {"until": self.until, "at": at, "older": older})
 
     def still_without_order(self, now: datetime | None) -> Op[None]:

@@ -1,61 +1,22 @@
-"""What an operator asks of an inbox: its dead letters, its health, another run of messages, and less of the past."""
+"""What an operator asks of an inbox: how it stands, its messages, another run of them, and less of the past."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any
 
-from ...errors import ConfigError
 from ...event import Event
 from ...ids import key_hash
 from ...op import Op
-from ..rows import lane_key
+from ...values import StoredEvent
+from ..events import Kind
 from .meta import InboxMeta
-from .order import number_in, position_of, priority_of
+from .order import number_in, place_of, position_of
 from .settle import Wake
 
-Health = Literal["healthy", "degraded", "critical"]
-State = Literal["pending", "dead", "processed"]
-
-
-@dataclass(frozen=True, slots=True)
-class MessageFilter:
-    """Which messages: all that are given must hold."""
-
-    event_type: str | None = None
-    source: str | None = None
-    key: str | None = None
-    tenant: str | None = None
-    since: datetime | None = None  # received then or later
-    before: datetime | None = None  # received earlier
-
-
-@dataclass(frozen=True, slots=True)
-class DeadMessage:
-    """A message that was given up, with why and when. The repr shows no payload (Event's does not either)."""
-
-    event: Event
-    source: str | None
-    position: int | None
-    attempts: int
-    error: str | None
-    dead_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class InboxMessage:
-    """A message and what became of it so far. The repr shows no payload."""
-
-    event: Event
-    source: str | None
-    attempts: int
-    error: str | None
-    position: int | None
-    due: datetime | None  # when it may be tried; None: is held back, is being processed, or is over
-    over: datetime | None  # when it was processed, or given up
-    state: str  # pending, retry, claimed, held; dead; processed
+DISCARDED = "discarded"  # the error of an open message that is given up
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,159 +25,99 @@ class InboxStatus:
 
     pending: int
     seen: int
-    dead: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Thresholds:
-    """From where on an inbox is degraded, and from where on critical."""
-
-    pending: tuple[int, int] = (1_000, 100_000)
-    dead: tuple[int, int] = (1, 100)
-    oldest: tuple[timedelta, timedelta] = (timedelta(minutes=1), timedelta(minutes=15))
-
-    def __post_init__(self) -> None:
-        for name in ("pending", "dead", "oldest"):
-            degraded, critical = getattr(self, name)
-            if not type(degraded)(0) < degraded <= critical:
-                raise ConfigError(f"expected {name} to be two rising thresholds above 0, got {degraded} and {critical}")
-
-
-@dataclass(frozen=True, slots=True)
-class InboxHealth:
-    """How an inbox does: its backlog, its pace, and why it is not healthy."""
-
-    pending: int
     dead: int
     oldest: timedelta  # since the oldest waiting message was received
     throughput: float  # processed per second, over the last minute at most
     average: timedelta | None  # from received to processed, of those
     processors: int  # alive
-    status: Health
-    reasons: tuple[str, ...]
-
-
-class Pace(NamedTuple):
-    oldest: float | None
-    processed: int
-    seconds: float | None
-    waited: float | None
-    processors: int
-
-
-def judge(counts: InboxStatus, pace: Pace, thresholds: Thresholds) -> InboxHealth:
-    oldest = timedelta(seconds=float(pace.oldest or 0))
-    found: list[tuple[int, str]] = []
-    for text, value, (degraded, critical) in (
-        (f"{counts.pending} messages wait", counts.pending, thresholds.pending),
-        (f"{counts.dead} dead letters", counts.dead, thresholds.dead),
-        (f"the oldest message waits since {oldest}", oldest, thresholds.oldest),
-    ):
-        if value >= degraded:  # type: ignore[operator]  # both are numbers, or both durations
-            found.append((2 if value >= critical else 1, text))  # type: ignore[operator]
-    if counts.pending and not pace.processors:
-        found.append((1, "messages wait and no processor is running"))
-    worst = max((level for level, _ in found), default=0)
-    statuses: tuple[Health, Health, Health] = ("healthy", "degraded", "critical")
-    return InboxHealth(
-        pending=counts.pending,
-        dead=counts.dead,
-        oldest=oldest,
-        throughput=pace.processed / max(float(pace.seconds or 1), 1.0),
-        average=timedelta(seconds=float(pace.waited)) if pace.waited is not None else None,
-        processors=pace.processors,
-        status=statuses[worst],
-        reasons=tuple(text for _, text in sorted(found, reverse=True)),
-    )
 
 
 class InboxOperate(InboxMeta):
     # -- seeing -----------------------------------------------------------------------------------
 
-    def counts(self) -> Op[InboxStatus]:
-        result = yield self.sql["inbox.status"].bind()
-        return InboxStatus(*map(int, result.rows[0]))
+    def counts(self) -> Op[tuple[int, int, int]]:
+        """Waiting, ever accepted, dead."""
+        pending, seen, dead = (yield self.sql["inbox.status"].bind()).rows[0]
+        return int(pending), int(seen), int(dead)
 
-    def health(self, thresholds: Thresholds, now: datetime | None) -> Op[InboxHealth]:
+    def status(self, now: datetime | None) -> Op[InboxStatus]:
         counts = yield from self.counts()
         pace = yield self.sql["inbox.status.pace"].bind(now=self.to_time(now))
-        return judge(counts, Pace(*pace.rows[0]), thresholds)
+        oldest, processed, seconds, waited, processors = pace.rows[0]
+        return InboxStatus(
+            *counts,
+            oldest=timedelta(seconds=float(oldest or 0)),
+            throughput=processed / max(float(seconds or 1), 1.0),
+            average=None if waited is None else timedelta(seconds=float(waited)),
+            processors=processors,
+        )
 
-    def messages(self, state: State, where: MessageFilter, after: int, limit: int) -> Op[list[InboxMessage]]:
-        query = {
-            "pending": "inbox.message.waiting",
-            "dead": "inbox.message.dead",
-            "processed": "inbox.message.processed",
-        }[state]
-        result = yield self.sql[query].bind(**self._filter(where), after=after, limit=limit)
-        return [self._message(row) for row in result.rows]
+    def numbers_of(self, ids: Sequence[str], sender: str | None) -> Op[list[int]]:
+        found = yield self.sql["inbox.events.ids"].bind(event_ids=self.texts(ids), sender=sender)
+        return sorted(row[0] for row in found.rows)
 
-    def message(self, event_id: str) -> Op[InboxMessage | None]:
-        result = yield self.sql["inbox.message.find"].bind(event_id=event_id)
-        return self._message(result.rows[0]) if result.rows else None
-
-    def _message(self, row: Sequence[Any]) -> InboxMessage:
-        source, attempts, error, position, due, over, state = row[12:19]
-        due, over = (None if at is None else self.from_time(at) for at in (due, over))
-        return InboxMessage(Event.stored(self.event_row(row)), source, attempts, error, position, due, over, state)
-
-    def dead_messages(self, where: MessageFilter, after: int, limit: int) -> Op[list[DeadMessage]]:
-        found = yield from self.messages("dead", where, after, limit)
-        return [DeadMessage(m.event, m.source, m.position, m.attempts, m.error, cast(datetime, m.over)) for m in found]
-
-    def count_dead_messages(self, where: MessageFilter) -> Op[int]:
-        result = yield self.sql["inbox.dead.count"].bind(**self._filter(where))
-        return int(result.rows[0][0])
-
-    def _filter(self, where: MessageFilter) -> dict[str, Any]:
-        return {
-            "event_type": where.event_type,
-            "source": where.source,
-            "aggregate_id": where.key,
-            "tenant_id": where.tenant,
-            "since": self.to_time(where.since),
-            "before": self.to_time(where.before),
-        }
+    def _stored_event(self, row: Sequence[Any]) -> StoredEvent:
+        attempts, error, due, ended, state, sender = row[12:18]
+        due, ended = (None if at is None else self.from_time(at) for at in (due, ended))
+        event = Event.stored(self.event_row(row), self.codec, sender=sender or "")
+        return StoredEvent(event, state, attempts, error, due, ended)
 
     # -- replay and discard -----------------------------------------------------------------------
 
-    def replay_messages(self, ids: Sequence[str], now: datetime | None) -> Op[list[str]]:
-        """Dead or processed: due again, with fresh attempts. Returns the ids of which that was so."""
-        found = yield from self._over(ids)
-        events = [Event.stored(self.event_row(row)) for row in found]
-        if not events:
-            return []
-        rows = [(e.seq, key_hash(lane_key(e)), position_of(e), priority_of(e)) for e in events]
-        values = self.table(rows, "seqs", "hashes", "positions", "priorities")
-        yield self.sql["inbox.replay.pending"].bind(**values, now=self.to_time(now))
-        seqs = [row[0] for row in found]
-        yield from self._undone(seqs, pending=1)
-        yield from self._undead(seqs, pending=1)
-        return [event.id for event in events]
+    def _lock(self, kind: Kind, seqs: Sequence[int], cutoff: datetime | None = None) -> Op[list[int]]:
+        """Which of these are of this kind since the cut-off at least, and ours until the transaction ends: nobody
+        purges or replays them beside us."""
+        lock = self.sql[f"inbox.events.lock_{kind}"]
+        found = yield lock.bind(seqs=self.numbers(seqs), cutoff=self.to_time(cutoff))
+        return [row[0] for row in found.rows]
 
-    def _over(self, ids: Sequence[str]) -> Op[list[Any]]:
-        """Which of these are over, and ours until the transaction ends: nobody purges or replays them beside us."""
-        asked = self.texts(ids)
-        found = yield self.sql["inbox.replay.find"].bind(event_ids=asked)
-        if not found.rows:
-            return []
-        seqs, ours = self.numbers([row[0] for row in found.rows]), set[int]()
-        for name in ("inbox.replay.done", "inbox.replay.dead"):
-            ours |= {row[0] for row in (yield self.sql[name].bind(seqs=seqs)).rows}
-        rows = (yield self.sql["inbox.replay.read"].bind(event_ids=asked)).rows
-        return [row for row in rows if row[0] in ours or not (row[12] or row[13])]
+    def replay(self, kind: Kind, seqs: Sequence[int], cutoff: datetime, now: datetime | None) -> Op[int]:
+        return (yield from self.again((yield from self._lock(kind, seqs, cutoff)), now))
 
-    def discard_messages(self, ids: Sequence[str], now: datetime | None) -> Op[list[str]]:
-        """Dead letters go with their messages; their ids stay known. An ordered key goes on past them."""
-        dead = [row for row in (yield from self._over(ids)) if row[12]]
-        yield from self._remove_dead([row[0] for row in dead])
-        events = [Event.stored(self.event_row(row)) for row in dead]
-        for event in events:
+    def again(self, seqs: Sequence[int], now: datetime | None) -> Op[int]:
+        """Due at once, with fresh attempts: dead letters and processed messages. How many."""
+        events = yield from self._read(seqs)
+        if events:
+            rows = [(event.seq, *place_of(event)) for event in events]
+            values = self.table(rows, "seqs", "hashes", "positions", "priorities")
+            yield self.sql["inbox.replay.pending"].bind(**values, now=self.to_time(now))
+            yield from self._undone(seqs, pending=1)
+            yield from self._undead(seqs, pending=1)
+        return len(events)
+
+    def _read(self, seqs: Sequence[int]) -> Op[list[Event]]:
+        """Without their payloads."""
+        if not seqs:
+            return []
+        found = yield self.sql["inbox.events.read"].bind(seqs=self.numbers(seqs))
+        return [Event.stored(self.event_row(row)) for row in found.rows]
+
+    def discard(self, kind: Kind, seqs: Sequence[int], now: datetime | None) -> Op[int]:
+        """They go for good, and their ids stay known. An ordered key that waits for one of them goes on."""
+        ours = yield from self._lock(kind, seqs)
+        if ours and kind == "open":
+            yield from self.give_up(dict.fromkeys(ours, DISCARDED), now)
+        yield from self._had_their_turn((yield from self._read(ours)), now)
+        return (yield from self._remove_dead(ours))
+
+    def give_up(self, errors: Mapping[int, str | None], now: datetime | None) -> Op[None]:
+        """Pending messages that are ours become dead letters."""
+        rows = sorted(errors.items())
+        yield self.sql["inbox.settle.dead"].bind(**self.table(rows, "seqs", "errors"), now=self.to_time(now))
+        yield from self.journal_dead(list(errors), pending=-1, dead=1)
+        yield self.sql["inbox.settle.forget"].bind(seqs=self.numbers(list(errors)))
+
+    def _had_their_turn(self, events: Sequence[Event], now: datetime | None) -> Op[None]:
+        """Ordered keys whose next message is one of these go on behind it."""
+        order = (yield from self.plan_of()).order if events else None
+        for event in sorted(events, key=lambda event: position_of(event) or 0):
             position = position_of(event)
-            if position is not None and event.key is not None:
-                yield from self.move_on(event.key, position, now)
+            if order is None or position is None or event.key is None:
+                continue
+            expected = yield from self.expected(event.key)
+            if position == (order.start if expected is None else expected):
+                yield from self.raise_all({event.key: position + 1}, now)
                 yield from self.wake([Wake(key_hash(event.key), position + 1)], now)
-        return [event.id for event in events]
 
     # -- purge ------------------------------------------------------------------------------------
 
@@ -261,6 +162,11 @@ class InboxOperate(InboxMeta):
 
     def purge_seen(self, ttl: timedelta, limit: int, now: datetime | None) -> Op[int]:
         return (yield self.sql["inbox.purge.seen"].bind(**self._older(ttl, limit, now))).count
+
+    def purgeable(self, kind: Kind, ttl: timedelta, now: datetime | None) -> Op[int]:
+        """How many a purge of processed messages, or of dead letters, would delete."""
+        found = yield self.sql[f"inbox.purge.{kind}_count"].bind(ttl=ttl.total_seconds(), now=self.to_time(now))
+        return int(found.rows[0][0])
 
     def _older(self, ttl: timedelta, limit: int, now: datetime | None) -> dict[str, Any]:
         return {"ttl": ttl.total_seconds(), "limit": limit, "now": self.to_time(now)}

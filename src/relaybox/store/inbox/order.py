@@ -21,6 +21,8 @@ from typing import Literal, NamedTuple
 from ...durations import Duration, DurationField, parse_duration
 from ...errors import ConfigError
 from ...event import Event
+from ...ids import key_hash
+from ..rows import lane_key
 
 LARGEST = 2**63 - 2
 UNRANKED = 0
@@ -31,10 +33,10 @@ class Order:
     """Messages of a key in the order of their numbers.
 
     start     the first number of a key; None: the lowest that waits when its first message is looked at
-    missing   what to do about a number that does not come. "block": wait for it, or for skip(). A duration: go on
-              without it as soon as the message behind the gap has waited that long
-    dead      what to do about a number that became a dead letter. "block": wait for its replay, or for skip().
-              "skip": go on
+    missing   what to do about a number that does not come. "block": wait for it, or for keys.release(). A duration: go
+              on without it as soon as the message behind the gap has waited that long
+    dead      what to do about a number that became a dead letter. "block": wait for its replay, or for
+              keys.release(). "skip": go on
     """
 
     start: int | None = 1
@@ -166,6 +168,11 @@ def position_of(event: Event) -> int | None:
     """From the header `sequence` (as CloudEvents: `ce_sequence`)."""
     number = _number(event, ("sequence", "ce_sequence"))
     return number if number is not None and number <= LARGEST else None
+
+
+def place_of(event: Event) -> tuple[int, int | None, int]:
+    """As it waits: the hash of its key, its number, its priority."""
+    return key_hash(lane_key(event)), position_of(event), priority_of(event)
 
 
 def number_in(headers: str | bytes | None) -> int | None:

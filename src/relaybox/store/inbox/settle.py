@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ...event import Event
 from ...ids import key_hash
 from ...op import Op, Statement
-from ..claims import Death, Held, Retry
+from ..claims import Death, Held, RetryRow
 from ..rows import cut
 from .claim import InboxClaims
 
@@ -40,7 +40,7 @@ class Past(NamedTuple):
 class Settling(NamedTuple):
     """What failed, what was found to be nothing, which keys moved on, and which are to move on past a dead letter."""
 
-    retry: list[Retry]
+    retry: list[RetryRow]
     dead: list[Death]
     forget: list[Held]
     wake: list[Wake]

@@ -15,7 +15,7 @@ from ...errors import ConfigError
 from ...op import Op
 from ..claims import Claim
 from .store import OutboxStore
-from .values import Claimed, KeyChoice, Turn
+from .values import ClaimedRow, KeyChoice, KeyRound
 
 START = -1  # before the first key
 
@@ -52,13 +52,13 @@ class KeyedOutboxStore(OutboxStore):
         """Up to `limit` of these keys, without waiting for anybody, as leased to the claim; in their order."""
         raise NotImplementedError
 
-    def claim_leased(self, claim: Claim, keys: Sequence[int], limit: int, now: datetime | None) -> Op[list[Claimed]]:
+    def claim_leased(self, claim: Claim, keys: Sequence[int], limit: int, now: datetime | None) -> Op[list[ClaimedRow]]:
         """Their due rows, key by key, up to `limit`. Keys that give nothing are free again."""
         raise NotImplementedError
 
     def claim_keys(
-        self, claim: Claim, limit: int, choice: KeyChoice, turn: Turn, now: datetime | None
-    ) -> Op[list[Claimed]]:
+        self, claim: Claim, limit: int, choice: KeyChoice, turn: KeyRound, now: datetime | None
+    ) -> Op[list[ClaimedRow]]:
         """One look at all keys at most: from where the last claim ended to the end, then from the start. While all goes
         smoothly it looks at as many keys as it can take; otherwise at more, to find enough."""
         turn.tried, turn.taken, turn.busy = 0, 0, False

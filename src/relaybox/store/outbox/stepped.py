@@ -20,7 +20,7 @@ from ..events import Kind
 from ..rows import as_json, chunks, cut, lane_key
 from .keys import START, WaitingKey, Walk, spread
 from .store import OutboxStore
-from .values import Claimed, KeyLease, Known, Settlement, Turn
+from .values import ClaimedRow, KeyLease, KeyRound, Known, Settlement
 
 STEPS = 1_000  # most keys per walk
 
@@ -72,7 +72,7 @@ class SteppedOutboxStore(OutboxStore):
 
     # -- claim ------------------------------------------------------------------------------------
 
-    def claim(self, claim: Claim, limit: int, now: datetime | None) -> Op[list[Claimed]]:
+    def claim(self, claim: Claim, limit: int, now: datetime | None) -> Op[list[ClaimedRow]]:
         if limit < 1:
             return []
         picked = yield self.sql["outbox.claim.pick"].bind(now=self.to_time(now), limit=limit)
@@ -84,11 +84,11 @@ class SteppedOutboxStore(OutboxStore):
         limit: int,
         shards: int,
         now: datetime | None,
-        turn: Turn | None = None,
+        turn: KeyRound | None = None,
         full: Collection[int] = (),
         leaving: Collection[int] = (),
         known: Known | None = None,
-    ) -> Op[list[Claimed]]:
+    ) -> Op[list[ClaimedRow]]:
         if limit < 1:
             return []
         at = self.to_time(now)
@@ -102,7 +102,7 @@ class SteppedOutboxStore(OutboxStore):
         if not mine:
             return []
         if owned.rows[0][1] or full:
-            picked = yield from self._pick_by_key(mine, limit, shards, turn or Turn(), now, full)
+            picked = yield from self._pick_by_key(mine, limit, shards, turn or KeyRound(), now, full)
         else:
             picked = yield self.sql["outbox.claim.ordered"].bind(
                 mine=self.numbers(mine), shards=shards, limit=limit, now=at
@@ -110,7 +110,7 @@ class SteppedOutboxStore(OutboxStore):
         return (yield from self.take(claim, picked.rows, now))
 
     def _pick_by_key(
-        self, mine: Sequence[int], limit: int, shards: int, turn: Turn, now: datetime | None, full: Collection[int]
+        self, mine: Sequence[int], limit: int, shards: int, turn: KeyRound, now: datetime | None, full: Collection[int]
     ) -> Op[Result]:
         """While keys are held or full: from key to key, or a long queue behind one would be read by every claim."""
         last_lap = turn.after == START
@@ -137,7 +137,7 @@ class SteppedOutboxStore(OutboxStore):
         values = {"keys": self.numbers(keys), "limit": limit, "share": share or limit, "now": self.to_time(now)}
         return (yield self.sql["outbox.keys.pick"].bind(**values))
 
-    def take(self, claim: Claim, picked: Sequence[Any], now: datetime | None) -> Op[list[Claimed]]:
+    def take(self, claim: Claim, picked: Sequence[Any], now: datetime | None) -> Op[list[ClaimedRow]]:
         """Read back by the token: the owner may hold other rows already."""
         if not picked:
             return []

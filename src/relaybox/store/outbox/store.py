@@ -20,11 +20,12 @@ from ...values import BlockedKey, Status
 from ..claims import Claim, Death, Held
 from ..events import EventOps, Kind
 from ..names import Tables
-from .values import Claimed, KeyChoice, KeyLease, Known, Purge, Settlement, Turn
+from .values import ClaimedRow, KeyChoice, KeyLease, KeyRound, Known, Purge, Settlement
 
 
 class OutboxStore(EventOps):
     _product = "outbox"
+    _audit = 5
     _events = "outbox.events."
 
     def __init__(self, tables: Tables | None = None, codec: Codec = JSON_CODEC) -> None:
@@ -54,7 +55,7 @@ class OutboxStore(EventOps):
 
     # -- claim ------------------------------------------------------------------------------------
 
-    def claim(self, claim: Claim, limit: int, now: datetime | None) -> Op[list[Claimed]]:
+    def claim(self, claim: Claim, limit: int, now: datetime | None) -> Op[list[ClaimedRow]]:
         raise NotImplementedError
 
     def claim_ordered(
@@ -63,28 +64,28 @@ class OutboxStore(EventOps):
         limit: int,
         shards: int,
         now: datetime | None,
-        turn: Turn | None = None,
+        turn: KeyRound | None = None,
         full: Collection[int] = (),
         leaving: Collection[int] = (),
         known: Known | None = None,
-    ) -> Op[list[Claimed]]:
+    ) -> Op[list[ClaimedRow]]:
         """Nothing of the keys whose hashes are in `full`, nor of the shards that are `leaving`. `known`: what the owner
         knows that it has. What else the database has in its name is given back first."""
         raise NotImplementedError
 
     def claim_keys(
-        self, claim: Claim, limit: int, choice: KeyChoice, turn: Turn, now: datetime | None
-    ) -> Op[list[Claimed]]:
+        self, claim: Claim, limit: int, choice: KeyChoice, turn: KeyRound, now: datetime | None
+    ) -> Op[list[ClaimedRow]]:
         """For dialects that declare neither `advisory_keys` nor `locked_keys`."""
         yield from ()
         raise UnsupportedByEngine(f"{self.dialect} cannot lease keys: use order.strategy shards, or PostgreSQL")
 
-    def claimed(self, rows: Sequence[tuple[Any, ...]]) -> list[Claimed]:
+    def claimed(self, rows: Sequence[tuple[Any, ...]]) -> list[ClaimedRow]:
         """Sorted by seq: no dialect promises an order for rows an UPDATE returns."""
         ordered = sorted(rows, key=itemgetter(0))
         if ordered and len(ordered[0]) > 13:
-            return [Claimed(self.event_row(row), row[12], row[13]) for row in ordered]
-        return [Claimed(self.event_row(row), row[12]) for row in ordered]
+            return [ClaimedRow(self.event_row(row), row[12], row[13]) for row in ordered]
+        return [ClaimedRow(self.event_row(row), row[12]) for row in ordered]
 
     def verify(self, held: Sequence[Held]) -> Op[set[int]]:
         """Which are still ours."""
@@ -161,7 +162,7 @@ class OutboxStore(EventOps):
 
     def numbers_of(self, ids: Sequence[str], sender: str | None) -> Op[list[int]]:
         found = yield self.sql["outbox.events.ids"].bind(event_ids=self.texts(ids))
-        return [row[0] for row in found.rows]
+        return sorted(row[0] for row in found.rows)
 
     def replay(self, kind: Kind, seqs: Sequence[int], cutoff: datetime, now: datetime | None) -> Op[int]:
         """Due again, with fresh attempts: dead letters that died up to the cut-off, or finished events. How many."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from ..claims import Death, Held, Retry
+from ..claims import Death, Held, RetryRow
 
 
-class Claimed(NamedTuple):
+class ClaimedRow(NamedTuple):
     """A row as claimed: the event's columns, the attempts including this one, and its key where that is leased."""
 
     row: Sequence[Any]
@@ -33,7 +33,7 @@ class KeyLease(NamedTuple):
 
 
 @dataclass(slots=True)
-class Turn:
+class KeyRound:
     """Where a claimer stands in its round over all keys (a claim moves it on), and what its last claim met."""
 
     after: int = -1  # the hash of a key; -1 is before the first
@@ -59,7 +59,7 @@ class Settlement(NamedTuple):
     many events that is: they are not in `done`."""
 
     done: Sequence[Held] = ()
-    retry: Sequence[Retry] = ()
+    retry: Sequence[RetryRow] = ()
     dead: Sequence[Death] = ()
     hold: Sequence[Held] = ()
     park: Sequence[Held] = ()

@@ -177,18 +177,6 @@ class Parking(NamedTuple):
     error: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Parked:
-    """A parked event as operators see it."""
-
-    event: Event
-    state: ParkedState
-    attempts: int
-    due: datetime
-    error: str | None
-    dead_at: datetime | None
-
-
 class ParkedOutcome(NamedTuple):
     """What became of a claimed parked event. `delay` None: done (it goes) or dead (`dead` True)."""
 

@@ -15,7 +15,7 @@ from .groups import GroupOps
 LIMIT = 3  # windows without progress before a group counts as stalled
 
 
-class Window(NamedTuple):
+class CheckWindow(NamedTuple):
     """What happened in a group since its last window ended."""
 
     group: int
@@ -41,7 +41,7 @@ class Judgement(NamedTuple):
     stalled: bool = False
 
 
-def judge(window: Window, failures: int) -> Judgement:
+def judge(window: CheckWindow, failures: int) -> Judgement:
     silence = f"no heartbeat for {window.silent.total_seconds():.0f} s"
     if window.over:
         failures = failures + 1 if window.missed or window.idle else 0
@@ -66,7 +66,7 @@ class CheckOps(GroupOps):
         yield from self._lock_groups(topic_id)
         found = yield self.sql["topic.group.windows"].bind(topic=topic_id, now=now)
         verdicts = []
-        for window in map(Window._make, found.rows):
+        for window in map(CheckWindow._make, found.rows):
             group = yield from self._group_by_id(window.group)
             failures, reason, died, stalled = judge(window, group.failures)
             if window.over:

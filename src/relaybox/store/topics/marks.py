@@ -15,7 +15,7 @@ from .logs import LogQueries
 LAST = 2**63 - 1
 
 
-class Window(NamedTuple):
+class MarkWindow(NamedTuple):
     """Open marks up to a number, as one group stands to them."""
 
     last: int | None  # None: there are no more
@@ -88,11 +88,11 @@ class MarkOps(LogQueries):
         yield from self.complete(topic, group, window.passed, now)
         return window.last
 
-    def window(self, topic: TopicRow, group: GroupRow, after: int, upto: int, limit: int) -> Op[Window]:
+    def window(self, topic: TopicRow, group: GroupRow, after: int, upto: int, limit: int) -> Op[MarkWindow]:
         found = yield self.log(topic.id)["topic.mark.window"].bind(
             group=group.id, after=after, upto=upto, limit=limit, shards=list(range(topic.topic.shards))
         )
-        return Window(*found.rows[0])
+        return MarkWindow(*found.rows[0])
 
     def completion(self, topic: TopicRow, seqs: Sequence[int]) -> Op[list[Completion]]:
         """Who must have these events and who is done with them; of what is not kept any more there is no answer."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ...ids import new_token
 from ...op import Op
 from ..rows import arrays
-from . import GroupRow, Parked, ParkedEvent, ParkedOutcome, ParkedState, Parking, TopicRow
+from . import GroupRow, ParkedEvent, ParkedOutcome, Parking, TopicRow
 from .marks import MarkOps
 from .queues import QueueOps
 
@@ -23,7 +23,7 @@ class ParkedOps(MarkOps, QueueOps):
     # -- inside claims and settles ----------------------------------------------------------------
 
     def park(self, group: GroupRow, parkings: Sequence[Parking], now: datetime | None) -> Op[None]:
-        yield from self._lock_parked(group)
+        yield from self.lock_parked(group)
         events = [parking.event for parking in parkings]
         yield self.sql["topic.parked.park"].bind(
             group=group.id,
@@ -38,14 +38,14 @@ class ParkedOps(MarkOps, QueueOps):
             created_ats=[event.created_at for event in events],
             **arrays(events),
         )
-        yield from self._promote(group, [parking.key_hash for parking in parkings if parking.state == "held"], now)
+        yield from self.promote(group, [parking.key_hash for parking in parkings if parking.state == "held"], now)
 
     def settle_parked(
         self, group: GroupRow, outcomes: Sequence[ParkedOutcome], now: datetime | None
     ) -> Op[ParkedSettled]:
         if not outcomes:
             return ParkedSettled(set(), 0)
-        yield from self._lock_parked(group)
+        yield from self.lock_parked(group)
         again = [o for o in outcomes if not o.dead and o.delay is not None]
         dead = [o for o in outcomes if o.dead]
         done = [o for o in outcomes if not o.dead and o.delay is None]
@@ -68,14 +68,14 @@ class ParkedOps(MarkOps, QueueOps):
         if done:
             result = yield self.sql["topic.parked.done"].bind(**_of(group, done))
             ended |= {row[0]: row[1] for row in result.rows}
-        yield from self._promote(group, list(ended.values()), now)
+        yield from self.promote(group, list(ended.values()), now)
         return ParkedSettled(set(ended), len(outcomes) - kept - len(ended))
 
-    def _lock_parked(self, group: GroupRow) -> Op[None]:
+    def lock_parked(self, group: GroupRow) -> Op[None]:
         if group.ordered:
             yield self.sql["topic.parked.lock"].bind(group=group.id)
 
-    def _promote(self, group: GroupRow, keys: Sequence[int], now: datetime | None) -> Op[None]:
+    def promote(self, group: GroupRow, keys: Sequence[int], now: datetime | None) -> Op[None]:
         if group.ordered and keys:
             yield self.sql["topic.parked.promote"].bind(group=group.id, keys=sorted(set(keys)), now=now)
 
@@ -114,41 +114,6 @@ class ParkedOps(MarkOps, QueueOps):
         """How long until one may be claimed; None: none waits."""
         result = yield self.sql["topic.parked.next"].bind(group=group.id, now=now)
         return result.rows[0][0] if result.rows else None
-
-    # -- for operators ----------------------------------------------------------------------------
-
-    def parked(
-        self,
-        group: GroupRow,
-        *,
-        state: ParkedState | None = None,
-        seqs: Sequence[int] | None = None,
-        after: int = 0,
-        limit: int = 100,
-    ) -> Op[list[Parked]]:
-        result = yield self.sql["topic.parked.list"].bind(
-            group=group.id, state=state, seqs=None if seqs is None else list(seqs), after=after, limit=limit
-        )
-        return [self._parked_row(row, group.topic) for row in self.event_rows(result.rows)]
-
-    def replay_parked(self, group: GroupRow, seqs: Sequence[int], now: datetime | None) -> Op[list[int]]:
-        """Dead ones, from the start of their attempts. Needs a transaction."""
-        yield from self._lock_parked(group)
-        result = yield self.sql["topic.parked.replay"].bind(group=group.id, seqs=sorted(seqs), now=now)
-        again = sorted(row[0] for row in result.rows)
-        if group.ordered and again:
-            yield self.sql["topic.parked.queue"].bind(group=group.id, seqs=again)
-            yield from self._promote(group, [row[1] for row in result.rows], now)
-        return again
-
-    def skip_parked(self, topic: TopicRow, group: GroupRow, seqs: Sequence[int], now: datetime | None) -> Op[list[int]]:
-        """Given up for good; what waits behind them goes on. Needs a transaction."""
-        yield from self._lock_parked(group)
-        result = yield self.sql["topic.parked.skip"].bind(group=group.id, seqs=sorted(seqs))
-        gone = sorted(row[0] for row in result.rows)
-        yield from self._promote(group, [row[1] for row in result.rows], now)
-        yield from self.complete(topic, group, gone, now)
-        return gone
 
 
 def _of(group: GroupRow, outcomes: Sequence[ParkedOutcome]) -> dict[str, Any]:

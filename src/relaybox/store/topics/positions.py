@@ -29,11 +29,11 @@ class PositionOps(RangeOps, GroupOps):
         yield from self._hold_cursors(group)
         yield self.sql["topic.position.place"].bind(group=group.id, base=place.base, now=now)
         yield self.sql["topic.position.drop"].bind(group=group.id)
-        yield from self._lock_parked(group)
+        yield from self.lock_parked(group)
         again = yield self.log(topic.id)["topic.position.unpark"].bind(
             topic=topic.id, group=group.id, base=place.base, since=place.since, first=place.first
         )
-        yield from self._promote(group, [row[0] for row in again.rows], now)
+        yield from self.promote(group, [row[0] for row in again.rows], now)
 
     def lag(self, topic: TopicRow, group: GroupRow, now: datetime | None) -> Op[Lag]:
         if topic.topic.tracking == "rows":

@@ -6,14 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any
 
-from ...event import Event
 from ...ids import new_token
 from ...op import Op
-from ..claims import Claim, Death, Held, Retry
+from ..claims import Claim, Death, Held, RetryRow
 from ..outbox.values import Settlement
-from . import GroupRow, Lag, Parked, ParkedEvent, ParkedOutcome, ParkedState, TopicRow
+from . import GroupRow, Lag, ParkedEvent, ParkedOutcome, TopicRow
 from .logs import LogQueries
 
 
@@ -40,7 +38,7 @@ class QueueOps(LogQueries):
         queue = self.queue(topic.id)
         back = [Held(one.seq, one.token) for one in outcomes if one.delay is not None and one.error is None]
         again = [
-            Retry(one.seq, one.token, one.delay, one.error, one.counted)
+            RetryRow(one.seq, one.token, one.delay, one.error, one.counted)
             for one in outcomes
             if one.delay is not None and one.error is not None
         ]
@@ -70,32 +68,8 @@ class QueueOps(LogQueries):
         """What it had claimed is free."""
         yield from self.queue(topic.id).retire(member, now)
 
-    # -- for operators ----------------------------------------------------------------------------
-
     def lag_rows(self, topic: TopicRow, group: GroupRow, now: datetime | None) -> Op[Lag]:
         found = yield from self.queue(topic.id).status(now)
         events = found.due + found.delayed + found.claimed
         oldest = found.oldest_due if events else None
         return Lag(group.name, events, found.claimed, found.retrying, found.dead, oldest)
-
-    def parked_rows(
-        self, topic: TopicRow, state: ParkedState | None, seqs: Sequence[int] | None, after: int, limit: int
-    ) -> Op[list[Parked]]:
-        found = yield self.log(topic.id)["topic.queue.parked"].bind(
-            state=state, seqs=None if seqs is None else list(seqs), after=after, limit=limit
-        )
-        return [self._parked_row(row, topic.topic.name) for row in self.event_rows(found.rows)]
-
-    def _parked_row(self, row: Sequence[Any], topic: str) -> Parked:
-        state, attempts, due, error, dead_at = row[12:17]
-        event = Event.stored(tuple(row[:12]), topic=topic)
-        return Parked(event, state, attempts, self.from_time(due), error, dead_at and self.from_time(dead_at))
-
-    def replay_rows(self, topic: TopicRow, seqs: Sequence[int], now: datetime | None) -> Op[list[int]]:
-        queue = self.queue(topic.id)
-        _, cutoff = yield from queue.newest(now)
-        return (yield from queue.replay_dead(sorted(seqs), cutoff, now))
-
-    def skip_rows(self, topic: TopicRow, seqs: Sequence[int]) -> Op[list[int]]:
-        gone = yield self.log(topic.id)["topic.queue.skip"].bind(seqs=sorted(seqs))
-        return sorted(row[0] for row in gone.rows)

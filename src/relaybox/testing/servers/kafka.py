@@ -175,9 +175,11 @@ class KafkaServer(RestartableServer):
         """Its log, and where the thread that starts it stands."""
         said = self.log_tail()
         self._signal_group(signal.SIGQUIT)  # a Java machine then writes out its threads
-        for _ in range(100):
-            stacks = self._said_since_start().decode(errors="replace").split("\n\n")
-            starting = [stack for stack in stacks if '"main"' in stack]
+        for _ in range(500):
+            *written, _ = (
+                self._said_since_start().decode(errors="replace").split("\n\n")
+            )  # the last may be half a stack
+            starting = [stack for stack in written if '"main"' in stack]
             if starting:
                 return "\n\n".join([said, *starting])
             time.sleep(0.02)

@@ -132,14 +132,14 @@ class InboxMaking(InboxAdopted):
                 return None
             raise NotFound("inbox", name, f"there is no inbox {name!r} here; if_exists=True takes that for done")
         adoption = yield from self.know()
-        counts = yield from self.counts()
-        alive = int((yield self.sql["inbox.drop.alive"].bind(now=self.to_time(now))).rows[0][0])
-        lost = counts.pending if adoption is None else 0
+        pending, _, dead = yield from self.counts()
+        alive = yield from self._alive(now)
+        lost = pending if adoption is None else 0
         if (alive or lost) and not force:
             raise InUse(
                 "inbox",
                 name,
-                f"inbox {name!r} has {alive} running processors and {counts.pending} waiting messages"
+                f"inbox {name!r} has {alive} running processors and {pending} waiting messages"
                 f"{'' if adoption is None else ', which stay in their table'}; let it come to rest first, or pass "
                 "force=True",
             )
@@ -149,7 +149,7 @@ class InboxMaking(InboxAdopted):
                 gone = fill(relation, self.tables.substitutions(self.quote))
                 yield from self._make(f"inbox.drop.{kind.lower()}", {"gone": gone})
         self.forget()
-        return Dropped(counts.pending, counts.dead, adoption.table if adoption else name if keep else None)
+        return Dropped(pending, dead, adoption.table if adoption else name if keep else None)
 
     def _objects(self, adoption: Adoption | None) -> list[tuple[str, str]]:
         """Of our making, as their texts say, in the order in which they can go."""
@@ -160,6 +160,10 @@ class InboxMaking(InboxAdopted):
         found = [("TABLE", "{migration}"), *reversed(_CREATED.findall("\n".join(texts)))]
         return sorted(found, key=lambda one: _KINDS.index(one[0]))
 
+    def _alive(self, now: datetime | None) -> Op[int]:
+        """Processors."""
+        return int((yield self.sql["inbox.drop.alive"].bind(now=self.to_time(now))).rows[0][0])
+
     # -- list -------------------------------------------------------------------------------------
 
     def names(self) -> Op[list[tuple[str, str | None]]]:
@@ -168,15 +172,15 @@ class InboxMaking(InboxAdopted):
 
     def info(self, now: datetime | None) -> Op[InboxInfo]:
         plan = yield from self.plan_of()
-        counts = yield from self.counts()
-        alive = yield self.sql["inbox.drop.alive"].bind(now=self.to_time(now))
+        pending, _, dead = yield from self.counts()
+        alive = yield from self._alive(now)
         return InboxInfo(
             self.tables.event,
             self.tables.schema,
             self.adoption.table if self.adoption else None,
-            counts.pending,
-            counts.dead,
-            int(alive.rows[0][0]),
+            pending,
+            dead,
+            alive,
             plan.order,
             plan.priority,
             plan.retention,

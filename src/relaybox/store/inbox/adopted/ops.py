@@ -12,35 +12,53 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ....codec import JSON
-from ....errors import InvalidEvent
+from ....errors import ConfigError, InvalidEvent
 from ....event import Event
-from ....ids import key_hash
 from ....op import Op, ParamStyle, Query
 from ...claims import Claim, Held
+from ...events import Search
 from ...queries import Block, Names, fill, texts
-from ...rows import cut, lane_key
+from ...rows import cut
 from ...schema import Migration, statements
 from ..accept import InboxAccepts
 from ..alerts import InboxAlerts
 from ..claim import Arrived, Share
-from ..operate import InboxStatus
-from ..order import Priority, position_of, priority_of
-from ..settle import Settling, Wake
+from ..operate import InboxOperate
+from ..order import Priority, place_of, position_of, priority_of
+from ..settle import Settling
 from .adoption import Adoption, Dialect, place, quoted
 
 PICK_UP = 2_000  # rows per look at their table, and only when less waits than could be claimed
+LOCKED = 1.0  # seconds after which a row that somebody has locked is looked at again
 _THEIRS = re.compile(
     r"(CREATE|ALTER) SEQUENCE \{seq\}|(CREATE|ALTER) TABLE (IF NOT EXISTS )?\{message\}"
     r"|CREATE (UNIQUE )?INDEX \S+ ON \{message\}|CREATE VIEW \{seen\}"
 )
 _STATS = re.compile(r"CREATE (OR REPLACE )?VIEW \{stats\}")
+
+
+LACKING = {"aggregate_type", "tenant"}  # parts of a Where that no adopted table has
+SEARCHED = {"type": "event_type", "key": "aggregate_id", "sender": "source"}  # those it may have, in these columns
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _knowing(op: Callable[Concatenate[Any, P], Op[T]]) -> Callable[Concatenate[Any, P], Op[T]]:
+    """The same, after the store has learned whether its inbox is adopted."""
+
+    def asked(self: InboxAdopted, /, *args: P.args, **named: P.kwargs) -> Op[T]:
+        yield from self.know()
+        return (yield from op(self, *args, **named))
+
+    return asked
 
 
 class Verbatim(Query):
@@ -148,28 +166,33 @@ class InboxAdopted(InboxAlerts, InboxAccepts):
         assert self.adoption is not None
         if not (yield self.sql["inbox.adopt.turn"].bind()).rows:
             return 0
-        at = self.to_time(now)
         revived = yield self.sql["inbox.adopt.revived"].bind(limit=PICK_UP)
-        if revived.rows:
-            yield from super().replay_messages([row[0] for row in revived.rows], now)
-        seqs = yield from self.enter("inbox.adopt.pick_up", limit=PICK_UP, now=at)
+        yield from super().again([row[0] for row in revived.rows], now)
+        return len(revived.rows) + (yield from self._take_in("inbox.adopt.pick_up", now, limit=PICK_UP))
+
+    def _take_in(self, name: str, now: datetime | None, **values: Any) -> Op[int]:
+        """Rows of theirs that a query finds are messages of ours from now on: they wait, are dead or processed. How
+        many."""
+        assert self.adoption is not None
+        at = self.to_time(now)
+        seqs = yield from self.enter(name, **values, now=at)
         if not seqs:
-            return len(revived.rows)
-        rows = (yield self.sql["inbox.adopt.picked"].bind(seqs=self.numbers(seqs))).rows
-        waiting, dead = list[tuple[Any, ...]](), list[tuple[Any, ...]]()
-        for row in rows:
+            return 0
+        rows: dict[str, list[tuple[Any, ...]]] = {"pending": [], "dead": [], "done": []}
+        for row in (yield self.sql["inbox.adopt.picked"].bind(seqs=self.numbers(seqs))).rows:
             event = Event.stored(self.event_row(row))
-            found = (event.seq, key_hash(lane_key(event)), position_of(event), priority_of(event), row[12], row[13])
-            (waiting if row[12] < self.adoption.max_attempts else dead).append(found)
+            state = "done" if row[14] else "pending" if row[12] < self.adoption.max_attempts else "dead"
+            rows[state].append((event.seq, *place_of(event), *row[12:14]))
         columns = ("seqs", "hashes", "positions", "priorities", "attempts", "errors")
-        if waiting:
-            yield self.sql["inbox.adopt.pending"].bind(**self.table(sorted(waiting), *columns), now=at)
-        if dead:
-            yield self.sql["inbox.adopt.dead"].bind(**self.table(sorted(dead), *columns), now=at)
-        return len(seqs) + len(revived.rows)
+        for state in ("pending", "dead"):
+            if rows[state]:
+                yield self.sql[f"inbox.adopt.{state}"].bind(**self.table(sorted(rows[state]), *columns), now=at)
+        if rows["done"]:
+            yield self.sql["inbox.adopt.done"].bind(seqs=self.numbers([row[0] for row in rows["done"]]))
+        return len(seqs)
 
     def enter(self, name: str, **values: Any) -> Op[Sequence[int]]:
-        """Rows of theirs that a query finds get a number of ours."""
+        """They get a number of ours."""
         return [row[0] for row in (yield self.sql[name].bind(**values)).rows]
 
     def _still_waiting(self, seqs: Sequence[int], now: datetime | None) -> Op[set[int]]:
@@ -179,27 +202,20 @@ class InboxAdopted(InboxAlerts, InboxAccepts):
         done = [seq for seq, waits in states.items() if not waits]
         if done:
             yield self.sql["inbox.adopt.done"].bind(seqs=self.numbers(done))
-            yield from self._had_their_turn(done, now)
+            yield from self._had_their_turn((yield from self._read(done)), now)
         rest = [seq for seq in seqs if seq not in states]
         gone = list[int]()
         if rest:
             there = {row[0] for row in (yield self.sql["inbox.adopt.there"].bind(seqs=self.numbers(rest))).rows}
             gone = [seq for seq in rest if seq not in there]
             if there:
-                yield self.sql["inbox.adopt.postpone"].bind(seqs=self.numbers(sorted(there)), now=self.to_time(now))
+                postponed = {"seqs": self.numbers(sorted(there)), "ttl": LOCKED, "now": self.to_time(now)}
+                yield self.sql["inbox.adopt.postpone"].bind(**postponed)
             if gone:
                 yield self.sql["inbox.adopt.unknown"].bind(seqs=self.numbers(gone))
         if done or gone:
             yield self.sql["inbox.settle.forget"].bind(seqs=self.numbers([*done, *gone]))
         return {seq for seq, waits in states.items() if waits}
-
-    def _had_their_turn(self, seqs: Sequence[int], now: datetime | None) -> Op[None]:
-        """Somebody else has processed these; an ordered key goes on behind them."""
-        for row in (yield self.sql["inbox.adopt.picked"].bind(seqs=self.numbers(seqs))).rows:
-            event = Event.stored(self.event_row(row))
-            position = position_of(event)
-            if position is not None and event.key is not None and (yield from self.move_on(event.key, position, now)):
-                yield from self.wake([Wake(key_hash(event.key), position + 1)], now)
 
     def _take(self, claim: Claim, seqs: Sequence[int], now: datetime | None) -> Op[list[Arrived]]:
         arrived = yield from super()._take(claim, seqs, now)
@@ -251,34 +267,46 @@ class InboxAdopted(InboxAlerts, InboxAccepts):
 
     # -- operate ----------------------------------------------------------------------------------
 
-    def counts(self) -> Op[InboxStatus]:
+    def counts(self) -> Op[tuple[int, int, int]]:
         """What was not picked up yet waits too."""
-        counts = yield from super().counts()
-        if (yield from self.know()) is None:
-            return counts
-        new = yield self.sql["inbox.adopt.waiting"].bind()
-        return InboxStatus(counts.pending + int(new.rows[0][0]), counts.seen, counts.dead)
+        pending, seen, dead = yield from super().counts()
+        if (yield from self.know()) is not None:
+            pending += int((yield self.sql["inbox.adopt.waiting"].bind()).rows[0][0])
+        return pending, seen, dead
 
-    def replay_messages(self, ids: Sequence[str], now: datetime | None) -> Op[list[str]]:
+    def numbers_of(self, ids: Sequence[str], sender: str | None) -> Op[list[int]]:
+        """Rows that are asked for by their ids need not have been picked up."""
         adoption = yield from self.know()
-        if adoption is None:
-            return (yield from super().replay_messages(ids, now))
+        found = yield from super().numbers_of(ids, sender)
+        if adoption is None or len(found) == len(ids):
+            return found
         native = self.their_ids(adoption.native(self.their_columns, ids))
-        seqs = yield from self.enter("inbox.adopt.recall", ids=native, now=self.to_time(now))
-        if seqs:
-            yield self.sql["inbox.adopt.done"].bind(seqs=self.numbers(seqs))
-        replayed = yield from super().replay_messages(ids, now)
-        if replayed:
-            yield self.sql["inbox.adopt.reset"].bind(event_ids=self.texts(replayed))
-        return replayed
+        if not (yield from self._take_in("inbox.adopt.recall", None, ids=native)):
+            return found
+        return (yield from super().numbers_of(ids, sender))
 
-    def discard_messages(self, ids: Sequence[str], now: datetime | None) -> Op[list[str]]:
-        yield from self.know()
-        return (yield from super().discard_messages(ids, now))
+    def search(self, search: Search) -> dict[str, Any]:
+        adoption = self.adoption
+        if adoption is not None:
+            there = {ours for ours, column in SEARCHED.items() if column in adoption.columns}
+            lacking = [name for name in search.where.given if name in LACKING | (SEARCHED.keys() - there)]
+            if lacking:
+                raise ConfigError(
+                    f"{adoption.table!r} was adopted without a column for {lacking[0]}; leave it out of the Where"
+                )
+        return super().search(search)
 
-    def purge_done(self, ttl: timedelta, limit: int, now: datetime | None) -> Op[int]:
-        yield from self.know()
-        return (yield from super().purge_done(ttl, limit, now))
+    def again(self, seqs: Sequence[int], now: datetime | None) -> Op[int]:
+        """Their row waits again too."""
+        count = yield from super().again(seqs, now)
+        if count and self.adoption is not None:
+            yield self.sql["inbox.adopt.reset"].bind(seqs=self.numbers(seqs))
+        return count
+
+    def give_up(self, errors: Mapping[int, str | None], now: datetime | None) -> Op[None]:
+        yield from super().give_up(errors, now)
+        if self.adoption is not None:
+            yield from self._report(list(errors))
 
     def remember(self, seqs: Sequence[int], now: datetime | None) -> Op[None]:
         if self.adoption is None:  # their table keeps its history
@@ -294,9 +322,13 @@ class InboxAdopted(InboxAlerts, InboxAccepts):
             yield self.sql["inbox.adopt.unknown"].bind(seqs=self.numbers(gone))
         return len(gone)
 
-    def purge_seen(self, ttl: timedelta, limit: int, now: datetime | None) -> Op[int]:
-        yield from self.know()
-        return (yield from super().purge_seen(ttl, limit, now))
+    # Ops that may be the first of their store, and begin with a query that an adoption replaces.
+    newest = _knowing(InboxOperate.newest)
+    events = _knowing(InboxOperate.events)
+    count_events = _knowing(InboxOperate.count_events)
+    purge_done = _knowing(InboxOperate.purge_done)
+    purge_seen = _knowing(InboxOperate.purge_seen)
+    purgeable = _knowing(InboxOperate.purgeable)
 
     # -- accept -----------------------------------------------------------------------------------
 

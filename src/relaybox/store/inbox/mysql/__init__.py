@@ -8,12 +8,12 @@ from datetime import datetime
 from typing import Any
 
 from ....event import Event
-from ....ids import key_hash, new_token
+from ....ids import new_token
 from ....op import Op
 from ...dialect import MYSQL
-from ...rows import as_json, fields, lane_key
+from ...rows import as_json, fields
 from .. import InboxStore
-from ..order import position_of, priority_of
+from ..order import place_of
 
 
 class MysqlInboxStore(InboxStore):
@@ -27,10 +27,7 @@ class MysqlInboxStore(InboxStore):
             yield self.sql["inbox.accept.message"].bind(rows=as_json(rows), source=sender, now=at)
             ids = as_json([event.id for event in fresh])
             numbers: dict[str, int] = dict((yield self.sql["inbox.accept.numbers"].bind(event_ids=ids)).rows)
-            pending = [
-                (numbers[event.id], key_hash(lane_key(event)), position_of(event), priority_of(event))
-                for event in fresh
-            ]
+            pending = [(numbers[event.id], *place_of(event)) for event in fresh]
             yield self.sql["inbox.accept.pending"].bind(rows=as_json(pending), now=at)
             yield from self.journal_accepted(fresh)
         return new

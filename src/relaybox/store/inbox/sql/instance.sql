@@ -5,5 +5,4 @@ SELECT seq FROM {pending} WHERE owner {in_owners} {skip_locked}
 
 -- name: inbox.instance.free -> count
 -- Due at once; the tokens go, so a zombie cannot mark anything.
-UPDATE {pending} SET due = {clock}, token = NULL, owner = NULL, claimed_at = NULL
-WHERE seq {in_seqs}
+UPDATE {pending_rows} SET due = {clock}, token = NULL, owner = NULL, claimed_at = NULL WHERE {these}

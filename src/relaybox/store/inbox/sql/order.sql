@@ -1,5 +1,5 @@
 -- name: inbox.order.hold -> count
-UPDATE {pending} SET due = {never}, held = true WHERE seq {in_seqs}
+UPDATE {pending_rows} SET due = {never}, held = true WHERE {these}
 
 -- name: inbox.order.advance -> count
 -- In the transaction of the effect: of two that have the same number one gets through.
@@ -10,8 +10,9 @@ WHERE key_hash = :key_hash AND aggregate_id = :key AND next = :position
 SELECT next FROM {state} WHERE key_hash = :key_hash AND aggregate_id = :key
 
 -- name: inbox.order.wake -> count
-UPDATE {pending} SET due = CASE WHEN held THEN {clock} ELSE due END, held = false
-WHERE seq {in_seqs} AND owner IS NULL
+-- What is held back is never due. By the primary key, in the order in which everybody locks.
+UPDATE {pending_rows} SET due = CASE WHEN due = {never} THEN {clock} ELSE due END, held = false
+WHERE {these} AND t.owner IS NULL
 
 -- name: inbox.order.move -> count
 -- An operator's word, or age: the key goes on with this number. It never goes back.
@@ -21,17 +22,25 @@ ON CONFLICT (key_hash, aggregate_id) DO UPDATE SET next = excluded.next, moved_a
 WHERE s.next < excluded.next
 
 -- name: inbox.order.lowest -> rows
--- The lowest number of a key that is held back.
-SELECT min(position) FROM {pending} WHERE key_hash = :key_hash AND position IS NOT NULL AND held
+-- The lowest number of a key that is here and has not had its turn, and whether it is tried again later.
+SELECT seq, position, owner IS NULL AND last_error IS NOT NULL FROM {pending}
+WHERE key_hash = :key_hash AND position IS NOT NULL AND position >= :next ORDER BY position LIMIT 1
+
+-- name: inbox.order.aside -> count
+-- From now on it runs beside the sequence.
+UPDATE {pending} SET replayed = true WHERE seq = :seq
+
+-- name: inbox.order.retries -> rows
+-- The next messages of their keys that have failed and are tried again.
+SELECT m.aggregate_id, m.received_at, m.event_id, p.attempts, p.last_error
+FROM {pending} p JOIN {message} m ON m.seq = p.seq JOIN {state} s ON s.key_hash = p.key_hash
+WHERE p.position = s.next AND p.last_error IS NOT NULL AND NOT p.held
+ORDER BY p.seq LIMIT :limit
 
 -- name: inbox.order.history -> rows
 -- Processed messages of keys that wait for a number: it may have been processed before there was an order, up to :until.
 SELECT m.aggregate_id, m.headers FROM {done} f JOIN {message} m ON m.seq = f.seq
 WHERE f.seq <= :until AND m.aggregate_id {in_keys} AND m.headers IS NOT NULL
-
--- name: inbox.order.last -> rows
--- Where the messages end that are here, and what time it is.
-SELECT coalesce(max(seq), 0), {clock} FROM {message}
 
 -- name: inbox.order.older -> rows
 -- Whether a processor is alive that began before there was an order, and keeps none.
@@ -40,3 +49,8 @@ SELECT 1 FROM {instance} WHERE started_at < :at AND expires_at >= {clock} LIMIT 
 -- name: inbox.order.free -> count
 -- Order is given up: whatever was held back is due.
 UPDATE {pending} SET due = {clock}, held = false WHERE held
+
+-- name: inbox.order.numbered -> rows
+-- Of messages that are about to go those that may have a number.
+SELECT t.seq, t.aggregate_id, t.headers FROM {message_rows}
+WHERE {these} AND t.aggregate_id IS NOT NULL AND {find_text}(t.headers, 'sequence') > 0

@@ -6,3 +6,9 @@ SELECT seq FROM {done} WHERE processed_at < {ttl_ago} ORDER BY processed_at LIMI
 -- name: inbox.purge.dead -> rows
 SELECT seq FROM {dead} WHERE dead_at < {ttl_ago} ORDER BY seq LIMIT :limit
 {skip_locked}
+
+-- name: inbox.purge.done_count -> rows
+SELECT count(*) FROM {done} WHERE processed_at < {ttl_ago}
+
+-- name: inbox.purge.dead_count -> rows
+SELECT count(*) FROM {dead} WHERE dead_at < {ttl_ago}

@@ -1,2 +1,2 @@
 -- name: inbox.settle.forget -> count
-DELETE FROM {pending} WHERE seq {in_seqs}
+DELETE {from_rows} {pending_rows} WHERE {these}

@@ -1,26 +1,35 @@
 -- slot: filter
-AND (:event_type::text IS NULL OR m.event_type = :event_type)
-  AND (:source::text IS NULL OR m.source = :source)
-  AND (:aggregate_id::text IS NULL OR m.aggregate_id = :aggregate_id)
-  AND (:tenant_id::text IS NULL OR m.tenant_id = :tenant_id)
-  AND (:since::timestamptz IS NULL OR m.received_at >= :since)
-  AND (:before::timestamptz IS NULL OR m.received_at < :before)
+(:type::text IS NULL OR m.event_type = :type)
+  AND (:aggregate_type::text IS NULL OR coalesce(m.aggregate_type, '__GLOBAL__') = :aggregate_type)
+  AND (:key::text IS NULL OR m.aggregate_id = :key)
+  AND (:tenant::text IS NULL OR m.tenant_id = :tenant) AND {of_sender}
+
+-- slot: of_sender
+(:sender::text IS NULL OR coalesce(m.source, '') = :sender)
+
+-- slot: received_within
+(:since::timestamptz IS NULL OR m.received_at >= :since) AND (:until::timestamptz IS NULL OR m.received_at < :until)
+
+-- slot: where_open
+WHERE p.seq > :after AND p.seq <= :upto AND (:seqs::bigint[] IS NULL OR p.seq {in_seqs})
+  AND {filter} AND {received_within} AND (:error::text IS NULL OR {find_text}(p.last_error, :error) > 0)
+
+-- slot: where_dead
+WHERE d.seq > :after AND d.seq <= :upto AND (:seqs::bigint[] IS NULL OR d.seq {in_seqs})
+  AND {filter} AND (:error::text IS NULL OR {find_text}(d.last_error, :error) > 0)
+  AND (:since::timestamptz IS NULL OR d.dead_at >= :since) AND (:until::timestamptz IS NULL OR d.dead_at < :until)
+
+-- slot: where_done
+WHERE f.seq > :after AND f.seq <= :upto AND (:seqs::bigint[] IS NULL OR f.seq {in_seqs})
+  AND {filter} AND {received_within} AND :error::text IS NULL
 
 -- slot: message_columns
 m.event_id, m.event_type, m.aggregate_type, m.aggregate_id, m.tenant_id, m.content_type,
 m.payload, m.headers, m.occurred_at, NULL, m.received_at
 
 -- slot: without_payload
-m.event_id, m.event_type, m.aggregate_type, m.aggregate_id, m.tenant_id, m.content_type,
-{no_bytes}, m.headers, m.occurred_at, NULL, m.received_at
-
--- slot: found
--- What became of a message, wherever it is.
-coalesce(p.attempts, d.attempts, f.attempts), coalesce(p.last_error, d.last_error),
-coalesce(p.position, d.position), CASE WHEN p.owner IS NULL AND NOT p.held THEN p.due END,
-coalesce(d.dead_at, f.processed_at),
-CASE WHEN d.seq IS NOT NULL THEN 'dead' WHEN p.seq IS NULL THEN 'processed' WHEN p.held THEN 'held'
-     WHEN p.owner IS NOT NULL THEN 'claimed' WHEN p.attempts > 0 THEN 'retry' ELSE 'pending' END
+t.event_id, t.event_type, t.aggregate_type, t.aggregate_id, t.tenant_id, t.content_type,
+{no_bytes}, t.headers, t.occurred_at, NULL, t.received_at
 
 -- slot: untried
 -- Given back: due at once, and the attempt that claiming counted is taken back.
@@ -35,3 +44,22 @@ JOIN {message} m ON m.seq = d.seq
 
 -- slot: message_of_f
 JOIN {message} m ON m.seq = f.seq
+
+-- slot: pending_rows
+-- With {these}: the rows of :seqs. Where they are locked, MySQL must be led to them, or it locks what it looks at.
+{pending} AS t
+
+-- slot: dead_rows
+{dead} AS t
+
+-- slot: done_rows
+{done} AS t
+
+-- slot: message_rows
+{message} AS t
+
+-- slot: these
+t.seq {in_seqs}
+
+-- slot: from_rows
+FROM

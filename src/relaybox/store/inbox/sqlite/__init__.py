@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from ....event import Event
-from ....ids import key_hash
 from ....op import Op
 from ...dialect import SQLITE
-from ...rows import as_json, in_one_blob, lane_key
+from ...rows import as_json, in_one_blob
 from .. import InboxStore
-from ..order import position_of, priority_of
+from ..order import place_of
 
 
 class SqliteInboxStore(InboxStore):
@@ -28,10 +27,7 @@ class SqliteInboxStore(InboxStore):
             **in_one_blob(fresh, self.to_time), source=sender, now=at
         )
         seqs = sorted(row[0] for row in inserted.rows)
-        pending = [
-            (seq, key_hash(lane_key(event)), position_of(event), priority_of(event))
-            for seq, event in zip(seqs, fresh, strict=True)
-        ]
+        pending = [(seq, *place_of(event)) for seq, event in zip(seqs, fresh, strict=True)]
         yield self.sql["inbox.accept.pending"].bind(rows=as_json(pending), now=at)
         yield from self.journal_accepted(fresh)
         return new

@@ -17,7 +17,7 @@ from ...dialect import MYSQL
 from ...rows import as_json, fields
 from ..keys import KeyedOutboxStore, WaitingKey
 from ..stepped import SteppedOutboxStore
-from ..values import Claimed, KeyChoice, KeyLease
+from ..values import ClaimedRow, KeyChoice, KeyLease
 
 
 class MysqlStore(SteppedOutboxStore, KeyedOutboxStore):
@@ -59,7 +59,7 @@ class MysqlStore(SteppedOutboxStore, KeyedOutboxStore):
         mine = yield self.sql["outbox.lease.mine"].bind(keys=chosen, token=claim.token)
         return sorted(row[0] for row in mine.rows)
 
-    def claim_leased(self, claim: Claim, keys: Sequence[int], limit: int, now: datetime | None) -> Op[list[Claimed]]:
+    def claim_leased(self, claim: Claim, keys: Sequence[int], limit: int, now: datetime | None) -> Op[list[ClaimedRow]]:
         picked = yield from self.pick(keys, limit, now)
         claimed = yield from self.take(claim, picked.rows, now)
         used = {row.key_hash for row in claimed}

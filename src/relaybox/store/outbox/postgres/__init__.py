@@ -16,12 +16,12 @@ from ....errors import ConfigError
 from ....event import Event
 from ....ids import key_hash, new_token
 from ....op import Copy, Op, Result, Statement
-from ...claims import Claim, Death, Held, Retry
+from ...claims import Claim, Death, Held, RetryRow
 from ...dialect import POSTGRES
 from ...events import Kind
 from ...rows import arrays, by_column, columns, cut, lane_key
 from ..keys import KeyedOutboxStore, WaitingKey, Walk, spread
-from ..values import Claimed, KeyChoice, KeyLease, Known, Settlement, Turn
+from ..values import ClaimedRow, KeyChoice, KeyLease, KeyRound, Known, Settlement
 
 # Below this a single statement with arrays is faster than two COPYs and the numbers for them.
 COPY_FROM = 200
@@ -112,18 +112,18 @@ class PostgresStore(KeyedOutboxStore):
 
     # -- claim ------------------------------------------------------------------------------------
 
-    def claim(self, claim: Claim, limit: int, now: datetime | None) -> Op[list[Claimed]]:
+    def claim(self, claim: Claim, limit: int, now: datetime | None) -> Op[list[ClaimedRow]]:
         """When nothing is due, look for expired claims; busy tables leave that to the heartbeats."""
         claimed = yield from self._due_rows(claim, limit, now)
         if not claimed and (yield from self._expire((), now)):
             claimed = yield from self._due_rows(claim, limit, now)
         return claimed
 
-    def _due_rows(self, claim: Claim, limit: int, now: datetime | None) -> Op[list[Claimed]]:
+    def _due_rows(self, claim: Claim, limit: int, now: datetime | None) -> Op[list[ClaimedRow]]:
         result = yield self.sql["outbox.claim"].bind(**self._claim(claim, limit, now))
         return (yield from self._whole(claim, result.rows))
 
-    def _whole(self, claim: Claim, rows: Sequence[Sequence[Any]]) -> Op[list[Claimed]]:
+    def _whole(self, claim: Claim, rows: Sequence[Sequence[Any]]) -> Op[list[ClaimedRow]]:
         """The events of a claim; a last row says how many it has, and their attempts unless this is the first of all.
         Event rows that somebody deleted are claimed too, so that they can be settled."""
         *found, (count, *_, items) = rows
@@ -133,9 +133,9 @@ class PostgresStore(KeyedOutboxStore):
             found += [(seq, *[None] * 11) for _, seq in held.rows if seq not in there]
         found.sort(key=itemgetter(0))
         if items is None:
-            return [Claimed(row, 1) for row in found]
+            return [ClaimedRow(row, 1) for row in found]
         attempts = {item >> 16: item & 0xFFFF for item in items}
-        return [Claimed(self.event_row(row), attempts[row[0]]) for row in found]
+        return [ClaimedRow(self.event_row(row), attempts[row[0]]) for row in found]
 
     def verify(self, held: Sequence[Held]) -> Op[set[int]]:
         result = yield self.sql["outbox.claim.verify"].bind(tokens=_tokens(held))
@@ -164,14 +164,14 @@ class PostgresStore(KeyedOutboxStore):
         limit: int,
         shards: int,
         now: datetime | None,
-        turn: Turn | None = None,
+        turn: KeyRound | None = None,
         full: Collection[int] = (),
         leaving: Collection[int] = (),
         known: Known | None = None,
-    ) -> Op[list[Claimed]]:
+    ) -> Op[list[ClaimedRow]]:
         """Batches, expired claims and what the owner does not know of become single rows first, and without jitter:
         order decides here."""
-        turn = turn or Turn()
+        turn = turn or KeyRound()
         tokens, seqs = (None, None) if known is None else (list(known.tokens), list(known.seqs))
         known_to_it = {"owner": claim.owner, "known": tokens, "kept": seqs}
         values = {**self._claim(claim, limit, now), **known_to_it, "shards": shards, "leaving": list(leaving)}
@@ -185,8 +185,8 @@ class PostgresStore(KeyedOutboxStore):
         return claimed
 
     def _shard_rows(
-        self, claim: Claim, values: Mapping[str, Any], turn: Turn, full: Collection[int]
-    ) -> Op[list[Claimed]]:
+        self, claim: Claim, values: Mapping[str, Any], turn: KeyRound, full: Collection[int]
+    ) -> Op[list[ClaimedRow]]:
         limit = values["limit"]
         if not full:
             result = yield self.sql["outbox.claim.ordered"].bind(**values)
@@ -232,7 +232,7 @@ class PostgresStore(KeyedOutboxStore):
             result = yield self.sql["outbox.keys.rows"].bind(**values, heads=[key.head for key in keys])
         return sorted(row[0] for row in result.rows)
 
-    def claim_leased(self, claim: Claim, keys: Sequence[int], limit: int, now: datetime | None) -> Op[list[Claimed]]:
+    def claim_leased(self, claim: Claim, keys: Sequence[int], limit: int, now: datetime | None) -> Op[list[ClaimedRow]]:
         result = yield self.sql["outbox.keys.claim"].bind(**self._claim(claim, limit, now), keys=keys)
         return self.claimed(result.rows)
 
@@ -261,7 +261,7 @@ class PostgresStore(KeyedOutboxStore):
     # -- settle -----------------------------------------------------------------------------------
 
     def settle(self, settlement: Settlement, now: datetime | None) -> Op[int]:
-        everything: list[Held | Retry | Death] = [*settlement.done, *settlement.retry, *settlement.dead]
+        everything: list[Held | RetryRow | Death] = [*settlement.done, *settlement.retry, *settlement.dead]
         whole = sorted(settlement.whole)
         if settlement.retry or settlement.dead or (whole and everything):
             yield self.sql["outbox.claim.lock"].bind(tokens=sorted({*whole, *_tokens(everything)}))
@@ -284,7 +284,7 @@ class PostgresStore(KeyedOutboxStore):
         yield from self._free(settlement.free)
         return lost
 
-    def _retry(self, retries: Sequence[Retry], now: datetime | None) -> Op[None]:
+    def _retry(self, retries: Sequence[RetryRow], now: datetime | None) -> Op[None]:
         rows = sorted(retries)
         yield self.sql["outbox.settle.retry"].bind(
             seqs=[r.seq for r in rows],

@@ -1,7 +1,8 @@
 -- Events for operators. Oldest first, by keyset (:after) so that long lists page.
 
 -- name: outbox.events.ids -> rows
-SELECT seq FROM {event} WHERE event_id {in_ids} ORDER BY seq
+-- Not ORDER BY: our sessions would read all events in that order rather than sort.
+SELECT seq FROM {event} WHERE event_id {in_ids}
 
 -- name: outbox.events.newest -> rows
 -- Where a change of many ends: what is written or dies later is not part of it.

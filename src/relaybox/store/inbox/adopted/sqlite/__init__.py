@@ -35,6 +35,7 @@ class SqliteColumns:
         received = _moment(columns["received_at"], types["received_at"]) if "received_at" in columns else "NULL"
         fixed = {"received_at": _now(types.get("received_at", "")), "retry_count": "0"}
         return {
+            "given_error": ":error",
             "id_type": affinity(types["id"]),
             "now": _now(types["processed_at"]),
             "given": ", ".join(own),

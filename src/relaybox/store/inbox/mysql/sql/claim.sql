@@ -14,16 +14,6 @@ WHERE priority = :priority AND due <= {clock} AND (:workers = 1 OR (key_hash >> 
   AND NOT json_contains(:full, cast(key_hash AS char))
 ORDER BY due, seq LIMIT :limit
 
--- name: inbox.claim.lock -> rows
-SELECT p.seq, p.strikes FROM {seqs} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq
-WHERE p.due <= {now_once} {skip_locked}
-
--- name: inbox.claim.take -> count
--- Attempts are counted here: a message that kills its process counts too.
-UPDATE {seqs} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq
-SET p.due = {clock} + {lease_time}, p.token = :token, p.owner = :owner, p.claimed_at = {clock},
-    p.attempts = p.attempts + 1, p.strikes = p.strikes + 1, p.held = false
-
 -- name: inbox.claim.read -> rows
 -- A message row that somebody deleted still comes back (LEFT JOIN), so that its pending row can go.
 SELECT p.seq, {message_columns}, p.attempts, p.key_hash, p.position, p.replayed,
@@ -39,16 +29,6 @@ SELECT p.seq FROM {held} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.se
 -- Locks what is ours and nobody is processing: a transaction under way decides by itself, and is not waited for.
 SELECT p.seq FROM {held} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq AND p.token = s.token
 {skip_locked}
-
--- name: inbox.claim.renew -> count
-UPDATE {seqs} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq
-SET p.due = {clock} + {lease_time}
-
--- name: inbox.claim.release -> count
--- Given back untried: due at once, and the attempt that claiming counted is taken back.
-UPDATE {seqs} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq
-SET p.due = {clock}, p.token = NULL, p.owner = NULL, p.claimed_at = NULL,
-    p.attempts = greatest(p.attempts - 1, 0), p.strikes = greatest(p.strikes - 1, 0)
 
 -- name: inbox.claim.abandon -> count
 -- Claims that were made, perhaps, and never arrived: given back untried. One table only: such an UPDATE passes over

@@ -4,27 +4,6 @@ SELECT r.event_type, r.pending
 FROM JSON_TABLE({rows}, '$[*]' COLUMNS (event_type varchar(255) {text} PATH '$[0]' ERROR ON ERROR,
                                         pending bigint PATH '$[1]')) r
 
--- name: inbox.journal.marked -> count
--- How the numbers by type change with messages that were processed just now.
-INSERT INTO {journal} (event_type, pending, processed, waited)
-SELECT m.event_type, -count(*), count(*), sum(round(f.waited * 1000000))
-FROM {seqs} STRAIGHT_JOIN {done} f FORCE INDEX (PRIMARY) ON f.seq = s.seq STRAIGHT_JOIN {message} m ON m.seq = f.seq
-GROUP BY m.event_type
-
--- name: inbox.journal.done -> count
--- The same for processed messages that go, which are locked: for good (:pending 0) or to be processed again (1).
-INSERT INTO {journal} (event_type, pending, processed, waited)
-SELECT m.event_type, count(*) * :pending, -count(*), -sum(round(f.waited * 1000000))
-FROM {seqs} STRAIGHT_JOIN {done} f FORCE INDEX (PRIMARY) ON f.seq = s.seq STRAIGHT_JOIN {message} m ON m.seq = f.seq
-GROUP BY m.event_type
-
--- name: inbox.journal.dead -> count
--- The same for dead letters, which come (:dead 1) or go (-1).
-INSERT INTO {journal} (event_type, pending, dead)
-SELECT m.event_type, count(*) * :pending, count(*) * :dead
-FROM {seqs} STRAIGHT_JOIN {dead} d FORCE INDEX (PRIMARY) ON d.seq = s.seq STRAIGHT_JOIN {message} m ON m.seq = d.seq
-GROUP BY m.event_type
-
 -- name: inbox.journal.add -> count
 -- In the order of types, so that no two wait for each other.
 INSERT INTO {totals} (event_type, pending, processed, dead, waited)

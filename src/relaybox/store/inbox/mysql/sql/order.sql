@@ -14,9 +14,6 @@ SELECT s.key_hash, CAST(s.aggregate_id AS binary), s.next, {clock}
 FROM JSON_TABLE({rows}, '$[*]' COLUMNS (
   key_hash bigint PATH '$[0]', aggregate_id varchar(255) {text} PATH '$[1]' ERROR ON ERROR, next bigint PATH '$[2]')) s
 
--- name: inbox.order.hold -> count
-UPDATE {seqs} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq SET p.due = {never}, p.held = true
-
 -- name: inbox.order.followers -> rows
 -- What follows a number that is claimed now: it may come along. Locked like what was picked.
 SELECT p.seq, p.key_hash, p.position
@@ -42,12 +39,6 @@ FROM JSON_TABLE({rows}, '$[*]' COLUMNS (key_hash bigint PATH '$[0]', position bi
 STRAIGHT_JOIN {pending} p FORCE INDEX ({pending_name}_pos) ON p.key_hash = s.key_hash AND p.position = s.position
 WHERE p.owner IS NULL
 
--- name: inbox.order.wake -> count
--- By the primary key, in the order in which everybody locks.
-UPDATE {seqs} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq
-SET p.due = CASE WHEN p.due = {never} THEN {clock} ELSE p.due END, p.held = false
-WHERE p.owner IS NULL
-
 -- name: inbox.order.move -> count
 -- An operator's word, or age: the key goes on with this number. It never goes back.
 INSERT INTO {state} (key_hash, aggregate_id, next, moved_at)
@@ -67,10 +58,12 @@ LEFT JOIN {state} t ON t.key_hash = h.key_hash AND t.aggregate_id = CAST(m.aggre
 
 -- name: inbox.order.gaps -> rows
 -- Every run of missing numbers: before the first that waits (compared with the state) and between two that wait; with
--- the seconds since the message behind it came, and whether a dead letter lies in it. Reads pending rows only, by their
+-- the seconds since the message behind it came, and the first dead letter in it. Reads pending rows only, by their
 -- index, whatever was processed; messages and letters are looked up only for what is shown.
-SELECT m.aggregate_id, g.beginning, g.ending, {age},
-       EXISTS (SELECT 1 FROM {dead} d WHERE d.key_hash = g.key_hash AND d.position BETWEEN g.beginning AND g.ending)
+SELECT m.aggregate_id, g.beginning, g.ending, {age}, m.received_at,
+       (SELECT d.seq FROM {dead} d WHERE d.key_hash = g.key_hash
+        AND d.position BETWEEN g.beginning AND g.ending
+        ORDER BY d.position LIMIT 1)
 FROM (
   SELECT e.seq, e.key_hash, e.position - 1 AS ending,
          greatest(coalesce(e.previous + 1, t.next, :start), coalesce(t.next, e.previous + 1, :start)) AS beginning
@@ -90,11 +83,6 @@ FROM JSON_TABLE(CONVERT(:keys USING utf8mb4), '$[*]' COLUMNS (
   aggregate_id varchar(255) {text} PATH '$' ERROR ON ERROR)) k
 JOIN {message} m ON CAST(m.aggregate_id AS binary) = CAST(k.aggregate_id AS binary) JOIN {done} f ON f.seq = m.seq
 WHERE f.seq <= :until AND m.headers IS NOT NULL
-
--- name: inbox.order.numbered -> rows
--- Of messages that are about to go those that may have a number.
-SELECT m.seq, m.aggregate_id, m.headers FROM {seqs} STRAIGHT_JOIN {message} m FORCE INDEX (PRIMARY) ON m.seq = s.seq
-WHERE m.aggregate_id IS NOT NULL AND locate('sequence', m.headers) > 0
 
 -- name: inbox.order.raise -> count
 -- These numbers were processed: their keys go on behind them. Never back.

@@ -5,11 +5,6 @@ INSERT INTO {done} (seq, processed_at, attempts, waited)
 SELECT seq, {clock}, attempts, timestampdiff(MICROSECOND, CAST(:received AS datetime(6)), {clock}) / 1000000e0
 FROM {pending} WHERE seq = :seq AND token = :token FOR UPDATE
 
--- name: inbox.settle.still -> count
--- Before the commit: how the numbers by type change. No row: the mark is not there, the transaction was rolled back.
-INSERT INTO {journal} (event_type, pending, processed, waited)
-SELECT :event_type, -1, 1, round(f.waited * 1000000) FROM {done} f WHERE f.seq = :seq
-
 -- name: inbox.settle.lock -> rows
 -- Of a batch what is still ours; from here on nobody else's.
 SELECT p.seq FROM {held} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq AND p.token = s.token
@@ -36,6 +31,3 @@ INSERT INTO {dead} (seq, key_hash, position, priority, replayed, attempts, last_
 SELECT p.seq, p.key_hash, p.position, p.priority, p.replayed, p.attempts, s.reason, {clock}
 FROM JSON_TABLE({rows}, '$[*]' COLUMNS (seq bigint PATH '$[0]', reason text {text} PATH '$[1]')) s
 STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq
-
--- name: inbox.settle.forget -> count
-DELETE p FROM {seqs} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq

@@ -50,7 +50,7 @@ WHERE h.held
 
 -- name: inbox.order.gaps -> rows
 -- Every run of missing numbers: before the first that waits (compared with the state) and between two that wait; with
--- the seconds since the message behind it came, and whether a dead letter lies in it. Reads pending rows only, by their
+-- the seconds since the message behind it came, and the first dead letter in it. Reads pending rows only, by their
 -- index, whatever was processed: counting shows which keys are torn, and only of those neighbours are compared. What is
 -- shown of a gap is looked up for the ones that are shown.
 WITH keys AS MATERIALIZED (
@@ -72,16 +72,12 @@ gaps AS MATERIALIZED (
   CROSS JOIN LATERAL (SELECT p.seq FROM {pending} p WHERE p.key_hash = g.key_hash AND p.position = g.last + 1
                         AND p.position IS NOT NULL LIMIT 1) behind
   ORDER BY behind.seq LIMIT :limit)
-SELECT m.aggregate_id, g.first, g.last, {age},
-       EXISTS (SELECT 1 FROM {dead} d WHERE d.key_hash = g.key_hash AND d.position IS NOT NULL
-                                        AND d.position BETWEEN g.first AND g.last)
+SELECT m.aggregate_id, g.first, g.last, {age}, m.received_at,
+       (SELECT d.seq FROM {dead} d WHERE d.key_hash = g.key_hash
+        AND d.position IS NOT NULL AND d.position BETWEEN g.first AND g.last
+        ORDER BY d.position LIMIT 1)
 FROM gaps g JOIN {message} m ON m.seq = g.seq
 WHERE m.aggregate_id IS NOT NULL
-
--- name: inbox.order.numbered -> rows
--- Of messages that are about to go those that may have a number.
-SELECT seq, aggregate_id, headers FROM {message}
-WHERE seq {in_seqs} AND aggregate_id IS NOT NULL AND position('sequence' IN headers) > 0
 
 -- name: inbox.order.raise -> count
 -- These numbers were processed: their keys go on behind them. Never back.

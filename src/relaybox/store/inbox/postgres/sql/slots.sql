@@ -13,3 +13,6 @@ CROSS JOIN LATERAL (SELECT * FROM {message} x WHERE x.seq = d.seq OFFSET 0) m
 
 -- slot: message_of_f
 CROSS JOIN LATERAL (SELECT * FROM {message} x WHERE x.seq = f.seq OFFSET 0) m
+
+-- slot: in_their_ids
+= ANY(:ids::text[]::{id_type}[])

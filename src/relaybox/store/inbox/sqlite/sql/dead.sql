@@ -5,6 +5,3 @@ SELECT json_extract(value, '$[0]'), {clock}, json_extract(value, '$[1]'), json_e
        json_extract(value, '$[3]'), 1, 0
 FROM json_each(:rows) WHERE true
 ON CONFLICT DO NOTHING
-
--- name: inbox.purge.message -> count
-DELETE FROM {message} WHERE seq {in_seqs}

@@ -45,7 +45,7 @@ WHERE h.held
 
 -- name: inbox.order.gaps -> rows
 -- Every run of missing numbers: before the first that waits (compared with the state) and between two that wait; with
--- the seconds since the message behind it came, and whether a dead letter lies in it. Reads pending rows only, by their
+-- the seconds since the message behind it came, and the first dead letter in it. Reads pending rows only, by their
 -- index, whatever was processed; messages and letters are looked up only for what is shown.
 WITH here AS (
   SELECT seq, key_hash, position, lag(position) OVER (PARTITION BY key_hash ORDER BY position) AS previous
@@ -56,16 +56,12 @@ gaps AS (
   FROM here e LEFT JOIN {state} s ON s.key_hash = e.key_hash
   WHERE (e.previous IS NULL OR e.position > e.previous + 1) AND first <= last
   ORDER BY e.seq LIMIT :limit)
-SELECT m.aggregate_id, g.first, g.last, {age},
-       EXISTS (SELECT 1 FROM {dead} d WHERE d.key_hash = g.key_hash AND d.position IS NOT NULL
-                                        AND d.position BETWEEN g.first AND g.last)
+SELECT m.aggregate_id, g.first, g.last, {age}, m.received_at,
+       (SELECT d.seq FROM {dead} d WHERE d.key_hash = g.key_hash
+        AND d.position IS NOT NULL AND d.position BETWEEN g.first AND g.last
+        ORDER BY d.position LIMIT 1)
 FROM gaps g JOIN {message} m ON m.seq = g.seq
 WHERE m.aggregate_id IS NOT NULL
-
--- name: inbox.order.numbered -> rows
--- Of messages that are about to go those that may have a number.
-SELECT seq, aggregate_id, headers FROM {message}
-WHERE seq {in_seqs} AND aggregate_id IS NOT NULL AND instr(headers, 'sequence') > 0
 
 -- name: inbox.order.raise -> count
 -- These numbers were processed: their keys go on behind them. Never back.

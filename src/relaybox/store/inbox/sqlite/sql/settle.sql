@@ -3,11 +3,6 @@
 INSERT INTO {done} (seq, processed_at, attempts, waited)
 SELECT seq, {clock}, attempts, ({clock} - :received) / 1000000.0 FROM {pending} WHERE seq = :seq AND token = :token
 
--- name: inbox.settle.still -> count
--- Before the commit: how the numbers by type change. No row: the mark is not there, the transaction was rolled back.
-INSERT INTO {journal} (event_type, pending, processed, waited)
-SELECT :event_type, -1, 1, CAST(round(f.waited * 1000000) AS integer) FROM {done} f WHERE f.seq = :seq
-
 -- name: inbox.settle.lock -> rows
 -- Of a batch what is still ours.
 SELECT seq FROM {held}

@@ -1,5 +1,5 @@
 -- name: outbox.events.ids -> rows
-SELECT e.seq FROM {ids} STRAIGHT_JOIN {event} e ON e.event_id = s.event_id ORDER BY e.seq
+SELECT e.seq FROM {ids} STRAIGHT_JOIN {event} e ON e.event_id = s.event_id
 
 -- name: outbox.events.lock -> rows
 -- Nobody purges or replays these beside us.

@@ -16,9 +16,6 @@ CASE WHEN NOT p.claimed THEN p.due END
 -- slot: claimed
 p.claimed
 
--- slot: find_text
-strpos
-
 -- slot: and_unclaimed
 AND e.seq NOT IN (SELECT item / 65536 FROM {claim} c, unnest(c.items) AS item)
 

@@ -10,9 +10,6 @@ CASE WHEN p.owner IS NULL THEN p.due END
 -- slot: claimed
 p.owner IS NOT NULL
 
--- slot: find_text
-instr
-
 -- slot: and_unclaimed
 -- A claimed row is a pending one.
 

@@ -34,3 +34,6 @@ make_interval(secs => :lease::float8)
 
 -- slot: last_number
 lastval()
+
+-- slot: find_text
+strpos

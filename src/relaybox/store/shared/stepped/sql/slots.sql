@@ -6,3 +6,6 @@
 
 -- slot: no_bytes
 x''
+
+-- slot: find_text
+instr

@@ -93,30 +93,3 @@ UPDATE {parked} p SET state = 'dead', dead_at = coalesce(:now, clock_timestamp()
 FROM unnest(:seqs::bigint[], :tokens::bigint[], :errors::text[]) AS u(seq, token, error)
 WHERE p.group_id = :group AND p.seq = u.seq AND p.token = u.token
 RETURNING p.seq, p.key_hash
-
--- name: topic.parked.list -> rows
--- For people, by keyset.
-SELECT p.seq, p.event_id, p.event_type, p.aggregate_type, p.aggregate_id, p.tenant_id, p.content_type, p.payload,
-       p.headers, p.occurred_at, NULL::timestamptz, p.created_at, p.state, p.attempts, p.due, p.last_error, p.dead_at
-FROM {parked} p
-WHERE p.group_id = :group AND p.seq > :after AND (:state::text IS NULL OR p.state = :state)
-  AND (:seqs::bigint[] IS NULL OR p.seq = ANY(:seqs::bigint[]))
-ORDER BY p.seq LIMIT :limit
-
--- name: topic.parked.replay -> rows
--- Dead ones are tried again, with fresh attempts; the old error stays readable until the next outcome.
-UPDATE {parked} p SET state = 'retry', attempts = 0, due = coalesce(:now, clock_timestamp()), dead_at = NULL
-WHERE p.group_id = :group AND p.seq = ANY(:seqs::bigint[]) AND p.state = 'dead'
-RETURNING p.seq, p.key_hash
-
--- name: topic.parked.queue -> count
--- Those of an ordered group that are not the head of their queue: claims shall not have to look past them.
-UPDATE {parked} p SET state = 'held'
-WHERE p.group_id = :group AND p.seq = ANY(:seqs::bigint[]) AND p.state = 'retry' AND p.token IS NULL AND EXISTS (
-  SELECT 1 FROM {parked} e
-  WHERE e.group_id = p.group_id AND e.key_hash = p.key_hash AND e.seq < p.seq AND e.state <> 'dead')
-
--- name: topic.parked.skip -> rows
--- Given up for good, whatever its state. A member that has it will be told that its claim is lost.
-DELETE FROM {parked} p WHERE p.group_id = :group AND p.seq = ANY(:seqs::bigint[])
-RETURNING p.seq, p.key_hash

@@ -34,7 +34,7 @@ place AS MATERIALIZED (
   LEFT JOIN {tick} k ON k.topic_id = g.topic_id AND k.tick = c.target
   WHERE g.topic_id = :topic AND g.state IN ({promised_states})),
 taken AS MATERIALIZED (
-  SELECT r.group_id, r.shard, r.after, r.upto, r.finished, b.snapshot AS base, k.snapshot AS target
+  SELECT r.group_id, r.shard, r.after, r.upto, r.finished, r.owner, b.snapshot AS base, k.snapshot AS target
   FROM {group} g JOIN {range} r ON r.group_id = g.id
   JOIN {tick} b ON b.topic_id = g.topic_id AND b.tick = r.base
   JOIN {tick} k ON k.topic_id = g.topic_id AND k.tick = r.target

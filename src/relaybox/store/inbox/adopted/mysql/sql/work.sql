@@ -18,7 +18,7 @@ SELECT seq FROM {map} WHERE token = :token
 
 -- name: inbox.adopt.picked -> rows
 SELECT m.seq, m.event_id, m.event_type, NULL, m.aggregate_id, NULL, NULL, '', m.headers, m.occurred_at, NULL,
-       m.received_at, coalesce(t.retry_count, 0), t.error
+       m.received_at, coalesce(t.retry_count, 0), t.error, t.processed_at IS NOT NULL
 FROM {seqs} STRAIGHT_JOIN {map} k FORCE INDEX (PRIMARY) ON k.seq = s.seq JOIN {message} m ON m.seq = k.seq JOIN {theirs} t ON t.id = k.id
 
 -- name: inbox.adopt.pending -> count
@@ -37,7 +37,7 @@ FROM JSON_TABLE({rows}, '$[*]' COLUMNS (
 
 -- name: inbox.adopt.revived -> rows
 -- Given up or processed once, and somebody has taken that back in their table: a replay.
-SELECT m.event_id FROM {open} t JOIN {map} m ON m.id = t.id LEFT JOIN {pending} p ON p.seq = m.seq
+SELECT m.seq FROM {open} t JOIN {map} m ON m.id = t.id LEFT JOIN {pending} p ON p.seq = m.seq
 WHERE coalesce(t.retry_count, 0) < {most} AND p.seq IS NULL LIMIT :limit
 
 -- name: inbox.adopt.free -> rows
@@ -67,9 +67,6 @@ LEFT JOIN {dead} d FORCE INDEX (PRIMARY) ON d.seq = m.seq
 SET t.retry_count = coalesce(p.attempts, greatest(d.attempts, {most})), t.error = {last_error}
 WHERE t.processed_at IS NULL AND (p.seq IS NOT NULL OR d.seq IS NOT NULL)
 
--- name: inbox.adopt.postpone -> count
-UPDATE {seqs} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq SET p.due = {clock} + INTERVAL 1 SECOND
-
 -- name: inbox.adopt.done -> count
 INSERT IGNORE INTO {done} (seq, processed_at, attempts, waited)
 SELECT m.seq, {finished}, coalesce(t.retry_count, 0),
@@ -86,17 +83,15 @@ DELETE m FROM {seqs} STRAIGHT_JOIN {map} m FORCE INDEX (PRIMARY) ON m.seq = s.se
 WHERE t.id IS NULL OR t.processed_at IS NOT NULL
 
 -- name: inbox.adopt.recall -> rows
--- Rows that were processed or given up before we knew them.
+-- Rows that somebody asks for, and that are new here.
 SELECT CONVERT(t.id USING utf8mb4)
 FROM JSON_TABLE(CONVERT(:ids USING utf8mb4), '$[*]' COLUMNS (id {id_json} PATH '$')) s
 STRAIGHT_JOIN {theirs} t ON t.id = {id_value} LEFT JOIN {map} m ON m.id = t.id
-WHERE (t.processed_at IS NOT NULL OR t.retry_count >= {most}) AND m.seq IS NULL
+WHERE m.seq IS NULL
 
 -- name: inbox.adopt.reset -> count
-UPDATE JSON_TABLE(CONVERT(:event_ids USING utf8mb4), '$[*]' COLUMNS (event_id varchar(768) {text} PATH '$')) s
-STRAIGHT_JOIN {map} m FORCE INDEX ({map_name}_event) ON m.event_id = s.event_id STRAIGHT_JOIN {theirs} t ON t.id = m.id
+UPDATE {seqs} STRAIGHT_JOIN {map} m FORCE INDEX (PRIMARY) ON m.seq = s.seq STRAIGHT_JOIN {theirs} t ON t.id = m.id
 SET t.processed_at = NULL, t.retry_count = 0, t.error = NULL
-WHERE CAST(m.event_id AS binary) = CAST(s.event_id AS binary)
 
 -- name: inbox.adopt.waiting -> rows
 -- Rows that wait and were not picked up yet.
@@ -112,17 +107,6 @@ UPDATE JSON_TABLE(CONVERT(:ids USING utf8mb4), '$[*]' COLUMNS (id {id_json} PATH
 STRAIGHT_JOIN {theirs} t ON t.id = {id_value}
 SET t.retry_count = :attempts, t.error = {given_error}
 WHERE t.processed_at IS NULL
-
--- name: inbox.replay.read -> rows
--- Of these ids the messages that do not wait.
-SELECT m.seq, {without_payload}, d.seq IS NOT NULL, f.seq IS NOT NULL
-FROM JSON_TABLE(CONVERT(:event_ids USING utf8mb4), '$[*]' COLUMNS (
-  event_id varchar(768) {text} PATH '$' ERROR ON ERROR)) s
-STRAIGHT_JOIN {message} m ON m.event_id = s.event_id
-LEFT JOIN {dead} d ON d.seq = m.seq LEFT JOIN {done} f ON f.seq = m.seq
-LEFT JOIN {pending} p ON p.seq = m.seq
-WHERE CAST(m.event_id AS binary) = CAST(s.event_id AS binary) AND p.seq IS NULL
-ORDER BY m.seq
 
 -- name: inbox.order.history -> rows
 -- The same in their table, whichever program has processed them.

@@ -1,15 +1,6 @@
--- name: inbox.adopt.pick_up -> rows
--- An anti-join, not a cursor: a row that commits late is found whenever it comes.
-INSERT INTO {map} (id, event_id, picked_at)
-SELECT t.id, t.id::text, {clock} FROM {theirs} t
-WHERE t.processed_at IS NULL AND NOT EXISTS (SELECT 1 FROM {map} m WHERE m.id = t.id)
-ORDER BY {arrival} LIMIT :limit
-ON CONFLICT DO NOTHING
-RETURNING seq
-
 -- name: inbox.adopt.picked -> rows
 SELECT m.seq, m.event_id, m.event_type, NULL, m.aggregate_id, NULL, NULL, ''::bytea, m.headers, m.occurred_at, NULL,
-       m.received_at, coalesce(t.retry_count, 0), t.error
+       m.received_at, coalesce(t.retry_count, 0), t.error, t.processed_at IS NOT NULL
 FROM {message} m JOIN {map} k ON k.seq = m.seq JOIN {theirs} t ON t.id = k.id
 WHERE m.seq {in_seqs}
 
@@ -26,13 +17,6 @@ SELECT s.seq, s.key_hash, s.position, s.priority, false, s.attempts, s.error, {c
 FROM unnest(:seqs::bigint[], :hashes::bigint[], :positions::bigint[], :priorities::smallint[], :attempts::integer[],
             :errors::text[]) AS s(seq, key_hash, position, priority, attempts, error)
 ON CONFLICT DO NOTHING
-
--- name: inbox.adopt.revived -> rows
--- Given up or processed once, and somebody has taken that back in their table: a replay.
-SELECT m.event_id FROM {theirs} t JOIN {map} m ON m.id = t.id
-WHERE t.processed_at IS NULL AND coalesce(t.retry_count, 0) < {most}
-  AND NOT EXISTS (SELECT 1 FROM {pending} p WHERE p.seq = m.seq)
-LIMIT :limit
 
 -- name: inbox.adopt.free -> rows
 -- Which nobody has locked in their table, now locked by us; and whether they still wait.
@@ -58,9 +42,6 @@ FROM {map} m, (SELECT seq, attempts, last_error FROM {pending} WHERE seq {in_seq
                UNION ALL SELECT seq, greatest(attempts, {most}), last_error FROM {dead} WHERE seq {in_seqs}) w
 WHERE m.seq = w.seq AND t.id = m.id AND t.processed_at IS NULL
 
--- name: inbox.adopt.postpone -> count
-UPDATE {pending} SET due = {clock} + interval '1 second' WHERE seq {in_seqs}
-
 -- name: inbox.adopt.done -> count
 INSERT INTO {done} (seq, processed_at, attempts, waited)
 SELECT m.seq, {finished}, coalesce(t.retry_count, 0),
@@ -69,11 +50,6 @@ FROM {map} m JOIN {theirs} t ON t.id = m.id JOIN {message} v ON v.seq = m.seq
 WHERE m.seq {in_seqs} AND t.processed_at IS NOT NULL
 ON CONFLICT DO NOTHING
 
--- name: inbox.purge.message -> count
--- Their table is not ours to empty: we forget what waits no more. A discarded row waits, and is known to be given up.
-DELETE FROM {map} m WHERE m.seq {in_seqs}
-  AND NOT EXISTS (SELECT 1 FROM {theirs} t WHERE t.id = m.id AND t.processed_at IS NULL)
-
 -- name: inbox.purge.seen -> count
 -- Ids whose rows we have forgotten: one that is unknown while its row is here could be accepted beside it.
 DELETE FROM {seen} WHERE ctid = ANY(ARRAY(
@@ -81,33 +57,12 @@ DELETE FROM {seen} WHERE ctid = ANY(ARRAY(
   WHERE s.seen_at < {ttl_ago} AND NOT EXISTS (SELECT 1 FROM {message} m WHERE m.event_id = s.event_id)
   LIMIT :limit {skip_locked}))
 
--- name: inbox.adopt.recall -> rows
--- Rows that were processed or given up before we knew them.
-INSERT INTO {map} (id, event_id, picked_at)
-SELECT t.id, t.id::text, {clock} FROM {theirs} t
-WHERE t.id = ANY(:ids::text[]::{id_type}[]) AND (t.processed_at IS NOT NULL OR t.retry_count >= {most})
-  AND NOT EXISTS (SELECT 1 FROM {map} m WHERE m.id = t.id)
-ON CONFLICT DO NOTHING
-RETURNING seq
-
 -- name: inbox.adopt.reset -> count
 UPDATE {theirs} t SET processed_at = NULL, retry_count = 0, error = NULL
-FROM {map} m WHERE m.id = t.id AND m.event_id {in_ids}
-
--- name: inbox.adopt.waiting -> rows
--- Rows that wait and were not picked up yet.
-SELECT count(*) FROM (SELECT 1 FROM {theirs} t WHERE t.processed_at IS NULL
-                        AND NOT EXISTS (SELECT 1 FROM {map} m WHERE m.id = t.id) LIMIT 10001) x
-
--- name: inbox.adopt.known -> rows
-SELECT t.id::text FROM {theirs} t WHERE t.id = ANY(:ids::text[]::{id_type}[])
+FROM {map} m WHERE m.id = t.id AND m.seq {in_seqs}
 
 -- name: inbox.adopt.seen -> rows
 INSERT INTO {seen} (event_id, seen_at)
 SELECT e, {clock} FROM unnest(:event_ids::text[]) e ORDER BY e COLLATE "C"
 ON CONFLICT DO NOTHING
 RETURNING event_id
-
--- name: inbox.adopt.bury -> count
-UPDATE {theirs} t SET retry_count = :attempts::integer, error = {given_error}
-WHERE t.id = ANY(:ids::text[]::{id_type}[]) AND t.processed_at IS NULL

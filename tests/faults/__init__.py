@@ -1,1 +1,0 @@
-"""Every named fault point, killed and failed once, on each engine."""

@@ -1,0 +1,80 @@
+"""Databases for tests: fresh and migrated ones, copied from a template where the engine can, and SQL past relaybox."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from relaybox import Outbox
+from relaybox.testing.servers import require
+
+
+@cache
+def _template(kind: str) -> str:
+    url = require(kind, durable=False).create_database()
+    box = Outbox(url)
+    box.migrate()
+    with box.transaction() as tx:
+        tx.connection.execute("CREATE TABLE business (n bigint)")
+    box.close()
+    return url
+
+
+def make_postgres(kind: str = "postgres-wheel", *, migrated: bool = True) -> str:
+    server = require(kind, durable=False)
+    return server.create_database(_template(kind) if migrated else None)
+
+
+def make_database(engine: str, folder: Path, *, migrated: bool = True) -> str:
+    if engine == "postgres":
+        return make_postgres(migrated=migrated)
+    url = sqlite_url(folder) if engine == "sqlite" else require("mariadb", durable=False).create_database()
+    if migrated:
+        box = Outbox(url)
+        box.migrate()
+        with box.transaction() as tx:
+            tx.connection.cursor().execute("CREATE TABLE business (n bigint)")
+        box.close()
+    return url
+
+
+def sqlite_url(folder: Path) -> str:
+    return f"sqlite:///{folder / 'flow.db'}"
+
+
+def with_driver(url: str, driver: str) -> str:
+    scheme, rest = url.split("://", 1)
+    return f"{scheme.partition('+')[0]}+{driver}://{rest}"
+
+
+def rows(url: str, text: str) -> list[tuple[Any, ...]]:
+    """Raw SQL on a connection of the test's own, past relaybox."""
+    if url.startswith("sqlite"):
+        import sqlite3
+
+        with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
+            found = connection.execute(text).fetchall()
+        connection.close()
+        return found
+    if url.startswith("mysql"):
+        import pymysql
+
+        from relaybox.drivers.mysql_session import options
+
+        raw = pymysql.connect(**options(url))
+        try:
+            with raw.cursor() as cursor:
+                cursor.execute(text)
+                return list(cursor.fetchall())
+        finally:
+            raw.close()
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as other:
+        cursor = other.execute(text)  # type: ignore[call-overload]
+        return cursor.fetchall() if cursor.description else []
+
+
+def one(url: str, text: str) -> Any:
+    return rows(url, text)[0][0]
