@@ -25,7 +25,7 @@ from .values import ClaimedRow, KeyChoice, KeyLease, KeyRound, Known, Purge, Set
 
 class OutboxStore(EventOps):
     _product = "outbox"
-    _audit = 5
+    _audit = 2
     _events = "outbox.events."
 
     def __init__(self, tables: Tables | None = None, codec: Codec = JSON_CODEC) -> None:

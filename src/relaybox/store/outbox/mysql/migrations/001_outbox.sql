@@ -18,8 +18,10 @@ CREATE TABLE IF NOT EXISTS {event} (
   UNIQUE KEY {event_name}_event_id_key (event_id)
 ) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- One row per event that still has work. `due` is when the row may be claimed next: for a waiting row
--- its delivery time, for a claimed one (owner set) the end of its lease.
+-- One row per event that still has work. `due` is when the row may be claimed next: for a waiting row its delivery time,
+-- for a claimed one (owner set) the end of its lease. `since` is when it was written or given back: its age counts from
+-- there, and a waiting row that has it waits for no clock, so that it stays due if the clock is set back. NULL: the row
+-- waits for `due`, by its own wish or after a failure.
 CREATE TABLE IF NOT EXISTS {pending} (
   seq        bigint      NOT NULL PRIMARY KEY,
   due        datetime(6) NOT NULL,
@@ -29,7 +31,9 @@ CREATE TABLE IF NOT EXISTS {pending} (
   attempts   integer     NOT NULL,
   claimed_at datetime(6),
   last_error text,
-  KEY {pending_name}_due (due, seq)
+  since      datetime(6),
+  KEY {pending_name}_due (due, seq),
+  KEY {pending_name}_key (key_hash, seq)      -- a way from one waiting key to the next
 ) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 CREATE TABLE IF NOT EXISTS {dead} (
@@ -40,13 +44,15 @@ CREATE TABLE IF NOT EXISTS {dead} (
   dead_at    datetime(6) NOT NULL
 ) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- A running process. Its claims are free as soon as `expires_at` has passed.
+-- A running process. Its claims are free as soon as `expires_at` has passed. The note tells people what they should know
+-- of it: that the broker it sends to is away, say.
 CREATE TABLE IF NOT EXISTS {instance} (
   id         bigint       NOT NULL AUTO_INCREMENT PRIMARY KEY,
   name       varchar(128) NOT NULL,
   role       varchar(16)  NOT NULL,
   started_at datetime(6)  NOT NULL,
-  expires_at datetime(6)  NOT NULL
+  expires_at datetime(6)  NOT NULL,
+  note       varchar(200)
 ) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- Ordered delivery: who owns which shard of the keys, under which term.
@@ -64,6 +70,14 @@ CREATE TABLE IF NOT EXISTS {hold} (
   parked   boolean     NOT NULL DEFAULT false,
   since    datetime(6) NOT NULL,
   KEY {hold_name}_seq (seq)
+) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Ordered delivery: a key that a process delivers now, under the token of its claim. While a claimed row of the key has
+-- that token and its lease has not ended, the key is taken. So a lease has no clock of its own: it is renewed and fenced
+-- with its claim.
+CREATE TABLE IF NOT EXISTS {lease} (
+  key_hash bigint NOT NULL PRIMARY KEY,
+  token    bigint NOT NULL
 ) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW {status} AS

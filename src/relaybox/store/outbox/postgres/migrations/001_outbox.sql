@@ -25,13 +25,16 @@ CREATE FUNCTION {hash}(key text) RETURNS bigint LANGUAGE sql IMMUTABLE STRICT PA
   RETURN ('x' || substr(md5(key), 1, 16))::bit(64)::bigint & 9223372036854775807;
 
 -- One row per event that waits alone: written singly, delayed, or to be tried again. `due` is when it may be
--- claimed. One index serves them all, and finished events never touch it.
+-- claimed. `since` is when it was written or given back: its age counts from there, and the row waits for no clock, so
+-- that it stays due if the database's clock is set back. NULL: the row waits for `due`, by its own wish or after a
+-- failure. Finished events touch no index here.
 CREATE TABLE {pending} (
   seq        bigint      PRIMARY KEY,
   due        timestamptz NOT NULL,
   key_hash   bigint      NOT NULL,
   attempts   integer     NOT NULL,
-  last_error text
+  last_error text,
+  since      timestamptz
 ) WITH (
   autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 5000,
   autovacuum_vacuum_insert_scale_factor = 0.2, autovacuum_analyze_scale_factor = 0.2,
@@ -40,16 +43,20 @@ CREATE TABLE {pending} (
 
 CREATE INDEX "{pending_name}_due" ON {pending} (due, seq);
 
--- One row per batch of events. Without an owner it waits: whoever comes first may claim it after `until`, in
--- which it is like a pending row, only cheaper. With an owner it is a claim and `until` ends its lease: claiming
--- moves events in, settling takes them out, the token fences every one of them. So neither a batched write nor
--- a lease costs a row per event. An item is seq * 65536 + attempts, in seq order.
+-- A way from one waiting key to the next.
+CREATE INDEX "{pending_name}_key" ON {pending} (key_hash, seq);
+
+-- One row per batch of events. Without an owner it waits: any process may claim it after `until`, in which it is like
+-- a pending row, only cheaper. With an owner it is a claim and `until` ends its lease: claiming moves events in,
+-- settling takes them out, the token fences every one of them. So neither a batched write nor a lease costs a row per
+-- event. An item is seq * 65536 + attempts, in seq order. `since` is that of the event that waits longest.
 CREATE TABLE {claim} (
   token      bigint      PRIMARY KEY,
   owner      integer,
   until      timestamptz NOT NULL,
   claimed_at timestamptz,
-  items      bigint[]    NOT NULL
+  items      bigint[]    NOT NULL,
+  since      timestamptz
 ) WITH (
   autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 1000,
   autovacuum_analyze_threshold = 1000, autovacuum_vacuum_cost_delay = 0
@@ -66,13 +73,15 @@ CREATE TABLE {dead} (
   dead_at    timestamptz NOT NULL
 );
 
--- A running process. Its claims are free as soon as `expires_at` has passed.
+-- A running process. Its claims are free as soon as `expires_at` has passed. The note tells people what they should know
+-- of it: that the broker it sends to is away, say.
 CREATE TABLE {instance} (
   id         integer     GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   name       varchar(128) NOT NULL,
   role       varchar(16) NOT NULL,
   started_at timestamptz NOT NULL,
-  expires_at timestamptz NOT NULL
+  expires_at timestamptz NOT NULL,
+  note       varchar(200)
 );
 
 -- Ordered delivery: who owns which shard of the keys, under which term.
@@ -89,6 +98,17 @@ CREATE TABLE {hold} (
   seq      bigint      NOT NULL,
   parked   boolean     NOT NULL DEFAULT false,
   since    timestamptz NOT NULL
+);
+
+-- Ordered delivery: a key that a process delivers now, under the token of its claim. While that claim exists the key is
+-- taken; when it is settled, expired or taken over the key is free. So a lease has no clock of its own: it is renewed and
+-- fenced with its claim.
+CREATE TABLE {lease} (
+  key_hash bigint PRIMARY KEY,
+  token    bigint NOT NULL
+) WITH (
+  autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 1000,
+  autovacuum_analyze_threshold = 1000, autovacuum_vacuum_cost_delay = 0
 );
 
 CREATE VIEW {status} AS

@@ -17,8 +17,10 @@ CREATE TABLE {event} (
   CONSTRAINT {event_name}_event_id_key UNIQUE (event_id)
 );
 
--- One row per event that still has work. `due` is when the row may be claimed next: for a waiting row
--- its delivery time, for a claimed one (owner set) the end of its lease.
+-- One row per event that still has work. `due` is when the row may be claimed next: for a waiting row its delivery time,
+-- for a claimed one (owner set) the end of its lease. `since` is when it was written or given back: its age counts from
+-- there, and a waiting row that has it waits for no clock, so that it stays due if the clock is set back. NULL: the row
+-- waits for `due`, by its own wish or after a failure.
 CREATE TABLE {pending} (
   seq        integer PRIMARY KEY,
   due        integer NOT NULL,
@@ -27,10 +29,14 @@ CREATE TABLE {pending} (
   owner      integer,
   attempts   integer NOT NULL,
   claimed_at integer,
-  last_error text
+  last_error text,
+  since      integer
 );
 
 CREATE INDEX {pending_name}_due ON {pending} (due, seq);
+
+-- A way from one waiting key to the next.
+CREATE INDEX {pending_name}_key ON {pending} (key_hash, seq);
 
 CREATE TABLE {dead} (
   seq        integer PRIMARY KEY,
@@ -40,13 +46,15 @@ CREATE TABLE {dead} (
   dead_at    integer NOT NULL
 );
 
--- A running process. Its claims are free as soon as `expires_at` has passed.
+-- A running process. Its claims are free as soon as `expires_at` has passed. The note tells people what they should know
+-- of it: that the broker it sends to is away, say.
 CREATE TABLE {instance} (
   id         integer      PRIMARY KEY AUTOINCREMENT,
   name       varchar(128) NOT NULL,
   role       varchar(16)  NOT NULL,
   started_at integer      NOT NULL,
-  expires_at integer      NOT NULL
+  expires_at integer      NOT NULL,
+  note       varchar(200)
 );
 
 -- Ordered delivery: who owns which shard of the keys, under which term.

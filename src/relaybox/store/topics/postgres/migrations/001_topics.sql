@@ -41,7 +41,7 @@ CREATE TABLE {tick} (
 );
 
 -- The newest tick of each topic: one row. It is not updated but replaced, and found from the end of its index: while some
--- transaction stays open, old versions cannot be cleaned up, and whoever came through them would be slower with each.
+-- transaction stays open, old versions cannot be cleaned up, and a reader that comes through them is slower with each.
 CREATE TABLE {head} (
   topic_id integer NOT NULL,
   tick     bigint  NOT NULL,
@@ -91,10 +91,24 @@ CREATE TABLE {group} (
   backfill_lease      timestamptz,
   backfill_started_at timestamptz,
   backfill_ended_at   timestamptz,
-  backfill_error      text
+  backfill_error      text,
+  alive_since         timestamptz  NOT NULL DEFAULT clock_timestamp(),  -- it came back, or began
+  lost                bigint       NOT NULL DEFAULT 0   -- events that were deleted before it had them
 );
 
 CREATE UNIQUE INDEX "{group_name}_live" ON {group} (topic_id, name) WHERE state <> 'cancelled';
+
+-- Events that some group was to have: those that `since` had not seen and `until` had. While a topic has a group that is
+-- not cancelled, one of its promises has no end. `tick` is the tick whose snapshot `since` is; the tick itself may go.
+CREATE TABLE {promise} (
+  topic_id integer     NOT NULL REFERENCES {topic} (id) ON DELETE CASCADE,
+  tick     bigint      NOT NULL,
+  since    pg_snapshot NOT NULL,
+  until    pg_snapshot,
+  ended_at timestamptz
+);
+
+CREATE UNIQUE INDEX "{promise_name}_open" ON {promise} (topic_id) WHERE until IS NULL;
 
 -- Where a group stands in one shard. Events that tick `base` had seen are behind it. Of those that `target` has seen and
 -- `base` had not, numbers up to `seq` are taken. Without a target the group is at the end of `base`. One row per shard;
@@ -235,11 +249,12 @@ FROM {group} g JOIN {topic} t ON t.id = g.topic_id,
               FROM {parked} WHERE group_id = g.id) p;
 
 -- `unread_at_most` counts numbers, also those of other shards and of transactions that rolled back; `lag()` counts events.
+-- A tick's number is a count above 24 random bits: ticks behind are told by the count.
 CREATE VIEW {group_lag} AS
 SELECT t.name AS topic, g.name AS group_name, g.state, c.at AS position,
        greatest(0, coalesce(pg_sequence_last_value(format('%I.%I', s.nspname, t.relation || '_seq')::regclass), 0) - c.at)
          AS unread_at_most,
-       h.tick - c.tick AS ticks_behind, c.moved_at
+       (h.tick >> 24) - (c.tick >> 24) AS ticks_behind, c.moved_at
 FROM {group} g JOIN {topic} t ON t.id = g.topic_id JOIN {head} h ON h.topic_id = t.id,
      LATERAL (SELECT min(greatest(c.seq, b.floor)) AS at, min(c.base) AS tick, max(c.moved_at) AS moved_at
               FROM {cursor} c JOIN {tick} b ON b.topic_id = t.id AND b.tick = c.base WHERE c.group_id = g.id) c,
