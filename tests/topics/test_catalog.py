@@ -16,7 +16,7 @@ from relaybox.topic import Topic
 
 from .writing import connected, fresh_url, in_topic, known, leave_for_good, migrated, relation, subscribe
 
-TOPICS = ["topics", "promises", "tick_numbers"]
+TOPICS = ["topics"]
 EVERY = (
     Topic.queue("rows"),
     Topic.queue("queue", tracking="offset"),
@@ -116,7 +116,7 @@ def test_many_may_configure_at_once() -> None:
 async def test_the_async_twin() -> None:
     url = fresh_url()
     async with AsyncOutbox(url) as box:
-        assert [m.name for m in await box.migrate()] == ["outbox", "keys", "since", "note", "audit", *TOPICS]
+        assert [m.name for m in await box.migrate()] == ["outbox", "audit", *TOPICS]
         assert await box.migrate() == []
         row = await box.topics.configure(Topic.pub_sub("t"))
         assert await box.topics.get("t") == row
@@ -268,10 +268,10 @@ def test_any_topic_name_works() -> None:
 def test_migrating_an_outbox_makes_the_tables_of_topics() -> None:
     url = fresh_url()
     with Outbox(url) as box:
-        assert [m.name for m in box.migrate(dry_run=True)] == ["outbox", "keys", "since", "note", "audit", *TOPICS]
+        assert [m.name for m in box.migrate(dry_run=True)] == ["outbox", "audit", *TOPICS]
         with pytest.raises(SchemaMissing):
             box.verify()
-        assert len(box.migrate()) == 5 + len(TOPICS)
+        assert len(box.migrate()) == 2 + len(TOPICS)
         assert box.migrate(dry_run=True) == box.migrate() == []
         box.verify()
 
