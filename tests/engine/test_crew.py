@@ -444,6 +444,7 @@ async def test_the_garbage_collector_is_kept_away_only_if_asked(
     freeze: bool, kind: type[Rows], probe: Probe, started: Callable[[Engine], Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[object] = []
+    monkeypatch.setattr(gc, "get_threshold", lambda: (700, 10, 10))  # a relay of another test may have been here
     for name in ("collect", "freeze", "set_threshold"):
         monkeypatch.setattr(gc, name, lambda *given, name=name: calls.append(name))
 
