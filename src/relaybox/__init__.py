@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from .ingest import AsyncIngest, Ingest
     from .maintenance import AsyncMaintainer, Maintainer
     from .relay import AsyncRelay, Relay
-
-__getattr__ = later(
-    __name__,
-    {
-        **dict.fromkeys(("AsyncIngest", "Ingest"), "ingest"),
-        **dict.fromkeys(("AsyncMaintainer", "Maintainer"), "maintenance"),
-        **dict.fromkeys(("AsyncRelay", "Relay"), "relay"),
-    },
-)
+else:  # hidden from type checkers, to which a module with __getattr__ has every name
+    __getattr__ = later(
+        __name__,
+        {
+            **dict.fromkeys(("AsyncIngest", "Ingest"), "ingest"),
+            **dict.fromkeys(("AsyncMaintainer", "Maintainer"), "maintenance"),
+            **dict.fromkeys(("AsyncRelay", "Relay"), "relay"),
+        },
+    )
 
 __version__ = "0.1.0"
 

@@ -45,23 +45,23 @@ if TYPE_CHECKING:
     from .topics.move import MovePlan
     from .topics.producer import AsyncProducer, Producer
     from .topics.topics import AsyncTopics, Topics
-
-__getattr__ = later(
-    __name__,
-    {
-        "Advice": "topics.advise",
-        "Lag": "store.topics",
-        "MovePlan": "topics.move",
-        "Preview": "relay",
-        "Report": "maintenance",
-        **dict.fromkeys(("AsyncBatch", "Batch"), "topics.batch"),
-        **dict.fromkeys(("AsyncConsumer", "Consumer"), "topics.consumer"),
-        **dict.fromkeys(("AsyncGroup", "Group"), "topics.group"),
-        **dict.fromkeys(("AsyncProducer", "Producer"), "topics.producer"),
-        **dict.fromkeys(("AsyncTopics", "Topics"), "topics.topics"),
-        **dict.fromkeys(("GroupInfo", "MemberInfo", "TopicInfo"), "topics.info"),
-    },
-)
+else:  # hidden from type checkers, to which a module with __getattr__ has every name
+    __getattr__ = later(
+        __name__,
+        {
+            "Advice": "topics.advise",
+            "Lag": "store.topics",
+            "MovePlan": "topics.move",
+            "Preview": "relay",
+            "Report": "maintenance",
+            **dict.fromkeys(("AsyncBatch", "Batch"), "topics.batch"),
+            **dict.fromkeys(("AsyncConsumer", "Consumer"), "topics.consumer"),
+            **dict.fromkeys(("AsyncGroup", "Group"), "topics.group"),
+            **dict.fromkeys(("AsyncProducer", "Producer"), "topics.producer"),
+            **dict.fromkeys(("AsyncTopics", "Topics"), "topics.topics"),
+            **dict.fromkeys(("GroupInfo", "MemberInfo", "TopicInfo"), "topics.info"),
+        },
+    )
 
 __all__ = [
     "AdminSettings",

@@ -8,7 +8,7 @@ from ..later import later
 
 if TYPE_CHECKING:
     from ..relay.inbox_sink import InboxSink
-
-__getattr__ = later(__name__, {"InboxSink": "relay.inbox_sink"})
+else:  # hidden from type checkers, to which a module with __getattr__ has every name
+    __getattr__ = later(__name__, {"InboxSink": "relay.inbox_sink"})
 
 __all__ = ["InboxSink"]

@@ -11,6 +11,10 @@ import psycopg
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
+import relaybox.brokers.inbox
+import relaybox.brokers.webhook
+import relaybox.testing
+import relaybox.types
 from relaybox import AsyncGuard, AsyncOutbox, Delivery, Event, Guard, Listeners, Outbox, Relay, Settings
 from relaybox.testing import assert_published
 from relaybox.types import DeliverySettings
@@ -118,3 +122,16 @@ def misled(outbox: Outbox, session: Session) -> None:
     DeliverySettings(workers="8")  # refused
     Relay(outbox, 7, to="orders")  # refused
     Relay(outbox, "kafka://localhost", too="orders")  # refused
+
+
+# -- names that are not there -------------------------------------------------------------------------
+
+
+def misspelt() -> list[object]:
+    return [
+        relaybox.Outbx,  # refused
+        relaybox.brokers.inbox.InboxSnk,  # refused
+        relaybox.brokers.webhook.WebhookSnk,  # refused
+        relaybox.testing.Prob,  # refused
+        relaybox.types.Servce,  # refused
+    ]

@@ -10,7 +10,7 @@ from .signature import new_secret, parse_secret, sign, verify
 if TYPE_CHECKING:
     from ...ingest.webhook import WebhookReceiver
     from .sink import WebhookSink
-
-__getattr__ = later(__name__, {"WebhookReceiver": "ingest.webhook", "WebhookSink": "brokers.webhook.sink"})
+else:  # hidden from type checkers, to which a module with __getattr__ has every name
+    __getattr__ = later(__name__, {"WebhookReceiver": "ingest.webhook", "WebhookSink": "brokers.webhook.sink"})
 
 __all__ = ["WebhookReceiver", "WebhookSink", "new_secret", "parse_secret", "sign", "verify"]
