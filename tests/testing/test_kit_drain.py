@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,6 +51,51 @@ def test_delivers_in_order_with_plain_and_async_listeners(outbox: Outbox, probe:
     assert probe.count(Delivered) == 5
     assert (outbox.status().due, outbox.instances()) == (0, [])
     assert len(deliver_pending(outbox, listeners)) == 0
+
+
+def test_plain_listeners_see_no_event_loop(outbox: Outbox) -> None:
+    """As in the threads of production, where they may call asyncio.run()."""
+    listeners, seen = Listeners(), []
+
+    @listeners.on("Plain")
+    def plain(event: Event) -> None:
+        seen.append(asyncio.run(asyncio.sleep(0, event.payload)))
+
+    @listeners.on("Async")
+    async def other(event: Event) -> None:
+        seen.append(await asyncio.sleep(0, event.payload))
+
+    write(outbox, Event("Plain", 1), Event("Async", 2), Event("Plain", 3))
+    deliver_pending(outbox, listeners)
+    assert seen == [1, 2, 3]
+
+
+def test_an_outbox_on_a_django_connection(tmp_path: Path) -> None:
+    """Django refuses to work in an event loop: for relaybox's own statements, and for those of listeners."""
+    import django
+    from django.conf import settings as django_settings
+    from django.db import connections, transaction
+
+    if not django_settings.configured:
+        django_settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}})
+        django.setup()
+    file = {"ENGINE": "django.db.backends.sqlite3", "NAME": tmp_path / "x.db"}
+    connections.databases["drain"] = connections.configure_settings({"default": file})["default"]
+    connection = connections["drain"]
+
+    def confirm(event: Event) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("INSERT INTO confirmed VALUES (%s)", [event.key])
+
+    with Outbox(connection) as shop, connection.cursor() as cursor:
+        shop.migrate()
+        cursor.execute("CREATE TABLE confirmed (key TEXT)")
+        with transaction.atomic(using="drain"):
+            shop.write(connection, Event("OrderPlaced", None, key="order-7"))
+        deliver_pending(shop, confirm)
+        cursor.execute("SELECT key FROM confirmed")
+        assert cursor.fetchall() == [("order-7",)]
+    connection.close()
 
 
 def test_includes_what_listeners_write(outbox: Outbox) -> None:

@@ -15,8 +15,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any, Protocol, overload
 
 from ..clock import Clock
@@ -66,15 +68,51 @@ def deliver_pending(outbox: Any, listeners: Any, *, raise_errors: bool = True, l
     """Delivers what is due, in this call. To be awaited for an AsyncOutbox; for an Outbox, async listeners run in an
     event loop made for it."""
     if isinstance(outbox, AsyncOutbox):
-        return _Drain(outbox, outbox._db, listeners).run(raise_errors, limit)
+        return _Drain(outbox, outbox._db, listeners, _Here(1)).run(raise_errors, limit)
     with suppress(RuntimeError):
         asyncio.get_running_loop()
         raise ConfigError("deliver_pending was called inside an event loop; give it an AsyncOutbox, and await it")
-    loop = asyncio.new_event_loop()
+    loop = _StandingLoop()
+    drain = _Drain(outbox, _Blocking(outbox, loop), listeners, _BesideLoop(loop))
+    return loop.run(drain.run(raise_errors, limit))
+
+
+class _StandingLoop:
+    """An event loop that stands still while plain code works, in the same thread. As in the threads of production that
+    code sees no running loop: Django and asyncio.run() refuse one."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._waiting: list[tuple[asyncio.Future[Any], Callable[[], Any]]] = []
+
+    async def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        answer = self._loop.create_future()
+        self._waiting.append((answer, partial(copy_context().run, function, *args)))
+        self._loop.stop()
+        return await answer
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        task = self._loop.create_task(work)
+        task.add_done_callback(lambda _: self._loop.stop())
+        try:
+            while not task.done():
+                self._loop.run_forever()
+                while self._waiting:
+                    _answer(*self._waiting.pop(0))
+            return task.result()
+        finally:
+            if task.done() and not task.cancelled():
+                task.exception()  # one that ends the program was raised by the loop: it is told once
+            self._loop.close()
+
+
+def _answer(answer: asyncio.Future[Any], call: Callable[[], Any]) -> None:
     try:
-        return loop.run_until_complete(_Drain(outbox, _Blocking(outbox), listeners).run(raise_errors, limit))
-    finally:
-        loop.close()
+        result = call()
+    except BaseException as error:
+        answer.set_exception(error)
+    else:
+        answer.set_result(result)
 
 
 class _Blocking:
@@ -82,12 +120,14 @@ class _Blocking:
 
     listen: Callable[[str, Callable[[], None], Callable[[], None]], Awaitable[None]] | None = None
 
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self, outbox: Outbox, loop: _StandingLoop) -> None:
+        self._loop = loop
         self._db = outbox._db
         self.dialect = outbox._db.dialect
 
     async def run(self, op: Op[T], *, tx: bool = True) -> T:
-        return self._db.run(op, tx=tx)
+        result: T = await self._loop.call(partial(self._db.run, op, tx=tx))
+        return result
 
     def within(self, seconds: float | None) -> _Blocking:
         return self
@@ -104,6 +144,17 @@ class _Here(ListenerThreads):
 
     async def call(self, function: Callable[..., Any], *args: Any) -> Any:
         return function(*args)
+
+
+class _BesideLoop(ListenerThreads):
+    """The same, while the loop stands still."""
+
+    def __init__(self, loop: _StandingLoop) -> None:
+        super().__init__(1)
+        self._standing = loop
+
+    async def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        return await self._standing.call(function, *args)
 
 
 class _Held(OutboxSource):
@@ -123,11 +174,13 @@ class _Box(Protocol):
 
 
 class _Drain:
-    def __init__(self, box: _Box, db: AsyncRunner, listeners: Listeners | Callable[..., object]) -> None:
+    def __init__(
+        self, box: _Box, db: AsyncRunner, listeners: Listeners | Callable[..., object], threads: ListenerThreads
+    ) -> None:
         self._box = box
         self._db = db
         self._source = _Held(db, box.store, box.settings, box._clock)
-        self._dispatch = Dispatch(registry(listeners), _Here(1), timeout=box.settings.delivery.timeout)
+        self._dispatch = Dispatch(registry(listeners), threads, timeout=box.settings.delivery.timeout)
         self._waiting: list[Delivery] = []
         self._done: list[Settled] = []
         self._failed: list[Settled] = []  # settled at the end: until then they are held, so nobody claims them again
