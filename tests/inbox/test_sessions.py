@@ -12,6 +12,7 @@ import pytest
 
 from relaybox import AsyncInbox, Event, Inbox, Reject
 from relaybox.drivers.mysql_session import options as mysql_options
+from relaybox.errors import ConfigError
 
 from .effects import QUICK, asay, effects, say, text_of, with_effects
 from .kit import aprocessed, arrived, fresh_url, migrated, processed
@@ -234,3 +235,25 @@ def test_django_atomic(batch: int, tmp_path: Path) -> None:
         inbox.accept_all(None, events)
         processed(inbox, handle, session=unit_of_work, settings=QUICK, batch=batch)
     check(url, events)
+
+
+def test_a_session_that_cannot_make_transactions_is_refused_before_a_message_is_claimed(tmp_path: Path) -> None:
+    from sqlalchemy import create_engine
+    from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+    url = migrated(fresh_url("sqlite", tmp_path))
+    engine = create_engine(url)
+    one = sqlite3.connect(":memory:")
+    with Inbox(url) as inbox, Session(engine) as session, engine.connect() as connection:
+        for wrong in ("billing", 7):
+            with pytest.raises(
+                ConfigError, match=r"expected session to be a sessionmaker, an engine or .*, got (str|int)$"
+            ):
+                inbox.process(handle, session=wrong)
+        for shared in (session, connection, one, scoped_session(sessionmaker(engine))):
+            with pytest.raises(ConfigError, match=r"got a \w+, which all messages would share$"):
+                inbox.process(handle, session=shared)
+        for right in (engine, sessionmaker(engine), engine.begin):
+            inbox.process(handle, session=right)
+    one.close()
+    engine.dispose()

@@ -34,7 +34,7 @@ from .handle import Handling, Marks
 from .presence import Instance
 from .purge import PurgeService, retention_of
 from .source import InboxSource
-from .transactions import Steps, Work, given, own
+from .transactions import Steps, Work, check_session, given, own
 
 log = logging.getLogger("relaybox")
 
@@ -68,6 +68,8 @@ class Processing(AsyncService):
             raise ConfigError(f"expected batch to be a positive number of messages, got {batch!r}")
         if share is not None and not isinstance(share, Share):
             raise ConfigError(f"expected share to be a Share, such as Share(0, 4), got {share!r}")
+        if session is not None:
+            check_session(session)
         self._box = box
         self._listeners = listeners = registry(handlers)
         self._session = session

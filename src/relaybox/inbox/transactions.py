@@ -196,14 +196,29 @@ def _committed(connection: Connection | AsyncConnection, last: Statement | None,
         raise
 
 
+def check_session(session: Any) -> None:
+    """Before a message is claimed: later the mistake would count as a failure of every message."""
+    expected, kind = (
+        "expected session to be a sessionmaker, an engine or a function that gives a transaction",
+        type(session),
+    )
+    if not callable(_maker(session)):
+        raise ConfigError(f"{expected}, got {kind.__qualname__}")
+    try:
+        wrap(session)
+    except ConfigError:
+        return  # no connection or session itself, as it should be
+    raise ConfigError(f"{expected}, got a {kind.__qualname__}, which all messages would share")
+
+
+def _maker(session: Any) -> Any:
+    return getattr(session, "begin", session)  # sessionmaker, async_sessionmaker, an engine
+
+
 def given(session: Any, dialect: str, is_async: bool, work: Work) -> Steps[None]:
-    make = getattr(session, "begin", session)  # sessionmaker, async_sessionmaker, an engine
-    if not callable(make):
-        raise ConfigError(
-            f"expected session to be a sessionmaker, an engine or a function that gives a transaction, "
-            f"got {type(session).__qualname__}"
-        )
-    return _entered(make(), is_async, lambda handle: work(Transaction(_wrapped(handle, dialect, is_async), handle)))
+    return _entered(
+        _maker(session)(), is_async, lambda handle: work(Transaction(_wrapped(handle, dialect, is_async), handle))
+    )
 
 
 def _entered(manager: Any, is_async: bool, work: Callable[[Any], Steps[None]]) -> Steps[None]:
