@@ -157,6 +157,10 @@ class Listeners(Generic[C]):
             if model is not None:
                 raise ConfigError(f"{kind.__name__} is the model already: omit model=, or name the event type as text")
             model, kind = kind, getattr(kind, "event_type", kind.__name__)
+        if inspect.isroutine(kind):
+            raise ConfigError(
+                f'expected the type of the events that {_name(kind)} takes: write @listeners.on("OrderPlaced")'
+            )
         event_type = name_of(kind, "event type")
         aggregate = ANY if aggregate_type is None else name_of(aggregate_type, "aggregate type")
         if retry is not None and not isinstance(retry, Retry):

@@ -297,6 +297,14 @@ def test_names_with_colons_are_not_taken_for_each_other() -> None:
     assert len(listeners) == 2
 
 
+def test_a_decorator_without_a_type_says_how_it_is_written() -> None:
+    def confirm(event: Event) -> None: ...
+
+    for decorator in (Listeners().on, Listeners().on_batch):
+        with pytest.raises(ConfigError, match=r'the type of the events that .*confirm takes: write @listeners.on\("'):
+            decorator(confirm)  # type: ignore[call-overload]
+
+
 def test_one_listener_per_type_unless_they_have_names() -> None:
     listeners = Listeners()
     listeners.on("T")(print)

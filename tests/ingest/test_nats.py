@@ -254,7 +254,7 @@ async def test_a_silent_connection(harness: NatsHarness) -> None:
 @pytest.mark.parametrize(
     ("url", "options", "expected"),
     [
-        ("nats://h", {}, "expected stream"),
+        ("nats://h", {}, r"expected stream, which NatsSource needs; say it in the URL, as in \?stream=…"),
         ("nats://h", {"stream": "a.b"}, "expected stream to be a name without .*got 'a.b'"),
         ("nats://h", {"stream": "s", "consumer": "a b"}, "expected consumer to be a name"),
         ("nats://h", {"stream": "s", "subject": "a..b"}, "expected subject to be a subject, .*got 'a..b'"),

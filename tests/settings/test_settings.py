@@ -12,7 +12,21 @@ from typing import Any, cast
 
 import pytest
 
-from relaybox import AsyncInbox, AsyncIngest, AsyncMaintainer, AsyncOutbox, AsyncRelay, Inbox, Outbox, Retry, Settings
+from relaybox import (
+    AsyncInbox,
+    AsyncIngest,
+    AsyncMaintainer,
+    AsyncOutbox,
+    AsyncRelay,
+    Guard,
+    Inbox,
+    Ingest,
+    Maintainer,
+    Outbox,
+    Relay,
+    Retry,
+    Settings,
+)
 from relaybox.brokers.lines.sink import JsonLinesSink
 from relaybox.errors import ConfigError
 from relaybox.relay.config import RelayConfig
@@ -290,3 +304,31 @@ def test_a_relay_delivers_by_its_own_section() -> None:
     assert effective.delivery.retry.attempts == 25
     assert (effective.delivery.cold_queue, effective.order.shard_rows) == (5000, 800)
     assert (effective.delivery.lease, effective.outbox.retention) == (40 * SECOND, timedelta(days=30))
+
+
+def test_a_section_that_is_mistyped_is_refused_with_its_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"unknown setting 'delivry' \(file relaybox.toml\); do you mean delivery\?$"):
+        Settings.load(file(tmp_path, "[relaybox.delivry]\npoll = '1s'"), environment={})
+
+
+@pytest.mark.parametrize("wrong", [{}, {"delivery": {"workers": 8}}, "settings.toml"])
+def test_settings_of_another_type_are_refused_at_once(wrong: Any, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'shop.db'}"
+    outbox, inbox = Outbox(url), Inbox(url)
+    for make in (
+        lambda: Outbox(url, settings=wrong),
+        lambda: AsyncOutbox(url, settings=wrong),
+        lambda: Inbox(url, settings=wrong),
+        lambda: AsyncInbox(url, settings=wrong),
+        lambda: Guard.sql(url, consumer="billing", settings=wrong),
+        lambda: Guard.redis("redis://localhost", consumer="billing", settings=wrong),
+        lambda: Relay(outbox, "jsonl://events.jsonl", to="orders", settings=wrong),
+        lambda: Ingest("nats://localhost?stream=ORDERS", inbox, settings=wrong),
+        lambda: Maintainer(outbox, settings=wrong),
+    ):
+        with pytest.raises(
+            ConfigError, match=r"expected settings to be Settings, such as Settings\(.*\), got (dict|str)$"
+        ):
+            make()
+    outbox.close()
+    inbox.close()

@@ -60,7 +60,7 @@ class Connected(Generic[C]):
         values = read(cls.__name__, {**shared, **own}, options)
         for name in required(cls):
             if name not in values:
-                raise ConfigError(f"expected {name}: {cls.__name__} needs this option")
+                raise ConfigError(f"expected {name}, which {cls.__name__} needs; say it in the URL, as in ?{name}=…")
         given = {name: value for name, value in values.items() if name in own}
         connection = cls.connection_type.parse(
             urlunsplit(parts), {name: value for name, value in values.items() if name not in own}

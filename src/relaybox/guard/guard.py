@@ -41,7 +41,7 @@ from ..errors import Closed, ConfigError, GuardUnavailable, InProgress, LeaseLos
 from ..event import Event
 from ..ids import new_token
 from ..op import arun, run
-from ..settings import Settings
+from ..settings import Settings, chosen
 from ..store.doctor import Finding
 from ..store.guard import open_guard_schema
 from ..store.names import Tables
@@ -93,7 +93,7 @@ class _Shared:
         """Marks in Redis: a URL, or a client of redis-py, which then brings its own timeouts and retries."""
         if on_unavailable not in ("closed", "open"):
             raise ConfigError(f"expected on_unavailable to be closed or open, got {on_unavailable!r}")
-        agreed = terms(consumer, ttl, lease, mode, (settings or Settings.load()).guard)
+        agreed = terms(consumer, ttl, lease, mode, chosen(settings, Settings.load).guard)
         try:
             library = import_module("relaybox.guard.redis")
         except ModuleNotFoundError as error:
@@ -118,7 +118,7 @@ class _Shared:
         clock: Clock = SYSTEM_CLOCK,
     ) -> Self:
         """Marks in the consumer's database: a URL, a SQLAlchemy engine or a Django connection."""
-        settings = settings or Settings.load()
+        settings = chosen(settings, Settings.load)
         agreed = terms(consumer, ttl, lease, mode, settings.guard)
         tables = Tables(table, schema)
         place = (open_async if cls.is_async else open_sync)(target).within(settings.delivery.batch_seconds)

@@ -35,7 +35,7 @@ from ..listeners import C, Listeners
 from ..op import Op, arun, run
 from ..operate import AsyncDeadLetters, AsyncEvents, AsyncKeys, DeadLetters, Events, Keys
 from ..service import AsyncService, Owner, Service, stop_all
-from ..settings import Settings
+from ..settings import Settings, chosen
 from ..store.inbox import InboxTables, check_sender, open_inbox_store
 from ..store.inbox.adopted.make import InboxInfo
 from ..store.inbox.claim import Share
@@ -70,7 +70,7 @@ class _Shared(Operations):
         settings   how much, how often, how long; as the environment and the settings file say, if it is not given
         observers  told of what happens
         """
-        self.settings = settings or Settings.load()
+        self.settings = chosen(settings, Settings.load)
         self._tables = InboxTables(name, schema)
         self._target = target
         self._clock = clock

@@ -32,7 +32,7 @@ from ..inbox.inbox import AsyncInbox, Inbox
 from ..memory import freeze_gc
 from ..op import T
 from ..service import AsyncService, Service, made_as
-from ..settings import Settings
+from ..settings import Settings, chosen
 from ..store.inbox import check_sender
 from ..tasks import cancelled
 from ..values import Counts
@@ -72,10 +72,12 @@ class AsyncIngest(AsyncService):
         observers told of what happens, beside those of the inbox
         """
         if not isinstance(inbox, (Inbox, AsyncInbox)):
-            raise ConfigError(f"expected an inbox, got {type(inbox).__name__}")
+            raise ConfigError(
+                f"expected inbox to be an Inbox, such as Inbox(url, 'orders_inbox'), got {type(inbox).__name__}"
+            )
         super().__init__(inbox._clock)
         self.source = source_from_url(source) if isinstance(source, str) else source
-        self.settings = settings or inbox.settings
+        self.settings = chosen(settings, lambda: inbox.settings)
         self._inbox = inbox
         self._sender = check_sender(sender)
         self._reading = reading

@@ -22,7 +22,7 @@ from ..facts import Observer, Standing
 from ..ids import new_token
 from ..outbox import AsyncOutbox, Outbox
 from ..service import AsyncService, Service, made_as
-from ..settings import Settings
+from ..settings import Settings, chosen
 from ..store.topics import open_topic_store
 from ..store.topics.upkeep import Condition
 from ..tasks import cancelled, forever
@@ -62,7 +62,7 @@ class AsyncMaintainer(AsyncService):
         if not isinstance(box, (Outbox, AsyncOutbox)):
             raise ConfigError(f"expected an outbox or its URL, got {type(box).__name__}")
         super().__init__(box._clock)
-        self.settings = settings or box.settings
+        self.settings = chosen(settings, lambda: box.settings)
         self.upkeep = self.settings.topics
         self._report = Report()
         self._owner_name = f"{self.settings.delivery.owner or socket.gethostname()}-{os.getpid()}-{new_token() % 10**6}"

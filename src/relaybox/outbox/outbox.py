@@ -38,7 +38,7 @@ from ..listeners import Listeners, registry
 from ..op import Op, arun, run
 from ..operate import AsyncDeadLetters, AsyncEvents, AsyncKeys, DeadLetters, Desk, Events, Keys
 from ..service import AsyncService, Owner, Service, stop_all
-from ..settings import OnExhausted, Settings
+from ..settings import OnExhausted, Settings, chosen
 from ..store.instances import Instance
 from ..store.names import Tables
 from ..store.outbox import OutboxStore, open_store
@@ -95,7 +95,7 @@ class _Shared:
         self._target = target
         self._contracts = contracts
         self._hooks = tuple(hooks)
-        self.settings = settings or Settings.load()
+        self.settings = chosen(settings, Settings.load)
         self._clock = clock
         self._observers = Observers(observers)
         self._tables = Tables(table, schema)

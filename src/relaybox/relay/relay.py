@@ -26,7 +26,7 @@ from ..event import Event
 from ..facts import Observer
 from ..outbox import AsyncOutbox, Outbox
 from ..service import PULSE, AsyncService, Service, asks, made_as
-from ..settings import Settings
+from ..settings import Settings, chosen
 from ..tasks import cancelled
 from ..topics.group import AsyncGroup, Group
 from ..values import Counts, Status
@@ -87,7 +87,7 @@ class AsyncRelay(AsyncService):
             raise ConfigError(f"expected an outbox, a group or the URL of an outbox, got {type(box).__name__}")
         super().__init__(box._clock)
         self.sink = sink_from_url(sink) if isinstance(sink, str) else sink
-        self.settings = (settings or box.settings).of_relay()
+        self.settings = chosen(settings, lambda: box.settings).of_relay()
         self._observers = box._observers.joined(observers)
         features = self.sink.features
         self._prepare = preparation(

@@ -21,6 +21,7 @@ from .sections import (
     Settings,
     TopicSettings,
     UnknownTopics,
+    chosen,
     explained,
     shard_numbers,
 )
@@ -45,6 +46,7 @@ __all__ = [
     "Settings",
     "TopicSettings",
     "UnknownTopics",
+    "chosen",
     "explained",
     "leaves",
     "prefixed",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import time, timedelta
 from pathlib import Path
@@ -387,6 +387,18 @@ class Settings:
     def term_seconds(self) -> float:
         """For a maintainer that keeps the lead: three tries fit into a term."""
         return min(self.delivery.database_timeout, max(self.topics.term_ttl / 3, LEAST)).total_seconds()
+
+
+def chosen(given: Settings | None, otherwise: Callable[[], Settings]) -> Settings:
+    """What a caller gives, if it is settings; a dict is a mistake that would show much later."""
+    if given is None:
+        return otherwise()
+    if not isinstance(given, Settings):
+        raise ConfigError(
+            "expected settings to be Settings, such as Settings(delivery=DeliverySettings(workers=8)), "
+            f"got {type(given).__name__}"
+        )
+    return given
 
 
 def explained(
