@@ -152,7 +152,7 @@ class Limits:
         """`alive`: how many processes work on what waits."""
         found = [
             (_level(waiting, self.waiting), f"{waiting} wait"),
-            (_level(dead, self.dead), f"{dead} dead letters"),
+            (_level(dead, self.dead), f"{dead} dead letter{'s' if dead > 1 else ''}"),
             (_level(oldest, self.oldest), f"the oldest waits since {oldest}"),
             (int(waiting > 0 and not alive), f"{waiting} wait and no process works on them"),
         ]

@@ -37,6 +37,21 @@ def test_the_reference_names_every_command_and_option() -> None:
     walk(get_command(app), "relaybox")
 
 
+def test_the_help_of_a_command_says_which_database(relaybox: Command) -> None:
+    for command in (["status"], ["dead", "list"], ["inbox", "show"], ["topics", "list"], ["cdc", "check"]):
+        assert "--url, or RELAYBOX_URL" in relaybox(*command, "--help").stdout
+    for command in (["demo"], ["config"], ["run"], ["contracts", "check"]):
+        assert "Which database" not in relaybox(*command, "--help").stdout
+
+
+def test_only_events_have_a_state(relaybox: Command, url: str) -> None:
+    assert "--state" in relaybox("events", "list", "--help").stdout
+    assert "--state" not in relaybox("dead", "list", "--help").stdout
+    relaybox("dead", "list", "--state", "dead", "--url", url, exit_code=2)
+    told = relaybox("events", "list", "--state", "Done", "--url", url, exit_code=2).stderr
+    assert "expected --state to be open, dead or done, got 'Done'" in told
+
+
 def test_usage_errors_exit_2(relaybox: Command, url: str) -> None:
     relaybox("nonsense", exit_code=2)
     relaybox("status", "--no-such-option", exit_code=2)
@@ -51,6 +66,7 @@ def test_errors_are_one_line_and_exit_1(relaybox: Command, tmp_path: Path) -> No
         (["status", "--url", "oracle://h/x"], "unknown database URL scheme 'oracle'"),
         (["status", "--url", "postgresql://[::1/x"], "cannot read the database URL"),
         (["status", "--url", "sqlite:///missing.db"], "there is no SQLite database 'missing.db'"),
+        (["status", "--url", "sqlite:///none/shop.db"], "there is no SQLite database 'none/shop.db'"),
         (["status", "--config", "missing.toml"], "cannot read the settings file missing.toml"),
         (["status", "--url", "sqlite:///x.db", "--table", "a;b"], "expected table name"),
     )

@@ -256,6 +256,18 @@ def test_what_is_agreed_on_can_be_changed(ask: Callable[..., Any], relaybox: Com
     relaybox("inbox", "configure", "--inbox", "gone", "--attempts", "2", "--url", url, exit_code=1)
 
 
+def test_advice_is_about_the_inbox(relaybox: Command, url: str) -> None:
+    """The outbox is what commands are about by default; a database with an inbox alone has none."""
+    told = relaybox("dead", "list", "--url", url, exit_code=1).stderr
+    assert told.endswith("; or say of what it is, by --of inbox/NAME\n")
+    told = relaybox("dead", "list", "--of", "inbox/ordres", "--url", url, exit_code=1).stderr
+    assert told.startswith("error: 'ordres' has no tables in this database; run `relaybox inbox create")
+    assert told.endswith("; `relaybox inbox list` shows which there are\n")
+    for command in (["show"], ["replay"]):
+        told = relaybox("dead", *command, "x", "--of", "inbox/inbox", "--url", url, exit_code=1).stderr
+        assert told.endswith("; see `relaybox dead list --of inbox/inbox`\n")
+
+
 def test_an_inbox_that_is_not_there(relaybox: Command, url: str, tmp_path: Path) -> None:
     for command in ("show", "stats", "alerts", "purge"):
         relaybox("inbox", command, "--inbox", "gone", "--url", url, exit_code=1)

@@ -185,7 +185,7 @@ def test_status_tells_monitoring_by_its_exit_code(relaybox: Command, url: str) -
     assert relaybox.json("status", "--check", "--url", url)["health"] == {"level": "ok", "reasons": [], "live": True}
     kill(url, Event("A", 1))
     document = relaybox.json("status", "--check", "--url", url, exit_code=3)
-    assert document["health"]["reasons"] == ["1 dead letters"]
+    assert document["health"]["reasons"] == ["1 dead letter"]
     kill(url, *(Event("A", n) for n in range(100)))
     assert "101 dead letters" in relaybox("status", "--check", "--url", url, exit_code=4).stdout
 

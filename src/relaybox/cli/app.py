@@ -125,3 +125,16 @@ app.command("audit")(audit.audit)
 app.command("maintain")(maintain.maintain)
 app.command("doctor")(doctor.doctor)
 app.command("config")(effective.config)
+
+
+def _tell_which_database() -> None:
+    """The help of each command names the options that stand in the help of the root alone."""
+    where = "Which database: --url, or RELAYBOX_URL; `relaybox --help` has the options of all commands."
+    nested = [group.typer_instance for group in app.registered_groups if group.name != "contracts"]
+    for commands in (app, *nested):
+        for command in commands.registered_commands if commands else []:
+            if command.name not in ("demo", "config", "run"):  # the last: its programs know theirs
+                command.epilog = where
+
+
+_tell_which_database()

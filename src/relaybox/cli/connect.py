@@ -52,7 +52,7 @@ class Target:
     def database(self, *, may_create: bool = False, maker: str = "relaybox migrate") -> Database:
         url = self.needed_url
         if not may_create and (missing := missing_file(url)) is not None:
-            raise ConfigError(f"there is no SQLite database {missing.name!r}; `{maker}` makes it")
+            raise ConfigError(f"there is no SQLite database {str(missing)!r}; `{maker}` makes it")
         return open_sync(url)
 
     @contextmanager

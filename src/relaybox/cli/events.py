@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Protocol, get_args
 
 import typer
 
-from ..errors import ConfigError, NotFound, Undecodable
+from ..errors import ConfigError, NotFound, SchemaMissing, Undecodable
 from ..event import Event
 from ..operate import DeadLetters, Events, Keys
 from ..store.events import Kind
@@ -22,6 +22,7 @@ from .output import console, emit, emit_list, fail, first_line, say, table
 
 PAGE = 500
 Of = Annotated[str, typer.Option("--of", help="outbox, group/TOPIC/GROUP or inbox/NAME")]
+State = Annotated[str | None, typer.Option("--state", help="only open, dead or done events")]
 Letter = DeadLetter | StoredEvent
 
 
@@ -38,7 +39,10 @@ def opened(context: typer.Context, of: str) -> Iterator[Operated]:
     match of.split("/"):
         case ["outbox"]:
             with target.outbox() as outbox:
-                yield outbox
+                try:
+                    yield outbox
+                except SchemaMissing as error:
+                    raise SchemaMissing(f"{error}; or say of what it is, by --of inbox/NAME") from error
         case ["group", *topic, group] if topic:
             with target.outbox() as outbox:
                 yield outbox.topics.group("/".join(topic), group)
@@ -60,19 +64,20 @@ def nouns(noun: Literal["events", "dead"]) -> typer.Typer:
     )
 
     @app.command("list")
+    @o.with_options("state", {"state": State} if of_all else {}, lambda given: given.get("state"))
     @o.with_where
     def list_(
         context: typer.Context,
         where: Where,
+        state: str | None,
         of: Of = "outbox",
-        state: Annotated[str | None, typer.Option(help="only open, dead or done events")] = None,
         limit: Annotated[int, typer.Option(min=1, help="at most so many, oldest first")] = 50,
         everything: Annotated[bool, typer.Option("--all", help="every page, whatever --limit says")] = False,
         json: o.Json = False,
     ) -> None:
         """The oldest first; without payloads and headers."""
-        if state not in (None, *(get_args(Kind) if of_all else ())):
-            raise typer.BadParameter(f"expected --state to be open, dead or done, of events; got {state!r}")
+        if state not in (None, *get_args(Kind)):
+            raise typer.BadParameter(f"expected --state to be open, dead or done, got {state!r}")
         with opened(context, of) as box:
             pages = _pages(getattr(box, noun), where, {"state": state} if state else {}, limit, everything)
             if json:
@@ -116,7 +121,7 @@ def nouns(noun: Literal["events", "dead"]) -> typer.Typer:
         with opened(context, of) as box:
             found = getattr(box, noun).get(id, sender=sender)
         if found is None:
-            raise NotFound(word, id, f"there is no {word} {id!r}; see `relaybox {noun} list`")
+            raise NotFound(word, id, f"there is no {word} {id!r}; see `{_list(noun, of)}`")
         document = summary(found)
         if payload:
             document["event"] |= content(found.event)
@@ -163,7 +168,7 @@ def nouns(noun: Literal["events", "dead"]) -> typer.Typer:
                 say(f"{count} {word}(s) {done}")
             if ids and count < len(set(ids)):
                 fail(f"{len(set(ids)) - count} of {len(set(ids))} ids are no {word}s that can be {verb}ed; "
-                     f"see `relaybox {noun} list`")  # fmt: skip
+                     f"see `{_list(noun, of)}`")  # fmt: skip
                 raise typer.Exit(1)
 
         command.__doc__ = about
@@ -172,6 +177,10 @@ def nouns(noun: Literal["events", "dead"]) -> typer.Typer:
     change("replay", "Handle these again: due now, attempts from zero." + (" Finished ones too." if of_all else ""))
     change("discard", "Give these up for good." + (" Open ones too." if of_all else ""))
     return app
+
+
+def _list(noun: str, of: str) -> str:
+    return f"relaybox {noun} list" + ("" if of == "outbox" else f" --of {of}")
 
 
 def _pages(found: Any, where: Where, options: dict[str, str], limit: int, everything: bool) -> Iterator[list[Letter]]:

@@ -63,6 +63,7 @@ def show(context: typer.Context, topic: Topic, group: Group, json: Json = False)
         emit(asdict(info))
         return
     lines = asdict(info) | {"members": len(info.members), "backfill": info.backfill and info.backfill.what}
+    lines |= {name: round(value, 1) for name, value in lines.items() if isinstance(value, float)}
     shown = table(
         None, ("", ""), [(k.replace("_", " "), age(v) if isinstance(v, timedelta) else v) for k, v in lines.items()]
     )

@@ -21,7 +21,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="only say how many it wo
 Reason = Annotated[str | None, typer.Option("--reason", help="why, for the audit log")]
 Actor = Annotated[str | None, typer.Option("--actor", envvar="RELAYBOX_ACTOR", help="who; not given: user@host")]
 
-Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID...]", help="ids of events")]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="ids of events")]
 All = Annotated[bool, typer.Option("--all", help="all there are")]
 Sender = Annotated[str | None, typer.Option("--sender", help="only from this sender; for inboxes")]
 _WHERE: dict[str, Any] = {

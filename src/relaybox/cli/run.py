@@ -46,7 +46,7 @@ def run(
     references: Annotated[
         list[str],
         typer.Argument(
-            metavar="MODULE:OBJECT...",
+            metavar="MODULE:OBJECT",
             help="services, such as outbox.deliver(listeners), or functions without arguments that make one",
         ),
     ],

@@ -154,7 +154,7 @@ def _changed(topic: Topic, semantics: Semantics | None, tracking: Tracking | Non
 def completion(
     context: typer.Context,
     name: Name,
-    numbers: Annotated[list[int], typer.Argument(metavar="NUMBER...", help="of events in this topic")],
+    numbers: Annotated[list[int], typer.Argument(metavar="NUMBER", help="of events in this topic")],
     json: Json = False,
 ) -> None:
     """Which groups have these events, and which are still to have them."""

@@ -59,7 +59,8 @@ class InboxStore(InboxMaking):
     @property
     def advice(self) -> str:
         name = self.tables.event
-        return f"run `relaybox inbox create --inbox {name} --if-not-exists` or call migrate() of the inbox"
+        make = f"run `relaybox inbox create --inbox {name} --if-not-exists` or call migrate() of the inbox"
+        return f"{make}; `relaybox inbox list` shows which there are"
 
     @property
     def single(self) -> bool:
