@@ -52,6 +52,14 @@ def test_only_events_have_a_state(relaybox: Command, url: str) -> None:
     assert "expected --state to be open, dead or done, got 'Done'" in told
 
 
+@pytest.mark.parametrize("command", [["purge", "--done"], ["purge", "--dead"], ["inbox", "purge", "--seen"]])
+def test_an_age_without_a_unit_deletes_nothing(relaybox: Command, url: str, command: list[str]) -> None:
+    """Seven seconds or seven days?"""
+    for number in ("7", "0.5"):
+        told = relaybox(*command, number, "--yes", "--url", url, exit_code=1).stderr
+        assert told == f"error: expected {command[-1]} to have a unit, such as 7d or 12h, got '{number}'\n"
+
+
 def test_usage_errors_exit_2(relaybox: Command, url: str) -> None:
     relaybox("nonsense", exit_code=2)
     relaybox("status", "--no-such-option", exit_code=2)

@@ -52,7 +52,7 @@ AGREED: dict[str, Any] = {
 def _ages(given: Mapping[str, Any]) -> dict[str, Duration | None]:
     """Those that are given."""
     found = {name: given[name] for name in AGES if given[name] is not None}
-    return {n: None if text.lower() == "none" else parse_duration(text, f"--{n}") for n, text in found.items()}
+    return {n: o.kept(text, f"--{n}") for n, text in found.items()}
 
 
 with_ages = o.with_options("ages", AGES, _ages)

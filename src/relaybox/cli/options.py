@@ -78,6 +78,15 @@ def moment(text: str | None) -> datetime | timedelta | None:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
+def kept(text: str, name: str) -> timedelta | None:
+    """How long something is kept; None for ever. Elsewhere a number is seconds; here it may well mean days."""
+    if text.lower() == "none":
+        return None
+    if text.replace(".", "", 1).isdecimal():
+        raise ConfigError(f"expected {name} to have a unit, such as 7d or 12h, got {text!r}")
+    return parse_duration(text, name)
+
+
 def given(reason: str | None, actor: str | None) -> Audit:
     return {"reason": reason or "", "actor": actor}
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Annotated
 
 import typer
 
-from ..durations import format_duration, parse_duration
+from ..durations import format_duration
 from . import options as o
 from .connect import shown, target_of
 from .output import emit, say
@@ -26,7 +25,7 @@ def purge(
     json: o.Json = False,
 ) -> None:
     """Delete finished events that are old, and dead letters only when asked. Nothing waiting is touched."""
-    ages = _age(done, "--done"), _age(dead, "--dead")
+    ages = o.kept(done, "--done"), None if dead is None else o.kept(dead, "--dead")
     words = ("finished events", "dead letters")
     what = [
         f"{word} older than {format_duration(age)}" for word, age in zip(words, ages, strict=True) if age is not None
@@ -50,7 +49,3 @@ def purge(
         emit({"purged": count, "dry_run": dry_run}, schema="purge/1")
     else:
         say(f"{count} event(s) {'would be ' if dry_run else ''}purged")
-
-
-def _age(text: str | None, name: str) -> timedelta | None:
-    return None if text is None or text.lower() == "none" else parse_duration(text, name)
