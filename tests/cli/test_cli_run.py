@@ -251,6 +251,8 @@ def test_once_that_runs_out_of_time_says_that_something_waits(shop: str) -> None
     environment = {**os.environ, "RELAYBOX_DELIVERY_STOP_TIMEOUT": "100ms"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
     assert done.returncode == 3, done.stderr
+    assert "never retrieved" not in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_timeout_goes_with_once(relaybox: Command, shop: str) -> None:

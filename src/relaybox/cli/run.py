@@ -217,16 +217,19 @@ def leave(health: Health) -> None:
 
 async def _drained(services: Sequence[Service | AsyncService], stop: asyncio.Event, timeout: float | None) -> bool:
     """False: the time was over, or a signal came."""
-    stopped = asyncio.create_task(stop.wait())
-    draining = asyncio.gather(*(_do(service, "drain") for service in services))
-    first: list[asyncio.Future[Any]] = [draining, stopped]
-    await asyncio.wait(first, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-    stopped.cancel()
-    if draining.done():
-        draining.result()
-        return True
-    draining.cancel()
-    return False
+
+    async def drain() -> None:
+        await asyncio.gather(*(_do(service, "drain") for service in services))
+
+    stopped, draining = asyncio.create_task(stop.wait()), asyncio.create_task(drain())
+    try:
+        await asyncio.wait([draining, stopped], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        if draining.done():
+            draining.result()
+            return True
+        return False
+    finally:
+        await cancelled(draining, stopped)
 
 
 async def _do(service: Service | AsyncService, verb: str) -> None:
