@@ -3,7 +3,7 @@
     Topic.queue("jobs")                                  each event to one consumer, state per row
     Topic.queue("clicks", tracking="offset")             the same on a log: faster, nothing written per event
     Topic.pub_sub("orders", retention="7d")              each event to every group
-    Topic.pub_sub("clicks", spread=8)                    a hot one, over eight tables
+    Topic.pub_sub("clicks", spread=8)                    a hot one, its shards in eight tables
     Topic.pub_sub("payments").critical()                 and never one that nobody is there to receive
 
 Every topic has tables of its own.
@@ -62,7 +62,8 @@ class Topic:
     block_writes        pub/sub: refuse events while no group is active
     partitions          old events go by partition, or by batches of rows
     shards              as many members of an ordered group can work at the same time
-    spread              tables that a hot topic is spread over, by key: more than one when writers wait for each other
+    spread              tables that the shards of a hot log are spread over: more than one when writers wait for each
+                        other; it is one topic all the same
     heartbeat_interval  pause between two looks at the members of a group
     heartbeat_timeout   silence after which a group with members that deliver counts as dead
     fetch_batch         events per fetch
@@ -107,9 +108,18 @@ class Topic:
                 raise ConfigError(f"expected {field.name} to be a positive int, got {value!r}")
         if type(self.block_writes) is not bool:
             raise ConfigError(f"expected block_writes to be True or False, got {self.block_writes!r}")
-        for name in ("shards", "spread"):
-            if getattr(self, name) > 1024:
-                raise ConfigError(f"expected {name} to be at most 1024, got {getattr(self, name)}")
+        if self.shards > 1024:
+            raise ConfigError(f"expected shards to be at most 1024, got {self.shards}")
+        if self.spread > self.shards:
+            raise ConfigError(
+                f"expected spread to be at most shards ({self.shards}), got {self.spread}: a shard is "
+                "in one table. Raise shards too"
+            )
+        if self.spread > 1 and self.tracking == "rows":
+            raise ConfigError(
+                f"expected spread to be 1 for a queue tracked by rows, got {self.spread}: only a log has shards to "
+                "spread; use tracking='offset'"
+            )
         for name in ("retention", "zero_retention"):
             if getattr(self, name) > self.max_retention:
                 raise ConfigError(
@@ -137,11 +147,6 @@ class Topic:
         """Each event to every group. `bitmap` says of each event which groups have it, for at most 64 groups; `acks`
         for more."""
         return cls(name=name, semantics="pub_sub", tracking=tracking, **options)
-
-    @property
-    def parts(self) -> list[str]:
-        """The topics that it is spread over."""
-        return [self.name] if self.spread == 1 else [part_of(self.name, number) for number in range(self.spread)]
 
     def with_options(self, **options: Unpack[TopicOptions]) -> Topic:
         """A copy with other options."""
@@ -198,8 +203,3 @@ class Topic:
             max_retention=max(kept, self.max_retention),
             block_writes=block_writes and self.semantics == "pub_sub",
         )
-
-
-def part_of(name: str, number: int) -> str:
-    """The topics that a spread one is made of have names of their own."""
-    return f"{name}.part-{number}"

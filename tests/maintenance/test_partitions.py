@@ -46,10 +46,10 @@ async def test_months(world: World) -> None:
     assert world.stored(topic) == 0
 
 
-@pytest.mark.parametrize("tracking", ["offset", "bitmap"])
-async def test_ten_days(world: World, tracking: str) -> None:
+@pytest.mark.parametrize(("tracking", "spread"), [("offset", 1), ("bitmap", 1), ("offset", 4)])
+async def test_ten_days(world: World, tracking: str, spread: int) -> None:
     """Seven days of retention; nothing unread is ever dropped, everything else is."""
-    topic = world.topic(partitions="day", retention=7 * DAY, zero_retention=7 * DAY, tracking=tracking)
+    topic = world.topic(partitions="day", retention=7 * DAY, zero_retention=7 * DAY, tracking=tracking, spread=spread)
     await world.maintain("partitions")
     fast, slow = world.group(topic, "fast"), world.group(topic, "slow")
     behind: list[int] = []
@@ -111,8 +111,9 @@ async def test_fl26_a_late_writer_of_a_dropped_day_finds_a_place(world: World) -
     assert world.stored(topic) == 1
 
 
-async def test_fl26_an_open_writer_keeps_its_partition(world: World) -> None:
-    topic = world.topic(partitions="day")
+@pytest.mark.parametrize("spread", [1, 4])
+async def test_fl26_an_open_writer_keeps_its_partition(world: World, spread: int) -> None:
+    topic = world.topic(partitions="day", spread=spread)
     await world.maintain("partitions")
     group = world.group(topic)
     with psycopg.connect(world.url) as late:

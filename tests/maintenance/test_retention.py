@@ -377,3 +377,16 @@ async def test_a_topic_with_groups_cannot_go(world: World) -> None:
         world.run(world.store.drop("orders"))
     with pytest.raises(Exception, match=r"violates .*foreign key"):
         world.sql(f"DELETE FROM outbox_event_topic WHERE id = {topic.id}")
+
+
+async def test_in_a_topic_that_is_spread_only_what_was_read_goes(world: World) -> None:
+    """Rows are deleted by their place, and every table has the same places."""
+    topic = world.topic(spread=4)
+    group = world.group(topic)
+    world.write(topic, 200)
+    shards = dict(world.sql(f"SELECT shard, count(*) FROM outbox_event_log_{topic.id} GROUP BY shard"))
+    assert len(shards) == 4
+    world.read_all(topic, group, shards=[1])
+    world.clock.pass_time(days=2)
+    assert (await world.maintain("cleanup")).deleted == shards.pop(1)
+    assert dict(world.sql(f"SELECT shard, count(*) FROM outbox_event_log_{topic.id} GROUP BY shard")) == shards

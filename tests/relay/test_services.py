@@ -156,16 +156,17 @@ async def test_a_stop_does_not_wait_when_the_broker_goes_meanwhile(sqlite: str) 
 
 
 @pytest.fixture
-def orders() -> str:
+def orders(request: pytest.FixtureRequest) -> str:
     fresh = require("postgres-wheel", durable=False).create_database()
     with migrated(fresh) as box:
-        box.topics.configure(Topic.pub_sub("orders"))
+        box.topics.configure(Topic.pub_sub("orders", spread=getattr(request, "param", 1)))
         box.topics.group("orders", "relay", start=StartFrom.earliest()).create()
         with box.transaction() as tx:
             box.write_all(tx, [Event("T", n, key=f"k{n % 3}", topic="orders") for n in range(12)])
     return fresh
 
 
+@pytest.mark.parametrize("orders", [1, 4], ids=["one table", "spread"], indirect=True)
 def test_a_group_in_a_synchronous_program(orders: str) -> None:
     sink = ScriptedSink(sequences=True)
     with Outbox(orders) as box:

@@ -9,21 +9,17 @@ import pytest
 from kit import rows
 from relaybox import (
     AsyncOutbox,
-    ConfigError,
     Event,
     InvalidEvent,
     NotFound,
     Outbox,
     Settings,
-    StartFrom,
     Topic,
 )
-from relaybox.errors import InUse, StoreBusy
-from relaybox.ids import shard_of
 from relaybox.spi import WriterHook
 from relaybox.types import OutboxSettings
 
-from .writing import connected, in_outbox, in_topic, migrated, relation
+from .writing import connected, in_outbox, in_topic, migrated
 
 
 @dataclass
@@ -98,47 +94,6 @@ def test_a_suppressed_message_has_no_number(url: str) -> None:
 
     with Outbox(url, hooks=[Nothing()]) as box, connected(url) as connection:
         assert box.topics.producer("orders").send(connection, {}) is None
-
-
-def test_a_hot_topic_is_spread_over_several_tables_by_key(url: str) -> None:
-    hot = Topic.pub_sub("hot", spread=4, retention="7d")
-    with Outbox(url) as box, connected(url) as connection:
-        made = box.topics.configure(hot)
-        assert made.topic == hot
-        assert hot.parts == ["hot.part-0", "hot.part-1", "hot.part-2", "hot.part-3"]
-        assert box.topics.get("hot") == made
-        assert [info.topic.name for info in box.topics.list()] == ["hot", "jobs", "orders"]
-        producer = box.topics.producer("hot")
-        for n in range(40):
-            producer.send(connection, {"n": n}, key=f"k{n % 10}")
-        producer.send(connection, {})
-        box.write_all(connection, [Event("E", n, key=f"k{n}", topic=t) for n, t in enumerate(["hot", "orders", "hot"])])
-        connection.commit()
-        found = {
-            (number, row[0])
-            for number in range(4)
-            for row in rows(url, f"SELECT aggregate_id FROM {relation(url, f'hot.part-{number}')}")
-        }
-        with pytest.raises(ConfigError, match="is spread over 4"):
-            box.topics.configure(Topic.pub_sub("hot", spread=2))
-        with pytest.raises(NotFound, match=r"spread over several, hot\.part-0"):
-            box.topics.group("hot", "g").create()
-        seen: list[object] = []
-        for part in hot.parts:
-            with box.topics.group(part, "g", start=StartFrom.earliest()).consumer().poll() as batch:
-                seen += [event.payload for event in batch]
-        assert len(seen) == 43
-        for part in hot.parts:
-            with pytest.raises(InUse):
-                box.topics.drop("hot")
-            box.topics.group(part, "g").cancel()
-        assert box.topics.drop("hot")
-        assert not box.topics.drop("hot")
-        with pytest.raises((NotFound, StoreBusy)):
-            box.write(connection, Event("E", 1, topic="hot"))
-    keyed = {pair for pair in found if pair[1] is not None}
-    assert keyed == {(shard_of(key, 4), key) for key in (f"k{n}" for n in range(10))}
-    assert len(found) == 11
 
 
 # -- topics that are not configured ----------------------------------------------------------------------------------

@@ -18,10 +18,11 @@ from .kit import World, happened
 EVENTS = 20_000
 
 
-@pytest.fixture(scope="module", params=[0, 8], ids=["one table", "8 partitions"])
+@pytest.fixture(scope="module", params=[(0, 1), (8, 1), (0, 4)], ids=["one table", "8 partitions", "spread over 4"])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    with World() as world:
-        for day in range(request.param):
+    days, spread = request.param
+    with World(options={"spread": spread}) as world:
+        for day in range(days):
             world.rows(
                 f"CREATE TABLE {world.log}_p{day} PARTITION OF {world.log} "
                 f"FOR VALUES FROM ('2026-01-{1 + day:02d}') TO ('2026-01-{2 + day:02d}')"
@@ -118,6 +119,19 @@ def test_claims_look_up_single_rows(world: World) -> None:
     for each in hot(world, group, world.member(group)):
         assert "Seq Scan" not in each.replace("Seq Scan on outbox_event_log_1_seq", ""), each
         assert not re.search(r"Join Filter: .*(id|tick|token|version) =", each), each
+
+
+@pytest.mark.parametrize("spread", [1, 4])
+def test_a_sweep_deletes_by_place_without_a_join(spread: int) -> None:
+    """Our sessions join by loops: with a join it would take seconds for each batch of a topic that is spread."""
+    with World(options={"spread": spread}) as world:
+        query = world.store._swept(world.topic, "topic.cleanup.sweep")  # type: ignore[attr-defined]
+        values = {"topic": world.topic.id, "shards": [0, 1, 2, 3], "afters": [0, 0, 0, 0], "limit": 100, "now": None}
+        found = plan(world, query.bind(**values))
+    gone = found[found.index("CTE gone") :]
+    assert gone.count("Tid Scan on outbox_event_log_1_rest") == spread, found
+    assert gone.count("hashed SubPlan") == (spread if spread > 1 else 0), found
+    assert "Join" not in gone[: gone.rindex("Tid Scan")], found
 
 
 def test_an_open_transaction_makes_nothing_dearer() -> None:

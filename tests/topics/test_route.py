@@ -216,12 +216,7 @@ def test_a_topic_that_has_moved_is_written_where_it_is_now() -> None:
         store = box.topic_store
         assert store is not None
         with psycopg.connect(url) as other:
-            from relaybox.drivers.psycopg import PsycopgConnection
-
-            wrapped = PsycopgConnection(other)
-            log = store.log(1)  # type: ignore[attr-defined]
-            for name in ("create", "sequence", "by_shard", "by_xid", "rest"):
-                wrapped.execute(log[f"topic.log.{name}"].bind())
+            box._db.run(store.make_log(known(box, "t")))
             other.execute("UPDATE outbox_event_topic SET version = 2, tracking = 'offset'")
         written_event = event("t")
         box.write(connection, written_event)

@@ -9,20 +9,17 @@ remembered: the moment it is, events must go where its groups look.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import datetime
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from ..errors import InvalidEvent, NotFound, SchemaMissing, StoreBusy, StoreError
 from ..event import TOPIC_HEADER, Event
-from ..ids import shard_of
 from ..op import Op
 from ..settings import UnknownTopics
 from ..store.outbox import OutboxStore
 from ..store.schema import Migration
 from ..store.topics import TopicRow
-from ..topic import part_of
 
 if TYPE_CHECKING:
     from ..store.topics.store import TopicStore
@@ -35,7 +32,6 @@ class Routes:
         self.store = store
         self._unknown = unknown
         self._known: dict[str, TopicRow] = {}
-        self._spread: dict[str, int] = {}
 
     def write(
         self,
@@ -47,12 +43,13 @@ class Routes:
         copy: bool,
     ) -> Op[tuple[list[int], list[int]]]:
         """The events' numbers, and which of them (by their place in the list) went into the outbox."""
-        places = _places(topics)
+        places: dict[str, list[int]] = {}
+        for place, topic in enumerate(topics):
+            if topic is not None:
+                places.setdefault(topic, []).append(place)
         missing = [topic for topic in places if topic not in self._known]
         if missing:
-            yield from self._learn_all([topic for topic in missing if topic not in self._spread])
-            topics = [self._part(topic, event) for topic, event in zip(topics, events, strict=True)]
-            places = _places(topics)
+            yield from self._learn_all(missing)
         self._refuse_delays(events, topics)
         seqs = [0] * len(events)
         elsewhere: set[int] = set()
@@ -79,7 +76,6 @@ class Routes:
                 seqs = yield from self.store.write(row, events, now, copy=copy)
             except SchemaMissing as error:
                 self._known.pop(topic, None)
-                self._spread.clear()
                 raise StoreBusy(f"topic {topic!r} was dropped or moved; repeat the transaction") from error
             except StoreError:
                 self._known.pop(topic, None)  # it may be why: a repeated transaction asks again
@@ -89,25 +85,12 @@ class Routes:
             yield from self._learn([topic])
         raise StoreBusy(f"topic {topic!r} changed {_TRIES} times while it was written to; repeat the transaction")
 
-    def _part(self, topic: str | None, event: Event) -> str | None:
-        """Of a topic that is spread, the one for the event's key."""
-        spread = None if topic is None else self._spread.get(topic)
-        if topic is None or spread is None:
-            return topic
-        return part_of(topic, shard_of(event.id if event.key is None else event.key, spread))
-
     def _learn_all(self, topics: Sequence[str]) -> Op[None]:
         """Raises NotFound, before anything is written."""
         yield from self._learn(topics)
-        missing = [topic for topic in topics if topic not in self._known]
-        if missing:
-            for row in (yield from self.store.topics([part_of(topic, 0) for topic in missing])):
-                name = row.topic.name.removesuffix(part_of("", 0))
-                self._spread[name] = row.topic.spread
-                yield from self._learn(replace(row.topic, name=name).parts)
         if self._unknown == "refuse":
-            for topic in missing:
-                if topic not in self._spread:
+            for topic in topics:
+                if topic not in self._known:
                     raise (yield from unknown_topic(self.store, topic))
 
     def _learn(self, topics: Sequence[str]) -> Op[None]:
@@ -149,22 +132,11 @@ class Routes:
         return (yield from self.store.notify_queues(now)) or heard
 
 
-def _places(topics: Sequence[str | None]) -> dict[str, list[int]]:
-    """Where in the list the events of each topic are."""
-    places: dict[str, list[int]] = {}
-    for place, topic in enumerate(topics):
-        if topic is not None:
-            places.setdefault(topic, []).append(place)
-    return places
-
-
 def unknown_topic(store: TopicStore, name: str) -> Op[NotFound]:
     """The error to raise, with a name that is like it."""
     names = [row.topic.name for row in (yield from store.topics())]
-    near = [part_of(name, 0)] if part_of(name, 0) in names else get_close_matches(name, names, n=1)
-    if part_of(name, 0) in near:
-        message = f"topic {name!r} is spread over several, {near[0]} and so on; name one of them"
-    elif near:
+    near = get_close_matches(name, names, n=1)
+    if near:
         message = f"topic {name!r} is not configured; did you mean {near[0]!r}?"
     else:
         message = f"topic {name!r} is not configured; topics.configure(Topic.pub_sub({name!r})) makes it"

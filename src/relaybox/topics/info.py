@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from ..store.topics import GroupRow, GroupTotals, Lag, MemberRow, TopicRow
 from ..store.topics.life import GroupState
-from ..topic import Topic, part_of
+from ..topic import Topic
 from ..values import Health, Progress
 
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A configured topic. Of one that is spread, the first part has the id and the version, and each part has groups of
-    its own."""
+    """A configured topic."""
 
     topic: Topic
     id: int  # its tables are named after it
@@ -29,12 +28,8 @@ class TopicInfo:
 
     @classmethod
     def _of(cls, row: TopicRow) -> TopicInfo:
-        topic = (
-            replace(row.topic, name=row.topic.name.removesuffix(part_of("", 0))) if row.topic.spread > 1 else row.topic
-        )
-        return cls(
-            topic, row.id, row.version, len(row.audience), row.active, row.moving, row.created_at, row.updated_at
-        )
+        groups = len(row.audience)
+        return cls(row.topic, row.id, row.version, groups, row.active, row.moving, row.created_at, row.updated_at)
 
 
 @dataclass(frozen=True, slots=True)

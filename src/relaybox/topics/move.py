@@ -45,6 +45,11 @@ def check(row: TopicRow, semantics: Semantics, to: Tracking, groups: Sequence[Gr
         raise ConfigError(
             f"topic {name!r} is a {semantics} topic: its tracking may be {' or '.join(fitting)}, got {to!r}"
         )
+    if to == "rows" and row.topic.spread > 1:
+        raise ConfigError(
+            f"topic {name!r} is spread over {row.topic.spread} tables: its tracking may be offset, got {to!r}, which "
+            "cannot be spread; make another queue, and let this one run empty"
+        )
     live = [group.name for group in groups if group.state != "cancelled"]
     if to == "bitmap" and len(live) > 64:
         raise ConfigError(

@@ -10,7 +10,6 @@ with mail.deliver(listeners): ...
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Generic, Literal, TypeVar, Unpack, overload
 
 from ..audit import Audit
@@ -22,9 +21,9 @@ from ..facts import Alert
 from ..op import Op
 from ..retry import Retry
 from ..settings import OnExhausted
-from ..store.topics import QUEUE, TopicRow
+from ..store.topics import QUEUE
 from ..store.topics.completion import Completion
-from ..topic import Semantics, Topic, Tracking, part_of
+from ..topic import Semantics, Topic, Tracking
 from ..twins import told_by
 from .advise import Advice, advise
 from .group import AsyncGroup, Box, Group, describe, tell
@@ -60,50 +59,25 @@ class _Topics(AtHome, Generic[G]):
         """Makes the topic with its tables, or changes what may be changed of it. Safe to repeat."""
         if not isinstance(topic, Topic):
             raise ConfigError(f"expected a Topic, such as Topic.pub_sub('orders'), got {type(topic).__name__}")
-        was = yield from self._find(topic.name)
-        if was is not None and was.topic.spread != topic.spread:
-            raise ConfigError(
-                f"topic {topic.name!r} is spread over {was.topic.spread} and may hold events; configure() cannot make "
-                f"that {topic.spread}. Make another topic"
-            )
-        if was is None or was.topic != replace(topic, name=was.topic.name):  # nothing is asked of who changes nothing
-            yield from self._audited("configure", topic.name, self._configure(topic), audit)
-            was = yield from self._find(topic.name)
-            assert was is not None
-        return TopicInfo._of(was)
-
-    def _configure(self, topic: Topic) -> Op[None]:
-        """All its parts, or none."""
-        for name in topic.parts:
-            yield from self._store.configure(replace(topic, name=name), self._now)
+        row = yield from look(self._store.topic(topic.name))
+        if row is None or row.topic != topic:  # nothing is asked of who changes nothing
+            row = yield from self._audited("configure", topic.name, self._store.configure(topic, self._now), audit)
+        return TopicInfo._of(row)
 
     def _audited(self, verb: str, topic: str, op: Op[T], audit: Audit) -> Script[T]:
         return self._home.auditor.audited(verb, f"topic {topic}", op, audit)
 
-    def _find(self, topic: str) -> Script[TopicRow | None]:
-        """Of one that is spread, its first part."""
-        rows = yield from look(self._store.topics([topic, part_of(topic, 0)]))
-        return rows[0] if rows else None
-
     @twin
     def get(self, topic: str) -> Script[TopicInfo | None]:
         """None: there is none."""
-        row = yield from self._find(topic)
+        row = yield from look(self._store.topic(topic))
         return None if row is None else TopicInfo._of(row)
 
     @slow
     def drop(self, topic: str, **audit: Unpack[Audit]) -> Script[bool]:
         """Deletes the topic with its events. InUse: a group reads it that is not cancelled, or a queue has unfinished
         events. False: there is none."""
-        found = yield from self._find(topic)
-        if found is None:
-            return False
-        yield from self._audited("drop", topic, self._drop(replace(found.topic, name=topic)), audit)
-        return True
-
-    def _drop(self, topic: Topic) -> Op[None]:
-        for part in topic.parts:
-            yield from self._store.drop(part)
+        return self._audited("drop", topic, self._store.drop(topic), audit)
 
     @twin
     def completion(self, topic: str, number: int) -> Script[dict[str, Completed]]:
@@ -223,10 +197,8 @@ class _Topics(AtHome, Generic[G]):
 
     @twin
     def list(self) -> Script[list[TopicInfo]]:
-        """All topics, by name; one that is spread over several is one."""
-        rows = yield from look(self._store.topics())
-        whole = [row for row in rows if row.topic.spread == 1 or row.topic.name.endswith(part_of("", 0))]
-        return [TopicInfo._of(row) for row in whole]
+        """All topics, by name."""
+        return [TopicInfo._of(row) for row in (yield from look(self._store.topics()))]
 
 
 class Topics(_Topics[Group], Sync):

@@ -50,8 +50,11 @@ PARTS = (
     "promise",
 )
 VIEWS = ("group_status", "group_lag", "member_status", "active_range")
-# Filled in when a partition is at hand (partitions.py), or by how a topic is tracked (cleanup.py).
-LATER = ("log_part", "log_from", "log_to", "log_nobody", "log_marks", "log_closed", "log_unmark")
+# Filled in when a partition is at hand (partitions.py), or by how a topic is tracked and spread (cleanup.py).
+LATER = (
+    *("log_part", "log_spread", "log_table", "log_from", "log_to", "log_nobody"),
+    *("log_marks", "log_closed", "log_unmark", "log_same"),
+)
 
 _ROOM = 31  # bytes for the outbox's name in the names made from it: with the longest of them it is 63
 

@@ -39,40 +39,41 @@ class CatalogOps(MarkOps, PartitionOps):
     def configure(self, topic: Topic, now: datetime | None) -> Op[TopicRow]:
         """Create, with its log, or change what may be changed. Refuses what needs `move`."""
         added = yield self.sql["topic.catalog.add"].bind(**_columns(topic), now=now)
-        if added.rows:
-            yield from self._make(added.rows[0][0], topic)
-        else:
+        if not added.rows:
             yield from self._change(topic, now)
         row = yield from self.topic(topic.name)
         assert row is not None
-        if added.rows and topic.partitions != "none" and topic.tracking != "rows":
-            yield from self.ahead(row, now)  # of one that is in use the maintenance makes them, without a wait
+        if added.rows:
+            yield from self._make(row)
+            if topic.partitions != "none" and topic.tracking != "rows":
+                yield from self.ahead(row, now)  # of one that is in use the maintenance makes them, without a wait
         return row
 
-    def _make(self, topic_id: int, topic: Topic) -> Op[None]:
-        taken = yield self.log(topic_id)["topic.log.taken"].bind()
+    def _make(self, topic: TopicRow) -> Op[None]:
+        tracking = topic.topic.tracking
+        taken = yield self.log(topic.id)["topic.log.taken"].bind()
         if taken.rows:
             raise ConfigError(
-                f"topic {topic.name!r} needs the table name {taken.rows[0][0]}, which something else bears; "
+                f"topic {topic.topic.name!r} needs the table name {taken.rows[0][0]}, which something else bears; "
                 "rename that table, or give the outbox another name"
             )
-        if topic.tracking == "rows":
-            yield from self.queue(topic_id).migrate()
-            yield self.sql["topic.catalog.named"].bind(topic=topic_id, relation=self.queue(topic_id).tables.event)
+        if tracking == "rows":
+            yield from self.queue(topic.id).migrate()
+            yield self.sql["topic.catalog.named"].bind(topic=topic.id, relation=self.queue(topic.id).tables.event)
             return
-        yield from self.make_log(topic_id)
-        yield self.sql["topic.catalog.named"].bind(topic=topic_id, relation=self.tables.part(f"log_{topic_id}"))
-        if topic.tracking != "offset":
-            yield from self.make_marks(topic_id, topic.tracking)
+        yield from self.make_log(topic)
+        yield self.sql["topic.catalog.named"].bind(topic=topic.id, relation=self.tables.part(f"log_{topic.id}"))
+        if tracking != "offset":
+            yield from self.make_marks(topic.id, tracking)
 
-    def make_log(self, topic_id: int) -> Op[None]:
-        log = self.log(topic_id)
+    def make_log(self, topic: TopicRow) -> Op[None]:
+        log = self.log(topic.id)
         yield log["topic.log.create"].bind()
         yield log["topic.log.sequence"].bind()
         yield log["topic.log.by_shard"].bind()
         yield log["topic.log.by_xid"].bind()
-        yield log["topic.log.rest"].bind()
-        yield self.sql["topic.catalog.begin"].bind(topic=topic_id)
+        yield from self.make_tables(topic, "topic.log.rest", self.tables.part(f"log_{topic.id}_rest"))
+        yield self.sql["topic.catalog.begin"].bind(topic=topic.id)
 
     def drop_queue(self, topic_id: int) -> Op[None]:
         log = self.log(topic_id)

@@ -15,6 +15,8 @@ from .upkeep import Leftover, Sweep, Zombie
 FRESH = timedelta(minutes=5)
 GRAIN = timedelta(seconds=10)
 COARSE = timedelta(minutes=10)
+# In a log that is spread a place means something in one table only. IS TRUE: a look into a hash, never a join.
+SAME = "AND (l.seq IN (SELECT seq FROM locked)) IS TRUE"
 
 
 class CleanupOps(LogQueries):
@@ -52,9 +54,10 @@ class CleanupOps(LogQueries):
         return int(found.rows[0][0])
 
     def _swept(self, topic: TopicRow, name: str) -> Query:
-        """In the words of how the topic is tracked."""
+        """In the words of how the topic is tracked, and of how many tables it has."""
         slots, tracking = self.log_slots(topic.id), topic.topic.tracking
-        return self.later(topic, name, **{f"log_{w}": slots[f"{w}_{tracking}"] for w in ("marks", "closed", "unmark")})
+        words = {f"log_{word}": slots[f"{word}_{tracking}"] for word in ("marks", "closed", "unmark")}
+        return self.later(topic, name, **words, log_same=SAME if topic.topic.spread > 1 else "")
 
     def purge_letters(self, retention: timedelta, limit: int, now: datetime | None) -> Op[int]:
         gone = yield self.sql["topic.cleanup.letters"].bind(retention=retention, limit=limit, now=now)

@@ -13,6 +13,7 @@ from .cleanup import CleanupOps
 from .upkeep import Part, PartVerdict
 
 AHEAD = {"day": 7, "month": 2}  # periods that are there before they begin
+SPREAD = "PARTITION BY RANGE (shard)"
 _FORMAT = {"day": "%Y%m%d", "month": "%Y%m"}
 
 
@@ -75,9 +76,18 @@ class PartitionOps(CleanupOps):
         taken = yield self._of(topic, part, "topic.partition.taken").bind()
         if taken.rows[0][0]:
             return False
-        yield self._of(topic, part, "topic.partition.create").bind()
+        yield from self.make_tables(topic, "topic.partition.create", part.name)
         yield self._of(topic, part, "topic.partition.attach").bind()
         return True
+
+    def make_tables(self, topic: TopicRow, create: str, name: str) -> Op[None]:
+        """A partition; of a log that is spread, with a table for each so many shards."""
+        part, spread, shards = self._quoted(name), topic.topic.spread, topic.topic.shards
+        yield self.later(topic, create, log_part=part, log_spread=SPREAD if spread > 1 else "").bind()
+        for n in range(spread if spread > 1 else 0):
+            bounds = {"log_from": f"{shards * n // spread}", "log_to": f"{shards * (n + 1) // spread}"}
+            table = self._quoted(f"{name}_{n}")
+            yield self.later(topic, "topic.partition.table", log_part=part, log_table=table, **bounds).bind()
 
     def verdict(self, topic: TopicRow, part: Part, now: datetime | None) -> Op[PartVerdict]:
         found = yield self._of(topic, part, "topic.partition.verdict").bind(topic=topic.id, now=now)
@@ -118,12 +128,14 @@ class PartitionOps(CleanupOps):
 
     def _of(self, topic: TopicRow, part: Part, name: str) -> Query:
         """A query about one partition. Names and bounds are made from numbers only."""
-        prefix = f'"{self.tables.schema}".' if self.tables.schema else ""
         return self.later(
             topic,
             name,
-            log_part=f'{prefix}"{part.name}"',
+            log_part=self._quoted(part.name),
             log_from=part.start.isoformat(),
             log_to=part.end.isoformat(),
             log_nobody="'{}'" if topic.topic.tracking == "acks" else "0",
         )
+
+    def _quoted(self, name: str) -> str:
+        return f'"{self.tables.schema}"."{name}"' if self.tables.schema else f'"{name}"'

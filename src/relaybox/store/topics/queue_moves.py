@@ -19,7 +19,6 @@ from .catalog import CatalogOps
 from .checks import CheckOps
 
 WINDOW = 2_000  # events per step
-LOG = ("topic.log.create", "topic.log.sequence", "topic.log.by_shard", "topic.log.by_xid", "topic.log.rest")
 DROP_ROWS = ("topic.log.drop_view", "topic.log.drop_queue", "topic.log.drop_sequence", "topic.log.drop_hash")
 
 
@@ -27,10 +26,7 @@ class QueueMoveOps(CatalogOps, CheckOps):
     # -- rows to log --------------------------------------------------------------------------------
 
     def _move_make_log(self, topic: TopicRow, moving: dict[str, Any], now: datetime | None) -> Op[dict[str, Any]]:
-        log = self.log(topic.id)
-        for name in LOG:
-            yield log[name].bind()
-        yield self.sql["topic.catalog.begin"].bind(topic=topic.id)
+        yield from self.make_log(topic)
         group = yield from self.group(topic.topic.name, QUEUE)
         if group is not None:  # of the rows; that of the log has a place
             yield from self.set_state(group, "cancelled", "the queue is moved to a log", now)

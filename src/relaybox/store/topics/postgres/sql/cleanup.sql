@@ -42,7 +42,7 @@ lost AS MATERIALIZED (
   JOIN place q ON q.shard = e.shard AND (q.state NOT IN ({kept_states}) OR (SELECT bool_or(forced) FROM locked))
   WHERE (e.forced OR q.state NOT IN ({kept_states})) AND {unread} GROUP BY q.id),
 gone AS (
-  DELETE FROM {log_rest} l WHERE l.ctid = ANY(ARRAY(SELECT place FROM locked)) RETURNING l.seq)
+  DELETE FROM {log_rest} l WHERE l.ctid = ANY(ARRAY(SELECT place FROM locked)) {log_same} RETURNING l.seq)
 {log_unmark}
 SELECT p.shard, p.last,
        p.count = :limit AND p.passed AND p.newest < n.at - least(t.retention, t.zero_retention, t.max_retention),

@@ -31,7 +31,7 @@ CREATE INDEX "{log_name}_xid" ON {log} (xid, shard, seq)
 
 -- name: topic.log.rest -> count
 -- The net under the partitions: nobody's insert fails because one is missing.
-CREATE TABLE {log_rest} PARTITION OF {log} DEFAULT
+CREATE TABLE {log_part} PARTITION OF {log} DEFAULT {log_spread}
 
 -- name: topic.log.taken -> rows
 -- Tables that bear the names of a new topic's: somebody else's, and not to be shared.

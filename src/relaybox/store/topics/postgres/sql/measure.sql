@@ -4,8 +4,8 @@
 SELECT clock_timestamp(), CASE WHEN q.is_called THEN q.last_value ELSE 0 END,
        (SELECT count(*) FROM {group} WHERE topic_id = :topic AND state IN ('active', 'paused')),
        coalesce(sum(s.n_tup_ins), 0)::bigint, coalesce(sum(s.n_tup_del), 0)::bigint
-FROM {log_seq} q LEFT JOIN pg_inherits i ON i.inhparent = to_regclass('{log}')
-LEFT JOIN pg_stat_user_tables s ON s.relid = i.inhrelid
+FROM {log_seq} q LEFT JOIN pg_partition_tree(to_regclass('{log}')) i ON i.isleaf
+LEFT JOIN pg_stat_user_tables s ON s.relid = i.relid
 GROUP BY q.is_called, q.last_value
 
 -- name: topic.measure.ticks -> rows

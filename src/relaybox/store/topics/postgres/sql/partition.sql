@@ -10,7 +10,11 @@ WHERE i.inhparent = to_regclass('{log}') AND c.relname LIKE '{log_name}\_p%' ORD
 SELECT set_config('lock_timeout', :patience, true), set_config('statement_timeout', :patience, true)
 
 -- name: topic.partition.create -> count
-CREATE TABLE {log_part} (LIKE {log} INCLUDING DEFAULTS)
+CREATE TABLE {log_part} (LIKE {log} INCLUDING DEFAULTS) {log_spread}
+
+-- name: topic.partition.table -> count
+-- One of those that a log which is spread has in each partition. Whole shards, as a log is read.
+CREATE TABLE {log_table} PARTITION OF {log_part} FOR VALUES FROM ({log_from}) TO ({log_to})
 
 -- name: topic.partition.attach -> count
 -- Not CREATE TABLE … PARTITION OF: that locks the log against its writers, this only the partition for the rest.
