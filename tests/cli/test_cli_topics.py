@@ -67,8 +67,10 @@ def test_what_cannot_be_changed_is_refused(
     assert words in relaybox("topics", "configure", "orders", *options, exit_code=1, **env).output
 
 
-def test_a_group_is_watched_stopped_and_moved(relaybox: Command, env: dict[str, str]) -> None:
-    relaybox("topics", "configure", "orders", "--semantics", "pub_sub", **env)
+@pytest.mark.parametrize("spread", ["1", "4"])
+def test_a_group_is_watched_stopped_and_moved(relaybox: Command, env: dict[str, str], spread: str) -> None:
+    made = relaybox.json("topics", "configure", "orders", "--semantics", "pub_sub", "--spread", spread, **env)
+    assert made["spread"] == int(spread)
     assert relaybox.json("groups", "create", "orders", "mail", "--from", "earliest", **env)["state"] == "active"
     assert "mail" in relaybox("groups", "create", "orders", "mail", exit_code=1, **env).output
     relaybox("groups", "create", "orders", "mail", "--if-not-exists", **env)
@@ -105,8 +107,11 @@ def test_a_group_made_by_the_command_lives_as_long_as_one_made_by_the_api(
     assert (given["silence"], given["attempts"], given["on_exhausted"]) == (7200, 3, "block")
 
 
-def test_dead_letters_of_a_group_are_listed_replayed_and_discarded(relaybox: Command, env: dict[str, str]) -> None:
-    relaybox("topics", "configure", "orders", "--semantics", "pub_sub", **env)
+@pytest.mark.parametrize("spread", ["1", "4"])
+def test_dead_letters_of_a_group_are_listed_replayed_and_discarded(
+    relaybox: Command, env: dict[str, str], spread: str
+) -> None:
+    relaybox("topics", "configure", "orders", "--semantics", "pub_sub", "--spread", spread, **env)
     relaybox("groups", "create", "orders", "mail", "--attempts", "1", "--on-exhausted", "skip", **env)
     write(env, "orders", 6)
     fail(env, "orders", "mail")

@@ -90,6 +90,7 @@ def configure(
     ] = None,
     partitions: Annotated[Literal["none", "day", "month"] | None, typer.Option(help="drop old events by table")] = None,
     shards: Annotated[int | None, typer.Option(help="parts of the key space; fixed when the topic is made")] = None,
+    spread: Annotated[int | None, typer.Option(help="tables that the shards of a hot log are in; fixed too")] = None,
     fetch_batch: Annotated[int | None, typer.Option(help="events per fetch")] = None,
     cleanup_batch: Annotated[int | None, typer.Option(help="rows per cleanup step")] = None,
     heartbeat_interval: Annotated[str | None, typer.Option(help="of new groups")] = None,
@@ -113,6 +114,7 @@ def configure(
         "block_writes": block_writes,
         "partitions": partitions,
         "shards": shards,
+        "spread": spread,
         "fetch_batch": fetch_batch,
         "cleanup_batch": cleanup_batch,
     }
