@@ -22,7 +22,7 @@ from relaybox.errors import BrokerUnavailable, Reject, StoreBusy, StoreError
 from relaybox.event import Event
 from relaybox.ids import key_hash
 from relaybox.op import run
-from relaybox.store.topics import GroupOptions, ParkedOutcome, Parking, Start, Taken
+from relaybox.store.topics import ClaimedRanges, GroupOptions, ParkedOutcome, Parking, Start
 from relaybox.topic import Topic
 from relaybox.topics import source
 from relaybox.topics.move import move
@@ -104,7 +104,7 @@ def test_a_bit_that_marks_name_outlives_its_group() -> None:
 # -- policies ----------------------------------------------------------------------------------------------------------
 
 
-def parked(world: World, taken: Taken, seq: int, state: Any) -> tuple[int, Parking]:
+def parked(world: World, taken: ClaimedRanges, seq: int, state: Any) -> tuple[int, Parking]:
     for held, page in taken.pages:
         for row in page:
             if row[0] == seq:
@@ -174,7 +174,7 @@ def test_a_claim_that_began_before_a_seek_ended_goes_by_the_new_place(world: Wor
         )
         gate.execute("SELECT pg_advisory_lock(77)")
         slow.execute("SET search_path = trap, pg_catalog, public")
-        answer: list[Taken] = []
+        answer: list[ClaimedRanges] = []
         claim: Any = world.store.claim(
             world.topic, group, member, events=100, ranges=64, lease=timedelta(seconds=30), now=None
         )

@@ -27,11 +27,11 @@ class Groups:
         start = work.clock.monotonic()
         died = []
         for topic_id in await work.read(work.store.to_check(work.now)):
-            for verdict in await work.fenced(work.store.check_groups(topic_id, work.now)):
-                if verdict.died:
-                    died.append(f"{verdict.topic}/{verdict.group}")
-                    name = "group_stalled" if verdict.stalled else "group_dead"
-                    await work.alerts.happened(name, verdict.topic, verdict.group, verdict.reason)
+            for check in await work.fenced(work.store.check_groups(topic_id, work.now)):
+                if check.died:
+                    died.append(f"{check.topic}/{check.group}")
+                    name = "group_stalled" if check.stalled else "group_dead"
+                    await work.alerts.happened(name, check.topic, check.group, check.reason)
         report.groups_died = len(died)
         for topic in await work.topics():
             report.released += await self._release(topic)
