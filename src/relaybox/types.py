@@ -64,6 +64,7 @@ __getattr__ = later(
 )
 
 __all__ = [
+    "LIMITS",
     "AdminSettings",
     "Adoption",
     "Advice",
@@ -102,7 +103,6 @@ __all__ = [
     "IngestSettings",
     "Instance",
     "Keys",
-    "LIMITS",
     "Lag",
     "Limits",
     "MemberInfo",

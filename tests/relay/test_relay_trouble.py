@@ -350,7 +350,7 @@ async def test_a_silence_is_not_the_end(sqlite: str, monkeypatch: pytest.MonkeyP
         await relay.drain()
         node = relay._reads._running
         assert node is not None
-        await node._instance.presence._loops.close()
+        await node._registration.presence._loops.close()
         node._source.pulse.alive_until = 0.0
         claims = 0
 

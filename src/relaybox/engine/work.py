@@ -19,7 +19,7 @@ class Pulse(Protocol):
     alive_until: float  # on the clock's monotonic time: later this process may have been declared dead
 
 
-class Alive:
+class AlwaysAlive:
     """For what nobody declares dead."""
 
     alive_until = math.inf

@@ -24,7 +24,7 @@ ROLE = "inbox"
 
 
 @dataclass(eq=False)
-class Instance:
+class InboxRegistration:
     _db: AsyncRunner
     _store: InboxStore
     _source: InboxSource

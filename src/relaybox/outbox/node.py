@@ -22,7 +22,7 @@ from ..store.claims import Claim
 from ..store.outbox import OutboxStore
 from ..values import Status
 from .hand_over import HandOvers
-from .instance import InstanceService
+from .presence import OutboxRegistration
 from .purge import PurgeService
 from .source import make_source
 from .write import HandOver
@@ -69,7 +69,7 @@ class Node:
         self._clock = clock
         self._source = make_source(role in ("ordered", "relay"), db, store, settings, clock, observers)
         self.engine = DeliveryEngine(self._source, handler, settings, observers, clock, asked)
-        self._instance = InstanceService(
+        self._registration = OutboxRegistration(
             db, store, self._source, settings, role, observers, clock, self.engine.in_flight, self.engine.wake, alone
         )
         can_listen = db.listen is not None and store.capabilities.listen
@@ -92,7 +92,7 @@ class Node:
         """Workers run and the first claim is under way when this returns. A failed start leaves nothing behind."""
         self._loop = asyncio.get_running_loop()
         await self._db.run(self._store.verify_schema(), tx=False)
-        await self._instance.start()
+        await self._registration.start()
         self.engine.start()
         self._ears.start()
         if self._purge is not None:
@@ -110,7 +110,7 @@ class Node:
         self._running = False
         self.engine.halt()
         async with AsyncExitStack() as ending:  # last in, first out, each also when another fails or is cancelled
-            ending.push_async_callback(self._instance.stop)
+            ending.push_async_callback(self._registration.stop)
             if self._notifier is not None:
                 ending.push_async_callback(self._notifier.stop)
             ending.push_async_callback(self._hand_overs.stop)
@@ -123,7 +123,7 @@ class Node:
         """Why it does not do its work, for people."""
         if self._source.silent:
             yield "no heartbeat reaches the database"
-        if self.engine.missing + self._instance.presence.missing:
+        if self.engine.missing + self._registration.presence.missing:
             yield "a background task ended and is being replaced"
 
     def worries(self) -> Iterator[str]:

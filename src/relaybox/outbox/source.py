@@ -12,7 +12,7 @@ from ..clock import Clock
 from ..codec import JSON_CODEC, Codec
 from ..delivery import Delivery
 from ..drivers.spi import AsyncRunner
-from ..engine.work import Alive, Pulse, Settled
+from ..engine.work import AlwaysAlive, Pulse, Settled
 from ..errors import UnsupportedByEngine
 from ..event import Event
 from ..facts import KeysChosen, Observers
@@ -31,7 +31,7 @@ NEVER = {-1}  # no event has this number
 
 
 class OutboxSource:
-    """Unordered: any instance may claim any due row. `owner` is set by the instance service."""
+    """Unordered: any instance may claim any due row. `owner` is set by OutboxRegistration."""
 
     ordered = False
 
@@ -55,14 +55,14 @@ class OutboxSource:
         self._most = REMEMBERED
         # But not one of which something left undone: a fail-over may forget that, and it would be settled as well.
         self._undone: set[int] = set()
-        self.here: Callable[[], Iterable[Delivery]] = tuple  # set by the instance service
+        self.here: Callable[[], Iterable[Delivery]] = tuple  # set by OutboxRegistration
         self._claim_tx = self._tx
         self._codec: Codec = getattr(store, "codec", JSON_CODEC)  # not every store keeps one
         self._failures = self._compared = 0  # of statements: after one the database may be another's, and know less
         self.owner = 0
-        self.pulse: Pulse = Alive()  # set by the instance service
+        self.pulse: Pulse = AlwaysAlive()  # set by OutboxRegistration
         self.doubtful: list[Claim] = []  # asked for, no reply: the database may have made them
-        self.freed: Callable[[], None] = lambda: None  # there may be something to claim; set by the instance service
+        self.freed: Callable[[], None] = lambda: None  # there may be something to claim; set by OutboxRegistration
         self._set_up()
 
     def _set_up(self) -> None:

@@ -1,7 +1,7 @@
 """One outbox in a real database, and workers on it that do what a relay does, step by step in a time of the test's own.
 
 A worker settles a key in its order, releases the followers of a failed head, renews, beats and rebalances, as engine
-and instance service do; but when, and whether at all, the test decides. What the database says is the truth here.
+and registration do; but when, and whether at all, the test decides. What the database says is the truth here.
 """
 
 from __future__ import annotations

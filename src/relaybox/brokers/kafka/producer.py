@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from ..spi import Message
 
-__all__ = ["KafkaProducer", "KafkaError", "KafkaException"]
+__all__ = ["KafkaError", "KafkaException", "KafkaProducer"]
 
 log = logging.getLogger("relaybox")
 TICK = 0.001

@@ -66,7 +66,7 @@ class RangeBatchHandler(Protocol):
 
 
 @dataclass(eq=False, slots=True)
-class Worker(crew.Worker):
+class RangeWorker(crew.Worker):
     handed: Handed | None = None  # what it has, or what it has next; set whenever others may run
     current: Sequence[Portion] = ()  # the same in batches, as long as it is not concluded
     gathered: Sequence[Portion] = ()  # the whole batch
@@ -77,7 +77,7 @@ class Worker(crew.Worker):
         return [event for _, events in self.current for event in events]
 
 
-class RangeWorkers(Crew[Worker]):
+class RangeWorkers(Crew[RangeWorker]):
     """`delivery.workers` calls of the handler at the same time."""
 
     def __init__(
@@ -97,7 +97,7 @@ class RangeWorkers(Crew[Worker]):
         else:
             self._batches = handler
         super().__init__(
-            [Worker() for _ in range(settings.workers)],
+            [RangeWorker() for _ in range(settings.workers)],
             self._work_singly if callable(handler) else self._work_batches,
             lambda: engine.pulse,
             settings,
@@ -115,7 +115,7 @@ class RangeWorkers(Crew[Worker]):
 
     # -- one by one ---------------------------------------------------------------------------------
 
-    async def _work_singly(self, worker: Worker) -> None:
+    async def _work_singly(self, worker: RangeWorker) -> None:
         stock, engine, handler, monotonic = self._stock, self._engine, self._handler, self._clock.monotonic
         take, done, stopped, pulse = stock.take, stock.done, self._stop.is_set, self._pulse()
         if worker.ended_in_call and worker.handed is not None:  # it has failed, or it would come back for ever
@@ -169,7 +169,7 @@ class RangeWorkers(Crew[Worker]):
 
     # -- in batches ---------------------------------------------------------------------------------
 
-    async def _work_batches(self, worker: Worker) -> None:
+    async def _work_batches(self, worker: RangeWorker) -> None:
         stock = self._stock
         if worker.gathered:  # the task before this one ended amid it
             for taken, _ in worker.current:
@@ -187,13 +187,13 @@ class RangeWorkers(Crew[Worker]):
             self._part(worker)
             await asyncio.sleep(0)
 
-    def _part(self, worker: Worker) -> None:
+    def _part(self, worker: RangeWorker) -> None:
         """The shards of its batch are free, also of what has left the batch meanwhile."""
         self._stock.part(worker.gathered)
         worker.current = worker.gathered = ()
         self.wake(len(self.workers))
 
-    async def _deliver(self, worker: Worker, portions: Sequence[Portion]) -> None:
+    async def _deliver(self, worker: RangeWorker, portions: Sequence[Portion]) -> None:
         """All in one call. If it fails, halves, and halves of halves: the event that spoils it for the others is found
         in a few calls, and it alone is parked."""
         await self.heard()
@@ -243,7 +243,7 @@ class RangeWorkers(Crew[Worker]):
             self._conclude(taken, events[0], outcome)
         return False
 
-    async def _call(self, worker: Worker, portions: Sequence[Portion]) -> BaseException | None:
+    async def _call(self, worker: RangeWorker, portions: Sequence[Portion]) -> BaseException | None:
         """The error, if there was one that is not over by waiting."""
         batch, tries = RangeBatch(self, portions), 0
         while True:

@@ -35,9 +35,9 @@ from ..poller import EAGER, QUIET, Poller
 from ..reports import is_news
 from ..work import BatchHandler, Handler, RowSource, Settled
 from .lanes import Lanes
-from .workers import Workers
+from .workers import RowWorkers
 
-__all__ = ["Delivery", "DeliveryEngine", "Handler", "Settled", "RowSource"]
+__all__ = ["Delivery", "DeliveryEngine", "Handler", "RowSource", "Settled"]
 
 log = logging.getLogger("relaybox")
 
@@ -81,7 +81,7 @@ class DeliveryEngine(Engine[Delivery]):
         self._in_vain = 0  # how often in a row
         self._retry_timer: asyncio.TimerHandle | None = None  # the earliest only: there may be millions of retries
         self._stopping = False
-        self._workers = Workers(self, self._lanes, handler, settings.delivery, observers, clock, asked)
+        self._workers = RowWorkers(self, self._lanes, handler, settings.delivery, observers, clock, asked)
 
     # -- life cycle -------------------------------------------------------------------------------
 

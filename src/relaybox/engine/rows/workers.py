@@ -28,7 +28,7 @@ YIELD_EVERY = 32  # events a worker runs before it lets the loop breathe
 
 
 @dataclass(eq=False, slots=True)
-class Worker(crew.Worker):
+class RowWorker(crew.Worker):
     current: Sequence[Delivery] = ()
     batch: _Gathered | None = None
 
@@ -40,7 +40,7 @@ class Worker(crew.Worker):
         return [delivery.event for delivery in self.left()]
 
 
-class Workers(Crew[Worker]):
+class RowWorkers(Crew[RowWorker]):
     """`delivery.workers` calls of the handler at once, one event each. A batch handler watches the time itself."""
 
     def __init__(
@@ -61,7 +61,7 @@ class Workers(Crew[Worker]):
         else:
             self._batches = handler
         super().__init__(
-            [Worker() for _ in range(settings.workers)],
+            [RowWorker() for _ in range(settings.workers)],
             self._work_singly if callable(handler) else self._work_batches,
             lambda: engine.pulse,
             settings,
@@ -88,7 +88,7 @@ class Workers(Crew[Worker]):
 
     # -- one by one ---------------------------------------------------------------------------------
 
-    async def _work_singly(self, worker: Worker) -> None:
+    async def _work_singly(self, worker: RowWorker) -> None:
         engine, monotonic, pulse = self._engine, self._clock.monotonic, self._pulse()
         take, conclude = engine.take, engine.conclude
         self._forget_left(worker)
@@ -115,7 +115,7 @@ class Workers(Crew[Worker]):
             if not worker.calls % (2 * YIELD_EVERY):
                 await asyncio.sleep(0)
 
-    def _forget_left(self, worker: Worker) -> None:
+    def _forget_left(self, worker: RowWorker) -> None:
         """The task before this one ended amid it. What was being handled has failed, or it would come back for ever."""
         for delivery in worker.left():
             if not worker.ended_in_call:
@@ -126,7 +126,7 @@ class Workers(Crew[Worker]):
                 self.finish(delivery, DeliveryError(crew.ENDED))
         worker.current, worker.batch = (), None
 
-    async def _deliver(self, worker: Worker, delivery: Delivery) -> Outcome:
+    async def _deliver(self, worker: RowWorker, delivery: Delivery) -> Outcome:
         try:
             if faults.armed is not None:
                 faults.hit("deliver.before")
@@ -144,7 +144,7 @@ class Workers(Crew[Worker]):
 
     # -- in batches ---------------------------------------------------------------------------------
 
-    async def _work_batches(self, worker: Worker) -> None:
+    async def _work_batches(self, worker: RowWorker) -> None:
         assert self._batches is not None
         self._forget_left(worker)
         while (first := await self._next()) is not None:
@@ -222,7 +222,7 @@ class _Gathered:
 
     __slots__ = ("_batches", "_open", "_workers")
 
-    def __init__(self, workers: Workers, batches: BatchHandler, deliveries: Sequence[Delivery]) -> None:
+    def __init__(self, workers: RowWorkers, batches: BatchHandler, deliveries: Sequence[Delivery]) -> None:
         self._workers = workers
         self._batches = batches
         self._open = {delivery.seq: delivery for delivery in deliveries}

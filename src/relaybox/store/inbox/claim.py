@@ -15,7 +15,7 @@ from ...errors import ConfigError, UnreadableRow
 from ...ids import key_hash, shard_of
 from ...op import Op
 from ..claims import Claim, Held
-from .order import Order, Priority, Standing, admit, number_in
+from .order import NumberedMessage, Order, Priority, admit, number_in
 from .stats import InboxJournal
 
 SUSPECT = 2  # claims in a row without an outcome, from which on a message is claimed alone
@@ -108,20 +108,22 @@ class InboxClaims(InboxJournal):
     ) -> Op[Sequence[int]]:
         """Holds back what is not next. The rows are locked before their state is read."""
         looked = yield self.sql["inbox.order.look"].bind(seqs=self.numbers(seqs))
-        rows = yield from self._past_history([Standing(*row) for row in looked.rows], order, now)
-        verdict = admit(rows, order.start)
-        if verdict.begin:
-            new = sorted((key_hash(key), key, first) for key, first in verdict.begin.items())
+        rows = yield from self._past_history([NumberedMessage(*row) for row in looked.rows], order, now)
+        admission = admit(rows, order.start)
+        if admission.begin:
+            new = sorted((key_hash(key), key, first) for key, first in admission.begin.items())
             values = self.table(new, "hashes", "keys", "nexts")
             yield self.sql["inbox.order.begin"].bind(**values, now=self.to_time(now))
-        if verdict.hold:
-            yield self.sql["inbox.order.hold"].bind(seqs=self.numbers(verdict.hold))
+        if admission.hold:
+            yield self.sql["inbox.order.hold"].bind(seqs=self.numbers(admission.hold))
         numbered = {row.seq for row in rows}
-        taken = [*(seq for seq in seqs if seq not in numbered), *verdict.take]
-        taken += yield from self._followers(verdict.then, limit - len(taken))
+        taken = [*(seq for seq in seqs if seq not in numbered), *admission.take]
+        taken += yield from self._followers(admission.then, limit - len(taken))
         return taken[:limit]
 
-    def _past_history(self, rows: Sequence[Standing], order: Order, now: datetime | None) -> Op[Sequence[Standing]]:
+    def _past_history(
+        self, rows: Sequence[NumberedMessage], order: Order, now: datetime | None
+    ) -> Op[Sequence[NumberedMessage]]:
         """The same, after numbers that were processed while nobody kept an order have been passed over. Asked once per
         key and number; `sweep` asks again."""
         heads: dict[str, tuple[int, int]] = {}
