@@ -46,7 +46,7 @@ class Sweep(NamedTuple):
     places: dict[int, int]
 
 
-class Condition(NamedTuple):
+class AlertCondition(NamedTuple):
     """Something that is the case and that somebody should know."""
 
     name: str

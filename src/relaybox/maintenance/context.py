@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 JOB = "maintenance"
 
 
-class Work:
+class JobContext:
     def __init__(
         self, db: AsyncRunner, store: TopicStore, upkeep: TopicSettings, observers: Observers, clock: Clock
     ) -> None:
