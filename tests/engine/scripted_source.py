@@ -12,8 +12,8 @@ from typing import Any
 
 from relaybox.clock import SYSTEM_CLOCK, Clock
 from relaybox.engine.crew import Asked
+from relaybox.engine.protocols import BatchHandler, Delivery, Handler, Settled
 from relaybox.engine.rows.engine import DeliveryEngine
-from relaybox.engine.work import BatchHandler, Delivery, Handler, Settled
 from relaybox.errors import ConnectionLost
 from relaybox.event import Event
 from relaybox.facts import Observers

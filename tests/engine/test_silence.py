@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from scripted_source import MakeEngine, ScriptedSource
 
-from relaybox.engine.work import Delivery, RowBatch
+from relaybox.engine.protocols import Delivery, RowBatch
 from relaybox.facts import Claimed, ClaimLost, Delivered
 from relaybox.testing import Probe
 

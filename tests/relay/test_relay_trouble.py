@@ -18,7 +18,7 @@ from kit import migrated
 from relaybox import AsyncRelay, Event, Outbox
 from relaybox.brokers.formats import renderer
 from relaybox.drivers import open_sync
-from relaybox.engine.work import Delivery
+from relaybox.engine.protocols import Delivery
 from relaybox.errors import BrokerUnavailable, ConfigError, Undecodable
 from relaybox.facts import CircuitChanged, Delivered, Died, Observers, Retried
 from relaybox.outbox.source import OrderedSource

@@ -21,7 +21,7 @@ from ..tasks import cancelled
 from .decide import decide
 from .failures import FailureLog
 from .loops import Loops
-from .work import Pulse
+from .protocols import Pulse
 
 log = logging.getLogger("relaybox")
 

@@ -22,9 +22,9 @@ from ..event import Event, read_as
 from ..hooks import Interceptor
 from ..listeners import ANY, UNSET, Listener, Listeners, Unmatched
 from ..retry import Retry
+from .protocols import RowBatch
 from .ranges.workers import RangeBatch
 from .threads import ListenerThreads
-from .work import RowBatch
 
 log = logging.getLogger("relaybox")
 

@@ -18,10 +18,10 @@ from ..settings import Settings
 from ..values import Counts
 from .crew import Crew
 from .poller import Poller
+from .protocols import Origin, Pulse
 from .renewer import L, Renewer
 from .reports import is_news, report
 from .settler import Settler
-from .work import Origin, Pulse
 
 log = logging.getLogger("relaybox")
 

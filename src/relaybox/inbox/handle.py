@@ -27,8 +27,8 @@ from ..clock import Clock
 from ..delivery import Delivery
 from ..drivers.limits import Deadlines
 from ..engine.dispatch import Dispatch, read
+from ..engine.protocols import RowBatch
 from ..engine.threads import ListenerThreads
-from ..engine.work import RowBatch
 from ..errors import BrokerUnavailable, Reject, StoreError, TransactionEnded
 from ..event import Event
 from ..listeners import Listener, Listeners

@@ -32,14 +32,14 @@ from ..values import Counts
 from .alerts import AlertService
 from .handle import Handling, MessageMarks
 from .presence import InboxRegistration
-from .purge import PurgeService, retention_of
+from .purge import InboxPurgeLoop, retention_of
 from .source import InboxSource
 from .transactions import Steps, TransactionBody, given, own
 
 log = logging.getLogger("relaybox")
 
 
-class Box(Protocol):
+class ServedInbox(Protocol):
     """What the service reads of its inbox."""
 
     settings: Settings
@@ -53,7 +53,7 @@ class Box(Protocol):
 class Processing(AsyncService):
     def __init__(
         self,
-        box: Box,
+        box: ServedInbox,
         owner: Owner | None,
         handlers: Listeners[Any] | Callable[..., object],
         *,
@@ -123,7 +123,7 @@ class Processing(AsyncService):
         listen = partial(db.listen, store.tables.channel) if db.listen and told else None
         ears = Ears(engine, listen, settings.delivery.poll, observers, clock)
         retention = plan.retention or retention_of(settings.inbox)
-        purge = PurgeService(patient, store, retention, settings, observers, clock)
+        purge = InboxPurgeLoop(patient, store, retention, settings, observers, clock)
         alerts = AlertService(patient, store, settings.inbox, plan.order, observers, clock)
         for service in (ears, purge, alerts):
             service.start()

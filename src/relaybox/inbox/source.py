@@ -15,7 +15,7 @@ from typing import assert_never
 from ..clock import Clock
 from ..delivery import Delivery
 from ..drivers.spi import AsyncRunner
-from ..engine.work import AlwaysAlive, Pulse, Settled
+from ..engine.protocols import AlwaysAlive, Pulse, Settled
 from ..event import Event
 from ..ids import key_hash, new_token
 from ..outcome import Dead, Done, RetryAt, Skip

@@ -13,9 +13,9 @@ from ..delivery import Delivery
 from ..drivers.spi import AsyncRunner
 from ..engine.crew import Asked
 from ..engine.engine import Engine
+from ..engine.protocols import BatchHandler, Handler
 from ..engine.rows.engine import DeliveryEngine
 from ..engine.wakeups import Ears, Notifier
-from ..engine.work import BatchHandler, Handler
 from ..facts import Observers
 from ..settings import Settings
 from ..store.claims import Claim
@@ -23,7 +23,7 @@ from ..store.outbox import OutboxStore
 from ..values import Status
 from .hand_over import HandOvers
 from .presence import OutboxRegistration
-from .purge import PurgeService
+from .purge import OutboxPurgeLoop
 from .source import make_source
 from .write import HandOver
 
@@ -76,7 +76,7 @@ class Node:
         self._ears = Ears(self.engine, self._listen if can_listen else None, settings.delivery.poll, observers, clock)
         self._notifier = Notifier(self._notify) if can_listen and settings.delivery.notify else None
         self._purge = (
-            PurgeService(db.within(settings.delivery.batch_seconds), store, settings, observers, clock)
+            OutboxPurgeLoop(db.within(settings.delivery.batch_seconds), store, settings, observers, clock)
             if settings.outbox.retention or settings.outbox.dead_retention
             else None
         )

@@ -12,7 +12,7 @@ from ..clock import Clock
 from ..codec import JSON_CODEC, Codec
 from ..delivery import Delivery
 from ..drivers.spi import AsyncRunner
-from ..engine.work import AlwaysAlive, Pulse, Settled
+from ..engine.protocols import AlwaysAlive, Pulse, Settled
 from ..errors import UnsupportedByEngine
 from ..event import Event
 from ..facts import KeysChosen, Observers

@@ -16,7 +16,7 @@ from ..brokers.spi import Answer, Message, Sink
 from ..clock import Clock
 from ..contracts import Contracts
 from ..delivery import Delivery
-from ..engine.work import RowBatch
+from ..engine.protocols import RowBatch
 from ..errors import BrokerUnavailable, DeliveryError, Reject
 from ..event import Event
 from ..facts import Observers, Published

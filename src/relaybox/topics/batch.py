@@ -24,7 +24,7 @@ NOW = timedelta(0)
 Failures = Mapping[Event[Any], BaseException | str]
 
 
-class Page:
+class BatchPage:
     """One range: the events shown to the consumer, and those that must wait behind a parked one of their key."""
 
     __slots__ = ("held", "range", "shown")
@@ -38,7 +38,7 @@ class Page:
 
 
 class _Batch(Sequence[Event[T]]):
-    def __init__(self, pages: Sequence[Page], parked: Sequence[tuple[ParkedEvent, Event]]) -> None:
+    def __init__(self, pages: Sequence[BatchPage], parked: Sequence[tuple[ParkedEvent, Event]]) -> None:
         self.pages = pages
         self.parked = parked
         self.since = self.until = 0.0  # monotonic

@@ -30,7 +30,7 @@ from ..store.claims import Held
 from ..store.topics import Beat, GroupRow, RangeSettlement, TopicRow
 from ..twins import told_by
 from .backfill import finish, waited_for
-from .batch import AsyncBatch, Batch, Failures, Page, _Batch
+from .batch import AsyncBatch, Batch, BatchPage, Failures, _Batch
 from .home import AtHome, Home
 from .join import Joining, join
 from .liveness import sign_off
@@ -234,7 +234,7 @@ class _Pull(AtHome):
         topic, codec, now = self._known(), self._codec, self._now
         claimed = yield from self._store.claim_parked(topic, group, self._me, most, lease, now)
         parked = [(one, Event.stored(one.row, codec, topic.topic.name)) for one in claimed]
-        pages: list[Page] = []
+        pages: list[BatchPage] = []
         held: frozenset[int] = frozenset()
         room, ranges, tick, at_the_end = most - len(parked), self._ranges, 0, False
         while room > most * ENOUGH:
@@ -254,7 +254,7 @@ class _Pull(AtHome):
             held |= taken.held  # also what another consumer has finished since: ours of that key wait in this batch
             for held_range, rows in taken.pages:
                 events = (Event.stored(row, codec, topic.topic.name) for row in rows)
-                pages.append(Page(held_range, events, held))
+                pages.append(BatchPage(held_range, events, held))
                 room -= len(rows)
             if not taken.alive:
                 self._member = None  # the next poll joins again

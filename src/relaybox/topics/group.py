@@ -37,7 +37,7 @@ from ..twins import told_by
 from ..values import Health, Progress
 from .backfill import Job, Pace, finish, pace_of, progress_of, waited_for
 from .consumer import AsyncConsumer, Consumer
-from .delivery import GroupDelivery, MakeWork, listening
+from .delivery import GroupDelivery, MakeHandlers, listening
 from .home import AtHome, Home, in_its_cluster
 from .info import GroupInfo, health_of
 from .join import Joining, join
@@ -50,7 +50,7 @@ T = TypeVar("T")
 LOOK_AGAIN: Final = 0.1
 
 
-class Box(Owner, Protocol):
+class TopicsOwner(Owner, Protocol):
     """The outbox, for the services of its groups."""
 
     settings: Settings
@@ -95,7 +95,7 @@ def release(home: Home[Any], topic: str) -> Script[int]:
 class _Group(AtHome):
     """What both twins do, as scripts."""
 
-    def __init__(self, home: Home[Any], box: Box, joining: Joining) -> None:
+    def __init__(self, home: Home[Any], box: TopicsOwner, joining: Joining) -> None:
         super().__init__(home)
         self.topic, self.name = joining.topic, joining.group
         self._box = box
@@ -192,7 +192,7 @@ class _Group(AtHome):
 
         if (yield from change.commit(turn())) is None:
             yield from self._tell(f"group_{'resumed' if moved.state == 'active' else moved.state}", change)
-            home.turned(moved)
+            home.state_changed(moved)
             home.wake()
         return moved
 
@@ -235,7 +235,7 @@ class _Group(AtHome):
     def _delivery(
         self,
         owner: Owner | None,
-        make: MakeWork,
+        make: MakeHandlers,
         *,
         attempts: Iterable[int] = (),
         settings: Settings | None = None,
@@ -259,7 +259,7 @@ class Group(_Group, Sync):
 
     _home: Home[Runner]
 
-    def __init__(self, home: Home[Runner], box: Box, joining: Joining) -> None:
+    def __init__(self, home: Home[Runner], box: TopicsOwner, joining: Joining) -> None:
         super().__init__(home, box, joining)
         desk = self._desk()
         self.dead, self.events, self.keys = DeadLetters(desk), Events(desk), Keys(desk)
@@ -285,7 +285,7 @@ class AsyncGroup(_Group, Async):
 
     _home: Home[AsyncRunner]
 
-    def __init__(self, home: Home[AsyncRunner], box: Box, joining: Joining) -> None:
+    def __init__(self, home: Home[AsyncRunner], box: TopicsOwner, joining: Joining) -> None:
         super().__init__(home, box, joining)
         desk = self._desk()
         self.dead, self.events, self.keys = AsyncDeadLetters(desk), AsyncEvents(desk), AsyncKeys(desk)

@@ -83,10 +83,10 @@ class Home(Generic[R]):
             raise NotFound("group", group, f"topic {topic!r} has no group {group!r}; topics.groups() shows all")
         return row, found
 
-    def turned(self, group: GroupRow) -> None:
+    def state_changed(self, group: GroupRow) -> None:
         """By this process: its members here need not wait for the next heartbeat to hear of it."""
         for beats in self._beats:
-            beats.turned(group)
+            beats.state_changed(group)
 
     @property
     def heartbeats(self) -> Heartbeats:

@@ -29,7 +29,7 @@ from ...settings import Settings
 from ..crew import Asked
 from ..engine import Engine
 from ..poller import QUIET, Poller
-from ..work import Origin
+from ..protocols import Origin
 from .holding import Stock, Taken
 from .workers import RangeBatchHandler, RangeHandler, RangeWorkers
 

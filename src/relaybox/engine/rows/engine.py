@@ -32,8 +32,8 @@ from ...settings import Settings
 from ..crew import Asked
 from ..engine import Engine
 from ..poller import EAGER, QUIET, Poller
+from ..protocols import BatchHandler, Handler, RowSource, Settled
 from ..reports import is_news
-from ..work import BatchHandler, Handler, RowSource, Settled
 from .lanes import Lanes
 from .workers import RowWorkers
 

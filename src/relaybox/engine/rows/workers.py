@@ -18,7 +18,7 @@ from ...settings import DeliverySettings
 from .. import crew
 from ..crew import Crew
 from ..decide import describe
-from ..work import BatchHandler, Handler
+from ..protocols import BatchHandler, Handler
 from .lanes import Lanes
 
 if TYPE_CHECKING:
