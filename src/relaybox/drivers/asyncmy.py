@@ -18,7 +18,7 @@ from ..op import Copy, Result, Statement
 from .mysql_errors import connection_lost, translate_exception, wrong_charset
 from .mysql_session import options, settings
 from .sockets import libpq_options, watch
-from .spi import Dialect, Silent
+from .spi import DialectName, Silent
 
 
 @contextmanager
@@ -34,7 +34,7 @@ def translated() -> Iterator[None]:
 
 
 class AsyncmyConnection(Silent):
-    dialect: Dialect = "mysql"
+    dialect: DialectName = "mysql"
     copy: ClassVar[bool] = False
     is_async: ClassVar[Literal[True]] = True
 

@@ -16,7 +16,7 @@ from ..op import Copy, Result, Statement
 from . import sockets
 from .postgres_errors import Translated, connection_lost, translate_sqlstate
 from .postgres_sessions import BEGIN, PULSE, session, transaction_limit
-from .spi import Callback, Dialect
+from .spi import Callback, DialectName
 
 _JOINED = "; COMMIT"  # how `commit_after` ends
 GOODBYE = 1.0  # seconds for the end of a connection that has nothing more to say
@@ -87,7 +87,7 @@ def _count(status: str) -> int:
 
 
 class AsyncpgConnection:
-    dialect: Dialect = "postgres"
+    dialect: DialectName = "postgres"
     copy: ClassVar[bool] = True
     is_async: ClassVar[Literal[True]] = True
     silent = False

@@ -24,7 +24,7 @@ from ..errors import Closed, ConnectionLost, StoreBusy, StoreError
 from ..forks import FreshLock, renew_after_fork
 from ..op import Op, T, arun, run
 from .limits import Deadlines, Watched, silent
-from .spi import AsyncConnection, AsyncRunner, Connection, Dialect, Runner
+from .spi import AsyncConnection, AsyncRunner, Connection, DialectName, Runner
 
 log = logging.getLogger("relaybox")
 GOODBYE = 1.0  # seconds a database gets to take note of the end of a connection
@@ -52,7 +52,7 @@ class Database:
 
     def __init__(
         self,
-        dialect: Dialect,
+        dialect: DialectName,
         connect: Callable[[], Connection],
         size: int = 4,
         *,
@@ -149,7 +149,7 @@ class AsyncDatabase:
 
     def __init__(
         self,
-        dialect: Dialect,
+        dialect: DialectName,
         connect: Callable[[], Awaitable[AsyncConnection]],
         *,
         size: int = 4,

@@ -16,7 +16,7 @@ from .limits import Watched
 from .mysql_errors import connection_lost, translate_exception, wrong_charset
 from .mysql_session import options, settings
 from .sockets import CONNECT_SECONDS, cut, libpq_options, watch
-from .spi import Dialect, Silent
+from .spi import DialectName, Silent
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def translated() -> Iterator[None]:
 
 
 class PymysqlConnection(Silent):
-    dialect: Dialect = "mysql"
+    dialect: DialectName = "mysql"
     copy: ClassVar[bool] = False
     is_async: ClassVar[Literal[False]] = False
 

@@ -25,7 +25,7 @@ from typing import Any, Self, TypeAlias
 from ..clock import SYSTEM_CLOCK, Clock
 from ..drivers import open_async, open_sync, wrap
 from ..drivers.script import Async, Sync
-from ..drivers.spi import AsyncConnection, AsyncHandle, Connection, Dialect, Handle
+from ..drivers.spi import AsyncConnection, AsyncHandle, Connection, DialectName, Handle
 from ..engine.wakeups import Notifier, ThreadNotifier
 from ..errors import Closed, ConfigError, InvalidEvent, NoTransaction
 from ..event import Event
@@ -86,7 +86,7 @@ class _Shared(Operations):
     def _open(self, target: Any) -> None:
         raise NotImplementedError
 
-    def _connected(self, dialect: Dialect, notifier: Callable[[], Notifier | ThreadNotifier]) -> None:
+    def _connected(self, dialect: DialectName, notifier: Callable[[], Notifier | ThreadNotifier]) -> None:
         super().__init__(open_inbox_store(dialect, self._tables), self._clock)
         if self.store.capabilities.listen:
             self._notifier = notifier()

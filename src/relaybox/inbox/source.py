@@ -24,7 +24,7 @@ from ..store.claims import Claim, Death, Held, RetryRow
 from ..store.inbox import InboxStore
 from ..store.inbox.claim import SUSPECT, Arrived, Share
 from ..store.inbox.order import Order, Priority
-from ..store.inbox.settle import Past, Settling, Wake
+from ..store.inbox.settle import NextNumber, Past, Settling
 
 LINGER = 0.002  # seconds between two claims while messages come one by one: what comes meanwhile is claimed together
 
@@ -128,7 +128,7 @@ class InboxSource:
         settling = Settling([], [], [], [], [])
         for delivery, outcome in outcomes:
             assert isinstance(delivery, MessageDelivery)
-            after = Wake(delivery.key_hash, delivery.position + 1) if delivery.position is not None else None
+            after = NextNumber(delivery.key_hash, delivery.position + 1) if delivery.position is not None else None
             match outcome:
                 case Done():
                     if self.order is not None and after is not None:

@@ -22,7 +22,7 @@ from .claim import InboxClaims
 GONE = "relaybox_mark_is_gone"  # what the last word of a transaction says whose mark is not there
 
 
-class Wake(NamedTuple):
+class NextNumber(NamedTuple):
     """What waits for this number of a key may go on."""
 
     key_hash: int
@@ -34,7 +34,7 @@ class Past(NamedTuple):
 
     seq: int
     key: str
-    after: Wake
+    after: NextNumber
 
 
 class Settling(NamedTuple):
@@ -43,7 +43,7 @@ class Settling(NamedTuple):
     retry: list[RetryRow]
     dead: list[Death]
     forget: list[Held]
-    wake: list[Wake]
+    wake: list[NextNumber]
     skip: list[Past]
 
 
@@ -135,7 +135,7 @@ class InboxSettles(InboxClaims):
         yield from self.wake(wake, now)
         return len(claimed) - len(ours)
 
-    def wake(self, wakes: Sequence[Wake], now: datetime | None) -> Op[None]:
+    def wake(self, wakes: Sequence[NextNumber], now: datetime | None) -> Op[None]:
         if not wakes:
             return
         found = yield self.sql["inbox.order.sleepers"].bind(**self.table(sorted(set(wakes)), "hashes", "positions"))

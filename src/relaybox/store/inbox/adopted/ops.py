@@ -33,7 +33,7 @@ from ..claim import Arrived, Share
 from ..operate import InboxOperate
 from ..order import Priority, place_of, position_of, priority_of
 from ..settle import Settling
-from .adoption import Adoption, Dialect, place, quoted
+from .adoption import Adoption, ColumnDialect, place, quoted
 
 PICK_UP = 2_000  # rows per look at their table, and only when less waits than could be claimed
 LOCKED = 1.0  # seconds after which a row that somebody has locked is looked at again
@@ -76,8 +76,8 @@ class InboxAdopted(InboxAlerts, InboxAccepts):
     _ours: Mapping[str, Query] = MappingProxyType({})  # the queries that an adoption replaces
 
     @property
-    def their_columns(self) -> Dialect:
-        columns: Dialect = import_module(f"relaybox.store.inbox.adopted.{self.dialect}").COLUMNS
+    def their_columns(self) -> ColumnDialect:
+        columns: ColumnDialect = import_module(f"relaybox.store.inbox.adopted.{self.dialect}").COLUMNS
         return columns
 
     @property
@@ -369,7 +369,7 @@ class InboxAdopted(InboxAlerts, InboxAccepts):
         return answers
 
 
-def their_values(adoption: Adoption, columns: Dialect, event: Event, sender: str | None) -> dict[str, Any]:
+def their_values(adoption: Adoption, columns: ColumnDialect, event: Event, sender: str | None) -> dict[str, Any]:
     """An event for their columns; what must not be lost needs one."""
     kinds = {name: columns.kind(type) for name, type in adoption.types.items()}
     there = {
