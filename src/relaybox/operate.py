@@ -31,7 +31,7 @@ BATCH: Final = 500  # events per transaction, and ids per search
 OF_INBOXES: Final = frozenset({"sender"})
 
 E = TypeVar("E", DeadLetter, StoredEvent)
-Told = Callable[[Progress], object]
+OnProgress = Callable[[Progress], object]
 Which = str | Iterable[str] | Where
 
 
@@ -108,7 +108,7 @@ class _Kept(_AtDesk, Generic[E]):
 
     @twin
     def replay(
-        self, which: Which, *, dry_run: bool = False, progress: Told | None = None, **audit: Unpack[Audit]
+        self, which: Which, *, dry_run: bool = False, progress: OnProgress | None = None, **audit: Unpack[Audit]
     ) -> Script[int]:
         """Handle these again: due now, with fresh attempts. An id, several, or a Where; `ALL` for all there are.
 
@@ -121,7 +121,7 @@ class _Kept(_AtDesk, Generic[E]):
 
     @twin
     def discard(
-        self, which: Which, *, dry_run: bool = False, progress: Told | None = None, **audit: Unpack[Audit]
+        self, which: Which, *, dry_run: bool = False, progress: OnProgress | None = None, **audit: Unpack[Audit]
     ) -> Script[int]:
         """Give these up for good. A key that waits for one of them goes on. Returns how many, as `replay` does."""
         return self._change("discard", which, dry_run, progress, audit)
@@ -180,7 +180,7 @@ class _Kept(_AtDesk, Generic[E]):
             yield replace(where, ids=some)
 
     def _change(
-        self, verb: Literal["replay", "discard"], which: Which, dry_run: bool, progress: Told | None, audit: Audit
+        self, verb: Literal["replay", "discard"], which: Which, dry_run: bool, progress: OnProgress | None, audit: Audit
     ) -> Script[int]:
         if not isinstance(which, (str, Where, Iterable)):
             raise ConfigError(f"expected an id, several ids or a Where, got {type(which).__name__}; ALL is everything")

@@ -29,7 +29,7 @@ from .tasks import LoopThread, cancelled
 from .values import Counts, Health
 
 if TYPE_CHECKING:
-    from .observe.health import Page
+    from .observe.health import Response
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -304,7 +304,7 @@ async def stop_all(services: Iterable[AsyncService], timeout: Duration | None = 
 
 @contextmanager
 def serving(
-    listen: str | None, health: Callable[[], Health], metrics: Callable[[], Page] | None = None
+    listen: str | None, health: Callable[[], Health], metrics: Callable[[], Response] | None = None
 ) -> Iterator[None]:
     """/live, /ready and /metrics at this address; the page of the Prometheus client unless another is given."""
     if not listen:

@@ -33,7 +33,7 @@ from ..values import Counts, Status
 from .circuit import Circuit
 from .publish import Publisher, preparation
 from .reads import GroupReads, OutboxReads, Reads
-from .routing import To, router
+from .routing import Destination, router
 
 log = logging.getLogger("relaybox")
 
@@ -55,7 +55,7 @@ class AsyncRelay(AsyncService):
         source: Outbox | AsyncOutbox | Group | AsyncGroup | str,
         sink: Sink | str,
         *,
-        to: To | None = None,
+        to: Destination | None = None,
         contracts: Contracts | None = None,
         ordered: bool = True,
         format: MessageFormat = "plain",
