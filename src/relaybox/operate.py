@@ -4,7 +4,7 @@
     outbox.events.list(Where(key="order-7"))
     outbox.keys.release("order-7")
 
-A product hands in a desk: its store, which has the ops of `Kept`, and whom to tell. Changes of many events go by
+A product hands in a desk: its store, with the ops of an `EventStore`, and whom to tell. Changes of many events go by
 batches, each in a transaction of its own, over their numbers: no event is read, and none is changed twice by one call.
 """
 
@@ -35,7 +35,7 @@ OnProgress = Callable[[Progress], object]
 Which = str | Iterable[str] | Where
 
 
-class Kept(Protocol):
+class EventStore(Protocol):
     """The ops of a store. `open` events still have work, `dead` ones were given up, `done` ones are finished."""
 
     def newest(self, now: datetime | None) -> Op[tuple[int, datetime]]: ...
@@ -60,7 +60,7 @@ class Desk:
     """Of one product."""
 
     db: Any
-    store: Kept
+    store: EventStore
     auditor: Auditor
     observers: Observers
     woken: Callable[[], None]  # there may be something to do
@@ -226,7 +226,7 @@ def _moment(value: datetime | Duration | None, now: datetime | None) -> datetime
 class _Walk:
     """The batches of a change, by number. What is younger than the cut-off is left alone."""
 
-    store: Kept
+    store: EventStore
     verb: str
     kind: Kind
     search: Search

@@ -232,7 +232,7 @@ def test_a_resurrected_group_is_added_again(world: World) -> None:
     world.settle("late", first)
     world.state("late", "dead")
     world.release()
-    world.run(world.store.turn(world.group("late"), "resume", "back", None))
+    world.run(world.store.apply(world.group("late"), "resume", "back", None))
     done = {row[0] for _, found in first.pages for row in found}
     assert fill(world)[:2] == ("completed", 20 - len(done))
     world.drain("a")

@@ -248,7 +248,7 @@ def test_a_group_dies_with_half_of_its_work_done(bitmap: World) -> None:
     die(bitmap, group)
     lost = bitmap.settle(group, finished=[(held, [row[0] for row in page]) for held, page in in_flight])
     assert lost == len(in_flight)
-    bitmap.run(bitmap.store.turn(group, "beat", "test", None))
+    bitmap.run(bitmap.store.apply(group, "beat", "test", None))
     seen = bitmap.drain(group, member)
     assert sorted(numbers(done) + seen) == seqs
     release(bitmap)
@@ -423,7 +423,7 @@ def test_what_was_produced_while_a_group_was_dead_is_there_until_retention_ends(
     die(offset, group)
     seqs = offset.write_many(100)
     assert group_at(home(offset)).info().pending == 100
-    back: GroupRow = offset.run(offset.store.turn(group, "beat", "test", None))
+    back: GroupRow = offset.run(offset.store.apply(group, "beat", "test", None))
     assert sorted(offset.drain(back, offset.member(back))) == seqs
 
 
@@ -432,6 +432,6 @@ def test_events_of_a_writer_that_is_slow_to_commit_reach_the_group_that_was_dead
     with psycopg.connect(offset.url) as slow:
         written = offset.write(happened(1), on=slow)
         die(offset, group)
-        back: GroupRow = offset.run(offset.store.turn(group, "beat", "test", None))
+        back: GroupRow = offset.run(offset.store.apply(group, "beat", "test", None))
         slow.commit()
     assert offset.drain(back, offset.member(back)) == written

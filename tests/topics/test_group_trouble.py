@@ -264,10 +264,10 @@ async def test_a_batch_that_loses_one_range_while_it_waits_delivers_the_others()
                 "WHERE shard = (SELECT min(shard) FROM outbox_event_range) RETURNING token"
             )
             engine: Any = service._member.engine  # type: ignore[attr-defined]
-            await until(lambda: not any(t.token == other - 1 and t.lease_end for t in engine._stock.all()))
+            await until(lambda: not any(t.token == other - 1 and t.lease_end for t in engine._holding.all()))
             away = False
             await until(lambda: set(seen) == set(range(40)), patience=10)
-            await until(lambda: not engine._stock.all(), patience=10)
+            await until(lambda: not engine._holding.all(), patience=10)
         finally:
             await service.stop()
 
@@ -327,10 +327,10 @@ async def test_a_replayed_event_that_waits_behind_one_that_fails_is_not_forgotte
                 while not (await ours.row("SELECT count(token) FROM outbox_event_parked"))[0]:
                     await asyncio.sleep(0.01)
             engine: Any = service._member.engine  # type: ignore[attr-defined]
-            await until(lambda: any(taken.parked and taken.next for taken in engine._stock.all()))
+            await until(lambda: any(taken.parked and taken.next for taken in engine._holding.all()))
             go.set()
             await until(lambda: sorted(handled) == [1, 2], patience=10)
-            await until(lambda: not engine._stock.all(), patience=10)
+            await until(lambda: not engine._holding.all(), patience=10)
         finally:
             go.set()
             await service.stop()

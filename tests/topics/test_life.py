@@ -139,7 +139,7 @@ async def stalled(box: AsyncOutbox) -> None:
     store = box.topics._home.store
     row = await box._db.run(store.group("orders", "mail"))
     assert row is not None
-    await box._db.run(store.turn(row, "stall", "restarts without progress", None))
+    await box._db.run(store.apply(row, "stall", "restarts without progress", None))
 
 
 async def paused(box: AsyncOutbox) -> None:

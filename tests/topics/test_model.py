@@ -26,7 +26,7 @@ from relaybox import Event
 from relaybox.errors import IllegalMove
 from relaybox.ids import key_hash, new_token
 from relaybox.op import run
-from relaybox.store.rows import lane_key
+from relaybox.store.event_rows import lane_key
 from relaybox.store.topics import (
     ClaimedRanges,
     GroupOptions,
@@ -145,7 +145,7 @@ class Model(RuleBasedStateMachine):
         name, reader = self._pick(who)
         if reader.state != "dead":
             return
-        self.world.run(self.world.store.turn(self.world.group(name), "resume", "back", None))
+        self.world.run(self.world.store.apply(self.world.group(name), "resume", "back", None))
         self._resurrected(name, reader)
 
     def _resurrected(self, name: str, reader: Reader) -> None:

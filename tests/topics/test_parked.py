@@ -11,8 +11,8 @@ import pytest
 
 from relaybox import ALL, Event
 from relaybox.ids import key_hash
+from relaybox.store.event_rows import lane_key
 from relaybox.store.events import Search
-from relaybox.store.rows import lane_key
 from relaybox.store.topics import ClaimedRanges, GroupRow, ParkedEvent, ParkedOutcome, Parking, Start
 
 from .kit import LEASE, START, World, happened, numbers

@@ -14,9 +14,9 @@ from relaybox import ALL, Event
 from relaybox.drivers.psycopg import PsycopgConnection
 from relaybox.ids import key_hash
 from relaybox.op import run
+from relaybox.store.event_rows import lane_key
 from relaybox.store.events import Search
 from relaybox.store.outbox.postgres import COPY_FROM
-from relaybox.store.rows import lane_key
 from relaybox.store.topics import ClaimedRanges, Parking, Place, Range, RangeSettlement, Row, Start
 
 from .kit import LEASE, START, World, happened, numbers

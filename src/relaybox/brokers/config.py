@@ -20,7 +20,7 @@ class ProcessConfig(NamedTuple):
     settings: Settings
 
 
-def told(
+def read_config(
     process: Literal["relay", "ingest"],
     names: Sequence[str],
     end: Literal["sink", "source"],

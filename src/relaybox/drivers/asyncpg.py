@@ -221,7 +221,7 @@ async def _connected(
     patience = options.get("connect_timeout") or None
     raw = await asyncpg.connect(url, server_settings=named, statement_cache_size=cached, timeout=patience)
     try:
-        sockets.watch(raw._transport.get_extra_info("socket"), options)
+        sockets.set_keepalive(raw._transport.get_extra_info("socket"), options)
         await raw.execute("BEGIN")
         server_pid = await raw.fetchval("SELECT pg_backend_pid()")
         await raw.execute("COMMIT")

@@ -60,8 +60,8 @@ def cut(descriptor: int) -> None:
         connection.shutdown(socket.SHUT_RDWR)
 
 
-def watch(connection: socket.socket | None, options: Mapping[str, int]) -> None:
-    """Set them where the kernel has them; a Unix socket needs none."""
+def set_keepalive(connection: socket.socket | None, options: Mapping[str, int]) -> None:
+    """Sets the options that the kernel has; a Unix socket needs none."""
     if connection is None or connection.family not in (socket.AF_INET, socket.AF_INET6):
         return
     with suppress(OSError):

@@ -48,7 +48,7 @@ from ..store.names import Tables
 from ..store.schema import Migration
 from ..tasks import cancelled
 from ..twins import told_by
-from .renewing import HeldKey, Keeper
+from .renewing import HeldKey, LeaseRenewer
 from .retention import judge_retention
 from .spi import PREFIX, GuardSteps, KeyState, Marks, Mode, key_of, terms
 from .sql import SqlMarks
@@ -289,7 +289,7 @@ class Guard(_Shared, Sync):
 
     def __init__(self, marks: Marks, place: Any, **options: Any) -> None:
         super().__init__(marks, place, **options)
-        self._keeper = Keeper(self._renew, self._every())
+        self._renewer = LeaseRenewer(self._renew, self._every())
 
     def _run(self, steps: GuardSteps[R]) -> R:
         return self._db.run(steps, tx=False)  # type: ignore[no-any-return]
@@ -301,7 +301,7 @@ class Guard(_Shared, Sync):
         return True
 
     def _keeping(self, held: HeldKey) -> AbstractContextManager[None]:
-        return self._keeper.keeping(held) if self.terms.two_phase else nullcontext()
+        return self._renewer.renewing(held) if self.terms.two_phase else nullcontext()
 
     @contextmanager
     def __call__(self, key: str | Event) -> Iterator[bool]:
@@ -352,7 +352,7 @@ class Guard(_Shared, Sync):
         if not self._closed:
             self._closed = True
             try:
-                self._keeper.close()
+                self._renewer.close()
             finally:
                 self._db.close()
 
@@ -381,11 +381,11 @@ class AsyncGuard(_Shared, Async):
 
     @asynccontextmanager
     async def _keeping(self, held: HeldKey) -> AsyncIterator[None]:
-        keeping = asyncio.create_task(self._keep(held)) if self.terms.two_phase else None
+        renewing = asyncio.create_task(self._keep(held)) if self.terms.two_phase else None
         try:
             yield
         finally:
-            await cancelled(keeping)
+            await cancelled(renewing)
 
     async def _keep(self, held: HeldKey) -> None:
         await self._clock.sleep(self._every())

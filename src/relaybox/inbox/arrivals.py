@@ -18,7 +18,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 from ..errors import Closed, ConnectionLost
 from ..event import Event
 from ..forks import renew_after_fork
-from ..store.rows import chunks
+from ..store.event_rows import chunks
 
 log = logging.getLogger("relaybox")
 
@@ -73,7 +73,7 @@ class Queue(Generic[F]):
 AsyncQueue: TypeAlias = "Queue[asyncio.Future[Acceptance]]"
 
 
-class AsyncTogether:
+class AsyncArrivals:
     def __init__(
         self,
         alone: Callable[[Event, str | None], Awaitable[bool]],
@@ -125,7 +125,7 @@ class AsyncTogether:
 Turn: TypeAlias = "Future[Acceptance | list[Waiting[Turn]]]"
 
 
-class Together:
+class Arrivals:
     """The same for threads. The first of those that wait goes for all of them: its turn is the list of them."""
 
     def __init__(

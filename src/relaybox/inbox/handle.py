@@ -34,7 +34,7 @@ from ..event import Event
 from ..listeners import Listener, Listeners
 from ..op import Op
 from ..settings import DeliverySettings
-from ..store.claims import Held
+from ..store.claims import HeldRow
 from ..store.inbox import InboxStore
 from ..store.inbox.order import Order
 from .source import MessageDelivery
@@ -92,8 +92,8 @@ def lost(message: MessageDelivery) -> BrokerUnavailable:
     return BrokerUnavailable(f"message {message.event.id} is another processor's by now")
 
 
-def _held(message: MessageDelivery) -> Held:
-    return Held(message.seq, message.token)
+def _held(message: MessageDelivery) -> HeldRow:
+    return HeldRow(message.seq, message.token)
 
 
 class Handling(Dispatch):

@@ -10,7 +10,7 @@ from .. import faults
 from ..clock import Clock
 from ..drivers.spi import AsyncRunner
 from ..engine.presence import Presence, default_name
-from ..engine.rows.engine import DeliveryEngine
+from ..engine.rows.engine import RowEngine
 from ..facts import ClaimLost, Observers, TakenOver
 from ..settings import Settings
 from ..store.inbox import InboxStore
@@ -28,7 +28,7 @@ class InboxRegistration:
     _db: AsyncRunner
     _store: InboxStore
     _source: InboxSource
-    _engine: DeliveryEngine
+    _engine: RowEngine
     _settings: Settings
     _order: Order | None
     _observers: Observers

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from ..clock import Clock
 from ..drivers import open_async, open_sync, parse
 from ..drivers.spi import Runner
-from ..engine.rows.engine import DeliveryEngine
+from ..engine.rows.engine import RowEngine
 from ..engine.threads import STRAYS, ListenerThreads
 from ..engine.wakeups import Ears
 from ..errors import ConfigError
@@ -86,7 +86,7 @@ class Processing(AsyncService):
                 "serves either kind"
             )
         self._closing = AsyncExitStack()
-        self._engine: DeliveryEngine | None = None  # None: not started, or inbox.enabled is off
+        self._engine: RowEngine | None = None  # None: not started, or inbox.enabled is off
         self._registration: InboxRegistration | None = None
         self._handling: Handling | None = None
 
@@ -110,7 +110,7 @@ class Processing(AsyncService):
         source = InboxSource(db, store, settings, clock, order=plan.order, priority=plan.priority, share=self._share)
         handling = self._handling = self._make_handling(MessageMarks(store, plan.order, clock), settings)
         handler = handling.row if self._batch == 1 else handling
-        self._engine = engine = DeliveryEngine(source, handler, settings, observers, clock, asked=handling)
+        self._engine = engine = RowEngine(source, handler, settings, observers, clock, asked=handling)
         source.freed = engine.wake
         self._registration = registration = InboxRegistration(
             db, store, source, engine, settings, plan.order, observers, clock

@@ -20,7 +20,7 @@ from ..event import Event
 from ..ids import key_hash, new_token
 from ..outcome import Dead, Done, RetryAt, Skip
 from ..settings import Settings
-from ..store.claims import Claim, Death, Held, RetryRow
+from ..store.claims import Claim, Death, HeldRow, RetryRow
 from ..store.inbox import InboxStore
 from ..store.inbox.claim import SUSPECT, Arrived, Share
 from ..store.inbox.order import Order, Priority
@@ -134,7 +134,7 @@ class InboxSource:
                     if self.order is not None and after is not None:
                         settling.wake.append(after)
                 case Skip():
-                    settling.forget.append(Held(delivery.seq, delivery.token))
+                    settling.forget.append(HeldRow(delivery.seq, delivery.token))
                 case RetryAt(delay, error, counted):
                     settling.retry.append(RetryRow(delivery.seq, delivery.token, delay, error, counted))
                 case Dead(error):
@@ -170,5 +170,5 @@ class InboxSource:
         return await self._db.run(self._store.next_message(self._clock.database_now()), tx=False)
 
 
-def _held(deliveries: Sequence[Delivery]) -> list[Held]:
-    return [Held(delivery.seq, delivery.token) for delivery in deliveries]
+def _held(deliveries: Sequence[Delivery]) -> list[HeldRow]:
+    return [HeldRow(delivery.seq, delivery.token) for delivery in deliveries]

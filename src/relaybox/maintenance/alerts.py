@@ -13,7 +13,7 @@ from ..clock import Clock
 from ..drivers.spi import AsyncRunner
 from ..errors import StoreError
 from ..facts import Alert, Observers
-from ..store.topics.upkeep import AlertCondition
+from ..store.topics.maintenance import AlertCondition
 
 if TYPE_CHECKING:
     from ..store.topics.store import TopicStore

@@ -14,7 +14,7 @@ from ..op import Op, T
 from ..outbox.purge import PurgePlan
 from ..store.outbox import open_store
 from ..store.topics import TopicRow
-from ..store.topics.upkeep import AlertCondition, Part
+from ..store.topics.maintenance import AlertCondition, Part
 from .context import JobContext
 from .report import Report
 

@@ -12,8 +12,8 @@ from ..facts import EventsLost, Observers
 from ..op import Op, T
 from ..settings import TopicSettings
 from ..store.topics import TopicRow
+from ..store.topics.maintenance import Term
 from ..store.topics.terms import term_lost
-from ..store.topics.upkeep import Term
 from .alerts import Alerts
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from ..outbox import AsyncOutbox, Outbox
 from ..service import AsyncService, Service, made_as
 from ..settings import Settings
 from ..store.topics import open_topic_store
-from ..store.topics.upkeep import AlertCondition
+from ..store.topics.maintenance import AlertCondition
 from ..tasks import cancelled, forever
 from ..values import Counts
 from .cleanup import Cleanup
@@ -110,7 +110,7 @@ class AsyncMaintainer(AsyncService):
     async def _start(self) -> None:
         await self._db.run(self.store.verify_schema(), tx=False)
         loops: dict[str, Callable[[], Awaitable[None]]] = {"term": self._keep_term}
-        loops |= {} if self._single else {name: partial(self._turn, name) for name in self._wanted}
+        loops |= {} if self._single else {name: partial(self._step, name) for name in self._wanted}
         for name, step in loops.items():
             self._tasks.append(asyncio.create_task(self._loop(name, step), name=f"relaybox-maintain-{name}"))
 
@@ -207,7 +207,7 @@ class AsyncMaintainer(AsyncService):
 
     # -- jobs -------------------------------------------------------------------------------------
 
-    async def _turn(self, name: str) -> None:
+    async def _step(self, name: str) -> None:
         interval = self._jobs[name][1]
         if interval is None:
             await self._pause(self._until(self.upkeep.groups_at))

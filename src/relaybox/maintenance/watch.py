@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from ..errors import StoreError
 from ..facts import Standing
-from ..store.topics.upkeep import AlertCondition
+from ..store.topics.maintenance import AlertCondition
 from .context import JobContext
 from .report import Report
 

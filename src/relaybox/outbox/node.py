@@ -11,11 +11,11 @@ from typing import Any, Literal
 from ..clock import Clock
 from ..delivery import Delivery
 from ..drivers.spi import AsyncRunner
-from ..engine.crew import Asked
 from ..engine.engine import Engine
 from ..engine.protocols import BatchHandler, Handler
-from ..engine.rows.engine import DeliveryEngine
+from ..engine.rows.engine import RowEngine
 from ..engine.wakeups import Ears, Notifier
+from ..engine.workers import Asked
 from ..facts import Observers
 from ..settings import Settings
 from ..store.claims import Claim
@@ -68,7 +68,7 @@ class Node:
         self._settings = settings
         self._clock = clock
         self._source = make_source(role in ("ordered", "relay"), db, store, settings, clock, observers)
-        self.engine = DeliveryEngine(self._source, handler, settings, observers, clock, asked)
+        self.engine = RowEngine(self._source, handler, settings, observers, clock, asked)
         self._registration = OutboxRegistration(
             db, store, self._source, settings, role, observers, clock, self.engine.in_flight, self.engine.wake, alone
         )
@@ -104,7 +104,7 @@ class Node:
         self.engine.halt()
 
     async def stop(self, timeout: float | None = None) -> None:
-        """Purge, ears, engine (drains), then sign off: each may still need the next."""
+        """Purge, ears, engine (ends what runs, gives back the rest), then sign off: each may still need the next."""
         if not self._running:
             return
         self._running = False

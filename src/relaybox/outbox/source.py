@@ -20,7 +20,7 @@ from ..ids import key_hash, new_token, shard_of
 from ..op import Op
 from ..outcome import DONE, Dead, Done, RetryAt, Skip
 from ..settings import Settings
-from ..store.claims import Claim, Death, Held, RetryRow
+from ..store.claims import Claim, Death, HeldRow, RetryRow
 from ..store.outbox import OutboxStore
 from ..store.outbox.values import ClaimedRow, KeyChoice, KeyLease, KeyRound, Known, Settlement
 
@@ -144,7 +144,7 @@ class OutboxSource:
         return lost
 
     def _settlement(self, outcomes: Sequence[Settled], parts: Mapping[int, set[int]]) -> Settlement:
-        done: list[Held] = []
+        done: list[HeldRow] = []
         retry: list[RetryRow] = []
         dead: list[Death] = []
         unlucky = any(outcome is not DONE for _, outcome in outcomes)
@@ -158,7 +158,7 @@ class OutboxSource:
                 continue
             match outcome:
                 case Done() | Skip():
-                    done.append(Held(delivery.seq, delivery.token))
+                    done.append(HeldRow(delivery.seq, delivery.token))
                 case RetryAt(delay, error, counted):
                     retry.append(RetryRow(delivery.seq, delivery.token, delay, error, counted))
                 case Dead(error):
@@ -167,8 +167,8 @@ class OutboxSource:
                     assert_never(outcome)
         if not self.ordered:
             return Settlement(done, retry, dead, whole=whole)
-        hold = [Held(r.seq, r.token) for r in retry]
-        park = [Held(d.seq, d.token) for d in dead] if self._settings.order.on_exhausted == "park" else []
+        hold = [HeldRow(r.seq, r.token) for r in retry]
+        park = [HeldRow(d.seq, d.token) for d in dead] if self._settings.order.on_exhausted == "park" else []
         return Settlement(done, retry, dead, hold, park, ordered=True, free=self._free, whole=whole)
 
     async def release(self, deliveries: Sequence[Delivery]) -> None:
@@ -331,5 +331,5 @@ def _by_claim(deliveries: Iterable[Delivery]) -> dict[int, set[int]]:
     return parts
 
 
-def _held(deliveries: Sequence[Delivery]) -> list[Held]:
-    return [Held(d.seq, d.token) for d in deliveries]
+def _held(deliveries: Sequence[Delivery]) -> list[HeldRow]:
+    return [HeldRow(d.seq, d.token) for d in deliveries]

@@ -13,7 +13,7 @@ from ..event import Event
 from ..ids import key_hash
 from ..outcome import Dead, Outcome, RetryAt
 from ..retry import Retry
-from ..store.rows import lane_key
+from ..store.event_rows import lane_key
 from ..store.topics import GroupRow, ParkedEvent, ParkedOutcome, Parking, Range, RangeSettlement
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from ..event import Event
 from ..facts import Claimed, ClaimLost, Delivered, Died, Retried
 from ..listeners import reader
 from ..op import Op
-from ..store.claims import Held
+from ..store.claims import HeldRow
 from ..store.topics import Beat, GroupRow, RangeSettlement, TopicRow
 from ..twins import told_by
 from .backfill import finish, waited_for
@@ -144,7 +144,7 @@ class _Pull(AtHome):
             _, group = yield from self._again()
         if state == "dead":
             self._group = group = yield from commit(
-                self._store.turn(group, "beat", f"consumer {self.name} polls", self._now)
+                self._store.apply(group, "beat", f"consumer {self.name} polls", self._now)
             )
             if group.state == "active":
                 yield from finish(self._home, group)
@@ -309,7 +309,7 @@ class _Pull(AtHome):
         yield from self._alive(held_for)
         tokens = set(batch._tokens)
         if topic.topic.tracking == "rows":
-            held = [Held(event.seq or 0, found.token) for found, event in batch.parked]
+            held = [HeldRow(event.seq or 0, found.token) for found, event in batch.parked]
             mine = yield from commit(self._store.renew_rows(topic, self._me, held, held_for, self._now))
             until = yield from look(self._store.time_ago(-held_for, self._now))
             lost = len([one for one in held if one.seq not in mine])

@@ -16,7 +16,6 @@ from typing import Any
 
 from ..drivers.script import aplay
 from ..drivers.spi import AsyncRunner
-from ..engine.crew import Asked
 from ..engine.dispatch import Dispatch, RangeBatches, RowBatches
 from ..engine.engine import Engine
 from ..engine.presence import default_name
@@ -25,6 +24,7 @@ from ..engine.ranges.engine import RangeEngine
 from ..engine.ranges.workers import RangeBatchHandler, RangeHandler
 from ..engine.threads import ListenerThreads
 from ..engine.wakeups import Ears
+from ..engine.workers import Asked
 from ..errors import GroupError, StoreError
 from ..listeners import Listeners, Unmatched
 from ..outbox.node import Node
@@ -219,7 +219,7 @@ class LogMember(_Member):
         self._look()
 
     async def stop(self, timeout: float | None = None) -> None:
-        """Ears, engine (drains and gives back), then sign off: each may still need the next."""
+        """Ears, engine (ends what runs, gives back the rest), then sign off: each may still need the next."""
         self.engine.halt()
         await self._ears.stop()
         await self.engine.stop(timeout)

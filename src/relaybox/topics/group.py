@@ -38,10 +38,10 @@ from ..values import Health, Progress
 from .backfill import Job, Pace, finish, pace_of, progress_of, waited_for
 from .consumer import AsyncConsumer, Consumer
 from .delivery import GroupDelivery, MakeHandlers, listening
+from .group_events import GroupEvents
 from .home import AtHome, Home, in_its_cluster
 from .info import GroupInfo, health_of
 from .join import Joining, join
-from .kept import GroupEvents
 from .start import StartFrom
 
 log = logging.getLogger("relaybox")
@@ -156,12 +156,12 @@ class _Group(AtHome):
     def pause(self, **audit: Unpack[Audit]) -> Script[None]:
         """Its members stay and take nothing more, in all processes. What is written is kept for it, up to the topic's
         `max_retention`."""
-        yield from self._turn("pause", audit)
+        yield from self._apply("pause", audit)
 
     @slow
     def resume(self, **audit: Unpack[Audit]) -> Script[None]:
         """It goes on where it stood, with what is still kept: if it was paused, dead, or had stalled."""
-        moved = yield from self._turn("resume", audit)
+        moved = yield from self._apply("resume", audit)
         yield from finish(self._home, moved)  # of one that was dead: open events wait for it again
 
     @slow
@@ -171,26 +171,26 @@ class _Group(AtHome):
         patience = parse_duration(drain, "drain").total_seconds()
         _, found = yield from self._find()
         if patience and found.state == "active":  # each step is committed before the next: members see it and finish
-            found = yield from self._turn("pause", audit)
+            found = yield from self._apply("pause", audit)
         until = self._clock.monotonic() + patience
         while found.state == "paused" and self._clock.monotonic() < until:
             if not (yield from look(self._store.totals(found, self._now))).holding:
                 break
             yield LOOK_AGAIN
-        yield from self._turn("cancel", audit)
+        yield from self._apply("cancel", audit)
         yield from release(self._home, self.topic)
 
-    def _turn(self, verb: Verb, audit: Audit) -> Script[GroupRow]:
+    def _apply(self, verb: Verb, audit: Audit) -> Script[GroupRow]:
         home, change = self._home, self._change(verb, audit)
         _, group = yield from self._find()
         moved = group
 
-        def turn() -> Op[bool | None]:
+        def applied() -> Op[bool | None]:
             nonlocal moved
-            moved = yield from self._store.turn(group, verb, f"{change.actor}: {change.reason}", self._now)
+            moved = yield from self._store.apply(group, verb, f"{change.actor}: {change.reason}", self._now)
             return None if moved.condition != group.condition else False
 
-        if (yield from change.commit(turn())) is None:
+        if (yield from change.commit(applied())) is None:
             yield from self._tell(f"group_{'resumed' if moved.state == 'active' else moved.state}", change)
             home.state_changed(moved)
             home.wake()

@@ -18,7 +18,7 @@ from ..outbox.route import unknown_topic
 from ..settings import Settings
 from ..store.topics import GroupRow, TopicRow
 from .liveness import Heartbeats
-from .reads import SharedReads
+from .shared_reads import SharedReads
 
 if TYPE_CHECKING:
     from ..store.topics.store import TopicStore

@@ -218,7 +218,7 @@ class Heartbeats:
     async def _resurrect(self, membership: Membership) -> None:
         """A sign of life brings a silent group back, where it stood. One that stalled waits for an operator."""
         group = await self._beats.run(
-            self._store.turn(membership.group, "beat", "a member's heartbeat", self.clock.database_now())
+            self._store.apply(membership.group, "beat", "a member's heartbeat", self.clock.database_now())
         )
         if group.state == "active":
             log.warning("group %s of topic %s was dead and is active again", group.name, group.topic)

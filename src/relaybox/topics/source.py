@@ -24,7 +24,7 @@ from ..store.topics import ClaimedRanges, RangeSettlement, TopicRow
 from .batch import given_back, parked_outcome, parking
 from .home import in_its_cluster
 from .liveness import Membership
-from .reads import SharedReads
+from .shared_reads import SharedReads
 
 if TYPE_CHECKING:
     from ..store.topics.store import TopicStore

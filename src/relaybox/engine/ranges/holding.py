@@ -85,7 +85,7 @@ class _Block:
     serial: int = 0  # claims up to this one may not have seen them
 
 
-class Stock:
+class RangeHolding:
     def __init__(self, *, ordered: bool, parks: bool, finished: Callable[[Taken], None]) -> None:
         self.ordered = ordered
         self._parks = parks  # whether the dead hold their keys
@@ -106,7 +106,7 @@ class Stock:
         return len(self._all)
 
     @property
-    def drained(self) -> bool:
+    def all_handed_out(self) -> bool:
         """Nothing waits to be handed out."""
         return not self._waiting and all(taken.next == len(taken.events) for taken in self._queue)
 

@@ -29,15 +29,15 @@ from ...delivery import Delivery
 from ...facts import Claimed, ClaimLost, Delivered, Depths, HotDropped, HotEnqueued, Observers
 from ...outcome import DONE, Dead, Done, Outcome, RetryAt
 from ...settings import Settings
-from ..crew import Asked
 from ..engine import Engine
 from ..poller import EAGER, QUIET, Poller
 from ..protocols import BatchHandler, Handler, RowSource, Settled
 from ..reports import is_news
+from ..workers import Asked
 from .lanes import Lanes
 from .workers import RowWorkers
 
-__all__ = ["Delivery", "DeliveryEngine", "Handler", "RowSource", "Settled"]
+__all__ = ["Delivery", "Handler", "RowEngine", "RowSource", "Settled"]
 
 log = logging.getLogger("relaybox")
 
@@ -45,7 +45,7 @@ SETTLE_BATCH = 1000  # outcomes per round trip
 MEASURE = 1.0  # seconds between two measurements of depths and lag
 
 
-class DeliveryEngine(Engine[Delivery]):
+class RowEngine(Engine[Delivery]):
     _source: RowSource
 
     def __init__(

@@ -15,20 +15,19 @@ from ...event import Event
 from ...facts import Observers
 from ...outcome import DONE, Dead, Outcome, Skip
 from ...settings import DeliverySettings
-from .. import crew
-from ..crew import Crew
 from ..decide import describe
 from ..protocols import BatchHandler, Handler
+from ..workers import ENDED, Asked, Worker, Workers
 from .lanes import Lanes
 
 if TYPE_CHECKING:
-    from .engine import DeliveryEngine
+    from .engine import RowEngine
 
 YIELD_EVERY = 32  # events a worker runs before it lets the loop breathe
 
 
 @dataclass(eq=False, slots=True)
-class RowWorker(crew.Worker):
+class RowWorker(Worker):
     current: Sequence[Delivery] = ()
     batch: _Gathered | None = None
 
@@ -40,18 +39,18 @@ class RowWorker(crew.Worker):
         return [delivery.event for delivery in self.left()]
 
 
-class RowWorkers(Crew[RowWorker]):
+class RowWorkers(Workers[RowWorker]):
     """`delivery.workers` calls of the handler at once, one event each. A batch handler watches the time itself."""
 
     def __init__(
         self,
-        engine: DeliveryEngine,
+        engine: RowEngine,
         lanes: Lanes[Delivery],
         handler: Handler | BatchHandler,
         settings: DeliverySettings,
         observers: Observers,
         clock: Clock,
-        asked: crew.Asked | None,
+        asked: Asked | None,
     ) -> None:
         self._engine = engine
         self._lanes = lanes
@@ -121,9 +120,9 @@ class RowWorkers(Crew[RowWorker]):
             if not worker.ended_in_call:
                 self._engine.forget(delivery)
             elif worker.batch is not None:
-                worker.batch.failed(delivery, DeliveryError(crew.ENDED))
+                worker.batch.failed(delivery, DeliveryError(ENDED))
             else:
-                self.finish(delivery, DeliveryError(crew.ENDED))
+                self.finish(delivery, DeliveryError(ENDED))
         worker.current, worker.batch = (), None
 
     async def _deliver(self, worker: RowWorker, delivery: Delivery) -> Outcome:

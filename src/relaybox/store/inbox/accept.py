@@ -8,7 +8,7 @@ from datetime import datetime
 from ...errors import ConfigError
 from ...event import Event
 from ...op import Op
-from ..rows import chunks, cut
+from ..event_rows import chunks, cut
 from .operate import InboxOperate
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from ...errors import ConfigError, UnreadableRow
 from ...ids import key_hash, shard_of
 from ...op import Op
-from ..claims import Claim, Held
+from ..claims import Claim, HeldRow
 from .order import NumberedMessage, Order, Priority, admit, number_in
 from .stats import InboxJournal
 
@@ -194,7 +194,7 @@ class InboxClaims(InboxJournal):
             for row in rows
         ]
 
-    def renew_messages(self, held: Sequence[Held], lease: timedelta, now: datetime | None) -> Op[set[int]]:
+    def renew_messages(self, held: Sequence[HeldRow], lease: timedelta, now: datetime | None) -> Op[set[int]]:
         fast = yield self.sql["inbox.claim.hold_fast"].bind(**self.pairs(held))
         if fast.rows:
             yield self.sql["inbox.claim.renew"].bind(
@@ -202,11 +202,11 @@ class InboxClaims(InboxJournal):
             )
         return (yield from self.held_messages(held))
 
-    def held_messages(self, held: Sequence[Held]) -> Op[set[int]]:
+    def held_messages(self, held: Sequence[HeldRow]) -> Op[set[int]]:
         result = yield self.sql["inbox.claim.ours"].bind(**self.pairs(held))
         return {row[0] for row in result.rows}
 
-    def release_messages(self, held: Sequence[Held], now: datetime | None) -> Op[int]:
+    def release_messages(self, held: Sequence[HeldRow], now: datetime | None) -> Op[int]:
         fast = yield self.sql["inbox.claim.hold_fast"].bind(**self.pairs(held))
         if not fast.rows:
             return 0

@@ -22,7 +22,7 @@ from ...durations import Duration, DurationField, parse_duration
 from ...errors import ConfigError
 from ...event import Event
 from ...ids import key_hash
-from ..rows import lane_key
+from ..event_rows import lane_key
 
 LARGEST = 2**63 - 2
 UNRANKED = 0

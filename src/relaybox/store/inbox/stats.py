@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from ...event import Event
 from ...op import Op
+from ..event_rows import as_json
 from ..instances import Instances
-from ..rows import as_json
 
 
 class TypeStats(NamedTuple):

@@ -74,7 +74,7 @@ class CheckOps(GroupOps):
                     id=group.id, failures=failures, joins=window.joins, done=window.done, now=now
                 )
             if died:
-                yield from self._turn(group, "stall" if stalled else "time out", reason, now)
+                yield from self._apply(group, "stall" if stalled else "time out", reason, now)
             if reason:
                 checks.append(GroupCheck(group.name, group.topic, failures, died, reason, stalled))
         return checks

@@ -10,7 +10,7 @@ from ...op import Op, Query, Statement
 from ...topic import Partitions
 from . import TopicRow
 from .cleanup import CleanupOps
-from .upkeep import Part, PartVerdict
+from .maintenance import Part, PartVerdict
 
 AHEAD = {"day": 7, "month": 2}  # periods that are there before they begin
 _FORMAT = {"day": "%Y%m%d", "month": "%Y%m"}

@@ -17,7 +17,7 @@ from ...errors import StoreBusy
 from ...event import Event, stored_time
 from ...ids import key_hash, new_token
 from ...op import Op
-from ..rows import lane_key
+from ..event_rows import lane_key
 from . import LAST, ClaimedRanges, GroupRow, Pages, Parking, Place, Range, RangeSettlement, Row, TopicRow
 from .parked import ParkedOps
 

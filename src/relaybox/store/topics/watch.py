@@ -10,7 +10,7 @@ from ...facts import Alert
 from ...op import Op
 from . import TopicRow
 from .logs import LogQueries
-from .upkeep import AlertCondition, OpenAlert
+from .maintenance import AlertCondition, OpenAlert
 
 
 class WatchOps(LogQueries):

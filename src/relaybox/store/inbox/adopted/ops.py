@@ -22,10 +22,10 @@ from ....codec import JSON
 from ....errors import ConfigError, InvalidEvent
 from ....event import Event
 from ....op import Op, ParamStyle, Query
-from ...claims import Claim, Held
+from ...claims import Claim, HeldRow
+from ...event_rows import cut
 from ...events import Search
 from ...queries import Block, Names, fill, texts
-from ...rows import cut
 from ...schema import Migration, statements
 from ..accept import InboxAccepts
 from ..alerts import InboxAlerts
@@ -229,7 +229,7 @@ class InboxAdopted(InboxAlerts, InboxAccepts):
             free = yield self.sql["inbox.adopt.free"].bind(seqs=self.numbers(seqs))
             yield self.sql["inbox.adopt.report"].bind(seqs=self.numbers([row[0] for row in free.rows]))
 
-    def release_messages(self, held: Sequence[Held], now: datetime | None) -> Op[int]:
+    def release_messages(self, held: Sequence[HeldRow], now: datetime | None) -> Op[int]:
         released = yield from super().release_messages(held, now)
         if self.adoption is not None:
             yield from self._report([one.seq for one in held])
@@ -237,7 +237,7 @@ class InboxAdopted(InboxAlerts, InboxAccepts):
 
     # -- settle -----------------------------------------------------------------------------------
 
-    def mark(self, held: Held, event: Event, now: datetime | None) -> Op[bool]:
+    def mark(self, held: HeldRow, event: Event, now: datetime | None) -> Op[bool]:
         marked = yield from super().mark(held, event, now)
         if self.adoption is None or not marked:
             return marked
@@ -249,11 +249,11 @@ class InboxAdopted(InboxAlerts, InboxAccepts):
     def _open(self, seqs: Sequence[int]) -> Op[set[int]]:
         return {row[0] for row in (yield self.sql["inbox.adopt.unprocessed"].bind(seqs=self.numbers(seqs))).rows}
 
-    def lock_messages(self, held: Sequence[Held]) -> Op[set[int]]:
+    def lock_messages(self, held: Sequence[HeldRow]) -> Op[set[int]]:
         ours = yield from super().lock_messages(held)
         return ours if self.adoption is None else (yield from self._open(sorted(ours)))
 
-    def mark_all(self, held: Sequence[Held], now: datetime | None) -> Op[None]:
+    def mark_all(self, held: Sequence[HeldRow], now: datetime | None) -> Op[None]:
         yield from super().mark_all(held, now)
         if self.adoption is not None:
             seqs = self.numbers([one.seq for one in held])

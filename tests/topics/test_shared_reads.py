@@ -14,7 +14,7 @@ from relaybox.codec import JSON_CODEC
 from relaybox.store.topics import LAST, Place
 from relaybox.topic import Topic
 from relaybox.topics import reads
-from relaybox.topics.reads import SharedReads
+from relaybox.topics.shared_reads import SharedReads
 
 from .kit import fresh_url
 from .test_group import Seen, process

@@ -25,7 +25,7 @@ from .publish import Publisher
 from .ranges import RangePublisher
 
 
-class Reads(ABC):
+class RelayInput(ABC):
     """Started once, with the connections of the relay."""
 
     what: str  # for people
@@ -76,7 +76,7 @@ class Reads(ABC):
     async def waiting(self, db: AsyncRunner, limit: int) -> list[Event]: ...
 
 
-class OutboxReads(Reads):
+class OutboxInput(RelayInput):
     _running: Node | None
 
     def __init__(self, box: Outbox | AsyncOutbox, settings: Settings, observers: Observers, *, ordered: bool) -> None:
@@ -124,7 +124,7 @@ class OutboxReads(Reads):
         return [Event.stored(row) for row in rows]
 
 
-class GroupReads(Reads):
+class GroupInput(RelayInput):
     """Nothing is written per event: the group's cursor moves over the log."""
 
     _running: LogMember | None

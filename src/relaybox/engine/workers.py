@@ -61,7 +61,7 @@ class Asked(Protocol):
     def timeout(self, event: Event) -> timedelta | None: ...
 
 
-class Crew(Generic[W]):
+class Workers(Generic[W]):
     def __init__(
         self,
         workers: Sequence[W],

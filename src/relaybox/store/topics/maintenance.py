@@ -1,4 +1,4 @@
-"""The part of a topic store that keeps topics in order: terms, partitions, cleanup, alerts, incarnation."""
+"""What the ops of maintenance take and return: terms, partitions, cleanup, alerts, incarnation."""
 
 from __future__ import annotations
 
