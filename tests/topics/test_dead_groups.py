@@ -306,7 +306,7 @@ async def test_pitfall_8_a_group_is_removed_while_it_runs(bitmap: World) -> None
     async with beating(bitmap) as heartbeats:
         member, told = await joined(heartbeats, group)
         taken = bitmap.take(group, member.member)
-        removal = asyncio.create_task(asyncio.to_thread(place.cancel, drain=30, reason="decommissioned"))
+        removal = asyncio.create_task(asyncio.to_thread(place.cancel, wait=30, reason="decommissioned"))
         await until(lambda: told.states == ["paused"])
         assert bitmap.take(group, member.member).pages == [], "it takes nothing more"
         assert not removal.done()
@@ -317,14 +317,14 @@ async def test_pitfall_8_a_group_is_removed_while_it_runs(bitmap: World) -> None
         await heartbeats.beat()
     assert state_of(bitmap) == "cancelled"
     assert bitmap.one(OPEN) == 0
-    place.cancel(drain=30)  # safe to repeat
+    place.cancel(wait=30)  # safe to repeat
 
 
 def test_a_member_that_does_not_end_holds_up_a_removal_for_its_timeout_only(bitmap: World) -> None:
     group = bitmap.group()
     bitmap.write_many(5)
     taken = bitmap.take(group, bitmap.member(group))
-    group_at(home(bitmap)).cancel(drain="300ms")
+    group_at(home(bitmap)).cancel(wait="300ms")
     assert bitmap.finish(group, taken) == len(taken.pages)
     assert bitmap.one(OPEN) == 0
 

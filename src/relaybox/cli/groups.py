@@ -156,7 +156,7 @@ def cancel(
     topic: o.TopicName,
     group: GroupName,
     audit: Audit,
-    drain: Annotated[str, typer.Option(help="how long its members may finish what they hold: 30s")] = "0",
+    wait: Annotated[str, typer.Option(help="how long its members may finish what they hold: 30s")] = "0",
     yes: o.Yes = False,
     json: o.Json = False,
 ) -> None:
@@ -165,7 +165,7 @@ def cancel(
         confirm(f"Cancel group {group} of topic {topic} for good?")
     with target_of(context).outbox() as box:
         found = box.topics.group(topic, group)
-        found.cancel(drain=drain, **audit)
+        found.cancel(wait=wait, **audit)
         _changed(found, json)
 
 

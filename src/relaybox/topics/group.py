@@ -165,10 +165,10 @@ class _Group(AtHome):
         yield from finish(self._home, moved)  # of one that was dead: open events wait for it again
 
     @slow
-    def cancel(self, *, drain: Duration = 0, **audit: Unpack[Audit]) -> Script[None]:
+    def cancel(self, *, wait: Duration = 0, **audit: Unpack[Audit]) -> Script[None]:
         """Ends the subscription for good: nothing is kept for it any more. What its members hold is lost to them;
-        `drain`: how long they may finish it first."""
-        patience = parse_duration(drain, "drain").total_seconds()
+        `wait`: how long they may finish it first."""
+        patience = parse_duration(wait, "wait").total_seconds()
         _, found = yield from self._find()
         if patience and found.state == "active":  # each step is committed before the next: members see it and finish
             found = yield from self._apply("pause", audit)
