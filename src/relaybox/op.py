@@ -126,7 +126,7 @@ def drive(steps: Generator[S, Any, T], answer: Callable[[S], Any]) -> T:
 
 
 async def adrive(steps: Generator[S, Any, T], answer: Callable[[S], Awaitable[Any]]) -> T:
-    """The same in an event loop."""
+    """`drive` in an event loop."""
     try:
         step = next(steps)
         while True:

@@ -57,7 +57,7 @@ class EventStore(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Desk:
-    """Of one product."""
+    """What operators work with at one product."""
 
     db: Any
     store: EventStore
@@ -167,7 +167,7 @@ class _Kept(_AtDesk, Generic[E]):
     # -- changing ---------------------------------------------------------------------------------
 
     def _parts(self, which: Which) -> Iterator[Where]:
-        """Of any number of ids, so many at a time."""
+        """Splits any number of ids into searches for so many at a time."""
         where = ALL
         if isinstance(which, Where):
             self._check(which)

@@ -158,7 +158,7 @@ class AsyncService(ABC):
 
     @abstractmethod
     async def _stop(self, timeout: float | None) -> None:
-        """Also after half a start."""
+        """Called after a start that failed halfway, too."""
 
     @abstractmethod
     async def _drain(self) -> None: ...

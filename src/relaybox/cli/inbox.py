@@ -50,7 +50,7 @@ AGREED: dict[str, Any] = {
 
 
 def _ages(given: Mapping[str, Any]) -> dict[str, Duration | None]:
-    """Those that are given."""
+    """The ages that were given."""
     found = {name: given[name] for name in AGES if given[name] is not None}
     return {n: None if text.lower() == "none" else parse_duration(text, f"--{n}") for n, text in found.items()}
 

@@ -81,7 +81,7 @@ _watches: WeakKeyDictionary[Any, _CommitWatch] = WeakKeyDictionary()
 
 @lru_cache(64)
 def _count(status: str) -> int:
-    """Of `INSERT 0 1`: the same few, again and again."""
+    """The number in a status such as `INSERT 0 1`, of which there are few."""
     tail = status.rpartition(" ")[2]
     return int(tail) if tail.isdigit() else 0
 

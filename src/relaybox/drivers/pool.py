@@ -110,7 +110,7 @@ class Database:
                     _doubt(self.address)
 
     def connection(self, seconds: float | None = None) -> AbstractContextManager[Connection]:
-        """Of which one is free within so many seconds."""
+        """A connection, waited for so many seconds; None: as long as it takes."""
         if self._closed:
             raise Closed("this outbox is closed; make a new one")
         return _Loan(self, seconds)
@@ -330,7 +330,7 @@ class _Loan:
 
 
 class _AsyncLoan:
-    """The same in an event loop."""
+    """A `_Loan` in an event loop."""
 
     __slots__ = ("_connection", "_database", "_slots", "begun")
 

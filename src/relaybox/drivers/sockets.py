@@ -22,7 +22,7 @@ _NAMES = ("connect_timeout", *_SOCKET)
 
 
 def libpq_options(given: Mapping[str, Any], timeout: float | None) -> dict[str, int]:
-    """Those that `given` leaves open. A silent peer of an idle connection is found out within a minute."""
+    """Keepalive options that `given` leaves open. A silent peer of an idle connection is found out within a minute."""
     unconfirmed = UNCONFIRMED_SECONDS if timeout is None else min(timeout, UNCONFIRMED_SECONDS)
     ours = {
         "connect_timeout": CONNECT_SECONDS,

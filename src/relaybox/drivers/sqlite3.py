@@ -43,7 +43,7 @@ def translated() -> Iterator[None]:
 
 
 def translate(error: sqlite3.Error) -> StoreError:
-    """By result code. SQLite's texts name tables and columns, and only in one case values."""
+    """Our error for a result code. SQLite's texts name tables and columns, and only in one case values."""
     code: int = getattr(error, "sqlite_errorcode", None) or 0
     text = str(error)
     match code & 0xFF:

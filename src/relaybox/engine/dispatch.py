@@ -337,7 +337,7 @@ class RowBatches:
 
 
 def _conclude(batch: RowBatch, part: Sequence[Delivery], error: BatchFailed) -> list[Delivery]:
-    """Those that are to be handled again."""
+    """Concludes what a batch listener named. Returns the deliveries that are to be handled again."""
     again = []
     for delivery in part:
         if delivery.event in error.errors:

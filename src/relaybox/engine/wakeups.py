@@ -116,7 +116,7 @@ class NotifyPace:
         self._due: dict[float, float] = {}
 
     def asked(self, delays: frozenset[float]) -> bool:
-        """It is due already, as usual in a burst."""
+        """Whether a NOTIFY is due already for each of these delays, as usual in a burst."""
         return self._due.keys() >= delays
 
     def ask(self, now: float, delays: frozenset[float]) -> bool:
@@ -194,7 +194,7 @@ class Notifier(_Asked):
 
 
 class ThreadNotifier(_Asked):
-    """The same for processes without an event loop: one daemon thread, started by the first commit."""
+    """A Notifier for processes without an event loop: one daemon thread, started by the first commit."""
 
     def __init__(self, send: Callable[[], bool]) -> None:
         self._send = send

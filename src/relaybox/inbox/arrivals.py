@@ -126,7 +126,7 @@ Turn: TypeAlias = "Future[Acceptance | list[Waiting[Turn]]]"
 
 
 class Arrivals:
-    """The same for threads. The first of those that wait goes for all of them: its turn is the list of them."""
+    """AsyncArrivals for threads. The first that waits goes for all of them: its turn is the list of them."""
 
     def __init__(
         self,

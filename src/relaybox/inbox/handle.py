@@ -59,12 +59,12 @@ class MessageMarks:
         yield from self.take_turn(message)
 
     def check(self, message: MessageDelivery) -> Op[None]:
-        """After the listener, unless the commit looks by itself."""
+        """After the listener: the mark is still there. Not needed where the commit looks for it."""
         if not (yield from self._store.still_marked(_held(message), message.event)):
             raise TransactionEnded
 
     def lock(self, messages: Sequence[MessageDelivery]) -> Op[set[int]]:
-        """Before a batch: which of it are ours."""
+        """Before a batch: locks its rows, and says which are still ours."""
         return self._store.lock_messages([_held(message) for message in messages])
 
     def mark_all(self, messages: Sequence[MessageDelivery]) -> Op[None]:
@@ -73,7 +73,7 @@ class MessageMarks:
             yield from self._store.mark_all([_held(message) for message in messages], self._clock.database_now())
 
     def take_turn(self, message: MessageDelivery) -> Op[None]:
-        """In an ordered inbox: it is this number's turn, and then the next one's."""
+        """In an ordered inbox: checks that this number is next, and moves its key on."""
         key, position = message.event.key, message.position
         if not self._ordered or position is None or key is None:
             return

@@ -1,4 +1,4 @@
-"""A processor in the inbox's tables: its row, what it takes over, and in an ordered inbox the keys nobody woke."""
+"""A processor in the inbox's tables: its row, what it takes over, and in an ordered inbox keys that were not woken."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .source import InboxSource
 
 log = logging.getLogger("relaybox")
 
-SWEEP = 10.0  # seconds between two looks for keys that nobody woke: who should have is dead, and that is noticed
+SWEEP = 10.0  # seconds between two looks for keys that stayed asleep because the process that had to wake them died
 ROLE = "inbox"
 
 

@@ -1,4 +1,4 @@
-"""What every job works with."""
+"""What the jobs of a maintainer share: connections, store, settings, alerts, and the term that fences them."""
 
 from __future__ import annotations
 

@@ -290,7 +290,7 @@ class KeyedSource(OutboxSource):
 
     @contextmanager
     def _leaving(self, deliveries: Sequence[Delivery]) -> Iterator[None]:
-        """These leave their claims with what runs inside, and the keys of which nothing is left are free."""
+        """Inside, `_free` names the leases of which no delivery is left; after it, these deliveries are forgotten."""
         mine = ((d, self._lease.get(d.seq)) for d in deliveries)
         leases = {d.seq: lease for d, lease in mine if lease is not None and lease.token == d.token}
         self._free = [lease for lease in set(leases.values()) if self._rest[lease] <= leases.keys()]

@@ -84,7 +84,7 @@ class Home(Generic[R]):
         return row, found
 
     def state_changed(self, group: GroupRow) -> None:
-        """By this process: its members here need not wait for the next heartbeat to hear of it."""
+        """This process changed the group's state: its members here need not wait for a heartbeat to hear of it."""
         for beats in self._beats:
             beats.state_changed(group)
 

@@ -94,7 +94,7 @@ class Membership:
         return self._changes
 
     def state_changed(self, state: GroupState) -> None:
-        """By this process, which knows it. A beat that was sent before may have heard of the state before."""
+        """This process changed the state. The answer to a beat sent before may bring the old one: it is ignored."""
         self._changes += 1
         self.tell(state)
 

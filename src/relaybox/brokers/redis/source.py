@@ -155,7 +155,7 @@ class RedisStreamSource(Connected[RedisConnection], LeasedSource):
         await self._execute("XCLAIM", *place, *(message.receipt for message in messages), "JUSTID")
 
     async def _give_back(self, messages: Sequence[Incoming]) -> None:
-        """They stay with this consumer, who reads its own first when it is back."""
+        """Nothing to do: messages stay with this consumer, which reads its own first when it is back."""
 
     async def _execute(self, *command: Any) -> Any:
         if self._client is None:

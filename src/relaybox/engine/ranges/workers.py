@@ -279,7 +279,7 @@ class RangeWorkers(Workers[RangeWorker]):
         return outcome.delay.total_seconds() if isinstance(outcome, RetryAt) else None
 
     def _some_failed(self, part: Sequence[Portion], error: BatchFailed) -> list[Portion]:
-        """Those that are to be handled again."""
+        """Concludes what a batch handler named. Returns the portions that are to be handled again."""
         again: list[Portion] = []
         for taken, events in part:
             for event in events:

@@ -78,7 +78,7 @@ class RowWorkers(Workers[RowWorker]):
         return delivery
 
     def _undeliverable(self, delivery: Delivery) -> Outcome | None:
-        """What is decided before any handler sees it."""
+        """The outcome of an event that no handler can or shall see; None: try it."""
         if delivery.event.body is None:
             if delivery.event.id is None:
                 return Skip("the event row is gone")
@@ -115,7 +115,7 @@ class RowWorkers(Workers[RowWorker]):
                 await asyncio.sleep(0)
 
     def _forget_left(self, worker: RowWorker) -> None:
-        """The task before this one ended amid it. What was being handled has failed, or it would come back for ever."""
+        """Left by the task before this one. What it was handling has failed, or it would come back for ever."""
         for delivery in worker.left():
             if not worker.ended_in_call:
                 self._engine.forget(delivery)

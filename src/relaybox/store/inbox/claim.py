@@ -71,8 +71,8 @@ class InboxClaims(InboxJournal):
         priority: Priority | None = None,
         full: Collection[int] = (),
     ) -> Op[tuple[list[Arrived], bool]]:
-        """Those of a key in the order of their numbers, and whether there may be more. An ordered one gives nothing of
-        the keys that are `full` (their hashes). Needs a transaction."""
+        """Messages, each key in the order of its numbers, and whether there may be more. An ordered inbox gives nothing
+        of the keys that are `full` (their hashes). Needs a transaction."""
         look_at = limit if order is None else max(limit, LOOK_AT)
         picked = yield from self._pick(look_at, share, priority, now, full)
         if not picked:
@@ -124,7 +124,7 @@ class InboxClaims(InboxJournal):
     def _past_history(
         self, rows: Sequence[NumberedMessage], order: Order, now: datetime | None
     ) -> Op[Sequence[NumberedMessage]]:
-        """The same, after numbers that were processed while nobody kept an order have been passed over. Asked once per
+        """The rows, after numbers that were processed while nobody kept an order have been passed over. Asked once per
         key and number; `sweep` asks again."""
         heads: dict[str, tuple[int, int]] = {}
         for row in rows:

@@ -93,7 +93,7 @@ class InboxOperate(InboxMeta):
         return [Event.stored(self.event_row(row)) for row in found.rows]
 
     def discard(self, kind: Kind, seqs: Sequence[int], now: datetime | None) -> Op[int]:
-        """They go for good, and their ids stay known. An ordered key that waits for one of them goes on."""
+        """Messages go for good, and their ids stay known. An ordered key that waits for one of them goes on."""
         ours = yield from self._lock(kind, seqs)
         if ours and kind == "open":
             yield from self.give_up(dict.fromkeys(ours, DISCARDED), now)

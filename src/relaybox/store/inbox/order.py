@@ -144,7 +144,7 @@ class Admission(NamedTuple):
 
 
 def admit(rows: Sequence[NumberedMessage], start: int | None) -> Admission:
-    """Who may be claimed together, each key in the order of its numbers."""
+    """Which messages may be claimed together, each key in the order of its numbers."""
     admission = Admission([], [], {}, {})
     expected: dict[str, int] = {}
     for row in sorted(rows, key=lambda row: (row.position, row.seq)):
@@ -171,12 +171,12 @@ def position_of(event: Event) -> int | None:
 
 
 def place_of(event: Event) -> tuple[int, int | None, int]:
-    """As it waits: the hash of its key, its number, its priority."""
+    """How a message waits: the hash of its key, its number, its priority."""
     return key_hash(lane_key(event)), position_of(event), priority_of(event)
 
 
 def number_in(headers: str | bytes | None) -> int | None:
-    """The same from headers as they are stored."""
+    """`position_of` an event whose headers are as they are stored."""
     text = headers.decode() if isinstance(headers, bytes) else headers
     if text is None or "sequence" not in text:
         return None

@@ -1,7 +1,7 @@
 """The ops for dialects that cannot change two tables in one statement, nor skip locked rows inside an UPDATE: a
 lease is columns of the pending row, fenced by its token.
 
-Same meaning as `sql_store`, in several statements: pick, change, read back. The caller of an op has opened a
+Same meaning as on PostgreSQL, in several statements: pick, change, read back. The caller of an op has opened a
 transaction (`Capabilities.single_statement` is False), and the rows picked first are locked from then on.
 """
 

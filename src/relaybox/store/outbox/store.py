@@ -152,7 +152,7 @@ class OutboxStore(EventOps):
         raise NotImplementedError
 
     def renew_shards(self, owner: int, ttl: timedelta, now: datetime | None) -> Op[dict[int, int]]:
-        """Those that the owner still has, with their terms."""
+        """The shards that the owner still has, with their terms."""
         raise NotImplementedError
 
     def release_shards(self, owner: int, shards: Sequence[int]) -> Op[None]:

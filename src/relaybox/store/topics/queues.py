@@ -65,7 +65,7 @@ class QueueOps(LogQueries):
         return (yield from self.queue(topic.id).abandon(claims, now)) if claims else 0
 
     def leave_rows(self, topic: TopicRow, member: int, now: datetime | None) -> Op[None]:
-        """What it had claimed is free."""
+        """What the member had claimed is free."""
         yield from self.queue(topic.id).retire(member, now)
 
     def lag_rows(self, topic: TopicRow, group: GroupRow, now: datetime | None) -> Op[Lag]:

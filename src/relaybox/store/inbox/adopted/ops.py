@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 
 def _knowing(op: Callable[Concatenate[Any, P], Op[T]]) -> Callable[Concatenate[Any, P], Op[T]]:
-    """The same, after the store has learned whether its inbox is adopted."""
+    """The op, run after the store has learned whether its inbox is adopted."""
 
     def asked(self: InboxAdopted, /, *args: P.args, **named: P.kwargs) -> Op[T]:
         yield from self.know()
@@ -192,7 +192,7 @@ class InboxAdopted(InboxAlerts, InboxAccepts):
         return len(seqs)
 
     def enter(self, name: str, **values: Any) -> Op[Sequence[int]]:
-        """They get a number of ours."""
+        """Gives rows of theirs a number of ours."""
         return [row[0] for row in (yield self.sql[name].bind(**values)).rows]
 
     def _still_waiting(self, seqs: Sequence[int], now: datetime | None) -> Op[set[int]]:

@@ -56,7 +56,7 @@ class SqliteColumns:
 
 
 def affinity(type: str) -> str:
-    """By the rules of SQLite."""
+    """The affinity of a type by the rules of SQLite."""
     upper = type.upper()
     for words, found in (
         (("INT",), "integer"),
