@@ -25,7 +25,7 @@ from benchmarks.spi import Database, Sample, Sizes
 from relaybox import Inbox
 from relaybox.drivers import open_sync
 from relaybox.ids import new_token
-from relaybox.store.claims import Claim, Held
+from relaybox.store.claims import Claim, HeldRow
 from relaybox.store.inbox.claim import Share
 from relaybox.types import Order
 
@@ -136,13 +136,13 @@ def _ask(connection: psycopg.Connection[Any], inbox: Inbox, database: Database) 
         claim = Claim(1, new_token(), LEASE)
         arrived, _ = db.run(store.claim_messages(claim, 100, None, share=Share(), order=Order()))
         assert len(arrived) == 100, f"claimed {len(arrived)} of 100 messages"
-        held.extend(Held(message.row[0], claim.token) for message in arrived)
+        held.extend(HeldRow(message.row[0], claim.token) for message in arrived)
 
     def release() -> None:
         db.run(store.release_messages(held, None))
         held.clear()
 
-    held: list[Held] = []
+    held: list[HeldRow] = []
     try:
         took = {
             "inbox_pending": _times(inbox.status, 40),

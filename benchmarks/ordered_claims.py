@@ -20,7 +20,7 @@ from relaybox import Event
 from relaybox.drivers import Database, open_sync
 from relaybox.ids import key_hash, new_token
 from relaybox.op import Op, Query
-from relaybox.store.claims import Claim, Held
+from relaybox.store.claims import Claim, HeldRow
 from relaybox.store.outbox import OutboxStore, open_store
 from relaybox.store.outbox.values import ClaimedRow, KeyChoice, KeyLease, KeyRound, Settlement
 from relaybox.testing.servers import MariaDBServer, PostgresServer, ServerUnavailable
@@ -85,7 +85,7 @@ class Bench:
                 return took
             took.append((ended - started) * 1000)
             total += len(rows)
-            done = [Held(row.row[0], claim.token) for row in rows]
+            done = [HeldRow(row.row[0], claim.token) for row in rows]
             free = sorted({KeyLease(row.key_hash, claim.token) for row in rows if row.key_hash is not None})
             free = [] if strategy == "shards" else free
             assert self.db.run(self.store.settle(Settlement(done, ordered=True, free=free), None)) == 0

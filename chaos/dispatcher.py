@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from relaybox import AsyncOutbox, Delivery, Event, Listeners, Settings
-from relaybox.engine.rows.engine import DeliveryEngine
+from relaybox.engine.rows.engine import RowEngine
 from relaybox.outbox.source import OutboxSource
 from relaybox.outcome import Done
 from relaybox.types import DeliverySettings
@@ -28,7 +28,7 @@ from .records import History, Numbers, Op
 
 def instrument(history: History) -> None:
     """Note what this process comes to own and what the database let it settle."""
-    claim, settle, offer = OutboxSource.claim, OutboxSource.settle, DeliveryEngine.offer
+    claim, settle, offer = OutboxSource.claim, OutboxSource.settle, RowEngine.offer
 
     def gains(deliveries: Sequence[Delivery]) -> None:
         history.many(
@@ -50,13 +50,13 @@ def instrument(history: History) -> None:
             history.many([history.packed(Op.ACK_OK, n, k, aux=token) for n, k, token in tokens])
         return lost
 
-    def noting_offer(self: DeliveryEngine, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
+    def noting_offer(self: RowEngine, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
         gains(deliveries)
         return offer(self, deliveries)
 
     OutboxSource.claim = noting_claim  # type: ignore[method-assign]
     OutboxSource.settle = noting_settle  # type: ignore[method-assign]
-    DeliveryEngine.offer = noting_offer  # type: ignore[method-assign]
+    RowEngine.offer = noting_offer  # type: ignore[method-assign]
 
 
 async def main(url: str, folder: Path, worker: int, incarnation: int, seed: int, ttl: float, plant: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from relaybox.delivery import Delivery
 from relaybox.engine.dispatch import Dispatch
 from relaybox.op import Query
-from relaybox.outbox.instance import InstanceService
+from relaybox.outbox.presence import OutboxRegistration
 from relaybox.outbox.source import OutboxSource
 from relaybox.outcome import DONE
 from relaybox.store.outbox.postgres import PostgresStore
@@ -67,10 +67,10 @@ def ghost() -> None:
 def skip_takeover() -> None:
     """Nobody looks for dead instances: their events wait for the lease to end."""
 
-    async def blind(self: InstanceService, *, alone: bool) -> None:
+    async def blind(self: OutboxRegistration, *, alone: bool) -> None:
         return None
 
-    InstanceService._take_over = blind  # type: ignore[method-assign]
+    OutboxRegistration._take_over = blind  # type: ignore[method-assign]
 
 
 # What to plant, and the violation that the checker must then report.

@@ -54,10 +54,10 @@ async def drain(url: str, events: int) -> list[int]:
 
     listeners = Listeners()
 
+    @listeners.on("Happened")
     async def listen(event: Event) -> None:
         return None
 
-    listeners.register("Happened", listen)
     async with AsyncOutbox(url, observers=[observe]) as box, box.deliver(listeners):
         await finished.wait()
     return samples

@@ -163,7 +163,7 @@ PLANTS = (
         "database away × push group, ordered",
         ("lost",),
         (
-            Edit("engine/crew.py", "if not worker.calls % 2 or calls != worker.calls:", "if calls != worker.calls:"),
+            Edit("engine/workers.py", "if not worker.calls % 2 or calls != worker.calls:", "if calls != worker.calls:"),
             Edit(
                 "engine/loops.py",
                 "        if self._stopping:\n            return\n        error =",

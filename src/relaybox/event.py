@@ -288,7 +288,7 @@ class Event(_Fields, Generic[T]):
 
     @property
     def deliver_at(self) -> datetime | None:
-        """It is not delivered before this time."""
+        """The event is not delivered before this time."""
         return stored_time(self._deliver)
 
     @property
@@ -419,7 +419,7 @@ def stored_time(stored: datetime | bytes) -> datetime: ...
 @overload
 def stored_time(stored: None) -> None: ...
 def stored_time(stored: datetime | bytes | None) -> datetime | None:
-    """Of a row, in which it may be as PostgreSQL sends it: microseconds since `Y2K`."""
+    """A time as rows have it, perhaps as PostgreSQL sends it: microseconds since `Y2K`."""
     if stored is None or isinstance(stored, datetime):
         return stored
     try:

@@ -331,7 +331,7 @@ class Observers:
         return bool(self._all)
 
     def joined(self, more: Sequence[Observer]) -> Observers:
-        """These and more, each once."""
+        """These observers and more, each once."""
         return Observers([*self._all, *(observer for observer in more if observer not in self._all)])
 
     def __call__(self, fact: Fact) -> None:

@@ -19,7 +19,7 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 ParamStyle = Literal["qmark", "format", "dollar", "named"]
-Answer = Literal["rows", "count"]
+ResultKind = Literal["rows", "count"]
 
 
 class Result:
@@ -37,10 +37,10 @@ class Query:
 
     __slots__ = ("_compiled", "answer", "name", "text")
 
-    def __init__(self, name: str, text: str, answer: Answer) -> None:
+    def __init__(self, name: str, text: str, answer: ResultKind) -> None:
         self.name = name
         self.text = text
-        self.answer: Answer = answer
+        self.answer: ResultKind = answer
         self._compiled: dict[ParamStyle, tuple[str, tuple[str, ...]]] = {}
 
     def bind(self, **params: Any) -> Statement:
@@ -126,7 +126,7 @@ def drive(steps: Generator[S, Any, T], answer: Callable[[S], Any]) -> T:
 
 
 async def adrive(steps: Generator[S, Any, T], answer: Callable[[S], Awaitable[Any]]) -> T:
-    """The same in an event loop."""
+    """`drive` in an event loop."""
     try:
         step = next(steps)
         while True:

@@ -4,7 +4,7 @@
     outbox.events.list(Where(key="order-7"))
     outbox.keys.release("order-7")
 
-A product hands in a desk: its store, which has the ops of `Kept`, and whom to tell. Changes of many events go by
+A product hands in a desk: its store, with the ops of an `EventStore`, and whom to tell. Changes of many events go by
 batches, each in a transaction of its own, over their numbers: no event is read, and none is changed twice by one call.
 """
 
@@ -31,11 +31,11 @@ BATCH: Final = 500  # events per transaction, and ids per search
 OF_INBOXES: Final = frozenset({"sender"})
 
 E = TypeVar("E", DeadLetter, StoredEvent)
-Told = Callable[[Progress], object]
+OnProgress = Callable[[Progress], object]
 Which = str | Iterable[str] | Where
 
 
-class Kept(Protocol):
+class EventStore(Protocol):
     """The ops of a store. `open` events still have work, `dead` ones were given up, `done` ones are finished."""
 
     def newest(self, now: datetime | None) -> Op[tuple[int, datetime]]: ...
@@ -57,10 +57,10 @@ class Kept(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Desk:
-    """Of one product."""
+    """What operators work with at one product."""
 
     db: Any
-    store: Kept
+    store: EventStore
     auditor: Auditor
     observers: Observers
     woken: Callable[[], None]  # there may be something to do
@@ -108,7 +108,7 @@ class _Kept(_AtDesk, Generic[E]):
 
     @twin
     def replay(
-        self, which: Which, *, dry_run: bool = False, progress: Told | None = None, **audit: Unpack[Audit]
+        self, which: Which, *, dry_run: bool = False, progress: OnProgress | None = None, **audit: Unpack[Audit]
     ) -> Script[int]:
         """Handle these again: due now, with fresh attempts. An id, several, or a Where; `ALL` for all there are.
 
@@ -121,7 +121,7 @@ class _Kept(_AtDesk, Generic[E]):
 
     @twin
     def discard(
-        self, which: Which, *, dry_run: bool = False, progress: Told | None = None, **audit: Unpack[Audit]
+        self, which: Which, *, dry_run: bool = False, progress: OnProgress | None = None, **audit: Unpack[Audit]
     ) -> Script[int]:
         """Give these up for good. A key that waits for one of them goes on. Returns how many, as `replay` does."""
         return self._change("discard", which, dry_run, progress, audit)
@@ -167,7 +167,7 @@ class _Kept(_AtDesk, Generic[E]):
     # -- changing ---------------------------------------------------------------------------------
 
     def _parts(self, which: Which) -> Iterator[Where]:
-        """Of any number of ids, so many at a time."""
+        """Splits any number of ids into searches for so many at a time."""
         where = ALL
         if isinstance(which, Where):
             self._check(which)
@@ -180,7 +180,7 @@ class _Kept(_AtDesk, Generic[E]):
             yield replace(where, ids=some)
 
     def _change(
-        self, verb: Literal["replay", "discard"], which: Which, dry_run: bool, progress: Told | None, audit: Audit
+        self, verb: Literal["replay", "discard"], which: Which, dry_run: bool, progress: OnProgress | None, audit: Audit
     ) -> Script[int]:
         if not isinstance(which, (str, Where, Iterable)):
             raise ConfigError(f"expected an id, several ids or a Where, got {type(which).__name__}; ALL is everything")
@@ -226,7 +226,7 @@ def _moment(value: datetime | Duration | None, now: datetime | None) -> datetime
 class _Walk:
     """The batches of a change, by number. What is younger than the cut-off is left alone."""
 
-    store: Kept
+    store: EventStore
     verb: str
     kind: Kind
     search: Search

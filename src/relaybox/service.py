@@ -29,7 +29,7 @@ from .tasks import LoopThread, cancelled
 from .values import Counts, Health
 
 if TYPE_CHECKING:
-    from .observe.health import Page
+    from .observe.health import Response
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -158,7 +158,7 @@ class AsyncService(ABC):
 
     @abstractmethod
     async def _stop(self, timeout: float | None) -> None:
-        """Also after half a start."""
+        """Called after a start that failed halfway, too."""
 
     @abstractmethod
     async def _drain(self) -> None: ...
@@ -304,7 +304,7 @@ async def stop_all(services: Iterable[AsyncService], timeout: Duration | None = 
 
 @contextmanager
 def serving(
-    listen: str | None, health: Callable[[], Health], metrics: Callable[[], Page] | None = None
+    listen: str | None, health: Callable[[], Health], metrics: Callable[[], Response] | None = None
 ) -> Iterator[None]:
     """/live, /ready and /metrics at this address; the page of the Prometheus client unless another is given."""
     if not listen:

@@ -64,6 +64,7 @@ else:  # hidden from type checkers, to which a module with __getattr__ has every
     )
 
 __all__ = [
+    "LIMITS",
     "AdminSettings",
     "Adoption",
     "Advice",
@@ -102,7 +103,6 @@ __all__ = [
     "IngestSettings",
     "Instance",
     "Keys",
-    "LIMITS",
     "Lag",
     "Limits",
     "MemberInfo",

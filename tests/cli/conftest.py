@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from relaybox import Event, Outbox
 from relaybox.cli.app import app
 from relaybox.drivers import open_sync
-from relaybox.store.claims import Claim, Death, Held, RetryRow
+from relaybox.store.claims import Claim, Death, HeldRow, RetryRow
 from relaybox.store.outbox.values import Settlement
 
 MINUTE = timedelta(minutes=1)
@@ -64,14 +64,14 @@ def write(url: str, *events: Event) -> None:
         box.write_all(tx, events)
 
 
-def settle(url: str, make: Callable[[int, Held], Settlement], events: Sequence[Event]) -> None:
+def settle(url: str, make: Callable[[int, HeldRow], Settlement], events: Sequence[Event]) -> None:
     """Write, claim and settle without a delivering process."""
     write(url, *events)
     with closing(Outbox(url)) as box, closing(open_sync(url)) as db:
         owner = db.run(box.store.register("test", "multi", MINUTE, None))
         rows = db.run(box.store.claim(Claim(owner, 7, MINUTE), 1000, None))
         for number, row in enumerate(rows):
-            db.run(box.store.settle(make(number, Held(row.row[0], 7)), None))
+            db.run(box.store.settle(make(number, HeldRow(row.row[0], 7)), None))
         db.run(box.store.retire(owner, None))
 
 
@@ -84,7 +84,7 @@ def finish(url: str, *events: Event) -> None:
 
 
 def block(url: str, event: Event) -> None:
-    def hold(_: int, held: Held) -> Settlement:
+    def hold(_: int, held: HeldRow) -> Settlement:
         return Settlement(retry=[RetryRow(held.seq, held.token, MINUTE, "held up")], hold=[held], ordered=True)
 
     settle(url, hold, [event])

@@ -78,7 +78,9 @@ def test_a_group_is_watched_stopped_and_moved(relaybox: Command, env: dict[str, 
     assert relaybox.json("groups", "lag", "orders", "mail", **env)["events"] == 30
     assert "30 events behind" in relaybox("groups", "lag", "orders", "mail", **env).stdout
     relaybox("groups", "lag", "orders", "mail", "--max", "29", exit_code=1, **env)
-    relaybox("groups", "pause", "orders", "mail", "--reason", "mailer is being moved", **env)
+    relaybox("groups", "pause", "orders", "mail", "--reason", "mailer is being moved", RELAYBOX_ACTOR="ann", **env)
+    newest = relaybox.json("audit", **env)["entries"][0]
+    assert (newest["actor"], newest["reason"]) == ("ann", "mailer is being moved")
     assert relaybox.json("groups", "show", "orders", "mail", **env)["state"] == "paused"
     relaybox("groups", "resume", "orders", "mail", **env)
     assert relaybox.json("groups", "seek", "orders", "mail", "--to", "latest", "--yes", **env)["events"] == 0

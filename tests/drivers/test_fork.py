@@ -159,7 +159,7 @@ def test_a_child_guards_while_its_parent_was_renewing(tmp_path: Path) -> None:
 
         with guard("m1") as first:
             assert first
-            with HeldElsewhere(guard._keeper._lock):
+            with HeldElsewhere(guard._renewer._lock):
                 assert in_a_child(child) == 7
 
 

@@ -28,8 +28,8 @@ from relaybox.event import Event
 from relaybox.ids import new_token
 from relaybox.op import Op, Query, Result, Statement, run
 from relaybox.store.claims import Claim
+from relaybox.store.event_rows import CHUNK_BYTES
 from relaybox.store.outbox.mysql import MysqlStore
-from relaybox.store.rows import CHUNK_BYTES
 from relaybox.testing.servers import MariaDBServer, require
 
 STORE = MysqlStore()

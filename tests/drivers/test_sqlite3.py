@@ -29,10 +29,10 @@ from relaybox.event import Event
 from relaybox.ids import new_token
 from relaybox.op import Query, Statement, run
 from relaybox.store.claims import Claim
+from relaybox.store.event_rows import CHUNK_ROWS
 from relaybox.store.names import Tables
 from relaybox.store.outbox.sqlite import SqliteStore
 from relaybox.store.outbox.values import ClaimedRow
-from relaybox.store.rows import CHUNK_ROWS
 
 STORE = SqliteStore()
 PAYLOADS = [b"", b"\x00", bytes(range(256)), "é😀".encode(), b"'\"\\%s:now{}", b"x" * 100_000]

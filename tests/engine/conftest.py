@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from scripted_source import MakeEngine, ScriptedSource, make_engine
 
-from relaybox.engine.rows.engine import DeliveryEngine, Handler
+from relaybox.engine.rows.engine import Handler, RowEngine
 from relaybox.testing import Probe
 
 
@@ -20,9 +20,9 @@ def probe() -> Probe:
 
 @pytest_asyncio.fixture
 async def start(probe: Probe) -> AsyncIterator[MakeEngine]:
-    engines: list[DeliveryEngine] = []
+    engines: list[RowEngine] = []
 
-    def started(source: ScriptedSource, handler: Handler, **settings: Any) -> DeliveryEngine:
+    def started(source: ScriptedSource, handler: Handler, **settings: Any) -> RowEngine:
         engine = make_engine(source, handler, probe, **settings)
         engines.append(engine)
         engine.start()

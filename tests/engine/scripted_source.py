@@ -11,9 +11,9 @@ from datetime import timedelta
 from typing import Any
 
 from relaybox.clock import SYSTEM_CLOCK, Clock
-from relaybox.engine.crew import Asked
-from relaybox.engine.rows.engine import DeliveryEngine
-from relaybox.engine.work import BatchHandler, Delivery, Handler, Settled
+from relaybox.engine.protocols import BatchHandler, Delivery, Handler, Settled
+from relaybox.engine.rows.engine import RowEngine
+from relaybox.engine.workers import Asked
 from relaybox.errors import ConnectionLost
 from relaybox.event import Event
 from relaybox.facts import Observers
@@ -180,7 +180,7 @@ def chosen(pause: Pause, attempts: int = 10, on_exhausted: OnExhausted = "block"
     return Settings(delivery=DeliverySettings(retry=retry, **delivery), order=OrderSettings(on_exhausted=on_exhausted))
 
 
-MakeEngine = Callable[..., DeliveryEngine]
+MakeEngine = Callable[..., RowEngine]
 
 
 def make_engine(
@@ -192,7 +192,7 @@ def make_engine(
     clock: Clock = SYSTEM_CLOCK,
     asked: Asked | None = None,
     **settings: Any,
-) -> DeliveryEngine:
-    engine = DeliveryEngine(source, handler, chosen(pause, **settings), Observers([probe]), clock, asked)
+) -> RowEngine:
+    engine = RowEngine(source, handler, chosen(pause, **settings), Observers([probe]), clock, asked)
     engine.poll_every(timedelta(milliseconds=20))
     return engine

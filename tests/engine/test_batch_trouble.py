@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 from scripted_source import MakeEngine, ScriptedSource, make_engine
 
+from relaybox.engine.protocols import Delivery, RowBatch
 from relaybox.engine.wakeups import Ears
-from relaybox.engine.work import Delivery, RowBatch
 from relaybox.errors import ConnectionLost
 from relaybox.facts import Claimed, ClaimLost, Delivered, Died, Observers, Retried
 from relaybox.tasks import cancelled

@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 from scripted_source import MakeEngine, ScriptedSource, make_engine
 
-from relaybox.engine.work import Delivery, RowBatch
+from relaybox.engine.protocols import Delivery, RowBatch
 from relaybox.errors import BrokerUnavailable, Reject
 from relaybox.facts import ClaimLost, Delivered, Died, Retried
 from relaybox.testing import ManualClock, Probe

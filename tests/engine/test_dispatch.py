@@ -17,8 +17,8 @@ from scripted_source import MakeEngine, ScriptedSource
 from relaybox import BatchFailed, Event, Listeners, Retry
 from relaybox.delivery import Delivery
 from relaybox.engine.dispatch import Dispatch, RowBatches
+from relaybox.engine.protocols import Handler
 from relaybox.engine.threads import ListenerThreads
-from relaybox.engine.work import Handler
 from relaybox.errors import ConfigError, ContractViolation, Unroutable
 from relaybox.facts import Delivered, Died, Retried
 from relaybox.listeners import registry

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from scripted_source import MakeEngine, ScriptedSource
 
-from relaybox.engine.work import Delivery, RowBatch
+from relaybox.engine.protocols import Delivery, RowBatch
 from relaybox.facts import Claimed, ClaimLost, Delivered
 from relaybox.testing import Probe
 
@@ -56,7 +56,7 @@ async def test_what_was_taken_during_a_silence_is_not_started(
     source.add(3, key="a")
     engine = start(source, handler)
     await probe.wait(Claimed, 3)
-    for delivery in engine.in_flight():  # as the instance service does when it learns that it was declared dead
+    for delivery in engine.in_flight():  # as a registration does when it learns that it was declared dead
         delivery.lease_end = 0.0
     source.down.add("claim")
     source.silent = False

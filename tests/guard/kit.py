@@ -113,7 +113,7 @@ def quicken(guard: Any) -> None:
     """Renew all the time, under a lease that outlives the test."""
     guard._every = lambda: 0.05
     if isinstance(guard, Guard):
-        guard._keeper._every = 0.05
+        guard._renewer._every = 0.05
 
 
 class EffectFailed(Exception):

@@ -115,7 +115,7 @@ def test_a_fork_inherits_no_held_keys(tmp_path: Path) -> None:
 
     def in_child() -> None:
         with guard("own"):
-            assert {held.key for held in guard._keeper._held} == {"own"}
+            assert {held.key for held in guard._renewer._held} == {"own"}
 
     with guard("parents"):
         process = multiprocessing.get_context("fork").Process(target=in_child)

@@ -197,6 +197,11 @@ def test_a_word_means_one_thing() -> None:
     assert wrong == {}
 
 
+def test_no_argument_borrows_the_word_of_a_method() -> None:
+    """`drain=` was how long a cancelled group may finish what it holds, which is not what drain() does."""
+    assert [name for name, lines, _ in THINGS if any(set(parameters(line)) & GLOSSARY.keys() for line in lines)] == []
+
+
 def test_a_lease_is_a_duration() -> None:
     given = {
         name: line

@@ -20,7 +20,7 @@ from relaybox import AsyncInbox, ConfigError, Event, Inbox, InvalidEvent
 from relaybox.drivers import open_sync
 from relaybox.drivers.spi import Connection
 from relaybox.errors import Closed, ConnectionLost, StoreBusy, StoreError
-from relaybox.inbox.arrivals import LANES, AsyncTogether, Queue, Together
+from relaybox.inbox.arrivals import LANES, Arrivals, AsyncArrivals, Queue
 
 from .kit import PATIENCE, WAITING, arrived, fresh_url, message_ids, migrated
 
@@ -34,7 +34,7 @@ class Doors:
         self.url = url
         self.inbox: Any = (AsyncInbox if is_async else Inbox)(url)
         self.sizes: list[int] = []  # of what was accepted in one go
-        together = self.inbox._together
+        together = self.inbox._arrivals
         self._one, self._many = together._alone, together._together
         together._alone, together._together = self._alone, self._together
         self._threads = None if is_async else ThreadPoolExecutor(THREADS)
@@ -54,7 +54,7 @@ class Doors:
         return loop.run_in_executor(self._threads, lambda: self.inbox.accept(None, event, **options))
 
     async def waiting(self, count: int) -> None:
-        await until(lambda: len(self.inbox._together._queue._waiting) == count, f"{count} who wait")
+        await until(lambda: len(self.inbox._arrivals._queue._waiting) == count, f"{count} who wait")
 
     async def close(self) -> None:
         closed = self.inbox.close()
@@ -267,7 +267,7 @@ async def test_nobody_waits_for_long_while_all_lanes_are_blocked(
         assert await within(asyncio.gather(*[doors.come(arrived(n)) for n in range(30)])) == [True] * 30
         assert not any(answer.done() for answer in others.answers)
         await others.end()
-        assert doors.inbox._together._queue._under_way == 0
+        assert doors.inbox._arrivals._queue._under_way == 0
 
 
 async def test_one_lane_goes_on_while_the_other_is_blocked(postgres: str, is_async: bool) -> None:
@@ -332,9 +332,9 @@ def gate() -> Gate:
     return Gate()
 
 
-async def crowd(gate: Gate, threads: ThreadPoolExecutor) -> tuple[Together, list[Future[bool]]]:
+async def crowd(gate: Gate, threads: ThreadPoolExecutor) -> tuple[Arrivals, list[Future[bool]]]:
     """As many as may are under way."""
-    together = Together(gate.alone, gate.together)
+    together = Arrivals(gate.alone, gate.together)
     answers = [threads.submit(together.accept, arrived(n), None) for n in range(LANES)]
     await until(lambda: len(gate.sizes) == LANES, "statements")
     return together, answers
@@ -360,7 +360,7 @@ async def test_another_loop_waits_for_nobody() -> None:
     async def alone(event: Event, sender: str | None) -> bool:
         return True if event.id == "another" else await never.wait()
 
-    together = AsyncTogether(alone, lambda events, senders: pytest.fail("nobody waits"))
+    together = AsyncArrivals(alone, lambda events, senders: pytest.fail("nobody waits"))
     tasks = [asyncio.ensure_future(together.accept(arrived(n), None)) for n in range(LANES)]
     await asyncio.sleep(0)
     other = asyncio.to_thread(asyncio.run, together.accept(arrived(1, id="another"), None))

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from kit import Probe, one
 from relaybox import AsyncInbox, ConfigError, Event, Inbox, Reject
 from relaybox.ids import key_hash
-from relaybox.store.inbox.order import Standing, admit
+from relaybox.store.inbox.order import NumberedMessage, admit
 from relaybox.testing.clock import ManualClock
 from relaybox.types import Order, Priority
 
@@ -489,7 +489,9 @@ def test_any_history(world: World, steps: list[tuple[Any, ...]]) -> None:
 )
 def test_admission(rows: list[tuple[str, int]], expected: dict[str, int]) -> None:
     lowest = {key: min(n for k, n in rows if k == key) for key, _ in rows}
-    standing = [Standing(seq, key, number, expected.get(key), lowest[key]) for seq, (key, number) in enumerate(rows)]
+    standing = [
+        NumberedMessage(seq, key, number, expected.get(key), lowest[key]) for seq, (key, number) in enumerate(rows)
+    ]
     verdict = admit(standing, 1)
     assert sorted(verdict.take + verdict.hold) == list(range(len(rows)))
     for key in KEYS:

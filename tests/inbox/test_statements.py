@@ -16,9 +16,9 @@ from relaybox.drivers.spi import Connection
 from relaybox.ids import new_token
 from relaybox.op import Copy, Op, ParamStyle, Result, Statement, run
 from relaybox.store.claims import Claim
+from relaybox.store.event_rows import CHUNK_ROWS
 from relaybox.store.inbox import InboxStore, InboxTables, open_inbox_store
 from relaybox.store.inbox.claim import SUSPECT, Arrived, Share
-from relaybox.store.rows import CHUNK_ROWS
 from relaybox.types import Order, Priority
 
 from .kit import agreed, arrived, fresh_url, message_ids, migrated

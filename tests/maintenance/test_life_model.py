@@ -227,7 +227,7 @@ class Life(RuleBasedStateMachine):
         row = next(row for row in self._rows() if row.name == name and row.state != "cancelled")
         if verb == "stall":
             if reader.state == "active":
-                self.home.world.run(self.home.world.store.turn(row, "stall", "test", self.now))
+                self.home.world.run(self.home.world.store.apply(row, "stall", "test", self.now))
                 reader.state, reader.stalled = "dead", True
             return
         try:

@@ -92,7 +92,7 @@ async def test_several_cleaners_at_once_have_no_double_effect(world: World) -> N
     upkeep = TopicSettings(cleanup_batch=50)
     cleaners = [world.maintainer(upkeep=upkeep) for _ in range(3)]
     for cleaner in cleaners:
-        cleaner._work._held = lambda op: op  # type: ignore[method-assign]  # no fence
+        cleaner._context._held = lambda op: op  # type: ignore[method-assign]  # no fence
     while world.stored(topic):
         await asyncio.gather(*(cleaner._run("cleanup") for cleaner in cleaners))
     assert sum(cleaner.report.deleted for cleaner in cleaners) == 3000

@@ -11,7 +11,7 @@ from typing import Any
 from relaybox import AsyncInbox, AsyncOutbox, Event, Inbox, Outbox
 from relaybox.drivers import open_sync
 from relaybox.facts import Fact
-from relaybox.store.claims import Claim, Death, Held, RetryRow
+from relaybox.store.claims import Claim, Death, HeldRow, RetryRow
 from relaybox.store.inbox.claim import Arrived, Share
 from relaybox.store.inbox.settle import Settling
 from relaybox.store.outbox.values import Settlement
@@ -85,7 +85,9 @@ class OutboxDesk(Desk):
             mine = []
             for token in range(7, 7_000):  # a claim may be smaller than was asked for
                 rows = db.run(store.claim(Claim(owner, token, MINUTE), 10_000, None))
-                mine += [Held(row.row[0], token) for row in rows if events is None or Event.stored(row.row) in events]
+                mine += [
+                    HeldRow(row.row[0], token) for row in rows if events is None or Event.stored(row.row) in events
+                ]
                 if not rows:
                     break
             assert events is None or len(mine) == len(events)
@@ -122,13 +124,13 @@ class InboxDesk(Desk):
         with Inbox(self.url) as inbox:
             assert all(inbox.accept_all(None, events))
 
-    def _claimed(self, db: Any) -> tuple[int, list[tuple[Arrived, Held]]]:
+    def _claimed(self, db: Any) -> tuple[int, list[tuple[Arrived, HeldRow]]]:
         """Everything that is due, in the name of somebody who is alive."""
         store, found = self.box.store, []
         owner = db.run(store.register("test", "inbox", MINUTE, None))
         for token in range(7, 7_000):
             rows, _ = db.run(store.claim_messages(Claim(owner, token, MINUTE), 10_000, None, share=Share()))
-            found += [(row, Held(row.row[0], token)) for row in rows]
+            found += [(row, HeldRow(row.row[0], token)) for row in rows]
             if not rows:
                 break
         return owner, found
@@ -147,13 +149,13 @@ class InboxDesk(Desk):
             db.run(store.retire(owner, None))
 
     def kill(self, *events: Event, error: str = "ValueError: no", written: bool = False) -> None:
-        def dead(store: Any, held: Sequence[Held]) -> Any:
+        def dead(store: Any, held: Sequence[HeldRow]) -> Any:
             return store.settle_messages(Settling([], [Death(h.seq, h.token, error) for h in held], [], [], []), None)
 
         self._settle(events, written, dead)
 
     def kill_due(self) -> None:
-        def dead(store: Any, held: Sequence[Held]) -> Any:
+        def dead(store: Any, held: Sequence[HeldRow]) -> Any:
             return store.settle_messages(Settling([], [Death(h.seq, h.token, "again") for h in held], [], [], []), None)
 
         self._settle(None, True, dead)
@@ -162,7 +164,7 @@ class InboxDesk(Desk):
         self._settle(events, written, lambda store, held: store.mark_all(held, None))
 
     def fail(self, *events: Event, error: str = "ValueError: no") -> None:
-        def again(store: Any, held: Sequence[Held]) -> Any:
+        def again(store: Any, held: Sequence[HeldRow]) -> Any:
             retry = [RetryRow(h.seq, h.token, timedelta(0), error, True) for h in held]
             return store.settle_messages(Settling(retry, [], [], [], []), None)
 

@@ -14,7 +14,7 @@ from relaybox import Event
 from relaybox.drivers import AsyncDatabase, open_async
 from relaybox.ids import new_token
 from relaybox.op import arun
-from relaybox.store.claims import Claim, Held
+from relaybox.store.claims import Claim, HeldRow
 from relaybox.store.outbox.postgres import PostgresStore
 from relaybox.store.outbox.values import Settlement
 
@@ -56,7 +56,7 @@ async def test_settling_one_part_of_a_claim_while_another_part_is_given_back(pg:
     """The hot queue took two of three events and refused the third: its release must not undo their settling."""
     claim = Claim(1, new_token(), LEASE)
     seqs = await written(two[0], 3, claim=claim)
-    held = [Held(seq, claim.token) for seq in seqs]
+    held = [HeldRow(seq, claim.token) for seq in seqs]
     async with two[0].connection() as releasing:
         await releasing.begin()
         await arun(STORE.release(held[2:], None), releasing)
@@ -105,7 +105,7 @@ def iter_lock(token: int) -> Any:
 async def test_a_large_refused_batch_is_given_back_in_time(pg: str, two: Pair) -> None:
     claim = Claim(1, new_token(), LEASE)
     seqs = await written(two[0], 20_000, claim=claim)
-    held = [Held(seq, claim.token) for seq in seqs]
+    held = [HeldRow(seq, claim.token) for seq in seqs]
     async with asyncio.timeout(10):
         assert await two[0].run(STORE.release(held[1_000:], None)) == 19_000
         assert await two[0].run(STORE.settle(Settlement(done=held[:999]), None), tx=False) == 0

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from relaybox import Event
-from relaybox.engine.work import Delivery
+from relaybox.engine.protocols import Delivery
 from relaybox.facts import Observers
 from relaybox.relay.circuit import Circuit
 from relaybox.relay.publish import SLOW, Publisher

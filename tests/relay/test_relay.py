@@ -107,7 +107,7 @@ async def test_an_outage_costs_no_attempt_and_no_event(url: str, probe: Probe) -
     ) as relay:
         sink.away = "connection refused"
         await asyncio.to_thread(write, url, numbered(50, 5))
-        relay._reads._running.engine.wake()  # type: ignore[union-attr]
+        relay._input._running.engine.wake()  # type: ignore[union-attr]
         await probe.wait(CircuitChanged)
         assert not relay.health().ready
         assert relay.health().live

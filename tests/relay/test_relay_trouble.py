@@ -18,7 +18,7 @@ from kit import migrated
 from relaybox import AsyncRelay, Event, Outbox
 from relaybox.brokers.formats import renderer
 from relaybox.drivers import open_sync
-from relaybox.engine.work import Delivery
+from relaybox.engine.protocols import Delivery
 from relaybox.errors import BrokerUnavailable, ConfigError, Undecodable
 from relaybox.facts import CircuitChanged, Delivered, Died, Observers, Retried
 from relaybox.outbox.source import OrderedSource
@@ -65,7 +65,7 @@ async def test_one_that_cannot_be_prepared_yet_does_not_pass_its_predecessor(url
         for count in (1, 2):  # what goes out with the second of these was claimed after the failure was settled
             gate, sink.gate = sink.gate, None
             await asyncio.to_thread(write, url, Event("T", count, key="b"))
-            relay._reads._running.engine.wake()  # type: ignore[union-attr]
+            relay._input._running.engine.wake()  # type: ignore[union-attr]
             await probe.wait(Delivered, count)
             sink.gate = gate
         sink.gate.set()
@@ -79,12 +79,12 @@ async def test_a_resting_destination_holds_back_the_rest_of_its_key(url: str, pr
     async with AsyncRelay(
         url, sink, to="{type}", observers=[probe], settings=settings({"relay.retry.attempts": 1})
     ) as relay:
-        publisher = relay._reads._running.engine._workers._batches  # type: ignore[union-attr]
+        publisher = relay._input._running.engine._workers._batches  # type: ignore[union-attr]
         hour = timedelta(hours=1)
         publisher._pauses.failed("orders", BrokerUnavailable("away", destination="orders", retry_after=hour))
         events = [Event("orders", 0, key="a"), Event("payments", 1, key="a"), Event("payments", 0, key="b")]
         await asyncio.to_thread(write, url, *events)
-        relay._reads._running.engine.wake()  # type: ignore[union-attr]
+        relay._input._running.engine.wake()  # type: ignore[union-attr]
         await probe.wait(Retried)
         await probe.wait(Delivered)
     assert [(m.key, m.event.payload) for m in sink.sent] == [("b", 0)]
@@ -325,7 +325,7 @@ async def test_a_stop_ends_although_the_database_is_a_black_hole(driver: str, bu
         while not sink.calls:
             await asyncio.sleep(0.001)
         gate.blackhole()
-        node = relay._reads._running
+        node = relay._input._running
         assert node is not None
         while busy and relay._db.slots._value > 2:  # a claim and a heartbeat wait for their answers
             node.engine.wake()
@@ -348,9 +348,9 @@ async def test_a_silence_is_not_the_end(sqlite: str, monkeypatch: pytest.MonkeyP
     sink = ScriptedSink()
     async with AsyncRelay(sqlite, sink, to="x") as relay:
         await relay.drain()
-        node = relay._reads._running
+        node = relay._input._running
         assert node is not None
-        await node._instance.presence._loops.close()
+        await node._registration.presence._loops.close()
         node._source.pulse.alive_until = 0.0
         claims = 0
 

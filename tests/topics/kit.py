@@ -16,6 +16,7 @@ from relaybox.op import run
 from relaybox.store.names import Tables
 from relaybox.store.outbox import open_store
 from relaybox.store.topics import (
+    ClaimedRanges,
     GroupOptions,
     GroupRow,
     Parking,
@@ -23,7 +24,6 @@ from relaybox.store.topics import (
     RangeSettlement,
     Row,
     Start,
-    Taken,
     TopicRow,
     open_topic_store,
 )
@@ -111,13 +111,13 @@ class World:
         tick: int | None = self.run(self.store.tick(self.topic, self.now, **options))
         return tick
 
-    def claim(self, group: GroupRow, member: int, **options: Any) -> Taken:
+    def claim(self, group: GroupRow, member: int, **options: Any) -> ClaimedRanges:
         """What there is, without making a tick."""
         options = {"events": 100, "ranges": 64, "lease": LEASE, "now": self.now, **options}
-        taken: Taken = self.run(self.store.claim(self.topic, group, member, **options))
+        taken: ClaimedRanges = self.run(self.store.claim(self.topic, group, member, **options))
         return taken
 
-    def take(self, group: GroupRow, member: int, **options: Any) -> Taken:
+    def take(self, group: GroupRow, member: int, **options: Any) -> ClaimedRanges:
         """As consumers do: at the end of the newest tick they make one and claim again."""
         taken = self.claim(group, member, **options)
         if not taken.pages and not taken.behind and (self.tick(wait=True) or 0) > taken.tick:
@@ -130,7 +130,7 @@ class World:
         lost: int = self.run(self.store.settle(self.topic, group, RangeSettlement(**settlement), self.now))
         return lost
 
-    def finish(self, group: GroupRow, taken: Taken, parkings: Sequence[tuple[int, Parking]] = ()) -> int:
+    def finish(self, group: GroupRow, taken: ClaimedRanges, parkings: Sequence[tuple[int, Parking]] = ()) -> int:
         """Everything of a claim, with what of it is parked."""
         finished = [(held, [row[0] for row in page]) for held, page in taken.pages]
         return self.settle(group, finished=finished, parkings=parkings)

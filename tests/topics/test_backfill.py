@@ -24,14 +24,14 @@ from relaybox.ids import new_token
 from relaybox.store.topics import GroupRow
 from relaybox.store.topics.completion import BackfillRow
 from relaybox.topic import Topic
-from relaybox.topics.backfill import PACES, Job, Limits, Throttle, progress_of, start_backfill
+from relaybox.topics.backfill import PACES, BackfillLimits, Job, Throttle, progress_of, start_backfill
 from relaybox.values import Progress
 
 from .test_group import Seen, process
 from .world import World
 
 LEASE = timedelta(seconds=30)
-QUICK = Limits(batch=10, latency=5.0, rate=1e9)
+QUICK = BackfillLimits(batch=10, latency=5.0, rate=1e9)
 
 
 @pytest.fixture(params=["bitmap", "acks"])
@@ -41,7 +41,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     world.close()
 
 
-def run(world: World, group: GroupRow, limits: Limits = QUICK) -> Progress:
+def run(world: World, group: GroupRow, limits: BackfillLimits = QUICK) -> Progress:
     return play(Job(world.home, world.topic, group, limits).run(), world.db)
 
 
@@ -232,7 +232,7 @@ def test_a_resurrected_group_is_added_again(world: World) -> None:
     world.settle("late", first)
     world.state("late", "dead")
     world.release()
-    world.run(world.store.turn(world.group("late"), "resume", "back", None))
+    world.run(world.store.apply(world.group("late"), "resume", "back", None))
     done = {row[0] for _, found in first.pages for row in found}
     assert fill(world)[:2] == ("completed", 20 - len(done))
     world.drain("a")
@@ -246,12 +246,12 @@ import sys
 from datetime import timedelta
 sys.path[:0] = sys.argv[2:]
 from topics.world import World
-from relaybox.topics.backfill import Job, Limits
+from relaybox.topics.backfill import Job, BackfillLimits
 from relaybox.drivers.script import play
 import relaybox.topics.backfill as b
 b.LEASE = timedelta(milliseconds=1)
 world = World("bitmap", url=sys.argv[1])
-config = Limits(7, 9.0, 1e9)
+config = BackfillLimits(7, 9.0, 1e9)
 print("ready", flush=True)
 play(Job(world.home, world.topic, world.group("late"), config).run(), world.db)
 """
@@ -351,14 +351,14 @@ async def test_a_push_groups_backfill_ends_with_it_and_goes_on_after_a_restart(
 
 def test_paces() -> None:
     assert {
-        "gentle": Limits(5_000, 0.005, 10_000),
-        "normal": Limits(10_000, 0.010, 50_000),
-        "fast": Limits(50_000, 0.050, 200_000),
+        "gentle": BackfillLimits(5_000, 0.005, 10_000),
+        "normal": BackfillLimits(10_000, 0.010, 50_000),
+        "fast": BackfillLimits(50_000, 0.050, 200_000),
     } == PACES
 
 
 def test_the_batch_shrinks_while_others_wait_and_grows_again() -> None:
-    pace = Throttle(Limits(10_000, 0.010, 1e9))
+    pace = Throttle(BackfillLimits(10_000, 0.010, 1e9))
     for _ in range(30):
         assert pace.probed(0.001) == 0
     assert pace.batch == 10_000
@@ -375,7 +375,7 @@ def test_the_batch_shrinks_while_others_wait_and_grows_again() -> None:
 
 
 def test_the_rate_is_obeyed_and_no_pause_outlasts_the_lease() -> None:
-    pace = Throttle(Limits(10_000, 0.010, 100))
+    pace = Throttle(BackfillLimits(10_000, 0.010, 100))
     for _ in range(20):
         pace.probed(0.0)
     assert pace.batch == 100
@@ -388,7 +388,7 @@ def test_the_rate_in_a_run(world: World) -> None:
     world.write(60)
     group = world.join("late", "earliest")
     waits: list[float] = []
-    limits = Limits(20, 5.0, 20)
+    limits = BackfillLimits(20, 5.0, 20)
     assert play(Job(world.home, world.topic, group, limits).run(), world.db, waits.append).what == "backfill completed"
     assert len(waits) == 2
     assert all(0 < wait <= 1 for wait in waits)

@@ -351,7 +351,7 @@ async def test_an_operator_in_an_event_loop(pulled: Pulled) -> None:
     assert not await group.dead.list()
     assert await group.dead.replay(ALL) == await group.events.discard(ALL) == 0
     assert await topics.force_complete("t", 0) == 0, "nothing waits for acks here"
-    await group.cancel(drain=1)
+    await group.cancel(wait=1)
     assert (await group.info()).state == "cancelled"
     await group.cancel()
     assert [fact.name for fact in pulled.of(Alert)] == [
@@ -429,7 +429,7 @@ def test_from_an_outbox_to_a_consumer() -> None:
             consumer.commit(batch)
             assert not consumer.poll()
         assert billing.info().processed == 1
-        billing.cancel(drain=30)
+        billing.cancel(wait=30)
         assert [(info.group, info.state) for info in outbox.topics.groups()] == [("billing", "cancelled")]
 
 

@@ -248,7 +248,7 @@ def test_a_group_dies_with_half_of_its_work_done(bitmap: World) -> None:
     die(bitmap, group)
     lost = bitmap.settle(group, finished=[(held, [row[0] for row in page]) for held, page in in_flight])
     assert lost == len(in_flight)
-    bitmap.run(bitmap.store.turn(group, "beat", "test", None))
+    bitmap.run(bitmap.store.apply(group, "beat", "test", None))
     seen = bitmap.drain(group, member)
     assert sorted(numbers(done) + seen) == seqs
     release(bitmap)
@@ -306,7 +306,7 @@ async def test_pitfall_8_a_group_is_removed_while_it_runs(bitmap: World) -> None
     async with beating(bitmap) as heartbeats:
         member, told = await joined(heartbeats, group)
         taken = bitmap.take(group, member.member)
-        removal = asyncio.create_task(asyncio.to_thread(place.cancel, drain=30, reason="decommissioned"))
+        removal = asyncio.create_task(asyncio.to_thread(place.cancel, wait=30, reason="decommissioned"))
         await until(lambda: told.states == ["paused"])
         assert bitmap.take(group, member.member).pages == [], "it takes nothing more"
         assert not removal.done()
@@ -317,14 +317,14 @@ async def test_pitfall_8_a_group_is_removed_while_it_runs(bitmap: World) -> None
         await heartbeats.beat()
     assert state_of(bitmap) == "cancelled"
     assert bitmap.one(OPEN) == 0
-    place.cancel(drain=30)  # safe to repeat
+    place.cancel(wait=30)  # safe to repeat
 
 
 def test_a_member_that_does_not_end_holds_up_a_removal_for_its_timeout_only(bitmap: World) -> None:
     group = bitmap.group()
     bitmap.write_many(5)
     taken = bitmap.take(group, bitmap.member(group))
-    group_at(home(bitmap)).cancel(drain="300ms")
+    group_at(home(bitmap)).cancel(wait="300ms")
     assert bitmap.finish(group, taken) == len(taken.pages)
     assert bitmap.one(OPEN) == 0
 
@@ -423,7 +423,7 @@ def test_what_was_produced_while_a_group_was_dead_is_there_until_retention_ends(
     die(offset, group)
     seqs = offset.write_many(100)
     assert group_at(home(offset)).info().pending == 100
-    back: GroupRow = offset.run(offset.store.turn(group, "beat", "test", None))
+    back: GroupRow = offset.run(offset.store.apply(group, "beat", "test", None))
     assert sorted(offset.drain(back, offset.member(back))) == seqs
 
 
@@ -432,6 +432,6 @@ def test_events_of_a_writer_that_is_slow_to_commit_reach_the_group_that_was_dead
     with psycopg.connect(offset.url) as slow:
         written = offset.write(happened(1), on=slow)
         die(offset, group)
-        back: GroupRow = offset.run(offset.store.turn(group, "beat", "test", None))
+        back: GroupRow = offset.run(offset.store.apply(group, "beat", "test", None))
         slow.commit()
     assert offset.drain(back, offset.member(back)) == written

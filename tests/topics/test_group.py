@@ -362,7 +362,7 @@ async def test_a_stalled_group_is_not_delivered_until_it_is_resumed() -> None:
         home = here.box.topics._home
         row = await home.db.run(home.store.group("orders", "g"), tx=False)
         assert row is not None
-        await home.db.run(home.store.turn(row, "stall", "restarts without progress", None))
+        await home.db.run(home.store.apply(row, "stall", "restarts without progress", None))
         await here.write(1)
         seen = Seen()
         with pytest.raises(GroupError, match=r"is stalled .*restarts without progress.*groups resume orders g"):

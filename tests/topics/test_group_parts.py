@@ -20,7 +20,7 @@ from relaybox.engine.threads import ListenerThreads
 from relaybox.errors import BatchFailed, ConnectionLost
 from relaybox.store.topics import Place, Row
 from relaybox.topic import Topic
-from relaybox.topics.reads import ROW, SharedReads
+from relaybox.topics.shared_reads import ROW, SharedReads
 
 from .test_group import Seen, process
 

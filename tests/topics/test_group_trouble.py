@@ -22,7 +22,7 @@ from relaybox.errors import BrokerUnavailable, Reject, StoreBusy, StoreError
 from relaybox.event import Event
 from relaybox.ids import key_hash
 from relaybox.op import run
-from relaybox.store.topics import GroupOptions, ParkedOutcome, Parking, Start, Taken
+from relaybox.store.topics import ClaimedRanges, GroupOptions, ParkedOutcome, Parking, Start
 from relaybox.topic import Topic
 from relaybox.topics import source
 from relaybox.topics.move import move
@@ -104,7 +104,7 @@ def test_a_bit_that_marks_name_outlives_its_group() -> None:
 # -- policies ----------------------------------------------------------------------------------------------------------
 
 
-def parked(world: World, taken: Taken, seq: int, state: Any) -> tuple[int, Parking]:
+def parked(world: World, taken: ClaimedRanges, seq: int, state: Any) -> tuple[int, Parking]:
     for held, page in taken.pages:
         for row in page:
             if row[0] == seq:
@@ -174,7 +174,7 @@ def test_a_claim_that_began_before_a_seek_ended_goes_by_the_new_place(world: Wor
         )
         gate.execute("SELECT pg_advisory_lock(77)")
         slow.execute("SET search_path = trap, pg_catalog, public")
-        answer: list[Taken] = []
+        answer: list[ClaimedRanges] = []
         claim: Any = world.store.claim(
             world.topic, group, member, events=100, ranges=64, lease=timedelta(seconds=30), now=None
         )
@@ -264,10 +264,10 @@ async def test_a_batch_that_loses_one_range_while_it_waits_delivers_the_others()
                 "WHERE shard = (SELECT min(shard) FROM outbox_event_range) RETURNING token"
             )
             engine: Any = service._member.engine  # type: ignore[attr-defined]
-            await until(lambda: not any(t.token == other - 1 and t.lease_end for t in engine._stock.all()))
+            await until(lambda: not any(t.token == other - 1 and t.lease_end for t in engine._holding.all()))
             away = False
             await until(lambda: set(seen) == set(range(40)), patience=10)
-            await until(lambda: not engine._stock.all(), patience=10)
+            await until(lambda: not engine._holding.all(), patience=10)
         finally:
             await service.stop()
 
@@ -327,10 +327,10 @@ async def test_a_replayed_event_that_waits_behind_one_that_fails_is_not_forgotte
                 while not (await ours.row("SELECT count(token) FROM outbox_event_parked"))[0]:
                     await asyncio.sleep(0.01)
             engine: Any = service._member.engine  # type: ignore[attr-defined]
-            await until(lambda: any(taken.parked and taken.next for taken in engine._stock.all()))
+            await until(lambda: any(taken.parked and taken.next for taken in engine._holding.all()))
             go.set()
             await until(lambda: sorted(handled) == [1, 2], patience=10)
-            await until(lambda: not engine._stock.all(), patience=10)
+            await until(lambda: not engine._holding.all(), patience=10)
         finally:
             go.set()
             await service.stop()

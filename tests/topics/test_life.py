@@ -16,7 +16,7 @@ from relaybox import AsyncMaintainer, AsyncOutbox, Event, Outbox, Retry, Setting
 from relaybox.clock import SystemClock
 from relaybox.errors import IllegalMove, NotFound
 from relaybox.store.topics.completion import Completion
-from relaybox.store.topics.life import MOVES, STANDING, Condition, Standing, effects, reachable, standstill
+from relaybox.store.topics.life import MOVES, STANDING, Condition, GroupStanding, effects, reachable, standstill
 from relaybox.types import DeliverySettings
 
 from .kit import fresh_url
@@ -139,7 +139,7 @@ async def stalled(box: AsyncOutbox) -> None:
     store = box.topics._home.store
     row = await box._db.run(store.group("orders", "mail"))
     assert row is not None
-    await box._db.run(store.turn(row, "stall", "restarts without progress", None))
+    await box._db.run(store.apply(row, "stall", "restarts without progress", None))
 
 
 async def paused(box: AsyncOutbox) -> None:
@@ -296,7 +296,7 @@ def table(heading: str) -> dict[str, list[str]]:
 
 def test_the_page_about_groups_shows_these_tables() -> None:
     standing = table("What a state means for events")
-    assert standing.pop("state") == list(Standing._fields)
+    assert standing.pop("state") == list(GroupStanding._fields)
     assert standing == {state: ["yes" if one else "no" for one in found] for state, found in STANDING.items()}
     moves = table("What moves a group")
     conditions = moves.pop("")

@@ -26,14 +26,14 @@ from relaybox import Event
 from relaybox.errors import IllegalMove
 from relaybox.ids import key_hash, new_token
 from relaybox.op import run
-from relaybox.store.rows import lane_key
+from relaybox.store.event_rows import lane_key
 from relaybox.store.topics import (
+    ClaimedRanges,
     GroupOptions,
     ParkedOutcome,
     Parking,
     RangeSettlement,
     Start,
-    Taken,
 )
 from relaybox.topic import Tracking
 
@@ -56,7 +56,7 @@ class Reader:
     owed: set[int]
     first: int = 0  # lower numbers that are committed late are passed over
     state: str = "active"
-    taken: list[Taken] = field(default_factory=list)
+    taken: list[ClaimedRanges] = field(default_factory=list)
     parked: set[int] = field(default_factory=set)  # copies: the log may forget them
     again: set[int] = field(default_factory=set)  # may come twice, because of a seek or a death
     sought: bool = False  # then it has left something behind without a word
@@ -145,7 +145,7 @@ class Model(RuleBasedStateMachine):
         name, reader = self._pick(who)
         if reader.state != "dead":
             return
-        self.world.run(self.world.store.turn(self.world.group(name), "resume", "back", None))
+        self.world.run(self.world.store.apply(self.world.group(name), "resume", "back", None))
         self._resurrected(name, reader)
 
     def _resurrected(self, name: str, reader: Reader) -> None:
@@ -361,7 +361,7 @@ class Model(RuleBasedStateMachine):
         assert stuck == [], f"{stuck} are complete and do not know it"
 
 
-def _numbers_of(taken: list[Taken]) -> set[int]:
+def _numbers_of(taken: list[ClaimedRanges]) -> set[int]:
     return {row[0] for one in taken for _, rows in one.pages for row in rows}
 
 

@@ -19,7 +19,7 @@ from relaybox import Event
 from relaybox.drivers.script import play
 from relaybox.errors import ConfigError
 from relaybox.ids import key_hash
-from relaybox.store.topics import ParkedOutcome, Parking, RangeSettlement, Taken
+from relaybox.store.topics import ClaimedRanges, ParkedOutcome, Parking, RangeSettlement
 from relaybox.topic import Tracking
 from relaybox.topics.move import move
 
@@ -87,7 +87,7 @@ def test_every_group_keeps_its_place(make: Callable[..., World], was: Tracking, 
         assert world.complete() == seqs + later + newest
 
 
-def park_one(world: World, name: str, before: Taken | None = None) -> set[int]:
+def park_one(world: World, name: str, before: ClaimedRanges | None = None) -> set[int]:
     """The first event of the next claim fails, the rest of it is done. `before`: what the member has besides."""
     taken = world.claim(name, events=1, ranges=1)
     (held, rows), *_ = taken.pages

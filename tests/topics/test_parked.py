@@ -11,9 +11,9 @@ import pytest
 
 from relaybox import ALL, Event
 from relaybox.ids import key_hash
+from relaybox.store.event_rows import lane_key
 from relaybox.store.events import Search
-from relaybox.store.rows import lane_key
-from relaybox.store.topics import GroupRow, ParkedEvent, ParkedOutcome, Parking, Start, Taken
+from relaybox.store.topics import ClaimedRanges, GroupRow, ParkedEvent, ParkedOutcome, Parking, Start
 
 from .kit import LEASE, START, World, happened, numbers
 
@@ -32,7 +32,7 @@ def pass_time(world: World, time: timedelta) -> None:
     world.now += time
 
 
-def park_all(world: World, group: GroupRow, taken: Taken, *states: Any, delay: timedelta = timedelta()) -> None:
+def park_all(world: World, group: GroupRow, taken: ClaimedRanges, *states: Any, delay: timedelta = timedelta()) -> None:
     """Everything of a claim, in the order of the numbers: the n-th with the n-th state, the others as the last."""
     found = sorted(((row, held) for held, page in taken.pages for row in page), key=lambda pair: int(pair[0][0]))
     parkings = []

@@ -12,7 +12,7 @@ import pytest
 
 from relaybox import Event
 from relaybox.ids import key_hash
-from relaybox.store.rows import lane_key
+from relaybox.store.event_rows import lane_key
 from relaybox.store.topics import GroupRow, Lag, Parking, Start
 
 from .kit import START, World, happened, numbers

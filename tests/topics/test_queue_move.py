@@ -22,7 +22,7 @@ from relaybox.clock import utc_now
 from relaybox.drivers.script import play
 from relaybox.errors import StoreBusy
 from relaybox.ids import key_hash, new_token
-from relaybox.store.claims import Claim, Death, Held, RetryRow
+from relaybox.store.claims import Claim, Death, HeldRow, RetryRow
 from relaybox.store.outbox.postgres import PostgresStore
 from relaybox.store.outbox.values import ClaimedRow, Settlement
 from relaybox.store.topics import Parking, RangeSettlement, Start
@@ -77,7 +77,7 @@ def drain_rows(world: World) -> list[ClaimedRow]:
         if not claimed:
             return found
         found += claimed
-        done = [Held(one.row[0], token) for one in claimed]
+        done = [HeldRow(one.row[0], token) for one in claimed]
         assert world.run(rows_of(world).settle(Settlement(done), None)) == 0
 
 
@@ -92,7 +92,7 @@ def test_rows_to_a_log(make: Make) -> None:
     first = world.run(store.write(events(30), None, None))
     token, (done, tried, dead, held) = claim_rows(world, 4)
     settlement = Settlement(
-        [Held(done.row[0], token)],
+        [HeldRow(done.row[0], token)],
         [RetryRow(tried.row[0], token, timedelta(hours=1), "again")],
         [Death(dead.row[0], token, "never")],
     )
@@ -103,7 +103,7 @@ def test_rows_to_a_log(make: Make) -> None:
 
     def progress(moving: dict[str, Any]) -> None:
         if moving.get("waits") and not settled:
-            world.run(store.settle(Settlement([Held(held.row[0], token)]), None))
+            world.run(store.settle(Settlement([HeldRow(held.row[0], token)]), None))
             settled.append(moving["phase"])
 
     play(move(world.home, world.name, "offset", progress), world.db)

@@ -14,10 +14,10 @@ from relaybox import ALL, Event
 from relaybox.drivers.psycopg import PsycopgConnection
 from relaybox.ids import key_hash
 from relaybox.op import run
+from relaybox.store.event_rows import lane_key
 from relaybox.store.events import Search
 from relaybox.store.outbox.postgres import COPY_FROM
-from relaybox.store.rows import lane_key
-from relaybox.store.topics import Parking, Place, Range, RangeSettlement, Row, Start, Taken
+from relaybox.store.topics import ClaimedRanges, Parking, Place, Range, RangeSettlement, Row, Start
 
 from .kit import LEASE, START, World, happened, numbers
 
@@ -41,7 +41,7 @@ def parking(held: Range, row: Row, state: Any = "retry") -> tuple[int, Parking]:
     return held.token, Parking(event, held.place.shard, key_hash(lane_key(event)), state, 1, timedelta(), "why")
 
 
-def shards(taken: Taken) -> set[int]:
+def shards(taken: ClaimedRanges) -> set[int]:
     return {held.place.shard for held, _ in taken.pages}
 
 

@@ -214,7 +214,7 @@ def test_a_group_is_paused_resumed_and_cancelled(url: str) -> None:
             assert len(batch) == 10
         with pytest.raises(InUse, match=r"mail \(active\)"):
             box.topics.drop("clicks")
-        mail.cancel(drain=1)
+        mail.cancel(wait=1)
         assert [info.state for info in box.topics.groups()] == ["cancelled"]
         assert box.topics.drop("clicks")
         assert not box.topics.drop("clicks")

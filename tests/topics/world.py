@@ -17,7 +17,15 @@ from relaybox.facts import Observers
 from relaybox.op import Op, run
 from relaybox.settings import Settings
 from relaybox.store.names import Tables
-from relaybox.store.topics import GroupOptions, GroupRow, RangeSettlement, Start, Taken, TopicRow, open_topic_store
+from relaybox.store.topics import (
+    ClaimedRanges,
+    GroupOptions,
+    GroupRow,
+    RangeSettlement,
+    Start,
+    TopicRow,
+    open_topic_store,
+)
 from relaybox.testing.servers import require
 from relaybox.topic import Topic, Tracking
 from relaybox.topics.home import Home
@@ -120,13 +128,13 @@ class World:
     def tick(self) -> None:
         self.run(self.store.tick(self.topic, None, wait=True))
 
-    def claim(self, name: str, *, events: int = 100, ranges: int = 100) -> Taken:
+    def claim(self, name: str, *, events: int = 100, ranges: int = 100) -> ClaimedRanges:
         group = self.group(name)
         return self.run(
             self.store.claim(self.topic, group, self.member(group), events=events, ranges=ranges, lease=TTL, now=None)
         )
 
-    def settle(self, name: str, taken: Taken) -> int:
+    def settle(self, name: str, taken: ClaimedRanges) -> int:
         done = [(held, [row[0] for row in found]) for held, found in taken.pages]
         settlement = RangeSettlement(finished=done)
         return self.run(self.store.settle(self.topic, self.group(name), settlement, None))

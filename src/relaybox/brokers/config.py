@@ -13,21 +13,21 @@ from .options import check_account
 BASE = Settings(delivery=DeliverySettings(freeze_gc=True))  # the process does nothing else
 
 
-class Told(NamedTuple):
+class ProcessConfig(NamedTuple):
     values: dict[str, Any]  # by name
     url: str  # of the sink or the source; may hold a password
     options: dict[str, Any]  # of the sink or the source
     settings: Settings
 
 
-def told(
+def read_config(
     process: Literal["relay", "ingest"],
     names: Sequence[str],
     end: Literal["sink", "source"],
     arguments: Mapping[str, Any],
     environment: Mapping[str, str],
     file: Path | None,
-) -> Told:
+) -> ProcessConfig:
     """`arguments`: of the command line: `names`, `url` and `options` of the sink or source, `settings` by path."""
     settings = Settings.load(file, environment=environment, given=arguments.get("settings"), base=BASE)
     content = read_file(file) if file is not None else {}
@@ -55,4 +55,4 @@ def told(
         option = "--sink" if end == "sink" else "--from"
         raise ConfigError(f"no {end} given; set RELAYBOX_{end.upper()}, or use {option} or url under [relaybox.{end}]")
     check_account(url, end)
-    return Told(values, url, options, settings)
+    return ProcessConfig(values, url, options, settings)

@@ -26,7 +26,7 @@ class BrokerConnection:
 
     @classmethod
     def parse(cls, url: str, options: Mapping[str, Any]) -> Self:
-        """Of a URL without a query, and options as the fields have them."""
+        """Made from a URL without a query, and options as the fields have them."""
         raise NotImplementedError
 
     @classmethod
@@ -53,8 +53,7 @@ class Connected(Generic[C]):
 
     @classmethod
     def from_url(cls, url: str, options: Mapping[str, Any]) -> Self:
-        """Of a URL, whose query gives options, and of more options, which win. Text is read as the type of an option
-        asks for."""
+        """Made from a URL, whose query gives options, and others, which win. Text becomes the type of its option."""
         parts, options = split_url(url, options)
         shared, own = readers(cls.connection_type), readers(cls)
         values = read(cls.__name__, {**shared, **own}, options)

@@ -130,7 +130,7 @@ def spelled(name: str) -> str:
 
 
 def _headers(event: Event) -> Mapping[str, str]:
-    """Those of the writer, who may be a program that is not ours."""
+    """The headers, checked: the writer may be a program that is not ours."""
     if not all(isinstance(value, str) for value in event.headers.values()):
         raise Undecodable(f"expected the headers of event {event.id} to be text")
     return event.headers

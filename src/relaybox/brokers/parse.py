@@ -172,7 +172,7 @@ def _data(data: Member | None, encoded: Member | None, content_type: str) -> byt
 def _event(
     message: Incoming, attributes: Mapping[str, str], rest: Mapping[str, str], body: bytes, content_type: str
 ) -> Event:
-    """Of a CloudEvent's attributes. An extension that also came as a header of its own is kept once."""
+    """The event of a CloudEvent's attributes. An extension that also came as a header of its own is kept once."""
     if attributes.get("specversion") != "1.0":
         raise InvalidEvent(f"expected a CloudEvent of specversion 1.0, got {attributes.get('specversion', '')[:20]!r}")
     for name in ("id", "source", "type"):
@@ -221,7 +221,7 @@ def _foreign(message: Incoming, reading: Reading) -> Event:
 
 
 def _storable(headers: Mapping[str, str]) -> dict[str, str]:
-    """Of headers that may be the very trouble those that an event can have."""
+    """The headers that an event can have, of some that may be what makes a message unreadable."""
     kept: dict[str, str] = {}
     for name, value in islice(headers.items(), MAX_HEADERS):
         with suppress(InvalidEvent):

@@ -8,11 +8,13 @@ from typing import Annotated, Literal
 
 import typer
 
+from ..audit import Audit
 from ..errors import ConfigError
 from ..retry import Retry
 from ..topics.backfill import Pace
-from ..topics.group import Group as TopicGroup
+from ..topics.group import Group
 from ..topics.start import StartFrom
+from . import options as o
 from .connect import target_of
 from .output import age, confirm, console, emit, emit_list, fail, say, table
 
@@ -20,13 +22,8 @@ app = typer.Typer(
     help="Groups of topics: list, show, create, lag, pause, resume, seek, cancel, backfill.", no_args_is_help=True
 )
 
-Json = Annotated[bool, typer.Option("--json", help="print JSON")]
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="the topic's name")]
-Group = Annotated[str, typer.Argument(metavar="GROUP", help="the group's name")]
-Reason = Annotated[str, typer.Option(help="why, for the log and for those who come after you")]
-Actor = Annotated[str | None, typer.Option(help="who, for the log; by default this process")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="do not ask")]
-To = Annotated[
+GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="the group's name")]
+SeekTo = Annotated[
     str,
     typer.Option(metavar="PLACE", help="latest, earliest, a time (2026-01-31T12:00Z), or an event's number"),
 ]
@@ -36,7 +33,7 @@ To = Annotated[
 def list_(
     context: typer.Context,
     topic: Annotated[str | None, typer.Option(help="only of this topic")] = None,
-    json: Json = False,
+    json: o.Json = False,
 ) -> None:
     """Every group with its state and how far it is behind."""
     with target_of(context).outbox() as box:
@@ -55,7 +52,7 @@ def list_(
 
 
 @app.command("show")
-def show(context: typer.Context, topic: Topic, group: Group, json: Json = False) -> None:
+def show(context: typer.Context, topic: o.TopicName, group: GroupName, json: o.Json = False) -> None:
     """One group: its state, its figures and its members."""
     with target_of(context).outbox() as box:
         info = box.topics.group(topic, group).info()
@@ -77,10 +74,10 @@ def show(context: typer.Context, topic: Topic, group: Group, json: Json = False)
 @app.command("lag")
 def lag(
     context: typer.Context,
-    topic: Topic,
-    group: Group,
+    topic: o.TopicName,
+    group: GroupName,
     most: Annotated[int | None, typer.Option("--max", min=0, help="exit with 1 when more events are waiting")] = None,
-    json: Json = False,
+    json: o.Json = False,
 ) -> None:
     """How far a group is behind."""
     with target_of(context).outbox() as box:
@@ -100,8 +97,8 @@ def lag(
 @app.command("create")
 def create(
     context: typer.Context,
-    topic: Topic,
-    group: Group,
+    topic: o.TopicName,
+    group: GroupName,
     start: Annotated[str, typer.Option("--from", metavar="PLACE", help="as for seek")] = "latest",
     ordered: Annotated[
         bool | None, typer.Option("--ordered/--unordered", help="in the order of keys, or any event to any member")
@@ -112,7 +109,7 @@ def create(
     ] = None,
     silence: Annotated[str | None, typer.Option(help="without a sign of life for so long it is dead: 5m, 24h")] = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="one that is there is fine")] = False,
-    json: Json = False,
+    json: o.Json = False,
 ) -> None:
     """Subscribe a group; its place in the topic is fixed now, not when its first member comes."""
     with target_of(context).outbox() as box:
@@ -128,63 +125,61 @@ def create(
     emit(asdict(made)) if json else say(f"group {group} of topic {topic} is {made.state}, from {made.start}")
 
 
-def _changed(group: TopicGroup, json: bool) -> None:
+def _changed(group: Group, json: bool) -> None:
     info = group.info()
     emit(asdict(info)) if json else say(f"group {info.group} of topic {info.topic} is {info.state}")
 
 
 @app.command("pause")
-def pause(
-    context: typer.Context, topic: Topic, group: Group, reason: Reason = "", actor: Actor = None, json: Json = False
-) -> None:
+@o.with_audit
+def pause(context: typer.Context, topic: o.TopicName, group: GroupName, audit: Audit, json: o.Json = False) -> None:
     """Take nothing more; what is written is kept for it, up to max_retention."""
     with target_of(context).outbox() as box:
         found = box.topics.group(topic, group)
-        found.pause(reason=reason, actor=actor)
+        found.pause(**audit)
         _changed(found, json)
 
 
 @app.command("resume")
-def resume(
-    context: typer.Context, topic: Topic, group: Group, reason: Reason = "", actor: Actor = None, json: Json = False
-) -> None:
+@o.with_audit
+def resume(context: typer.Context, topic: o.TopicName, group: GroupName, audit: Audit, json: o.Json = False) -> None:
     """Go on where it stood: a group that is paused, dead, or has stalled."""
     with target_of(context).outbox() as box:
         found = box.topics.group(topic, group)
-        found.resume(reason=reason, actor=actor)
+        found.resume(**audit)
         _changed(found, json)
 
 
 @app.command("cancel")
+@o.with_audit
 def cancel(
     context: typer.Context,
-    topic: Topic,
-    group: Group,
-    drain: Annotated[str, typer.Option(help="how long its members may finish what they hold: 30s")] = "0",
-    reason: Reason = "",
-    actor: Actor = None,
-    yes: Yes = False,
-    json: Json = False,
+    topic: o.TopicName,
+    group: GroupName,
+    audit: Audit,
+    wait: Annotated[str, typer.Option(help="how long its members may finish what they hold: 30s")] = "0",
+    yes: o.Yes = False,
+    json: o.Json = False,
 ) -> None:
     """Unsubscribe for good: nothing is kept for it any more."""
     if not yes:
         confirm(f"Cancel group {group} of topic {topic} for good?")
     with target_of(context).outbox() as box:
         found = box.topics.group(topic, group)
-        found.cancel(drain=drain, reason=reason, actor=actor)
+        found.cancel(wait=wait, **audit)
         _changed(found, json)
 
 
 @app.command("seek")
+@o.with_audit
 def seek(
     context: typer.Context,
-    topic: Topic,
-    group: Group,
-    to: To,
-    reason: Reason = "",
-    actor: Actor = None,
-    yes: Yes = False,
-    json: Json = False,
+    topic: o.TopicName,
+    group: GroupName,
+    to: SeekTo,
+    audit: Audit,
+    yes: o.Yes = False,
+    json: o.Json = False,
 ) -> None:
     """Move a group: back to see events again, or forward to pass them over."""
     place = _place(to)
@@ -192,7 +187,7 @@ def seek(
         confirm(f"Move group {group} of topic {topic} to {to}?")
     with target_of(context).outbox() as box:
         found = box.topics.group(topic, group)
-        found.seek(place, reason=reason, actor=actor)
+        found.seek(place, **audit)
         lag = found.lag()
     emit(asdict(lag)) if json else say(f"group {group} of topic {topic} is {lag.events:,} events behind now")
 
@@ -217,11 +212,11 @@ def _place(text: str) -> StartFrom:
 @app.command("backfill")
 def backfill(
     context: typer.Context,
-    topic: Topic,
-    group: Group,
+    topic: o.TopicName,
+    group: GroupName,
     pace: Annotated[Pace, typer.Option(help="how fast; each slows down when others must wait")] = "gentle",
     cancel: Annotated[bool, typer.Option("--cancel", help="stop one that runs, wherever that is")] = False,
-    json: Json = False,
+    json: o.Json = False,
 ) -> None:
     """Let open events wait for a group that came later. Goes on where an earlier run ended."""
     with target_of(context).outbox() as box:

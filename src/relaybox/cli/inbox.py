@@ -30,7 +30,7 @@ from .run import DIED, WAITS
 app = typer.Typer(help="Inboxes: make, configure, look at and purge them.", no_args_is_help=True)
 T = TypeVar("T")
 
-Name = Annotated[str, typer.Option("--inbox", envvar="RELAYBOX_INBOX", help="which inbox")]
+InboxName = Annotated[str, typer.Option("--inbox", envvar="RELAYBOX_INBOX", help="which inbox")]
 Attempts = Annotated[int | None, typer.Option(min=1, help="attempts before a message becomes a dead letter")]
 AGES: dict[str, Any] = {
     "done": Annotated[str | None, typer.Option(help="keep processed messages so long; none: for ever")],
@@ -50,7 +50,7 @@ AGREED: dict[str, Any] = {
 
 
 def _ages(given: Mapping[str, Any]) -> dict[str, Duration | None]:
-    """Those that are given."""
+    """The ages that were given."""
     found = {name: given[name] for name in AGES if given[name] is not None}
     return {n: o.kept(text, f"--{n}") for n, text in found.items()}
 
@@ -76,7 +76,7 @@ def create(
     context: typer.Context,
     agreed: dict[str, Any],
     audit: Audit,
-    inbox: Name = "inbox",
+    inbox: InboxName = "inbox",
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="bring one that is there up to date")] = False,
 ) -> None:
     """Make the tables of an inbox, and agree on what all processes do."""
@@ -93,7 +93,7 @@ def create(
 @with_agreed
 @o.with_audit
 def configure(
-    context: typer.Context, agreed: dict[str, Any], audit: Audit, inbox: Name = "inbox", json: o.Json = False
+    context: typer.Context, agreed: dict[str, Any], audit: Audit, inbox: InboxName = "inbox", json: o.Json = False
 ) -> None:
     """Change what all processes agree on, from their next start on. What is not given stays."""
     with target_of(context).inbox(inbox) as box:
@@ -127,7 +127,7 @@ def adopt(
     context: typer.Context,
     table: Annotated[str, typer.Argument(metavar="TABLE", help="the table that is there, as it is written")],
     audit: Audit,
-    inbox: Name = "inbox",
+    inbox: InboxName = "inbox",
     column: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=COLUMN", help="which column is its id, payload, …; nothing behind =: it has none"),
@@ -167,7 +167,7 @@ def _columns(given: list[str]) -> Columns:
 def drop(
     context: typer.Context,
     audit: Audit,
-    inbox: Name = "inbox",
+    inbox: InboxName = "inbox",
     cascade: Annotated[bool, typer.Option("--cascade", help="its messages too; an adopted table always stays")] = False,
     if_exists: Annotated[bool, typer.Option("--if-exists", help="no error if there is none")] = False,
     force: Annotated[bool, typer.Option("--force", help="even if processors run or messages wait")] = False,
@@ -192,7 +192,7 @@ def purge(
     context: typer.Context,
     ages: dict[str, Any],
     audit: Audit,
-    inbox: Name = "inbox",
+    inbox: InboxName = "inbox",
     dry_run: o.DryRun = False,
     yes: o.Yes = False,
     json: o.Json = False,
@@ -231,7 +231,7 @@ def list_(context: typer.Context, json: o.Json = False) -> None:
 @app.command("show")
 def show(
     context: typer.Context,
-    inbox: Name = "inbox",
+    inbox: InboxName = "inbox",
     waiting: Annotated[str, typer.Option(help="messages that wait: degraded from, critical from")] = "1000,100000",
     dead: Annotated[str, typer.Option(help="dead letters: degraded from, critical from")] = "1,100",
     oldest: Annotated[str, typer.Option(help="age of the oldest that waits: degraded from, critical from")] = "1m,15m",
@@ -278,7 +278,7 @@ def _pair(text: str, name: str, read: Callable[[str], T]) -> tuple[T, T]:
 
 
 @app.command("stats")
-def stats(context: typer.Context, inbox: Name = "inbox", json: o.Json = False) -> None:
+def stats(context: typer.Context, inbox: InboxName = "inbox", json: o.Json = False) -> None:
     """What is kept, by type of event."""
     with opened(context, inbox) as box:
         found = box.stats()
@@ -290,7 +290,7 @@ def stats(context: typer.Context, inbox: Name = "inbox", json: o.Json = False) -
 
 
 @app.command("alerts")
-def alerts(context: typer.Context, inbox: Name = "inbox", json: o.Json = False) -> None:
+def alerts(context: typer.Context, inbox: InboxName = "inbox", json: o.Json = False) -> None:
     """Tell what is new since anybody looked: dead letters, gaps. For cron, where no processor runs."""
     with opened(context, inbox) as box:
         told = box.alerts()

@@ -19,7 +19,7 @@ from .connect import scrub, target_of
 from .output import emit, say
 from .run import (
     JsonLogs,
-    Listen,
+    ListenAddress,
     LogLevel,
     Timeout,
     leave,
@@ -52,7 +52,7 @@ def ingest(
     content_type: Annotated[str | None, typer.Option(help="content type of messages that do not say it")] = None,
     batch: Annotated[int | None, typer.Option(help="most messages in one transaction [default 500]", min=1)] = None,
     wait: Annotated[str | None, typer.Option(help="how long a broker may have nothing new [default 1s]")] = None,
-    listen: Listen = None,
+    listen: ListenAddress = None,
     migrate: Annotated[bool, typer.Option("--migrate", help="create or upgrade the inbox's tables first")] = False,
     once: Annotated[
         bool,

@@ -17,7 +17,7 @@ from ..store.names import Tables
 from ..store.topics import open_topic_store
 from .connect import DEFAULT_TABLE, Target, target_of
 from .output import age, console, emit, say, table
-from .run import JsonLogs, Listen, LogLevel, log_to_stderr, metrics_of, serve
+from .run import JsonLogs, ListenAddress, LogLevel, log_to_stderr, metrics_of, serve
 
 PRESETS = {
     "default": TopicSettings,
@@ -34,7 +34,7 @@ def maintain(
     job: Annotated[list[str] | None, typer.Option(help=f"only this job: {', '.join(ALL_JOBS)}")] = None,
     preset: Annotated[str, typer.Option(help=f"how often and how much: {', '.join(PRESETS)}")] = "default",
     look: Annotated[bool, typer.Option("--survey", help="only show open alerts, orphaned and old groups")] = False,
-    listen: Listen = None,
+    listen: ListenAddress = None,
     json: Annotated[bool, typer.Option("--json", help="print JSON; with --once")] = False,
     log_level: LogLevel = "info",
     json_logs: JsonLogs = False,

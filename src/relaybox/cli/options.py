@@ -15,6 +15,7 @@ from ..errors import ConfigError
 from ..values import Progress, Where
 from .output import confirm, progress
 
+TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="the topic's name")]
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="do not ask")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="only say how many it would be")]

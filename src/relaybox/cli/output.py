@@ -71,7 +71,7 @@ def emit(document: Any, *, schema: str | None = None) -> None:
 
 
 def emit_list(key: str, items: Iterable[Any], *, schema: str | None = None) -> None:
-    """The same for a list of any length, written as it comes."""
+    """`emit` for a list of any length, written as it comes."""
     sys.stdout.write((f'{{"schema": "{schema}", ' if schema else "{") + f'"{key}": [')
     for number, item in enumerate(items):
         sys.stdout.write((",\n  " if number else "\n  ") + json.dumps(item, default=encode))

@@ -24,7 +24,7 @@ from .run import (
     DIED,
     WAITS,
     JsonLogs,
-    Listen,
+    ListenAddress,
     LogLevel,
     Timeout,
     load_object,
@@ -63,7 +63,7 @@ def relay(
     begin: Annotated[
         str | None, typer.Option("--from", help="with --topic: where a new group begins, latest or earliest")
     ] = None,
-    listen: Listen = None,
+    listen: ListenAddress = None,
     migrate: Annotated[bool, typer.Option("--migrate", help="create or upgrade the outbox tables first")] = False,
     once: Annotated[
         bool,

@@ -35,7 +35,7 @@ DIED = 4  # exit code: something died, or is critical
 SAY_EVERY = 60.0  # seconds between two lines about the work where nobody watches
 _LEVELS = ("debug", "info", "warning", "error")
 
-Listen = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="serve /live, /ready and /metrics here")]
+ListenAddress = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="serve /live, /ready and /metrics here")]
 LogLevel = Annotated[str, typer.Option(envvar="RELAYBOX_LOG_LEVEL", help="debug, info, warning or error")]
 JsonLogs = Annotated[bool, typer.Option("--json-logs", help="one JSON object per line [RELAYBOX_LOG_FORMAT=json]")]
 Timeout = Annotated[str | None, typer.Option(help="with --once: stop after this long, and exit with 3")]
@@ -50,7 +50,7 @@ def run(
             help="services, such as outbox.deliver(listeners), or functions without arguments that make one",
         ),
     ],
-    listen: Listen = None,
+    listen: ListenAddress = None,
     once: Annotated[
         bool, typer.Option("--once", help="do what is due now, and stop; exit 3 if something waits, 4 if it died")
     ] = False,

@@ -9,26 +9,23 @@ from typing import Annotated, Any, Literal, cast
 
 import typer
 
+from ..audit import Audit
 from ..durations import parse_duration
 from ..errors import AlreadyExists, ConfigError, NotFound
 from ..topic import Semantics, Topic, TopicOptions, Tracking
 from ..topics.info import TopicInfo
 from ..topics.topics import Completed
+from . import options as o
 from .connect import target_of
 from .output import age, confirm, console, emit, emit_list, progress, say, table
 
 app = typer.Typer(help="Queue and pub/sub topics: list, show, configure, advise, move, drop.", no_args_is_help=True)
 
-Json = Annotated[bool, typer.Option("--json", help="print JSON")]
-Name = Annotated[str, typer.Argument(metavar="TOPIC", help="the topic's name")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="do not ask")]
-Reason = Annotated[str, typer.Option(help="why, for the log")]
-Actor = Annotated[str | None, typer.Option(help="who, for the log; by default this process")]
 Preset = Literal["high_throughput", "low_rate", "critical", "audit", "standard", "ephemeral"]
 
 
 @app.command("list")
-def list_(context: typer.Context, json: Json = False) -> None:
+def list_(context: typer.Context, json: o.Json = False) -> None:
     """Every topic with its semantics, tracking, groups and retention."""
     with target_of(context).outbox() as box:
         rows = box.topics.list()
@@ -49,7 +46,7 @@ def document(info: TopicInfo) -> dict[str, Any]:
 
 
 @app.command("show")
-def show(context: typer.Context, name: Name, json: Json = False) -> None:
+def show(context: typer.Context, name: o.TopicName, json: o.Json = False) -> None:
     """One topic with every option, and its groups."""
     with target_of(context).outbox() as box:
         row = box.topics.get(name)
@@ -74,9 +71,11 @@ def _text(value: object) -> object:
 
 @app.command("create", help="Make a topic that is not there yet.")
 @app.command("configure")
+@o.with_audit
 def configure(
     context: typer.Context,
-    name: Name,
+    name: o.TopicName,
+    audit: Audit,
     semantics: Annotated[Semantics | None, typer.Option(help="to one consumer, or to every group")] = None,
     tracking: Annotated[Tracking | None, typer.Option(help="how completion is tracked; see `advise`")] = None,
     preset: Annotated[Preset | None, typer.Option(help="options that go together; others given here win")] = None,
@@ -96,9 +95,7 @@ def configure(
     heartbeat_interval: Annotated[str | None, typer.Option(help="of new groups")] = None,
     heartbeat_timeout: Annotated[str | None, typer.Option(help="silence after which a group is dead")] = None,
     zombie_ttl: Annotated[str | None, typer.Option(help="a place that has not moved for so long is given up")] = None,
-    reason: Reason = "",
-    actor: Actor = None,
-    json: Json = False,
+    json: o.Json = False,
 ) -> None:
     """Make a topic, or change options of one. The tracking of one that exists: see `move`; the rest stays."""
     durations = {
@@ -126,7 +123,7 @@ def configure(
         topic = _changed(row.topic, semantics, tracking) if row else _new(name, semantics, tracking)
         if preset is not None:
             topic = getattr(topic, preset)()
-        row = box.topics.configure(topic.with_options(**cast(TopicOptions, given)), reason=reason, actor=actor)
+        row = box.topics.configure(topic.with_options(**cast(TopicOptions, given)), **audit)
     if json:
         emit(document(row))
     else:
@@ -155,9 +152,9 @@ def _changed(topic: Topic, semantics: Semantics | None, tracking: Tracking | Non
 @app.command("completion")
 def completion(
     context: typer.Context,
-    name: Name,
+    name: o.TopicName,
     numbers: Annotated[list[int], typer.Argument(metavar="NUMBER", help="of events in this topic")],
-    json: Json = False,
+    json: o.Json = False,
 ) -> None:
     """Which groups have these events, and which are still to have them."""
     known: dict[int, dict[str, Completed] | None] = {}
@@ -184,9 +181,9 @@ def completion(
 @app.command("advise")
 def advise(
     context: typer.Context,
-    name: Name,
+    name: o.TopicName,
     audit: Annotated[bool, typer.Option("--audit", help="completion must be known of each event")] = False,
-    json: Json = False,
+    json: o.Json = False,
 ) -> None:
     """Which tracking fits, from what was measured."""
     with target_of(context).outbox() as box:
@@ -195,22 +192,22 @@ def advise(
 
 
 @app.command("move")
+@o.with_audit
 def move(
     context: typer.Context,
-    name: Name,
+    name: o.TopicName,
+    audit: Audit,
     tracking: Annotated[Tracking | None, typer.Option(help="offset, bitmap, acks or rows")] = None,
     semantics: Annotated[Semantics | None, typer.Option(help="queue or pub_sub")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say what it would do")] = False,
     cancel: Annotated[bool, typer.Option("--cancel", help="give up a move that has not switched yet")] = False,
-    reason: Reason = "",
-    actor: Actor = None,
-    yes: Yes = False,
-    json: Json = False,
+    yes: o.Yes = False,
+    json: o.Json = False,
 ) -> None:
     """Change the tracking of a topic, or a queue to pub/sub, while it is in use. Goes on if it was interrupted."""
     with target_of(context).outbox() as box:
         if cancel:
-            undone = box.topics.cancel_move(name, reason=reason, actor=actor)
+            undone = box.topics.cancel_move(name, **audit)
             emit({"cancelled": undone}) if json else say("cancelled" if undone else "there was no move under way")
             return
         plan = box.topics.move(name, tracking=tracking, semantics=semantics, dry_run=True)
@@ -226,8 +223,7 @@ def move(
                 tracking=tracking,
                 semantics=semantics,
                 progress=lambda state: bar.update(task, completed=state.get("made", 0)),
-                reason=reason,
-                actor=actor,
+                **audit,
             )
         row = box.topics.get(name)
     assert row is not None
@@ -235,19 +231,19 @@ def move(
 
 
 @app.command("drop")
+@o.with_audit
 def drop(
     context: typer.Context,
-    name: Name,
-    reason: Reason = "",
-    actor: Actor = None,
-    yes: Yes = False,
-    json: Json = False,
+    name: o.TopicName,
+    audit: Audit,
+    yes: o.Yes = False,
+    json: o.Json = False,
 ) -> None:
     """Delete a topic with its events. Refused while a group reads it that is not cancelled."""
     with target_of(context).outbox() as box:
         if not yes:
             confirm(f"Delete topic {name} and all its events?")
-        gone = box.topics.drop(name, reason=reason, actor=actor)
+        gone = box.topics.drop(name, **audit)
     if json:
         emit({"dropped": gone})
     else:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from ..errors import ConfigError, MissingExtra
 from .pool import AsyncDatabase, Database
-from .spi import AsyncConnection, Connection, Dialect
+from .spi import AsyncConnection, Connection, DialectName
 from .urls import Url, parse
 
 __all__ = ["AsyncDatabase", "Database", "open_async", "open_sync", "parse", "wrap"]
@@ -70,8 +70,8 @@ def _module(name: str, extra: str) -> Any:
         raise MissingExtra(error.name or name, extra) from error
 
 
-_SYNC: dict[Dialect, tuple[str, ...]] = {"postgres": ("psycopg",), "sqlite": ("sqlite3",), "mysql": ("pymysql",)}
-_ASYNC: dict[Dialect, tuple[str, ...]] = {
+_SYNC: dict[DialectName, tuple[str, ...]] = {"postgres": ("psycopg",), "sqlite": ("sqlite3",), "mysql": ("pymysql",)}
+_ASYNC: dict[DialectName, tuple[str, ...]] = {
     "postgres": ("asyncpg", "psycopg"),
     "sqlite": ("sqlite3",),
     "mysql": ("asyncmy",),

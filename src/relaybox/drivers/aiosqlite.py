@@ -11,7 +11,7 @@ import aiosqlite
 
 from ..errors import ConnectionLost, UnsupportedByEngine
 from ..op import Copy, Result, Statement
-from .spi import Dialect, Silent
+from .spi import DialectName, Silent
 from .sqlite3 import begins_by_itself, translate
 
 
@@ -26,7 +26,7 @@ def translated() -> Iterator[None]:
 
 
 class AiosqliteConnection(Silent):
-    dialect: Dialect = "sqlite"
+    dialect: DialectName = "sqlite"
     copy: ClassVar[bool] = False
     is_async: ClassVar[Literal[True]] = True
 

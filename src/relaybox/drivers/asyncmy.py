@@ -17,8 +17,8 @@ from ..errors import UnsupportedByEngine
 from ..op import Copy, Result, Statement
 from .mysql_errors import connection_lost, translate_exception, wrong_charset
 from .mysql_session import options, settings
-from .sockets import libpq_options, watch
-from .spi import Dialect, Silent
+from .sockets import libpq_options, set_keepalive
+from .spi import DialectName, Silent
 
 
 @contextmanager
@@ -34,7 +34,7 @@ def translated() -> Iterator[None]:
 
 
 class AsyncmyConnection(Silent):
-    dialect: Dialect = "mysql"
+    dialect: DialectName = "mysql"
     copy: ClassVar[bool] = False
     is_async: ClassVar[Literal[True]] = True
 
@@ -100,7 +100,7 @@ async def aconnect(url: str, *, timeout: float | None = None, pause: float | Non
     with translated():
         raw: Any = await asyncmy.connect(**options(url), client_flag=FOUND_ROWS)
         try:
-            watch(_transport(raw).get_extra_info("socket"), libpq_options({}, timeout))
+            set_keepalive(_transport(raw).get_extra_info("socket"), libpq_options({}, timeout))
             for setting in settings(timeout, pause):
                 await raw.query(setting)
         except BaseException:

@@ -16,7 +16,7 @@ from ..op import Copy, Result, Statement
 from . import sockets
 from .postgres_errors import Translated, connection_lost, translate_sqlstate
 from .postgres_sessions import BEGIN, PULSE, session, transaction_limit
-from .spi import Callback, Dialect
+from .spi import Callback, DialectName
 
 _JOINED = "; COMMIT"  # how `commit_after` ends
 GOODBYE = 1.0  # seconds for the end of a connection that has nothing more to say
@@ -81,13 +81,13 @@ _watches: WeakKeyDictionary[Any, _CommitWatch] = WeakKeyDictionary()
 
 @lru_cache(64)
 def _count(status: str) -> int:
-    """Of `INSERT 0 1`: the same few, again and again."""
+    """The number in a status such as `INSERT 0 1`, of which there are few."""
     tail = status.rpartition(" ")[2]
     return int(tail) if tail.isdigit() else 0
 
 
 class AsyncpgConnection:
-    dialect: Dialect = "postgres"
+    dialect: DialectName = "postgres"
     copy: ClassVar[bool] = True
     is_async: ClassVar[Literal[True]] = True
     silent = False
@@ -221,7 +221,7 @@ async def _connected(
     patience = options.get("connect_timeout") or None
     raw = await asyncpg.connect(url, server_settings=named, statement_cache_size=cached, timeout=patience)
     try:
-        sockets.watch(raw._transport.get_extra_info("socket"), options)
+        sockets.set_keepalive(raw._transport.get_extra_info("socket"), options)
         await raw.execute("BEGIN")
         server_pid = await raw.fetchval("SELECT pg_backend_pid()")
         await raw.execute("COMMIT")

@@ -22,10 +22,10 @@ from django.utils.connection import ConnectionProxy
 from ..errors import ConfigError, StoreError, UnsupportedByEngine
 from ..op import Copy, Result, Statement
 from .pool import AsyncDatabase, Database
-from .spi import Callback, Dialect
+from .spi import Callback, DialectName
 from .toolkits import BEGIN, abort, translate_cause
 
-_DIALECTS: dict[str, Dialect] = {"postgresql": "postgres", "sqlite": "sqlite", "mysql": "mysql"}
+_DIALECTS: dict[str, DialectName] = {"postgresql": "postgres", "sqlite": "sqlite", "mysql": "mysql"}
 
 
 @contextmanager
@@ -49,7 +49,7 @@ def _wrapper(target: Any) -> Any:
     return target if isinstance(target, BaseDatabaseWrapper) else None
 
 
-def _dialect(wrapper: Any) -> Dialect:
+def _dialect(wrapper: Any) -> DialectName:
     if wrapper.vendor not in _DIALECTS:
         raise ConfigError(f"relaybox has no store for Django's {wrapper.vendor!r}; it knows {', '.join(_DIALECTS)}")
     return _DIALECTS[wrapper.vendor]
@@ -63,7 +63,7 @@ class DjangoHandle:
 
     def __init__(self, raw: Any) -> None:
         self.raw = raw
-        self.dialect: Dialect = _dialect(raw)
+        self.dialect: DialectName = _dialect(raw)
         self.silent: bool = not raw.in_atomic_block
 
     def execute(self, statement: Statement | Copy) -> Result:

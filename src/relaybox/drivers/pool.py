@@ -24,7 +24,7 @@ from ..errors import Closed, ConnectionLost, StoreBusy, StoreError
 from ..forks import FreshLock, renew_after_fork
 from ..op import Op, T, arun, run
 from .limits import Deadlines, Watched, silent
-from .spi import AsyncConnection, AsyncRunner, Connection, Dialect, Runner
+from .spi import AsyncConnection, AsyncRunner, Connection, DialectName, Runner
 
 log = logging.getLogger("relaybox")
 GOODBYE = 1.0  # seconds a database gets to take note of the end of a connection
@@ -52,7 +52,7 @@ class Database:
 
     def __init__(
         self,
-        dialect: Dialect,
+        dialect: DialectName,
         connect: Callable[[], Connection],
         size: int = 4,
         *,
@@ -110,7 +110,7 @@ class Database:
                     _doubt(self.address)
 
     def connection(self, seconds: float | None = None) -> AbstractContextManager[Connection]:
-        """Of which one is free within so many seconds."""
+        """A connection, waited for so many seconds; None: as long as it takes."""
         if self._closed:
             raise Closed("this outbox is closed; make a new one")
         return _Loan(self, seconds)
@@ -149,7 +149,7 @@ class AsyncDatabase:
 
     def __init__(
         self,
-        dialect: Dialect,
+        dialect: DialectName,
         connect: Callable[[], Awaitable[AsyncConnection]],
         *,
         size: int = 4,
@@ -330,7 +330,7 @@ class _Loan:
 
 
 class _AsyncLoan:
-    """The same in an event loop."""
+    """A `_Loan` in an event loop."""
 
     __slots__ = ("_connection", "_database", "_slots", "begun")
 

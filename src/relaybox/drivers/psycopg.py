@@ -22,7 +22,7 @@ from .limits import Watched
 from .postgres_errors import Translated, connection_lost, translate_sqlstate
 from .postgres_sessions import BEGIN, PULSE, session, transaction_limit
 from .sockets import CONNECT_SECONDS, cut, libpq_options
-from .spi import Dialect, Silent
+from .spi import DialectName, Silent
 
 GOODBYE = 1.0  # seconds to tell a server that a statement is given up
 
@@ -45,7 +45,7 @@ def _copy_sql(statement: Copy) -> sql.Composed:
 
 
 class _Adapter(Silent):
-    dialect: Dialect = "postgres"
+    dialect: DialectName = "postgres"
     copy: bool = True
     raw: Any
     pooled = False  # one of ours, by way of a pooler

@@ -15,8 +15,8 @@ from ..op import Copy, Result, Statement
 from .limits import Watched
 from .mysql_errors import connection_lost, translate_exception, wrong_charset
 from .mysql_session import options, settings
-from .sockets import CONNECT_SECONDS, cut, libpq_options, watch
-from .spi import Dialect, Silent
+from .sockets import CONNECT_SECONDS, cut, libpq_options, set_keepalive
+from .spi import DialectName, Silent
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def translated() -> Iterator[None]:
 
 
 class PymysqlConnection(Silent):
-    dialect: Dialect = "mysql"
+    dialect: DialectName = "mysql"
     copy: ClassVar[bool] = False
     is_async: ClassVar[Literal[False]] = False
 
@@ -96,7 +96,7 @@ def connect(url: str, *, timeout: float | None = None, pause: float | None = Non
         except RuntimeError as error:  # an authentication method that needs another package
             raise StoreError(f"PyMySQL cannot log in: {error}") from error
         try:
-            watch(raw._sock, libpq_options({}, timeout))
+            set_keepalive(raw._sock, libpq_options({}, timeout))
             connection = PymysqlConnection(raw)
             with Watched(timeout or CONNECT_SECONDS, connection):
                 for setting in settings(timeout, pause):

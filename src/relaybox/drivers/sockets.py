@@ -22,7 +22,7 @@ _NAMES = ("connect_timeout", *_SOCKET)
 
 
 def libpq_options(given: Mapping[str, Any], timeout: float | None) -> dict[str, int]:
-    """Those that `given` leaves open. A silent peer of an idle connection is found out within a minute."""
+    """Keepalive options that `given` leaves open. A silent peer of an idle connection is found out within a minute."""
     unconfirmed = UNCONFIRMED_SECONDS if timeout is None else min(timeout, UNCONFIRMED_SECONDS)
     ours = {
         "connect_timeout": CONNECT_SECONDS,
@@ -60,8 +60,8 @@ def cut(descriptor: int) -> None:
         connection.shutdown(socket.SHUT_RDWR)
 
 
-def watch(connection: socket.socket | None, options: Mapping[str, int]) -> None:
-    """Set them where the kernel has them; a Unix socket needs none."""
+def set_keepalive(connection: socket.socket | None, options: Mapping[str, int]) -> None:
+    """Sets the options that the kernel has; a Unix socket needs none."""
     if connection is None or connection.family not in (socket.AF_INET, socket.AF_INET6):
         return
     with suppress(OSError):

@@ -16,7 +16,7 @@ from ..op import Copy, Op, Result, Statement, T
 if TYPE_CHECKING:
     import sqlite3
 
-Dialect = Literal["postgres", "sqlite", "mysql"]
+DialectName = Literal["postgres", "sqlite", "mysql"]
 Callback = Callable[[], None]
 
 
@@ -61,7 +61,7 @@ AsyncHandle: TypeAlias = "_AsyncCommits | _AsyncExecutes | _Proxy | sqlite3.Conn
 class _InTransaction(Protocol):
     """What both kinds of connection tell about the transaction they are in."""
 
-    dialect: Dialect
+    dialect: DialectName
     copy: bool  # understands op.Copy
     raw: Any  # the client library's own object
     silent: bool  # True: cannot tell when the caller commits; after_commit returns False
@@ -136,13 +136,10 @@ class Silent:
         """A file has nothing to cut."""
 
 
-Wake = Callable[[], None]
-
-
 class Runner(Protocol):
     """What products see of a database of their own: run an op, in a transaction or as it is."""
 
-    dialect: Dialect
+    dialect: DialectName
 
     def run(self, op: Op[T], *, tx: bool = True) -> T: ...
 
@@ -157,8 +154,8 @@ class Runner(Protocol):
 
 
 class AsyncRunner(Protocol):
-    dialect: Dialect
-    listen: Callable[[str, Wake, Wake], Awaitable[None]] | None
+    dialect: DialectName
+    listen: Callable[[str, Callback, Callback], Awaitable[None]] | None
 
     async def run(self, op: Op[T], *, tx: bool = True) -> T: ...
 

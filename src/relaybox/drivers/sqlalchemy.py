@@ -22,13 +22,13 @@ from sqlalchemy.util import await_only, greenlet_spawn
 from ..errors import ConfigError, ConnectionLost, StoreBusy, StoreError
 from ..op import Copy, ParamStyle, Result, Statement
 from .pool import AsyncDatabase, Database
-from .spi import AsyncConnection, Callback, Connection, Dialect
+from .spi import AsyncConnection, Callback, Connection, DialectName
 from .sqlalchemy_hooks import RootCallbacks, mark_failed, watch
 from .toolkits import BEGIN, abort, translate_cause
 
 log = logging.getLogger("relaybox.drivers")
 
-_DIALECTS: dict[str, Dialect] = {
+_DIALECTS: dict[str, DialectName] = {
     "postgresql": "postgres",
     "sqlite": "sqlite",
     "mysql": "mysql",
@@ -38,7 +38,7 @@ _STYLES: dict[str, ParamStyle] = {"qmark": "qmark", "format": "format", "pyforma
 _OPTIONS = {"preserve_rowcount": True}
 
 
-def _dialect(target: sa.Connection | sa.Engine) -> Dialect:
+def _dialect(target: sa.Connection | sa.Engine) -> DialectName:
     name = target.dialect.name
     if name not in _DIALECTS:
         raise ConfigError(f"relaybox has no store for SQLAlchemy's {name!r}; it knows {', '.join(_DIALECTS)}")
@@ -137,7 +137,7 @@ class _Handle:
     """What the four handles share; they differ in how they find the connection they write on."""
 
     raw: Any
-    dialect: Dialect
+    dialect: DialectName
     copy: bool
     silent: bool
 

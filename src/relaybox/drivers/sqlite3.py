@@ -26,7 +26,7 @@ from ..errors import (
     UnsupportedByEngine,
 )
 from ..op import Copy, Result, Statement
-from .spi import Dialect, Silent
+from .spi import DialectName, Silent
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ def translated() -> Iterator[None]:
 
 
 def translate(error: sqlite3.Error) -> StoreError:
-    """By result code. SQLite's texts name tables and columns, and only in one case values."""
+    """Our error for a result code. SQLite's texts name tables and columns, and only in one case values."""
     code: int = getattr(error, "sqlite_errorcode", None) or 0
     text = str(error)
     match code & 0xFF:
@@ -79,7 +79,7 @@ def begins_by_itself(raw: sqlite3.Connection) -> bool:
 
 
 class Sqlite3Connection(Silent):
-    dialect: Dialect = "sqlite"
+    dialect: DialectName = "sqlite"
     copy: ClassVar[bool] = False
     is_async: ClassVar[Literal[False]] = False
 
@@ -152,7 +152,7 @@ class Sqlite3Connection(Silent):
 class AsyncSqlite3Connection(Silent):
     """One connection, one thread. A statement under way cannot be stopped, so a cancelled caller waits for it."""
 
-    dialect: Dialect = "sqlite"
+    dialect: DialectName = "sqlite"
     copy: ClassVar[bool] = False
     is_async: ClassVar[Literal[True]] = True
 

@@ -9,12 +9,12 @@ from . import wrap
 from .mysql_errors import translate_exception
 from .postgres_errors import connection_lost, translate_sqlstate
 from .sockets import cut
-from .spi import Dialect
+from .spi import DialectName
 
 # How a transaction begins on an autocommit connection, whatever isolation its owner prefers: after we waited for a
 # lock, we look at what its holder has committed. MySQL's first line holds for the next transaction only,
 # so a connection goes back to its owner as it was.
-BEGIN: dict[Dialect, tuple[str, ...]] = {
+BEGIN: dict[DialectName, tuple[str, ...]] = {
     "postgres": ("BEGIN ISOLATION LEVEL READ COMMITTED",),
     "sqlite": ("BEGIN IMMEDIATE",),
     "mysql": ("SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "BEGIN"),

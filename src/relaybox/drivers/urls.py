@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
 
 from ..errors import ConfigError
-from .spi import Dialect
+from .spi import DialectName
 
 _QUERY_PASSWORD = re.compile(r"([?&]password=)[^&#]*", re.IGNORECASE)
-_SCHEMES: dict[str, Dialect] = {
+_SCHEMES: dict[str, DialectName] = {
     "postgresql": "postgres",
     "postgres": "postgres",
     "sqlite": "sqlite",
@@ -21,7 +21,7 @@ _SCHEMES: dict[str, Dialect] = {
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    dialect: Dialect
+    dialect: DialectName
     driver: str | None
     bare: str  # without the +driver, as the client libraries want it
     in_memory: bool = False

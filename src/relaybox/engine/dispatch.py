@@ -22,9 +22,9 @@ from ..event import Event, read_as
 from ..hooks import Interceptor
 from ..listeners import ANY, UNSET, Listener, Listeners, Unmatched
 from ..retry import Retry
+from .protocols import RowBatch
 from .ranges.workers import RangeBatch
 from .threads import ListenerThreads
-from .work import RowBatch
 
 log = logging.getLogger("relaybox")
 
@@ -337,7 +337,7 @@ class RowBatches:
 
 
 def _conclude(batch: RowBatch, part: Sequence[Delivery], error: BatchFailed) -> list[Delivery]:
-    """Those that are to be handled again."""
+    """Concludes what a batch listener named. Returns the deliveries that are to be handled again."""
     again = []
     for delivery in part:
         if delivery.event in error.errors:

@@ -16,12 +16,12 @@ from ..memory import freeze_gc
 from ..outcome import Dead, Outcome, RetryAt
 from ..settings import Settings
 from ..values import Counts
-from .crew import Crew
 from .poller import Poller
+from .protocols import Origin, Pulse
 from .renewer import L, Renewer
 from .reports import is_news, report
 from .settler import Settler
-from .work import Origin, Pulse
+from .workers import Workers
 
 log = logging.getLogger("relaybox")
 
@@ -31,7 +31,7 @@ STUCK = 1000  # events that keep their keys waiting, of which health() knows
 
 
 class Engine(ABC, Generic[L]):
-    _workers: Crew[Any]
+    _workers: Workers[Any]
 
     def __init__(
         self,

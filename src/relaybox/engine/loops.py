@@ -56,7 +56,7 @@ class Loops:
         self._stopping = True
 
     async def stop(self, *keys: object) -> None:
-        """Those of `keys`, or all."""
+        """Stops the tasks of these keys, or all."""
         await cancelled(*[task for key, task in self._tasks.items() if key in keys or not keys])
 
     async def close(self) -> None:

@@ -40,7 +40,7 @@ def keep_beating(loops: Loops, beat: Callable[[], Awaitable[None]], ttl: timedel
     loops.repeat("heartbeat", Every(seconds / BEATS, beat, clock, first=random.random()), longest=seconds / 3)
 
 
-class Roll(Protocol):
+class Registration(Protocol):
     """Where this process is written down; one for each product. Errors are raised, the presence tries again."""
 
     async def register(self, ttl: timedelta) -> None: ...
@@ -60,7 +60,7 @@ class Roll(Protocol):
 
 @dataclass(eq=False)
 class Presence:
-    _roll: Roll
+    _registration: Registration
     _ttl: timedelta
     _observers: Observers
     _clock: Clock
@@ -84,7 +84,7 @@ class Presence:
     async def start(self) -> None:
         await self._register()
         try:
-            await self._roll.tend()
+            await self._registration.tend()
         except BaseException:  # a failed start leaves nothing behind
             await self.stop()
             raise
@@ -95,18 +95,18 @@ class Presence:
         await self._loops.close()
         try:
             async with asyncio.timeout(SIGN_OFF):
-                await self._roll.retire()
+                await self._registration.retire()
         except Exception as error:
             log.error("could not sign off; this process will expire by itself: %s", error or type(error).__name__)
 
     async def _register(self) -> None:
         started = self._clock.monotonic()
-        await self._roll.register(self._ttl)
+        await self._registration.register(self._ttl)
         self.alive_until = started + self._ttl.total_seconds()
 
     async def _beat(self) -> None:
         was_silent, started = self.silent, self._clock.monotonic()
-        if await self._roll.beat(self._ttl):
+        if await self._registration.beat(self._ttl):
             self.alive_until = started + self._ttl.total_seconds()
         else:
             log.warning("this process was declared dead after a silence; its claims were given to others")
@@ -120,4 +120,4 @@ class Presence:
         """In a loop of its own: what takes long here must not make the next beat late."""
         await self._beaten.wait()
         self._beaten.clear()
-        await self._roll.tend()
+        await self._registration.tend()

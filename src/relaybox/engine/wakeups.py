@@ -98,7 +98,7 @@ class Ears:
         return self._fixed or (LISTENING if self._mode == "listen" else POLLING)
 
 
-class Pace:
+class NotifyPace:
     """When to send the next NOTIFY: at once after a moment of quiet, otherwise a few times per burst.
 
     Asking again never postpones what is due already. Pure: the caller brings the time.
@@ -116,7 +116,7 @@ class Pace:
         self._due: dict[float, float] = {}
 
     def asked(self, delays: frozenset[float]) -> bool:
-        """It is due already, as usual in a burst."""
+        """Whether a NOTIFY is due already for each of these delays, as usual in a burst."""
         return self._due.keys() >= delays
 
     def ask(self, now: float, delays: frozenset[float]) -> bool:
@@ -141,10 +141,10 @@ class Pace:
 
 class _Asked:
     def soon(self) -> None:
-        self._ask(Pace.SOON)
+        self._ask(NotifyPace.SOON)
 
     def later(self) -> None:
-        self._ask(Pace.LATER)
+        self._ask(NotifyPace.LATER)
 
     def _ask(self, delays: frozenset[float]) -> None:
         raise NotImplementedError
@@ -159,7 +159,7 @@ class Notifier(_Asked):
         renew_after_fork(self)
 
     def after_fork(self) -> None:
-        self._pace = Pace()
+        self._pace = NotifyPace()
         self._task: asyncio.Task[None] | None = None
         self._asked = asyncio.Event()
 
@@ -194,7 +194,7 @@ class Notifier(_Asked):
 
 
 class ThreadNotifier(_Asked):
-    """The same for processes without an event loop: one daemon thread, started by the first commit."""
+    """A Notifier for processes without an event loop: one daemon thread, started by the first commit."""
 
     def __init__(self, send: Callable[[], bool]) -> None:
         self._send = send
@@ -203,7 +203,7 @@ class ThreadNotifier(_Asked):
         renew_after_fork(self)
 
     def after_fork(self) -> None:
-        self._pace = Pace()
+        self._pace = NotifyPace()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 

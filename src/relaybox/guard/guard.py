@@ -48,9 +48,9 @@ from ..store.names import Tables
 from ..store.schema import Migration
 from ..tasks import cancelled
 from ..twins import told_by
-from .renewing import HeldKey, Keeper
+from .renewing import HeldKey, LeaseRenewer
 from .retention import judge_retention
-from .spi import PREFIX, Marks, Mode, Steps, Verdict, key_of, terms
+from .spi import PREFIX, GuardSteps, KeyState, Marks, Mode, key_of, terms
 from .sql import SqlMarks
 
 log = logging.getLogger("relaybox")
@@ -187,24 +187,24 @@ class _Shared:
             raise Closed("this guard is closed; make a new one")
         return HeldKey(key_of(key), new_token())
 
-    def _enter(self, held: HeldKey) -> Steps[bool]:
+    def _enter(self, held: HeldKey) -> GuardSteps[bool]:
         try:
-            verdict = yield from self._marks.enter(*held)
+            state = yield from self._marks.enter(*held)
         except GuardUnavailable as error:
             self._allow(error, f"nobody knows whether {held.key!r} was handled before")
             return True
-        return self._first(held, verdict)
+        return self._first(held, state)
 
-    def _mark(self, held: HeldKey) -> Steps[bool]:
-        verdict = yield from self._sql().mark(*held)
-        return self._first(held, verdict)
+    def _mark(self, held: HeldKey) -> GuardSteps[bool]:
+        state = yield from self._sql().mark(*held)
+        return self._first(held, state)
 
-    def _first(self, held: HeldKey, verdict: Verdict) -> bool:
-        if verdict == "in progress":
+    def _first(self, held: HeldKey, state: KeyState) -> bool:
+        if state == "in progress":
             raise InProgress(self.terms.consumer, held.key)
-        return verdict == "first"
+        return state == "first"
 
-    def _finish(self, held: HeldKey) -> Steps[None]:
+    def _finish(self, held: HeldKey) -> GuardSteps[None]:
         try:
             kept = yield from self._marks.finish(*held)
         except GuardUnavailable as error:
@@ -217,7 +217,7 @@ class _Shared:
                 "was only slow"
             )
 
-    def _forget(self, held: HeldKey) -> Steps[None]:
+    def _forget(self, held: HeldKey) -> GuardSteps[None]:
         try:
             yield from self._marks.forget(held.key)
         except GuardUnavailable as error:
@@ -289,9 +289,9 @@ class Guard(_Shared, Sync):
 
     def __init__(self, marks: Marks, place: Any, **options: Any) -> None:
         super().__init__(marks, place, **options)
-        self._keeper = Keeper(self._renew, self._every())
+        self._renewer = LeaseRenewer(self._renew, self._every())
 
-    def _run(self, steps: Steps[R]) -> R:
+    def _run(self, steps: GuardSteps[R]) -> R:
         return self._db.run(steps, tx=False)  # type: ignore[no-any-return]
 
     def _renew(self, held: HeldKey) -> bool:
@@ -301,7 +301,7 @@ class Guard(_Shared, Sync):
         return True
 
     def _keeping(self, held: HeldKey) -> AbstractContextManager[None]:
-        return self._keeper.keeping(held) if self.terms.two_phase else nullcontext()
+        return self._renewer.renewing(held) if self.terms.two_phase else nullcontext()
 
     @contextmanager
     def __call__(self, key: str | Event) -> Iterator[bool]:
@@ -352,7 +352,7 @@ class Guard(_Shared, Sync):
         if not self._closed:
             self._closed = True
             try:
-                self._keeper.close()
+                self._renewer.close()
             finally:
                 self._db.close()
 
@@ -369,7 +369,7 @@ class AsyncGuard(_Shared, Async):
 
     is_async = True
 
-    async def _run(self, steps: Steps[R]) -> R:
+    async def _run(self, steps: GuardSteps[R]) -> R:
         return await self._db.run(steps, tx=False)  # type: ignore[no-any-return]
 
     async def _renew(self, held: HeldKey) -> bool:
@@ -381,11 +381,11 @@ class AsyncGuard(_Shared, Async):
 
     @asynccontextmanager
     async def _keeping(self, held: HeldKey) -> AsyncIterator[None]:
-        keeping = asyncio.create_task(self._keep(held)) if self.terms.two_phase else None
+        renewing = asyncio.create_task(self._keep(held)) if self.terms.two_phase else None
         try:
             yield
         finally:
-            await cancelled(keeping)
+            await cancelled(renewing)
 
     async def _keep(self, held: HeldKey) -> None:
         await self._clock.sleep(self._every())

@@ -23,7 +23,7 @@ from redis.retry import Retry
 
 from ..errors import ConfigError, GuardUnavailable
 from ..op import T, arun, run
-from .spi import Steps, Terms, Verdict
+from .spi import GuardSteps, KeyState, Terms
 
 # 1: first, 2: in progress, 3: done. Whatever is not in progress is done, as the plain mode leaves it.
 _ENTER = """
@@ -48,7 +48,7 @@ _LEAVE = """
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
 return 0
 """
-_VERDICTS: dict[int, Verdict] = {1: "first", 2: "in progress", 3: "done"}
+_STATES: dict[int, KeyState] = {1: "first", 2: "in progress", 3: "done"}
 
 
 class RedisMarks:
@@ -56,31 +56,31 @@ class RedisMarks:
         self.terms = terms
         self._prefix = f"{prefix}{terms.consumer}:"
 
-    def enter(self, key: str, token: int) -> Steps[Verdict]:
+    def enter(self, key: str, token: int) -> GuardSteps[KeyState]:
         if self.terms.two_phase:
             reply = yield self._script(_ENTER, key, _in_progress(token), _ms(self.terms.lease))
-            return _VERDICTS[int(reply)]
+            return _STATES[int(reply)]
         seconds = ceil(self.terms.ttl.total_seconds())
         if (yield "SET", self._prefix + key, _done(token), "NX", "EX", seconds):
             return "first"
         there = yield "GET", self._prefix + key
         return "first" if there in (_done(token), _done(token).encode()) else "done"
 
-    def renew(self, key: str, token: int) -> Steps[bool]:
+    def renew(self, key: str, token: int) -> GuardSteps[bool]:
         reply = yield self._script(_RENEW, key, _in_progress(token), _ms(self.terms.lease))
         return bool(reply)
 
-    def finish(self, key: str, token: int) -> Steps[bool]:
+    def finish(self, key: str, token: int) -> GuardSteps[bool]:
         if not self.terms.two_phase:
             return True
         reply = yield self._script(_FINISH, key, _in_progress(token), _done(token), _ms(self.terms.ttl))
         return bool(reply)
 
-    def leave(self, key: str, token: int) -> Steps[bool]:
+    def leave(self, key: str, token: int) -> GuardSteps[bool]:
         reply = yield self._script(_LEAVE, key, _in_progress(token) if self.terms.two_phase else _done(token))
         return bool(reply)
 
-    def forget(self, key: str) -> Steps[None]:
+    def forget(self, key: str) -> GuardSteps[None]:
         yield "DEL", self._prefix + key
 
     def _script(self, script: str, key: str, *args: str | int) -> tuple[str | int, ...]:
@@ -115,7 +115,7 @@ class Redis:
         self._client = client
         self._ours = ours
 
-    def run(self, steps: Steps[T], *, tx: bool = False) -> T:
+    def run(self, steps: GuardSteps[T], *, tx: bool = False) -> T:
         return run(steps, self)
 
     def execute(self, command: Any) -> Any:
@@ -132,7 +132,7 @@ class AsyncRedis:
         self._client = client
         self._ours = ours
 
-    async def run(self, steps: Steps[T], *, tx: bool = False) -> T:
+    async def run(self, steps: GuardSteps[T], *, tx: bool = False) -> T:
         return await arun(steps, self)
 
     async def execute(self, command: Any) -> Any:

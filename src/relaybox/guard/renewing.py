@@ -17,7 +17,7 @@ class HeldKey(NamedTuple):
     token: int
 
 
-class Keeper:
+class LeaseRenewer:
     def __init__(self, renew: Callable[[HeldKey], bool], every: float) -> None:
         self._renew = renew
         self._every = every
@@ -32,7 +32,7 @@ class Keeper:
         self._closed = threading.Event()
 
     @contextmanager
-    def keeping(self, held: HeldKey) -> Iterator[None]:
+    def renewing(self, held: HeldKey) -> Iterator[None]:
         with self._lock:
             self._held.add(held)
             if self._thread is None:

@@ -14,7 +14,7 @@ from ..drivers.spi import AsyncConnection, Connection
 from ..errors import ConfigError, NoTransaction
 from ..op import Op
 from ..store.guard import GuardSchema
-from .spi import Terms, Verdict
+from .spi import KeyState, Terms
 
 
 class SqlMarks:
@@ -30,13 +30,13 @@ class SqlMarks:
     def _now(self) -> Any:
         return self.schema.to_time(self._clock.database_now())
 
-    def enter(self, key: str, token: int) -> Op[Verdict]:
+    def enter(self, key: str, token: int) -> Op[KeyState]:
         return self._enter(key, token, done=not self.terms.two_phase)
 
-    def mark(self, key: str, token: int) -> Op[Verdict]:
+    def mark(self, key: str, token: int) -> Op[KeyState]:
         return self._enter(key, token, done=True)
 
-    def _enter(self, key: str, token: int, *, done: bool) -> Op[Verdict]:
+    def _enter(self, key: str, token: int, *, done: bool) -> Op[KeyState]:
         ttl = self.terms.ttl if done else self.terms.lease
         row = self._row(key, token=token, done=done, ttl=ttl.total_seconds(), now=self._now())
         while True:

@@ -22,7 +22,7 @@ from ..facts import Alert, Observers
 from ..op import Op
 from ..settings import InboxSettings
 from ..store.inbox import InboxStore
-from ..store.inbox.alerts import Letter
+from ..store.inbox.alerts import NewLetter
 from ..store.inbox.gaps import Gap
 from ..store.inbox.order import Order
 
@@ -59,7 +59,7 @@ def _rest(kind: str, inbox: str, count: int, what: str, *, over: bool = False) -
         yield Alert(kind, inbox, text=f"{count} more {what}", over=over)
 
 
-def _died(letter: Letter) -> str:
+def _died(letter: NewLetter) -> str:
     """The type of the error only: its text may quote the payload, and is kept with the dead letter."""
     error = (letter.error or "").partition(":")[0]
     return f"message {letter.event_id} ({letter.event_type}) died at attempt {letter.attempts}: {error}"

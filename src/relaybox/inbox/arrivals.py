@@ -18,7 +18,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 from ..errors import Closed, ConnectionLost
 from ..event import Event
 from ..forks import renew_after_fork
-from ..store.rows import chunks
+from ..store.event_rows import chunks
 
 log = logging.getLogger("relaybox")
 
@@ -26,7 +26,7 @@ LANES = 2  # statements
 PATIENCE = 0.1  # seconds after which those who wait go as well: what is under way waits for other transactions
 FOR_ALL = (ConnectionLost, Closed)  # errors that are nobody's own: to try again is up to the caller
 
-Answer: TypeAlias = bool | Exception | None  # None: go alone
+Acceptance: TypeAlias = bool | Exception | None  # None: go alone
 F = TypeVar("F", bound=Any)  # the future of an answer: asyncio's or a thread's
 
 
@@ -70,10 +70,10 @@ class Queue(Generic[F]):
         return self.leave()
 
 
-AsyncQueue: TypeAlias = "Queue[asyncio.Future[Answer]]"
+AsyncQueue: TypeAlias = "Queue[asyncio.Future[Acceptance]]"
 
 
-class AsyncTogether:
+class AsyncArrivals:
     def __init__(
         self,
         alone: Callable[[Event, str | None], Awaitable[bool]],
@@ -107,14 +107,14 @@ class AsyncTogether:
         self._timer = asyncio.get_running_loop().call_later(PATIENCE, self._hurry, queue) if called else None
         self._call(queue, called)
 
-    def _call(self, queue: AsyncQueue, called: Sequence[Waiting[asyncio.Future[Answer]]]) -> None:
+    def _call(self, queue: AsyncQueue, called: Sequence[Waiting[asyncio.Future[Acceptance]]]) -> None:
         """In a task of its own: any of those who wait may be cancelled, and take nobody along."""
         if called:
             task = asyncio.create_task(self._go(queue, called), name="relaybox-accept")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _go(self, queue: AsyncQueue, called: Sequence[Waiting[asyncio.Future[Answer]]]) -> None:
+    async def _go(self, queue: AsyncQueue, called: Sequence[Waiting[asyncio.Future[Acceptance]]]) -> None:
         try:
             with _answering(called) as answers:
                 answers += await self._together(*_contents(called))
@@ -122,11 +122,11 @@ class AsyncTogether:
             self._call(queue, queue.leave())
 
 
-Turn: TypeAlias = "Future[Answer | list[Waiting[Turn]]]"
+Turn: TypeAlias = "Future[Acceptance | list[Waiting[Turn]]]"
 
 
-class Together:
-    """The same for threads. The first of those that wait goes for all of them: its turn is the list of them."""
+class Arrivals:
+    """AsyncArrivals for threads. The first that waits goes for all of them: its turn is the list of them."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class Together:
         answer = _told(self._wait(turn))
         return self._alone(event, sender) if answer is None else answer
 
-    def _wait(self, turn: Turn) -> Answer:
+    def _wait(self, turn: Turn) -> Acceptance:
         try:
             while True:
                 try:
@@ -200,9 +200,9 @@ def _contents(called: Sequence[Waiting[F]]) -> tuple[list[Event], list[str | Non
 
 
 @contextmanager
-def _answering(called: Sequence[Waiting[F]]) -> Iterator[list[Answer]]:
+def _answering(called: Sequence[Waiting[F]]) -> Iterator[list[Acceptance]]:
     """Whatever happens inside, all of them get an answer."""
-    answers: list[Answer] = []
+    answers: list[Acceptance] = []
     try:
         yield answers
     except FOR_ALL as error:
@@ -215,7 +215,7 @@ def _answering(called: Sequence[Waiting[F]]) -> Iterator[list[Answer]]:
                 waiting.turn.set_result(answer)
 
 
-def _told(answer: Answer) -> bool | None:
+def _told(answer: Acceptance) -> bool | None:
     if isinstance(answer, Exception):  # one for each: raising it adds where
         raise type(answer)(*answer.args) from answer
     return answer

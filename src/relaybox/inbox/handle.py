@@ -27,23 +27,23 @@ from ..clock import Clock
 from ..delivery import Delivery
 from ..drivers.limits import Deadlines
 from ..engine.dispatch import Dispatch, read
+from ..engine.protocols import RowBatch
 from ..engine.threads import ListenerThreads
-from ..engine.work import RowBatch
 from ..errors import BrokerUnavailable, Reject, StoreError, TransactionEnded
 from ..event import Event
 from ..listeners import Listener, Listeners
 from ..op import Op
 from ..settings import DeliverySettings
-from ..store.claims import Held
+from ..store.claims import HeldRow
 from ..store.inbox import InboxStore
 from ..store.inbox.order import Order
-from .source import Message
-from .transactions import Call, RolledBack, Step, Steps, Transaction, Work, aplay, ended, savepoint
+from .source import MessageDelivery
+from .transactions import Call, MessageTransaction, RolledBack, Step, Steps, TransactionBody, aplay, ended, savepoint
 
 log = logging.getLogger("relaybox")
 
 
-class Marks:
+class MessageMarks:
     """What goes into the transaction beside the listener's writes."""
 
     def __init__(self, store: InboxStore, order: Order | None, clock: Clock) -> None:
@@ -51,29 +51,29 @@ class Marks:
         self._ordered = order is not None
         self._clock = clock
 
-    def one(self, message: Message) -> Op[None]:
+    def mark(self, message: MessageDelivery) -> Op[None]:
         """Before the listener of a message that has the transaction for itself."""
         marked = yield from self._store.mark(_held(message), message.event, self._clock.database_now())
         if not marked:
             raise lost(message)
-        yield from self.turn(message)
+        yield from self.take_turn(message)
 
-    def still(self, message: Message) -> Op[None]:
-        """After the listener, unless the commit looks by itself."""
+    def check(self, message: MessageDelivery) -> Op[None]:
+        """After the listener: the mark is still there. Not needed where the commit looks for it."""
         if not (yield from self._store.still_marked(_held(message), message.event)):
             raise TransactionEnded
 
-    def begin(self, messages: Sequence[Message]) -> Op[set[int]]:
-        """Before a batch: which of it are ours."""
+    def lock(self, messages: Sequence[MessageDelivery]) -> Op[set[int]]:
+        """Before a batch: locks its rows, and says which are still ours."""
         return self._store.lock_messages([_held(message) for message in messages])
 
-    def end(self, messages: Sequence[Message]) -> Op[None]:
+    def mark_all(self, messages: Sequence[MessageDelivery]) -> Op[None]:
         """After a batch: these are done."""
         if messages:
             yield from self._store.mark_all([_held(message) for message in messages], self._clock.database_now())
 
-    def turn(self, message: Message) -> Op[None]:
-        """In an ordered inbox: it is this number's turn, and then the next one's."""
+    def take_turn(self, message: MessageDelivery) -> Op[None]:
+        """In an ordered inbox: checks that this number is next, and moves its key on."""
         key, position = message.event.key, message.position
         if not self._ordered or position is None or key is None:
             return
@@ -88,12 +88,12 @@ class Marks:
         raise BrokerUnavailable(f"number {position} is not next, its key expects {expected}")
 
 
-def lost(message: Message) -> BrokerUnavailable:
+def lost(message: MessageDelivery) -> BrokerUnavailable:
     return BrokerUnavailable(f"message {message.event.id} is another processor's by now")
 
 
-def _held(message: Message) -> Held:
-    return Held(message.seq, message.token)
+def _held(message: MessageDelivery) -> HeldRow:
+    return HeldRow(message.seq, message.token)
 
 
 class Handling(Dispatch):
@@ -105,9 +105,9 @@ class Handling(Dispatch):
         self,
         listeners: Listeners[Any],
         threads: ListenerThreads,
-        marks: Marks,
-        begin: Callable[[bool, Work], Steps[None]],
-        bare: Callable[[Work], Steps[None]],
+        marks: MessageMarks,
+        begin: Callable[[bool, TransactionBody], Steps[None]],
+        bare: Callable[[TransactionBody], Steps[None]],
         settings: DeliverySettings,
         clock: Clock,
         *,
@@ -128,7 +128,7 @@ class Handling(Dispatch):
         self._plain = any(not listener.is_async for listener in listeners.all())
 
     def _listen(self, event: Event, second: Delivery | int) -> Awaitable[Any]:
-        assert isinstance(second, Message)
+        assert isinstance(second, MessageDelivery)
         return self._alone(second, self._listener(event))
 
     def _listener(self, event: Event) -> Listener | None:
@@ -138,8 +138,8 @@ class Handling(Dispatch):
             self._unmatched(event)
         return listener
 
-    async def _alone(self, message: Message, listener: Listener | None) -> None:
-        def work(tx: Transaction) -> Steps[None]:
+    async def _alone(self, message: MessageDelivery, listener: Listener | None) -> None:
+        def work(tx: MessageTransaction) -> Steps[None]:
             return self._one(tx, message, listener)
 
         try:
@@ -161,8 +161,8 @@ class Handling(Dispatch):
         finally:
             call.end()
 
-    def _one(self, tx: Transaction, message: Message, listener: Listener | None) -> Steps[None]:
-        yield from tx.run(self._marks.one(message))
+    def _one(self, tx: MessageTransaction, message: MessageDelivery, listener: Listener | None) -> Steps[None]:
+        yield from tx.run(self._marks.mark(message))
         if listener is not None:
             failure: Exception | None = None
             try:
@@ -172,15 +172,15 @@ class Handling(Dispatch):
             if ended(tx, failure):
                 if not tx.connection.in_transaction():  # if it was committed with its mark, it counts
                     with suppress(StoreError, BrokerUnavailable, TransactionEnded):
-                        yield from tx.run(self._marks.still(message))
+                        yield from tx.run(self._marks.check(message))
                 raise TransactionEnded from failure
             if failure is not None:
                 raise failure
         if not tx.looks:
-            yield from tx.run(self._marks.still(message))
+            yield from tx.run(self._marks.check(message))
         faults.hit("settle.before")
 
-    def _call(self, tx: Transaction, event: Event, listener: Listener, call: Any) -> Steps[None]:
+    def _call(self, tx: MessageTransaction, event: Event, listener: Listener, call: Any) -> Steps[None]:
         event = read(listener, event)
         arguments = (event, tx.handle) if listener.takes_two else (event,)
         answer = yield Step(call, arguments, tx.connection, limited=False)
@@ -202,7 +202,7 @@ class Handling(Dispatch):
         fates.tell(batch)
 
     async def _together(self, fates: _Fates) -> None:
-        def work(tx: Transaction) -> Steps[None]:
+        def work(tx: MessageTransaction) -> Steps[None]:
             return self._many(tx, fates)
 
         if not self._plain:
@@ -213,8 +213,8 @@ class Handling(Dispatch):
         async with asyncio.timeout(sum(seconds) if len(seconds) == len(limits) else None):
             await self._threaded_steps(self._begin(False, work))
 
-    def _many(self, tx: Transaction, fates: _Fates) -> Steps[None]:
-        ours = yield from tx.run(self._marks.begin(fates.messages))
+    def _many(self, tx: MessageTransaction, fates: _Fates) -> Steps[None]:
+        ours = yield from tx.run(self._marks.lock(fates.messages))
         for message in fates.to_do(ours):
             try:
                 yield from savepoint(tx, self._turn(tx, message, self._listener(message.event)))
@@ -223,11 +223,11 @@ class Handling(Dispatch):
                 if tx.connection.broken() or isinstance(error, (TransactionEnded, RolledBack)):
                     raise
                 fates.fail(message, error)
-        yield from tx.run(self._marks.end(fates.done))
+        yield from tx.run(self._marks.mark_all(fates.done))
         faults.hit("settle.before")
 
-    def _turn(self, tx: Transaction, message: Message, listener: Listener | None) -> Steps[None]:
-        yield from tx.run(self._marks.turn(message))
+    def _turn(self, tx: MessageTransaction, message: MessageDelivery, listener: Listener | None) -> Steps[None]:
+        yield from tx.run(self._marks.take_turn(message))
         if listener is not None:
 
             async def in_time(*arguments: Any) -> None:
@@ -241,13 +241,13 @@ class _Fates:
     """What became of the messages of a batch so far. Behind one that failed, its key waits."""
 
     def __init__(self, deliveries: Sequence[Delivery]) -> None:
-        self.messages = [delivery for delivery in deliveries if isinstance(delivery, Message)]
-        self.done: list[Message] = []
+        self.messages = [delivery for delivery in deliveries if isinstance(delivery, MessageDelivery)]
+        self.done: list[MessageDelivery] = []
         self.failed: dict[int, Exception] = {}
         self._begun: set[int] = set()
         self._waiting: set[str] = set()
 
-    def to_do(self, ours: set[int]) -> Iterator[Message]:
+    def to_do(self, ours: set[int]) -> Iterator[MessageDelivery]:
         for message in self.messages:
             if message.seq not in ours:
                 self.fail(message, lost(message))
@@ -255,7 +255,7 @@ class _Fates:
                 self._begun.add(message.seq)
                 yield message
 
-    def fail(self, message: Message, error: Exception) -> None:
+    def fail(self, message: MessageDelivery, error: Exception) -> None:
         self.failed[message.seq] = error
         if message.lane is not None:
             self._waiting.add(message.lane)

@@ -25,7 +25,7 @@ from typing import Any, Self, TypeAlias
 from ..clock import SYSTEM_CLOCK, Clock
 from ..drivers import open_async, open_sync, wrap
 from ..drivers.script import Async, Sync
-from ..drivers.spi import AsyncConnection, AsyncHandle, Connection, Dialect, Handle
+from ..drivers.spi import AsyncConnection, AsyncHandle, Connection, DialectName, Handle
 from ..engine.wakeups import Notifier, ThreadNotifier
 from ..errors import Closed, ConfigError, InvalidEvent, NoTransaction
 from ..event import Event
@@ -36,12 +36,12 @@ from ..op import Op, arun, run
 from ..operate import AsyncDeadLetters, AsyncEvents, AsyncKeys, DeadLetters, Events, Keys
 from ..service import AsyncService, Owner, Service, stop_all
 from ..settings import Settings, chosen
+from ..store.event_rows import in_one_statement
 from ..store.inbox import InboxTables, check_sender, open_inbox_store
 from ..store.inbox.adopted.make import InboxInfo
 from ..store.inbox.claim import Share
-from ..store.rows import in_one_statement
 from ..twins import told_by
-from .arrivals import AsyncTogether, Together
+from .arrivals import Arrivals, AsyncArrivals
 from .operations import Operations
 from .process import Processing
 
@@ -86,7 +86,7 @@ class _Shared(Operations):
     def _open(self, target: Any) -> None:
         raise NotImplementedError
 
-    def _connected(self, dialect: Dialect, notifier: Callable[[], Notifier | ThreadNotifier]) -> None:
+    def _connected(self, dialect: DialectName, notifier: Callable[[], Notifier | ThreadNotifier]) -> None:
         super().__init__(open_inbox_store(dialect, self._tables), self._clock)
         if self.store.capabilities.listen:
             self._notifier = notifier()
@@ -182,7 +182,7 @@ class Inbox(_Shared, Sync):
     def _open(self, target: Any) -> None:
         self._db = open_sync(target).within(self.settings.delivery.batch_seconds)
         self._connected(self._db.dialect, lambda: ThreadNotifier(self._notify))
-        self._together = Together(self._alone, self._accept_together)
+        self._arrivals = Arrivals(self._alone, self._accept_together)
         desk = self._desk(self._db)
         self.dead, self.events, self.keys = DeadLetters(desk), Events(desk), Keys(desk)
 
@@ -202,7 +202,7 @@ class Inbox(_Shared, Sync):
         """
         if handle is not None or not isinstance(event, Event) or not self.store.single:
             return self.accept_all(handle, (event,), sender=sender)[0]
-        return self._together.accept(event, check_sender(sender))
+        return self._arrivals.accept(event, check_sender(sender))
 
     def accept_all(self, handle: Handle | None, events: Sequence[Event], *, sender: str = "") -> Answers:
         """As `accept`, for many messages: all or none, in list order."""
@@ -274,7 +274,7 @@ class AsyncInbox(_Shared, Async):
     def _open(self, target: Any) -> None:
         self._db = open_async(target).within(self.settings.delivery.batch_seconds)
         self._connected(self._db.dialect, lambda: Notifier(self._notify))
-        self._together = AsyncTogether(self._alone, self._accept_together)
+        self._arrivals = AsyncArrivals(self._alone, self._accept_together)
         desk = self._desk(self._db)
         self.dead, self.events, self.keys = AsyncDeadLetters(desk), AsyncEvents(desk), AsyncKeys(desk)
 
@@ -299,7 +299,7 @@ class AsyncInbox(_Shared, Async):
     async def accept(self, handle: AsyncHandle | None, event: Event, *, sender: str = "") -> bool:
         if handle is not None or not isinstance(event, Event) or not self.store.single:
             return (await self.accept_all(handle, (event,), sender=sender))[0]
-        return await self._together.accept(event, check_sender(sender))
+        return await self._arrivals.accept(event, check_sender(sender))
 
     async def accept_all(self, handle: AsyncHandle | None, events: Sequence[Event], *, sender: str = "") -> Answers:
         op, tx = self._op(events, check_sender(sender))

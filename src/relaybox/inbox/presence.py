@@ -1,4 +1,4 @@
-"""A processor in the inbox's tables: its row, what it takes over, and in an ordered inbox the keys nobody woke."""
+"""A processor in the inbox's tables: its row, what it takes over, and in an ordered inbox keys that were not woken."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .. import faults
 from ..clock import Clock
 from ..drivers.spi import AsyncRunner
 from ..engine.presence import Presence, default_name
-from ..engine.rows.engine import DeliveryEngine
+from ..engine.rows.engine import RowEngine
 from ..facts import ClaimLost, Observers, TakenOver
 from ..settings import Settings
 from ..store.inbox import InboxStore
@@ -19,16 +19,16 @@ from .source import InboxSource
 
 log = logging.getLogger("relaybox")
 
-SWEEP = 10.0  # seconds between two looks for keys that nobody woke: who should have is dead, and that is noticed
+SWEEP = 10.0  # seconds between two looks for keys that stayed asleep because the process that had to wake them died
 ROLE = "inbox"
 
 
 @dataclass(eq=False)
-class Instance:
+class InboxRegistration:
     _db: AsyncRunner
     _store: InboxStore
     _source: InboxSource
-    _engine: DeliveryEngine
+    _engine: RowEngine
     _settings: Settings
     _order: Order | None
     _observers: Observers

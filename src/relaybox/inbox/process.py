@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from ..clock import Clock
 from ..drivers import open_async, open_sync, parse
 from ..drivers.spi import Runner
-from ..engine.rows.engine import DeliveryEngine
+from ..engine.rows.engine import RowEngine
 from ..engine.threads import STRAYS, ListenerThreads
 from ..engine.wakeups import Ears
 from ..errors import ConfigError
@@ -30,16 +30,16 @@ from ..store.inbox.claim import Share
 from ..store.inbox.meta import Plan
 from ..values import Counts
 from .alerts import AlertService
-from .handle import Handling, Marks
-from .presence import Instance
-from .purge import PurgeService, retention_of
+from .handle import Handling, MessageMarks
+from .presence import InboxRegistration
+from .purge import InboxPurgeLoop, retention_of
 from .source import InboxSource
-from .transactions import Steps, Work, check_session, given, own
+from .transactions import Steps, TransactionBody, check_session, given, own
 
 log = logging.getLogger("relaybox")
 
 
-class Box(Protocol):
+class ServedInbox(Protocol):
     """What the service reads of its inbox."""
 
     settings: Settings
@@ -53,7 +53,7 @@ class Box(Protocol):
 class Processing(AsyncService):
     def __init__(
         self,
-        box: Box,
+        box: ServedInbox,
         owner: Owner | None,
         handlers: Listeners[Any] | Callable[..., object],
         *,
@@ -88,8 +88,8 @@ class Processing(AsyncService):
                 "serves either kind"
             )
         self._closing = AsyncExitStack()
-        self._engine: DeliveryEngine | None = None  # None: not started, or inbox.enabled is off
-        self._instance: Instance | None = None
+        self._engine: RowEngine | None = None  # None: not started, or inbox.enabled is off
+        self._registration: InboxRegistration | None = None
         self._handling: Handling | None = None
 
     @property
@@ -110,20 +110,22 @@ class Processing(AsyncService):
         plan = await patient.run(store.plan_of(), tx=False)
         settings = self._settings(plan)
         source = InboxSource(db, store, settings, clock, order=plan.order, priority=plan.priority, share=self._share)
-        handling = self._handling = self._make_handling(Marks(store, plan.order, clock), settings)
+        handling = self._handling = self._make_handling(MessageMarks(store, plan.order, clock), settings)
         handler = handling.row if self._batch == 1 else handling
-        self._engine = engine = DeliveryEngine(source, handler, settings, observers, clock, asked=handling)
+        self._engine = engine = RowEngine(source, handler, settings, observers, clock, asked=handling)
         source.freed = engine.wake
-        self._instance = instance = Instance(db, store, source, engine, settings, plan.order, observers, clock)
-        await instance.start()
-        stack.push_async_callback(instance.stop)
+        self._registration = registration = InboxRegistration(
+            db, store, source, engine, settings, plan.order, observers, clock
+        )
+        await registration.start()
+        stack.push_async_callback(registration.stop)
         engine.start()
         stack.push_async_callback(self._stop_engine)
         told = store.capabilities.listen and store.adoption is None  # who inserts into an adopted table tells nobody
         listen = partial(db.listen, store.tables.channel) if db.listen and told else None
         ears = Ears(engine, listen, settings.delivery.poll, observers, clock)
         retention = plan.retention or retention_of(settings.inbox)
-        purge = PurgeService(patient, store, retention, settings, observers, clock)
+        purge = InboxPurgeLoop(patient, store, retention, settings, observers, clock)
         alerts = AlertService(patient, store, settings.inbox, plan.order, observers, clock)
         for service in (ears, purge, alerts):
             service.start()
@@ -132,7 +134,7 @@ class Processing(AsyncService):
         box._wakers.add(wake)
         stack.callback(box._wakers.discard, wake)
 
-    def _make_handling(self, marks: Marks, settings: Settings) -> Handling:
+    def _make_handling(self, marks: MessageMarks, settings: Settings) -> Handling:
         """Transactions have connections of their own: the engine must not wait for a listener. Should the network
         swallow one, what it has locked is free soon after the listener's time."""
         box, workers = self._box, settings.delivery.workers
@@ -150,7 +152,7 @@ class Processing(AsyncService):
         self._closing.callback(threads.close)
         session, dialect = self._session, box.store.dialect
 
-        def begin(is_async: bool, work: Work) -> Steps[None]:
+        def begin(is_async: bool, work: TransactionBody) -> Steps[None]:
             if session is not None:
                 return given(session, dialect, is_async, work)
             return own(in_loop if is_async or in_thread is None else in_thread, is_async, last, work)
@@ -196,10 +198,10 @@ class Processing(AsyncService):
             await self._engine.until_idle()
 
     def _complaints(self) -> Iterator[str]:
-        if self._engine is not None and self._instance is not None:
-            if self._instance.presence.silent:
+        if self._engine is not None and self._registration is not None:
+            if self._registration.presence.silent:
                 yield "no heartbeat reaches the database"
-            if self._engine.missing + self._instance.presence.missing:
+            if self._engine.missing + self._registration.presence.missing:
                 yield "a background task ended and is being replaced"
 
     @property

@@ -77,7 +77,7 @@ def _batches(
 
 
 @dataclass(eq=False)
-class PurgeService:
+class InboxPurgeLoop:
     """Purges every `inbox.purge_interval`, and folds more often."""
 
     _db: AsyncRunner

@@ -15,21 +15,21 @@ from typing import assert_never
 from ..clock import Clock
 from ..delivery import Delivery
 from ..drivers.spi import AsyncRunner
-from ..engine.work import Alive, Pulse, Settled
+from ..engine.protocols import AlwaysAlive, Pulse, Settled
 from ..event import Event
 from ..ids import key_hash, new_token
 from ..outcome import Dead, Done, RetryAt, Skip
 from ..settings import Settings
-from ..store.claims import Claim, Death, Held, RetryRow
+from ..store.claims import Claim, Death, HeldRow, RetryRow
 from ..store.inbox import InboxStore
 from ..store.inbox.claim import SUSPECT, Arrived, Share
 from ..store.inbox.order import Order, Priority
-from ..store.inbox.settle import Past, Settling, Wake
+from ..store.inbox.settle import NextNumber, Past, Settling
 
 LINGER = 0.002  # seconds between two claims while messages come one by one: what comes meanwhile is claimed together
 
 
-class Message(Delivery):
+class MessageDelivery(Delivery):
     """A delivery with its number, if it has one."""
 
     __slots__ = ("key_hash", "position", "replayed", "strikes")
@@ -63,14 +63,14 @@ class InboxSource:
     owner: int = 0
 
     def __post_init__(self) -> None:
-        self._suspect: Message | None = None  # while it is here nothing else is claimed
+        self._suspect: MessageDelivery | None = None  # while it is here nothing else is claimed
         self._moved = 0  # how often keys have moved on
         self._not_before = 0.0  # of the loop's clock: the next claim
         self._doubtful: list[Claim] = []  # asked for, no reply: the database may have made them
         # A renewal must not have locked what is being settled: locked rows are passed over.
         self._writing = asyncio.Lock()
         self.ordered = self.order is not None
-        self.pulse: Pulse = Alive()  # set by the instance service
+        self.pulse: Pulse = AlwaysAlive()  # set by InboxRegistration
         self.freed: Callable[[], None] = lambda: None
 
     @property
@@ -107,7 +107,7 @@ class InboxSource:
             return [], True
         self._doubtful.clear()
         self._not_before = loop.time() + LINGER if 0 < len(arrived) < limit else 0.0
-        messages = [Message(one, claim.token, ends, ordered=self.ordered) for one in arrived]
+        messages = [MessageDelivery(one, claim.token, ends, ordered=self.ordered) for one in arrived]
         if len(messages) == 1 and messages[0].strikes > SUSPECT:
             self._suspect = messages[0]
         return list(messages), more
@@ -127,14 +127,14 @@ class InboxSource:
     def _settling(self, outcomes: Sequence[Settled]) -> Settling:
         settling = Settling([], [], [], [], [])
         for delivery, outcome in outcomes:
-            assert isinstance(delivery, Message)
-            after = Wake(delivery.key_hash, delivery.position + 1) if delivery.position is not None else None
+            assert isinstance(delivery, MessageDelivery)
+            after = NextNumber(delivery.key_hash, delivery.position + 1) if delivery.position is not None else None
             match outcome:
                 case Done():
                     if self.order is not None and after is not None:
                         settling.wake.append(after)
                 case Skip():
-                    settling.forget.append(Held(delivery.seq, delivery.token))
+                    settling.forget.append(HeldRow(delivery.seq, delivery.token))
                 case RetryAt(delay, error, counted):
                     settling.retry.append(RetryRow(delivery.seq, delivery.token, delay, error, counted))
                 case Dead(error):
@@ -170,5 +170,5 @@ class InboxSource:
         return await self._db.run(self._store.next_message(self._clock.database_now()), tx=False)
 
 
-def _held(deliveries: Sequence[Delivery]) -> list[Held]:
-    return [Held(delivery.seq, delivery.token) for delivery in deliveries]
+def _held(deliveries: Sequence[Delivery]) -> list[HeldRow]:
+    return [HeldRow(delivery.seq, delivery.token) for delivery in deliveries]

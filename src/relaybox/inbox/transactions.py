@@ -64,7 +64,7 @@ class Step(NamedTuple):
 Steps = Generator[Step, Any, T]
 
 
-class Transaction(NamedTuple):
+class MessageTransaction(NamedTuple):
     """A transaction under way."""
 
     connection: Connection | AsyncConnection
@@ -91,7 +91,7 @@ class Transaction(NamedTuple):
                 return answer
 
 
-Work = Callable[[Transaction], Steps[None]]
+TransactionBody = Callable[[MessageTransaction], Steps[None]]
 
 
 # -- how steps are made ---------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def not_its_fault(kinds: tuple[type[StoreError], ...] = (ConnectionLost, StoreBu
         raise BrokerUnavailable(f"the inbox's database: {error}") from error
 
 
-def own(db: Runner | AsyncRunner, is_async: bool, last: Statement | None, work: Work) -> Steps[None]:
+def own(db: Runner | AsyncRunner, is_async: bool, last: Statement | None, work: TransactionBody) -> Steps[None]:
     """`last`: what asks, together with the commit, whether the mark is still there."""
     enter, leave = _ends(db.connection(), is_async)
     with not_its_fault():
@@ -172,9 +172,9 @@ def own(db: Runner | AsyncRunner, is_async: bool, last: Statement | None, work: 
     yield Step(leave, (None, None, None), limited=False)
 
 
-def _committed(connection: Connection | AsyncConnection, last: Statement | None, work: Work) -> Steps[None]:
+def _committed(connection: Connection | AsyncConnection, last: Statement | None, work: TransactionBody) -> Steps[None]:
     joined = last and getattr(connection, "commit_after", None)  # not a protocol: asking for one is slow
-    tx = Transaction(connection, connection.raw, joined is not None)
+    tx = MessageTransaction(connection, connection.raw, joined is not None)
     with not_its_fault():
         yield tx.ours(connection.begin)
     try:
@@ -198,27 +198,26 @@ def _committed(connection: Connection | AsyncConnection, last: Statement | None,
 
 def check_session(session: Any) -> None:
     """Before a message is claimed: later the mistake would count as a failure of every message."""
-    expected, kind = (
-        "expected session to be a sessionmaker, an engine or a function that gives a transaction",
-        type(session),
-    )
+    expected = "expected session to be a sessionmaker, an engine or a function that gives a transaction"
+    kind = type(session).__qualname__
     if not callable(_maker(session)):
-        raise ConfigError(f"{expected}, got {kind.__qualname__}")
+        raise ConfigError(f"{expected}, got {kind}")
     try:
         wrap(session)
     except ConfigError:
         return  # no connection or session itself, as it should be
-    raise ConfigError(f"{expected}, got a {kind.__qualname__}, which all messages would share")
+    raise ConfigError(f"{expected}, got a {kind}, which all messages would share")
 
 
 def _maker(session: Any) -> Any:
     return getattr(session, "begin", session)  # sessionmaker, async_sessionmaker, an engine
 
 
-def given(session: Any, dialect: str, is_async: bool, work: Work) -> Steps[None]:
-    return _entered(
-        _maker(session)(), is_async, lambda handle: work(Transaction(_wrapped(handle, dialect, is_async), handle))
-    )
+def given(session: Any, dialect: str, is_async: bool, work: TransactionBody) -> Steps[None]:
+    def entered(handle: Any) -> Steps[None]:
+        return work(MessageTransaction(_wrapped(handle, dialect, is_async), handle))
+
+    return _entered(_maker(session)(), is_async, entered)
 
 
 def _entered(manager: Any, is_async: bool, work: Callable[[Any], Steps[None]]) -> Steps[None]:
@@ -264,7 +263,7 @@ def _wrapped(handle: Any, dialect: str, is_async: bool) -> Connection | AsyncCon
 # -- what a listener leaves behind ----------------------------------------------------------------------------
 
 
-def ended(tx: Transaction, error: Exception | None = None) -> bool:
+def ended(tx: MessageTransaction, error: Exception | None = None) -> bool:
     """After a listener, and what it raised: what it did after the end of the transaction stands, and the mark does not.
     Where the server itself has ended it and the listener let the error pass, nothing was done."""
     if tx.connection.broken():
@@ -286,7 +285,7 @@ def by_the_server(error: BaseException | None) -> bool:
     return False
 
 
-def savepoint(tx: Transaction, work: Steps[None]) -> Steps[None]:
+def savepoint(tx: MessageTransaction, work: Steps[None]) -> Steps[None]:
     """One message of several. SQLAlchemy has to know of it: it forgets the objects of what is rolled back. A savepoint
     that cannot be released or rolled back to is gone, and so is its transaction."""
     failure: list[BaseException] = []
@@ -311,7 +310,7 @@ def savepoint(tx: Transaction, work: Steps[None]) -> Steps[None]:
         raise TransactionEnded from cause
 
 
-def _between(tx: Transaction, work: Steps[None], failure: list[BaseException]) -> Steps[None]:
+def _between(tx: MessageTransaction, work: Steps[None], failure: list[BaseException]) -> Steps[None]:
     execute = tx.connection.execute
     yield tx.ours(execute, _SAVEPOINT)
     try:

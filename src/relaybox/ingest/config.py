@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..brokers.config import BASE, told
+from ..brokers.config import BASE, read_config
 from ..brokers.parse import Reading
 from ..settings import INGEST, Settings
 
@@ -31,7 +31,7 @@ class IngestConfig:
 
 def load(arguments: Mapping[str, Any], *, environment: Mapping[str, str], file: Path | None = None) -> IngestConfig:
     """`arguments`: what was given on the command line, by these names, and what Reading has."""
-    values, url, options, settings = told("ingest", INGEST, "source", arguments, environment, file)
+    values, url, options, settings = read_config("ingest", INGEST, "source", arguments, environment, file)
     names = [entry.name for entry in dataclasses.fields(Reading)]
     reading = Reading(**{name: values.pop(name) for name in names if name in values})
     return IngestConfig(url=url, options=options, reading=reading, settings=settings, **values)

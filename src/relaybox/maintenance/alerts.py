@@ -13,7 +13,7 @@ from ..clock import Clock
 from ..drivers.spi import AsyncRunner
 from ..errors import StoreError
 from ..facts import Alert, Observers
-from ..store.topics.upkeep import Condition
+from ..store.topics.maintenance import AlertCondition
 
 if TYPE_CHECKING:
     from ..store.topics.store import TopicStore
@@ -28,7 +28,7 @@ class Alerts:
         self._observers = observers
         self._clock = clock
 
-    async def found(self, looked: Sequence[str], conditions: Sequence[Condition]) -> None:
+    async def found(self, looked: Sequence[str], conditions: Sequence[AlertCondition]) -> None:
         """What is the case now, of all kinds that were looked for."""
         unique = list({condition[:3]: condition for condition in conditions}.values())
         begun, over = await self._db.run(self._store.change_alerts(looked, unique, self._clock.database_now()))

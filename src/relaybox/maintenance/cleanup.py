@@ -14,9 +14,9 @@ from ..op import Op, T
 from ..outbox.purge import PurgePlan
 from ..store.outbox import open_store
 from ..store.topics import TopicRow
-from ..store.topics.upkeep import Condition, Part
+from ..store.topics.maintenance import AlertCondition, Part
+from .context import JobContext
 from .report import Report
-from .work import Work
 
 BACKLOG_LIMIT = 1_000_000
 SLOW = 10.0  # seconds of one run
@@ -25,8 +25,8 @@ TRIES = 5  # times a change of partitions asks for its locks in one run
 
 
 class Cleanup:
-    def __init__(self, work: Work) -> None:
-        self._work = work
+    def __init__(self, context: JobContext) -> None:
+        self._context = context
         self._written: dict[int, int] = {}
         self._begun: dict[int, float] = {}  # when each topic had its last turn
         self._cleaned_at: float | None = None
@@ -36,107 +36,107 @@ class Cleanup:
 
     async def clean(self) -> Report:
         """Every topic in turn, the one that waited longest first; what does not fit into the budget waits."""
-        work, report = self._work, Report()
-        start = work.clock.monotonic()
-        deadline = start + work.upkeep.cleanup_budget.total_seconds()
+        context, report = self._context, Report()
+        start = context.clock.monotonic()
+        deadline = start + context.upkeep.cleanup_budget.total_seconds()
         unfinished: list[TopicRow] = []
-        for topic in sorted(await work.topics(), key=lambda topic: self._begun.get(topic.id, 0.0)):
-            if work.clock.monotonic() <= deadline:
-                self._begun[topic.id] = work.clock.monotonic()
+        for topic in sorted(await context.topics(), key=lambda topic: self._begun.get(topic.id, 0.0)):
+            if context.clock.monotonic() <= deadline:
+                self._begun[topic.id] = context.clock.monotonic()
             sweep = self._queue if topic.topic.tracking == "rows" else self._log
             if not await sweep(topic, deadline, report):
                 unfinished.append(topic)
         report.letters_purged = await self._letters()
-        took = work.clock.monotonic() - start
+        took = context.clock.monotonic() - start
         await self._judge(report, unfinished, took)
         return report
 
     async def _log(self, topic: TopicRow, deadline: float, report: Report) -> bool:
-        work = self._work
-        batch = min(work.upkeep.cleanup_batch, topic.topic.cleanup_batch)
+        context = self._context
+        batch = min(context.upkeep.cleanup_batch, topic.topic.cleanup_batch)
         places = dict.fromkeys(range(topic.topic.shards), 0)
         lost = Counter[str]()
         try:
             while places:
-                if work.stopping or work.clock.monotonic() > deadline:
+                if context.stopping or context.clock.monotonic() > deadline:
                     return False
                 faults.hit("purge.before")
-                sweep = await work.fenced(work.store.sweep_log(topic, places, batch, work.now))
+                sweep = await context.fenced(context.store.sweep_log(topic, places, batch, context.now))
                 faults.hit("purge.after")
                 if sweep is None:
                     return False
                 report.deleted += sweep.deleted
                 lost.update(sweep.lost)
                 places = sweep.places
-                if places and work.upkeep.cleanup_pause:
-                    await work.clock.sleep(work.upkeep.cleanup_pause.total_seconds())
+                if places and context.upkeep.cleanup_pause:
+                    await context.clock.sleep(context.upkeep.cleanup_pause.total_seconds())
             return True
         finally:
-            report.lost += await work.tell_lost(topic, lost, "past their retention were deleted")
+            report.lost += await context.tell_lost(topic, lost, "past their retention were deleted")
 
     async def _queue(self, topic: TopicRow, deadline: float, report: Report) -> bool:
         """A queue tracked by rows is an outbox; its dead letters stay."""
-        work = self._work
-        tables = work.store.tables.queue(topic.id)
+        context = self._context
+        tables = context.store.tables.queue(topic.id)
         plan = PurgePlan(
             open_store("postgres", tables),
-            work.clock.database_now(),
+            context.clock.database_now(),
             retention=topic.topic.retention,
             dead_retention=None,
-            batch_size=min(work.upkeep.cleanup_batch, topic.topic.cleanup_batch),
+            batch_size=min(context.upkeep.cleanup_batch, topic.topic.cleanup_batch),
         )
         while plan.more:
-            if work.stopping or work.clock.monotonic() > deadline:
+            if context.stopping or context.clock.monotonic() > deadline:
                 return False
-            report.deleted += await work.fenced(plan.batch())
+            report.deleted += await context.fenced(plan.batch())
         return True
 
     async def _letters(self) -> int:
-        work, total = self._work, 0
-        if work.upkeep.dead_retention is None:
+        context, total = self._context, 0
+        if context.upkeep.dead_retention is None:
             return 0
-        while not work.stopping:
-            op = work.store.purge_letters(work.upkeep.dead_retention, work.upkeep.cleanup_batch, work.now)
-            gone = await work.fenced(op)
+        while not context.stopping:
+            op = context.store.purge_letters(context.upkeep.dead_retention, context.upkeep.cleanup_batch, context.now)
+            gone = await context.fenced(op)
             total += gone
-            if gone < work.upkeep.cleanup_batch:
+            if gone < context.upkeep.cleanup_batch:
                 break
         return total
 
     async def _judge(self, report: Report, unfinished: list[TopicRow], took: float) -> None:
         """Whether the cleanup keeps pace with what is written."""
-        work = self._work
-        found: list[Condition] = []
+        context = self._context
+        found: list[AlertCondition] = []
         backlog: dict[int, tuple[str, int]] = {}
         for topic in unfinished:
             if topic.topic.tracking != "rows":
-                count = await work.read(work.store.backlog(topic, BACKLOG_LIMIT + 1, work.now))
+                count = await context.read(context.store.backlog(topic, BACKLOG_LIMIT + 1, context.now))
                 backlog[topic.id] = topic.topic.name, count
         report.backlog = sum(count for _, count in backlog.values())
-        logs = [topic for topic in await work.topics() if topic.topic.tracking != "rows"]
-        written = {topic.id: await work.read(work.store.written(topic)) for topic in logs}
+        logs = [topic for topic in await context.topics() if topic.topic.tracking != "rows"]
+        written = {topic.id: await context.read(context.store.written(topic)) for topic in logs}
         produced = sum(count - self._written[key] for key, count in written.items() if key in self._written)
         if report.backlog and self._cleaned_at is not None and report.deleted < produced:
             text = f"{report.deleted} events deleted while {produced} were written"
-            found.append(Condition("cleanup_behind", "", "", text))
-        self._written, self._cleaned_at = written, work.clock.monotonic()
+            found.append(AlertCondition("cleanup_behind", "", "", text))
+        self._written, self._cleaned_at = written, context.clock.monotonic()
         for name, count in backlog.values():
             if count > BACKLOG_LIMIT:
                 text = f"more than {BACKLOG_LIMIT:,} events could be deleted and are not"
-                found.append(Condition("cleanup_backlog", name, "", text))
+                found.append(AlertCondition("cleanup_backlog", name, "", text))
         if took > SLOW:
-            found.append(Condition("cleanup_slow", "", "", f"a cleanup took {took:.0f} s"))
-        await work.alerts.found(("cleanup_behind", "cleanup_backlog", "cleanup_slow"), found)
+            found.append(AlertCondition("cleanup_slow", "", "", f"a cleanup took {took:.0f} s"))
+        await context.alerts.found(("cleanup_behind", "cleanup_backlog", "cleanup_slow"), found)
         dropped, self._dropped = self._dropped, 0
-        work.backlog = report.backlog
-        work.observers(Cleaned(report.deleted, dropped, took))
+        context.backlog = report.backlog
+        context.observers(Cleaned(report.deleted, dropped, took))
 
     # -- partitions -------------------------------------------------------------------------------
 
     async def partition(self) -> Report:
-        work, report = self._work, Report()
-        found: list[Condition] = []
-        for topic in await work.topics():
+        context, report = self._context, Report()
+        found: list[AlertCondition] = []
+        for topic in await context.topics():
             if topic.topic.tracking == "rows":
                 continue
             made = await self._make(topic, found)
@@ -144,77 +144,77 @@ class Cleanup:
             report.partitions_made += made
             report.partitions_dropped += dropped
             self._dropped += dropped
-        await work.alerts.found(("partition_late", "partition_blocked"), found)
+        await context.alerts.found(("partition_late", "partition_blocked"), found)
         return report
 
-    async def _make(self, topic: TopicRow, found: list[Condition]) -> int:
-        work, made = self._work, 0
-        patience = work.upkeep.lock_timeout
-        for part in await work.read(work.store.missing(topic, work.now)):
-            new = await self._patiently(partial(work.store.make_part, topic, part, patience))
+    async def _make(self, topic: TopicRow, found: list[AlertCondition]) -> int:
+        context, made = self._context, 0
+        patience = context.upkeep.lock_timeout
+        for part in await context.read(context.store.missing(topic, context.now)):
+            new = await self._patiently(partial(context.store.make_part, topic, part, patience))
             made += bool(new)
-            if new is None and part.start - work.clock.now() < part.end - part.start:
+            if new is None and part.start - context.clock.now() < part.end - part.start:
                 text = f"partition {part.name} could not be made: something holds a lock on the log for long"
-                found.append(Condition("partition_late", topic.topic.name, "", text))
+                found.append(AlertCondition("partition_late", topic.topic.name, "", text))
         return made
 
-    async def _drop(self, topic: TopicRow, found: list[Condition], report: Report) -> int:
-        work, dropped = self._work, 0
-        for part in await work.read(work.store.partitions(topic)):
-            verdict = await work.read(work.store.verdict(topic, part, work.now))
-            if work.stopping or not (verdict.aged or verdict.forced):
+    async def _drop(self, topic: TopicRow, found: list[AlertCondition], report: Report) -> int:
+        context, dropped = self._context, 0
+        for part in await context.read(context.store.partitions(topic)):
+            verdict = await context.read(context.store.verdict(topic, part, context.now))
+            if context.stopping or not (verdict.aged or verdict.forced):
                 break
             if not verdict.droppable:
                 continue
             await self._unmark(topic, part)
             faults.hit("purge.before")
-            lost = await work.read(work.store.lost_with(topic, part, verdict))
-            drop = partial(work.store.drop_part, topic, part, lost, work.upkeep.lock_timeout, work.now)
+            lost = await context.read(context.store.lost_with(topic, part, verdict))
+            drop = partial(context.store.drop_part, topic, part, lost, context.upkeep.lock_timeout, context.now)
             gone = await self._patiently(drop)
             faults.hit("purge.after")
             if gone is None:
                 text = f"partition {part.name} could not be dropped: something holds a lock on the log for long"
-                found.append(Condition("partition_blocked", topic.topic.name, "", text))
+                found.append(AlertCondition("partition_blocked", topic.topic.name, "", text))
                 break
             dropped += gone[0].droppable
-            report.lost += await work.tell_lost(topic, gone[1], f"were dropped with partition {part.name}")
+            report.lost += await context.tell_lost(topic, gone[1], f"were dropped with partition {part.name}")
         return dropped
 
     async def _unmark(self, topic: TopicRow, part: Part) -> None:
-        work, batch = self._work, self._work.upkeep.cleanup_batch
+        context, batch = self._context, self._context.upkeep.cleanup_batch
         if topic.topic.tracking == "offset":
             return
         for shard in range(topic.topic.shards):
             after, seen = 0, batch
             while seen == batch:
-                after, seen = await work.fenced(work.store.unmark(topic, part, shard, after, batch))
+                after, seen = await context.fenced(context.store.unmark(topic, part, shard, after, batch))
 
     async def _patiently(self, change: Callable[[], Op[T | None]]) -> T | None:
         """None: somebody held a lock every time."""
         for number in range(TRIES):
             with suppress(StoreBusy):
-                done = await self._work.fenced(change())
+                done = await self._context.fenced(change())
                 if done is not None:
                     return done
-            await self._work.clock.sleep(0.05 * 2**number)
+            await self._context.clock.sleep(0.05 * 2**number)
         return None
 
     # -- ticks ------------------------------------------------------------------------------------
 
     async def tick(self) -> Report:
         """Not fenced: a tick is always true, whichever process makes it."""
-        work, report = self._work, Report()
-        for topic in await work.topics():
+        context, report = self._context, Report()
+        for topic in await context.topics():
             if topic.topic.tracking != "rows":
-                made = await work.db.run(work.store.tick(topic, work.now), tx=False)
+                made = await context.db.run(context.store.tick(topic, context.now), tx=False)
                 report.ticks += made is not None
         return report
 
     async def thin(self) -> Report:
-        work, report = self._work, Report()
-        for topic in await work.topics():
+        context, report = self._context, Report()
+        for topic in await context.topics():
             after: int | None = 0
-            while after is not None and not work.stopping:
-                gone, after = await work.fenced(work.store.thin_ticks(topic, after, THIN_PAGE, work.now))
+            while after is not None and not context.stopping:
+                gone, after = await context.fenced(context.store.thin_ticks(topic, after, THIN_PAGE, context.now))
                 report.thinned += gone
         return report

@@ -24,14 +24,14 @@ from ..outbox import AsyncOutbox, Outbox
 from ..service import AsyncService, Service, made_as
 from ..settings import Settings, chosen
 from ..store.topics import open_topic_store
-from ..store.topics.upkeep import Condition
+from ..store.topics.maintenance import AlertCondition
 from ..tasks import cancelled, forever
 from ..values import Counts
 from .cleanup import Cleanup
+from .context import JOB, JobContext
 from .groups import Groups
 from .report import Report
 from .watch import Watch
-from .work import JOB, Work
 
 log = logging.getLogger("relaybox")
 ALL_JOBS = ("ticks", "thin", "partitions", "detect", "cleanup", "groups", "watch")
@@ -71,8 +71,8 @@ class AsyncMaintainer(AsyncService):
         # A long batch must not cost us the lead.
         self._term_db = open_async(box._target, size=1, timeout=self.settings.term_seconds)
         self.store = open_topic_store(box.store.dialect, box._tables)
-        self._work = work = Work(self._db, self.store, self.upkeep, self._observers, self._clock)
-        cleanup, groups, watch, upkeep = Cleanup(work), Groups(work), Watch(work), self.upkeep
+        self._context = context = JobContext(self._db, self.store, self.upkeep, self._observers, self._clock)
+        cleanup, groups, watch, upkeep = Cleanup(context), Groups(context), Watch(context), self.upkeep
         self._jobs: Mapping[str, tuple[Callable[[], Awaitable[Report]], timedelta | None]] = {
             "ticks": (cleanup.tick, upkeep.tick_interval),
             "thin": (cleanup.thin, upkeep.thin_interval),
@@ -110,7 +110,7 @@ class AsyncMaintainer(AsyncService):
     async def _start(self) -> None:
         await self._db.run(self.store.verify_schema(), tx=False)
         loops: dict[str, Callable[[], Awaitable[None]]] = {"term": self._keep_term}
-        loops |= {} if self._single else {name: partial(self._turn, name) for name in self._wanted}
+        loops |= {} if self._single else {name: partial(self._step, name) for name in self._wanted}
         for name, step in loops.items():
             self._tasks.append(asyncio.create_task(self._loop(name, step), name=f"relaybox-maintain-{name}"))
 
@@ -129,7 +129,7 @@ class AsyncMaintainer(AsyncService):
     async def _stop(self, timeout: float | None) -> None:
         """Batches that run end, then the term is given up."""
         self.halt()
-        self._work.stopping = True
+        self._context.stopping = True
         async with AsyncExitStack() as ending:  # last in, first out, each also when another failed
             ending.push_async_callback(self._term_db.close)
             ending.push_async_callback(self._db.close)
@@ -175,7 +175,7 @@ class AsyncMaintainer(AsyncService):
             if term is None:
                 self._lose()
                 return False
-            self._work.term = term
+            self._context.term = term
             if not self.leading and await self._at_home():
                 log.info("maintenance: %s leads, term %d", self._owner_name, term.number)
                 self._leading.set()
@@ -186,20 +186,20 @@ class AsyncMaintainer(AsyncService):
         incarnation = await self._term_db.run(self.store.incarnation(), tx=False)
         self._foreign = incarnation.foreign
         text = "these topics come from another cluster: run `relaybox doctor --repair` before anything else"
-        conditions = [Condition("foreign_cluster", "", "", text)] if incarnation.foreign else []
-        await self._work.alerts.found(("foreign_cluster",), conditions)
+        conditions = [AlertCondition("foreign_cluster", "", "", text)] if incarnation.foreign else []
+        await self._context.alerts.found(("foreign_cluster",), conditions)
         return not incarnation.foreign
 
     def _lose(self) -> None:
-        self._work.term = None
+        self._context.term = None
         if self.leading:
             self._leading.clear()
             log.info("maintenance: %s leads no more", self._owner_name)
-            self._work.backlog = None
+            self._context.backlog = None
             self._observers(Standing(None, None))
 
     async def _give_up(self) -> None:
-        term = self._work.term
+        term = self._context.term
         self._lose()
         if term is not None:
             with suppress(StoreError):
@@ -207,7 +207,7 @@ class AsyncMaintainer(AsyncService):
 
     # -- jobs -------------------------------------------------------------------------------------
 
-    async def _turn(self, name: str) -> None:
+    async def _step(self, name: str) -> None:
         interval = self._jobs[name][1]
         if interval is None:
             await self._pause(self._until(self.upkeep.groups_at))

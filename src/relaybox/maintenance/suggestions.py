@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from ..op import Op
-from ..store.topics.upkeep import Leftover, OpenAlert
+from ..store.topics.maintenance import Leftover, OpenAlert
 
 if TYPE_CHECKING:
     from ..store.topics.store import TopicStore

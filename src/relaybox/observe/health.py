@@ -21,15 +21,17 @@ from ..errors import ConfigError
 from ..values import Health
 
 log = logging.getLogger("relaybox")
-Page = tuple[int, str, bytes]
+Response = tuple[int, str, bytes]
 
 
 class HealthServer:
-    def __init__(self, address: str, health: Callable[[], Health], metrics: Callable[[], Page] | None = None) -> None:
+    def __init__(
+        self, address: str, health: Callable[[], Health], metrics: Callable[[], Response] | None = None
+    ) -> None:
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal() or int(port) > 65535:
             raise ConfigError(f"expected an address such as 127.0.0.1:9400 or [::1]:9400, got {address!r}")
-        pages: dict[str, Callable[[], Page]] = {
+        pages: dict[str, Callable[[], Response]] = {
             "/live": lambda: _page(now := health(), now.live),
             "/ready": lambda: _page(now := health(), now.ready),
         }
@@ -60,12 +62,12 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, handler)
 
 
-def _page(health: Health, good: bool) -> Page:
+def _page(health: Health, good: bool) -> Response:
     body = json.dumps({"level": health.level, "live": health.live, "ready": health.ready, "reasons": health.reasons})
     return 200 if good else 503, "application/json", body.encode()
 
 
-def metrics_page(registry: Any = None) -> Callable[[], Page] | None:
+def metrics_page(registry: Any = None) -> Callable[[], Response] | None:
     """The Prometheus page, of the client's own registry unless another is given; None: the client is not installed."""
     try:
         from prometheus_client import REGISTRY, generate_latest
@@ -76,7 +78,7 @@ def metrics_page(registry: Any = None) -> Callable[[], Page] | None:
     return lambda: (200, CONTENT_TYPE_LATEST, generate_latest(registry or REGISTRY))
 
 
-def _handler(pages: dict[str, Callable[[], Page]]) -> type[BaseHTTPRequestHandler]:
+def _handler(pages: dict[str, Callable[[], Response]]) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         timeout = 5
         server_version = "relaybox"

@@ -88,7 +88,7 @@ class HasStatus(Protocol):
     """What a BacklogCollector asks: an outbox."""
 
     def status(self) -> Any:
-        """Its counts."""
+        """The counts to show."""
         ...
 
 

@@ -20,10 +20,10 @@ from ..settings import OnExhausted, Settings
 from ..store.outbox import OutboxStore
 from ..values import Counts
 from .node import Node
-from .purge import PurgeService
+from .purge import OutboxPurgeLoop
 
 
-class Box(Protocol):
+class ServedOutbox(Protocol):
     """What a service reads and tells of its outbox."""
 
     settings: Settings
@@ -43,7 +43,7 @@ class Box(Protocol):
 class BoxService(AsyncService):
     """A service on the connections of an outbox."""
 
-    def __init__(self, box: Box, owner: Owner | None) -> None:
+    def __init__(self, box: ServedOutbox, owner: Owner | None) -> None:
         super().__init__(box._clock, owner)
         self._box = box
         self._closing = AsyncExitStack()
@@ -65,7 +65,7 @@ class BoxService(AsyncService):
 class OutboxDelivery(BoxService):
     def __init__(
         self,
-        box: Box,
+        box: ServedOutbox,
         owner: Owner | None,
         listeners: Listeners[Delivery],
         *,
@@ -133,13 +133,13 @@ class OutboxDelivery(BoxService):
 class OutboxPurger(BoxService):
     """Deletes what is older than the settings say, every `outbox.purge_interval`."""
 
-    def __init__(self, box: Box, owner: Owner | None, *, by_age: bool) -> None:
+    def __init__(self, box: ServedOutbox, owner: Owner | None, *, by_age: bool) -> None:
         super().__init__(box, owner)
         settings = box.settings.outbox
         if settings.retention is None and settings.dead_retention is None:
             raise ConfigError("expected outbox.retention or outbox.dead_retention to be set; nothing would be purged")
         self._by_age = by_age
-        self._purge: PurgeService | None = None
+        self._purge: OutboxPurgeLoop | None = None
 
     @property
     def name(self) -> str:
@@ -148,7 +148,7 @@ class OutboxPurger(BoxService):
     async def _begin(self, db: AsyncRunner) -> None:
         box = self._box
         patient = db.within(box.settings.delivery.batch_seconds)
-        self._purge = PurgeService(patient, box.store, box.settings, box._observers, box._clock, by_age=self._by_age)
+        self._purge = OutboxPurgeLoop(patient, box.store, box.settings, box._observers, box._clock, by_age=self._by_age)
         self._purge.start()
 
     async def _end(self, timeout: float | None) -> None:

@@ -127,7 +127,7 @@ def _topics(store: TopicStore, clock: Clock) -> Op[list[Finding]]:
 
 
 def _server(store: OutboxStore, seen: Vitals, announced_pid: int | None, processes: int) -> list[Finding]:
-    """By the dialect's own judge."""
+    """What the checks of the dialect find."""
     file = seen.facts.get("file")
     around = Circumstances(announced_pid, file_system_of(file) if file else None, processes)
     return list(import_module(f"relaybox.store.outbox.{store.dialect}.doctor").judge(seen, around))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from ..clock import Clock
 from ..delivery import Delivery
-from ..engine.rows.engine import DeliveryEngine
+from ..engine.rows.engine import RowEngine
 from ..errors import StoreError
 from ..tasks import FIRST_PAUSE, LONGEST_PAUSE, cancelled
 from .source import OutboxSource
@@ -20,7 +20,7 @@ from .source import OutboxSource
 
 @dataclass(eq=False)
 class HandOvers:
-    _engine: DeliveryEngine
+    _engine: RowEngine
     _source: OutboxSource
     _clock: Clock
     _given_back: Callable[[], None]

@@ -11,19 +11,19 @@ from typing import Any, Literal
 from ..clock import Clock
 from ..delivery import Delivery
 from ..drivers.spi import AsyncRunner
-from ..engine.crew import Asked
 from ..engine.engine import Engine
-from ..engine.rows.engine import DeliveryEngine
+from ..engine.protocols import BatchHandler, Handler
+from ..engine.rows.engine import RowEngine
 from ..engine.wakeups import Ears, Notifier
-from ..engine.work import BatchHandler, Handler
+from ..engine.workers import Asked
 from ..facts import Observers
 from ..settings import Settings
 from ..store.claims import Claim
 from ..store.outbox import OutboxStore
 from ..values import Status
 from .hand_over import HandOvers
-from .instance import InstanceService
-from .purge import PurgeService
+from .presence import OutboxRegistration
+from .purge import OutboxPurgeLoop
 from .source import make_source
 from .write import HandOver
 
@@ -68,15 +68,15 @@ class Node:
         self._settings = settings
         self._clock = clock
         self._source = make_source(role in ("ordered", "relay"), db, store, settings, clock, observers)
-        self.engine = DeliveryEngine(self._source, handler, settings, observers, clock, asked)
-        self._instance = InstanceService(
+        self.engine = RowEngine(self._source, handler, settings, observers, clock, asked)
+        self._registration = OutboxRegistration(
             db, store, self._source, settings, role, observers, clock, self.engine.in_flight, self.engine.wake, alone
         )
         can_listen = db.listen is not None and store.capabilities.listen
         self._ears = Ears(self.engine, self._listen if can_listen else None, settings.delivery.poll, observers, clock)
         self._notifier = Notifier(self._notify) if can_listen and settings.delivery.notify else None
         self._purge = (
-            PurgeService(db.within(settings.delivery.batch_seconds), store, settings, observers, clock)
+            OutboxPurgeLoop(db.within(settings.delivery.batch_seconds), store, settings, observers, clock)
             if settings.outbox.retention or settings.outbox.dead_retention
             else None
         )
@@ -92,7 +92,7 @@ class Node:
         """Workers run and the first claim is under way when this returns. A failed start leaves nothing behind."""
         self._loop = asyncio.get_running_loop()
         await self._db.run(self._store.verify_schema(), tx=False)
-        await self._instance.start()
+        await self._registration.start()
         self.engine.start()
         self._ears.start()
         if self._purge is not None:
@@ -104,13 +104,13 @@ class Node:
         self.engine.halt()
 
     async def stop(self, timeout: float | None = None) -> None:
-        """Purge, ears, engine (drains), then sign off: each may still need the next."""
+        """Purge, ears, engine (ends what runs, gives back the rest), then sign off: each may still need the next."""
         if not self._running:
             return
         self._running = False
         self.engine.halt()
         async with AsyncExitStack() as ending:  # last in, first out, each also when another fails or is cancelled
-            ending.push_async_callback(self._instance.stop)
+            ending.push_async_callback(self._registration.stop)
             if self._notifier is not None:
                 ending.push_async_callback(self._notifier.stop)
             ending.push_async_callback(self._hand_overs.stop)
@@ -123,7 +123,7 @@ class Node:
         """Why it does not do its work, for people."""
         if self._source.silent:
             yield "no heartbeat reaches the database"
-        if self.engine.missing + self._instance.presence.missing:
+        if self.engine.missing + self._registration.presence.missing:
             yield "a background task ended and is being replaced"
 
     def worries(self) -> Iterator[str]:

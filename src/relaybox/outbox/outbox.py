@@ -26,7 +26,7 @@ from ..codec import JSON_CODEC, Codec
 from ..contracts import Contracts
 from ..drivers import open_async, open_sync, parse, wrap
 from ..drivers.script import Async, Script, Sync, commit, look, slow, twin
-from ..drivers.spi import AsyncHandle, AsyncRunner, Dialect, Handle, Runner
+from ..drivers.spi import AsyncHandle, AsyncRunner, DialectName, Handle, Runner
 from ..durations import Duration, parse_duration
 from ..engine.wakeups import Notifier, ThreadNotifier
 from ..errors import Closed, ConfigError
@@ -168,7 +168,7 @@ class _Shared:
         elif service in self._running:
             self._running.remove(service)
 
-    def _connected(self, dialect: Dialect, notifier: Callable[[], Notifier | ThreadNotifier]) -> None:
+    def _connected(self, dialect: DialectName, notifier: Callable[[], Notifier | ThreadNotifier]) -> None:
         self.store = open_store(dialect, self._tables, self._codec)
         if self.store.capabilities.listen and self.settings.delivery.notify:
             self._notifier = notifier()

@@ -101,7 +101,7 @@ class PurgePlan:
 
 
 @dataclass(eq=False)
-class PurgeService:
+class OutboxPurgeLoop:
     """Runs a purge every `outbox.purge_interval`; errors are logged and the next run tries again."""
 
     _db: AsyncRunner
@@ -118,7 +118,7 @@ class PurgeService:
 
     def start(self) -> None:
         if self._closed:
-            raise Closed("this purge service was stopped; make a new one")
+            raise Closed("this purge was stopped; make a new one")
         self._loops.repeat("purge", self._step)
 
     async def stop(self) -> None:

@@ -33,8 +33,8 @@ def wish(settings: Settings, mine: Collection[int], peers: Sequence[Instance], m
 
 
 def _winner(shard: int, processes: Sequence[tuple[str, int]]) -> tuple[str, int]:
-    """By name, so that a process that comes back gets its shards back. Of two with one name the younger: the other is
-    most likely what a crash left behind."""
+    """Chosen by name, so that a process that comes back gets its shards back. Of two with one name the younger: the
+    other is most likely what a crash left behind."""
     return max(enumerate(processes), key=lambda aged: (rendezvous(shard, aged[1][0]), aged[0]))[1]
 
 

@@ -12,7 +12,7 @@ from ..clock import Clock
 from ..codec import JSON_CODEC, Codec
 from ..delivery import Delivery
 from ..drivers.spi import AsyncRunner
-from ..engine.work import Alive, Pulse, Settled
+from ..engine.protocols import AlwaysAlive, Pulse, Settled
 from ..errors import UnsupportedByEngine
 from ..event import Event
 from ..facts import KeysChosen, Observers
@@ -20,7 +20,7 @@ from ..ids import key_hash, new_token, shard_of
 from ..op import Op
 from ..outcome import DONE, Dead, Done, RetryAt, Skip
 from ..settings import Settings
-from ..store.claims import Claim, Death, Held, RetryRow
+from ..store.claims import Claim, Death, HeldRow, RetryRow
 from ..store.outbox import OutboxStore
 from ..store.outbox.values import ClaimedRow, KeyChoice, KeyLease, KeyRound, Known, Settlement
 
@@ -31,7 +31,7 @@ NEVER = {-1}  # no event has this number
 
 
 class OutboxSource:
-    """Unordered: any instance may claim any due row. `owner` is set by the instance service."""
+    """Unordered: any instance may claim any due row. `owner` is set by OutboxRegistration."""
 
     ordered = False
 
@@ -55,14 +55,14 @@ class OutboxSource:
         self._most = REMEMBERED
         # But not one of which something left undone: a fail-over may forget that, and it would be settled as well.
         self._undone: set[int] = set()
-        self.here: Callable[[], Iterable[Delivery]] = tuple  # set by the instance service
+        self.here: Callable[[], Iterable[Delivery]] = tuple  # set by OutboxRegistration
         self._claim_tx = self._tx
         self._codec: Codec = getattr(store, "codec", JSON_CODEC)  # not every store keeps one
         self._failures = self._compared = 0  # of statements: after one the database may be another's, and know less
         self.owner = 0
-        self.pulse: Pulse = Alive()  # set by the instance service
+        self.pulse: Pulse = AlwaysAlive()  # set by OutboxRegistration
         self.doubtful: list[Claim] = []  # asked for, no reply: the database may have made them
-        self.freed: Callable[[], None] = lambda: None  # there may be something to claim; set by the instance service
+        self.freed: Callable[[], None] = lambda: None  # there may be something to claim; set by OutboxRegistration
         self._set_up()
 
     def _set_up(self) -> None:
@@ -144,7 +144,7 @@ class OutboxSource:
         return lost
 
     def _settlement(self, outcomes: Sequence[Settled], parts: Mapping[int, set[int]]) -> Settlement:
-        done: list[Held] = []
+        done: list[HeldRow] = []
         retry: list[RetryRow] = []
         dead: list[Death] = []
         unlucky = any(outcome is not DONE for _, outcome in outcomes)
@@ -158,7 +158,7 @@ class OutboxSource:
                 continue
             match outcome:
                 case Done() | Skip():
-                    done.append(Held(delivery.seq, delivery.token))
+                    done.append(HeldRow(delivery.seq, delivery.token))
                 case RetryAt(delay, error, counted):
                     retry.append(RetryRow(delivery.seq, delivery.token, delay, error, counted))
                 case Dead(error):
@@ -167,8 +167,8 @@ class OutboxSource:
                     assert_never(outcome)
         if not self.ordered:
             return Settlement(done, retry, dead, whole=whole)
-        hold = [Held(r.seq, r.token) for r in retry]
-        park = [Held(d.seq, d.token) for d in dead] if self._settings.order.on_exhausted == "park" else []
+        hold = [HeldRow(r.seq, r.token) for r in retry]
+        park = [HeldRow(d.seq, d.token) for d in dead] if self._settings.order.on_exhausted == "park" else []
         return Settlement(done, retry, dead, hold, park, ordered=True, free=self._free, whole=whole)
 
     async def release(self, deliveries: Sequence[Delivery]) -> None:
@@ -290,7 +290,7 @@ class KeyedSource(OutboxSource):
 
     @contextmanager
     def _leaving(self, deliveries: Sequence[Delivery]) -> Iterator[None]:
-        """These leave their claims with what runs inside, and the keys of which nothing is left are free."""
+        """Inside, `_free` names the leases of which no delivery is left; after it, these deliveries are forgotten."""
         mine = ((d, self._lease.get(d.seq)) for d in deliveries)
         leases = {d.seq: lease for d, lease in mine if lease is not None and lease.token == d.token}
         self._free = [lease for lease in set(leases.values()) if self._rest[lease] <= leases.keys()]
@@ -331,5 +331,5 @@ def _by_claim(deliveries: Iterable[Delivery]) -> dict[int, set[int]]:
     return parts
 
 
-def _held(deliveries: Sequence[Delivery]) -> list[Held]:
-    return [Held(d.seq, d.token) for d in deliveries]
+def _held(deliveries: Sequence[Delivery]) -> list[HeldRow]:
+    return [HeldRow(d.seq, d.token) for d in deliveries]

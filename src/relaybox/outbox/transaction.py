@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, ClassVar, Literal, NoReturn
 
-from ..drivers.spi import AsyncConnection, Callback, Connection, Dialect
+from ..drivers.spi import AsyncConnection, Callback, Connection, DialectName
 from ..errors import CommitUnknown, ConfigError, ConnectionLost, StoreError
 from ..op import Copy, Query, Result, Statement
 from ..twins import told_by
@@ -43,7 +43,7 @@ class _Begun:
         return self._inner.raw
 
     @property
-    def dialect(self) -> Dialect:
+    def dialect(self) -> DialectName:
         return self._inner.dialect
 
     @property

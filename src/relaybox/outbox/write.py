@@ -177,7 +177,7 @@ class Writer:
 
 
 def numbers_of(given: Sequence[Event], ids: Sequence[str], numbers: Sequence[int]) -> list[int | None]:
-    """Of the events that were given, though hooks may have written fewer or others."""
+    """The numbers of the given events; None where hooks have written another or none."""
     written = dict(zip(ids, numbers, strict=True))
     return [written.get(event.id) for event in given]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..brokers.config import BASE, told
+from ..brokers.config import BASE, read_config
 from ..brokers.formats import MessageFormat
 from ..errors import ConfigError
 from ..settings import RELAY, Settings
@@ -36,7 +36,7 @@ class RelayConfig:
 
 def load(arguments: Mapping[str, Any], *, environment: Mapping[str, str], file: Path | None = None) -> RelayConfig:
     """`arguments`: fields of RelayConfig that were given on the command line, `settings` by path."""
-    values, url, options, settings = told("relay", RELAY, "sink", arguments, environment, file)
+    values, url, options, settings = read_config("relay", RELAY, "sink", arguments, environment, file)
     ordered = str(values.get("ordered", "true")).lower()
     if ordered not in _BOOLEANS:
         raise ConfigError(f"expected ordered to be true or false, got {values['ordered']!r}")

@@ -16,7 +16,7 @@ from ..brokers.spi import Answer, Message, Sink
 from ..clock import Clock
 from ..contracts import Contracts
 from ..delivery import Delivery
-from ..engine.work import RowBatch
+from ..engine.protocols import RowBatch
 from ..errors import BrokerUnavailable, DeliveryError, Reject
 from ..event import Event
 from ..facts import Observers, Published
@@ -182,7 +182,7 @@ class Publisher:
 
 
 async def _still(batch: RowBatch, prepared: Sequence[Due]) -> list[Due]:
-    """Those that are neither concluded nor another's by now."""
+    """What is left to publish: neither concluded nor lost to another process."""
     waiting = {delivery.seq for delivery in await batch.waiting()}
     return [due for due in prepared if due[0].seq in waiting] if waiting else []
 

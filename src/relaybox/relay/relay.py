@@ -31,9 +31,9 @@ from ..tasks import cancelled
 from ..topics.group import AsyncGroup, Group
 from ..values import Counts, Status
 from .circuit import Circuit
+from .inputs import GroupInput, OutboxInput, RelayInput
 from .publish import Publisher, preparation
-from .reads import GroupReads, OutboxReads, Reads
-from .routing import To, router
+from .routing import Destination, router
 
 log = logging.getLogger("relaybox")
 
@@ -55,7 +55,7 @@ class AsyncRelay(AsyncService):
         source: Outbox | AsyncOutbox | Group | AsyncGroup | str,
         sink: Sink | str,
         *,
-        to: To | None = None,
+        to: Destination | None = None,
         contracts: Contracts | None = None,
         ordered: bool = True,
         format: MessageFormat = "plain",
@@ -96,10 +96,10 @@ class AsyncRelay(AsyncService):
             router(to, features.separator) if to is not None else None,
             contracts,
         )
-        self._reads: Reads = (
-            GroupReads(source, box, self.settings, self._observers, ordered=ordered)
+        self._input: RelayInput = (
+            GroupInput(source, box, self.settings, self._observers, ordered=ordered)
             if isinstance(source, (Group, AsyncGroup))
-            else OutboxReads(box, self.settings, self._observers, ordered=ordered)
+            else OutboxInput(box, self.settings, self._observers, ordered=ordered)
         )
         self._target = box._target
         self._db: AsyncRunner | None = None
@@ -109,7 +109,7 @@ class AsyncRelay(AsyncService):
 
     @property
     def name(self) -> str:
-        return f"relay of {self._reads.what} to {self.sink.name}"
+        return f"relay of {self._input.what} to {self.sink.name}"
 
     async def _start(self) -> None:
         relay = self.settings.relay
@@ -135,7 +135,7 @@ class AsyncRelay(AsyncService):
             observers=self._observers,
             clock=self._clock,
         )
-        await self._reads.start(db, publisher)
+        await self._input.start(db, publisher)
         self._db = db
         self._closing.push_async_callback(cancelled, asyncio.create_task(self._tend(db), name="relaybox-tend"))
 
@@ -150,13 +150,13 @@ class AsyncRelay(AsyncService):
     async def _tend(self, db: AsyncRunner) -> None:
         while True:
             try:
-                await self._reads.tend(db, self._outage)
+                await self._input.tend(db, self._outage)
             except StoreError as error:
                 log.debug("the state of a relay could not be written or measured: %s", type(error).__name__)
             await self._clock.sleep(PULSE)
 
     def halt(self) -> None:
-        self._reads.halt()
+        self._input.halt()
         if self._circuit is not None:
             self._circuit.halt()
 
@@ -165,11 +165,11 @@ class AsyncRelay(AsyncService):
         self.halt()
         async with self._closing:  # last in, first out, each also when another failed
             self._db = None
-            await self._reads.stop(timeout)
+            await self._input.stop(timeout)
 
     async def _drain(self) -> None:
         assert self._db is not None
-        await self._reads.drain(self._db.within(self.settings.delivery.batch_seconds))
+        await self._input.drain(self._db.within(self.settings.delivery.batch_seconds))
 
     @property
     def _outage(self) -> str | None:
@@ -177,33 +177,33 @@ class AsyncRelay(AsyncService):
         return f"{self.sink.name} is unavailable" if away else None
 
     def _complaints(self) -> Iterator[str]:
-        yield from self._reads.complaints()
+        yield from self._input.complaints()
         if self._outage is not None:
             yield self._outage
 
     def _worries(self) -> Iterator[str]:
-        return self._reads.worries()
+        return self._input.worries()
 
     @property
     def counts(self) -> Counts:
-        return self._reads.counts
+        return self._input.counts
 
     # -- looking ------------------------------------------------------------------------------------
 
     async def status(self) -> Status:
         """How much waits for this relay, and how long; also for one that does not run."""
         async with self._asking() as db:
-            return await self._reads.status(db)
+            return await self._input.status(db)
 
     async def failing(self) -> int:
         """How many events wait for another try, also those whose attempt was not counted."""
         async with self._asking() as db:
-            return await self._reads.failing(db)
+            return await self._input.failing(db)
 
     async def preview(self, limit: int = 100) -> list[Preview]:
         """What would be sent next, without claiming or sending it."""
         async with self._asking() as db:
-            return [self._previewed(event) for event in await self._reads.waiting(db, limit)]
+            return [self._previewed(event) for event in await self._input.waiting(db, limit)]
 
     def _previewed(self, event: Event) -> Preview:
         try:

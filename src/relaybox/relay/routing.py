@@ -9,7 +9,7 @@ from typing import TypeAlias
 from ..errors import ConfigError, Reject
 from ..event import Event
 
-To: TypeAlias = str | Callable[[Event], str]
+Destination: TypeAlias = str | Callable[[Event], str]
 
 _FIELDS = {
     "type": lambda event: event.type,
@@ -19,7 +19,7 @@ _FIELDS = {
 }
 
 
-def router(to: To, separator: str | None = None) -> Callable[[Event], str]:
+def router(to: Destination, separator: str | None = None) -> Callable[[Event], str]:
     """`to` as a function. A template names fields of the event: "{aggregate_type}-events". Where a sink splits
     destinations, only a separator of the template's own does that: an event must not choose its exchange."""
     if callable(to):

@@ -163,7 +163,7 @@ def prefixed(environment: Mapping[str, str], kind: str) -> dict[str, Any]:
 def from_environment(
     cls: type, environment: Mapping[str, str], elsewhere: Collection[str], prefixes: tuple[str, ...]
 ) -> dict[str, str]:
-    """By path. `elsewhere` and `prefixes`: names that somebody else reads."""
+    """Values by the path of their setting. `elsewhere` and `prefixes`: variables that are read by others."""
     known = {leaf.variable: leaf.path for leaf in leaves(cls)}
     found: dict[str, str] = {}
     for variable, value in environment.items():
@@ -207,7 +207,7 @@ def table_of(content: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def from_file(cls: type, path: Path, elsewhere: Collection[str]) -> dict[str, Any]:
-    """By path. `elsewhere`: paths that somebody else reads."""
+    """Values by the path of their setting. `elsewhere`: paths that are read by others."""
     return dict(_flat(cls, read_file(path), "", elsewhere))
 
 

@@ -14,7 +14,7 @@ class Claim(NamedTuple):
     lease: timedelta
 
 
-class Held(NamedTuple):
+class HeldRow(NamedTuple):
     """A claim on one row: what every later write must present."""
 
     seq: int

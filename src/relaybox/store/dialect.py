@@ -12,8 +12,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
 from ..errors import ConfigError
+from .event_rows import EPOCH, USUAL, as_json, checked, unreadable
 from .names import Tables
-from .rows import EPOCH, USUAL, as_json, checked, unreadable
 
 
 @dataclass(frozen=True, slots=True)

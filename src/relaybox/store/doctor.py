@@ -17,7 +17,7 @@ from ..clock import Clock
 from ..errors import StoreError
 from ..op import Op, Query
 
-Level = Literal["ok", "warning", "critical"]
+Severity = Literal["ok", "warning", "critical"]
 
 LONG_TRANSACTION = 300.0
 LONG_IDLE = 60.0
@@ -28,7 +28,7 @@ CLOCK_TOLERANCE = 1.0
 class Finding:
     """One verdict. `critical`: committed events may be lost or not delivered. `fix` is empty when all is well."""
 
-    level: Level
+    level: Severity
     check: str
     text: str
     fix: str = ""
@@ -123,7 +123,7 @@ def judge_clock(seen: Vitals) -> Iterator[Finding]:
         yield Finding("ok", "clock", "the clocks agree within a second")
 
 
-Switch = tuple[str, Callable[[str], bool], Level, str, str]
+Switch = tuple[str, Callable[[str], bool], Severity, str, str]
 
 
 def judge_switches(facts: Facts, switches: tuple[Switch, ...]) -> Iterator[Finding]:

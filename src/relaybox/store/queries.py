@@ -18,9 +18,9 @@ from functools import cache
 from importlib.resources import files
 from typing import NamedTuple, cast, get_args
 
-from ..op import Answer, Query
+from ..op import Query, ResultKind
 
-Block = tuple[str, Answer]
+Block = tuple[str, ResultKind]
 
 FOLDERS = {"postgres": ("", "postgres"), "mysql": ("", "stepped", "mysql"), "sqlite": ("", "stepped", "sqlite")}
 _HEADER = re.compile(r"^-- (?:name: (?P<name>[a-z_.]+) -> (?P<answer>[a-z]+)|slot: (?P<slot>[a-z_]+))$", re.MULTILINE)
@@ -57,12 +57,12 @@ def read(path: str) -> Texts:
         heads = list(_HEADER.finditer(text))
         for head, following in zip(heads, [*heads[1:], None], strict=True):
             body = without_comments(text[head.end() : following.start() if following else len(text)])
-            name, answer = head["name"] or head["slot"], cast(Answer, head["answer"])
+            name, answer = head["name"] or head["slot"], cast(ResultKind, head["answer"])
             if name in found.queries or name in found.slots:
                 raise ValueError(f"{path}/{file.name}: {name} is defined twice")
             if head["slot"]:
                 found.slots[name] = body
-            elif answer in get_args(Answer):
+            elif answer in get_args(ResultKind):
                 found.queries[name] = (body, answer)
             else:
                 raise ValueError(f"{path}/{file.name}: {name} answers {answer!r}, not rows or count")

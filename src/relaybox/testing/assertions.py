@@ -19,10 +19,10 @@ from ..drivers.spi import AsyncConnection, AsyncHandle, Connection, Handle
 from ..event import Event, name_of
 from ..op import Op, Query, arun, run
 from ..outbox import AsyncOutbox, Outbox
+from ..store.event_rows import EVENT_COLUMNS
 from ..store.names import Tables
 from ..store.outbox import OutboxStore, open_store
 from ..store.queries import fill
-from ..store.rows import EVENT_COLUMNS
 
 PAGE = 1_000
 SHOWN = 20

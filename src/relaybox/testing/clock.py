@@ -120,7 +120,7 @@ class ManualClock:
             raise TimeoutError(self._missing(count, timeout)) from None
 
     def wait_for_sleepers_sync(self, count: int = 1, timeout: float = 5.0) -> None:
-        """The same from a thread without an event loop."""
+        """`wait_for_sleepers` from a thread without an event loop."""
         enough: Callable[[], bool] = lambda: len(self._sleepers) >= count  # noqa: E731 - a typed lambda
         with self._changed:
             if not self._changed.wait_for(enough, timeout):

@@ -39,20 +39,20 @@ IN_PLACE = 100_000
 Pace = Literal["gentle", "normal", "fast"]
 
 
-class Limits(NamedTuple):
+class BackfillLimits(NamedTuple):
     batch: int
     latency: float  # seconds that a small write may take meanwhile, p95
     rate: float  # events per second
 
 
-PACES: dict[Pace, Limits] = {
-    "gentle": Limits(5_000, 0.005, 10_000),
-    "normal": Limits(10_000, 0.010, 50_000),
-    "fast": Limits(50_000, 0.050, 200_000),
+PACES: dict[Pace, BackfillLimits] = {
+    "gentle": BackfillLimits(5_000, 0.005, 10_000),
+    "normal": BackfillLimits(10_000, 0.010, 50_000),
+    "fast": BackfillLimits(50_000, 0.050, 200_000),
 }
 
 
-def pace_of(name: str) -> Limits:
+def pace_of(name: str) -> BackfillLimits:
     if name not in get_args(Pace):
         raise ConfigError(f"expected pace to be gentle, normal or fast, got {name!r}")
     return PACES[name]  # type: ignore[index]
@@ -71,7 +71,7 @@ class Throttle:
     """How large the next batch may be and how long to wait before it. Decides from the latency of a small write of our
     own, which is what others feel, not from that of the batch."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: BackfillLimits) -> None:
         self._target = limits.latency
         self._rate = limits.rate
         # A second's worth at most, so that no pause outlasts the lease.
@@ -100,7 +100,9 @@ class Throttle:
 
 
 class Job:
-    def __init__(self, home: Home[Any], topic: TopicRow, group: GroupRow, limits: Limits = PACES["normal"]) -> None:
+    def __init__(
+        self, home: Home[Any], topic: TopicRow, group: GroupRow, limits: BackfillLimits = PACES["normal"]
+    ) -> None:
         self._store: TopicStore = home.store
         self._clock = home.clock
         self._topic = topic

@@ -13,7 +13,7 @@ from ..event import Event
 from ..ids import key_hash
 from ..outcome import Dead, Outcome, RetryAt
 from ..retry import Retry
-from ..store.rows import lane_key
+from ..store.event_rows import lane_key
 from ..store.topics import GroupRow, ParkedEvent, ParkedOutcome, Parking, Range, RangeSettlement
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ NOW = timedelta(0)
 Failures = Mapping[Event[Any], BaseException | str]
 
 
-class Page:
+class BatchPage:
     """One range: the events shown to the consumer, and those that must wait behind a parked one of their key."""
 
     __slots__ = ("held", "range", "shown")
@@ -38,7 +38,7 @@ class Page:
 
 
 class _Batch(Sequence[Event[T]]):
-    def __init__(self, pages: Sequence[Page], parked: Sequence[tuple[ParkedEvent, Event]]) -> None:
+    def __init__(self, pages: Sequence[BatchPage], parked: Sequence[tuple[ParkedEvent, Event]]) -> None:
         self.pages = pages
         self.parked = parked
         self.since = self.until = 0.0  # monotonic

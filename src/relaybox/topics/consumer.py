@@ -26,11 +26,11 @@ from ..event import Event
 from ..facts import Claimed, ClaimLost, Delivered, Died, Retried
 from ..listeners import reader
 from ..op import Op
-from ..store.claims import Held
+from ..store.claims import HeldRow
 from ..store.topics import Beat, GroupRow, RangeSettlement, TopicRow
 from ..twins import told_by
 from .backfill import finish, waited_for
-from .batch import AsyncBatch, Batch, Failures, Page, _Batch
+from .batch import AsyncBatch, Batch, BatchPage, Failures, _Batch
 from .home import AtHome, Home
 from .join import Joining, join
 from .liveness import sign_off
@@ -144,7 +144,7 @@ class _Pull(AtHome):
             _, group = yield from self._again()
         if state == "dead":
             self._group = group = yield from commit(
-                self._store.turn(group, "beat", f"consumer {self.name} polls", self._now)
+                self._store.apply(group, "beat", f"consumer {self.name} polls", self._now)
             )
             if group.state == "active":
                 yield from finish(self._home, group)
@@ -234,7 +234,7 @@ class _Pull(AtHome):
         topic, codec, now = self._known(), self._codec, self._now
         claimed = yield from self._store.claim_parked(topic, group, self._me, most, lease, now)
         parked = [(one, Event.stored(one.row, codec, topic.topic.name)) for one in claimed]
-        pages: list[Page] = []
+        pages: list[BatchPage] = []
         held: frozenset[int] = frozenset()
         room, ranges, tick, at_the_end = most - len(parked), self._ranges, 0, False
         while room > most * ENOUGH:
@@ -254,7 +254,7 @@ class _Pull(AtHome):
             held |= taken.held  # also what another consumer has finished since: ours of that key wait in this batch
             for held_range, rows in taken.pages:
                 events = (Event.stored(row, codec, topic.topic.name) for row in rows)
-                pages.append(Page(held_range, events, held))
+                pages.append(BatchPage(held_range, events, held))
                 room -= len(rows)
             if not taken.alive:
                 self._member = None  # the next poll joins again
@@ -309,7 +309,7 @@ class _Pull(AtHome):
         yield from self._alive(held_for)
         tokens = set(batch._tokens)
         if topic.topic.tracking == "rows":
-            held = [Held(event.seq or 0, found.token) for found, event in batch.parked]
+            held = [HeldRow(event.seq or 0, found.token) for found, event in batch.parked]
             mine = yield from commit(self._store.renew_rows(topic, self._me, held, held_for, self._now))
             until = yield from look(self._store.time_ago(-held_for, self._now))
             lost = len([one for one in held if one.seq not in mine])

@@ -16,15 +16,15 @@ from typing import Any
 
 from ..drivers.script import aplay
 from ..drivers.spi import AsyncRunner
-from ..engine.crew import Asked
 from ..engine.dispatch import Dispatch, RangeBatches, RowBatches
 from ..engine.engine import Engine
 from ..engine.presence import default_name
+from ..engine.protocols import BatchHandler, Handler
 from ..engine.ranges.engine import RangeEngine
 from ..engine.ranges.workers import RangeBatchHandler, RangeHandler
 from ..engine.threads import ListenerThreads
 from ..engine.wakeups import Ears
-from ..engine.work import BatchHandler, Handler
+from ..engine.workers import Asked
 from ..errors import GroupError, StoreError
 from ..listeners import Listeners, Unmatched
 from ..outbox.node import Node
@@ -46,7 +46,7 @@ LOOK = 0.1  # seconds between two looks whether a wait is in vain
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class GroupHandlers:
     """What is called for the events of a group, as the engine of its topic wants it."""
 
     ranges: RangeHandler | RangeBatchHandler
@@ -57,15 +57,15 @@ class Work:
     close: Callable[[], None] = lambda: None
 
 
-MakeWork = Callable[[Home[AsyncRunner], TopicRow, GroupRow], Work]
+MakeHandlers = Callable[[Home[AsyncRunner], TopicRow, GroupRow], GroupHandlers]
 
 
-def listening(listeners: Listeners[Any], settings: Settings) -> MakeWork:
-    def made(home: Home[AsyncRunner], topic: TopicRow, row: GroupRow) -> Work:
+def listening(listeners: Listeners[Any], settings: Settings) -> MakeHandlers:
+    def made(home: Home[AsyncRunner], topic: TopicRow, row: GroupRow) -> GroupHandlers:
         threads = ListenerThreads(settings.delivery.workers, home.observers)
         unmatched: Unmatched = "ignore" if topic.topic.semantics == "pub_sub" else "dead"
         dispatch = Dispatch(listeners, threads, unmatched, timeout=settings.delivery.timeout, clock=home.clock)
-        return Work(
+        return GroupHandlers(
             ranges=RangeBatches(dispatch) if dispatch.size else dispatch.event,
             rows=RowBatches(dispatch) if dispatch.size else dispatch.row,
             asked=dispatch,
@@ -82,11 +82,13 @@ class _Member:
 
     engine: Engine[Any]
 
-    def __init__(self, home: Home[AsyncRunner], topic: TopicRow, row: GroupRow, work: Work, settings: Settings) -> None:
+    def __init__(
+        self, home: Home[AsyncRunner], topic: TopicRow, row: GroupRow, handlers: GroupHandlers, settings: Settings
+    ) -> None:
         self.row = row
         self._home = home
         self._topic = topic
-        self._work = work
+        self._handlers = handlers
         self._settings = settings
         self._required = topic.topic.tracking not in ("bitmap", "acks")  # no open event is left to be told of the group
         self._looking: asyncio.Task[None] | None = None
@@ -154,7 +156,7 @@ class _Member:
         processed, failed = now.done - last.done, now.failed + now.dead - last.failed - last.dead
         filtered = now.ignored - last.ignored
         if now != last:
-            busy = self._work.mean() * (processed + failed - filtered)
+            busy = self._handlers.mean() * (processed + failed - filtered)
             self._membership.count(processed=processed, failed=failed, filtered=filtered, busy=busy)
         self._counted = now
         if not self._required:
@@ -171,7 +173,7 @@ class _Member:
 
     @property
     def counts(self) -> Counts:
-        return replace(self.engine.counts, ignored=self._work.ignored())
+        return replace(self.engine.counts, ignored=self._handlers.ignored())
 
     def halt(self) -> None:
         self.engine.halt()
@@ -187,7 +189,7 @@ class LogMember(_Member):
     engine: RangeEngine
 
     async def start(self, in_flight: int | None) -> None:
-        home, settings, topic, handler = self._home, self._settings, self._topic.topic, self._work.ranges
+        home, settings, topic, handler = self._home, self._settings, self._topic.topic, self._handlers.ranges
         await self._join()
         self._source = TopicSource(
             home.own, home.store, home.reads, self._topic, self._membership, settings, home.clock, home.codec
@@ -198,7 +200,7 @@ class LogMember(_Member):
             settings,
             home.observers,
             home.clock,
-            asked=self._work.asked,
+            asked=self._handlers.asked,
             range_events=topic.fetch_batch,
             capacity=in_flight or topic.fetch_batch * topic.shards,
             eager=not callable(handler),
@@ -217,7 +219,7 @@ class LogMember(_Member):
         self._look()
 
     async def stop(self, timeout: float | None = None) -> None:
-        """Ears, engine (drains and gives back), then sign off: each may still need the next."""
+        """Ears, engine (ends what runs, gives back the rest), then sign off: each may still need the next."""
         self.engine.halt()
         await self._ears.stop()
         await self.engine.stop(timeout)
@@ -244,16 +246,16 @@ class RowMember(_Member):
     instance of the queue for its claims."""
 
     async def start(self, in_flight: int | None) -> None:
-        home, work = self._home, self._work
+        home, handlers = self._home, self._handlers
         self._node = Node(
             "ordered" if self.row.ordered else "delivery",
             home.own,
             open_store("postgres", home.store.tables.queue(self._topic.id), home.codec),
-            work.rows,
+            handlers.rows,
             self._settings,
             observers=home.observers,
             clock=home.clock,
-            asked=work.asked,
+            asked=handlers.asked,
         )
         self.engine = self._node.engine
         await self._join()
@@ -282,7 +284,7 @@ class GroupDelivery(AsyncService):
         open_home: Callable[[AsyncExitStack], Home[AsyncRunner]],
         owner: Owner | None,
         joining: Joining,
-        make: MakeWork,
+        make: MakeHandlers,
         settings: Settings,
         *,
         in_flight: int | None = None,
@@ -308,12 +310,12 @@ class GroupDelivery(AsyncService):
         topic, row = joined.topic, joined.group
         if row.stalled:
             raise GroupError(f"{row.standstill}")
-        work = self._make(home, topic, row)
-        self._closing.callback(work.close)
+        handlers = self._make(home, topic, row)
+        self._closing.callback(handlers.close)
         retry = self._joining.retry or self._settings.delivery.retry
         settings = self._settings.replaced({"delivery.retry": retry, "order.on_exhausted": row.on_exhausted})
         kind = RowMember if topic.topic.tracking == "rows" else LogMember
-        member = kind(home, topic, row, work, settings)
+        member = kind(home, topic, row, handlers, settings)
         await member.start(self._in_flight)
         self._member = member
         if joined.backfill:

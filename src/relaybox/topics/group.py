@@ -37,11 +37,11 @@ from ..twins import told_by
 from ..values import Health, Progress
 from .backfill import Job, Pace, finish, pace_of, progress_of, waited_for
 from .consumer import AsyncConsumer, Consumer
-from .delivery import GroupDelivery, MakeWork, listening
+from .delivery import GroupDelivery, MakeHandlers, listening
+from .group_events import GroupEvents
 from .home import AtHome, Home, in_its_cluster
 from .info import GroupInfo, health_of
 from .join import Joining, join
-from .kept import GroupEvents
 from .start import StartFrom
 
 log = logging.getLogger("relaybox")
@@ -50,7 +50,7 @@ T = TypeVar("T")
 LOOK_AGAIN: Final = 0.1
 
 
-class Box(Owner, Protocol):
+class TopicsOwner(Owner, Protocol):
     """The outbox, for the services of its groups."""
 
     settings: Settings
@@ -95,7 +95,7 @@ def release(home: Home[Any], topic: str) -> Script[int]:
 class _Group(AtHome):
     """What both twins do, as scripts."""
 
-    def __init__(self, home: Home[Any], box: Box, joining: Joining) -> None:
+    def __init__(self, home: Home[Any], box: TopicsOwner, joining: Joining) -> None:
         super().__init__(home)
         self.topic, self.name = joining.topic, joining.group
         self._box = box
@@ -156,43 +156,43 @@ class _Group(AtHome):
     def pause(self, **audit: Unpack[Audit]) -> Script[None]:
         """Its members stay and take nothing more, in all processes. What is written is kept for it, up to the topic's
         `max_retention`."""
-        yield from self._turn("pause", audit)
+        yield from self._apply("pause", audit)
 
     @slow
     def resume(self, **audit: Unpack[Audit]) -> Script[None]:
         """It goes on where it stood, with what is still kept: if it was paused, dead, or had stalled."""
-        moved = yield from self._turn("resume", audit)
+        moved = yield from self._apply("resume", audit)
         yield from finish(self._home, moved)  # of one that was dead: open events wait for it again
 
     @slow
-    def cancel(self, *, drain: Duration = 0, **audit: Unpack[Audit]) -> Script[None]:
+    def cancel(self, *, wait: Duration = 0, **audit: Unpack[Audit]) -> Script[None]:
         """Ends the subscription for good: nothing is kept for it any more. What its members hold is lost to them;
-        `drain`: how long they may finish it first."""
-        patience = parse_duration(drain, "drain").total_seconds()
+        `wait`: how long they may finish it first."""
+        patience = parse_duration(wait, "wait").total_seconds()
         _, found = yield from self._find()
         if patience and found.state == "active":  # each step is committed before the next: members see it and finish
-            found = yield from self._turn("pause", audit)
+            found = yield from self._apply("pause", audit)
         until = self._clock.monotonic() + patience
         while found.state == "paused" and self._clock.monotonic() < until:
             if not (yield from look(self._store.totals(found, self._now))).holding:
                 break
             yield LOOK_AGAIN
-        yield from self._turn("cancel", audit)
+        yield from self._apply("cancel", audit)
         yield from release(self._home, self.topic)
 
-    def _turn(self, verb: Verb, audit: Audit) -> Script[GroupRow]:
+    def _apply(self, verb: Verb, audit: Audit) -> Script[GroupRow]:
         home, change = self._home, self._change(verb, audit)
         _, group = yield from self._find()
         moved = group
 
-        def turn() -> Op[bool | None]:
+        def applied() -> Op[bool | None]:
             nonlocal moved
-            moved = yield from self._store.turn(group, verb, f"{change.actor}: {change.reason}", self._now)
+            moved = yield from self._store.apply(group, verb, f"{change.actor}: {change.reason}", self._now)
             return None if moved.condition != group.condition else False
 
-        if (yield from change.commit(turn())) is None:
+        if (yield from change.commit(applied())) is None:
             yield from self._tell(f"group_{'resumed' if moved.state == 'active' else moved.state}", change)
-            home.turned(moved)
+            home.state_changed(moved)
             home.wake()
         return moved
 
@@ -235,7 +235,7 @@ class _Group(AtHome):
     def _delivery(
         self,
         owner: Owner | None,
-        make: MakeWork,
+        make: MakeHandlers,
         *,
         attempts: Iterable[int] = (),
         settings: Settings | None = None,
@@ -259,7 +259,7 @@ class Group(_Group, Sync):
 
     _home: Home[Runner]
 
-    def __init__(self, home: Home[Runner], box: Box, joining: Joining) -> None:
+    def __init__(self, home: Home[Runner], box: TopicsOwner, joining: Joining) -> None:
         super().__init__(home, box, joining)
         desk = self._desk()
         self.dead, self.events, self.keys = DeadLetters(desk), Events(desk), Keys(desk)
@@ -285,7 +285,7 @@ class AsyncGroup(_Group, Async):
 
     _home: Home[AsyncRunner]
 
-    def __init__(self, home: Home[AsyncRunner], box: Box, joining: Joining) -> None:
+    def __init__(self, home: Home[AsyncRunner], box: TopicsOwner, joining: Joining) -> None:
         super().__init__(home, box, joining)
         desk = self._desk()
         self.dead, self.events, self.keys = AsyncDeadLetters(desk), AsyncEvents(desk), AsyncKeys(desk)

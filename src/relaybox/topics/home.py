@@ -18,7 +18,7 @@ from ..outbox.route import unknown_topic
 from ..settings import Settings
 from ..store.topics import GroupRow, TopicRow
 from .liveness import Heartbeats
-from .reads import SharedReads
+from .shared_reads import SharedReads
 
 if TYPE_CHECKING:
     from ..store.topics.store import TopicStore
@@ -83,10 +83,10 @@ class Home(Generic[R]):
             raise NotFound("group", group, f"topic {topic!r} has no group {group!r}; topics.groups() shows all")
         return row, found
 
-    def turned(self, group: GroupRow) -> None:
-        """By this process: its members here need not wait for the next heartbeat to hear of it."""
+    def state_changed(self, group: GroupRow) -> None:
+        """This process changed the group's state: its members here need not wait for a heartbeat to hear of it."""
         for beats in self._beats:
-            beats.turned(group)
+            beats.state_changed(group)
 
     @property
     def heartbeats(self) -> Heartbeats:

@@ -32,8 +32,8 @@ log = logging.getLogger("relaybox")
 
 CONNECTIONS = 2
 
-Told = Callable[[GroupState], None]
-Alive = Callable[[], bool]
+OnState = Callable[[GroupState], None]
+IsAlive = Callable[[], bool]
 
 
 def _ignore(*_: Any) -> None:
@@ -57,15 +57,15 @@ class Membership:
     _heartbeats: Heartbeats
     group: GroupRow
     name: str
-    _told: Told
+    _told: OnState
     _lost: Callable[[], None]
-    alive: Alive
+    alive: IsAlive
     member: int = 0
     alive_until: float = 0.0
 
     def __post_init__(self) -> None:
         self.state: GroupState = self.group.state
-        self._turns = 0  # by this process
+        self._changes = 0  # by this process
         self._counts = [0, 0, 0, 0.0]
 
     @property
@@ -90,19 +90,19 @@ class Membership:
         return Beat(self.member, int(processed), int(failed), int(filtered), int(busy * 1000))
 
     @property
-    def turns(self) -> int:
-        return self._turns
+    def changes(self) -> int:
+        return self._changes
 
-    def turned(self, state: GroupState) -> None:
-        """By this process, which knows it. A beat that was sent before may have heard of the state before."""
-        self._turns += 1
+    def state_changed(self, state: GroupState) -> None:
+        """This process changed the state. The answer to a beat sent before may bring the old one: it is ignored."""
+        self._changes += 1
         self.tell(state)
 
-    def answered(self, beat: Beat, state: GroupState, alive_until: float, turns: int) -> None:
+    def answered(self, beat: Beat, state: GroupState, alive_until: float, changes: int) -> None:
         _, processed, failed, filtered, busy_ms = beat
         self.count(processed=-processed, failed=-failed, filtered=-filtered, busy=-busy_ms / 1000)
         self.alive_until = alive_until
-        if turns == self._turns:
+        if changes == self._changes:
             self.tell(state)
 
     def tell(self, state: GroupState) -> None:
@@ -135,9 +135,9 @@ class Heartbeats:
         group: GroupRow,
         name: str,
         *,
-        told: Told = _ignore,
+        told: OnState = _ignore,
         lost: Callable[[], None] = _ignore,
-        alive: Alive = _yes,
+        alive: IsAlive = _yes,
     ) -> Membership:
         """`told` of every change of the group's state; `lost` when this member had been removed and joined anew;
         `alive`: whether this process should vouch for the member."""
@@ -166,10 +166,10 @@ class Heartbeats:
                 log.error("could not sign off from group %s; it will expire: %s", membership.group.name, error)
         await self._db.close()
 
-    def turned(self, group: GroupRow) -> None:
+    def state_changed(self, group: GroupRow) -> None:
         for membership in self._members.values():
             if membership.group.id == group.id:
-                membership.turned(group.state)
+                membership.state_changed(group.state)
 
     @property
     def missing(self) -> int:
@@ -185,7 +185,7 @@ class Heartbeats:
     async def beat(self) -> None:
         """Speak for everybody who is alive, and hear how their groups are."""
         members = [entry for _, entry in sorted(self._members.items()) if entry.alive()]
-        beats, turns = [entry.beat() for entry in members], {entry.member: entry.turns for entry in members}
+        beats, changes = [entry.beat() for entry in members], {entry.member: entry.changes for entry in members}
         if not beats:
             return
         started = self.clock.monotonic()
@@ -198,7 +198,7 @@ class Heartbeats:
                 continue  # left meanwhile
             state = states.get(beat.member)
             if state is not None:
-                membership.answered(beat, state, until, turns[beat.member])
+                membership.answered(beat, state, until, changes[beat.member])
             if state in (None, "dead", "cancelled"):
                 moved.append((membership, state))
         for membership, state in moved:  # after all were answered: none waits for another's topic
@@ -218,7 +218,7 @@ class Heartbeats:
     async def _resurrect(self, membership: Membership) -> None:
         """A sign of life brings a silent group back, where it stood. One that stalled waits for an operator."""
         group = await self._beats.run(
-            self._store.turn(membership.group, "beat", "a member's heartbeat", self.clock.database_now())
+            self._store.apply(membership.group, "beat", "a member's heartbeat", self.clock.database_now())
         )
         if group.state == "active":
             log.warning("group %s of topic %s was dead and is active again", group.name, group.topic)

@@ -20,12 +20,11 @@ from ..engine.ranges.engine import Claims
 from ..engine.ranges.holding import Taken
 from ..outcome import Outcome
 from ..settings import Settings
-from ..store.topics import RangeSettlement, TopicRow
-from ..store.topics import Taken as Given
+from ..store.topics import ClaimedRanges, RangeSettlement, TopicRow
 from .batch import given_back, parked_outcome, parking
 from .home import in_its_cluster
 from .liveness import Membership
-from .reads import SharedReads
+from .shared_reads import SharedReads
 
 if TYPE_CHECKING:
     from ..store.topics.store import TopicStore
@@ -92,7 +91,7 @@ class TopicSource:
         """Seconds after which we also look for what others left behind."""
         return self._settings.delivery.instance_ttl.total_seconds() / 2
 
-    async def _claim(self, events: int, ranges: int) -> Given:
+    async def _claim(self, events: int, ranges: int) -> ClaimedRanges:
         await self._clear_doubts()
         self._lease_end = self._clock.monotonic() + self._settings.delivery.lease.total_seconds()
         self._doubtful = True
@@ -117,7 +116,7 @@ class TopicSource:
             self._turn.goal = max([self._turn.goal or 0, *(taken.place.target for taken, _ in given.pages)])
         return given
 
-    def _taken(self, given: Given) -> list[Taken]:
+    def _taken(self, given: ClaimedRanges) -> list[Taken]:
         name = self._topic.topic.name
         return [
             Taken(

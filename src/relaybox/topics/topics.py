@@ -26,7 +26,7 @@ from ..store.topics.completion import Completion
 from ..topic import Semantics, Topic, Tracking
 from ..twins import told_by
 from .advise import Advice, advise
-from .group import AsyncGroup, Box, Group, describe, tell
+from .group import AsyncGroup, Group, TopicsOwner, describe, tell
 from .home import AtHome, Home
 from .info import GroupInfo, TopicInfo
 from .join import Joining
@@ -49,7 +49,7 @@ def nothing() -> Op[None]:
 class _Topics(AtHome, Generic[G]):
     """What both twins do, as scripts."""
 
-    _box: Box
+    _box: TopicsOwner
     _group: type[G]
 
     # -- topics -----------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ class Topics(_Topics[Group], Sync):
 
     _group = Group
 
-    def __init__(self, home: Home[Runner], box: Box, write: Write) -> None:
+    def __init__(self, home: Home[Runner], box: TopicsOwner, write: Write) -> None:
         super().__init__(home)
         self._box = box
         self._write = write
@@ -226,7 +226,7 @@ class AsyncTopics(_Topics[AsyncGroup], Async):
 
     _group = AsyncGroup
 
-    def __init__(self, home: Home[AsyncRunner], box: Box, write: AsyncWrite) -> None:
+    def __init__(self, home: Home[AsyncRunner], box: TopicsOwner, write: AsyncWrite) -> None:
         super().__init__(home)
         self._box = box
         self._write = write

@@ -346,7 +346,7 @@ def topics(outbox: Outbox, session: Session) -> None:
     assert_type(mail.health(), Health)
     assert_type(mail.backfill(pace="fast"), Progress)
     mail.pause(reason="a look", actor="ann")
-    mail.cancel(drain="30s")
+    mail.cancel(wait="30s")
     assert_type(all_topics.groups("orders"), list[GroupInfo])
     assert_type(all_topics.advise("orders"), Advice)
     assert_type(all_topics.move("orders", tracking="bitmap", dry_run=True), MovePlan)

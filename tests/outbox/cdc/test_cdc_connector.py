@@ -17,8 +17,8 @@ from relaybox.drivers import open_sync
 from relaybox.errors import ConfigError
 from relaybox.op import Query
 from relaybox.outbox.cdc import HEADERS, as_properties, connector, router
+from relaybox.store.event_rows import EVENT_COLUMNS
 from relaybox.store.names import Tables
-from relaybox.store.rows import EVENT_COLUMNS
 from relaybox.testing.servers import require
 
 POSTGRES = "postgresql://connect:s3cret@db.internal:6543/shop?sslmode=verify-full&password=s3cret"

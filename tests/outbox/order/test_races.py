@@ -15,7 +15,7 @@ from relaybox.drivers import AsyncDatabase, open_async
 from relaybox.errors import ConfigError
 from relaybox.ids import key_hash, new_token
 from relaybox.op import Op, Query, arun
-from relaybox.store.claims import Claim, Held, RetryRow
+from relaybox.store.claims import Claim, HeldRow, RetryRow
 from relaybox.store.outbox.postgres import PostgresStore
 from relaybox.store.outbox.values import ClaimedRow, KeyChoice, KeyLease, KeyRound, Settlement
 from relaybox.testing.servers import require
@@ -85,7 +85,7 @@ async def test_who_comes_second_does_not_wait(two: Pair, by: Literal["advisory",
         await first.commit()
     await write(two[0], 1)
     assert await two[1].run(claiming(2, KeyChoice(by))[1]) == [], "rows written later belong to the holder too"
-    held = [Held(seq, claim.token) for seq in ours]
+    held = [HeldRow(seq, claim.token) for seq in ours]
     await two[0].run(STORE.settle(Settlement(done=held, ordered=True, free=lease_of(claim)), None))
     assert len(await two[1].run(claiming(2, KeyChoice(by))[1])) == 1
 
@@ -144,7 +144,7 @@ async def test_rows_are_read_after_the_lease_was_taken(two: Pair) -> None:
         free = STORE.settle(
             Settlement(
                 retry=[RetryRow(one, holder.token, LEASE, "bad")],
-                hold=[Held(one, holder.token)],
+                hold=[HeldRow(one, holder.token)],
                 ordered=True,
                 free=lease_of(holder),
             ),

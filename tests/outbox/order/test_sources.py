@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from relaybox import Event, Settings
 from relaybox.drivers import AsyncDatabase, open_async
-from relaybox.engine.work import Delivery
+from relaybox.engine.protocols import Delivery
 from relaybox.errors import ConnectionLost, UnsupportedByEngine
 from relaybox.facts import Fact, KeysChosen, Observers
 from relaybox.ids import shard_of

@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from relaybox import Event, Settings
 from relaybox.drivers import AsyncDatabase, open_async
-from relaybox.engine.work import Delivery
+from relaybox.engine.protocols import Delivery
 from relaybox.errors import ConnectionLost
 from relaybox.op import Op, arun
 from relaybox.outbox.source import OutboxSource, make_source

@@ -1,7 +1,7 @@
 """One outbox in a real database, and workers on it that do what a relay does, step by step in a time of the test's own.
 
 A worker settles a key in its order, releases the followers of a failed head, renews, beats and rebalances, as engine
-and instance service do; but when, and whether at all, the test decides. What the database says is the truth here.
+and registration do; but when, and whether at all, the test decides. What the database says is the truth here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from relaybox.drivers import Database
 from relaybox.ids import new_token, shard_of
 from relaybox.op import Op, Query, T, run
 from relaybox.outbox.shards import wish
-from relaybox.store.claims import Claim, Death, Held, RetryRow
+from relaybox.store.claims import Claim, Death, HeldRow, RetryRow
 from relaybox.store.outbox import OutboxStore
 from relaybox.store.outbox.values import ClaimedRow, KeyChoice, KeyLease, KeyRound, Settlement
 
@@ -59,8 +59,8 @@ class Worker:
         return sorted(key for key, lane in self.lanes.items() if lane)
 
     @property
-    def held(self) -> list[Held]:
-        return [Held(taken.seq, taken.token) for key in self.keys for taken in self.lanes[key]]
+    def held(self) -> list[HeldRow]:
+        return [HeldRow(taken.seq, taken.token) for key in self.keys for taken in self.lanes[key]]
 
 
 class World:
@@ -186,7 +186,7 @@ class World:
     def settle(self, worker: Worker, key: str, outcome: Outcome, delay: timedelta) -> tuple[Taken, int]:
         """The head of a key, and if it failed the release of what follows it here."""
         head, *followers = worker.lanes.pop(key)
-        held = Held(head.seq, head.token)
+        held = HeldRow(head.seq, head.token)
         retry, death = RetryRow(*held, delay, "bad"), Death(*held, "bad")
         match outcome:
             case "done":
@@ -210,13 +210,13 @@ class World:
         worker.lanes.clear()
 
     def _release(self, worker: Worker, taken: Sequence[Taken]) -> None:
-        held = [Held(each.seq, each.token) for each in taken]
+        held = [HeldRow(each.seq, each.token) for each in taken]
         self.run(self.store.release(held, self.now, self._leaving(worker, held)))
 
     def renew(self, worker: Worker) -> set[int]:
         return self.run(self.store.renew(worker.held, LEASE, self.now)) if worker.held else set()
 
-    def _leaving(self, worker: Worker, gone: Sequence[Held]) -> list[KeyLease]:
+    def _leaving(self, worker: Worker, gone: Sequence[HeldRow]) -> list[KeyLease]:
         ended = []
         for lease, rest in list(worker.leases.items()):
             rest -= {held.seq for held in gone if held.token == lease.token}

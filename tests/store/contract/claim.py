@@ -9,7 +9,7 @@ import pytest
 
 from relaybox.event import Event
 from relaybox.ids import new_token
-from relaybox.store.claims import Claim, Death, Held, RetryRow
+from relaybox.store.claims import Claim, Death, HeldRow, RetryRow
 from relaybox.store.outbox.values import Settlement
 
 from .harness import LEASE, MICROSECOND, SECOND, T0, Harness, Runner, some_events
@@ -96,7 +96,7 @@ class ClaimContract(Harness):
     async def test_a_made_up_token_or_row_changes_nothing(self) -> None:
         await self.write(*some_events(1))
         taken = await self.take()
-        wrong = [Held(taken.seqs[0], new_token()), Held(taken.seqs[0] + 999, taken.claim.token)]
+        wrong = [HeldRow(taken.seqs[0], new_token()), HeldRow(taken.seqs[0] + 999, taken.claim.token)]
         assert await self.run(self.store.verify(wrong)) == set()
         assert await self.run(self.store.renew(wrong, LEASE, T0)) == set()
         settlement = Settlement(
@@ -183,7 +183,7 @@ class ClaimContract(Harness):
         [seq] = await self.write(*some_events(1), claim=Claim(1, token := new_token(), LEASE))
         assert await self.run(self.store.oldest(T0 + SECOND)) == SECOND
         assert (await self.run(self.store.status(T0 + SECOND))).oldest_due == SECOND
-        assert await self.run(self.store.settle(Settlement(done=[Held(seq, token)]), T0)) == 0
+        assert await self.run(self.store.settle(Settlement(done=[HeldRow(seq, token)]), T0)) == 0
         assert await self.run(self.store.oldest(T0 + SECOND)) == timedelta(0)
 
     async def test_the_database_clock_decides_when_no_time_is_given(self) -> None:

@@ -17,7 +17,7 @@ from relaybox.errors import StoreBusy
 from relaybox.event import Event
 from relaybox.ids import new_token
 from relaybox.op import Op, Query, T, arun, run
-from relaybox.store.claims import Claim, Death, Held, RetryRow
+from relaybox.store.claims import Claim, Death, HeldRow, RetryRow
 from relaybox.store.names import Tables
 from relaybox.store.outbox import OutboxStore
 from relaybox.store.outbox.values import ClaimedRow
@@ -101,8 +101,8 @@ class Taken(NamedTuple):
         return [Event.stored(claimed.row) for claimed in self.rows]
 
     @property
-    def held(self) -> list[Held]:
-        return [Held(seq, self.claim.token) for seq in self.seqs]
+    def held(self) -> list[HeldRow]:
+        return [HeldRow(seq, self.claim.token) for seq in self.seqs]
 
     def retries(self, delay: timedelta = SECOND, error: str = "bad") -> list[RetryRow]:
         return [RetryRow(held.seq, held.token, delay, error) for held in self.held]

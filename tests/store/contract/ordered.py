@@ -14,7 +14,7 @@ import pytest_asyncio
 from relaybox.event import Event
 from relaybox.ids import new_token
 from relaybox.op import Op
-from relaybox.store.claims import Claim, Held
+from relaybox.store.claims import Claim, HeldRow
 from relaybox.store.outbox.values import ClaimedRow, KeyChoice, KeyLease, KeyRound, Known, Settlement
 
 from .harness import LEASE, SECOND, T0, Harness, Runner, Taken
@@ -62,14 +62,16 @@ class Line:
         return taken
 
     async def settle(self, settlement: Settlement, *, seconds: float = 0) -> int:
-        gone = [Held(*outcome[:2]) for part in (settlement.done, settlement.retry, settlement.dead) for outcome in part]
+        gone = [
+            HeldRow(*outcome[:2]) for part in (settlement.done, settlement.retry, settlement.dead) for outcome in part
+        ]
         settlement = settlement._replace(ordered=True, free=self._leaving(gone))
         return await self.contract.run(self.store.settle(settlement, T0 + SECOND * seconds))
 
-    async def release(self, held: Sequence[Held], *, seconds: float = 0) -> int:
+    async def release(self, held: Sequence[HeldRow], *, seconds: float = 0) -> int:
         return await self.contract.run(self.store.release(held, T0 + SECOND * seconds, self._leaving(held)))
 
-    def _leaving(self, gone: Sequence[Held]) -> list[KeyLease]:
+    def _leaving(self, gone: Sequence[HeldRow]) -> list[KeyLease]:
         ended = []
         for lease, rest in list(self._rest.items()):
             rest -= {held.seq for held in gone if held.token == lease.token}

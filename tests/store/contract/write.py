@@ -10,7 +10,7 @@ from relaybox.errors import DuplicateEvent, SchemaMissing
 from relaybox.event import GLOBAL, MAX_PAYLOAD, Event
 from relaybox.ids import new_token
 from relaybox.op import Op, Query
-from relaybox.store.claims import Claim, Held
+from relaybox.store.claims import Claim, HeldRow
 from relaybox.store.outbox.values import Settlement
 
 from .harness import LEASE, MICROSECOND, SECOND, T0, Harness, some_events
@@ -148,7 +148,7 @@ class WriteContract(Harness):
         claim = Claim(7, new_token(), LEASE)
         seqs = await self.write(*some_events(count), claim=claim, copy=copy)
         assert (await self.take(now=T0 + LEASE - MICROSECOND)).rows == []
-        held = [Held(seq, claim.token) for seq in seqs]
+        held = [HeldRow(seq, claim.token) for seq in seqs]
         assert await self.run(self.store.verify(held)) == set(seqs)
         assert await self.run(self.store.settle(Settlement(done=held[:-1]), T0)) == 0
         late = await self.take(now=T0 + LEASE)
@@ -163,7 +163,7 @@ class WriteContract(Harness):
         events = [Event("Later", None, key="k", deliver_at=later) for _ in range(count)]
         claim = Claim(7, new_token(), LEASE)
         seqs = await self.write(*events, claim=claim, copy=copy)
-        assert await self.run(self.store.verify([Held(seq, claim.token) for seq in seqs])) == set()
+        assert await self.run(self.store.verify([HeldRow(seq, claim.token) for seq in seqs])) == set()
         assert (await self.take(now=later - MICROSECOND)).rows == []
         taken = await self.take(now=later)
         assert taken.seqs == seqs
@@ -215,12 +215,12 @@ class WriteContract(Harness):
 
     async def test_verify_misses_what_a_savepoint_took_back(self) -> None:
         kept, lost = Claim(7, new_token(), LEASE), Claim(7, new_token(), LEASE)
-        held: list[Held] = []
+        held: list[HeldRow] = []
 
         def partly() -> Op[None]:
-            held.extend(Held(seq, kept.token) for seq in (yield from self.store.write(some_events(2), kept, T0)))
+            held.extend(HeldRow(seq, kept.token) for seq in (yield from self.store.write(some_events(2), kept, T0)))
             yield Query("savepoint", "SAVEPOINT half", "count").bind()
-            held.extend(Held(seq, lost.token) for seq in (yield from self.store.write(some_events(3), lost, T0)))
+            held.extend(HeldRow(seq, lost.token) for seq in (yield from self.store.write(some_events(3), lost, T0)))
             yield Query("rollback", "ROLLBACK TO SAVEPOINT half", "count").bind()
 
         await self.run(partly())
@@ -233,7 +233,7 @@ class WriteContract(Harness):
             lambda: store.write(some_events(1), None, T0),
             lambda: store.write(some_events(2), claim, T0),
             lambda: store.claim(claim, 10, T0),
-            lambda: store.settle(Settlement(done=[Held(1, 2)]), T0),
+            lambda: store.settle(Settlement(done=[HeldRow(1, 2)]), T0),
             lambda: store.status(T0),
             lambda: store.register("me", "multi", SECOND, T0),
         ):

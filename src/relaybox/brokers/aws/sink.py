@@ -52,7 +52,7 @@ THE_MESSAGE = _codes(
 
 
 class AwsSink(Connected[AwsConnection], ABC):
-    """Of SqsSink and SnsSink. The first argument is a URL or an AwsConnection.
+    """What SqsSink and SnsSink share. The first argument is a URL or an AwsConnection.
 
     fifo          every destination is FIFO: order per key and dedup by the event's id are declared, others refused
     max_bytes     of a message with its attributes, and of a request; AWS takes 256 KiB, SQS up to 1 MiB where allowed

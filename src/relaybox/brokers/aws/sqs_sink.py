@@ -31,7 +31,7 @@ class SqsSink(AwsSink):
 
 
 async def queue_url(client: Any, queue: str, owner: str | None) -> str:
-    """Of a queue's name or ARN, asked from SQS; a URL is one already."""
+    """The URL of a queue by its name or ARN, asked from SQS; a URL stays as it is."""
     if queue.startswith(("https://", "http://")):
         return queue
     if queue.startswith("arn:"):

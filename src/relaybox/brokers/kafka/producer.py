@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from ..spi import Message
 
-__all__ = ["KafkaProducer", "KafkaError", "KafkaException"]
+__all__ = ["KafkaError", "KafkaException", "KafkaProducer"]
 
 log = logging.getLogger("relaybox")
 TICK = 0.001
@@ -71,7 +71,7 @@ class KafkaProducer:
             self._batches.discard(batch)
 
     async def metadata(self, topic: str | None, seconds: float) -> Any:
-        """Of one topic or of all, fresh from a broker. Raises KafkaException."""
+        """What a broker says now of one topic or of all. Raises KafkaException."""
         deadline = self._loop.time() + seconds
         with self._polling():
             while True:

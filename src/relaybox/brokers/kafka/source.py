@@ -33,7 +33,7 @@ from ..spi import Incoming, moment, take_content_type
 from .connection import KafkaConnection, hide_secrets, milliseconds
 
 log = logging.getLogger("relaybox")
-Start: TypeAlias = Literal["earliest", "latest"]
+KafkaStart: TypeAlias = Literal["earliest", "latest"]
 Partition: TypeAlias = tuple[str, int]
 
 OPEN_SECONDS = 5.0
@@ -93,7 +93,7 @@ class KafkaSource(Connected[KafkaConnection]):
         *,
         topics: str | Sequence[str] | None = None,
         group: str,
-        start: Start = "earliest",
+        start: KafkaStart = "earliest",
         session_timeout: timedelta = timedelta(seconds=10),
     ) -> None:
         self._connection = KafkaConnection.of(connection)
@@ -102,7 +102,7 @@ class KafkaSource(Connected[KafkaConnection]):
         if not self._topics or not all(self._topics):
             raise ConfigError(f"expected topics to be names with commas between them, got {topics!r}")
         check_given(group=group)
-        check_choice("start", start, Start)
+        check_choice("start", start, KafkaStart)
         session = milliseconds("session_timeout", session_timeout, 1000, 1_800_000)
         self._config = self._connection.properties(
             {

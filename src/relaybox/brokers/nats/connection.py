@@ -36,7 +36,7 @@ PROBE_SECONDS = 0.5
 NOT_CONNECTED = (OSError, Error) if nkeys is None else (OSError, Error, nkeys.NkeysError, ValueError)
 SUBJECT = re.compile(r"(?!\$(JS|SYS)\.)[^\s.*>]+(\.[^\s.*>]+)*")  # those two command the server
 
-Reply: TypeAlias = "asyncio.Future[Msg]"
+PendingReply: TypeAlias = "asyncio.Future[Msg]"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -146,7 +146,7 @@ class NatsLink:
         self._deliver = deliver
         self._inbox = ""
         self._numbers = itertools.count()
-        self._asked: dict[str, tuple[Reply, str]] = {}  # by number; with the subject
+        self._asked: dict[str, tuple[PendingReply, str]] = {}  # by number; with the subject
 
     @property
     def alive(self) -> bool:
@@ -179,10 +179,10 @@ class NatsLink:
 
     abort = close
 
-    async def ask(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> Reply:
+    async def ask(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> PendingReply:
         """The answer to come. Cancel it when it is not waited for any more."""
         number = str(next(self._numbers))
-        reply: Reply = asyncio.get_running_loop().create_future()
+        reply: PendingReply = asyncio.get_running_loop().create_future()
         self._asked[number] = reply, subject
         reply.add_done_callback(lambda _: self._asked.pop(number))
         try:

@@ -26,7 +26,7 @@ from nats.js.errors import NotFoundError, ServiceUnavailableError
 from ...errors import BrokerUnavailable, DeliveryError, Reject
 from ..linked import LinkedSink, answered
 from ..spi import Answer, Features, Message
-from .connection import SUBJECT, NatsConnection, NatsLink, Reply
+from .connection import SUBJECT, NatsConnection, NatsLink, PendingReply
 
 log = logging.getLogger("relaybox")
 
@@ -70,7 +70,7 @@ class NatsSink(LinkedSink[NatsConnection, NatsLink]):
 
     async def publish(self, messages: Sequence[Message]) -> Sequence[Answer]:
         link = await self._linked()
-        replies: list[Reply | DeliveryError] = []
+        replies: list[PendingReply | DeliveryError] = []
         try:
             for message in messages:
                 replies.append(await self._send(link, message))
@@ -88,7 +88,7 @@ class NatsSink(LinkedSink[NatsConnection, NatsLink]):
         await self._learn_windows(link)
         return answers
 
-    async def _send(self, link: NatsLink, message: Message) -> Reply | DeliveryError:
+    async def _send(self, link: NatsLink, message: Message) -> PendingReply | DeliveryError:
         subject = self._subject(message)
         if not SUBJECT.fullmatch(subject) or len(subject.encode()) > LONGEST_SUBJECT:
             return DeliveryError(f"{subject[:200]!r} is no subject to publish to; key_token encodes any key")
@@ -107,7 +107,9 @@ class NatsSink(LinkedSink[NatsConnection, NatsLink]):
         key = "_" if message.key is None else quote(message.key, safe="").replace(".", "%2E")
         return f"{message.destination}.{key}"
 
-    async def _answer(self, link: NatsLink, message: Message, reply: Reply, known: dict[str, bool | None]) -> Answer:
+    async def _answer(
+        self, link: NatsLink, message: Message, reply: PendingReply, known: dict[str, bool | None]
+    ) -> Answer:
         if not reply.cancelled() and (denied := reply.exception()) is not None:
             return BrokerUnavailable(str(denied), destination=message.destination)
         result = None if reply.cancelled() else reply.result()

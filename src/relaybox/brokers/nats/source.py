@@ -30,7 +30,7 @@ from ..leased import ROUND_TRIP, LeasedSource
 from ..linked import GLANCE_SECONDS, answered
 from ..options import check_choice, check_given, check_positive
 from ..spi import Incoming, take_content_type
-from .connection import NatsConnection, NatsLink, Reply
+from .connection import NatsConnection, NatsLink, PendingReply
 
 log = logging.getLogger("relaybox")
 
@@ -40,7 +40,7 @@ NO_MESSAGES = {"404", "408"}  # nothing there; nothing came in time
 ACK, NAK, PROGRESS = b"+ACK", b"-NAK", b"+WPI"
 FAILURES = (Error, OSError, TimeoutError, ValueError)
 
-Start: TypeAlias = Literal["all", "new"]
+NatsStart: TypeAlias = Literal["all", "new"]
 
 
 class NatsSource(Connected[NatsConnection], LeasedSource):
@@ -65,7 +65,7 @@ class NatsSource(Connected[NatsConnection], LeasedSource):
         stream: str,
         consumer: str = "relaybox",
         subject: str | None = None,
-        start: Start = "all",
+        start: NatsStart = "all",
         ack_wait: timedelta = timedelta(seconds=30),
         max_ack_pending: int = 1000,
     ) -> None:
@@ -78,7 +78,7 @@ class NatsSource(Connected[NatsConnection], LeasedSource):
                 )
         if subject is not None and not SUBJECTS.fullmatch(subject):
             raise ConfigError(f"expected subject to be a subject, with * or > at most, got {subject!r}")
-        check_choice("start", start, Start)
+        check_choice("start", start, NatsStart)
         if max_ack_pending < 1:
             raise ConfigError(f"expected max_ack_pending to be at least 1, got {max_ack_pending}")
         super().__init__(ack_wait)
@@ -226,7 +226,7 @@ class NatsSource(Connected[NatsConnection], LeasedSource):
     async def _tell(self, messages: Sequence[Incoming], word: bytes) -> None:
         """And wait for the answers: an acknowledgement that got lost would let the message come again."""
         link = self._linked()
-        answers: list[Reply] = []
+        answers: list[PendingReply] = []
         try:
             for message in messages:
                 if message.receipt is not None:
@@ -283,7 +283,7 @@ class _Pull:
         self.refusal: str | None = None
         self._left = batch
         self._deadline = asyncio.get_running_loop().time() + expires + patience
-        self._answer: Reply | None = None  # comes if there are fewer messages
+        self._answer: PendingReply | None = None  # comes if there are fewer messages
         self._ended = False
         self._news = asyncio.Event()
 
@@ -291,7 +291,7 @@ class _Pull:
     def done(self) -> bool:
         return self._ended or self._left <= 0
 
-    def asked(self, answer: Reply) -> None:
+    def asked(self, answer: PendingReply) -> None:
         self._answer = answer
         answer.add_done_callback(self._end)
 
@@ -301,7 +301,7 @@ class _Pull:
             self._answer.cancel()
         self._news.set()
 
-    def _end(self, answer: Reply) -> None:
+    def _end(self, answer: PendingReply) -> None:
         if not answer.cancelled():
             self._ended = True
             status, reason = _status(answer)
@@ -321,7 +321,7 @@ class _Pull:
         return True
 
 
-def _status(answer: Reply) -> tuple[str | None, str]:
+def _status(answer: PendingReply) -> tuple[str | None, str]:
     """What the server says in place of a message or a plain answer, which has no status."""
     if (denied := answer.exception()) is not None:
         return "denied", str(denied)

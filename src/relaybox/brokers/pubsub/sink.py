@@ -40,7 +40,7 @@ PubsubMessage: Any = types.PubsubMessage.pb()
 PublishRequest: Any = types.PublishRequest.pb()
 PublishResponse: Any = types.PublishResponse.pb()
 GetTopicRequest: Any = types.GetTopicRequest.pb()
-Topic: Any = types.Topic.pb()
+TopicMessage: Any = types.Topic.pb()
 
 
 class PubSubSink(Connected[PubSubConnection]):
@@ -82,7 +82,7 @@ class PubSubSink(Connected[PubSubConnection]):
         """Whether the topic exists and may be looked at does not matter, only who answers."""
         request = GetTopicRequest(topic=self._topic("relaybox-probe"))
         try:
-            await self._call("GetTopic", request, Topic, "relaybox-probe", seconds)
+            await self._call("GetTopic", request, TopicMessage, "relaybox-probe", seconds)
         except DeliveryError as error:
             if isinstance(error, BrokerUnavailable) and error.destination is None:
                 raise

@@ -126,7 +126,7 @@ class RabbitMQSink(LinkedSink[RabbitMQConnection, RabbitMQLink]):
             headers=dict(message.attributes),
         )
         try:
-            # Draining after each message would make them wait for one another; the caller waits for all.
+            # Flushing after each message would make them wait for one another; the caller waits for all.
             await channel.basic_publish(
                 message.body,
                 exchange=exchange,

@@ -111,8 +111,8 @@ class RabbitMQSource(Connected[RabbitMQConnection]):
         return [self._ready.popleft() for _ in range(min(limit, len(self._ready)))]
 
     async def acknowledge(self, messages: Sequence[Incoming]) -> None:
-        """By the last of them: everything before it on this channel is meant, too. The broker does not answer that, but
-        it does answer a question behind it."""
+        """Acknowledges the last one, which includes all before it on this channel. The broker does not answer that, but
+        it does answer the question that follows."""
         if not messages:
             return
         last: _Receipt = messages[-1].receipt

@@ -174,7 +174,7 @@ class RedisStreamSink(Connected[RedisConnection]):
         await self._execute("SET", f"{self._namespace}:dedup:probe", 1, "PX", 1)
 
     async def _warn(self, client: Redis) -> None:
-        """Of settings under which a server loses what it acknowledged."""
+        """Warns of settings under which a server loses what it acknowledged."""
         try:
             info = await client.info()
         except RedisError:

@@ -35,7 +35,7 @@ log = logging.getLogger("relaybox")
 
 FAILURES = (RedisError, OSError, TimeoutError)
 BEGINNING = b"0-0"
-Start: TypeAlias = Literal["all", "new"]
+RedisStart: TypeAlias = Literal["all", "new"]
 
 
 class RedisStreamSource(Connected[RedisConnection], LeasedSource):
@@ -58,12 +58,12 @@ class RedisStreamSource(Connected[RedisConnection], LeasedSource):
         stream: str,
         group: str = "relaybox",
         consumer: str | None = None,
-        start: Start = "all",
+        start: RedisStart = "all",
         claim_idle: timedelta = timedelta(minutes=1),
     ) -> None:
         check_given(stream=stream, group=group)
         check_positive(claim_idle=claim_idle)
-        check_choice("start", start, Start)
+        check_choice("start", start, RedisStart)
         super().__init__(claim_idle)
         self._connection = RedisConnection.of(connection)
         self._settings = self._connection.settings()
@@ -155,7 +155,7 @@ class RedisStreamSource(Connected[RedisConnection], LeasedSource):
         await self._execute("XCLAIM", *place, *(message.receipt for message in messages), "JUSTID")
 
     async def _give_back(self, messages: Sequence[Incoming]) -> None:
-        """They stay with this consumer, who reads its own first when it is back."""
+        """Nothing to do: messages stay with this consumer, which reads its own first when it is back."""
 
     async def _execute(self, *command: Any) -> Any:
         if self._client is None:

@@ -81,13 +81,13 @@ class Client:
             raise Unanswered(f"broke the connection: {type(error).__name__}") from None
         try:
             waits = [value.decode("latin-1") for name, value in response.headers if name.lower() == b"retry-after"]
-            await _drain(response)
+            await _read_rest(response)
             return Reply(response.status, waits[0] if waits else None)
         finally:
             await response.aclose()
 
 
-async def _drain(response: httpcore.Response) -> None:
+async def _read_rest(response: httpcore.Response) -> None:
     """The status was the answer. So much of the body is read that the connection can be used again, else it goes."""
     left = RESPONSE_BYTES
     chunks = cast("AsyncGenerator[bytes, None]", response.aiter_stream())

@@ -1,12 +1,12 @@
 """The engine of groups: it takes ranges of a log, delivers their events and settles each range as a whole.
 
     source.claim(events, ranges)   bounded by free room, in events and in bytes: back-pressure ends in the database
-    stock.py                       one at a time per key, and what must follow a failed event
-    range_workers.py               call the handler, per event or per batch; an error becomes an outcome (decide.py)
+    holding.py                     one at a time per key, and what must follow a failed event
+    workers.py                     call the handler, per event or per batch; an error becomes an outcome (decide.py)
     source.settle(done, returned)  a finished range is one row less, however many events it had
     source.settle(…, returned)     on shutdown, with what is finished, so that nothing is delivered twice
 
-Beside DeliveryEngine because a range has one lease for all its events, and nothing here is done per event but the
+Beside RowEngine because a range has one lease for all its events, and nothing here is done per event but the
 call (docs/decisions/011). The same promises: nothing starts after its lease ended by our own monotonic clock, nor while
 we may have been declared dead; memory is bounded whatever the backlog.
 """
@@ -26,11 +26,11 @@ from ...clock import Clock
 from ...facts import Claimed, ClaimLost, Delivered, Observers
 from ...outcome import RetryAt
 from ...settings import Settings
-from ..crew import Asked
 from ..engine import Engine
 from ..poller import QUIET, Poller
-from ..work import Origin
-from .holding import Stock, Taken
+from ..protocols import Origin
+from ..workers import Asked
+from .holding import RangeHolding, Taken
 from .workers import RangeBatchHandler, RangeHandler, RangeWorkers
 
 log = logging.getLogger("relaybox")
@@ -93,33 +93,33 @@ class RangeEngine(Engine[Taken]):
             observers,
             clock,
             Poller(capacity if eager else min(settings.delivery.batch, capacity), capacity),
-            pending=lambda: self._stock.settleable(self._finished),
-            held=lambda: self._stock.all(),
+            pending=lambda: self._holding.settleable(self._finished),
+            held=lambda: self._holding.all(),
         )
         self._eager = eager
         self._range_events = min(range_events, capacity)
         self._capacity = capacity
         self._finished: list[Taken] = []
         parks = settings.order.on_exhausted == "park"
-        self._stock = Stock(ordered=source.ordered, parks=parks, finished=self._range_finished)
+        self._holding = RangeHolding(ordered=source.ordered, parks=parks, finished=self._range_finished)
         source.known = self._known
         self._parked_due = 0.0
         self._retries: list[float] = []
         self._alone: Taken | None = None
         self._wary = False  # among the parked is one that may kill its process: it runs alone
         self._writing = asyncio.Lock()  # settling and renewing lock the same rows
-        self._workers = RangeWorkers(self, self._stock, handler, settings.delivery, observers, clock, asked)
+        self._workers = RangeWorkers(self, self._holding, handler, settings.delivery, observers, clock, asked)
 
     # -- life cycle -------------------------------------------------------------------------------
 
     def halt(self) -> None:
-        self._stock.closed = self._poller.closed = True
+        self._holding.closed = self._poller.closed = True
         self._workers.halt()
 
     def _give_up_all(self) -> int:
-        rest = self._stock.all()
+        rest = self._holding.all()
         self._finished.clear()
-        self._stock.give_up(rest)
+        self._holding.give_up(rest)
         self._strays += rest
         return sum(taken.left for taken in self._strays)
 
@@ -129,8 +129,8 @@ class RangeEngine(Engine[Taken]):
         """Claim nothing more; what has not begun is given back."""
         if self._may_claim.is_set():
             self._may_claim.clear()
-            untouched = self._stock.untouched()
-            self._stock.give_up(untouched)
+            untouched = self._holding.untouched()
+            self._holding.give_up(untouched)
             self._strays += untouched
             self._poller.wake()
             self._poller.room()
@@ -138,7 +138,7 @@ class RangeEngine(Engine[Taken]):
     def lost(self) -> None:
         """This process was declared dead: what is here may be another's."""
         events = 0
-        for taken in self._stock.all():
+        for taken in self._holding.all():
             taken.lease_end = 0.0  # not started yet: never will be; running: its settle may be refused
             events += taken.left
         if events:
@@ -151,10 +151,10 @@ class RangeEngine(Engine[Taken]):
 
     @property
     def in_flight(self) -> int:
-        return self._stock.size
+        return self._holding.size
 
     def _known(self) -> list[int]:
-        return [*self._stock.tokens(), *(taken.token for taken in self._strays)]
+        return [*self._holding.tokens(), *(taken.token for taken in self._strays)]
 
     # -- claim --------------------------------------------------------------------------------------
 
@@ -163,7 +163,7 @@ class RangeEngine(Engine[Taken]):
         if not self._may_claim.is_set():
             await self._may_claim.wait()
         poller = self._poller
-        room = poller.portion - self._stock.size
+        room = poller.portion - self._holding.size
         if room < max(1, poller.portion // 4):
             await poller.more_room()
             return
@@ -178,7 +178,7 @@ class RangeEngine(Engine[Taken]):
             return
         events, ranges = self._portion(room)
         claimed = await self._claim(lambda: self._source.claim(events, ranges))
-        poller.ended(found=bool(claimed or parked), empty=not (len(self._stock) or self._strays or self.silent))
+        poller.ended(found=bool(claimed or parked), empty=not (len(self._holding) or self._strays or self.silent))
         if claimed:
             if any(len(taken.events) >= events for taken in claimed):
                 poller.was_full()
@@ -198,18 +198,18 @@ class RangeEngine(Engine[Taken]):
         return events, max(1, min(shards, room // events))
 
     async def _until_empty(self) -> None:
-        while len(self._stock):
+        while len(self._holding):
             await self._poller.more_room()
 
     async def _claim(self, claim: Callable[[], Awaitable[Claims]]) -> list[Taken]:
         faults.hit("claim.before")
         started = self._loop.time()
-        self._stock.begin_claim()
+        self._holding.begin_claim()
         claims = Claims([])
         try:
             claims = await claim()
         finally:
-            self._stock.end_claim(claims.taken)
+            self._holding.end_claim(claims.taken)
         faults.hit("claim.after")
         self._not_behind_strays(claims.taken)
         if claims.split:
@@ -231,7 +231,7 @@ class RangeEngine(Engine[Taken]):
     async def _claim_parked(self) -> list[Taken]:
         if self._loop.time() < self._parked_due:
             return []
-        if self._wary and len(self._stock):
+        if self._wary and len(self._holding):
             due = await self._source.next_parked()
             if due is None or due > timedelta(0):
                 self._look_again(LOOK if due is None else min(LOOK, due.total_seconds()))
@@ -275,7 +275,7 @@ class RangeEngine(Engine[Taken]):
         it is given back, and the next claim of it delivers the rest."""
         if taken.gone:
             return
-        gone = self._stock.forget(taken)
+        gone = self._holding.forget(taken)
         self._finished = [each for each in self._finished if not each.gone]
         self._strays += gone
         self._poller.wake()
@@ -292,11 +292,11 @@ class RangeEngine(Engine[Taken]):
 
     def run_failed(self, taken: Taken) -> None:
         """What was claimed along with a parked event of the same key waits behind it again."""
-        self._give_back(self._stock.run_of(taken))
+        self._give_back(self._holding.run_of(taken))
 
     def _give_back(self, gone: Sequence[Taken]) -> None:
         if gone:
-            self._stock.give_up(gone)
+            self._holding.give_up(gone)
             self._strays += gone
             self._parked_due = 0.0
             self._poller.wake()
@@ -306,13 +306,13 @@ class RangeEngine(Engine[Taken]):
 
     def _range_finished(self, taken: Taken) -> None:
         self._finished.append(taken)
-        if self._stock.drained:
+        if self._holding.all_handed_out:
             self._settler.now()
         else:
             self._settler.soon()
 
     async def _settle(self) -> None:
-        while batch := self._stock.settleable(self._finished):
+        while batch := self._holding.settleable(self._finished):
             await self._settle_batch(batch)
 
     async def _settle_batch(self, batch: Sequence[Taken]) -> None:
@@ -322,7 +322,7 @@ class RangeEngine(Engine[Taken]):
         faults.hit("settle.after")
         settled = set(batch)
         self._finished = [taken for taken in self._finished if taken not in settled]
-        self._stock.settled(batch)
+        self._holding.settled(batch)
         self._poller.room()
         self._after(batch, lost)
 
@@ -359,7 +359,7 @@ class RangeEngine(Engine[Taken]):
             async with self._writing:
                 lost = await self._source.settle((), strays)
             del self._strays[: len(strays)]
-            self._stock.settled(strays)
+            self._holding.settled(strays)
             self._after(strays, lost)
 
     # -- renew --------------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ class _Block:
     serial: int = 0  # claims up to this one may not have seen them
 
 
-class Stock:
+class RangeHolding:
     def __init__(self, *, ordered: bool, parks: bool, finished: Callable[[Taken], None]) -> None:
         self.ordered = ordered
         self._parks = parks  # whether the dead hold their keys
@@ -106,7 +106,7 @@ class Stock:
         return len(self._all)
 
     @property
-    def drained(self) -> bool:
+    def all_handed_out(self) -> bool:
         """Nothing waits to be handed out."""
         return not self._waiting and all(taken.next == len(taken.events) for taken in self._queue)
 
@@ -159,7 +159,7 @@ class Stock:
         return None
 
     def done(self, taken: Taken, event: Event) -> Handed | None:
-        """The next of its key, if one waits."""
+        """Concludes an event. Returns the next of its key, if one waits."""
         taken.left -= 1
         if not taken.left:
             self._finish(taken)
@@ -167,7 +167,7 @@ class Stock:
         return None if key is None or not self.ordered else self._next(key)
 
     def failed(self, taken: Taken, event: Event, outcome: Outcome, attempts: int) -> Handed | None:
-        """The same for one that is to be parked: if it holds its key, those that wait follow it."""
+        """Parks an event; if it holds its key, those that wait behind it follow. Returns the next that may run."""
         self._conclude(taken, event, outcome, attempts)
         key = event.key
         if key is None or not self.ordered:
@@ -194,7 +194,7 @@ class Stock:
         return handed
 
     def abandon(self, event: Event) -> Handed | None:
-        """It was handed out and is not ours any more. The next of its key, if one came meanwhile."""
+        """For an event that was handed out and lost since. Returns the next of its key, if one came meanwhile."""
         return None if event.key is None or not self.ordered else self._next(event.key)
 
     # -- in batches ---------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ class Stock:
     # -- departures ---------------------------------------------------------------------------------
 
     def forget(self, taken: Taken) -> list[Taken]:
-        """It is not ours any more, and in an ordered group nothing behind it may overtake it."""
+        """Removes what was lost and, in an ordered group, all behind it, which must not overtake it."""
         gone = [taken]
         if self.ordered:
             arrived = self.all()
@@ -268,7 +268,7 @@ class Stock:
         return [each for each in self.all() if each.parked and each is not taken and each.events[0].key == key]
 
     def untouched(self) -> list[Taken]:
-        """Nothing of them has begun."""
+        """Ranges and parked events of which nothing was handed out."""
         return [taken for taken in self._all if taken.left and taken.next == 0]
 
     def give_up(self, gone: Sequence[Taken]) -> None:
@@ -307,7 +307,7 @@ class Stock:
         return undone
 
     def _take_back(self, taken: Taken) -> set[int | None]:
-        """Its verdicts came too soon: those events are delivered again, in their turn."""
+        """Drops verdicts that may not be settled before an earlier range: their events are delivered again."""
         events = {verdict.event.seq for verdict in taken.verdicts}
         self._lift(taken)
         taken.left += len(taken.verdicts)
@@ -315,7 +315,7 @@ class Stock:
         return events
 
     def settleable(self, finished: Sequence[Taken]) -> list[Taken]:
-        """Those that may be settled now, in one transaction."""
+        """Which of the finished ones may be settled now, in one transaction."""
         if not self.ordered:
             return list(finished)
         through, waiting = set(finished), set[int]()
@@ -329,7 +329,7 @@ class Stock:
         return [taken for taken in finished if taken in through]
 
     def settled(self, settled: Sequence[Taken]) -> None:
-        """They are in the database now, with their verdicts."""
+        """These are in the database now, with their verdicts: they go."""
         for taken in settled:
             if taken in self._all:
                 del self._all[taken]
@@ -380,7 +380,7 @@ class Stock:
 
 
 def _behind(each: Taken, taken: Taken) -> bool:
-    """Of the same shard; or, if it was parked, of the same run."""
+    """Whether `each` must not overtake `taken`: both of one shard, or both parked events of one key."""
     if taken.parked or each.parked:
         return each.parked and taken.parked and each.events[0].key == taken.events[0].key is not None
     return each.shard == taken.shard

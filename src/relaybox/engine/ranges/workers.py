@@ -16,10 +16,9 @@ from ...event import Event
 from ...facts import Observers
 from ...outcome import Outcome, RetryAt
 from ...settings import DeliverySettings
-from .. import crew
-from ..crew import Crew
 from ..decide import decide
-from .holding import Handed, Portion, Stock, Taken
+from ..workers import ENDED, Asked, Worker, Workers
+from .holding import Handed, Portion, RangeHolding, Taken
 
 if TYPE_CHECKING:
     from .engine import RangeEngine
@@ -66,7 +65,7 @@ class RangeBatchHandler(Protocol):
 
 
 @dataclass(eq=False, slots=True)
-class Worker(crew.Worker):
+class RangeWorker(Worker):
     handed: Handed | None = None  # what it has, or what it has next; set whenever others may run
     current: Sequence[Portion] = ()  # the same in batches, as long as it is not concluded
     gathered: Sequence[Portion] = ()  # the whole batch
@@ -77,27 +76,27 @@ class Worker(crew.Worker):
         return [event for _, events in self.current for event in events]
 
 
-class RangeWorkers(Crew[Worker]):
+class RangeWorkers(Workers[RangeWorker]):
     """`delivery.workers` calls of the handler at the same time."""
 
     def __init__(
         self,
         engine: RangeEngine,
-        stock: Stock,
+        holding: RangeHolding,
         handler: RangeHandler | RangeBatchHandler,
         settings: DeliverySettings,
         observers: Observers,
         clock: Clock,
-        asked: crew.Asked | None,
+        asked: Asked | None,
     ) -> None:
         self._engine = engine
-        self._stock = stock
+        self._holding = holding
         if callable(handler):
             self._handler = handler
         else:
             self._batches = handler
         super().__init__(
-            [Worker() for _ in range(settings.workers)],
+            [RangeWorker() for _ in range(settings.workers)],
             self._work_singly if callable(handler) else self._work_batches,
             lambda: engine.pulse,
             settings,
@@ -106,7 +105,7 @@ class RangeWorkers(Crew[Worker]):
             for_ever=engine.blocks,
             asked=asked,
         )
-        stock.handed = self._handed
+        holding.handed = self._handed
 
     def _handed(self) -> Iterable[Handed]:
         workers = self.workers
@@ -115,11 +114,11 @@ class RangeWorkers(Crew[Worker]):
 
     # -- one by one ---------------------------------------------------------------------------------
 
-    async def _work_singly(self, worker: Worker) -> None:
-        stock, engine, handler, monotonic = self._stock, self._engine, self._handler, self._clock.monotonic
-        take, done, stopped, pulse = stock.take, stock.done, self._stop.is_set, self._pulse()
+    async def _work_singly(self, worker: RangeWorker) -> None:
+        holding, engine, handler, monotonic = self._holding, self._engine, self._handler, self._clock.monotonic
+        take, done, stopped, pulse = holding.take, holding.done, self._stop.is_set, self._pulse()
         if worker.ended_in_call and worker.handed is not None:  # it has failed, or it would come back for ever
-            worker.handed = self._failed(*worker.handed, DeliveryError(crew.ENDED))
+            worker.handed = self._failed(*worker.handed, DeliveryError(ENDED))
         while not stopped():
             if worker.handed is None:
                 worker.handed = take()
@@ -135,7 +134,7 @@ class RangeWorkers(Crew[Worker]):
                     return
             if now >= taken.lease_end or taken.gone or (taken.parked and engine.suspects(taken)):
                 engine.forget(taken)
-                worker.handed = stock.abandon(event)
+                worker.handed = holding.abandon(event)
                 continue
             if taken.parked and (outcome := self.hopeless(event, taken.attempts)) is not None:
                 worker.handed = self._conclude(taken, event, outcome)
@@ -162,21 +161,21 @@ class RangeWorkers(Crew[Worker]):
         return self._conclude(taken, event, self.failed(event, taken.attempts, error))
 
     def _conclude(self, taken: Taken, event: Event, outcome: Outcome) -> Handed | None:
-        handed = self._stock.failed(taken, event, outcome, taken.attempts)
-        if taken.parked and self._stock.holds(outcome):
+        handed = self._holding.failed(taken, event, outcome, taken.attempts)
+        if taken.parked and self._holding.holds(outcome):
             self._engine.run_failed(taken)
         return handed
 
     # -- in batches ---------------------------------------------------------------------------------
 
-    async def _work_batches(self, worker: Worker) -> None:
-        stock = self._stock
+    async def _work_batches(self, worker: RangeWorker) -> None:
+        holding = self._holding
         if worker.gathered:  # the task before this one ended amid it
             for taken, _ in worker.current:
                 self._engine.forget(taken)
             self._part(worker)
         while not self._stop.is_set():
-            portions = stock.gather(self._batches.size, self.calm)
+            portions = holding.gather(self._batches.size, self.calm)
             if not portions:
                 await self.sleep()
                 continue
@@ -187,13 +186,13 @@ class RangeWorkers(Crew[Worker]):
             self._part(worker)
             await asyncio.sleep(0)
 
-    def _part(self, worker: Worker) -> None:
+    def _part(self, worker: RangeWorker) -> None:
         """The shards of its batch are free, also of what has left the batch meanwhile."""
-        self._stock.part(worker.gathered)
+        self._holding.part(worker.gathered)
         worker.current = worker.gathered = ()
         self.wake(len(self.workers))
 
-    async def _deliver(self, worker: Worker, portions: Sequence[Portion]) -> None:
+    async def _deliver(self, worker: RangeWorker, portions: Sequence[Portion]) -> None:
         """All in one call. If it fails, halves, and halves of halves: the event that spoils it for the others is found
         in a few calls, and it alone is parked."""
         await self.heard()
@@ -211,7 +210,7 @@ class RangeWorkers(Crew[Worker]):
                 continue
             if error is None:
                 for taken, events in part:
-                    self._stock.done_all(taken, len(events))
+                    self._holding.done_all(taken, len(events))
             elif isinstance(error, BatchFailed):
                 todo.append(self._some_failed(part, error))
             elif len(pairs := [(taken, event) for taken, events in part for event in events]) == 1:
@@ -223,7 +222,7 @@ class RangeWorkers(Crew[Worker]):
 
     def _runnable(self, part: Sequence[Portion]) -> list[Portion]:
         """What is still ours, without those that must follow a failed one."""
-        follows, now = self._stock.follows, self._clock.monotonic()
+        follows, now = self._holding.follows, self._clock.monotonic()
         for taken, _ in part:
             if taken.lease_end <= now:
                 self._engine.forget(taken)
@@ -243,7 +242,7 @@ class RangeWorkers(Crew[Worker]):
             self._conclude(taken, events[0], outcome)
         return False
 
-    async def _call(self, worker: Worker, portions: Sequence[Portion]) -> BaseException | None:
+    async def _call(self, worker: RangeWorker, portions: Sequence[Portion]) -> BaseException | None:
         """The error, if there was one that is not over by waiting."""
         batch, tries = RangeBatch(self, portions), 0
         while True:
@@ -280,7 +279,7 @@ class RangeWorkers(Crew[Worker]):
         return outcome.delay.total_seconds() if isinstance(outcome, RetryAt) else None
 
     def _some_failed(self, part: Sequence[Portion], error: BatchFailed) -> list[Portion]:
-        """Those that are to be handled again."""
+        """Concludes what a batch handler named. Returns the portions that are to be handled again."""
         again: list[Portion] = []
         for taken, events in part:
             for event in events:
@@ -289,7 +288,7 @@ class RangeWorkers(Crew[Worker]):
                 elif event in error.skipped:
                     again.append((taken, (event,)))
                 else:
-                    self._stock.done_all(taken, 1)
+                    self._holding.done_all(taken, 1)
         return again
 
 

@@ -29,15 +29,15 @@ from ...delivery import Delivery
 from ...facts import Claimed, ClaimLost, Delivered, Depths, HotDropped, HotEnqueued, Observers
 from ...outcome import DONE, Dead, Done, Outcome, RetryAt
 from ...settings import Settings
-from ..crew import Asked
 from ..engine import Engine
 from ..poller import EAGER, QUIET, Poller
+from ..protocols import BatchHandler, Handler, RowSource, Settled
 from ..reports import is_news
-from ..work import BatchHandler, Handler, RowSource, Settled
+from ..workers import Asked
 from .lanes import Lanes
-from .workers import Workers
+from .workers import RowWorkers
 
-__all__ = ["Delivery", "DeliveryEngine", "Handler", "Settled", "RowSource"]
+__all__ = ["Delivery", "Handler", "RowEngine", "RowSource", "Settled"]
 
 log = logging.getLogger("relaybox")
 
@@ -45,7 +45,7 @@ SETTLE_BATCH = 1000  # outcomes per round trip
 MEASURE = 1.0  # seconds between two measurements of depths and lag
 
 
-class DeliveryEngine(Engine[Delivery]):
+class RowEngine(Engine[Delivery]):
     _source: RowSource
 
     def __init__(
@@ -81,7 +81,7 @@ class DeliveryEngine(Engine[Delivery]):
         self._in_vain = 0  # how often in a row
         self._retry_timer: asyncio.TimerHandle | None = None  # the earliest only: there may be millions of retries
         self._stopping = False
-        self._workers = Workers(self, self._lanes, handler, settings.delivery, observers, clock, asked)
+        self._workers = RowWorkers(self, self._lanes, handler, settings.delivery, observers, clock, asked)
 
     # -- life cycle -------------------------------------------------------------------------------
 

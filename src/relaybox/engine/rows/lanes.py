@@ -41,7 +41,7 @@ class Lanes(Generic[D]):
         return list(self._waiting)
 
     def admit(self, deliveries: Iterable[D]) -> list[D]:
-        """Those that may run now. The others wait, each behind one of its key."""
+        """The deliveries that may run now. The others wait, each behind one of its key."""
         opened, runnable = self._open, []
         for delivery in deliveries:
             key = delivery.lane
@@ -54,7 +54,7 @@ class Lanes(Generic[D]):
         return runnable
 
     def followed(self, heads: Sequence[D]) -> list[D]:
-        """Those behind which others wait."""
+        """The heads behind which others wait."""
         waiting = self._waiting
         return [head for head in heads if head.lane in waiting] if waiting else []
 
@@ -71,7 +71,7 @@ class Lanes(Generic[D]):
         return joined
 
     def part(self, followers: Sequence[D]) -> None:
-        """These joined ones did not run after all: back to the front of their lane."""
+        """Followers that joined and did not run go back to the front of their lane."""
         for follower in reversed(followers):
             key = follower.lane
             assert key is not None

@@ -15,20 +15,19 @@ from ...event import Event
 from ...facts import Observers
 from ...outcome import DONE, Dead, Outcome, Skip
 from ...settings import DeliverySettings
-from .. import crew
-from ..crew import Crew
 from ..decide import describe
-from ..work import BatchHandler, Handler
+from ..protocols import BatchHandler, Handler
+from ..workers import ENDED, Asked, Worker, Workers
 from .lanes import Lanes
 
 if TYPE_CHECKING:
-    from .engine import DeliveryEngine
+    from .engine import RowEngine
 
 YIELD_EVERY = 32  # events a worker runs before it lets the loop breathe
 
 
 @dataclass(eq=False, slots=True)
-class Worker(crew.Worker):
+class RowWorker(Worker):
     current: Sequence[Delivery] = ()
     batch: _Gathered | None = None
 
@@ -40,18 +39,18 @@ class Worker(crew.Worker):
         return [delivery.event for delivery in self.left()]
 
 
-class Workers(Crew[Worker]):
+class RowWorkers(Workers[RowWorker]):
     """`delivery.workers` calls of the handler at once, one event each. A batch handler watches the time itself."""
 
     def __init__(
         self,
-        engine: DeliveryEngine,
+        engine: RowEngine,
         lanes: Lanes[Delivery],
         handler: Handler | BatchHandler,
         settings: DeliverySettings,
         observers: Observers,
         clock: Clock,
-        asked: crew.Asked | None,
+        asked: Asked | None,
     ) -> None:
         self._engine = engine
         self._lanes = lanes
@@ -61,7 +60,7 @@ class Workers(Crew[Worker]):
         else:
             self._batches = handler
         super().__init__(
-            [Worker() for _ in range(settings.workers)],
+            [RowWorker() for _ in range(settings.workers)],
             self._work_singly if callable(handler) else self._work_batches,
             lambda: engine.pulse,
             settings,
@@ -79,7 +78,7 @@ class Workers(Crew[Worker]):
         return delivery
 
     def _undeliverable(self, delivery: Delivery) -> Outcome | None:
-        """What is decided before any handler sees it."""
+        """The outcome of an event that no handler can or shall see; None: try it."""
         if delivery.event.body is None:
             if delivery.event.id is None:
                 return Skip("the event row is gone")
@@ -88,7 +87,7 @@ class Workers(Crew[Worker]):
 
     # -- one by one ---------------------------------------------------------------------------------
 
-    async def _work_singly(self, worker: Worker) -> None:
+    async def _work_singly(self, worker: RowWorker) -> None:
         engine, monotonic, pulse = self._engine, self._clock.monotonic, self._pulse()
         take, conclude = engine.take, engine.conclude
         self._forget_left(worker)
@@ -115,18 +114,18 @@ class Workers(Crew[Worker]):
             if not worker.calls % (2 * YIELD_EVERY):
                 await asyncio.sleep(0)
 
-    def _forget_left(self, worker: Worker) -> None:
-        """The task before this one ended amid it. What was being handled has failed, or it would come back for ever."""
+    def _forget_left(self, worker: RowWorker) -> None:
+        """Left by the task before this one. What it was handling has failed, or it would come back for ever."""
         for delivery in worker.left():
             if not worker.ended_in_call:
                 self._engine.forget(delivery)
             elif worker.batch is not None:
-                worker.batch.failed(delivery, DeliveryError(crew.ENDED))
+                worker.batch.failed(delivery, DeliveryError(ENDED))
             else:
-                self.finish(delivery, DeliveryError(crew.ENDED))
+                self.finish(delivery, DeliveryError(ENDED))
         worker.current, worker.batch = (), None
 
-    async def _deliver(self, worker: Worker, delivery: Delivery) -> Outcome:
+    async def _deliver(self, worker: RowWorker, delivery: Delivery) -> Outcome:
         try:
             if faults.armed is not None:
                 faults.hit("deliver.before")
@@ -144,7 +143,7 @@ class Workers(Crew[Worker]):
 
     # -- in batches ---------------------------------------------------------------------------------
 
-    async def _work_batches(self, worker: Worker) -> None:
+    async def _work_batches(self, worker: RowWorker) -> None:
         assert self._batches is not None
         self._forget_left(worker)
         while (first := await self._next()) is not None:
@@ -222,7 +221,7 @@ class _Gathered:
 
     __slots__ = ("_batches", "_open", "_workers")
 
-    def __init__(self, workers: Workers, batches: BatchHandler, deliveries: Sequence[Delivery]) -> None:
+    def __init__(self, workers: RowWorkers, batches: BatchHandler, deliveries: Sequence[Delivery]) -> None:
         self._workers = workers
         self._batches = batches
         self._open = {delivery.seq: delivery for delivery in deliveries}

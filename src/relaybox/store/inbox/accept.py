@@ -8,7 +8,7 @@ from datetime import datetime
 from ...errors import ConfigError
 from ...event import Event
 from ...op import Op
-from ..rows import chunks, cut
+from ..event_rows import chunks, cut
 from .operate import InboxOperate
 
 
@@ -34,7 +34,7 @@ class InboxAccepts(InboxOperate):
     def accept_together(
         self, events: Sequence[Event], senders: Sequence[str | None], now: datetime | None
     ) -> Op[list[bool]]:
-        """The same for many of several callers, where `single`. Nobody is waited for: rather none is accepted, and
+        """`accept` for messages of several callers, where `single`. Nobody is waited for: rather none is accepted, and
         StoreBusy raised."""
         raise NotImplementedError
 
@@ -43,7 +43,7 @@ class InboxAccepts(InboxOperate):
         return self.insert_new(events, sender, now)
 
     def insert_new(self, events: Sequence[Event], sender: str | None, now: datetime | None) -> Op[set[str]]:
-        """The same into a table of ours."""
+        """Inserts into tables of ours. Returns the ids that were new."""
         raise NotImplementedError
 
     def read_only(self) -> Op[bool]:

@@ -17,7 +17,7 @@ from .order import Order
 LOOK_AT = 1000  # gaps per look; while there are more, none counts as closed
 
 
-class Letter(NamedTuple):
+class NewLetter(NamedTuple):
     """A new dead letter."""
 
     event_id: str
@@ -59,13 +59,13 @@ class InboxAlerts(InboxGaps):
         )
         return at_once or turn.count > 0
 
-    def new_letters(self, limit: int) -> Op[tuple[list[Letter], int]]:
+    def new_letters(self, limit: int) -> Op[tuple[list[NewLetter], int]]:
         """The first of them, and how many there are beyond. All count as told from now on."""
         found = yield self.sql["inbox.alert.dead"].bind(limit=limit)
         if not found.rows:
             return [], 0
         told = yield self.sql["inbox.alert.told"].bind()
-        return [Letter(*row) for row in found.rows], max(told.count - len(found.rows), 0)
+        return [NewLetter(*row) for row in found.rows], max(told.count - len(found.rows), 0)
 
     def new_gaps(self, order: Order, delay: timedelta, now: datetime | None) -> Op[tuple[list[Gap], list[Span]]]:
         """Gaps that have lasted so long, and spans that are over."""

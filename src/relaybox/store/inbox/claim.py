@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from ...errors import ConfigError, UnreadableRow
 from ...ids import key_hash, shard_of
 from ...op import Op
-from ..claims import Claim, Held
-from .order import Order, Priority, Standing, admit, number_in
+from ..claims import Claim, HeldRow
+from .order import NumberedMessage, Order, Priority, admit, number_in
 from .stats import InboxJournal
 
 SUSPECT = 2  # claims in a row without an outcome, from which on a message is claimed alone
@@ -71,8 +71,8 @@ class InboxClaims(InboxJournal):
         priority: Priority | None = None,
         full: Collection[int] = (),
     ) -> Op[tuple[list[Arrived], bool]]:
-        """Those of a key in the order of their numbers, and whether there may be more. An ordered one gives nothing of
-        the keys that are `full` (their hashes). Needs a transaction."""
+        """Messages, each key in the order of its numbers, and whether there may be more. An ordered inbox gives nothing
+        of the keys that are `full` (their hashes). Needs a transaction."""
         look_at = limit if order is None else max(limit, LOOK_AT)
         picked = yield from self._pick(look_at, share, priority, now, full)
         if not picked:
@@ -108,21 +108,23 @@ class InboxClaims(InboxJournal):
     ) -> Op[Sequence[int]]:
         """Holds back what is not next. The rows are locked before their state is read."""
         looked = yield self.sql["inbox.order.look"].bind(seqs=self.numbers(seqs))
-        rows = yield from self._past_history([Standing(*row) for row in looked.rows], order, now)
-        verdict = admit(rows, order.start)
-        if verdict.begin:
-            new = sorted((key_hash(key), key, first) for key, first in verdict.begin.items())
+        rows = yield from self._past_history([NumberedMessage(*row) for row in looked.rows], order, now)
+        admission = admit(rows, order.start)
+        if admission.begin:
+            new = sorted((key_hash(key), key, first) for key, first in admission.begin.items())
             values = self.table(new, "hashes", "keys", "nexts")
             yield self.sql["inbox.order.begin"].bind(**values, now=self.to_time(now))
-        if verdict.hold:
-            yield self.sql["inbox.order.hold"].bind(seqs=self.numbers(verdict.hold))
+        if admission.hold:
+            yield self.sql["inbox.order.hold"].bind(seqs=self.numbers(admission.hold))
         numbered = {row.seq for row in rows}
-        taken = [*(seq for seq in seqs if seq not in numbered), *verdict.take]
-        taken += yield from self._followers(verdict.then, limit - len(taken))
+        taken = [*(seq for seq in seqs if seq not in numbered), *admission.take]
+        taken += yield from self._followers(admission.then, limit - len(taken))
         return taken[:limit]
 
-    def _past_history(self, rows: Sequence[Standing], order: Order, now: datetime | None) -> Op[Sequence[Standing]]:
-        """The same, after numbers that were processed while nobody kept an order have been passed over. Asked once per
+    def _past_history(
+        self, rows: Sequence[NumberedMessage], order: Order, now: datetime | None
+    ) -> Op[Sequence[NumberedMessage]]:
+        """The rows, after numbers that were processed while nobody kept an order have been passed over. Asked once per
         key and number; `sweep` asks again."""
         heads: dict[str, tuple[int, int]] = {}
         for row in rows:
@@ -192,7 +194,7 @@ class InboxClaims(InboxJournal):
             for row in rows
         ]
 
-    def renew_messages(self, held: Sequence[Held], lease: timedelta, now: datetime | None) -> Op[set[int]]:
+    def renew_messages(self, held: Sequence[HeldRow], lease: timedelta, now: datetime | None) -> Op[set[int]]:
         fast = yield self.sql["inbox.claim.hold_fast"].bind(**self.pairs(held))
         if fast.rows:
             yield self.sql["inbox.claim.renew"].bind(
@@ -200,11 +202,11 @@ class InboxClaims(InboxJournal):
             )
         return (yield from self.held_messages(held))
 
-    def held_messages(self, held: Sequence[Held]) -> Op[set[int]]:
+    def held_messages(self, held: Sequence[HeldRow]) -> Op[set[int]]:
         result = yield self.sql["inbox.claim.ours"].bind(**self.pairs(held))
         return {row[0] for row in result.rows}
 
-    def release_messages(self, held: Sequence[Held], now: datetime | None) -> Op[int]:
+    def release_messages(self, held: Sequence[HeldRow], now: datetime | None) -> Op[int]:
         fast = yield self.sql["inbox.claim.hold_fast"].bind(**self.pairs(held))
         if not fast.rows:
             return 0

@@ -12,7 +12,7 @@ from ...values import ALL, BlockedKey
 from ..events import Search
 from .operate import InboxOperate
 from .order import Order, position_of
-from .settle import Wake
+from .settle import NextNumber
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class InboxGaps(InboxOperate):
         elif first is not None and to <= first:
             return False
         yield self.sql["inbox.order.move"].bind(key_hash=hashed, key=key, next=to, now=self.to_time(now))
-        yield from self.wake([Wake(hashed, to)], now)
+        yield from self.wake([NextNumber(hashed, to)], now)
         return True
 
     def sweep(self, order: Order, now: datetime | None) -> Op[int]:
@@ -106,6 +106,6 @@ class InboxGaps(InboxOperate):
                     continue
                 at = self.to_time(now)
                 yield self.sql["inbox.order.move"].bind(key_hash=hashed, key=key, next=position, now=at)
-            wakes.append(Wake(hashed, position))
+            wakes.append(NextNumber(hashed, position))
         yield from self.wake(wakes, now)
         return len(wakes)

@@ -14,7 +14,7 @@ from ...values import StoredEvent
 from ..events import Kind
 from .meta import InboxMeta
 from .order import number_in, place_of, position_of
-from .settle import Wake
+from .settle import NextNumber
 
 DISCARDED = "discarded"  # the error of an open message that is given up
 
@@ -93,7 +93,7 @@ class InboxOperate(InboxMeta):
         return [Event.stored(self.event_row(row)) for row in found.rows]
 
     def discard(self, kind: Kind, seqs: Sequence[int], now: datetime | None) -> Op[int]:
-        """They go for good, and their ids stay known. An ordered key that waits for one of them goes on."""
+        """Messages go for good, and their ids stay known. An ordered key that waits for one of them goes on."""
         ours = yield from self._lock(kind, seqs)
         if ours and kind == "open":
             yield from self.give_up(dict.fromkeys(ours, DISCARDED), now)
@@ -117,7 +117,7 @@ class InboxOperate(InboxMeta):
             expected = yield from self.expected(event.key)
             if position == (order.start if expected is None else expected):
                 yield from self.raise_all({event.key: position + 1}, now)
-                yield from self.wake([Wake(key_hash(event.key), position + 1)], now)
+                yield from self.wake([NextNumber(key_hash(event.key), position + 1)], now)
 
     # -- purge ------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from ...durations import Duration, DurationField, parse_duration
 from ...errors import ConfigError
 from ...event import Event
 from ...ids import key_hash
-from ..rows import lane_key
+from ..event_rows import lane_key
 
 LARGEST = 2**63 - 2
 UNRANKED = 0
@@ -125,7 +125,7 @@ class Priority:
         return [seq for _, _, seq in sorted(ranked)[:limit]]
 
 
-class Standing(NamedTuple):
+class NumberedMessage(NamedTuple):
     """A numbered message before it is claimed. `expected` is None for a key without a state, and then `lowest` is the
     lowest number of it that waits."""
 
@@ -136,16 +136,16 @@ class Standing(NamedTuple):
     lowest: int | None
 
 
-class Verdict(NamedTuple):
+class Admission(NamedTuple):
     take: list[int]
     hold: list[int]
     begin: dict[str, int]  # keys that get a state, with their first number
     then: dict[str, int]  # what comes after what may be claimed, of keys that move on by it
 
 
-def admit(rows: Sequence[Standing], start: int | None) -> Verdict:
-    """Who may be claimed together, each key in the order of its numbers."""
-    verdict = Verdict([], [], {}, {})
+def admit(rows: Sequence[NumberedMessage], start: int | None) -> Admission:
+    """Which messages may be claimed together, each key in the order of its numbers."""
+    admission = Admission([], [], {}, {})
     expected: dict[str, int] = {}
     for row in sorted(rows, key=lambda row: (row.position, row.seq)):
         if row.key not in expected:
@@ -153,15 +153,15 @@ def admit(rows: Sequence[Standing], start: int | None) -> Verdict:
             if first is None:
                 first = start if start is not None else min(row.position, row.lowest or row.position)
                 if row.position <= first:
-                    verdict.begin[row.key] = first
+                    admission.begin[row.key] = first
             expected[row.key] = first
         if row.position > expected[row.key]:
-            verdict.hold.append(row.seq)
+            admission.hold.append(row.seq)
             continue
-        verdict.take.append(row.seq)
+        admission.take.append(row.seq)
         if row.position == expected[row.key]:
-            verdict.then[row.key] = expected[row.key] = row.position + 1
-    return verdict
+            admission.then[row.key] = expected[row.key] = row.position + 1
+    return admission
 
 
 def position_of(event: Event) -> int | None:
@@ -171,12 +171,12 @@ def position_of(event: Event) -> int | None:
 
 
 def place_of(event: Event) -> tuple[int, int | None, int]:
-    """As it waits: the hash of its key, its number, its priority."""
+    """How a message waits: the hash of its key, its number, its priority."""
     return key_hash(lane_key(event)), position_of(event), priority_of(event)
 
 
 def number_in(headers: str | bytes | None) -> int | None:
-    """The same from headers as they are stored."""
+    """`position_of` an event whose headers are as they are stored."""
     text = headers.decode() if isinstance(headers, bytes) else headers
     if text is None or "sequence" not in text:
         return None

@@ -15,14 +15,14 @@ from typing import NamedTuple
 from ...event import Event
 from ...ids import key_hash
 from ...op import Op, Statement
-from ..claims import Death, Held, RetryRow
-from ..rows import cut
+from ..claims import Death, HeldRow, RetryRow
+from ..event_rows import cut
 from .claim import InboxClaims
 
 GONE = "relaybox_mark_is_gone"  # what the last word of a transaction says whose mark is not there
 
 
-class Wake(NamedTuple):
+class NextNumber(NamedTuple):
     """What waits for this number of a key may go on."""
 
     key_hash: int
@@ -34,7 +34,7 @@ class Past(NamedTuple):
 
     seq: int
     key: str
-    after: Wake
+    after: NextNumber
 
 
 class Settling(NamedTuple):
@@ -42,8 +42,8 @@ class Settling(NamedTuple):
 
     retry: list[RetryRow]
     dead: list[Death]
-    forget: list[Held]
-    wake: list[Wake]
+    forget: list[HeldRow]
+    wake: list[NextNumber]
     skip: list[Past]
 
 
@@ -54,7 +54,7 @@ class InboxSettles(InboxClaims):
         None: there is none, `still_marked` does it."""
         return None
 
-    def mark(self, held: Held, event: Event, now: datetime | None) -> Op[bool]:
+    def mark(self, held: HeldRow, event: Event, now: datetime | None) -> Op[bool]:
         """Processed. For the transaction of the effect; False: the claim was lost."""
         marked = yield self.sql["inbox.settle.mark"].bind(
             seq=held.seq,
@@ -67,22 +67,22 @@ class InboxSettles(InboxClaims):
             yield from self.unpend([held], counted=False)
         return marked.count > 0
 
-    def still_marked(self, held: Held, event: Event) -> Op[bool]:
+    def still_marked(self, held: HeldRow, event: Event) -> Op[bool]:
         """Before the commit: whether the mark is in this transaction. False: the handler has rolled it back."""
         still = yield self.sql["inbox.settle.still"].bind(seq=held.seq, event_type=event.type)
         return still.count > 0
 
-    def lock_messages(self, held: Sequence[Held]) -> Op[set[int]]:
+    def lock_messages(self, held: Sequence[HeldRow]) -> Op[set[int]]:
         """Which of a batch are still ours. Until our transaction ends nobody else gets them."""
         result = yield self.sql["inbox.settle.lock"].bind(**self.pairs(held))
         return {row[0] for row in result.rows}
 
-    def mark_all(self, held: Sequence[Held], now: datetime | None) -> Op[None]:
+    def mark_all(self, held: Sequence[HeldRow], now: datetime | None) -> Op[None]:
         """Processed, all of these, which are locked."""
         yield self.sql["inbox.settle.mark_all"].bind(**self.pairs(held), now=self.to_time(now))
         yield from self.unpend(held, counted=True)
 
-    def unpend(self, held: Sequence[Held], *, counted: bool) -> Op[None]:
+    def unpend(self, held: Sequence[HeldRow], *, counted: bool) -> Op[None]:
         seqs = self.numbers([one.seq for one in held])
         if counted:
             yield self.sql["inbox.journal.marked"].bind(seqs=seqs)
@@ -108,7 +108,7 @@ class InboxSettles(InboxClaims):
     def settle_messages(self, settling: Settling, now: datetime | None) -> Op[int]:
         """How many outcomes came too late, because the claim was no longer ours."""
         at = self.to_time(now)
-        claimed = [Held(s.seq, s.token) for part in (settling.retry, settling.dead, settling.forget) for s in part]
+        claimed = [HeldRow(s.seq, s.token) for part in (settling.retry, settling.dead, settling.forget) for s in part]
         ours: set[int] = set()
         if claimed:
             ours = {row[0] for row in (yield self.sql["inbox.claim.hold_fast"].bind(**self.pairs(claimed))).rows}
@@ -135,7 +135,7 @@ class InboxSettles(InboxClaims):
         yield from self.wake(wake, now)
         return len(claimed) - len(ours)
 
-    def wake(self, wakes: Sequence[Wake], now: datetime | None) -> Op[None]:
+    def wake(self, wakes: Sequence[NextNumber], now: datetime | None) -> Op[None]:
         if not wakes:
             return
         found = yield self.sql["inbox.order.sleepers"].bind(**self.table(sorted(set(wakes)), "hashes", "positions"))

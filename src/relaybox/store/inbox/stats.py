@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from ...event import Event
 from ...op import Op
+from ..event_rows import as_json
 from ..instances import Instances
-from ..rows import as_json
 
 
 class TypeStats(NamedTuple):
@@ -55,9 +55,9 @@ class InboxJournal(Instances):
         yield self.sql["inbox.journal.accepted"].bind(rows=as_json(counts))
 
     def journal_done(self, seqs: Sequence[int], *, pending: int) -> Op[None]:
-        """Of these the processed ones go: for good (0), or to be processed again (1)."""
+        """Journals that processed messages among these go: for good (`pending` 0), or to be processed again (1)."""
         yield self.sql["inbox.journal.done"].bind(seqs=self.numbers(seqs), pending=pending)
 
     def journal_dead(self, seqs: Sequence[int], *, pending: int, dead: int) -> Op[None]:
-        """Of these the dead letters have come (1), or go (-1)."""
+        """Journals that dead letters among these have come (`dead` 1), or go (-1)."""
         yield self.sql["inbox.journal.dead"].bind(seqs=self.numbers(seqs), pending=pending, dead=dead)

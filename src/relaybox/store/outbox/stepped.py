@@ -1,7 +1,7 @@
 """The ops for dialects that cannot change two tables in one statement, nor skip locked rows inside an UPDATE: a
 lease is columns of the pending row, fenced by its token.
 
-Same meaning as `sql_store`, in several statements: pick, change, read back. The caller of an op has opened a
+Same meaning as on PostgreSQL, in several statements: pick, change, read back. The caller of an op has opened a
 transaction (`Capabilities.single_statement` is False), and the rows picked first are locked from then on.
 """
 
@@ -15,9 +15,9 @@ from ...errors import UnreadableRow
 from ...event import Event
 from ...ids import key_hash
 from ...op import Op, Result
-from ..claims import Claim, Held
+from ..claims import Claim, HeldRow
+from ..event_rows import as_json, chunks, cut, lane_key
 from ..events import Kind
-from ..rows import as_json, chunks, cut, lane_key
 from .keys import START, WaitingKey, Walk, spread
 from .store import OutboxStore
 from .values import ClaimedRow, KeyLease, KeyRound, Known, Settlement
@@ -155,11 +155,11 @@ class SteppedOutboxStore(OutboxStore):
             result = yield self.sql["outbox.claim.read_raw"].bind(seqs=seqs, token=claim.token)
         return self.claimed(result.rows)
 
-    def verify(self, held: Sequence[Held]) -> Op[set[int]]:
+    def verify(self, held: Sequence[HeldRow]) -> Op[set[int]]:
         result = yield self.sql["outbox.claim.verify"].bind(**self.pairs(held))
         return {row[0] for row in result.rows}
 
-    def renew(self, held: Sequence[Held], lease: timedelta, now: datetime | None) -> Op[set[int]]:
+    def renew(self, held: Sequence[HeldRow], lease: timedelta, now: datetime | None) -> Op[set[int]]:
         yield self.sql["outbox.claim.renew"].bind(
             **self.pairs(held), lease=lease.total_seconds(), now=self.to_time(now)
         )
@@ -167,7 +167,7 @@ class SteppedOutboxStore(OutboxStore):
 
     # -- settle -----------------------------------------------------------------------------------
 
-    def release(self, held: Sequence[Held], now: datetime | None, free: Sequence[KeyLease] = ()) -> Op[int]:
+    def release(self, held: Sequence[HeldRow], now: datetime | None, free: Sequence[KeyLease] = ()) -> Op[int]:
         result = yield self.sql["outbox.claim.release"].bind(**self.pairs(held), now=self.to_time(now))
         yield from self.free(free)
         return result.count
@@ -212,7 +212,7 @@ class SteppedOutboxStore(OutboxStore):
         """The letter first, from the pending row it locks; then the row goes, under the same token."""
         rows = [(d.seq, d.token, cut(d.error)) for d in sorted(settlement.dead)]
         yield self.sql["outbox.settle.dead"].bind(rows=as_json(rows), now=at)
-        held = [Held(d.seq, d.token) for d in settlement.dead]
+        held = [HeldRow(d.seq, d.token) for d in settlement.dead]
         result = yield self.sql["outbox.settle.done"].bind(**self.pairs(held))
         return result.count
 

@@ -17,7 +17,7 @@ from ...event import Event
 from ...ids import key_hash
 from ...op import Op
 from ...values import BlockedKey, Status
-from ..claims import Claim, Death, Held
+from ..claims import Claim, Death, HeldRow
 from ..events import EventOps, Kind
 from ..names import Tables
 from .values import ClaimedRow, KeyChoice, KeyLease, KeyRound, Known, Purge, Settlement
@@ -87,15 +87,15 @@ class OutboxStore(EventOps):
             return [ClaimedRow(self.event_row(row), row[12], row[13]) for row in ordered]
         return [ClaimedRow(self.event_row(row), row[12]) for row in ordered]
 
-    def verify(self, held: Sequence[Held]) -> Op[set[int]]:
+    def verify(self, held: Sequence[HeldRow]) -> Op[set[int]]:
         """Which are still ours."""
         raise NotImplementedError
 
-    def renew(self, held: Sequence[Held], lease: timedelta, now: datetime | None) -> Op[set[int]]:
+    def renew(self, held: Sequence[HeldRow], lease: timedelta, now: datetime | None) -> Op[set[int]]:
         """Prolong their leases. Which are still ours."""
         raise NotImplementedError
 
-    def release(self, held: Sequence[Held], now: datetime | None, free: Sequence[KeyLease] = ()) -> Op[int]:
+    def release(self, held: Sequence[HeldRow], now: datetime | None, free: Sequence[KeyLease] = ()) -> Op[int]:
         """Given back untried. How many were still ours."""
         raise NotImplementedError
 
@@ -121,7 +121,7 @@ class OutboxStore(EventOps):
     def _unhold(self, settlement: Settlement) -> Op[None]:
         """What is settled for good no longer holds its key. Before it is settled: then its claim still proves it."""
         kept = {held.seq for held in settlement.park}
-        free: list[Held | Death] = [*settlement.done, *(d for d in settlement.dead if d.seq not in kept)]
+        free: list[HeldRow | Death] = [*settlement.done, *(d for d in settlement.dead if d.seq not in kept)]
         if free:
             yield self.sql["outbox.settle.unhold"].bind(**self.pairs(free))
 
@@ -152,7 +152,7 @@ class OutboxStore(EventOps):
         raise NotImplementedError
 
     def renew_shards(self, owner: int, ttl: timedelta, now: datetime | None) -> Op[dict[int, int]]:
-        """Those that the owner still has, with their terms."""
+        """The shards that the owner still has, with their terms."""
         raise NotImplementedError
 
     def release_shards(self, owner: int, shards: Sequence[int]) -> Op[None]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from ..claims import Death, Held, RetryRow
+from ..claims import Death, HeldRow, RetryRow
 
 
 class ClaimedRow(NamedTuple):
@@ -58,11 +58,11 @@ class Settlement(NamedTuple):
     of which nothing is left in their claim. `whole` are claims of which everything that is left is done, with how
     many events that is: they are not in `done`."""
 
-    done: Sequence[Held] = ()
+    done: Sequence[HeldRow] = ()
     retry: Sequence[RetryRow] = ()
     dead: Sequence[Death] = ()
-    hold: Sequence[Held] = ()
-    park: Sequence[Held] = ()
+    hold: Sequence[HeldRow] = ()
+    park: Sequence[HeldRow] = ()
     ordered: bool = False
     free: Sequence[KeyLease] = ()
     whole: Mapping[int, int] = MappingProxyType({})

@@ -136,7 +136,7 @@ class Range(NamedTuple):
     finished: frozenset[int]  # done before the rest was given back
 
 
-class Taken(NamedTuple):
+class ClaimedRanges(NamedTuple):
     """What a claim got: ranges with their events, by shard and in order. Without any and not `behind`, the group is at
     the end of `tick`: make one and claim again if it is newer."""
 
@@ -347,7 +347,7 @@ class GroupTotals(NamedTuple):
     holding: int  # ranges and parked events with live members
 
 
-class Verdict(NamedTuple):
+class GroupCheck(NamedTuple):
     """What a check found of a group: its failures one after the other, and whether it was declared dead."""
 
     group: str

@@ -92,7 +92,7 @@ class BackfillOps(MarkOps):
         return ended.count > 0
 
     def leave_backfill(self, group: GroupRow, token: int) -> Op[None]:
-        """As it is, for the next process."""
+        """Leaves the backfill as it is, for the next process."""
         yield self.sql["topic.backfill.leave"].bind(group=group.id, token=token)
 
     def fail_backfill(self, group: GroupRow, token: int, error: str, now: datetime | None) -> Op[bool]:

@@ -140,7 +140,7 @@ class CatalogOps(MarkOps, PartitionOps):
         return True
 
     def migrate(self) -> Op[list[Migration]]:
-        """Also the queues that are outboxes of their own."""
+        """Migrates the topics and the queues that are outboxes of their own."""
         queues = yield from self._queues_there()
         done = yield from super().migrate()
         for queue in queues:
@@ -160,7 +160,7 @@ class CatalogOps(MarkOps, PartitionOps):
         return [self.queue(row[0]) for row in there.rows]
 
     def drift(self) -> Op[list[str]]:
-        """Also of the tables that each topic has."""
+        """What differs, also in the tables that each topic has."""
         expected = self.expected_columns()
         indexes = {match.strip('"') for m in self.migrations() for match in _INDEX.findall(m.sql)}
         for row in (yield from self.topics()):

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from ...op import Op
-from . import Quiet, Verdict
+from . import GroupCheck, Quiet
 from .groups import GroupOps
 
 LIMIT = 3  # windows without progress before a group counts as stalled
@@ -61,11 +61,11 @@ class CheckOps(GroupOps):
         found = yield self.sql["topic.group.to_check"].bind(now=now)
         return [row[0] for row in found.rows]
 
-    def check_groups(self, topic_id: int, now: datetime | None) -> Op[list[Verdict]]:
+    def check_groups(self, topic_id: int, now: datetime | None) -> Op[list[GroupCheck]]:
         """End windows, count failures, declare groups dead. Needs a transaction; any number may run at once."""
         yield from self._lock_groups(topic_id)
         found = yield self.sql["topic.group.windows"].bind(topic=topic_id, now=now)
-        verdicts = []
+        checks = []
         for window in map(CheckWindow._make, found.rows):
             group = yield from self._group_by_id(window.group)
             failures, reason, died, stalled = judge(window, group.failures)
@@ -74,10 +74,10 @@ class CheckOps(GroupOps):
                     id=group.id, failures=failures, joins=window.joins, done=window.done, now=now
                 )
             if died:
-                yield from self._turn(group, "stall" if stalled else "time out", reason, now)
+                yield from self._apply(group, "stall" if stalled else "time out", reason, now)
             if reason:
-                verdicts.append(Verdict(group.name, group.topic, failures, died, reason, stalled))
-        return verdicts
+                checks.append(GroupCheck(group.name, group.topic, failures, died, reason, stalled))
+        return checks
 
     def near_timeout(self, now: datetime | None) -> Op[list[Quiet]]:
         """Active groups that have been silent for 80 % of their timeout."""

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from ...op import Op, Query
 from . import TopicRow
 from .logs import LogQueries
-from .upkeep import Leftover, Sweep, Zombie
+from .maintenance import Leftover, Sweep, Zombie
 
 # Ticks: all that are younger than FRESH, then one per GRAIN, after a day one per COARSE.
 FRESH = timedelta(minutes=5)

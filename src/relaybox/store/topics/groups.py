@@ -34,7 +34,7 @@ class GroupOps(TickOps):
             return (yield from self._create_group(topic, name, start, options or GroupOptions(), now)), True
         if options is not None:
             group = yield from self._take_options(group, options)
-        return (yield from self._turn(group, "start", "joined again", now)), False
+        return (yield from self._apply(group, "start", "joined again", now)), False
 
     def _create_group(
         self, topic: TopicRow, name: str, start: Start, options: GroupOptions, now: datetime | None
@@ -152,13 +152,13 @@ class GroupOps(TickOps):
 
     # -- states -----------------------------------------------------------------------------------
 
-    def turn(self, group: GroupRow, verb: Verb, reason: str, now: datetime | None) -> Op[GroupRow]:
+    def apply(self, group: GroupRow, verb: Verb, reason: str, now: datetime | None) -> Op[GroupRow]:
         """What `life.MOVES` says, with all its effects, in one transaction; raises IllegalMove."""
         yield from self._lock_groups(group.topic_id)
         held = yield from self._group_by_id(group.id)
-        return (yield from self._turn(held, verb, reason, now))
+        return (yield from self._apply(held, verb, reason, now))
 
-    def _turn(self, held: GroupRow, verb: Verb, reason: str, now: datetime | None) -> Op[GroupRow]:
+    def _apply(self, held: GroupRow, verb: Verb, reason: str, now: datetime | None) -> Op[GroupRow]:
         """Needs the topic row's lock, under which the group was read."""
         was, to = held.condition, MOVES[verb][held.condition]
         if to is None:
@@ -190,7 +190,7 @@ class GroupOps(TickOps):
 
     def set_state(self, group: GroupRow, state: GroupState, reason: str, now: datetime | None) -> Op[GroupRow]:
         """The verb that leads to this state."""
-        return (yield from self.turn(group, TOWARDS[state], reason, now))
+        return (yield from self.apply(group, TOWARDS[state], reason, now))
 
     def _lock_groups(self, topic_id: int) -> Op[None]:
         yield self.sql["topic.group.lock_topic"].bind(topic=topic_id)

@@ -6,8 +6,8 @@ from datetime import datetime
 
 from ...op import Op
 from . import TopicRow
+from .maintenance import Incarnation
 from .ticks import TickOps
-from .upkeep import Incarnation
 
 NOTHING_LEFT = -1
 

@@ -15,7 +15,7 @@ Verb = Literal["start", "beat", "pause", "resume", "cancel", "time out", "stall"
 Effect = Literal["fence", "leave", "require again"]
 
 
-class Standing(NamedTuple):
+class GroupStanding(NamedTuple):
     """What a group's state means for the topic's events."""
 
     delivered: bool  # its members are given events
@@ -24,11 +24,11 @@ class Standing(NamedTuple):
     promised: bool  # what it was to have stays for `retention`; what goes before it had it is counted as lost
 
 
-STANDING: Final[Mapping[GroupState, Standing]] = {
-    "active": Standing(delivered=True, required=True, kept=True, promised=True),
-    "paused": Standing(delivered=False, required=True, kept=True, promised=True),
-    "dead": Standing(delivered=False, required=False, kept=False, promised=True),
-    "cancelled": Standing(delivered=False, required=False, kept=False, promised=False),
+STANDING: Final[Mapping[GroupState, GroupStanding]] = {
+    "active": GroupStanding(delivered=True, required=True, kept=True, promised=True),
+    "paused": GroupStanding(delivered=False, required=True, kept=True, promised=True),
+    "dead": GroupStanding(delivered=False, required=False, kept=False, promised=True),
+    "cancelled": GroupStanding(delivered=False, required=False, kept=False, promised=False),
 }
 
 # What a verb makes of a group in each condition; None: refused. A start of a cancelled group makes a new generation.
@@ -90,7 +90,7 @@ def listed() -> dict[str, str]:
     """The states of each standing as SQL writes them: `state IN ({kept_states})`."""
     return {
         f"{name}_states": ", ".join(f"'{state}'" for state, standing in STANDING.items() if getattr(standing, name))
-        for name in Standing._fields
+        for name in GroupStanding._fields
     }
 
 

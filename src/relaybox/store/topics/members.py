@@ -39,7 +39,7 @@ class MemberOps(LogQueries):
         return {row[0]: row[1] for row in answer.rows}
 
     def leave(self, member: int, now: datetime | None) -> Op[None]:
-        """What it had taken is free; the group stays."""
+        """What the member had taken is free; the group stays."""
         gone = yield self.sql["topic.member.leave"].bind(member=member)
         for group_id, *counts in gone.rows:
             yield from self._keep_counts(group_id, counts)
@@ -59,7 +59,7 @@ class MemberOps(LogQueries):
         return GroupTotals(self.from_time(found.rows[0][0]), *found.rows[0][1:])
 
     def time_ago(self, age: timedelta, now: datetime | None) -> Op[datetime]:
-        """By the database's clock."""
+        """The moment that is so long ago by the database's clock."""
         found = yield self.sql["topic.member.time_ago"].bind(age=age, now=now)
         return self.from_time(found.rows[0][0])
 

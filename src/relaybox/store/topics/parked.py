@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ...ids import new_token
 from ...op import Op
-from ..rows import arrays
+from ..event_rows import arrays
 from . import GroupRow, ParkedEvent, ParkedOutcome, Parking, TopicRow
 from .marks import MarkOps
 from .queues import QueueOps

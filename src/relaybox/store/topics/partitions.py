@@ -10,7 +10,7 @@ from ...op import Op, Query, Statement
 from ...topic import Partitions
 from . import TopicRow
 from .cleanup import CleanupOps
-from .upkeep import Part, PartVerdict
+from .maintenance import Part, PartVerdict
 
 AHEAD = {"day": 7, "month": 2}  # periods that are there before they begin
 SPREAD = "PARTITION BY RANGE (shard)"

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from ...ids import new_token
 from ...op import Op
-from ..claims import Claim, Death, Held, RetryRow
+from ..claims import Claim, Death, HeldRow, RetryRow
 from ..outbox.values import Settlement
 from . import GroupRow, Lag, ParkedEvent, ParkedOutcome, TopicRow
 from .logs import LogQueries
@@ -36,14 +36,14 @@ class QueueOps(LogQueries):
     def settle_rows(self, topic: TopicRow, outcomes: Sequence[ParkedOutcome], now: datetime | None) -> Op[int]:
         """How many were another's already."""
         queue = self.queue(topic.id)
-        back = [Held(one.seq, one.token) for one in outcomes if one.delay is not None and one.error is None]
+        back = [HeldRow(one.seq, one.token) for one in outcomes if one.delay is not None and one.error is None]
         again = [
             RetryRow(one.seq, one.token, one.delay, one.error, one.counted)
             for one in outcomes
             if one.delay is not None and one.error is not None
         ]
         dead = [Death(one.seq, one.token, one.error or "") for one in outcomes if one.dead]
-        done = [Held(one.seq, one.token) for one in outcomes if one.delay is None and not one.dead]
+        done = [HeldRow(one.seq, one.token) for one in outcomes if one.delay is None and not one.dead]
         lost = 0
         if back:
             lost = len(back) - (yield from queue.release(back, now))
@@ -52,7 +52,7 @@ class QueueOps(LogQueries):
         return lost
 
     def renew_rows(
-        self, topic: TopicRow, member: int, held: Sequence[Held], lease: timedelta, now: datetime | None
+        self, topic: TopicRow, member: int, held: Sequence[HeldRow], lease: timedelta, now: datetime | None
     ) -> Op[set[int]]:
         """Numbers of those that are still ours."""
         log = self.log(topic.id)
@@ -65,7 +65,7 @@ class QueueOps(LogQueries):
         return (yield from self.queue(topic.id).abandon(claims, now)) if claims else 0
 
     def leave_rows(self, topic: TopicRow, member: int, now: datetime | None) -> Op[None]:
-        """What it had claimed is free."""
+        """What the member had claimed is free."""
         yield from self.queue(topic.id).retire(member, now)
 
     def lag_rows(self, topic: TopicRow, group: GroupRow, now: datetime | None) -> Op[Lag]:

@@ -17,8 +17,8 @@ from ...errors import StoreBusy
 from ...event import Event, stored_time
 from ...ids import key_hash, new_token
 from ...op import Op
-from ..rows import lane_key
-from . import LAST, GroupRow, Pages, Parking, Place, Range, RangeSettlement, Row, Taken, TopicRow
+from ..event_rows import lane_key
+from . import LAST, ClaimedRanges, GroupRow, Pages, Parking, Place, Range, RangeSettlement, Row, TopicRow
 from .parked import ParkedOps
 
 SPLIT = 3  # the attempt at which a range becomes single events
@@ -93,7 +93,7 @@ class RangeOps(ParkedOps):
         target: int | None = None,
         most: int | None = None,
         known: Collection[int] | None = None,
-    ) -> Op[Taken]:
+    ) -> Op[ClaimedRanges]:
         """Places for this member, `events` at most in each and `most` in all (one range that was left behind is
         given in any case): those that others left behind first, then what is unread, up to tick `target` or the
         newest. An ordered group gives a shard to one member at a time; each gets its fair share. `known`: the
@@ -104,9 +104,9 @@ class RangeOps(ParkedOps):
         wait for the disk.
         """
         if topic.topic.tracking == "rows":
-            return Taken([], 0, behind=True)  # all of it comes from claim_parked
+            return ClaimedRanges([], 0, behind=True)  # all of it comes from claim_parked
         wish = _Wish(events, ranges, LAST if most is None else most, target, known)
-        taken = Taken([], 0)
+        taken = ClaimedRanges([], 0)
         for _ in range(topic.topic.shards):
             taken, ended = yield from self._claim(topic, group, member, wish, lease, now, pages)
             if taken.pages or taken.split or not (ended and taken.behind):
@@ -122,16 +122,16 @@ class RangeOps(ParkedOps):
         lease: timedelta,
         now: datetime | None,
         pages: Pages | None,
-    ) -> Op[tuple[Taken, int]]:
+    ) -> Op[tuple[ClaimedRanges, int]]:
         """One round over a fair share of the cursors, and how many of them are at the end now."""
         shards = topic.topic.shards
         locked = yield self.sql["topic.range.lock"].bind(group=group.id, member=member, count=shards, now=now)
         if not locked.rows:
-            return Taken([], 0, state="cancelled"), 0
+            return ClaimedRanges([], 0, state="cancelled"), 0
         state, tick, behind = locked.rows[0][:3]
         cursors = [_Cursor(*row[3:10]) for row in locked.rows if row[3] is not None]
         if not cursors:
-            return Taken([], tick, behind=behind > 0, state=state), 0
+            return ClaimedRanges([], tick, behind=behind > 0, state=state), 0
         looked = yield self.sql["topic.range.look"].bind(
             topic=topic.id,
             group=group.id,
@@ -145,13 +145,13 @@ class RangeOps(ParkedOps):
         since, first, tick, members, alive, held = looked.rows[0][:6]
         group = replace(group, since=since and self.from_time(since), first=first)  # a seek may have changed them
         if not alive:
-            return Taken([], tick, behind=behind > 0, state=state, alive=False), 0
+            return ClaimedRanges([], tick, behind=behind > 0, state=state, alive=False), 0
         known = [_known(row, member, wish.known) for row in looked.rows if row[6] is not None]
         fair = -(-shards // members)
         left, free = _choose(cursors, known, member, fair if group.ordered else shards, wish, group.ordered)
         retaken = (yield from self._retake(group, left, member, lease, now)) if left else []
         if retaken is None:  # somebody woke up in a shard that must stay in order
-            return Taken([], tick, behind=True, state=state), 0
+            return ClaimedRanges([], tick, behind=True, state=state), 0
         unread = [_unread(cursor, looked.rows[0][19], tick) for cursor in free]
         old, new = yield from self._read_for(topic, retaken, [p for p in unread if p.base < p.target], wish, pages)
         busy = {found.range.place.shard for found in known if found.alive}
@@ -162,7 +162,7 @@ class RangeOps(ParkedOps):
         if group.ordered:
             held = {*held, *(parking.key_hash for parking in alone)}
         given, keys = _in_order(whole + taken), frozenset(held)
-        return Taken(given, tick, behind > reached, keys, len(alone), state, share=fair), ended
+        return ClaimedRanges(given, tick, behind > reached, keys, len(alone), state, share=fair), ended
 
     def _retake(
         self, group: GroupRow, left: Sequence[_Known], member: int, lease: timedelta, now: datetime | None

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from ...errors import LeaseLost
 from ...op import Op
 from .logs import LogQueries
-from .upkeep import Term
+from .maintenance import Term
 
 
 class TermOps(LogQueries):

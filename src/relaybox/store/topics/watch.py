@@ -10,7 +10,7 @@ from ...facts import Alert
 from ...op import Op
 from . import TopicRow
 from .logs import LogQueries
-from .upkeep import Condition, OpenAlert
+from .maintenance import AlertCondition, OpenAlert
 
 
 class WatchOps(LogQueries):
@@ -63,8 +63,8 @@ class WatchOps(LogQueries):
     # -- alerts -----------------------------------------------------------------------------------
 
     def change_alerts(
-        self, looked: Sequence[str], found: Sequence[Condition], now: datetime | None
-    ) -> Op[tuple[list[Condition], list[Condition]]]:
+        self, looked: Sequence[str], found: Sequence[AlertCondition], now: datetime | None
+    ) -> Op[tuple[list[AlertCondition], list[AlertCondition]]]:
         """What has begun and what is over, of the kinds that were looked for. Needs a transaction."""
         columns = {
             "names": [c.name for c in found],
@@ -73,7 +73,7 @@ class WatchOps(LogQueries):
         }
         begun = yield self.sql["topic.watch.raise"].bind(**columns, texts=[c.text for c in found], now=now)
         over = yield self.sql["topic.watch.clear"].bind(looked=list(looked), **columns)
-        return [Condition(*row) for row in begun.rows], [Condition(*row) for row in over.rows]
+        return [AlertCondition(*row) for row in begun.rows], [AlertCondition(*row) for row in over.rows]
 
     def alerts(self) -> Op[list[OpenAlert]]:
         found = yield self.sql["topic.watch.alerts"].bind()

@@ -13,8 +13,8 @@ from ...errors import NoSubscribers, SchemaMissing
 from ...event import Event
 from ...ids import shard_of
 from ...op import Copy, Op, Statement
+from ..event_rows import arrays, by_column, lane_key
 from ..outbox.postgres import COLUMN_TYPES, COPY_FROM
-from ..rows import arrays, by_column, lane_key
 from . import TopicRow
 from .logs import LogQueries
 

@@ -28,7 +28,6 @@ from .standby import PostgresPair, PostgresStandby
 
 __all__ = [
     "KafkaServer",
-    "Kind",
     "MariaDBServer",
     "MotoServer",
     "NatsServer",
@@ -42,6 +41,7 @@ __all__ = [
     "RedisServer",
     "RestartableServer",
     "ServerFailed",
+    "ServerKind",
     "ServerUnavailable",
     "TcpGate",
     "require",
@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 PostgresKind: TypeAlias = Literal["postgres-wheel", "postgres-system"]
-Kind: TypeAlias = Literal[
+ServerKind: TypeAlias = Literal[
     "postgres-wheel", "postgres-system", "mariadb", "pgbouncer", "kafka", "moto", "nats", "pubsub", "rabbitmq", "redis"
 ]
 

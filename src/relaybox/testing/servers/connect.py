@@ -58,7 +58,7 @@ class ConnectServer(RestartableServer):
             time.sleep(0.05)
 
     def states(self, name: str) -> list[str]:
-        """Of the connector and its tasks; empty while the worker does not know it yet."""
+        """States of the connector and its tasks; empty while the worker does not know it yet."""
         try:
             status = self._call("GET", f"/connectors/{name}/status")
         except HTTPError as error:

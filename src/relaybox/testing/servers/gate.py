@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from .process import LOOPBACK
 
-State = Literal["open", "refusing", "blackhole", "dropping replies"]
+GateState = Literal["open", "refusing", "blackhole", "dropping replies"]
 
 
 class TcpGate:
@@ -25,7 +25,7 @@ class TcpGate:
     def __init__(self, target_port: int = 0, *, host: str = LOOPBACK) -> None:
         self.target_port = target_port
         self.host = host  # the address it listens on
-        self._state: State = "open"
+        self._state: GateState = "open"
         self._flowing = asyncio.Event()
         self._flowing.set()
         self._connections: set[_Connection] = set()
@@ -83,7 +83,7 @@ class TcpGate:
         for connection in self._connections:
             connection.torn = connection.silent = True
 
-    async def _enter(self, state: State) -> None:
+    async def _enter(self, state: GateState) -> None:
         self._state = state
         if state == "blackhole":
             self._flowing.clear()

@@ -46,7 +46,7 @@ class ServerFailed(RuntimeError):
 
 
 class NoAnswer(ServerFailed):
-    """It runs and is silent."""
+    """The server runs and is silent."""
 
 
 class PortTaken(Exception):

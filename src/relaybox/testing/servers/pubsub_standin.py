@@ -24,7 +24,7 @@ from google.pubsub_v1 import types
 from grpc import StatusCode
 
 from .process import LOOPBACK
-from .pubsub_store import Refused, Store
+from .pubsub_store import CallRefused, Store
 
 CONTROL = "relaybox.testing.PubSubStandin"
 PULL_SECONDS = 5.0
@@ -33,7 +33,7 @@ MAX_MESSAGES = 1000
 MAX_KEY = 1024
 DEFAULT_ACK_SECONDS = 10
 
-Action = Callable[[Any, grpc.ServicerContext], Any]
+Rpc = Callable[[Any, grpc.ServicerContext], Any]
 
 
 class Standin:
@@ -74,7 +74,7 @@ class Standin:
             grpc.method_handlers_generic_handler(CONTROL, control),
         ]
 
-    def _unary(self, action: Action, request: Any, serialize: Callable[[Any], bytes]) -> grpc.RpcMethodHandler:
+    def _unary(self, action: Rpc, request: Any, serialize: Callable[[Any], bytes]) -> grpc.RpcMethodHandler:
         method = "".join(word.capitalize() for word in action.__name__.split("_"))
 
         def call(request: Any, context: grpc.ServicerContext) -> Any:
@@ -82,7 +82,7 @@ class Standin:
             code, done_first = faults.popleft() if faults else (None, True)
             try:
                 answer = action(request, context) if done_first else None
-            except Refused as refused:
+            except CallRefused as refused:
                 context.abort(refused.code, str(refused))
             if code is not None:
                 context.abort(code, "scripted by the test")
@@ -101,7 +101,7 @@ class Standin:
 
     def create_topic(self, topic: types.Topic, context: grpc.ServicerContext) -> types.Topic:
         if not topic.name.startswith("projects/") or "/topics/" not in topic.name:
-            raise Refused(StatusCode.INVALID_ARGUMENT, "a topic is named projects/<project>/topics/<topic>")
+            raise CallRefused(StatusCode.INVALID_ARGUMENT, "a topic is named projects/<project>/topics/<topic>")
         self._store.create_topic(topic.name)
         return topic
 
@@ -115,14 +115,14 @@ class Standin:
 
     def publish(self, request: types.PublishRequest, context: grpc.ServicerContext) -> types.PublishResponse:
         if not 1 <= len(request.messages) <= MAX_MESSAGES:
-            raise Refused(StatusCode.INVALID_ARGUMENT, f"a request has 1 to {MAX_MESSAGES} messages")
+            raise CallRefused(StatusCode.INVALID_ARGUMENT, f"a request has 1 to {MAX_MESSAGES} messages")
         if types.PublishRequest.pb(request).ByteSize() > MAX_REQUEST:
-            raise Refused(StatusCode.INVALID_ARGUMENT, f"a request has at most {MAX_REQUEST} bytes")
+            raise CallRefused(StatusCode.INVALID_ARGUMENT, f"a request has at most {MAX_REQUEST} bytes")
         for message in request.messages:
             if not message.data and not message.attributes:
-                raise Refused(StatusCode.INVALID_ARGUMENT, "a message has data or attributes")
+                raise CallRefused(StatusCode.INVALID_ARGUMENT, "a message has data or attributes")
             if len(message.ordering_key.encode()) > MAX_KEY:
-                raise Refused(StatusCode.INVALID_ARGUMENT, f"an ordering key has at most {MAX_KEY} bytes")
+                raise CallRefused(StatusCode.INVALID_ARGUMENT, f"an ordering key has at most {MAX_KEY} bytes")
         return types.PublishResponse(message_ids=self._store.publish(request.topic, request.messages))
 
     # Subscriber
@@ -172,7 +172,7 @@ class Standin:
                         request.modify_deadline_ack_ids, request.modify_deadline_seconds, strict=True
                     ):
                         self._store.extend(name, [ack_id], seconds)
-            except (grpc.RpcError, Refused):
+            except (grpc.RpcError, CallRefused):
                 context.cancel()
 
         threading.Thread(target=listen, daemon=True).start()
@@ -181,7 +181,7 @@ class Standin:
                 received = self._store.pull(name, 100, wait=0.2, seconds=first.stream_ack_deadline_seconds)
                 if received:
                     yield types.StreamingPullResponse(received_messages=received)
-        except Refused as refused:
+        except CallRefused as refused:
             context.abort(refused.code, str(refused))
 
 

@@ -18,7 +18,7 @@ from grpc import StatusCode
 from relaybox.clock import utc_now
 
 
-class Refused(Exception):
+class CallRefused(Exception):
     """An answer other than OK."""
 
     def __init__(self, code: StatusCode, reason: str) -> None:
@@ -113,12 +113,12 @@ class Store:
     def create_topic(self, name: str) -> None:
         with self._changed:
             if name in self._topics:
-                raise Refused(StatusCode.ALREADY_EXISTS, f"topic {name} exists")
+                raise CallRefused(StatusCode.ALREADY_EXISTS, f"topic {name} exists")
             self._change("create_topic", name)
 
     def check_topic(self, name: str) -> None:
         if name not in self._topics:
-            raise Refused(StatusCode.NOT_FOUND, f"no topic {name}")
+            raise CallRefused(StatusCode.NOT_FOUND, f"no topic {name}")
 
     def delete_topic(self, name: str) -> None:
         with self._changed:
@@ -129,7 +129,7 @@ class Store:
         with self._changed:
             self.check_topic(subscription.topic)
             if subscription.name in self._backlogs:
-                raise Refused(StatusCode.ALREADY_EXISTS, f"subscription {subscription.name} exists")
+                raise CallRefused(StatusCode.ALREADY_EXISTS, f"subscription {subscription.name} exists")
             self._change("create_subscription", _packed(subscription))
 
     def subscription(self, name: str) -> types.Subscription:
@@ -186,7 +186,7 @@ class Store:
         try:
             return self._backlogs[name]
         except KeyError:
-            raise Refused(StatusCode.NOT_FOUND, f"no subscription {name}") from None
+            raise CallRefused(StatusCode.NOT_FOUND, f"no subscription {name}") from None
 
     # The steps of the journal
 

@@ -17,10 +17,10 @@ from uuid import UUID
 
 from ....errors import ConfigError, NotFound
 
-Kind = str  # "text", "uuid", "integer", "time", "json" or "bytes"
+ColumnKind = str  # "text", "uuid", "integer", "time", "json" or "bytes"
 
 
-def _column(default: str | None, *kinds: Kind, needed: bool = False) -> Any:
+def _column(default: str | None, *kinds: ColumnKind, needed: bool = False) -> Any:
     return field(default=default, metadata={"kinds": kinds, "needed": needed})
 
 
@@ -69,11 +69,11 @@ class Column(NamedTuple):
     size: int | None  # most characters it takes; None: any number
 
 
-class Dialect(Protocol):
+class ColumnDialect(Protocol):
     """How an engine reads and writes columns of each kind, as SQL."""
 
-    def kind(self, type: str) -> Kind | None: ...
-    def fits(self, type: str, kinds: Sequence[Kind]) -> bool: ...
+    def kind(self, type: str) -> ColumnKind | None: ...
+    def fits(self, type: str, kinds: Sequence[ColumnKind]) -> bool: ...
     def fragments(self, adoption: Adoption) -> dict[str, str]: ...
 
 
@@ -99,14 +99,14 @@ class Adoption:
         """As it was kept."""
         return cls(**json.loads(text))
 
-    def native(self, dialect: Dialect, ids: Sequence[str]) -> list[Any]:
+    def native(self, dialect: ColumnDialect, ids: Sequence[str]) -> list[Any]:
         """Ids as the column has them, without those that it cannot have."""
         kind = dialect.kind(self.types["id"])
         found = [_native(kind, text) for text in ids]
         return [value for value in found if value is not None]
 
 
-def _native(kind: Kind | None, text: str) -> str | int | None:
+def _native(kind: ColumnKind | None, text: str) -> str | int | None:
     if kind == "integer":
         digits = text.removeprefix("-")
         fits = digits.isascii() and digits.isdigit() and len(digits) < 20 and -(2**63) <= int(text) < 2**63
@@ -120,7 +120,7 @@ def _native(kind: Kind | None, text: str) -> str | int | None:
 
 
 def agreed(
-    dialect: Dialect,
+    dialect: ColumnDialect,
     table: str,
     schema: str | None,
     wanted: Columns,

@@ -152,7 +152,7 @@ class InboxMaking(InboxAdopted):
         return Dropped(pending, dead, adoption.table if adoption else name if keep else None)
 
     def _objects(self, adoption: Adoption | None) -> list[tuple[str, str]]:
-        """Of our making, as their texts say, in the order in which they can go."""
+        """The objects that migrations made, in the order in which they can be dropped."""
         texts = [self.fitting(text) for _, _, text in self.migration_files()]
         if adoption is not None:
             theirs = self.their_queries

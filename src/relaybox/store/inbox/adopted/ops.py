@@ -22,10 +22,10 @@ from ....codec import JSON
 from ....errors import ConfigError, InvalidEvent
 from ....event import Event
 from ....op import Op, ParamStyle, Query
-from ...claims import Claim, Held
+from ...claims import Claim, HeldRow
+from ...event_rows import cut
 from ...events import Search
 from ...queries import Block, Names, fill, texts
-from ...rows import cut
 from ...schema import Migration, statements
 from ..accept import InboxAccepts
 from ..alerts import InboxAlerts
@@ -33,7 +33,7 @@ from ..claim import Arrived, Share
 from ..operate import InboxOperate
 from ..order import Priority, place_of, position_of, priority_of
 from ..settle import Settling
-from .adoption import Adoption, Dialect, place, quoted
+from .adoption import Adoption, ColumnDialect, place, quoted
 
 PICK_UP = 2_000  # rows per look at their table, and only when less waits than could be claimed
 LOCKED = 1.0  # seconds after which a row that somebody has locked is looked at again
@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 
 def _knowing(op: Callable[Concatenate[Any, P], Op[T]]) -> Callable[Concatenate[Any, P], Op[T]]:
-    """The same, after the store has learned whether its inbox is adopted."""
+    """The op, run after the store has learned whether its inbox is adopted."""
 
     def asked(self: InboxAdopted, /, *args: P.args, **named: P.kwargs) -> Op[T]:
         yield from self.know()
@@ -76,8 +76,8 @@ class InboxAdopted(InboxAlerts, InboxAccepts):
     _ours: Mapping[str, Query] = MappingProxyType({})  # the queries that an adoption replaces
 
     @property
-    def their_columns(self) -> Dialect:
-        columns: Dialect = import_module(f"relaybox.store.inbox.adopted.{self.dialect}").COLUMNS
+    def their_columns(self) -> ColumnDialect:
+        columns: ColumnDialect = import_module(f"relaybox.store.inbox.adopted.{self.dialect}").COLUMNS
         return columns
 
     @property
@@ -192,7 +192,7 @@ class InboxAdopted(InboxAlerts, InboxAccepts):
         return len(seqs)
 
     def enter(self, name: str, **values: Any) -> Op[Sequence[int]]:
-        """They get a number of ours."""
+        """Gives rows of theirs a number of ours."""
         return [row[0] for row in (yield self.sql[name].bind(**values)).rows]
 
     def _still_waiting(self, seqs: Sequence[int], now: datetime | None) -> Op[set[int]]:
@@ -229,7 +229,7 @@ class InboxAdopted(InboxAlerts, InboxAccepts):
             free = yield self.sql["inbox.adopt.free"].bind(seqs=self.numbers(seqs))
             yield self.sql["inbox.adopt.report"].bind(seqs=self.numbers([row[0] for row in free.rows]))
 
-    def release_messages(self, held: Sequence[Held], now: datetime | None) -> Op[int]:
+    def release_messages(self, held: Sequence[HeldRow], now: datetime | None) -> Op[int]:
         released = yield from super().release_messages(held, now)
         if self.adoption is not None:
             yield from self._report([one.seq for one in held])
@@ -237,7 +237,7 @@ class InboxAdopted(InboxAlerts, InboxAccepts):
 
     # -- settle -----------------------------------------------------------------------------------
 
-    def mark(self, held: Held, event: Event, now: datetime | None) -> Op[bool]:
+    def mark(self, held: HeldRow, event: Event, now: datetime | None) -> Op[bool]:
         marked = yield from super().mark(held, event, now)
         if self.adoption is None or not marked:
             return marked
@@ -249,11 +249,11 @@ class InboxAdopted(InboxAlerts, InboxAccepts):
     def _open(self, seqs: Sequence[int]) -> Op[set[int]]:
         return {row[0] for row in (yield self.sql["inbox.adopt.unprocessed"].bind(seqs=self.numbers(seqs))).rows}
 
-    def lock_messages(self, held: Sequence[Held]) -> Op[set[int]]:
+    def lock_messages(self, held: Sequence[HeldRow]) -> Op[set[int]]:
         ours = yield from super().lock_messages(held)
         return ours if self.adoption is None else (yield from self._open(sorted(ours)))
 
-    def mark_all(self, held: Sequence[Held], now: datetime | None) -> Op[None]:
+    def mark_all(self, held: Sequence[HeldRow], now: datetime | None) -> Op[None]:
         yield from super().mark_all(held, now)
         if self.adoption is not None:
             seqs = self.numbers([one.seq for one in held])
@@ -369,7 +369,7 @@ class InboxAdopted(InboxAlerts, InboxAccepts):
         return answers
 
 
-def their_values(adoption: Adoption, columns: Dialect, event: Event, sender: str | None) -> dict[str, Any]:
+def their_values(adoption: Adoption, columns: ColumnDialect, event: Event, sender: str | None) -> dict[str, Any]:
     """An event for their columns; what must not be lost needs one."""
     kinds = {name: columns.kind(type) for name, type in adoption.types.items()}
     there = {

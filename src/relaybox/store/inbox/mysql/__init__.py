@@ -11,7 +11,7 @@ from ....event import Event
 from ....ids import new_token
 from ....op import Op
 from ...dialect import MYSQL
-from ...rows import as_json, fields
+from ...event_rows import as_json, fields
 from .. import InboxStore
 from ..order import place_of
 

@@ -11,9 +11,9 @@ from ....errors import StoreError
 from ....event import GLOBAL, Event
 from ....ids import key_hash
 from ....op import Op, Statement
-from ...claims import Claim, Held
+from ...claims import Claim, HeldRow
 from ...dialect import POSTGRES
-from ...rows import arrays, lane_key
+from ...event_rows import arrays, lane_key
 from .. import InboxStore
 from ..accept import told
 from ..claim import SUSPECT, Arrived, Share
@@ -112,7 +112,7 @@ class PostgresInboxStore(InboxStore):
     def last_word(self) -> Statement | None:
         return self.sql["inbox.settle.still"].bind()
 
-    def still_marked(self, held: Held, event: Event) -> Op[bool]:
+    def still_marked(self, held: HeldRow, event: Event) -> Op[bool]:
         try:
             yield self.sql["inbox.settle.still"].bind()
         except StoreError as error:
@@ -121,7 +121,7 @@ class PostgresInboxStore(InboxStore):
             raise
         return True
 
-    def unpend(self, held: Sequence[Held], *, counted: bool) -> Op[None]:
+    def unpend(self, held: Sequence[HeldRow], *, counted: bool) -> Op[None]:
         """The mark has done it."""
         yield from ()
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from ....event import Event
 from ....op import Op
 from ...dialect import SQLITE
-from ...rows import as_json, in_one_blob
+from ...event_rows import as_json, in_one_blob
 from .. import InboxStore
 from ..order import place_of
 

@@ -14,7 +14,7 @@ from ....event import Event
 from ....op import Op
 from ...claims import Claim
 from ...dialect import MYSQL
-from ...rows import as_json, fields
+from ...event_rows import as_json, fields
 from ..keys import KeyedOutboxStore, WaitingKey
 from ..stepped import SteppedOutboxStore
 from ..values import ClaimedRow, KeyChoice, KeyLease

@@ -16,10 +16,10 @@ from ....errors import ConfigError
 from ....event import Event
 from ....ids import key_hash, new_token
 from ....op import Copy, Op, Result, Statement
-from ...claims import Claim, Death, Held, RetryRow
+from ...claims import Claim, Death, HeldRow, RetryRow
 from ...dialect import POSTGRES
+from ...event_rows import arrays, by_column, columns, cut, lane_key
 from ...events import Kind
-from ...rows import arrays, by_column, columns, cut, lane_key
 from ..keys import KeyedOutboxStore, WaitingKey, Walk, spread
 from ..values import ClaimedRow, KeyChoice, KeyLease, KeyRound, Known, Settlement
 
@@ -137,15 +137,15 @@ class PostgresStore(KeyedOutboxStore):
         attempts = {item >> 16: item & 0xFFFF for item in items}
         return [ClaimedRow(self.event_row(row), attempts[row[0]]) for row in found]
 
-    def verify(self, held: Sequence[Held]) -> Op[set[int]]:
+    def verify(self, held: Sequence[HeldRow]) -> Op[set[int]]:
         result = yield self.sql["outbox.claim.verify"].bind(tokens=_tokens(held))
         return _ours(held, result)
 
-    def renew(self, held: Sequence[Held], lease: timedelta, now: datetime | None) -> Op[set[int]]:
+    def renew(self, held: Sequence[HeldRow], lease: timedelta, now: datetime | None) -> Op[set[int]]:
         result = yield self.sql["outbox.claim.renew"].bind(tokens=_tokens(held), lease=lease.total_seconds(), now=now)
         return _ours(held, result)
 
-    def release(self, held: Sequence[Held], now: datetime | None, free: Sequence[KeyLease] = ()) -> Op[int]:
+    def release(self, held: Sequence[HeldRow], now: datetime | None, free: Sequence[KeyLease] = ()) -> Op[int]:
         yield self.sql["outbox.claim.lock"].bind(tokens=_tokens(held))
         result = yield self.sql["outbox.claim.release"].bind(**self.pairs(held), now=now)
         yield self.sql["outbox.settle.done"].bind(**self.pairs(held))
@@ -261,7 +261,7 @@ class PostgresStore(KeyedOutboxStore):
     # -- settle -----------------------------------------------------------------------------------
 
     def settle(self, settlement: Settlement, now: datetime | None) -> Op[int]:
-        everything: list[Held | RetryRow | Death] = [*settlement.done, *settlement.retry, *settlement.dead]
+        everything: list[HeldRow | RetryRow | Death] = [*settlement.done, *settlement.retry, *settlement.dead]
         whole = sorted(settlement.whole)
         if settlement.retry or settlement.dead or (whole and everything):
             yield self.sql["outbox.claim.lock"].bind(tokens=sorted({*whole, *_tokens(everything)}))
@@ -373,6 +373,6 @@ def _tokens(held: Sequence[Any]) -> list[int]:
     return sorted({h[1] for h in held})
 
 
-def _ours(held: Sequence[Held], result: Result) -> set[int]:
+def _ours(held: Sequence[HeldRow], result: Result) -> set[int]:
     there = {(row[0], row[1]) for row in result.rows}
     return {h.seq for h in held if (h.token, h.seq) in there}

@@ -8,7 +8,7 @@ from datetime import datetime
 from ....event import Event
 from ....op import Op, Statement
 from ...dialect import SQLITE
-from ...rows import columns, in_one_blob
+from ...event_rows import columns, in_one_blob
 from ..stepped import SteppedOutboxStore
 
 

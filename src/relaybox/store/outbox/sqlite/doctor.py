@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...doctor import Circumstances, Facts, Finding, Level, Vitals, version
+from ...doctor import Circumstances, Facts, Finding, Severity, Vitals, version
 
 NETWORK_FILE_SYSTEMS = ("nfs", "cifs", "smb", "9p", "ceph", "gluster", "lustre", "afs", "fuse.sshfs", "ocfs2", "gfs")
 
@@ -36,7 +36,7 @@ def judge(seen: Vitals, around: Circumstances) -> Iterator[Finding]:
         )
     synchronous = facts.number("synchronous")
     if synchronous is not None and synchronous < 2:
-        level: Level = "critical" if synchronous == 0 or journal != "wal" else "warning"
+        level: Severity = "critical" if synchronous == 0 or journal != "wal" else "warning"
         yield Finding(
             level,
             "synchronous",

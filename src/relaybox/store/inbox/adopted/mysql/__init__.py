@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ....queries import texts
-from ..adoption import Adoption, Kind, quoted
+from ..adoption import Adoption, ColumnKind, quoted
 
 _SLOTS = texts("shared", "mysql").slots
 _CLOCK = _SLOTS["clock"]
-_KINDS: dict[str, Kind] = {
+_KINDS: dict[str, ColumnKind] = {
     **dict.fromkeys(("varchar", "char", "tinytext", "text", "mediumtext", "longtext"), "text"),
     **dict.fromkeys(("tinyint", "smallint", "mediumint", "int", "bigint"), "integer"),
     **dict.fromkeys(("tinyblob", "blob", "mediumblob", "longblob", "varbinary"), "bytes"),
@@ -25,10 +25,10 @@ class MysqlColumns:
 
     quote = "`"
 
-    def kind(self, type: str) -> Kind | None:
+    def kind(self, type: str) -> ColumnKind | None:
         return _KINDS.get(_word(type))
 
-    def fits(self, type: str, kinds: Sequence[Kind]) -> bool:
+    def fits(self, type: str, kinds: Sequence[ColumnKind]) -> bool:
         return self.kind(type) in kinds or ("json" in kinds and _word(type) in _JSON)
 
     def fragments(self, adoption: Adoption) -> dict[str, str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..adoption import Adoption, Kind, quoted
+from ..adoption import Adoption, ColumnKind, quoted
 
-_KINDS: dict[str, Kind] = {
+_KINDS: dict[str, ColumnKind] = {
     "text": "text",
     "character varying": "text",
     "character": "text",
@@ -28,10 +28,10 @@ _NOW = "coalesce(:now, clock_timestamp())"
 class PostgresColumns:
     quote = '"'
 
-    def kind(self, type: str) -> Kind | None:
+    def kind(self, type: str) -> ColumnKind | None:
         return _KINDS.get(type)
 
-    def fits(self, type: str, kinds: Sequence[Kind]) -> bool:
+    def fits(self, type: str, kinds: Sequence[ColumnKind]) -> bool:
         return self.kind(type) in kinds
 
     def fragments(self, adoption: Adoption) -> dict[str, str]:

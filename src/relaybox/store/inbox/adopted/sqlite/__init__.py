@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ....queries import texts
-from ..adoption import Adoption, Kind, quoted
+from ..adoption import Adoption, ColumnKind, quoted
 
 _CLOCK = texts("shared", "sqlite").slots["clock"]
-_FITS: dict[str, tuple[Kind, ...]] = {
+_FITS: dict[str, tuple[ColumnKind, ...]] = {
     "integer": ("integer", "time"),
     "real": ("time",),
     "text": ("text", "uuid", "time", "json"),
@@ -23,10 +23,10 @@ _FITS: dict[str, tuple[Kind, ...]] = {
 class SqliteColumns:
     quote = '"'
 
-    def kind(self, type: str) -> Kind | None:
+    def kind(self, type: str) -> ColumnKind | None:
         return {"integer": "integer", "blob": "bytes"}.get(affinity(type), "text")
 
-    def fits(self, type: str, kinds: Sequence[Kind]) -> bool:
+    def fits(self, type: str, kinds: Sequence[ColumnKind]) -> bool:
         return bool(set(_FITS[affinity(type)]) & set(kinds))
 
     def fragments(self, adoption: Adoption) -> dict[str, str]:
@@ -56,7 +56,7 @@ class SqliteColumns:
 
 
 def affinity(type: str) -> str:
-    """By the rules of SQLite."""
+    """The affinity of a type by the rules of SQLite."""
     upper = type.upper()
     for words, found in (
         (("INT",), "integer"),

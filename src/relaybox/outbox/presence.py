@@ -25,7 +25,7 @@ ORDERED = ("ordered", "relay")  # roles that share the shards
 
 
 @dataclass(eq=False)
-class InstanceService:
+class OutboxRegistration:
     _db: AsyncRunner
     _store: OutboxStore
     _source: OutboxSource

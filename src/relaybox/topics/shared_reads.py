@@ -21,7 +21,7 @@ ROW = 850
 HEADERS = 300
 
 
-class Page(list[Row]):
+class SharedPage(list[Row]):
     """Rows, and the events made of them once somebody asked."""
 
     __slots__ = ("events", "readers", "weight")
@@ -35,7 +35,7 @@ class Page(list[Row]):
         self.weight += 2 * sum(map(len, headers))
 
 
-class Turn:
+class ClaimTurn:
     """Whose turn it is to claim from a topic, and what the last one found out."""
 
     def __init__(self) -> None:
@@ -52,11 +52,11 @@ class SharedReads:
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit
-        self._pages: OrderedDict[tuple[int, Place, int], Page] = OrderedDict()
-        self._turns: defaultdict[int, Turn] = defaultdict(Turn)
+        self._pages: OrderedDict[tuple[int, Place, int], SharedPage] = OrderedDict()
+        self._turns: defaultdict[int, ClaimTurn] = defaultdict(ClaimTurn)
         self.weight = 0
 
-    def join(self, topic_id: int) -> Turn:
+    def join(self, topic_id: int) -> ClaimTurn:
         turn = self._turns[topic_id]
         turn.readers += 1
         return turn
@@ -86,7 +86,7 @@ class SharedReads:
             return rows
         key = (topic_id, place, limit)
         self._drop(key)
-        page = Page(rows, others)
+        page = SharedPage(rows, others)
         if page.weight > self._limit:
             return rows
         self._pages[key] = page
@@ -97,7 +97,7 @@ class SharedReads:
 
     def events(self, rows: Sequence[Row], codec: Codec, topic: str) -> SharedEvents:
         """The same list for the same page."""
-        if not isinstance(rows, Page):
+        if not isinstance(rows, SharedPage):
             return SharedEvents([Event.stored(row, codec, topic) for row in rows])
         if rows.events is None:
             rows.events = SharedEvents([Event.stored(row, codec, topic) for row in rows])

@@ -15,16 +15,16 @@ from scripted_log import ScriptedLog, make_range_engine
 from scripted_source import ScriptedSource, make_engine
 
 from relaybox.clock import SYSTEM_CLOCK
+from relaybox.engine.protocols import RowBatch
 from relaybox.engine.ranges.engine import RangeEngine
 from relaybox.engine.ranges.workers import RangeBatch
-from relaybox.engine.rows.engine import Delivery, DeliveryEngine
-from relaybox.engine.work import RowBatch
+from relaybox.engine.rows.engine import Delivery, RowEngine
 from relaybox.event import Event
 from relaybox.facts import Claimed, CutOff, Delivered, LoopFailed, Retried, Stuck, TaskEnded
 from relaybox.ids import shard_of
 from relaybox.testing import ManualClock, Probe
 
-Engine = DeliveryEngine | RangeEngine
+Engine = RowEngine | RangeEngine
 Handle = Callable[[Event], Awaitable[Any]]
 
 

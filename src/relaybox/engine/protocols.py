@@ -19,14 +19,14 @@ class Pulse(Protocol):
     alive_until: float  # on the clock's monotonic time: later this process may have been declared dead
 
 
-class Alive:
-    """For what nobody declares dead."""
+class AlwaysAlive:
+    """The pulse of a process that nobody declares dead."""
 
     alive_until = math.inf
 
 
 class Origin(Protocol):
-    """Where work comes from."""
+    """What every source of an engine has."""
 
     ordered: bool
 
@@ -64,13 +64,13 @@ class RowBatch(Protocol):
     """What one call of a batch handler is about. Every delivery is concluded once, as soon as its fate is known."""
 
     async def waiting(self) -> list[Delivery]:
-        """Those not concluded yet that are still ours: ask again before every try."""
+        """The deliveries not concluded yet that are still ours: ask again before every try."""
         ...
 
     def done(self, delivery: Delivery) -> None: ...
 
     def done_all(self, deliveries: Sequence[Delivery]) -> None:
-        """The same for many, and cheaper."""
+        """`done` for many, and cheaper."""
         ...
 
     def failed(self, delivery: Delivery, error: BaseException) -> None:

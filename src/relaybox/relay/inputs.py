@@ -16,7 +16,7 @@ from ..outbox import AsyncOutbox, Outbox
 from ..outbox.node import Node, drained
 from ..settings import Settings
 from ..store.topics import GroupRow, Lag, TopicRow, open_topic_store
-from ..topics.delivery import LogMember, Work
+from ..topics.delivery import GroupHandlers, LogMember
 from ..topics.group import AsyncGroup, Group
 from ..topics.home import Home
 from ..topics.join import join
@@ -25,7 +25,7 @@ from .publish import Publisher
 from .ranges import RangePublisher
 
 
-class Reads(ABC):
+class RelayInput(ABC):
     """Started once, with the connections of the relay."""
 
     what: str  # for people
@@ -76,7 +76,7 @@ class Reads(ABC):
     async def waiting(self, db: AsyncRunner, limit: int) -> list[Event]: ...
 
 
-class OutboxReads(Reads):
+class OutboxInput(RelayInput):
     _running: Node | None
 
     def __init__(self, box: Outbox | AsyncOutbox, settings: Settings, observers: Observers, *, ordered: bool) -> None:
@@ -124,7 +124,7 @@ class OutboxReads(Reads):
         return [Event.stored(row) for row in rows]
 
 
-class GroupReads(Reads):
+class GroupInput(RelayInput):
     """Nothing is written per event: the group's cursor moves over the log."""
 
     _running: LogMember | None
@@ -159,12 +159,12 @@ class GroupReads(Reads):
         joined = await db.run(join(home, self._joining, push=True))
         self._rows = joined.topic, joined.group
         durations = Durations(self._clock)
-        work = Work(
+        handlers = GroupHandlers(
             ranges=RangePublisher(publisher, durations, ordered=joined.group.ordered),
             rows=publisher,
             mean=lambda: durations.mean,
         )
-        member = LogMember(home, *self._rows, work, settings.replaced({"delivery.timeout": None}))
+        member = LogMember(home, *self._rows, handlers, settings.replaced({"delivery.timeout": None}))
         await member.start(settings.delivery.cold_queue)
         self._running = member
 

@@ -21,7 +21,7 @@ from ..tasks import cancelled
 from .decide import decide
 from .failures import FailureLog
 from .loops import Loops
-from .work import Pulse
+from .protocols import Pulse
 
 log = logging.getLogger("relaybox")
 
@@ -49,7 +49,7 @@ W = TypeVar("W", bound=Worker)
 
 
 class Asked(Protocol):
-    """What listeners have instead of the settings."""
+    """Retries and timeouts of listeners, which win over the settings."""
 
     @property
     def shortest(self) -> timedelta | None:
@@ -61,7 +61,7 @@ class Asked(Protocol):
     def timeout(self, event: Event) -> timedelta | None: ...
 
 
-class Crew(Generic[W]):
+class Workers(Generic[W]):
     def __init__(
         self,
         workers: Sequence[W],
@@ -76,7 +76,7 @@ class Crew(Generic[W]):
         asked: Asked | None = None,
     ) -> None:
         """`for_ever`: what keeps failing keeps its key waiting. `watched`: handlers that run too long are cancelled.
-        `asked`: what listeners have instead of the settings."""
+        `asked`: retries and timeouts of listeners, which win over the settings."""
         self.workers = workers
         self._stop = asyncio.Event()
         self._loops = Loops(observers, clock)
@@ -169,7 +169,7 @@ class Crew(Generic[W]):
         return math.inf if limit is None else limit.total_seconds()
 
     def meant(self, worker: W, error: BaseException) -> BaseException:
-        """The error of a handler; those that are about us go on."""
+        """What to take for the error of a handler. A cancellation or interrupt of the worker itself is raised again."""
         if worker.timed_out:
             self.forgive(worker)
             if isinstance(error, asyncio.CancelledError):
@@ -183,7 +183,7 @@ class Crew(Generic[W]):
         return error  # also a handler's sys.exit(), which must not take a worker away, or the loop with it
 
     def forgive(self, worker: W) -> None:
-        """Also when the handler swallowed the cancellation."""
+        """Takes the cancellation of a handler back, also when the handler swallowed it."""
         worker.timed_out = False
         if worker.task is not None:
             worker.task.uncancel()
@@ -194,7 +194,7 @@ class Crew(Generic[W]):
         return (self._asked and self._asked.retry(event)) or self._settings.retry
 
     def hopeless(self, event: Event, attempts: int) -> Outcome | None:
-        """What is decided before any handler sees it."""
+        """The outcome of an event that no handler shall see again; None: try it."""
         if attempts > 1 and not self._for_ever and attempts > self.retry(event).limit:
             return Dead(f"claimed {attempts} times without an outcome: does it kill its process?")
         return None

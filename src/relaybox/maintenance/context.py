@@ -1,4 +1,4 @@
-"""What every job works with."""
+"""What the jobs of a maintainer share: connections, store, settings, alerts, and the term that fences them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..facts import EventsLost, Observers
 from ..op import Op, T
 from ..settings import TopicSettings
 from ..store.topics import TopicRow
+from ..store.topics.maintenance import Term
 from ..store.topics.terms import term_lost
-from ..store.topics.upkeep import Term
 from .alerts import Alerts
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 JOB = "maintenance"
 
 
-class Work:
+class JobContext:
     def __init__(
         self, db: AsyncRunner, store: TopicStore, upkeep: TopicSettings, observers: Observers, clock: Clock
     ) -> None:

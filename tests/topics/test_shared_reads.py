@@ -13,8 +13,7 @@ from relaybox import AsyncOutbox, Event
 from relaybox.codec import JSON_CODEC
 from relaybox.store.topics import LAST, Place
 from relaybox.topic import Topic
-from relaybox.topics import reads
-from relaybox.topics.reads import SharedReads
+from relaybox.topics.shared_reads import SharedReads
 
 from .kit import fresh_url
 from .test_group import Seen, process
@@ -62,7 +61,7 @@ async def test_pages_take_no_more_memory_than_their_limit(payload: Any, headers:
 
 async def test_what_waits_for_a_slow_group_is_bounded_and_goes_when_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     limit = 200_000
-    monkeypatch.setattr(reads.SharedReads.__init__, "__defaults__", (limit,))
+    monkeypatch.setattr(SharedReads.__init__, "__defaults__", (limit,))
     async with process(None, Topic.pub_sub("orders", shards=2, fetch_batch=50)) as here:
         shared = here.box.topics._home.reads
         quick, slow = Seen(), Seen()

@@ -101,7 +101,7 @@ def by_column(events: Sequence[Event]) -> dict[str, list[Any]]:
 
 
 def arrays(events: Sequence[Event]) -> dict[str, list[Any]]:
-    """The same as parameters of an unnest: event_ids, event_types, … payloads, headers."""
+    """`by_column` as parameters of an unnest: event_ids, event_types, … payloads, headers."""
     plural = {"payload": "payloads", "headers": "headers"}
     return {plural.get(name, f"{name}s"): values for name, values in by_column(events).items()}
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from ..op import Op
-from ..operate import Kept
+from ..operate import EventStore
 from ..store.events import Kind, Search
 from ..store.outbox import open_store
 from ..store.topics import QUEUE
@@ -19,14 +19,14 @@ T = TypeVar("T")
 
 
 class GroupEvents:
-    """`operate.Kept` of a group, whose topic is looked up by each op: it may be moved."""
+    """`operate.EventStore` of a group, whose topic is looked up by each op: it may be moved."""
 
     def __init__(self, home: Home[Any], topic: str, group: str) -> None:
         self._home = home
         self._topic = topic
         self._group = group
 
-    def _asked(self, ask: Callable[[Kept], Op[T]]) -> Op[T]:
+    def _asked(self, ask: Callable[[EventStore], Op[T]]) -> Op[T]:
         home = self._home
         topic = yield from home.known(self._topic)
         if topic.topic.tracking == "rows" and self._group == QUEUE:  # which may have no group yet

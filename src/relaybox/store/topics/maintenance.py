@@ -1,4 +1,4 @@
-"""The part of a topic store that keeps topics in order: terms, partitions, cleanup, alerts, incarnation."""
+"""What the ops of maintenance take and return: terms, partitions, cleanup, alerts, incarnation."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Sweep(NamedTuple):
     places: dict[int, int]
 
 
-class Condition(NamedTuple):
+class AlertCondition(NamedTuple):
     """Something that is the case and that somebody should know."""
 
     name: str
