@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -15,7 +17,7 @@ from relaybox.drivers.mysql_session import options as mysql_options
 from relaybox.errors import ConfigError
 
 from .effects import QUICK, asay, effects, say, text_of, with_effects
-from .kit import aprocessed, arrived, fresh_url, migrated, processed
+from .kit import PATIENCE, aprocessed, arrived, fresh_url, migrated, processed, serving
 
 
 def handle(event: Event, handle: Any) -> None:
@@ -159,6 +161,46 @@ async def test_async(server: str, transaction: Any, batch: int, tmp_path: Path) 
         await inbox.accept_all(None, events)
         await aprocessed(inbox, ahandle, session=lambda: transaction(url), settings=QUICK, batch=batch)
     check(url, events)
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("plain", [True, False], ids=["function", "coroutine"])
+async def test_no_listener_begins_after_the_stop(plain: bool, batch: int, tmp_path: Path) -> None:
+    """Nor one whose transaction waited for a connection or for a lock when the stop came."""
+    url = migrated(fresh_url("sqlite", tmp_path))
+    loop, waiting, go, begun = asyncio.get_running_loop(), asyncio.Event(), threading.Event(), list[str]()
+
+    @contextmanager
+    def late() -> Iterator[Any]:
+        loop.call_soon_threadsafe(waiting.set)
+        assert go.wait(PATIENCE)
+        with sqlite_transaction(url) as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def alate() -> AsyncIterator[Any]:
+        waiting.set()
+        assert await asyncio.to_thread(go.wait, PATIENCE)
+        async with aiosqlite_transaction(url) as connection:
+            yield connection
+
+    def listen(event: Event, connection: Any) -> None:
+        begun.append(event.id)
+
+    async def alisten(event: Event, connection: Any) -> None:
+        begun.append(event.id)
+
+    async with AsyncInbox(url) as inbox:
+        await inbox.accept_all(None, [arrived(n) for n in range(3)])
+        listener, session = (listen, late) if plain else (alisten, alate)
+        service = await serving(inbox, listener, settings=QUICK, session=session, batch=batch).start()
+        await asyncio.wait_for(waiting.wait(), PATIENCE)
+        service.halt()
+        go.set()
+        await service.stop()
+        assert begun == []
+        assert [found.attempts for found in await inbox.events.list(state="open")] == [0, 0, 0]
+        assert (await aprocessed(inbox, listener, settings=QUICK)).done == 3
 
 
 async def test_a_handle_in_autocommit_is_refused(tmp_path: Path) -> None:

@@ -6,16 +6,18 @@ import asyncio
 import logging
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from kit import QUICK, WAYS, Probe, delivering, happened
-from relaybox import AsyncOutbox, Event, Listeners, Outbox, Settings
+from relaybox import AsyncOutbox, Event, Listeners, Outbox, Settings, StartFrom, Topic
 from relaybox.facts import Released
 from relaybox.types import DeliverySettings
 
 EVENTS = 40
+EARLIEST = StartFrom.earliest()
 
 
 def fill(url: str) -> None:
@@ -74,3 +76,38 @@ async def test_what_is_cut_off_is_named_in_the_log(pg: str, caplog: pytest.LogCa
     line = next(record.getMessage() for record in caplog.records if "cut off" in record.getMessage())
     assert all(event_id in line for event_id in begun)
     assert len(begun) == 4
+
+
+@pytest.mark.parametrize("product", ["outbox", "group"])
+async def test_of_a_batch_nothing_begins_after_the_stop(pg: str, product: str) -> None:
+    """A registry with a batch listener is called with batches, of which other listeners get one event after another."""
+    begun: list[int] = []
+    started, finish = asyncio.Event(), asyncio.Event()
+    listeners = Listeners()
+
+    @listeners.on_batch("Other")
+    async def take(events: Sequence[Event]) -> None: ...
+
+    @listeners.on("Happened")
+    async def listen(event: Event) -> None:
+        begun.append(event.payload["n"])
+        started.set()
+        await finish.wait()
+
+    settings = Settings(delivery=DeliverySettings(workers=1))
+    async with AsyncOutbox(pg, settings=settings) as box:
+        if product == "group":
+            await box.topics.configure(Topic.pub_sub("orders", shards=1))
+        deliver = box.deliver if product == "outbox" else box.topics.group("orders", "g", start=EARLIEST).deliver
+        topic = "orders" if product == "group" else None
+        async with box.transaction() as tx:
+            await box.write_all(tx, [Event("Happened", {"n": n}, topic=topic) for n in range(5)])
+        service = await deliver(listeners).start()
+        async with asyncio.timeout(30):
+            await started.wait()
+        service.halt()
+        finish.set()
+        await service.stop()
+        assert begun == [0]
+        again = await deliver(listeners).once()
+        assert (sorted(begun), again.done) == ([0, 1, 2, 3, 4], 4)

@@ -22,7 +22,7 @@ from .output import console, emit, emit_list, fail, first_line, say, table
 
 PAGE = 500
 Of = Annotated[str, typer.Option("--of", help="outbox, group/TOPIC/GROUP or inbox/NAME")]
-State = Annotated[str | None, typer.Option("--state", help="only open, dead or done events")]
+StateOption = Annotated[str | None, typer.Option("--state", help="only open, dead or done events")]
 Letter = DeadLetter | StoredEvent
 
 
@@ -64,7 +64,7 @@ def nouns(noun: Literal["events", "dead"]) -> typer.Typer:
     )
 
     @app.command("list")
-    @o.with_options("state", {"state": State} if of_all else {}, lambda given: given.get("state"))
+    @o.with_options("state", {"state": StateOption} if of_all else {}, lambda given: given.get("state"))
     @o.with_where
     def list_(
         context: typer.Context,

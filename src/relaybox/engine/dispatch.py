@@ -72,6 +72,7 @@ class Dispatch:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.ignored = 0
+        self.stopping = False
         # Of a batch, so that each listener can take its share in one call; 0: no listener takes batches.
         self.size = min((listener.size for listener in listeners.all() if listener.size), default=0)
         self._listeners = listeners
@@ -259,7 +260,7 @@ class Dispatch:
                 if len(shares) == 1 and not errors:
                     raise result
                 errors.update({delivery.event: result for delivery in share})
-        if errors:
+        if errors or skipped:
             raise BatchFailed(errors, skipped)
 
     async def _share(self, listener: Listener, deliveries: Sequence[Delivery]) -> None:
@@ -271,8 +272,8 @@ class Dispatch:
         skipped: list[Event] = []
         for delivery in deliveries:
             event = delivery.event
-            if event.key is not None and any(event.key == failed.key for failed in errors):
-                skipped.append(event)  # it follows the one that failed
+            if self.stopping or (event.key is not None and any(event.key == failed.key for failed in errors)):
+                skipped.append(event)  # which is given back, or follows the one that failed
                 continue
             try:
                 async with self._around([delivery]), self._limited(listener):
@@ -280,7 +281,7 @@ class Dispatch:
                     await self._called(listener, read(listener, event), *second)
             except Exception as error:
                 errors[event] = error
-        if errors:
+        if errors or skipped:
             raise BatchFailed(errors, skipped)
 
     @asynccontextmanager

@@ -51,6 +51,8 @@ W = TypeVar("W", bound=Worker)
 class Asked(Protocol):
     """Retries and timeouts of listeners, which win over the settings."""
 
+    stopping: bool  # no listener is called any more, also where one call of a worker is about several
+
     @property
     def shortest(self) -> timedelta | None:
         """The least time that a call may take; None: any."""
@@ -99,6 +101,8 @@ class Workers(Generic[W]):
 
     def start(self, steps: dict[str, Callable[[], Awaitable[None]]]) -> None:
         """The loops of the engine, and its workers."""
+        if self._asked is not None:
+            self._asked.stopping = False
         for name, step in steps.items():
             self._loops.repeat(name, step)
         shortest = self._settings.timeout if self._asked is None else self._asked.shortest
@@ -208,6 +212,8 @@ class Workers(Generic[W]):
     def halt(self) -> None:
         """Nothing more begins."""
         self._stop.set()
+        if self._asked is not None:
+            self._asked.stopping = True
         self._loops.closing()
         self.wake(len(self._sleepers))
 

@@ -181,6 +181,8 @@ class Handling(Dispatch):
         faults.hit("settle.before")
 
     def _call(self, tx: MessageTransaction, event: Event, listener: Listener, call: Any) -> Steps[None]:
+        if self.stopping:  # the transaction may have waited long for a connection, a lock or the others of its batch
+            raise BrokerUnavailable("this process is stopping, and its listener was not called")
         event = read(listener, event)
         arguments = (event, tx.handle) if listener.takes_two else (event,)
         answer = yield Step(call, arguments, tx.connection, limited=False)
