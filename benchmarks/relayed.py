@@ -105,7 +105,7 @@ class RelayboxRelays(RelayedSystem):
         self, stack: ExitStack, database: Database, workload: str, processes: int, options: dict[str, Any]
     ) -> list[int]:
         target = ["--url", database.url, "--sink", f"kafka://{options['bootstrap']}", "--to", options["topic"]]
-        command = [sys.executable, "-m", "relaybox.cli", "relay", *target]
+        command = [sys.executable, "-m", "relaybox", "relay", *target]
         logs = [self.logs / f"relay-{workload}-{number + 1}.log" for number in range(processes)]
         relays = [stack.enter_context(_until_ready(command, log)) for log in logs]
         shards_shared(database.url, processes)

@@ -169,7 +169,7 @@ class Trial:
     def _cast(self) -> Iterator[tuple[str, list[str], str]]:
         """Name, command, and what it says when it runs."""
         options, python = self.options, [sys.executable, "-m"]
-        services, relay = [*python, "chaos.end_to_end_services"], [*python, "relaybox.cli", "relay", "--config"]
+        services, relay = [*python, "chaos.end_to_end_services"], [*python, "relaybox", "relay", "--config"]
         for n in range(options.writers):
             seed, accounts = str(options.seed * 100 + n), str(options.accounts)
             yield f"writer-{n}", [*services, "writer", self._a, str(self.folder), seed, accounts], "service A writes"
@@ -177,7 +177,7 @@ class Trial:
         for n in range(options.relays):
             yield f"relay-{n}", [*relay, out], "relaybox runs relay"
         if self._broker is not None:
-            ingest = [*python, "relaybox.cli", "ingest", "--config", self._ingest_config()]
+            ingest = [*python, "relaybox", "ingest", "--config", self._ingest_config()]
             for n in range(options.ingests):
                 yield f"ingest-{n}", ingest, "relaybox runs ingest"
         for n in range(options.processors):

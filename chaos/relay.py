@@ -160,7 +160,7 @@ class Trial:
         }
         config = self.folder / "relay.toml"
         config.write_text("".join(toml_table(name, values) for name, values in tables.items()))
-        return [sys.executable, "-m", "relaybox.cli", "relay", "--config", str(config)]
+        return [sys.executable, "-m", "relaybox", "relay", "--config", str(config)]
 
     def _guarded(self, work: Callable[[], None]) -> None:
         try:

@@ -34,7 +34,7 @@ def main() -> None:
     _, file, *arguments = sys.argv
     threading.Thread(target=look_for_stalls, args=(Notes(Path(file)),), daemon=True).start()
     sys.argv = ["relaybox", *arguments]
-    runpy.run_module("relaybox.cli", run_name="__main__", alter_sys=True)
+    runpy.run_module("relaybox", run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ def test_watch_refreshes_until_interrupted(url: str) -> None:
     """On a terminal, as people use it: the view appears, Ctrl-C ends it with exit 0."""
     control, terminal = pty.openpty()
     watching = subprocess.Popen(
-        [sys.executable, "-m", "relaybox.cli", "status", "--watch", "--interval", "50ms", "--url", url],
+        [sys.executable, "-m", "relaybox", "status", "--watch", "--interval", "50ms", "--url", url],
         stdout=terminal,
         stderr=terminal,
         env={**os.environ, "TERM": "xterm"},

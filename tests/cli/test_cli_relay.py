@@ -215,7 +215,7 @@ class Process:
     def __init__(self, *arguments: str, folder: Path) -> None:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("RELAYBOX_")}
         self.child = subprocess.Popen(
-            [sys.executable, "-m", "relaybox.cli", "relay", *arguments],
+            [sys.executable, "-m", "relaybox", "relay", *arguments],
             cwd=folder,
             env=environment,
             stdout=subprocess.PIPE,

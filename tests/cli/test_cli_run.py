@@ -69,7 +69,7 @@ def shop(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 @contextmanager
 def running(reference: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "relaybox.cli", "run", reference],
+        [sys.executable, "-m", "relaybox", "run", reference],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -176,7 +176,7 @@ def test_schema_not_migrated(shop: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def demo(*args: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "relaybox.cli", "demo", *args]
+    command = [sys.executable, "-m", "relaybox", "demo", *args]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
@@ -236,7 +236,7 @@ def test_once_says_by_its_exit_code_whether_something_died(
 ) -> None:
     (tmp_path / "once_app.py").write_text(ONCE)
     write(shop, *[Event(kind, None, key=kind) for kind in kinds])
-    command = [sys.executable, "-m", "relaybox.cli", "run", "once_app:box", "--once", "--json-logs"]
+    command = [sys.executable, "-m", "relaybox", "run", "once_app:box", "--once", "--json-logs"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == code, done.stderr
     assert f"1 done, 0 failed attempts, {len(kinds) - 1} dead" in done.stdout
@@ -247,7 +247,7 @@ def test_once_says_by_its_exit_code_whether_something_died(
 
 def test_once_that_runs_out_of_time_says_that_something_waits(shop: str) -> None:
     write(shop, Event("Slow", None))
-    command = [sys.executable, "-m", "relaybox.cli", "run", "shop_app:box", "--once", "--timeout", "300ms"]
+    command = [sys.executable, "-m", "relaybox", "run", "shop_app:box", "--once", "--timeout", "300ms"]
     environment = {**os.environ, "RELAYBOX_DELIVERY_STOP_TIMEOUT": "100ms"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
     assert done.returncode == 3, done.stderr

@@ -51,7 +51,7 @@ class World:
     def relay(self) -> dict[str, int]:
         """`relaybox relay` with the example's file, until nothing is left to send."""
         environment = {**os.environ, "RELAYBOX_URL": self.url, "RELAYBOX_SINK": f"pubsub://{self.project}"}
-        command = [sys.executable, "-m", "relaybox.cli", "relay", "--config", "relay.toml", "--once", "--json"]
+        command = [sys.executable, "-m", "relaybox", "relay", "--config", "relay.toml", "--once", "--json"]
         done = subprocess.run(command, cwd=EXAMPLE, env=environment, capture_output=True, text=True, timeout=60)
         assert done.stdout, done.stderr
         said: dict[str, int] = json.loads(done.stdout)

@@ -92,7 +92,7 @@ def test_serves_readiness_until_a_signal(world: World) -> None:
     world.topic()
     port = free_port()
     process = subprocess.Popen(
-        [sys.executable, "-m", "relaybox.cli", "maintain", "--listen", f"127.0.0.1:{port}", "--url", world.url],
+        [sys.executable, "-m", "relaybox", "maintain", "--listen", f"127.0.0.1:{port}", "--url", world.url],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -194,7 +194,7 @@ def environment(outbox: str) -> dict[str, str]:
 
 
 def run(environment: dict[str, str], *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "relaybox.cli", "relay", *arguments]
+    command = [sys.executable, "-m", "relaybox", "relay", *arguments]
     return subprocess.run(command, env=environment | more, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -242,7 +242,7 @@ def test_a_signal_during_an_outage_gives_everything_back(environment: dict[str, 
         port = taken.getsockname()[1]
     settings = {"RELAYBOX_SINK": f"amqp://shop:{CANARY}@127.0.0.1:{port}", "RELAYBOX_DELIVERY_STOP_TIMEOUT": "200ms"}
     child = subprocess.Popen(
-        [sys.executable, "-m", "relaybox.cli", "relay"],
+        [sys.executable, "-m", "relaybox", "relay"],
         env=environment | settings,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -165,7 +165,7 @@ def _members(url: str) -> int:
 def _start(url: str, sink: str, stream: str) -> subprocess.Popen[bytes]:
     command = ["relay", "--sink", sink, "--to", stream, "--topic", "orders", "--group", "nats", "--from", "earliest"]
     settings = ["--set", "delivery.instance_ttl=1s", "--set", "delivery.lease=3s"]
-    return subprocess.Popen([sys.executable, "-m", "relaybox.cli", "--url", url, *command, *settings])
+    return subprocess.Popen([sys.executable, "-m", "relaybox", "--url", url, *command, *settings])
 
 
 async def test_a_relay_whose_group_is_paused_is_not_ready_and_says_why(url: str) -> None:

@@ -214,3 +214,12 @@ async def test_a_paused_queue_stays_paused_over_a_restart() -> None:
             assert not seen
             await queue.resume()
             await until(lambda: len(seen) == 3)
+
+
+def test_a_topic_of_pub_sub_has_no_queue(box: Outbox) -> None:
+    """A misspelt name would leave a group behind that no program reads."""
+    box.topics.configure(Topic.pub_sub("orders"))
+    for use in (box.topics.queue("orders").create, box.topics.queue("orders").consumer().poll):
+        with pytest.raises(ConfigError, match=r"'orders' is pub/sub.*topics\.group\('orders', NAME\)"):
+            use()
+    assert box.topics.groups("orders") == []
