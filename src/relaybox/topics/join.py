@@ -86,8 +86,8 @@ def join(home: Home[Any], joining: Joining, *, push: bool) -> Op[Joined]:
         there = None
     if there is None and joining.group == QUEUE and not queue:
         raise ConfigError(
-            f"topic {joining.topic!r} is pub/sub, and {QUEUE!r} is the group of queues; give the group a name of its own: "
-            f"topics.group({joining.topic!r}, NAME)"
+            f"topic {joining.topic!r} is pub/sub, and {QUEUE!r} is the group of queues; give the group a name of its "
+            f"own: topics.group({joining.topic!r}, NAME)"
         )
     options = joining.options(home, topic, there, push=push)
     if there is not None and there.state != "dead" and GroupOptions.of(there) == options:
