@@ -181,8 +181,9 @@ def sigterm(product: str, world: World, *, cut: bool) -> list[str]:
         assert receiver.process is not None
         receiver.signal(signal.SIGTERM)
         status = receiver.process.wait(30)
-        begun = {note.id for note in scene._notes() if note.op == "begin" and note.who.startswith("r2-1")}
-        ended = {note.id for note in scene._notes() if note.op == "done" and note.who.startswith("r2-1")}
+        notes = [note for note in scene._notes() if note.who.startswith("r2-1")]
+        begun = {note.id for note in notes if note.op == "begin"}
+        ended = {note.id for note in notes if note.op in ("done", "failed")}
         said = receiver.log_path.read_text()
         unnamed = [id for id in begun - ended if id not in said]
         scene.flag("slow", 0.0)
