@@ -261,7 +261,7 @@ def test_advice_is_about_the_inbox(relaybox: Command, url: str) -> None:
     told = relaybox("dead", "list", "--url", url, exit_code=1).stderr
     assert told.endswith("; or say of what it is, by --of inbox/NAME\n")
     told = relaybox("dead", "list", "--of", "inbox/ordres", "--url", url, exit_code=1).stderr
-    assert told.startswith("error: 'ordres' has no tables in this database; run `relaybox inbox create")
+    assert told.startswith("error: the tables of inbox ('ordres') are not in this database; run `relaybox inbox create")
     assert told.endswith("; `relaybox inbox list` shows which there are\n")
     for command in (["show"], ["replay"]):
         told = relaybox("dead", *command, "x", "--of", "inbox/inbox", "--url", url, exit_code=1).stderr

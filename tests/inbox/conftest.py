@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .kit import ENGINES, fresh_url, migrated
+from .kit import ENGINES, inbox_url
 
 
 @pytest.fixture(params=ENGINES)
@@ -16,7 +16,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def url(engine: str, tmp_path: Path) -> str:
-    return migrated(fresh_url(engine, tmp_path))
+    return inbox_url(engine, tmp_path)
 
 
 @pytest.fixture(params=[False, True], ids=["sync", "async"])

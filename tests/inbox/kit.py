@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import cache
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,18 @@ def migrated(url: str, name: str = "inbox") -> str:
     with Inbox(url, name) as inbox:
         inbox.migrate()
     return url
+
+
+@cache
+def _template() -> str:
+    return migrated(require("postgres-wheel", durable=False).create_database())
+
+
+def inbox_url(engine: str, folder: Path) -> str:
+    """Of a database with a fresh inbox."""
+    if engine == "postgres":
+        return require("postgres-wheel", durable=False).create_database(_template())
+    return migrated(fresh_url(engine, folder))
 
 
 def agreed(

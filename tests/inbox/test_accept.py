@@ -19,7 +19,7 @@ from relaybox.op import Result, Statement, run
 from relaybox.store.inbox import InboxTables, open_inbox_store
 from relaybox.testing.clock import ManualClock
 
-from .kit import Twin, arrived, fresh_url, holds, message_ids, migrated, opened, pending_ids, seen_ids
+from .kit import Twin, arrived, fresh_url, holds, inbox_url, message_ids, opened, pending_ids, seen_ids
 
 
 @pytest.fixture(params=HANDLES, ids=lambda kind: kind.__name__)
@@ -30,7 +30,7 @@ def kind(request: pytest.FixtureRequest) -> type[Handle]:
 @pytest.fixture
 def home(kind: type[Handle], tmp_path: Path) -> str:
     """The inbox of a handle."""
-    return migrated(fresh_url(kind.engine, tmp_path))
+    return inbox_url(kind.engine, tmp_path)
 
 
 # -- in a transaction of its own ------------------------------------------------------------------------
@@ -243,7 +243,7 @@ async def test_an_outbox_transaction_takes_both(url: str) -> None:
 async def test_wrong_handles_and_values(tmp_path: Path) -> None:
     import aiosqlite
 
-    url = migrated(fresh_url("sqlite", tmp_path))
+    url = inbox_url("sqlite", tmp_path)
     other = open_sync(fresh_url("mariadb", tmp_path))
     with Inbox(url) as inbox:
         with other.connection() as connection, pytest.raises(ConfigError, match="this inbox is on sqlite"):
@@ -301,7 +301,7 @@ async def test_any_legal_name(engine: str, tmp_path: Path, name: str) -> None:
 
 
 async def test_a_schema_of_its_own(engine: str, tmp_path: Path) -> None:
-    url = migrated(fresh_url(engine, tmp_path))
+    url = inbox_url(engine, tmp_path)
     if engine == "sqlite":
         with pytest.raises(ConfigError, match="no schemas"):
             Inbox(url, schema="receiving")
@@ -328,7 +328,7 @@ async def test_any_other_name_is_refused(name: str, tmp_path: Path) -> None:
 
 
 async def test_five_hundred_are_one_statement_on_postgresql(tmp_path: Path) -> None:
-    database = open_sync(migrated(fresh_url("postgres", tmp_path)))
+    database = open_sync(inbox_url("postgres", tmp_path))
     store = open_inbox_store("postgres", InboxTables())
     asked: list[Statement] = []
 

@@ -24,7 +24,7 @@ from relaybox.testing.clock import ManualClock
 from relaybox.types import InboxSettings, Order, Retention
 
 from .effects import QUICK
-from .kit import Twin, agreed, fresh_url, migrated, processed, serving
+from .kit import Twin, agreed, inbox_url, processed, serving
 
 DEAD, GAP = "inbox_dlq_message", "inbox_ordering_gap"
 OFTEN = QUICK.replaced({"inbox.alert_interval": "20ms", "inbox.gap_delay": "1us"})
@@ -162,7 +162,7 @@ async def heard(url: str, channel: str, act: Callable[[], Any]) -> list[str]:
 
 
 async def test_alerts_by_notify(tmp_path: Any) -> None:
-    url = migrated(fresh_url("postgres", tmp_path))
+    url = inbox_url("postgres", tmp_path)
     with Inbox(url) as inbox:
         inbox.accept(None, Event("A", 1, id="m1"))
         processed(inbox, refuse, settings=QUICK)
@@ -184,7 +184,7 @@ def test_the_settings_say_the_same_by_default() -> None:
 
 async def test_a_stop_waits_for_a_look_under_way(tmp_path: Path) -> None:
     """What counts as told in the database must be told."""
-    url = migrated(fresh_url("sqlite", tmp_path))
+    url = inbox_url("sqlite", tmp_path)
     looked, told = asyncio.Event(), list[Alert]()
 
     class Slow:

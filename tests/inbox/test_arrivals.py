@@ -22,7 +22,7 @@ from relaybox.drivers.spi import Connection
 from relaybox.errors import Closed, ConnectionLost, StoreBusy, StoreError
 from relaybox.inbox.arrivals import LANES, Arrivals, AsyncArrivals, Queue
 
-from .kit import PATIENCE, WAITING, arrived, fresh_url, message_ids, migrated
+from .kit import PATIENCE, WAITING, arrived, inbox_url, message_ids
 
 THREADS = 40
 
@@ -115,7 +115,7 @@ async def blocked(doors: Doors) -> AsyncIterator[Blocked]:
 
 @pytest.fixture
 def postgres(tmp_path: Path) -> str:
-    return migrated(fresh_url("postgres", tmp_path))
+    return inbox_url("postgres", tmp_path)
 
 
 async def within(answer: Awaitable[Any]) -> Any:

@@ -16,7 +16,7 @@ from relaybox import AsyncInbox, Event, Inbox
 from relaybox.types import Counts
 
 from .effects import QUICK, asay, effects, rows_or_none, say, text_of, with_effects, writing
-from .kit import aprocessed, arrived, fresh_url, migrated, pending_ids, processed, serving
+from .kit import aprocessed, arrived, inbox_url, pending_ids, processed, serving
 
 PATIENT = QUICK.replaced({"delivery.timeout": "20s"})
 # What a handler says, `effect` being its own INSERT; and how often the effect may be there in the end.
@@ -168,7 +168,7 @@ async def test_an_error_that_a_handler_swallows_in_a_batch_is_its_own(engine: st
 
 
 async def test_or_rollback_on_sqlite(tmp_path: Path, coroutine: bool, batch: int) -> None:
-    home = with_effects(migrated(fresh_url("sqlite", tmp_path)))
+    home = with_effects(inbox_url("sqlite", tmp_path))
     rows_or_none(home, "CREATE TABLE once (name text PRIMARY KEY)")
     rows_or_none(home, "INSERT INTO once VALUES ('x')")
     statement = "INSERT OR ROLLBACK INTO once VALUES ('x')"
@@ -196,7 +196,7 @@ async def test_or_rollback_on_sqlite(tmp_path: Path, coroutine: bool, batch: int
 async def test_a_deadlock_on_mariadb(tmp_path: Path, batch: int, repeats: bool) -> None:
     """It rolls back everything. A handler that repeats its statements has effects without a mark; one that lets the
     error pass is simply tried again."""
-    home = with_effects(migrated(fresh_url("mariadb", tmp_path)))
+    home = with_effects(inbox_url("mariadb", tmp_path))
     rows(home, "CREATE TABLE account (id int PRIMARY KEY, n int) ENGINE = InnoDB")
     rows(home, "INSERT INTO account VALUES (1, 0), (2, 0)")
     met, tries = threading.Event(), Counter[str]()

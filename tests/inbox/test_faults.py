@@ -20,7 +20,7 @@ from relaybox.store.events import Search
 from relaybox.types import Order
 
 from .effects import QUICK, effects, rows_or_none, say, text_of, with_effects, writing
-from .kit import PATIENCE, aprocessed, arrived, fresh_url, migrated, pending_ids, processed, serving
+from .kit import PATIENCE, aprocessed, arrived, fresh_url, inbox_url, pending_ids, processed, serving
 from .test_sessions import psycopg_transaction
 
 SERVERS = ["postgres", "mariadb"]
@@ -33,7 +33,7 @@ SHORT = QUICK.replaced({"delivery.instance_ttl": "300ms", "delivery.lease": "600
 
 @pytest.mark.parametrize("server", SERVERS)
 async def test_a_handler_that_outlives_its_lease_keeps_its_message(server: str, tmp_path: Path) -> None:
-    url = with_effects(migrated(fresh_url(server, tmp_path)))
+    url = with_effects(inbox_url(server, tmp_path))
     entered, let_go, ran = threading.Event(), threading.Event(), list[str]()
 
     def slow(event: Event, handle: Any) -> None:
@@ -55,7 +55,7 @@ async def test_a_handler_that_outlives_its_lease_keeps_its_message(server: str, 
 
 async def test_a_connection_that_is_lost_at_the_commit_counts(tmp_path: Path) -> None:
     """It may have been the message that killed it; and what the handler wrote is gone."""
-    url = with_effects(migrated(fresh_url("postgres", tmp_path)))
+    url = with_effects(inbox_url("postgres", tmp_path))
     lost: list[str] = []
 
     def cut_off(event: Event, connection: Any) -> None:
@@ -74,7 +74,7 @@ async def test_a_connection_that_is_lost_at_the_commit_counts(tmp_path: Path) ->
 
 
 async def test_a_database_that_cannot_be_reached_is_no_attempt(tmp_path: Path) -> None:
-    url = with_effects(migrated(fresh_url("postgres", tmp_path)))
+    url = with_effects(inbox_url("postgres", tmp_path))
     refused: list[int] = []
 
     @contextmanager
@@ -96,7 +96,7 @@ async def test_a_database_that_cannot_be_reached_is_no_attempt(tmp_path: Path) -
 
 @pytest.mark.parametrize("batch", [1, 5])
 async def test_a_commit_that_is_refused_undoes_everything_and_counts(batch: int, tmp_path: Path) -> None:
-    url = with_effects(migrated(fresh_url("postgres", tmp_path)))
+    url = with_effects(inbox_url("postgres", tmp_path))
     rows(url, "CREATE TABLE parent (id text PRIMARY KEY)")
     rows(url, "CREATE TABLE child (id text REFERENCES parent DEFERRABLE INITIALLY DEFERRED)")
 
@@ -145,7 +145,7 @@ async def test_a_processor_that_cannot_start_leaves_nothing_behind(engine: str, 
 
 async def test_hot_queries_use_their_indexes(tmp_path: Path) -> None:
     """In our sessions, on tables with many processed messages and many held back."""
-    url = migrated(fresh_url("postgres", tmp_path))
+    url = inbox_url("postgres", tmp_path)
     key = "('x' || substr(md5('k' || n % 50), 1, 16))::bit(64)::bigint & 9223372036854775807"
     rows(
         url,

@@ -19,7 +19,7 @@ from relaybox import Inbox
 from relaybox.drivers import open_sync
 from relaybox.drivers.spi import Connection
 
-from .kit import ENGINES, PATIENCE, WAITING, arrived, fresh_url, migrated
+from .kit import ENGINES, PATIENCE, WAITING, arrived, inbox_url
 
 Step = tuple[int, list[int] | str]
 STEPS = st.lists(
@@ -129,7 +129,7 @@ def end(side: Side, how: str) -> None:
 @pytest.fixture(scope="module", params=ENGINES)
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder: Path = tmp_path_factory.mktemp("interleavings")
-    made = World(request.param, migrated(fresh_url(request.param, folder)))
+    made = World(request.param, inbox_url(request.param, folder))
     yield made
     made.close()
 

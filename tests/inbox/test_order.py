@@ -24,7 +24,7 @@ from relaybox.testing.clock import ManualClock
 from relaybox.types import Order, Priority
 
 from .effects import QUICK, with_effects, writing
-from .kit import ENGINES, Twin, agreed, expected, fresh_url, gaps, migrated, pending_ids, processed, serving
+from .kit import ENGINES, Twin, agreed, expected, gaps, inbox_url, pending_ids, processed, serving
 
 ALL = {"done": 0, "dead": None, "seen": None}
 
@@ -474,7 +474,7 @@ def one_due(inbox: Inbox) -> bool:
 @pytest.fixture(scope="module", params=ENGINES)
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
     folder: Path = tmp_path_factory.mktemp("order")
-    return World(migrated(fresh_url(request.param, folder)))
+    return World(inbox_url(request.param, folder))
 
 
 @given(steps=STEPS)

@@ -12,7 +12,7 @@ from relaybox import AsyncInbox, Event, Inbox, Reject
 from relaybox.types import Columns, Order
 
 from .effects import QUICK
-from .kit import Twin, agreed, aprocessed, expected, fresh_url, migrated, processed, serving
+from .kit import Twin, agreed, aprocessed, expected, fresh_url, inbox_url, processed, serving
 from .test_adopt import adopted, now
 
 
@@ -131,7 +131,7 @@ def test_an_adopted_table_with_a_history(engine: str, tmp_path: Path) -> None:
 
 
 def test_an_inbox_that_was_ordered_from_the_beginning_asks_nothing_of_its_history(tmp_path: Path) -> None:
-    url = migrated(fresh_url("sqlite", tmp_path))
+    url = inbox_url("sqlite", tmp_path)
     with agreed(url, order=Order()) as inbox:
         inbox.accept_all(None, [numbered(1), numbered(3)])
         processed(inbox, Ran(), settings=QUICK)

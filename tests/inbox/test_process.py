@@ -18,7 +18,7 @@ from relaybox.facts import Died, Retried, Strayed
 from relaybox.types import Counts, DeliverySettings
 
 from .effects import QUICK, asay, effects, say, text_of, with_effects, writing
-from .kit import PATIENCE, Twin, aprocessed, arrived, fresh_url, migrated, pending_ids, processed, serving
+from .kit import PATIENCE, Twin, aprocessed, arrived, inbox_url, pending_ids, processed, serving
 
 ONE_TRY = QUICK.replaced({"delivery.retry.attempts": 1})
 
@@ -133,7 +133,7 @@ async def test_a_handler_chooses_its_delay(home: str, is_async: bool) -> None:
 
 @pytest.mark.parametrize("server", ["postgres", "mariadb"])
 async def test_a_handler_that_hangs_is_given_up_and_commits_nothing(server: str, tmp_path: Path) -> None:
-    url = with_effects(migrated(fresh_url(server, tmp_path)))
+    url = with_effects(inbox_url(server, tmp_path))
     entered, let_go, probe = threading.Event(), threading.Event(), Probe()
 
     def hang(event: Event, handle: Any) -> None:
@@ -158,7 +158,7 @@ async def test_handlers_that_hang_for_ever_do_not_stop_the_inbox(
     server: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each keeps its thread and its connection; others take their place. The log shows where it hangs."""
-    url = with_effects(migrated(fresh_url(server, tmp_path)))
+    url = with_effects(inbox_url(server, tmp_path))
     let_go, probe = threading.Event(), Probe()
 
     def where_it_hangs() -> None:

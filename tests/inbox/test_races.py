@@ -26,10 +26,9 @@ from .kit import (
     PATIENCE,
     WAITING,
     arrived,
-    fresh_url,
     holds,
+    inbox_url,
     message_ids,
-    migrated,
     pending_ids,
     processed,
     replayed,
@@ -51,7 +50,7 @@ def two_connections(url: str) -> Iterator[tuple[Connection, Connection]]:
 @pytest.mark.parametrize("ending", ["commit", "rollback"])
 @pytest.mark.parametrize("server", SERVERS)
 async def test_the_second_waits_for_the_first(server: str, ending: str, tmp_path: Path) -> None:
-    url = migrated(fresh_url(server, tmp_path))
+    url = inbox_url(server, tmp_path)
     event, other = arrived(1), arrived(2)
     with Inbox(url) as inbox, two_connections(url) as (first, second), ThreadPoolExecutor(1) as thread:
         first.begin()
@@ -69,7 +68,7 @@ async def test_the_second_waits_for_the_first(server: str, ending: str, tmp_path
 @pytest.mark.parametrize("server", SERVERS)
 async def test_no_order_of_a_batch_makes_a_deadlock(server: str, tmp_path: Path) -> None:
     """In list order each would have one id and wait for the other's as soon as the third transaction ends."""
-    url = migrated(fresh_url(server, tmp_path))
+    url = inbox_url(server, tmp_path)
     a, b, c, d = (arrived(n, id=f"id-{n}") for n in range(4))
     with Inbox(url) as inbox, two_connections(url) as (third, _), ThreadPoolExecutor(2) as threads:
         third.begin()
@@ -87,7 +86,7 @@ async def test_no_order_of_a_batch_makes_a_deadlock(server: str, tmp_path: Path)
 @pytest.mark.parametrize("ending", ["commit", "rollback"])
 @pytest.mark.parametrize("server", SERVERS)
 async def test_an_id_is_known_while_its_message_is_purged(server: str, ending: str, tmp_path: Path) -> None:
-    url = migrated(fresh_url(server, tmp_path))
+    url = inbox_url(server, tmp_path)
     event, other = arrived(1), arrived(2)
     tomorrow = datetime.now(UTC) + timedelta(days=1)
     with Inbox(url) as inbox, two_connections(url) as (drain, _), ThreadPoolExecutor(2) as threads:
@@ -110,7 +109,7 @@ async def test_an_id_is_known_while_its_message_is_purged(server: str, ending: s
 async def test_a_replay_waits_for_a_purge_and_tells_what_is_due(
     server: str, ending: str, kind: str, tmp_path: Path
 ) -> None:
-    url = migrated(fresh_url(server, tmp_path))
+    url = inbox_url(server, tmp_path)
     event = arrived(1)
 
     def handle(event: Event, connection: Any) -> None:
@@ -134,7 +133,7 @@ async def test_a_replay_waits_for_a_purge_and_tells_what_is_due(
 
 @pytest.mark.parametrize("server", SERVERS)
 async def test_of_two_replays_one_tells_that_a_message_is_due(server: str, tmp_path: Path) -> None:
-    url = migrated(fresh_url(server, tmp_path))
+    url = inbox_url(server, tmp_path)
     event = arrived(1)
     with Inbox(url) as inbox, two_connections(url) as (first, _), ThreadPoolExecutor(1) as threads:
         inbox.accept(None, event)
@@ -165,7 +164,7 @@ def test_every_message_that_is_replayed_beside_a_purge_has_its_payload(url: str)
 async def test_sqlite_lets_one_transaction_write_at_a_time(tmp_path: Path) -> None:
     import sqlite3
 
-    url = migrated(fresh_url("sqlite", tmp_path))
+    url = inbox_url("sqlite", tmp_path)
     event = arrived(1)
     first, second = (sqlite3.connect(tmp_path / "inbox.db", isolation_level=None, timeout=0) for _ in range(2))
     with Inbox(url) as inbox:
@@ -184,7 +183,7 @@ async def test_sqlite_lets_one_transaction_write_at_a_time(tmp_path: Path) -> No
 @pytest.mark.parametrize("server", SERVERS)
 async def test_different_messages_do_not_wait_for_each_other(server: str, tmp_path: Path) -> None:
     """Also under REPEATABLE READ, where careless reads would lock the gaps between ids."""
-    url = migrated(fresh_url(server, tmp_path))
+    url = inbox_url(server, tmp_path)
     before, one, between, other, after = (arrived(n, id=f"id-{n}") for n in range(5))
     with Inbox(url) as inbox, two_connections(url) as (first, second), ThreadPoolExecutor(1) as thread:
         inbox.accept_all(None, [before, after])
@@ -202,7 +201,7 @@ async def test_different_messages_do_not_wait_for_each_other(server: str, tmp_pa
 @pytest.mark.parametrize("server", SERVERS)
 async def test_what_the_snapshot_does_not_show_is_seen_or_refused(server: str, tmp_path: Path) -> None:
     """REPEATABLE READ: MySQL looks past the snapshot, PostgreSQL asks for the transaction to be run again."""
-    url = migrated(fresh_url(server, tmp_path))
+    url = inbox_url(server, tmp_path)
     event, other = arrived(1), arrived(2)
     with Inbox(url) as inbox, two_connections(url) as (old, new):
         repeatable(old)
@@ -252,7 +251,7 @@ async def test_many_at_once(engine: str, url: str) -> None:
 @pytest.mark.parametrize("server", SERVERS)
 def test_a_message_that_a_handler_is_at_is_not_discarded(server: str, tmp_path: Path) -> None:
     """It is neither waited for nor cut off; one that is only claimed goes."""
-    url = migrated(fresh_url(server, tmp_path))
+    url = inbox_url(server, tmp_path)
     at_it, enough = threading.Event(), threading.Event()
 
     def handle(event: Event, connection: Any) -> None:

@@ -17,7 +17,7 @@ from relaybox.drivers.mysql_session import options as mysql_options
 from relaybox.errors import ConfigError
 
 from .effects import QUICK, asay, effects, say, text_of, with_effects
-from .kit import PATIENCE, aprocessed, arrived, fresh_url, migrated, processed, serving
+from .kit import PATIENCE, aprocessed, arrived, inbox_url, processed, serving
 
 
 def handle(event: Event, handle: Any) -> None:
@@ -87,7 +87,7 @@ SYNC = [
 @pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize(("server", "transaction"), SYNC, ids=lambda value: getattr(value, "__name__", value))
 def test_sync(server: str, transaction: Any, batch: int, tmp_path: Path) -> None:
-    url = with_effects(migrated(fresh_url(server, tmp_path)))
+    url = with_effects(inbox_url(server, tmp_path))
     events = [arrived(n) for n in range(8)]
     run = _through_cursor if transaction is psycopg_cursor else handle
     with Inbox(url) as inbox:
@@ -155,7 +155,7 @@ ASYNC = [
 @pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize(("server", "transaction"), ASYNC, ids=lambda value: getattr(value, "__name__", value))
 async def test_async(server: str, transaction: Any, batch: int, tmp_path: Path) -> None:
-    url = with_effects(migrated(fresh_url(server, tmp_path)))
+    url = with_effects(inbox_url(server, tmp_path))
     events = [arrived(n) for n in range(8)]
     async with AsyncInbox(url) as inbox:
         await inbox.accept_all(None, events)
@@ -167,7 +167,7 @@ async def test_async(server: str, transaction: Any, batch: int, tmp_path: Path) 
 @pytest.mark.parametrize("plain", [True, False], ids=["function", "coroutine"])
 async def test_no_listener_begins_after_the_stop(plain: bool, batch: int, tmp_path: Path) -> None:
     """Nor one whose transaction waited for a connection or for a lock when the stop came."""
-    url = migrated(fresh_url("sqlite", tmp_path))
+    url = inbox_url("sqlite", tmp_path)
     loop, waiting, go, begun = asyncio.get_running_loop(), asyncio.Event(), threading.Event(), list[str]()
 
     @contextmanager
@@ -207,7 +207,7 @@ async def test_a_handle_in_autocommit_is_refused(tmp_path: Path) -> None:
     """The effect and the mark could part."""
     import psycopg
 
-    url = with_effects(migrated(fresh_url("postgres", tmp_path)))
+    url = with_effects(inbox_url("postgres", tmp_path))
     with Inbox(url) as inbox:
         inbox.accept(None, arrived(1))
         with psycopg.connect(url, autocommit=True) as connection:
@@ -235,7 +235,7 @@ async def test_orm_objects_of_a_failed_message_are_forgotten(batch: int, tmp_pat
         __tablename__ = "effect"
         event_id = mapped_column(sa.String, primary_key=True)
 
-    url = with_effects(migrated(fresh_url("postgres", tmp_path)))
+    url = with_effects(inbox_url("postgres", tmp_path))
     engine = sa.create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
     events = [arrived(n) for n in range(8)]
 
@@ -260,7 +260,7 @@ def test_django_atomic(batch: int, tmp_path: Path) -> None:
     if not django_settings.configured:
         django_settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}})
         django.setup()
-    url = with_effects(migrated(fresh_url("sqlite", tmp_path)))
+    url = with_effects(inbox_url("sqlite", tmp_path))
     alias = f"inbox-{batch}"
     at_once = {"transaction_mode": "IMMEDIATE"}  # or one that reads before it writes fails when another has written
     file = {"ENGINE": "django.db.backends.sqlite3", "NAME": url.removeprefix("sqlite:///"), "OPTIONS": at_once}
@@ -283,7 +283,7 @@ def test_a_session_that_cannot_make_transactions_is_refused_before_a_message_is_
     from sqlalchemy import create_engine
     from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-    url = migrated(fresh_url("sqlite", tmp_path))
+    url = inbox_url("sqlite", tmp_path)
     engine = create_engine(url)
     one = sqlite3.connect(":memory:")
     with Inbox(url) as inbox, Session(engine) as session, engine.connect() as connection:

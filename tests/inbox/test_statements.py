@@ -21,7 +21,7 @@ from relaybox.store.inbox import InboxStore, InboxTables, open_inbox_store
 from relaybox.store.inbox.claim import SUSPECT, Arrived, Share
 from relaybox.types import Order, Priority
 
-from .kit import agreed, arrived, fresh_url, message_ids, migrated
+from .kit import agreed, arrived, inbox_url, message_ids
 
 
 class Counted:
@@ -50,7 +50,7 @@ class Counted:
 
 @pytest.fixture
 def postgres(tmp_path: Path) -> str:
-    return migrated(fresh_url("postgres", tmp_path))
+    return inbox_url("postgres", tmp_path)
 
 
 @pytest.fixture

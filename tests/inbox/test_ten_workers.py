@@ -20,7 +20,7 @@ from relaybox import Event, Inbox
 from relaybox.types import Order
 
 from .effects import effects, with_effects
-from .kit import agreed, arrived, fresh_url, migrated
+from .kit import agreed, arrived, inbox_url
 
 KINDS = ("sync", "async", "batch")
 PATIENCE = 90
@@ -71,7 +71,7 @@ def crowd(size: int, url: str, **given: Any) -> Iterator[Crowd]:
 @pytest.mark.parametrize(("engine", "size"), [("postgres", 10), ("mariadb", 3), ("sqlite", 3)])
 async def test_no_message_takes_effect_twice(engine: str, size: int, tmp_path: Path) -> None:
     """Some handlers run for longer than their leases."""
-    url = with_effects(migrated(fresh_url(engine, tmp_path)))
+    url = with_effects(inbox_url(engine, tmp_path))
     slow = {3, 50} if engine == "postgres" else set()
     events = [Event("OrderPlaced", {"n": n, "slow": n in slow}, key=f"k{n % 20}") for n in range(400)]
     with crowd(size, url, attempts=1000) as workers, Inbox(url) as inbox:
@@ -91,7 +91,7 @@ async def test_no_message_takes_effect_twice(engine: str, size: int, tmp_path: P
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(("engine", "order"), [("postgres", ""), ("postgres", "skip"), ("sqlite", "")])
 async def test_what_kills_its_worker_ends_in_the_dead_letters(engine: str, order: str, tmp_path: Path) -> None:
-    url = with_effects(migrated(fresh_url(engine, tmp_path)))
+    url = with_effects(inbox_url(engine, tmp_path))
     killers, notes = {"5": "kill", "6": "exit"}, tmp_path / "notes"
     events = [arrived(n, key=f"k{n % 4}", headers={"sequence": str(n // 4 + 1)}) for n in range(40)]
     with agreed(url, order=Order(dead="skip") if order else None) as inbox:

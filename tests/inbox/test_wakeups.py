@@ -21,7 +21,7 @@ from relaybox.engine.wakeups import ThreadNotifier
 from relaybox.facts import Delivered, WakeUps
 
 from .effects import QUICK
-from .kit import PATIENCE, fresh_url, migrated, serving
+from .kit import PATIENCE, fresh_url, inbox_url, serving
 
 NEVER = QUICK.replaced({"delivery.poll": "1h"})  # only a wake-up can be in time
 
@@ -31,7 +31,7 @@ async def nothing(event: Event, _: Any) -> None: ...
 
 @pytest.fixture
 def pg(tmp_path: Path) -> str:
-    return migrated(fresh_url("postgres", tmp_path))
+    return inbox_url("postgres", tmp_path)
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from inbox.kit import PATIENCE, fresh_url, migrated
+from inbox.kit import PATIENCE, fresh_url, inbox_url, migrated
 from kit import rows
 from relaybox import AsyncInbox, AsyncIngest, Event
 from relaybox.brokers.formats import renderer
@@ -24,6 +24,7 @@ __all__ = [
     "events",
     "fresh_url",
     "in_order",
+    "inbox_url",
     "ingesting",
     "migrated",
     "plain",

@@ -24,7 +24,7 @@ from relaybox.testing.crash import InjectedFault, crash_at
 from relaybox.testing.servers import TcpGate
 from relaybox.types import Health, Reading
 
-from .ingest_kit import arrivals, events, fresh_url, in_order, ingesting, migrated, totals
+from .ingest_kit import arrivals, events, fresh_url, in_order, inbox_url, ingesting, totals
 from .scripted_source import ScriptedSource
 
 BROKEN = Incoming(
@@ -38,7 +38,7 @@ BROKEN = Incoming(
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    return migrated(fresh_url("sqlite", tmp_path))
+    return inbox_url("sqlite", tmp_path)
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ async def test_nothing_is_acknowledged_before_the_commit(url: str, source: Scrip
 async def test_what_cannot_be_read_is_a_dead_letter_and_blocks_nothing(
     engine: str, source: ScriptedSource, tmp_path: Path
 ) -> None:
-    url = migrated(fresh_url(engine, tmp_path))
+    url = inbox_url(engine, tmp_path)
     good = events(2)
     source.put(good[0], BROKEN, good[1], BROKEN)
     async with ingesting(source, url, sender="shop") as (ingest, _):
@@ -106,7 +106,7 @@ async def test_what_cannot_be_read_is_a_dead_letter_and_blocks_nothing(
 
 @pytest.mark.parametrize("engine", ENGINES)
 async def test_a_giant_blocks_nothing(engine: str, source: ScriptedSource, tmp_path: Path) -> None:
-    url = migrated(fresh_url(engine, tmp_path))
+    url = inbox_url(engine, tmp_path)
     source.put(replace(BROKEN, body=b"\xff" * 16_000_000, content_type=None), *events(1))
     async with ingesting(source, url) as (ingest, _):
         await until(lambda: source.queue == [])
@@ -140,7 +140,7 @@ async def test_other_systems_messages_are_read_as_told(url: str, source: Scripte
 
 async def test_a_database_that_is_away(source: ScriptedSource, tmp_path: Path) -> None:
     gate = TcpGate()
-    direct = migrated(fresh_url("postgres", tmp_path))
+    direct = inbox_url("postgres", tmp_path)
     gate.target_port = int(direct.rpartition("/")[0].rpartition(":")[2])
     sent = events(10)
     try:
@@ -168,7 +168,7 @@ async def test_a_database_that_is_away(source: ScriptedSource, tmp_path: Path) -
 
 async def test_stopping_while_the_database_is_away_acknowledges_nothing(source: ScriptedSource, tmp_path: Path) -> None:
     gate = TcpGate()
-    direct = migrated(fresh_url("postgres", tmp_path))
+    direct = inbox_url("postgres", tmp_path)
     gate.target_port = int(direct.rpartition("/")[0].rpartition(":")[2])
     try:
         async with ingesting(source, gate.through(direct)) as (_, facts):
@@ -244,7 +244,7 @@ async def test_what_is_wrong_from_the_start_is_said_at_once(source: ScriptedSour
 
 
 async def test_a_standby_is_refused(source: ScriptedSource, tmp_path: Path) -> None:
-    url = migrated(fresh_url("postgres", tmp_path))
+    url = inbox_url("postgres", tmp_path)
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(f"ALTER DATABASE {url.rpartition('/')[2]} SET default_transaction_read_only = on")
     async with AsyncInbox(url) as inbox:

@@ -31,10 +31,9 @@ from .ingest_kit import (
     arrivals,
     command,
     events,
-    fresh_url,
     in_order,
+    inbox_url,
     ingesting,
-    migrated,
     plain,
     totals,
 )
@@ -50,7 +49,7 @@ def server(kafka_server: KafkaBehindGate) -> KafkaBehindGate:
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    return migrated(fresh_url("postgres", tmp_path))
+    return inbox_url("postgres", tmp_path)
 
 
 def source(server: KafkaBehindGate, topics: str, **options: Any) -> KafkaSource:

@@ -37,8 +37,8 @@ from .ingest_kit import (
     events,
     fresh_url,
     in_order,
+    inbox_url,
     ingesting,
-    migrated,
     plain,
     totals,
 )
@@ -53,7 +53,7 @@ def server() -> RabbitMQServer:
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    return migrated(fresh_url("sqlite", tmp_path))
+    return inbox_url("sqlite", tmp_path)
 
 
 @pytest.fixture

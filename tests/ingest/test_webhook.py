@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from inbox.kit import fresh_url, migrated
+from inbox.kit import inbox_url
 from relaybox import AsyncInbox, Event, Inbox, Reject
 from relaybox.brokers.parse import Reading
 from relaybox.brokers.webhook import WebhookReceiver
@@ -28,7 +28,7 @@ ENVELOPE = {"specversion": "1.0", "source": "/shop", "type": "OrderPlaced"}
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    return migrated(fresh_url("sqlite", tmp_path))
+    return inbox_url("sqlite", tmp_path)
 
 
 # -- what is taken ----------------------------------------------------------------------------------

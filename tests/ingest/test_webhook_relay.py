@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from inbox.kit import fresh_url, migrated
+from inbox.kit import inbox_url
 from relaybox import AsyncInbox, AsyncOutbox, AsyncRelay, Event
 from relaybox.brokers.formats import MessageFormat, renderer
 from relaybox.brokers.webhook import WebhookReceiver
@@ -30,7 +30,7 @@ FORMATS: list[MessageFormat] = ["plain", "cloudevents", "cloudevents-structured"
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return migrated(fresh_url(request.param, tmp_path))
+    return inbox_url(request.param, tmp_path)
 
 
 def sink_to(at: str, **options: Any) -> WebhookSink:
@@ -92,7 +92,7 @@ async def test_of_fifty_that_come_at_once_one_is_stored(url: str) -> None:
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Iterator[tuple[TcpGate, str]]:
-    url = migrated(fresh_url("postgres", tmp_path))
+    url = inbox_url("postgres", tmp_path)
     with TcpGate(urlsplit(url).port or 0) as made:
         yield made, made.through(url)
 

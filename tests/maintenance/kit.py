@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from kit import one, rows
+from kit import make_postgres, one, rows
 from relaybox import AsyncOutbox, Event
 from relaybox.clock import Clock, SystemClock
 from relaybox.drivers import Database, open_sync
@@ -19,7 +19,6 @@ from relaybox.store.names import Tables
 from relaybox.store.outbox import open_store
 from relaybox.store.topics import GroupOptions, GroupRow, Start, TopicRow, open_topic_store
 from relaybox.store.topics.store import TopicStore
-from relaybox.testing.servers import require
 from relaybox.topic import Topic
 
 NOON = datetime(2031, 3, 1, 12, 0, tzinfo=UTC)
@@ -56,7 +55,7 @@ async def run_jobs(maintainer: AsyncMaintainer, *jobs: str) -> Report:
 class World:
     """Topics in a fresh database, driven op by op."""
 
-    url: str = field(default_factory=lambda: require("postgres-wheel", durable=False).create_database())
+    url: str = field(default_factory=make_postgres)
     clock: ShiftedClock = field(default_factory=ShiftedClock)
     facts: list[Fact] = field(default_factory=list)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-from kit import rows
+from kit import make_postgres, rows
 from relaybox import Event
 from relaybox.drivers import open_sync
 from relaybox.op import run
@@ -28,7 +28,6 @@ from relaybox.store.topics import (
     open_topic_store,
 )
 from relaybox.store.topics.events import LogEvents
-from relaybox.testing.servers import require
 from relaybox.topic import Topic
 
 LEASE = timedelta(seconds=30)
@@ -38,7 +37,8 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def fresh_url() -> str:
-    return require("postgres-wheel", durable=False).create_database()
+    """Of a database with the tables of an outbox and of topics, in which nothing is."""
+    return make_postgres()
 
 
 def happened(n: int, key: str | None = None) -> Event:

@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-from kit import one, rows
+from kit import make_postgres, one, rows
 from kit.handles import Handle
 from relaybox import Outbox
 from relaybox.store.topics import GroupRow, Start, TopicRow
@@ -22,9 +22,8 @@ def fresh_url() -> str:
 
 
 def migrated(*topics: Topic) -> str:
-    url = fresh_url()
+    url = make_postgres()
     with Outbox(url) as box:
-        box.migrate()
         for topic in topics:
             box.topics.configure(topic)
     return url

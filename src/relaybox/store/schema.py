@@ -179,7 +179,9 @@ class Schema:
         """Raise unless the schema is exactly what this release expects."""
         todo = yield from self.plan()
         if todo and todo[0].version == self.migrations()[0].version:
-            raise SchemaMissing(f"{self.tables.event!r} has no tables in this database; {self.advice}")
+            raise SchemaMissing(
+                f"the tables of {todo[0].name} ({self.tables.event!r}) are not in this database; {self.advice}"
+            )
         if todo:
             raise SchemaMissing(
                 f"table {self.tables.event!r} lacks {len(todo)} migration(s), first {todo[0].version} "
