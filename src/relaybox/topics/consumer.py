@@ -348,7 +348,7 @@ class Consumer(_Pull, Sync, Generic[T]):
     def poll(self, limit: int = 100, *, lease: Duration = LEASE, wait: Duration = 0) -> Batch[T]:
         """The next events, held for `lease`. Empty: there was nothing for this consumer within `wait`.
 
-        limit  events at most; what another consumer left behind comes whole
+        limit  events at most: fewer may come although more wait; what another consumer left behind comes whole
         lease  how long they are this consumer's: what is not committed by then is given to another
         wait   how long to wait for the first event
         """
