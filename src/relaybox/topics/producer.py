@@ -26,8 +26,9 @@ AsyncWrite = Callable[[Any, Event], Awaitable[int | None]]
 
 
 class _Producer(Generic[P]):
-    def __init__(self, topic: str, model: Any, codec: Codec) -> None:
+    def __init__(self, write: Any, topic: str, model: Any, codec: Codec) -> None:
         check_topic(topic)
+        self._write = write
         self.topic = topic
         self._model = model
         self._codec = codec
@@ -45,9 +46,7 @@ class _Producer(Generic[P]):
 class Producer(_Producer[P]):
     """Writes payloads to one topic."""
 
-    def __init__(self, write: Write, topic: str, model: Any, codec: Codec) -> None:
-        super().__init__(topic, model, codec)
-        self._write = write
+    _write: Write
 
     def send(self, handle: Handle, payload: P, *, type: str | None = None, **options: Unpack[Options]) -> int | None:
         """Writes the payload in the handle's transaction. Returns its number; None: a hook dropped it.
@@ -63,9 +62,7 @@ class Producer(_Producer[P]):
 class AsyncProducer(_Producer[P]):
     """Writes payloads to one topic."""
 
-    def __init__(self, write: AsyncWrite, topic: str, model: Any, codec: Codec) -> None:
-        super().__init__(topic, model, codec)
-        self._write = write
+    _write: AsyncWrite
 
     async def send(
         self, handle: AsyncHandle, payload: P, *, type: str | None = None, **options: Unpack[Options]

@@ -14,7 +14,6 @@ from typing import Any, Generic, Literal, TypeVar, Unpack, overload
 
 from ..audit import Audit
 from ..drivers.script import Async, Script, Sync, look, slow, twin
-from ..drivers.spi import AsyncRunner, Runner
 from ..durations import Duration, parse_duration
 from ..errors import ConfigError, NotFound
 from ..facts import Alert
@@ -49,8 +48,12 @@ def nothing() -> Op[None]:
 class _Topics(AtHome, Generic[G]):
     """What both twins do, as scripts."""
 
-    _box: TopicsOwner
     _group: type[G]
+
+    def __init__(self, home: Home[Any], box: TopicsOwner, write: Any) -> None:
+        super().__init__(home)
+        self._box = box
+        self._write = write
 
     # -- topics -----------------------------------------------------------------------------------
 
@@ -205,11 +208,7 @@ class Topics(_Topics[Group], Sync):
     """Topics, their groups and consumers. PostgreSQL only."""
 
     _group = Group
-
-    def __init__(self, home: Home[Runner], box: TopicsOwner, write: Write) -> None:
-        super().__init__(home)
-        self._box = box
-        self._write = write
+    _write: Write
 
     @overload
     def producer(self, topic: str) -> Producer[Any]: ...
@@ -225,11 +224,7 @@ class AsyncTopics(_Topics[AsyncGroup], Async):
     """Topics, their groups and consumers. PostgreSQL only."""
 
     _group = AsyncGroup
-
-    def __init__(self, home: Home[AsyncRunner], box: TopicsOwner, write: AsyncWrite) -> None:
-        super().__init__(home)
-        self._box = box
-        self._write = write
+    _write: AsyncWrite
 
     @overload
     def producer(self, topic: str) -> AsyncProducer[Any]: ...
