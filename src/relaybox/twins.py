@@ -1,9 +1,10 @@
-"""`X` and `AsyncX` say the same of the same method, and say it once."""
+"""What `X` and `AsyncX` have in common: they say the same of the same method, and `with` closes them."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Self, TypeVar
 
 T = TypeVar("T", bound=type)
 
@@ -18,3 +19,25 @@ def told_by(twin: type) -> Callable[[T], T]:
         return kind
 
     return tell
+
+
+class Closing:
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class AsyncClosing:
+    @abstractmethod
+    async def close(self) -> None: ...
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()

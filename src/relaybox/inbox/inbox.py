@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, suppress
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..drivers import open_async, open_sync, wrap
@@ -34,13 +34,13 @@ from ..forks import renew_after_fork
 from ..listeners import C, Listeners
 from ..op import Op, arun, run
 from ..operate import AsyncDeadLetters, AsyncEvents, AsyncKeys, DeadLetters, Events, Keys
-from ..service import AsyncService, Owner, Service, stop_all
+from ..service import AsyncService, Service, stop_all
 from ..settings import Settings, chosen
 from ..store.event_rows import in_one_statement
 from ..store.inbox import InboxTables, check_sender, open_inbox_store
 from ..store.inbox.adopted.make import InboxInfo
 from ..store.inbox.claim import Share
-from ..twins import told_by
+from ..twins import AsyncClosing, Closing, told_by
 from .arrivals import Arrivals, AsyncArrivals
 from .operations import Operations
 from .process import Processing
@@ -76,7 +76,7 @@ class _Shared(Operations):
         self._clock = clock
         self._observers = Observers(observers)
         self._running: list[Any] = []  # its services
-        self._wakers: set[Callable[[], None]] = set()
+        self._wakers: set[Callable[[], None]] = set()  # called when something was accepted in this process
         self._notifier: Notifier | ThreadNotifier | None = None
         self._heard = True  # False: nobody listened lately, so that nobody need be told at once
         self._closed = False
@@ -108,16 +108,6 @@ class _Shared(Operations):
     def _check_open(self) -> None:
         if self._closed:
             raise Closed(f"inbox {self.name!r} is closed; make a new one")
-
-    def _processing(
-        self,
-        owner: Owner | None,
-        handlers: Listeners[Any] | Callable[..., object],
-        session: Any,
-        batch: int,
-        share: Share | None,
-    ) -> Processing:
-        return Processing(self, owner, handlers, session=session, batch=batch, share=share)
 
     def _wake(self) -> None:
         """Services need not wait for their next poll: those of this process, and of others where the database can
@@ -173,7 +163,7 @@ class _Shared(Operations):
         return self._wake
 
 
-class Inbox(_Shared, Sync):
+class Inbox(_Shared, Sync, Closing):
     """Messages of other services, each stored once and processed once. For synchronous programs; safe to use from many
     threads. Its services work in threads of their own."""
 
@@ -245,7 +235,7 @@ class Inbox(_Shared, Sync):
         batch    messages per transaction, a savepoint for each
         share    only the keys of one of several workers
         """
-        return Service(self._processing(None, handlers, session, batch, share), self)
+        return Service(Processing(self, None, handlers, session=session, batch=batch, share=share), self)
 
     def close(self) -> None:
         """Stops its services, then closes its connections. Safe to repeat."""
@@ -257,15 +247,9 @@ class Inbox(_Shared, Sync):
             for service in self._running:
                 last_first.callback(service.stop)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
 
 @told_by(Inbox)
-class AsyncInbox(_Shared, Async):
+class AsyncInbox(_Shared, Async, AsyncClosing):
     """Messages of other services, each stored once and processed once. For asyncio programs; its services work in the
     same loop."""
 
@@ -338,7 +322,7 @@ class AsyncInbox(_Shared, Async):
         batch: int = 1,
         share: Share | None = None,
     ) -> AsyncService:
-        return self._processing(self, handlers, session, batch, share)
+        return Processing(self, self, handlers, session=session, batch=batch, share=share)
 
     async def close(self) -> None:
         self._closed = True
@@ -347,12 +331,6 @@ class AsyncInbox(_Shared, Async):
             if self._notifier is not None:
                 last_first.push_async_callback(self._notifier.stop)
             await stop_all(self._running)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
 
 
 def _infos(dialect: str, clock: Clock) -> Op[Infos]:

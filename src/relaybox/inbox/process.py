@@ -12,20 +12,17 @@ from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from ..clock import Clock
 from ..drivers import open_async, open_sync, parse
 from ..drivers.spi import Runner
 from ..engine.rows.engine import RowEngine
 from ..engine.threads import STRAYS, ListenerThreads
 from ..engine.wakeups import Ears
 from ..errors import ConfigError
-from ..facts import Observers
 from ..listeners import Listeners, registry
 from ..service import AsyncService, Owner
 from ..settings import Settings
-from ..store.inbox import InboxStore
 from ..store.inbox.claim import Share
 from ..store.inbox.meta import Plan
 from ..values import Counts
@@ -36,24 +33,16 @@ from .purge import InboxPurgeLoop, retention_of
 from .source import InboxSource
 from .transactions import Steps, TransactionBody, check_session, given, own
 
+if TYPE_CHECKING:
+    from .inbox import AsyncInbox, Inbox
+
 log = logging.getLogger("relaybox")
-
-
-class ServedInbox(Protocol):
-    """What the service reads of its inbox."""
-
-    settings: Settings
-    store: InboxStore
-    _target: Any
-    _clock: Clock
-    _observers: Observers
-    _wakers: set[Callable[[], None]]  # called when something was accepted in this process
 
 
 class Processing(AsyncService):
     def __init__(
         self,
-        box: ServedInbox,
+        box: Inbox | AsyncInbox,
         owner: Owner | None,
         handlers: Listeners[Any] | Callable[..., object],
         *,

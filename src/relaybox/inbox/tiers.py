@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..event import Event
@@ -23,9 +23,10 @@ from ..service import AsyncService, Owner, Service, stop_all
 from ..settings import Settings
 from ..store.inbox.claim import Share
 from ..store.inbox.order import Order, Priority, priority_of
-from ..twins import told_by
+from ..twins import AsyncClosing, Closing, told_by
 from ..values import Counts
 from .inbox import AsyncInbox, Inbox
+from .process import Processing
 
 I = TypeVar("I", Inbox, AsyncInbox)  # noqa: E741
 
@@ -99,19 +100,12 @@ class _Tiered(Generic[I]):
     def _works(self, service: Any, running: bool) -> None:
         (self._running.append if running else self._running.remove)(service)
 
-    def _processing(
-        self,
-        owner: Owner | None,
-        handlers: Listeners[Any] | Callable[..., object],
-        session: Any,
-        batch: int,
-        share: Share | None,
-    ) -> AsyncService:
-        tiers = [inbox._processing(None, handlers, session, batch, share) for inbox in self.inboxes.values()]
+    def _processing(self, owner: Owner | None, handlers: Any, **options: Any) -> AsyncService:
+        tiers = [Processing(inbox, None, handlers, **options) for inbox in self.inboxes.values()]
         return _Tiers(self.name, tiers, self._clock, owner)
 
 
-class TieredInbox(_Tiered[Inbox]):
+class TieredInbox(_Tiered[Inbox], Closing):
     """An ordered inbox for each tier of priorities. Provisional: this may change within 1.x."""
 
     _kind = Inbox
@@ -135,7 +129,7 @@ class TieredInbox(_Tiered[Inbox]):
         share: Share | None = None,
     ) -> Service:
         """As `Inbox.process`: one service for all tiers, each with workers of its own."""
-        return Service(self._processing(None, handlers, session, batch, share), self)
+        return Service(self._processing(None, handlers, session=session, batch=batch, share=share), self)
 
     def close(self) -> None:
         """Stops its services, then closes its connections."""
@@ -145,15 +139,9 @@ class TieredInbox(_Tiered[Inbox]):
             for service in self._running:
                 last_first.callback(service.stop)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
 
 @told_by(TieredInbox)
-class AsyncTieredInbox(_Tiered[AsyncInbox]):
+class AsyncTieredInbox(_Tiered[AsyncInbox], AsyncClosing):
     """An ordered inbox for each tier of priorities. Provisional: this may change within 1.x."""
 
     _kind = AsyncInbox
@@ -174,7 +162,7 @@ class AsyncTieredInbox(_Tiered[AsyncInbox]):
         batch: int = 1,
         share: Share | None = None,
     ) -> AsyncService:
-        return self._processing(self, handlers, session, batch, share)
+        return self._processing(self, handlers, session=session, batch=batch, share=share)
 
     async def close(self) -> None:
         async with AsyncExitStack() as last_first:
@@ -182,9 +170,3 @@ class AsyncTieredInbox(_Tiered[AsyncInbox]):
                 last_first.push_async_callback(inbox.close)
             for service in self._running:
                 last_first.push_async_callback(service.stop)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()

@@ -5,45 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
-from ..clock import Clock
 from ..delivery import Delivery
 from ..drivers.spi import AsyncRunner
 from ..engine.dispatch import Dispatch, RowBatches
 from ..engine.threads import ListenerThreads
 from ..errors import ConfigError
-from ..facts import Observers
 from ..listeners import Listeners
 from ..service import AsyncService, Owner
-from ..settings import OnExhausted, Settings
-from ..store.outbox import OutboxStore
+from ..settings import OnExhausted
 from ..values import Counts
 from .node import Node
 from .purge import OutboxPurgeLoop
 
-
-class ServedOutbox(Protocol):
-    """What a service reads and tells of its outbox."""
-
-    settings: Settings
-    store: OutboxStore
-    _clock: Clock
-    _observers: Observers
-
-    def _connect(self, closing: AsyncExitStack) -> AsyncRunner:
-        """Connections for a service, in the loop that runs."""
-        ...
-
-    def _hand_over_to(self, node: Node | None) -> None: ...
-
-    def _works(self, service: Any, running: bool) -> None: ...
+if TYPE_CHECKING:
+    from .outbox import _Shared
 
 
 class BoxService(AsyncService):
     """A service on the connections of an outbox."""
 
-    def __init__(self, box: ServedOutbox, owner: Owner | None) -> None:
+    def __init__(self, box: _Shared, owner: Owner | None) -> None:
         super().__init__(box._clock, owner)
         self._box = box
         self._closing = AsyncExitStack()
@@ -65,7 +48,7 @@ class BoxService(AsyncService):
 class OutboxDelivery(BoxService):
     def __init__(
         self,
-        box: ServedOutbox,
+        box: _Shared,
         owner: Owner | None,
         listeners: Listeners[Delivery],
         *,
@@ -133,7 +116,7 @@ class OutboxDelivery(BoxService):
 class OutboxPurger(BoxService):
     """Deletes what is older than the settings say, every `outbox.purge_interval`."""
 
-    def __init__(self, box: ServedOutbox, owner: Owner | None, *, by_age: bool) -> None:
+    def __init__(self, box: _Shared, owner: Owner | None, *, by_age: bool) -> None:
         super().__init__(box, owner)
         settings = box.settings.outbox
         if settings.retention is None and settings.dead_retention is None:

@@ -44,7 +44,7 @@ from ..store.names import Tables
 from ..store.outbox import OutboxStore, open_store
 from ..store.schema import Migration
 from ..store.topics import open_topic_store
-from ..twins import told_by
+from ..twins import AsyncClosing, Closing, told_by
 from ..values import LIMITS, AuditEntry, Health, Limits, Progress, Status
 from .delivery import OutboxDelivery, OutboxPurger
 from .node import Node
@@ -150,6 +150,7 @@ class _Shared:
             )
 
     def _connect(self, closing: AsyncExitStack) -> AsyncRunner:
+        """Connections for a service, in the loop that runs."""
         raise NotImplementedError
 
     def _hand_over_to(self, node: Node | None) -> None:
@@ -337,7 +338,7 @@ def _age(name: str, given: Duration | None) -> timedelta | None:
     return age
 
 
-class Outbox(_Shared, Sync):
+class Outbox(_Shared, Sync, Closing):
     """Stores events in the transaction of your own rows, delivers them after the commit, and shows what became of
     them. For synchronous programs, safe to use from many threads; its services work in threads of their own."""
 
@@ -353,9 +354,6 @@ class Outbox(_Shared, Sync):
     def __enter__(self) -> Self:
         self._check_open()
         return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Stops its services, then closes its connections. Safe to repeat."""
@@ -454,7 +452,7 @@ class Outbox(_Shared, Sync):
 
 
 @told_by(Outbox)
-class AsyncOutbox(_Shared, Async):
+class AsyncOutbox(_Shared, Async, AsyncClosing):
     """Writes, delivers and operates from asyncio programs: as `Outbox`. Its services work in the loop that starts
     them."""
 
@@ -471,9 +469,6 @@ class AsyncOutbox(_Shared, Async):
     async def __aenter__(self) -> Self:
         self._check_open()
         return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """Stops its services, then closes its connections. Safe to repeat."""

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from ..drivers.script import Async, Plain, Script, Sync, aplay, commit, look
 from ..drivers.spi import AsyncRunner, Runner
@@ -28,7 +28,7 @@ from ..listeners import reader
 from ..op import Op
 from ..store.claims import HeldRow
 from ..store.topics import Beat, GroupRow, RangeSettlement, TopicRow
-from ..twins import told_by
+from ..twins import AsyncClosing, Closing, told_by
 from .backfill import finish, waited_for
 from .batch import AsyncBatch, Batch, BatchPage, Failures, _Batch
 from .home import AtHome, Home
@@ -339,7 +339,7 @@ def _fact(event: Event, attempts: int, delay: timedelta | None, error: str | Non
     return Retried(event.id, event.type, attempts, delay or timedelta(0), error or "")
 
 
-class Consumer(_Pull, Sync, Generic[T]):
+class Consumer(_Pull, Sync, Closing, Generic[T]):
     """Polls a group; `group.consumer()` makes it. One thread at a time: use one consumer per thread."""
 
     _home: Home[Runner]
@@ -377,12 +377,6 @@ class Consumer(_Pull, Sync, Generic[T]):
         The group stays."""
         self._play(self._close())
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
 
 class _Naps:
     """Pauses that end when there may be news."""
@@ -405,7 +399,7 @@ class _Naps:
 
 
 @told_by(Consumer)
-class AsyncConsumer(_Pull, Async, Generic[T]):
+class AsyncConsumer(_Pull, Async, AsyncClosing, Generic[T]):
     """Polls a group; `group.consumer()` makes it. One task at a time: use one consumer per task."""
 
     _home: Home[AsyncRunner]
@@ -446,12 +440,6 @@ class AsyncConsumer(_Pull, Async, Generic[T]):
         if self._ears is not None:
             await self._ears.stop()
         await self._play(self._close())
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
 
 
 def _lost(group: str, lost: int, total: int) -> LeaseLost:

@@ -7,15 +7,16 @@ import contextlib
 import socket
 import threading
 from collections.abc import Coroutine
-from typing import Any, Literal, Self
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from ...twins import Closing
 from .process import LOOPBACK
 
 GateState = Literal["open", "refusing", "blackhole", "dropping replies"]
 
 
-class TcpGate:
+class TcpGate(Closing):
     """Forwards a loopback port of its own to `target_port`, until told otherwise.
 
     Kafka sends its clients on to the address it advertises: make the gate first, give the broker
@@ -69,12 +70,6 @@ class TcpGate:
         self._thread.join()
         self._loop.close()
         self._door.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _do(self, step: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(step, self._loop).result(timeout=10)
