@@ -10,23 +10,26 @@ CommitUnknown with the ids of the events: neither success nor failure.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any, ClassVar, Literal, NoReturn
+from operator import call
+from typing import Any, ClassVar, Literal
 
 from ..drivers.spi import AsyncConnection, Callback, Connection, DialectName
 from ..errors import CommitUnknown, ConfigError, ConnectionLost, StoreError
-from ..op import Copy, Query, Result, Statement
+from ..op import Copy, Query, Result, Statement, adrive, drive
 from ..twins import told_by
+
+Calls = Generator[Callable[[], Any], None, None]  # to be made, or awaited
 
 
 class _Begun:
     """The bookkeeping both twins share: callbacks, nesting, the ids written."""
 
     silent = False
-    _inner: Connection | AsyncConnection
 
-    def __init__(self) -> None:
+    def __init__(self, inner: Connection | AsyncConnection) -> None:
+        self._inner = inner
         self.event_ids: list[str] = []
         self._committed: list[Callback] = []
         self._rolled_back: list[Callback] = []
@@ -38,9 +41,7 @@ class _Begun:
         """The client library's own connection, for the business statements."""
         return self._inner.raw
 
-    @property
-    def raw(self) -> Any:
-        return self._inner.raw
+    raw = connection
 
     @property
     def dialect(self) -> DialectName:
@@ -66,6 +67,30 @@ class _Begun:
 
     def abort(self) -> None:
         self._inner.abort()
+
+    def begin(self) -> Any:
+        raise ConfigError(
+            "a transaction() block commits and closes at its end: leave it, or raise an exception to roll back; "
+            "savepoint() is for nested ones"
+        )
+
+    commit = rollback = close = begin
+
+    def _commit(self) -> Calls:
+        try:
+            yield self._inner.commit
+        except ConnectionLost as error:
+            self._ended([])
+            raise CommitUnknown(self.event_ids) from error
+        except StoreError:
+            yield from self._roll_back()
+            raise
+        self._ended(self._committed)
+
+    def _roll_back(self) -> Calls:
+        with suppress(StoreError):
+            yield self._inner.rollback
+        self._ended(self._rolled_back)
 
     def _ended(self, callbacks: list[Callback]) -> None:
         self._active = False
@@ -94,38 +119,16 @@ def _refuse(connection: Connection | AsyncConnection) -> None:
         raise ConfigError("this handle is in a transaction already; write through it and commit it yourself")
 
 
-def _ends_by_itself() -> NoReturn:
-    raise ConfigError(
-        "a transaction() block commits and closes at its end: leave it, or raise an exception to roll back; "
-        "savepoint() is for nested ones"
-    )
-
-
 class Transaction(_Begun):
     """What `outbox.transaction()` gives: a handle for `write`, and the client library's `connection` for all else. The
     block commits at its end, and rolls back if an exception leaves it."""
 
     is_async: ClassVar[Literal[False]] = False
-
-    def __init__(self, inner: Connection) -> None:
-        super().__init__()
-        self._inner: Connection = inner
+    _inner: Connection
 
     def execute(self, statement: Statement | Copy) -> Result:
         """For relaybox itself. Statements of the program go through `connection`."""
         return self._inner.execute(statement)
-
-    def begin(self) -> None:
-        _ends_by_itself()
-
-    def commit(self) -> None:
-        _ends_by_itself()
-
-    def rollback(self) -> None:
-        _ends_by_itself()
-
-    def close(self) -> None:
-        _ends_by_itself()
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
@@ -150,25 +153,10 @@ class AsyncTransaction(_Begun):
     """What `AsyncOutbox.transaction()` gives: as `Transaction`."""
 
     is_async: ClassVar[Literal[True]] = True
-
-    def __init__(self, inner: AsyncConnection) -> None:
-        super().__init__()
-        self._inner: AsyncConnection = inner
+    _inner: AsyncConnection
 
     async def execute(self, statement: Statement | Copy) -> Result:
         return await self._inner.execute(statement)
-
-    async def begin(self) -> None:
-        _ends_by_itself()
-
-    async def commit(self) -> None:
-        _ends_by_itself()
-
-    async def rollback(self) -> None:
-        _ends_by_itself()
-
-    async def close(self) -> None:
-        _ends_by_itself()
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:
@@ -195,21 +183,9 @@ def transaction(connection: Connection) -> Iterator[Transaction]:
     try:
         yield tx
     except BaseException:
-        with suppress(StoreError):
-            connection.rollback()
-        tx._ended(tx._rolled_back)
+        drive(tx._roll_back(), call)
         raise
-    try:
-        connection.commit()
-    except ConnectionLost as error:
-        tx._ended([])
-        raise CommitUnknown(tx.event_ids) from error
-    except StoreError:
-        with suppress(StoreError):
-            connection.rollback()
-        tx._ended(tx._rolled_back)
-        raise
-    tx._ended(tx._committed)
+    drive(tx._commit(), call)
 
 
 @asynccontextmanager
@@ -220,18 +196,6 @@ async def async_transaction(connection: AsyncConnection) -> AsyncIterator[AsyncT
     try:
         yield tx
     except BaseException:
-        with suppress(StoreError):
-            await connection.rollback()
-        tx._ended(tx._rolled_back)
+        await adrive(tx._roll_back(), call)
         raise
-    try:
-        await connection.commit()
-    except ConnectionLost as error:
-        tx._ended([])
-        raise CommitUnknown(tx.event_ids) from error
-    except StoreError:
-        with suppress(StoreError):
-            await connection.rollback()
-        tx._ended(tx._rolled_back)
-        raise
-    tx._ended(tx._committed)
+    await adrive(tx._commit(), call)
