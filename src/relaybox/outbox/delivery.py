@@ -106,7 +106,7 @@ class OutboxDelivery(BoxService):
         return iter(()) if self._node is None else self._node.complaints()
 
     def _worries(self) -> Iterator[str]:
-        return iter(()) if self._node is None else self._node.worries()
+        return iter(()) if self._node is None else self._node.engine.worries()
 
     @property
     def counts(self) -> Counts:

@@ -62,7 +62,6 @@ class Node:
         alone: bool = False,
     ) -> None:
         """`alone`: no other process delivers, so that whatever is claimed was claimed by an earlier run."""
-        self.role = role
         self._db = db
         self._store = store
         self._settings = settings
@@ -125,10 +124,6 @@ class Node:
             yield "no heartbeat reaches the database"
         if self.engine.missing + self._registration.presence.missing:
             yield "a background task ended and is being replaced"
-
-    def worries(self) -> Iterator[str]:
-        """What an operator should look at although work goes on."""
-        return self.engine.worries()
 
     async def drain(self) -> None:
         patient = self._db.within(self._settings.delivery.batch_seconds)

@@ -19,9 +19,8 @@ from contextvars import copy_context
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import Any, Protocol, overload
+from typing import Any, overload
 
-from ..clock import Clock
 from ..delivery import Delivery
 from ..drivers.spi import AsyncRunner
 from ..engine.decide import decide
@@ -30,15 +29,13 @@ from ..engine.rows.engine import Settled
 from ..engine.threads import ListenerThreads
 from ..errors import ConfigError
 from ..event import Event
-from ..facts import Delivered, Died, Observers, Retried
+from ..facts import Delivered, Died, Retried
 from ..listeners import Listeners, registry
 from ..op import Op, T
 from ..outbox import AsyncOutbox, Outbox
 from ..outbox.source import OutboxSource
 from ..outcome import DONE, Dead, RetryAt
-from ..settings import Settings
 from ..store.claims import Claim
-from ..store.outbox import OutboxStore
 
 LIMIT = 1_000
 OWNER = "relaybox-testing"
@@ -164,18 +161,13 @@ class _Held(OutboxSource):
         return super().new_claim()._replace(lease=LEASE)
 
 
-class _Box(Protocol):
-    """What the twins share and this module reads."""
-
-    settings: Settings
-    store: OutboxStore
-    _clock: Clock
-    _observers: Observers
-
-
 class _Drain:
     def __init__(
-        self, box: _Box, db: AsyncRunner, listeners: Listeners | Callable[..., object], threads: ListenerThreads
+        self,
+        box: Outbox | AsyncOutbox,
+        db: AsyncRunner,
+        listeners: Listeners | Callable[..., object],
+        threads: ListenerThreads,
     ) -> None:
         self._box = box
         self._db = db

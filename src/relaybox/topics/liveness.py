@@ -36,14 +36,6 @@ OnState = Callable[[GroupState], None]
 IsAlive = Callable[[], bool]
 
 
-def _ignore(*_: Any) -> None:
-    pass
-
-
-def _yes() -> bool:
-    return True
-
-
 def sign_off(store: TopicStore, beat: Beat, now: datetime | None) -> Op[None]:
     """The last beat, for what was counted."""
     yield from store.beat([beat], timedelta(0), now)
@@ -65,7 +57,7 @@ class Membership:
 
     def __post_init__(self) -> None:
         self.state: GroupState = self.group.state
-        self._changes = 0  # by this process
+        self.changes = 0  # by this process
         self._counts = [0, 0, 0, 0.0]
 
     @property
@@ -89,20 +81,16 @@ class Membership:
         processed, failed, filtered, busy = self._counts
         return Beat(self.member, int(processed), int(failed), int(filtered), int(busy * 1000))
 
-    @property
-    def changes(self) -> int:
-        return self._changes
-
     def state_changed(self, state: GroupState) -> None:
         """This process changed the state. The answer to a beat sent before may bring the old one: it is ignored."""
-        self._changes += 1
+        self.changes += 1
         self.tell(state)
 
     def answered(self, beat: Beat, state: GroupState, alive_until: float, changes: int) -> None:
         _, processed, failed, filtered, busy_ms = beat
         self.count(processed=-processed, failed=-failed, filtered=-filtered, busy=-busy_ms / 1000)
         self.alive_until = alive_until
-        if changes == self._changes:
+        if changes == self.changes:
             self.tell(state)
 
     def tell(self, state: GroupState) -> None:
@@ -135,9 +123,9 @@ class Heartbeats:
         group: GroupRow,
         name: str,
         *,
-        told: OnState = _ignore,
-        lost: Callable[[], None] = _ignore,
-        alive: IsAlive = _yes,
+        told: OnState = lambda state: None,
+        lost: Callable[[], None] = lambda: None,
+        alive: IsAlive = lambda: True,
     ) -> Membership:
         """`told` of every change of the group's state; `lost` when this member had been removed and joined anew;
         `alive`: whether this process should vouch for the member."""

@@ -63,17 +63,13 @@ class KafkaServer(RestartableServer):
         self._user = user
         self._password = password
         self._settings = dict(settings or {})
-        self._cluster_id = ""
+        self.cluster_id = ""
         self._admin: Any = None
 
     @property
     def bootstrap(self) -> str:
         """For `bootstrap.servers`."""
         return f"{LOOPBACK}:{self.port}"
-
-    @property
-    def cluster_id(self) -> str:
-        return self._cluster_id
 
     @property
     def client_settings(self) -> dict[str, Any]:
@@ -107,9 +103,9 @@ class KafkaServer(RestartableServer):
             self._write("keystore.pem", (self.folder / "key.pem").read_text() + self.ca_file.read_text())
         self._jars = self._within_reach(self._origin)
         self._write("log4j2.properties", LOGGING)
-        self._cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        self.cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         configuration = self._configure(broker_port=1)  # the format does not depend on ports
-        format_storage = ["kafka.tools.StorageTool", "format", f"--cluster-id={self._cluster_id}"]
+        format_storage = ["kafka.tools.StorageTool", "format", f"--cluster-id={self.cluster_id}"]
         self._run([*self._virtual_machine(), *format_storage, "--config", configuration])
 
     def _command(self) -> Sequence[str | Path]:
@@ -169,7 +165,7 @@ class KafkaServer(RestartableServer):
             raise
         if not metadata.brokers:
             raise ConnectionError("the controller has not let the broker in yet")
-        return str(self.folder if metadata.cluster_id == self._cluster_id else metadata.cluster_id)
+        return str(self.folder if metadata.cluster_id == self.cluster_id else metadata.cluster_id)
 
     def _last_words(self) -> str:
         """Its log, and where the thread that starts it stands."""

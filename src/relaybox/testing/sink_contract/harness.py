@@ -7,14 +7,13 @@ import logging
 import traceback
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from itertools import pairwise
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pytest
 import pytest_asyncio
 
 from ...brokers.formats import renderer
-from ...brokers.spi import Answer, Message, Sink
+from ...brokers.spi import Answer, Message, Sink, Source
 from ...errors import BrokerUnavailable
 from ...event import MAX_PAYLOAD, Event
 
@@ -24,6 +23,9 @@ PUBLISH_SECONDS = 10.0  # the relay's bound on one publish
 PROBE_SECONDS = 5.0
 OPEN_SECONDS = 30.0
 RESUME_SECONDS = 2.0  # from the broker's return to a probe that succeeds
+
+
+Opened = TypeVar("Opened", bound=Sink | Source)
 
 
 class Received(NamedTuple):
@@ -39,7 +41,19 @@ class Received(NamedTuple):
         return f"Received({self.id!r}, key={self.key!r}, <{len(self.body)} bytes>)"
 
 
-class SinkHarness:
+class BrokerHarness:
+    """One private broker that can be taken away."""
+
+    async def outage(self) -> None:
+        """Take the broker away: kill it, or cut its connections and refuse new ones."""
+        raise NotImplementedError
+
+    async def recovery(self) -> None:
+        """Bring it back with what it had acknowledged; returns when it takes messages."""
+        raise NotImplementedError
+
+
+class SinkHarness(BrokerHarness):
     """One private broker. Override what your broker can; None means that it cannot happen there."""
 
     oversize: int | None = None  # size of a body that the broker refuses
@@ -61,25 +75,9 @@ class SinkHarness:
         """A destination that does not exist or has no route."""
         return None
 
-    async def outage(self) -> None:
-        """Take the broker away: kill it, or cut its connections and refuse new ones."""
-        raise NotImplementedError
-
-    async def recovery(self) -> None:
-        """Bring it back with what it had acknowledged; returns when it takes messages."""
-        raise NotImplementedError
-
     def wrong_credentials(self) -> Sink | None:
         """A sink whose password is wrong and contains SECRET."""
         return None
-
-
-class Opens(Protocol):
-    async def open(self) -> None: ...
-    async def close(self) -> None: ...
-
-
-Opened = TypeVar("Opened", bound=Opens)
 
 
 @asynccontextmanager
@@ -93,13 +91,8 @@ async def opened(one: Opened) -> AsyncIterator[Opened]:
         await one.close()
 
 
-class Fails(Protocol):
-    async def outage(self) -> None: ...
-    async def recovery(self) -> None: ...
-
-
 @asynccontextmanager
-async def away(harness: Fails) -> AsyncIterator[None]:
+async def away(harness: BrokerHarness) -> AsyncIterator[None]:
     """The broker comes back whatever happens: later tests need it."""
     await harness.outage()
     try:
@@ -209,12 +202,17 @@ async def arrived(
     assert set(numbers) == {received.id for received in found}
     if not repeated:
         assert len(found) == len(sent), "something came twice"
-    by_key: dict[str | None, list[int]] = {}
-    for received in found:
-        by_key.setdefault(received.key, []).append(numbers[received.id])
-    for key, order in by_key.items():
-        assert key is None or all(a <= b for a, b in pairwise(order)), f"order of {key}: {order}"
+    check_keys((received.key, numbers[received.id]) for received in found)
     return found
+
+
+def check_keys(found: Iterable[tuple[str | None, int]]) -> None:
+    """From keys and numbers as they came: those of each key grow."""
+    by_key: dict[str | None, list[int]] = {}
+    for key, number in found:
+        by_key.setdefault(key, []).append(number)
+    for key, order in by_key.items():
+        assert key is None or order == sorted(order), f"order of {key}: {order}"
 
 
 def check_discreet(text: str) -> None:

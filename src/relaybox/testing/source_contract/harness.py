@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from itertools import pairwise
 from typing import Any, Protocol
 from urllib.parse import unquote
 
@@ -13,7 +12,7 @@ import pytest_asyncio
 
 from ...brokers.spi import Incoming, Message, Sink, Source
 from ...errors import BrokerUnavailable
-from ..sink_contract.harness import Discreet, check_discreet, deliver, messages, opened
+from ..sink_contract.harness import BrokerHarness, Discreet, check_discreet, check_keys, deliver, messages, opened
 
 PATIENCE = 30.0
 LEASE = 2.0  # seconds, of sources that are made for waiting it out
@@ -23,7 +22,7 @@ class SourceKind(Protocol):
     def from_url(self, url: str, options: Mapping[str, Any]) -> Source: ...
 
 
-class SourceHarness:
+class SourceHarness(BrokerHarness):
     """One private broker. Use SECRET of the sink contract as its password where it has passwords."""
 
     kind: SourceKind
@@ -48,14 +47,6 @@ class SourceHarness:
     def destination(self, channel: str) -> str:
         """Where the sink sends for this channel."""
         return channel
-
-    async def outage(self) -> None:
-        """Take the broker away: kill it, or cut its connections and refuse new ones."""
-        raise NotImplementedError
-
-    async def recovery(self) -> None:
-        """Bring it back with what it had; returns when it takes messages."""
-        raise NotImplementedError
 
     def wrong_url(self, channel: str) -> str | None:
         """With a wrong password that contains SECRET; None: there are no passwords here."""
@@ -138,11 +129,7 @@ def check_order(sent: Sequence[Message], found: Iterable[Incoming]) -> None:
     """The order of every key, of what came first: whatever comes again is dropped by an inbox."""
     numbers = {message.id: number for number, message in enumerate(sent)}
     keys = {message.id: message.key for message in sent}
-    by_key: dict[str | None, list[int]] = {}
-    for each in dict.fromkeys(map(id_of, found)):
-        by_key.setdefault(keys[each], []).append(numbers[each])
-    for key, order in by_key.items():
-        assert key is None or all(a < b for a, b in pairwise(order)), f"order of {key}: {order}"
+    check_keys((keys[each], numbers[each]) for each in dict.fromkeys(map(id_of, found)))
 
 
 async def comes_no_more(source: Source, gone: Iterable[Message], wait: float = 0.5) -> None:
