@@ -17,7 +17,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from ..drivers.script import Async, Plain, Script, Sync, aplay, commit, look
+from ..drivers.script import Async, Plain, Script, Sync, aplay, commit, look, twin
 from ..drivers.spi import AsyncRunner, Runner
 from ..durations import Duration, parse_duration
 from ..engine.wakeups import Ears
@@ -38,6 +38,7 @@ from .liveness import sign_off
 log = logging.getLogger("relaybox")
 
 T = TypeVar("T")
+AnyBatch = TypeVar("AnyBatch", bound=_Batch[Any])
 LEASE: Final = timedelta(seconds=30)
 HEALTHY: Final = timedelta(seconds=60)
 BEAT: Final = 1.0  # seconds between two signs of life that polls and commits give
@@ -54,7 +55,7 @@ class _Found(NamedTuple):
     at_the_end: bool
 
 
-class _Pull(AtHome):
+class _Pull(AtHome, Generic[AnyBatch]):
     """What both twins do, as scripts."""
 
     _batch: type[_Batch[Any]]
@@ -266,6 +267,19 @@ class _Pull(AtHome):
 
     # -- commit -----------------------------------------------------------------------------------
 
+    @twin
+    def commit(self, batch: AnyBatch, *, failed: Failures = NONE, done: Iterable[Event] | None = None) -> Script[None]:
+        """All that did not fail is done; with `done` only those are, and the rest is given back. What failed is tried
+        again later or dies, as the group says. Where order matters stop with a key when one of its events fails, and
+        say what is done: the rest then waits behind it. LeaseLost: parts are not this consumer's any more; the others
+        are committed."""
+        return self._commit(batch, failed, done)
+
+    @twin
+    def release(self, batch: AnyBatch) -> Script[None]:
+        """Gives it back: it is delivered again at once, and no attempt is counted."""
+        return self._commit(batch, done=())
+
     def _commit(self, batch: _Batch[Any], failed: Failures = NONE, done: Iterable[Event] | None = None) -> Script[None]:
         if not batch.open:
             return
@@ -303,7 +317,10 @@ class _Pull(AtHome):
         for event, outcome in again:
             observers(_fact(event, batch.attempts(event), outcome.delay, outcome.error, outcome.dead))
 
-    def _extend(self, batch: _Batch[Any], lease: Duration) -> Script[datetime]:
+    @twin
+    def extend(self, batch: AnyBatch, lease: Duration = LEASE) -> Script[datetime]:
+        """Holds it for so long from now. Returns until when, by the database's clock. LeaseLost: parts of it are not
+        this consumer's any more."""
         topic, group = yield from self._seats()
         held_for = parse_duration(lease, "lease")
         yield from self._alive(held_for)
@@ -339,7 +356,7 @@ def _fact(event: Event, attempts: int, delay: timedelta | None, error: str | Non
     return Retried(event.id, event.type, attempts, delay or timedelta(0), error or "")
 
 
-class Consumer(_Pull, Sync, Closing, Generic[T]):
+class Consumer(_Pull[Batch[T]], Sync, Closing, Generic[T]):
     """Polls a group; `group.consumer()` makes it. One thread at a time: use one consumer per thread."""
 
     _home: Home[Runner]
@@ -355,22 +372,6 @@ class Consumer(_Pull, Sync, Closing, Generic[T]):
         batch: Batch[T] = self._play(self._poll(limit, lease, wait))
         batch.consumer = self
         return batch
-
-    def commit(self, batch: Batch[T], *, failed: Failures = NONE, done: Iterable[Event[T]] | None = None) -> None:
-        """All that did not fail is done; with `done` only those are, and the rest is given back. What failed is tried
-        again later or dies, as the group says. Where order matters stop with a key when one of its events fails, and
-        say what is done: the rest then waits behind it. LeaseLost: parts are not this consumer's any more; the others
-        are committed."""
-        self._play(self._commit(batch, failed, done))
-
-    def release(self, batch: Batch[T]) -> None:
-        """Gives it back: it is delivered again at once, and no attempt is counted."""
-        self._play(self._commit(batch, done=()))
-
-    def extend(self, batch: Batch[T], lease: Duration = LEASE) -> datetime:
-        """Holds it for so long from now. Returns until when, by the database's clock. LeaseLost: parts of it are not
-        this consumer's any more."""
-        return self._play(self._extend(batch, lease))
 
     def close(self) -> None:
         """Leaves: what is not committed goes to others at once; when its lease ends, if the database cannot be told.
@@ -399,7 +400,7 @@ class _Naps:
 
 
 @told_by(Consumer)
-class AsyncConsumer(_Pull, Async, AsyncClosing, Generic[T]):
+class AsyncConsumer(_Pull[AsyncBatch[T]], Async, AsyncClosing, Generic[T]):
     """Polls a group; `group.consumer()` makes it. One task at a time: use one consumer per task."""
 
     _home: Home[AsyncRunner]
@@ -424,17 +425,6 @@ class AsyncConsumer(_Pull, Async, AsyncClosing, Generic[T]):
         batch: AsyncBatch[T] = await aplay(self._poll(limit, lease, wait), self._db, self._naps)
         batch.consumer = self
         return batch
-
-    async def commit(
-        self, batch: AsyncBatch[T], *, failed: Failures = NONE, done: Iterable[Event[T]] | None = None
-    ) -> None:
-        await self._play(self._commit(batch, failed, done))
-
-    async def release(self, batch: AsyncBatch[T]) -> None:
-        await self._play(self._commit(batch, done=()))
-
-    async def extend(self, batch: AsyncBatch[T], lease: Duration = LEASE) -> datetime:
-        return await self._play(self._extend(batch, lease))
 
     async def close(self) -> None:
         if self._ears is not None:
