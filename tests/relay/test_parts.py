@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import itertools
 import json
-import random
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -38,7 +37,7 @@ async def test_probes_are_never_further_apart_than_a_second() -> None:
         if len(answers) < back_after:
             raise BrokerUnavailable("still away")
 
-    circuit = Circuit("kafka", ask, Observers([probe]), clock, random.Random(1))
+    circuit = Circuit("kafka", ask, Observers([probe]), clock)
     circuit.trip(BrokerUnavailable("refused"))
     circuit.trip(BrokerUnavailable("refused"))
     assert circuit.is_open
@@ -73,7 +72,7 @@ async def test_the_time_a_broker_asks_for_is_given() -> None:
 
 def test_one_message_tries_a_destination_after_its_pause() -> None:
     clock = ManualClock()
-    pauses = Pauses(clock, random.Random(1))
+    pauses = Pauses(clock)
     assert pauses.admit("a") is None
     pauses.failed("a", BrokerUnavailable("refused", destination="a"))
     resting = pauses.admit("a")
@@ -93,7 +92,7 @@ def test_one_message_tries_a_destination_after_its_pause() -> None:
 
 def test_pauses_grow_to_a_minute_and_absurd_wishes_are_clamped() -> None:
     clock = ManualClock()
-    pauses = Pauses(clock, random.Random(1))
+    pauses = Pauses(clock)
     waits = []
     for _ in range(20):
         together = [pauses.failed("a", BrokerUnavailable("x", destination="a")).retry_after for _ in range(50)]
@@ -112,7 +111,7 @@ def test_pauses_grow_to_a_minute_and_absurd_wishes_are_clamped() -> None:
 
 
 def test_many_that_rest_come_back_spread_out() -> None:
-    pauses = Pauses(ManualClock(), random.Random(1))
+    pauses = Pauses(ManualClock())
     waits = [pauses.failed("a", BrokerUnavailable("x", destination="a")).retry_after for _ in range(4000)]
     assert max(filter(None, waits)) > timedelta(seconds=5)
 

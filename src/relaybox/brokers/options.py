@@ -92,10 +92,11 @@ def _reader(hint: Any) -> Reader | None:
     return None
 
 
-def _boolean(name: str, text: str) -> bool:
-    if text.lower() not in _BOOLEANS:
-        raise ConfigError(f"expected {name} to be true or false, got {text!r}")
-    return _BOOLEANS[text.lower()]
+def boolean(name: str, value: object) -> bool:
+    found = _BOOLEANS.get(str(value).lower())
+    if found is None:
+        raise ConfigError(f"expected {name} to be true or false, got {value!r}")
+    return found
 
 
 def _number(kind: type[int] | type[float]) -> Reader:
@@ -115,7 +116,7 @@ def _no_text(name: str, text: str) -> Any:
 _READERS: dict[Any, Reader] = {
     str: lambda _, text: text,
     Path: lambda _, text: Path(text),
-    bool: _boolean,
+    bool: boolean,
     int: _number(int),
     float: _number(float),
     timedelta: lambda name, text: parse_duration(text, name),

@@ -18,7 +18,7 @@ from datetime import timedelta
 from ..clock import Clock
 from ..errors import BrokerUnavailable, RelayboxError
 from ..facts import CircuitChanged, Observers
-from ..tasks import cancelled
+from ..tasks import cancelled, is_cancelled
 
 log = logging.getLogger("relaybox")
 
@@ -29,19 +29,11 @@ LONGEST_RETRY_AFTER = timedelta(hours=1)  # a broker that asks for more gets a p
 
 
 class Circuit:
-    def __init__(
-        self,
-        name: str,
-        probe: Callable[[], Awaitable[None]],
-        observers: Observers,
-        clock: Clock,
-        rng: random.Random | None = None,
-    ) -> None:
+    def __init__(self, name: str, probe: Callable[[], Awaitable[None]], observers: Observers, clock: Clock) -> None:
         self._name = name
         self._probe = probe
         self._observers = observers
         self._clock = clock
-        self._rng = rng or random.Random()
         self._closed = asyncio.Event()
         self._closed.set()
         self._pause = FIRST_PAUSE
@@ -84,7 +76,7 @@ class Circuit:
         while True:
             if retry_after is not None:
                 await self._clock.sleep(min(retry_after, LONGEST_RETRY_AFTER).total_seconds())
-            await self._clock.sleep(self._pause * self._rng.uniform(0.5, 1.0))
+            await self._clock.sleep(self._pause * random.uniform(0.5, 1.0))
             self._pause = min(self._pause * 2, LONGEST_PAUSE)
             away = await self._ask()
             if away is None:
@@ -106,8 +98,7 @@ class Circuit:
         except TimeoutError:
             return BrokerUnavailable(f"no answer to a probe within {PROBE_TIMEOUT:g} s")
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if is_cancelled():
                 raise
             return BrokerUnavailable("the client gave up a probe")
         except RelayboxError as error:

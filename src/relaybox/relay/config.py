@@ -14,10 +14,8 @@ from typing import Any
 
 from ..brokers.config import BASE, read_config
 from ..brokers.formats import MessageFormat
-from ..errors import ConfigError
+from ..brokers.options import boolean
 from ..settings import RELAY, Settings
-
-_BOOLEANS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +35,7 @@ class RelayConfig:
 def load(arguments: Mapping[str, Any], *, environment: Mapping[str, str], file: Path | None = None) -> RelayConfig:
     """`arguments`: fields of RelayConfig that were given on the command line, `settings` by path."""
     values, url, options, settings = read_config("relay", RELAY, "sink", arguments, environment, file)
-    ordered = str(values.get("ordered", "true")).lower()
-    if ordered not in _BOOLEANS:
-        raise ConfigError(f"expected ordered to be true or false, got {values['ordered']!r}")
-    values["ordered"] = _BOOLEANS[ordered]
+    values["ordered"] = boolean("ordered", values.get("ordered", True))
     if not values.keys() & {"to", "contracts"} and url.startswith(("http:", "https:")):
         values["to"] = "default"  # the endpoint that a plain URL stands for
     return RelayConfig(**values, url=url, options=options, settings=settings)

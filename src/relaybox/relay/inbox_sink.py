@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any, Self
 from urllib.parse import parse_qsl
 
+from ..brokers.batches import grouped
 from ..brokers.options import typed
 from ..brokers.spi import Answer, Features, Message
 from ..codec import headers_to_text
@@ -130,12 +131,11 @@ class InboxSink:
         return answers
 
     def _accept(self, messages: Sequence[Message]) -> Op[None]:
-        inboxes: dict[str, list[Event]] = {}
-        for message in messages:
-            inboxes.setdefault(self._inbox or message.destination, []).append(received(message))
+        inboxes = grouped(messages, lambda message: self._inbox or message.destination)
         for name in sorted(inboxes):  # in one order always: no two transactions wait for each other
             try:
-                yield from self._store(name).accept(inboxes[name], self._sender, None)
+                events = [received(message) for message in inboxes[name]]
+                yield from self._store(name).accept(events, self._sender, None)
             except ConfigError as error:
                 raise _NoInbox(name, f"{name!r} cannot be an inbox: {error}") from None
             except SchemaMissing:

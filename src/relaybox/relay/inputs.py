@@ -28,10 +28,9 @@ from .ranges import RangePublisher
 class RelayInput(ABC):
     """Started once, with the connections of the relay."""
 
-    what: str  # for people
-
     def __init__(self, box: Outbox | AsyncOutbox, settings: Settings, observers: Observers, *, ordered: bool) -> None:
         box._check_deliverable()
+        self.what = box.store.tables.event  # for people
         self.box = box
         self._settings = settings
         self._observers = observers
@@ -46,8 +45,9 @@ class RelayInput(ABC):
         if self._running is not None:
             self._running.halt()
 
-    @abstractmethod
-    async def stop(self, timeout: float | None) -> None: ...
+    async def stop(self, timeout: float | None) -> None:
+        if self._running is not None:
+            await self._running.stop(timeout)
 
     @abstractmethod
     async def drain(self, db: AsyncRunner) -> None: ...
@@ -78,11 +78,7 @@ class RelayInput(ABC):
 
 class OutboxInput(RelayInput):
     _running: Node | None
-
-    def __init__(self, box: Outbox | AsyncOutbox, settings: Settings, observers: Observers, *, ordered: bool) -> None:
-        super().__init__(box, settings, observers, ordered=ordered)
-        self.what = box.store.tables.event
-        self._told: tuple[int, str | None] = (0, None)
+    _told: tuple[int, str | None] = (0, None)
 
     async def start(self, db: AsyncRunner, publisher: Publisher) -> None:
         node = Node(
@@ -96,10 +92,6 @@ class OutboxInput(RelayInput):
         )
         await node.start()
         self._running = node
-
-    async def stop(self, timeout: float | None) -> None:
-        if self._running is not None:
-            await self._running.stop(timeout)
 
     async def drain(self, db: AsyncRunner) -> None:
         assert self._running is not None
@@ -170,8 +162,7 @@ class GroupInput(RelayInput):
 
     async def stop(self, timeout: float | None) -> None:
         try:
-            if self._running is not None:
-                await self._running.stop(timeout)
+            await super().stop(timeout)
         finally:
             if self._home is not None:
                 await self._home.close()

@@ -34,9 +34,8 @@ class _Rest:
 
 
 class Pauses:
-    def __init__(self, clock: Clock, rng: random.Random | None = None) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._rng = rng or random.Random()
         self._resting: dict[str, _Rest] = {}
 
     def __len__(self) -> int:
@@ -72,10 +71,10 @@ class Pauses:
     def _pause(self, failures: int, longest: float, error: BrokerUnavailable) -> float:
         if error.retry_after is not None:
             return min(error.retry_after, LONGEST_RETRY_AFTER).total_seconds()
-        return min(FIRST * 2.0 ** min(failures - 1, 10), longest) * self._rng.uniform(0.5, 1.0)
+        return min(FIRST * 2.0 ** min(failures - 1, 10), longest) * random.uniform(0.5, 1.0)
 
     def _unavailable(self, destination: str, rest: _Rest, pause: float) -> BrokerUnavailable:
         rest.waiting += 1
         spread = min(0.1 + rest.waiting / CHURN, 10.0)
-        later = timedelta(seconds=pause + self._rng.uniform(0.0, spread))
+        later = timedelta(seconds=pause + random.uniform(0.0, spread))
         return BrokerUnavailable(rest.reason, retry_after=later, destination=destination)

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
+from ..brokers.batches import grouped
 from ..brokers.formats import Render
 from ..brokers.spi import Answer, Message, Sink
 from ..clock import Clock
@@ -20,6 +21,7 @@ from ..engine.protocols import RowBatch
 from ..errors import BrokerUnavailable, DeliveryError, Reject
 from ..event import Event
 from ..facts import Observers, Published
+from ..tasks import is_cancelled
 from .circuit import Circuit
 from .pauses import Pauses
 
@@ -91,7 +93,7 @@ class Publisher:
                 await self._publish(batch, due)
             else:
                 async with asyncio.TaskGroup() as group:  # each destination by itself: none waits for a slow one
-                    for some in _by_destination(due):
+                    for some in grouped(due, lambda each: each[1].destination).values():
                         group.create_task(self._publish(batch, some))
             prepared = await _still(batch, prepared)
 
@@ -112,8 +114,7 @@ class Publisher:
                 return answers
             error = DeliveryError(f"{self._sink.name} gave {len(answers)} answers to {len(messages)} messages")
         except asyncio.CancelledError as raised:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if is_cancelled():
                 raise
             error = raised  # nobody cancelled us: a client gave up what we awaited
         except Exception as raised:
@@ -185,10 +186,3 @@ async def _still(batch: RowBatch, prepared: Sequence[Due]) -> list[Due]:
     """What is left to publish: neither concluded nor lost to another process."""
     waiting = {delivery.seq for delivery in await batch.waiting()}
     return [due for due in prepared if due[0].seq in waiting] if waiting else []
-
-
-def _by_destination(due: Sequence[Due]) -> list[list[Due]]:
-    grouped: dict[str, list[Due]] = {}
-    for delivery, message in due:
-        grouped.setdefault(message.destination, []).append((delivery, message))
-    return list(grouped.values())

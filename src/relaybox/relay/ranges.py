@@ -14,8 +14,6 @@ from .publish import Publisher
 
 
 class RangePublisher:
-    """A publisher as the range engine's handler."""
-
     def __init__(self, publisher: Publisher, durations: Durations, *, ordered: bool) -> None:
         self.size = publisher.size
         self._durations = durations
@@ -24,35 +22,30 @@ class RangePublisher:
 
     async def handle(self, batch: RangeBatch) -> None:
         started = self._durations.now()
+        one_per_key = self._ordered and not self._publisher.sequences
+        publication = _Publication(batch, ordered=self._ordered, one_per_key=one_per_key)
         try:
-            await self._publish(batch)
+            while before := len(publication):
+                await self._publisher.handle(publication)
+                if len(publication) == before:  # what is left is not ours any more
+                    break
+            publication.conclude()
         finally:
             self._durations.since(started, len(batch.events))
-
-    async def _publish(self, batch: RangeBatch) -> None:
-        publication = _Publication(batch, one_per_key=self._ordered and not self._publisher.sequences)
-        publication.fill(self._ordered)
-        while before := len(publication):
-            await self._publisher.handle(publication)
-            if len(publication) == before:  # what is left is not ours any more
-                break
-        publication.conclude()
 
 
 class _Publication:
     """The batch of one call, as a publisher wants it: each delivery is concluded once."""
 
-    def __init__(self, batch: RangeBatch, *, one_per_key: bool) -> None:
+    def __init__(self, batch: RangeBatch, *, ordered: bool, one_per_key: bool) -> None:
         self._batch = batch
         self._one_per_key = one_per_key
         self._open: dict[int, Delivery] = {}
-        self._errors: dict[Event, BaseException] = {}
-        self._skipped: set[Event] = set()
-
-    def fill(self, ordered: bool) -> None:
-        for event in self._batch.events:
+        for event in batch.events:
             assert event.seq is not None
             self._open[event.seq] = Delivery(event, event.seq, 0, 1, 0.0, hot=False, ordered=ordered)
+        self._errors: dict[Event, BaseException] = {}
+        self._skipped: set[Event] = set()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -69,7 +62,7 @@ class _Publication:
         return list(heads.values())
 
     def done(self, delivery: Delivery) -> None:
-        self._open.pop(delivery.seq, None)
+        self.done_all([delivery])
 
     def done_all(self, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:
