@@ -118,17 +118,11 @@ class Hosts(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class HostsConnection(BrokerConnection):
-    """A connection to servers by their names.
-
-    url                 scheme://user:password@host:port, several hosts with commas between them
-    username, password  the account, where the URL has none
-    ca_file             who signed the servers' certificates, if the system does not know them
-    cert_file, key_file our own certificate, if the servers want one
-    """
+    """A connection to servers by their names."""
 
     ports: ClassVar[Mapping[str, int]]  # schemes and their default ports: without TLS, and with it
 
-    url: str
+    url: str  # scheme://user:password@host:port, several hosts with commas between them
     _: KW_ONLY
     username: str | None = None
     password: str | None = None

@@ -1,7 +1,5 @@
 """Ingest: messages of a broker or of webhooks into an inbox, acknowledged when they are stored."""
 
-from __future__ import annotations
-
 from .ingest import AsyncIngest, Ingest
 
 __all__ = ["AsyncIngest", "Ingest"]

@@ -1,7 +1,5 @@
 """Amazon SQS and SNS."""
 
-from __future__ import annotations
-
 from ..connection import extra
 
 with extra("aiobotocore", "aws"):

@@ -1,7 +1,5 @@
 """Kafka."""
 
-from __future__ import annotations
-
 from ..connection import extra
 
 with extra("confluent-kafka", "kafka"):

@@ -1,7 +1,5 @@
 """NATS JetStream."""
 
-from __future__ import annotations
-
 from ..connection import extra
 
 with extra("nats-py", "nats"):

@@ -1,7 +1,5 @@
 """Google Pub/Sub."""
 
-from __future__ import annotations
-
 from ..connection import extra
 
 with extra("google-cloud-pubsub", "pubsub"):

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 from urllib.parse import quote, urlsplit
 
 import google.auth
@@ -21,12 +21,25 @@ from google.api_core.grpc_helpers_async import create_channel
 from google.auth.credentials import Credentials
 from google.auth.exceptions import GoogleAuthError
 from google.oauth2 import service_account
+from google.protobuf.empty_pb2 import Empty
+from google.pubsub_v1 import types
 
 from ...errors import ConfigError
+from ...tasks import is_cancelled
 from ..connection import BrokerConnection, client_context
 from ..options import check_positive
 
 SCOPES = ("https://www.googleapis.com/auth/pubsub",)
+LONGEST_TEXT = 300
+# Requests and answers. The bare protobuf classes: a quarter of the time of their wrappers.
+METHODS: dict[str, tuple[Any, Any]] = {
+    "Publisher/GetTopic": (types.GetTopicRequest.pb(), types.Topic.pb()),
+    "Publisher/Publish": (types.PublishRequest.pb(), types.PublishResponse.pb()),
+    "Subscriber/GetSubscription": (types.GetSubscriptionRequest.pb(), types.Subscription.pb()),
+    "Subscriber/Pull": (types.PullRequest.pb(), types.PullResponse.pb()),
+    "Subscriber/Acknowledge": (types.AcknowledgeRequest.pb(), Empty),
+    "Subscriber/ModifyAckDeadline": (types.ModifyAckDeadlineRequest.pb(), Empty),
+}
 
 
 @dataclass(frozen=True, repr=False)
@@ -109,32 +122,24 @@ class PubSubChannel:
             old, self._channel = self._channel, self._connect()
             await old.close()
 
-    async def call(
-        self,
-        service: Literal["Publisher", "Subscriber"],
-        method: str,
-        request: Any,
-        response: Any,
-        seconds: float | None = None,
-        **route: str,
-    ) -> Any:
-        """`seconds` None: as long as the connection's timeout. Raises AioRpcError, or ConnectionError where the channel
-        was closed."""
+    async def call(self, method: str, seconds: float | None = None, **fields: Any) -> Any:
+        """The first field is the topic or subscription. `seconds` None: as long as the connection's timeout. Raises
+        AioRpcError, or ConnectionError where the channel was closed."""
         if self._channel is None:
             raise ConnectionError("closed")
+        request, answer = METHODS[method]
         call = self._channel.unary_unary(
-            f"/google.pubsub.v1.{service}/{method}",
-            request_serializer=type(request).SerializeToString,
-            response_deserializer=response.FromString,
+            f"/google.pubsub.v1.{method}",
+            request_serializer=request.SerializeToString,
+            response_deserializer=answer.FromString,
         )
-        [(name, value)] = route.items()
+        name, value = next(iter(fields.items()))
         metadata = (("x-goog-request-params", f"{name}={quote(value, safe='')}"),)
         try:
             limit = self._to.timeout.total_seconds() if seconds is None else seconds
-            return await call(request, timeout=limit, metadata=metadata)
+            return await call(request(**fields), timeout=limit, metadata=metadata)
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if is_cancelled():
                 raise
             raise ConnectionError("closed while a request was under way") from None
 

@@ -26,21 +26,14 @@ from ...errors import BrokerUnavailable, Closed, DeliveryError, Reject
 from ..batches import grouped, parts
 from ..connection import Connected
 from ..spi import Answer, Features, Message
-from .connection import PubSubChannel, PubSubConnection
+from .connection import LONGEST_TEXT, PubSubChannel, PubSubConnection
 
 PROBE_SECONDS = 2.0
 THROTTLE_PAUSE = timedelta(seconds=1)  # where Google names none
 MOST_BYTES = 9_900_000  # of a request, and so of a message: 10 MB less what the envelope may take
 MOST_MESSAGES = 1000
-LONGEST_TEXT = 300
 TOPIC = re.compile(r"projects/[^/]+/topics/(?!goog)[A-Za-z][\w.~+%-]{2,254}", re.ASCII)
-
-# The bare protobuf classes: a quarter of the time of their wrappers.
 PubsubMessage: Any = types.PubsubMessage.pb()
-PublishRequest: Any = types.PublishRequest.pb()
-PublishResponse: Any = types.PublishResponse.pb()
-GetTopicRequest: Any = types.GetTopicRequest.pb()
-TopicMessage: Any = types.Topic.pb()
 
 
 class PubSubSink(Connected[PubSubConnection]):
@@ -80,9 +73,8 @@ class PubSubSink(Connected[PubSubConnection]):
 
     async def _ask(self, seconds: float | None) -> None:
         """Whether the topic exists and may be looked at does not matter, only who answers."""
-        request = GetTopicRequest(topic=self._topic("relaybox-probe"))
         try:
-            await self._call("GetTopic", request, TopicMessage, "relaybox-probe", seconds)
+            await self._call("GetTopic", "relaybox-probe", seconds)
         except DeliveryError as error:
             if isinstance(error, BrokerUnavailable) and error.destination is None:
                 raise
@@ -110,8 +102,7 @@ class PubSubSink(Connected[PubSubConnection]):
     async def _send(self, destination: str, batch: list[tuple[int, Any]], answers: list[Answer]) -> None:
         answer: Answer = None
         try:
-            request = PublishRequest(topic=self._topic(destination), messages=[message for _, message in batch])
-            await self._call("Publish", request, PublishResponse, destination)
+            await self._call("Publish", destination, messages=[message for _, message in batch])
         except Reject as error:
             if len(batch) > 1:  # one of them: find out which
                 half = len(batch) // 2
@@ -123,21 +114,16 @@ class PubSubSink(Connected[PubSubConnection]):
         for number, _ in batch:
             answers[number] = answer
 
-    async def _call(
-        self, method: str, request: Any, response: Any, destination: str, seconds: float | None = None
-    ) -> None:
+    async def _call(self, method: str, destination: str, seconds: float | None = None, **fields: Any) -> None:
+        topic = destination if "/" in destination else f"projects/{self._connection.project}/topics/{destination}"
+        if not TOPIC.fullmatch(topic):  # or Pub/Sub would blame the messages
+            raise DeliveryError(f"expected a topic's name or projects/…/topics/…, got {destination!r}")
         try:
-            await self._channel.call("Publisher", method, request, response, seconds, topic=request.topic)
+            await self._channel.call(f"Publisher/{method}", seconds, topic=topic, **fields)
         except grpc.aio.AioRpcError as error:
             raise _answer(error, destination) from None
         except ConnectionError as error:
             raise self._unavailable(error) from None
-
-    def _topic(self, destination: str) -> str:
-        topic = destination if "/" in destination else f"projects/{self._connection.project}/topics/{destination}"
-        if not TOPIC.fullmatch(topic):  # or Pub/Sub would blame the messages
-            raise DeliveryError(f"expected a topic's name or projects/…/topics/…, got {destination!r}")
-        return topic
 
 
 def _message(message: Message) -> Any:

@@ -14,8 +14,6 @@ from datetime import UTC, timedelta
 from typing import Any
 
 import grpc
-from google.protobuf.empty_pb2 import Empty
-from google.pubsub_v1 import types
 from grpc import StatusCode
 
 from ...errors import BrokerUnavailable, ConfigError
@@ -23,19 +21,11 @@ from ..connection import Connected
 from ..leased import LeasedSource
 from ..options import check_given
 from ..spi import Incoming, take_content_type
-from .connection import PubSubChannel, PubSubConnection
+from .connection import LONGEST_TEXT, PubSubChannel, PubSubConnection
 
 PULL_SECONDS = 30.0  # a pull that is given up earlier might have taken messages along
 PER_REQUEST = 1000
-LONGEST_TEXT = 300
 SUBSCRIPTION = re.compile(r"projects/[^/]+/subscriptions/[A-Za-z][\w.~+%-]{2,254}", re.ASCII)
-
-PullRequest: Any = types.PullRequest.pb()
-PullResponse: Any = types.PullResponse.pb()
-AcknowledgeRequest: Any = types.AcknowledgeRequest.pb()
-ModifyAckDeadlineRequest: Any = types.ModifyAckDeadlineRequest.pb()
-GetSubscriptionRequest: Any = types.GetSubscriptionRequest.pb()
-Subscription: Any = types.Subscription.pb()
 
 
 class PubSubSource(Connected[PubSubConnection], LeasedSource):
@@ -75,7 +65,7 @@ class PubSubSource(Connected[PubSubConnection], LeasedSource):
     async def _connect(self) -> None:
         try:
             await self._channel.open()
-            await self._call("GetSubscription", GetSubscriptionRequest, Subscription)
+            await self._call("GetSubscription")
         except ConnectionError as error:
             raise self._unavailable(error) from None
         except _Failed as error:
@@ -91,9 +81,7 @@ class PubSubSource(Connected[PubSubConnection], LeasedSource):
 
     async def _fetch(self, limit: int, wait: float) -> Sequence[Incoming]:
         try:
-            answer = await self._call(
-                "Pull", PullRequest, PullResponse, PULL_SECONDS, max_messages=min(limit, PER_REQUEST)
-            )
+            answer = await self._call("Pull", PULL_SECONDS, max_messages=min(limit, PER_REQUEST))
         except _Failed as error:
             if error.code is StatusCode.DEADLINE_EXCEEDED:
                 return []
@@ -104,30 +92,22 @@ class PubSubSource(Connected[PubSubConnection], LeasedSource):
         return messages
 
     async def _settle(self, messages: Sequence[Incoming]) -> None:
-        await self._each("Acknowledge", AcknowledgeRequest, messages)
+        await self._each("Acknowledge", messages)
 
     async def _extend(self, messages: Sequence[Incoming]) -> None:
-        await self._each("ModifyAckDeadline", ModifyAckDeadlineRequest, messages, ack_deadline_seconds=int(self._lease))
+        await self._each("ModifyAckDeadline", messages, ack_deadline_seconds=int(self._lease))
 
     async def _give_back(self, messages: Sequence[Incoming]) -> None:
-        await self._each("ModifyAckDeadline", ModifyAckDeadlineRequest, messages, ack_deadline_seconds=0)
+        await self._each("ModifyAckDeadline", messages, ack_deadline_seconds=0)
 
-    async def _each(self, method: str, request: Any, messages: Sequence[Incoming], **fields: int) -> None:
+    async def _each(self, method: str, messages: Sequence[Incoming], **fields: int) -> None:
         for start in range(0, len(messages), PER_REQUEST):
             receipts = [message.receipt for message in messages[start : start + PER_REQUEST]]
-            await self._call(method, request, Empty, ack_ids=receipts, **fields)
+            await self._call(method, ack_ids=receipts, **fields)
 
-    async def _call(self, method: str, request: Any, response: Any, seconds: float | None = None, **fields: Any) -> Any:
-        name = self._subscription
+    async def _call(self, method: str, seconds: float | None = None, **fields: Any) -> Any:
         try:
-            return await self._channel.call(
-                "Subscriber",
-                method,
-                request(subscription=name, **fields),
-                response,
-                seconds,
-                subscription=name,
-            )
+            return await self._channel.call(f"Subscriber/{method}", seconds, subscription=self._subscription, **fields)
         except grpc.aio.AioRpcError as error:
             raise _Failed(self, error) from None
         except ConnectionError as error:

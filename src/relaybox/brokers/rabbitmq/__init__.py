@@ -1,7 +1,5 @@
 """RabbitMQ."""
 
-from __future__ import annotations
-
 from ..connection import extra
 
 with extra("aiormq", "rabbitmq"):

@@ -16,6 +16,7 @@ from pamqp.body import ContentBody
 from yarl import URL
 
 from ...errors import DeliveryError
+from ...tasks import is_cancelled
 from ..connection import HostsConnection
 from ..options import check_choice, check_positive
 
@@ -172,8 +173,7 @@ def aware() -> Iterator[None]:
     try:
         yield
     except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
+        if is_cancelled():
             raise
         raise ConnectionError("connection lost") from None
 

@@ -1,7 +1,5 @@
 """Redis Streams."""
 
-from __future__ import annotations
-
 from ..connection import extra
 
 with extra("redis", "redis"):
