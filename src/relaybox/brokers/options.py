@@ -144,6 +144,12 @@ def check_choice(name: str, value: str, choices: Any) -> None:
         raise ConfigError(f"expected {name} to be one of {', '.join(get_args(choices))}, got {value!r}")
 
 
+def check_least(least: int, **numbers: int | None) -> None:
+    for name, value in numbers.items():
+        if value is not None and value < least:
+            raise ConfigError(f"expected {name} to be at least {least}, got {value}")
+
+
 def check_range(name: str, value: int, low: int, high: int) -> None:
     if not low <= value <= high:
         raise ConfigError(f"expected {name} to be {low:,} to {high:,}, got {value:,}")

@@ -38,7 +38,7 @@ MALFORMED: Final = "relaybox.malformed"  # the type of a message that could not 
 MOST_BYTES: Final = 8 * MAX_PAYLOAD  # of what cannot be read; MariaDB takes 16 MiB in one statement, as base64
 STRUCTURED: Final = "application/cloudevents"
 PREFIXES: Final = ("ce-", "cloudevents:", "cloudevents-")
-_PLAIN = frozenset(["event-id", "event-type", "aggregate-type", "aggregate-id", "created-at", "tenant"])
+PLAIN: Final = frozenset(["event-id", "event-type", "aggregate-type", "aggregate-id", "created-at", "tenant"])
 _CONTEXT = frozenset(
     ["id", "type", "time", "specversion", "aggregatetype", "tenant", "partitionkey", "datacontenttype"]
 )
@@ -114,8 +114,8 @@ def _short(given: str) -> str:
 
 
 def _plain(message: Incoming, headers: Mapping[str, str]) -> Event:
-    own = {spelled(name): value for name, value in headers.items() if spelled(name) in _PLAIN}
-    rest = {name: value for name, value in headers.items() if spelled(name) not in _PLAIN}
+    own = {spelled(name): value for name, value in headers.items() if spelled(name) in PLAIN}
+    rest = {name: value for name, value in headers.items() if spelled(name) not in PLAIN}
     if len(own["event-id"]) > LIMITS["id"]:
         rest["event-id"] = own["event-id"]
     return Event(

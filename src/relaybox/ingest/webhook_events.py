@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ..brokers.json_members import elements
-from ..brokers.parse import STRUCTURED, Reading, parse, place_id
+from ..brokers.parse import PLAIN, STRUCTURED, Reading, parse, place_id
 from ..brokers.spi import Incoming
 from ..errors import ConfigError, InvalidEvent
 from ..event import Event
@@ -24,9 +24,8 @@ from .webhook_request import Refused
 
 CHANNEL = "webhook"
 BATCH = STRUCTURED + "-batch"
-# Nothing else is kept: among the headers of a request are cookies, tokens and the marks of proxies.
-OURS = frozenset(["event-id", "event-type", "aggregate-type", "aggregate-id", "created-at", "tenant"])
 _LOOK = json.JSONDecoder(parse_int=len, parse_float=len)  # only looks: numbers may be of any length
+# With ours. Nothing else is kept: among the headers of a request are cookies, tokens and the marks of proxies.
 USUAL = frozenset(["traceparent", "tracestate", "correlation-id", "sequence", "priority"])
 
 
@@ -35,7 +34,7 @@ class Requests:
         if signed and reading.id_header is not None:
             raise ConfigError(f"the header {reading.id_header!r} is not signed; the id of a signed webhook is its own")
         named = (*keep, reading.type_header or "", reading.id_header or "", reading.key_header or "")
-        self._keep = OURS | USUAL | {name.lower() for name in named}
+        self._keep = PLAIN | USUAL | {name.lower() for name in named}
         self._reading = reading
         self._signed = signed
 

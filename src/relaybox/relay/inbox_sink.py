@@ -16,7 +16,7 @@ from typing import Any, Self
 from urllib.parse import parse_qsl
 
 from ..brokers.batches import grouped
-from ..brokers.options import typed
+from ..brokers.options import check_least, typed
 from ..brokers.spi import Answer, Features, Message
 from ..codec import headers_to_text
 from ..drivers import open_async, parse
@@ -71,8 +71,7 @@ class InboxSink:
     ) -> None:
         if isinstance(target, str) and parse(target).in_memory:
             raise ConfigError("an in-memory SQLite database belongs to one connection; use a file")
-        if connections < 1:
-            raise ConfigError(f"expected connections to be at least 1, got {connections}")
+        check_least(1, connections=connections)
         self._target = target
         self._inbox = inbox
         self._schema = schema

@@ -17,8 +17,6 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from ..spi import Message
 
-__all__ = ["KafkaError", "KafkaException", "KafkaProducer"]
-
 log = logging.getLogger("relaybox")
 TICK = 0.001
 IDLE = 0.5  # between publishes, for librdkafka's own events: errors, and tokens that run out

@@ -14,12 +14,14 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal, TypeAlias
 
+from confluent_kafka import KafkaError, KafkaException
+
 from ...errors import BrokerUnavailable, Closed, ConfigError, DeliveryError, Reject
 from ..connection import Connected
 from ..options import check_choice
 from ..spi import Answer, Features, Message
 from .connection import KafkaConnection, hide_secrets, milliseconds
-from .producer import KafkaError, KafkaException, KafkaProducer
+from .producer import KafkaProducer
 
 log = logging.getLogger("relaybox")
 Compression: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]

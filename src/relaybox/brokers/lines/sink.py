@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Self, TypeVar, TypeVarTuple
+from typing import Any, Self, TypeVarTuple
 from urllib.parse import unquote
 
 from ...errors import BrokerUnavailable, Closed, ConfigError
@@ -28,7 +28,6 @@ from ..json_members import STRICT
 from ..options import split_url, typed
 from ..spi import Answer, Features, Message
 
-T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 STDOUT = 1
 PATIENCE = 1.0  # for a probe, and for a write under way at close
@@ -71,20 +70,11 @@ class JsonLinesSink:
         return "stdout" if self._path is None else str(self._path)
 
     async def open(self) -> None:
-        try:
-            await self._in_thread(self._open_and_check)
-        except (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError) as error:
-            raise ConfigError(f"cannot open {self._where}: {error.strerror}; expected a file we may write") from error
-        except OSError as error:
-            raise self._unavailable(error) from error
+        await self._in_thread(self._open_and_check)
 
     async def publish(self, messages: Sequence[Message]) -> Sequence[Answer]:
-        if not messages:
-            return []
-        try:
+        if messages:
             await self._in_thread(self._append, messages)
-        except OSError as error:
-            raise self._unavailable(error) from error
         return [None] * len(messages)
 
     async def probe(self) -> None:
@@ -93,32 +83,34 @@ class JsonLinesSink:
                 await self._in_thread(self._check)
         except TimeoutError:
             raise BrokerUnavailable(f"{self._where} takes no output: nobody reads it, or its disk hangs") from None
-        except OSError as error:
-            raise self._unavailable(error) from error
 
     async def close(self) -> None:
-        if self._closed:
-            return
-        ending = self._in_thread(self._release)  # behind what is being written
-        self._closed = True
-        self._writer.shutdown(wait=False)
-        await asyncio.wait([ending], timeout=PATIENCE)
+        if not self._closed:
+            self._closed = True
+            ending = asyncio.get_running_loop().run_in_executor(self._writer, self._release)  # behind what is written
+            self._writer.shutdown(wait=False)
+            await asyncio.wait([ending], timeout=PATIENCE)
 
-    def _in_thread(self, job: Callable[[*Ts], T], *arguments: *Ts) -> asyncio.Future[T]:
+    async def _in_thread(self, job: Callable[[*Ts], None], *arguments: *Ts) -> None:
         if self._closed:
             raise Closed(f"{self!r} is closed")
-        return asyncio.get_running_loop().run_in_executor(self._writer, job, *arguments)
-
-    def _unavailable(self, error: OSError) -> BrokerUnavailable:
-        return BrokerUnavailable(f"cannot write to {self._where}: {error.strerror}")
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._writer, job, *arguments)
+        except OSError as error:
+            raise BrokerUnavailable(f"cannot write to {self._where}: {error.strerror}") from error
 
     # In the writer's thread
 
     def _open_and_check(self) -> None:
-        file = self._current()
-        if self._path is not None and _is_regular(file) and os.pread(file, 1, 0) not in (b"", b"{"):
-            raise ConfigError(f"{self._where} is not a file of JSON lines; expected a new file or one that we wrote")
-        self._check()
+        try:
+            file = self._current()
+            if self._path is not None and _is_regular(file) and os.pread(file, 1, 0) not in (b"", b"{"):
+                raise ConfigError(
+                    f"{self._where} is not a file of JSON lines; expected a new file or one that we wrote"
+                )
+            self._check()
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError) as error:
+            raise ConfigError(f"cannot open {self._where}: {error.strerror}; expected a file we may write") from error
 
     def _check(self) -> None:
         """Whether there is room, by a file that is made beside ours and is gone at once."""

@@ -28,7 +28,7 @@ from ...op import T
 from ..connection import Connected
 from ..leased import ROUND_TRIP, LeasedSource
 from ..linked import GLANCE_SECONDS, answered
-from ..options import check_choice, check_given, check_positive
+from ..options import check_choice, check_given, check_least, check_positive
 from ..spi import Incoming, take_content_type
 from .connection import NatsConnection, NatsLink, PendingReply
 
@@ -79,8 +79,7 @@ class NatsSource(Connected[NatsConnection], LeasedSource):
         if subject is not None and not SUBJECTS.fullmatch(subject):
             raise ConfigError(f"expected subject to be a subject, with * or > at most, got {subject!r}")
         check_choice("start", start, NatsStart)
-        if max_ack_pending < 1:
-            raise ConfigError(f"expected max_ack_pending to be at least 1, got {max_ack_pending}")
+        check_least(1, max_ack_pending=max_ack_pending)
         super().__init__(ack_wait)
         self._connection = NatsConnection.of(connection)
         self._stream = stream

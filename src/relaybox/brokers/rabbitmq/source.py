@@ -89,13 +89,12 @@ class RabbitMQSource(Connected[RabbitMQConnection]):
             self._link = await self._connection.connect()
             with aware():
                 await self._consume(self._link)
-        except LOST as error:
+        except BaseException as error:
             await self._disconnect()
             if isinstance(error, aiormq.ChannelPreconditionFailed):
                 raise ConfigError(f"the queue {self._queue!r} is another than declared: {reason_of(error)}") from None
-            raise self._unavailable(reason_of(error)) from None
-        except BaseException:
-            await self._disconnect()
+            if isinstance(error, LOST):
+                raise self._unavailable(reason_of(error)) from None
             raise
 
     async def receive(self, limit: int, wait: float) -> Sequence[Incoming]:

@@ -26,6 +26,7 @@ from redis.exceptions import RedisClusterException, RedisError
 from ...errors import BrokerUnavailable, Closed, ConfigError, DeliveryError
 from ..batches import grouped, parts
 from ..connection import Connected
+from ..options import check_least
 from ..spi import Answer, Features, Message
 from .connection import RedisConnection, reason
 
@@ -107,13 +108,8 @@ class RedisStreamSink(Connected[RedisConnection]):
         namespace: str = "relaybox",
     ) -> None:
         self._connection = RedisConnection.of(connection)
-        for name, number, least in (
-            ("connections", connections, 1),
-            ("maxlen", maxlen, 1),
-            ("wait_replicas", wait_replicas, 0),
-        ):
-            if number is not None and number < least:
-                raise ConfigError(f"expected {name} to be at least {least}, got {number}")
+        check_least(1, connections=connections, maxlen=maxlen)
+        check_least(0, wait_replicas=wait_replicas)
         if dedup_window < timedelta(0):
             raise ConfigError(f"expected dedup_window to be a duration, or zero for no dedup, got {dedup_window}")
         if not namespace or set(namespace) & set("{}"):

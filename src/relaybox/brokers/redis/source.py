@@ -88,13 +88,11 @@ class RedisStreamSource(Connected[RedisConnection], LeasedSource):
         self._client.response_callbacks.clear()  # replies as the server has them
         try:
             await self._client.execute_command("XGROUP", "CREATE", self._stream, self._group, self._start, "MKSTREAM")
-        except RedisError as error:
+        except FAILURES as error:
             if str(error).startswith("WRONGTYPE"):
                 raise ConfigError(f"the key {self._stream!r} at {self._connection} is not a stream") from None
             if not str(error).startswith("BUSYGROUP"):  # it is there already
                 raise self._unavailable(reason(error)) from None
-        except (OSError, TimeoutError) as error:
-            raise self._unavailable(reason(error)) from None
         self._start = "0"  # whatever is in a stream whose group has vanished is new to us
         self._own = "0"
         self._next_claim = 0.0

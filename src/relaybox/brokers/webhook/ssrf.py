@@ -1,8 +1,8 @@
 """Which URLs a webhook may go to, when strangers name them: nothing inside our own network, whatever the trick.
 
-    guard = Guard(allow_networks=["10.8.0.0/16"])
-    target = guard.target("https://hooks.example/in")        # scheme, host, port, path; ConfigError if refused
-    addresses = await guard.addresses(target.host, target.port)   # resolved once, every one checked: dial these
+    rules = AddressRules(allow_networks=["10.8.0.0/16"])
+    target = rules.target("https://hooks.example/in")        # scheme, host, port, path; ConfigError if refused
+    addresses = await rules.addresses(target.host, target.port)   # resolved once, every one checked: dial these
 
 Grammar and address table are our own. Parsers that disagree about a URL are how such checks are walked around, and
 the standard library has been wrong about both brackets (CVE-2024-11168) and global addresses (CVE-2024-4032). What
