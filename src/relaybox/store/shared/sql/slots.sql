@@ -6,3 +6,6 @@ FOR UPDATE
 
 -- slot: greatest
 greatest
+
+-- slot: event_fields
+event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type, payload, headers, occurred_at

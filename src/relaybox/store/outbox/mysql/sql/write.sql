@@ -2,8 +2,7 @@
 -- One round trip for one event or a thousand. ORDER BY gives the numbers in list order. Times come as text
 -- and are cast here, because the two servers disagree on datetimes inside JSON. ERROR ON ERROR: the default
 -- is a silent NULL for text that does not fit.
-INSERT INTO {event} (event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
-                     payload, headers, occurred_at, deliver_at, created_at)
+INSERT INTO {event} ({event_fields}, deliver_at, created_at)
 SELECT r.event_id, r.event_type, r.aggregate_type, r.aggregate_id, r.tenant_id, r.content_type,
        from_base64(r.payload), r.headers, CAST(r.occurred_at AS datetime(6)), CAST(r.deliver_at AS datetime(6)),
        {clock}

@@ -1,8 +1,7 @@
 -- name: outbox.write.one -> rows
 -- Event and pending row in one statement: one round trip, both or neither.
 WITH e AS (
-  INSERT INTO {event} (event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
-                       payload, headers, occurred_at, deliver_at, created_at)
+  INSERT INTO {event} ({event_fields}, deliver_at, created_at)
   VALUES (:event_id, :event_type, :aggregate_type, :aggregate_id, :tenant_id, :content_type,
           :payload, :headers, :occurred_at, :deliver_at, {clock})
   RETURNING seq, deliver_at)
@@ -14,8 +13,7 @@ RETURNING seq
 -- name: outbox.write.one_claimed -> rows
 -- The hot path: the event belongs to its writer from the start, so no other node can take it meanwhile.
 WITH e AS (
-  INSERT INTO {event} (event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
-                       payload, headers, occurred_at, deliver_at, created_at)
+  INSERT INTO {event} ({event_fields}, deliver_at, created_at)
   VALUES (:event_id, :event_type, :aggregate_type, :aggregate_id, :tenant_id, :content_type,
           :payload, :headers, :occurred_at, :deliver_at, {clock})
   RETURNING seq)
@@ -30,18 +28,12 @@ RETURNING items[1] / 65536
 -- so sorting the returned seq gives the list order back (RETURNING has none).
 WITH d AS MATERIALIZED (
   SELECT nextval('{seq}') AS seq, o.*
-  FROM (SELECT * FROM unnest(
-          :event_ids::text[], :event_types::text[], :aggregate_types::text[], :aggregate_ids::text[],
-          :tenant_ids::text[], :content_types::text[], :payloads::bytea[], :headers::text[],
-          :occurred_ats::timestamptz[], :deliver_ats::timestamptz[])
-        WITH ORDINALITY AS u(event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
-                             payload, headers, occurred_at, deliver_at, ord)
+  FROM (SELECT * FROM unnest({event_arrays}, :deliver_ats::timestamptz[])
+        WITH ORDINALITY AS u({event_fields}, deliver_at, ord)
         ORDER BY ord) o),
 e AS (
-  INSERT INTO {event} (seq, event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
-                       payload, headers, occurred_at, deliver_at, created_at)
-  SELECT seq, event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
-         payload, headers, occurred_at, deliver_at, {clock} FROM d),
+  INSERT INTO {event} (seq, {event_fields}, deliver_at, created_at)
+  SELECT seq, {event_fields}, deliver_at, {clock} FROM d),
 p AS (
   INSERT INTO {pending} (seq, due, key_hash, attempts, since)
   SELECT seq, coalesce(deliver_at, :now, clock_timestamp()), {hash}(coalesce(aggregate_id, event_id)), 0,
@@ -61,17 +53,12 @@ SELECT array_agg(nextval('{seq}')), {clock} FROM generate_series(1, :count)
 -- name: outbox.write.plain -> rows
 -- Writer-only tables (change data capture): the event alone, append-only, no pending row. No NULL for the usual
 -- values: other readers do not know what it stands for, and an outbox router cannot route by it.
-INSERT INTO {event} (event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
-                     payload, headers, occurred_at, deliver_at, created_at)
+INSERT INTO {event} ({event_fields}, deliver_at, created_at)
 SELECT event_id, event_type, coalesce(aggregate_type, '__GLOBAL__'), aggregate_id, tenant_id,
        coalesce(content_type, 'application/json'), payload, headers, occurred_at, deliver_at,
        {clock}
-FROM unnest(
-  :event_ids::text[], :event_types::text[], :aggregate_types::text[], :aggregate_ids::text[],
-  :tenant_ids::text[], :content_types::text[], :payloads::bytea[], :headers::text[],
-  :occurred_ats::timestamptz[], :deliver_ats::timestamptz[])
-  WITH ORDINALITY AS u(event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
-                       payload, headers, occurred_at, deliver_at, ord)
+FROM unnest({event_arrays}, :deliver_ats::timestamptz[])
+  WITH ORDINALITY AS u({event_fields}, deliver_at, ord)
 ORDER BY ord
 RETURNING seq
 

@@ -1,6 +1,5 @@
 -- name: outbox.write.one -> rows
-INSERT INTO {event} (event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
-                     payload, headers, occurred_at, deliver_at, created_at)
+INSERT INTO {event} ({event_fields}, deliver_at, created_at)
 VALUES (:event_id, :event_type, :aggregate_type, :aggregate_id, :tenant_id, :content_type,
         :payload, :headers, :occurred_at, :deliver_at, {clock})
 RETURNING seq
@@ -8,8 +7,7 @@ RETURNING seq
 -- name: outbox.write.many -> rows
 -- The same for a batch. json_each numbers its elements, ORDER BY keeps the list order, and substr cuts each
 -- payload out of the one BLOB by bytes (and says NULL when that is empty as a whole).
-INSERT INTO {event} (event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
-                     payload, headers, occurred_at, deliver_at, created_at)
+INSERT INTO {event} ({event_fields}, deliver_at, created_at)
 SELECT json_extract(value, '$.event_id'), json_extract(value, '$.event_type'),
        json_extract(value, '$.aggregate_type'), json_extract(value, '$.aggregate_id'),
        json_extract(value, '$.tenant_id'), json_extract(value, '$.content_type'),

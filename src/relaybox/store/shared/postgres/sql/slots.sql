@@ -37,3 +37,7 @@ lastval()
 
 -- slot: find_text
 strpos
+
+-- slot: event_arrays
+:event_ids::text[], :event_types::text[], :aggregate_types::text[], :aggregate_ids::text[], :tenant_ids::text[],
+:content_types::text[], :payloads::bytea[], :headers::text[], :occurred_ats::timestamptz[]

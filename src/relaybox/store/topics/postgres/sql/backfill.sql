@@ -3,7 +3,7 @@
 -- at any time, and goes on where it was.
 
 -- name: topic.backfill.lock -> rows
-SELECT state, backfill_state, backfill_lease > coalesce(:now, clock_timestamp()), first_seq
+SELECT state, backfill_state, backfill_lease > {clock}, first_seq
 FROM {group} WHERE id = :group FOR NO KEY UPDATE
 
 -- name: topic.backfill.extent -> rows
@@ -14,19 +14,19 @@ UPDATE {group}
 SET backfill_state = 'in_progress', backfill_seq = :seq, backfill_until = :until, backfill_total = :total,
     backfill_done = 0, backfill_rate = 0, backfill_token = :token,
     backfill_lease = n.at + :lease::interval, backfill_started_at = n.at, backfill_ended_at = NULL, backfill_error = NULL
-FROM (SELECT coalesce(:now, clock_timestamp()) AS at) n
+FROM (SELECT {clock} AS at) n
 WHERE id = :group
 
 -- name: topic.backfill.resume -> count
 UPDATE {group}
 SET backfill_state = 'in_progress', backfill_token = :token, backfill_rate = 0,
-    backfill_lease = coalesce(:now, clock_timestamp()) + :lease::interval, backfill_ended_at = NULL, backfill_error = NULL
+    backfill_lease = {clock} + :lease::interval, backfill_ended_at = NULL, backfill_error = NULL
 WHERE id = :group
 
 -- name: topic.backfill.hold -> rows
 -- Also the probe: a small committed write to a busy database takes what everybody's takes.
 UPDATE {group}
-SET backfill_lease = coalesce(:now, clock_timestamp()) + :lease::interval, backfill_rate = :rate
+SET backfill_lease = {clock} + :lease::interval, backfill_rate = :rate
 WHERE id = :group AND backfill_token = :token AND backfill_state = 'in_progress' AND state IN ({required_states})
 RETURNING backfill_seq, backfill_until
 
@@ -51,14 +51,14 @@ SET backfill_seq = :seq, backfill_done = backfill_done + :added,
     backfill_state = CASE WHEN :ended THEN 'completed' ELSE backfill_state END,
     backfill_rate = CASE WHEN :ended THEN 0 ELSE backfill_rate END,
     backfill_token = CASE WHEN :ended THEN NULL ELSE backfill_token END,
-    backfill_ended_at = CASE WHEN :ended THEN coalesce(:now, clock_timestamp()) END
+    backfill_ended_at = CASE WHEN :ended THEN {clock} END
 WHERE id = :group
 
 -- name: topic.backfill.end -> count
 -- From any process, and whatever it was doing: its next batch finds that it is no longer its turn.
 UPDATE {group}
 SET backfill_state = :state, backfill_error = :error, backfill_token = NULL, backfill_lease = NULL, backfill_rate = 0,
-    backfill_ended_at = coalesce(:now, clock_timestamp())
+    backfill_ended_at = {clock}
 WHERE id = :group AND backfill_state = 'in_progress' AND (:token::bigint IS NULL OR backfill_token = :token::bigint)
 
 -- name: topic.backfill.again -> count
@@ -66,7 +66,7 @@ WHERE id = :group AND backfill_state = 'in_progress' AND (:token::bigint IS NULL
 UPDATE {group}
 SET backfill_state = 'in_progress', backfill_seq = first_seq, backfill_until = m.last, backfill_total = m.total,
     backfill_done = 0, backfill_rate = 0, backfill_token = NULL, backfill_lease = NULL,
-    backfill_started_at = coalesce(:now, clock_timestamp()), backfill_ended_at = NULL, backfill_error = NULL
+    backfill_started_at = {clock}, backfill_ended_at = NULL, backfill_error = NULL
 FROM (SELECT count(*) AS total, coalesce(max(seq), 0) AS last FROM {mark} WHERE completed_at IS NULL) m
 WHERE id = :group
 

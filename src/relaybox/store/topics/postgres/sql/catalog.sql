@@ -5,7 +5,7 @@ INSERT INTO {topic} (name, semantics, tracking, shards, block_writes, retention,
 SELECT :name::varchar, :semantics::varchar, :tracking::varchar, :shards::smallint, :block_writes::boolean,
        :retention::interval, :zero_retention::interval, :max_retention::interval, :zombie_ttl::interval,
        :partitions::varchar, :options::text, c.now, c.now
-FROM (SELECT coalesce(:now, clock_timestamp()) AS now) c
+FROM (SELECT {clock} AS now) c
 ON CONFLICT (name) DO NOTHING
 RETURNING id
 
@@ -26,7 +26,7 @@ SELECT id FROM {topic} WHERE name = :name FOR UPDATE
 UPDATE {topic}
 SET block_writes = :block_writes::boolean, retention = :retention::interval, zero_retention = :zero_retention::interval,
     max_retention = :max_retention::interval, zombie_ttl = :zombie_ttl::interval, partitions = :partitions::varchar,
-    options = :options::text, updated_at = coalesce(:now, clock_timestamp())
+    options = :options::text, updated_at = {clock}
 WHERE id = :topic
 
 -- name: topic.catalog.queues -> rows

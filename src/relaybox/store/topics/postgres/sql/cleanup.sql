@@ -81,7 +81,7 @@ WHERE q.id = :group AND q.shard = :shard AND k.topic_id = :topic AND k.tick = :t
 -- Dead letters of groups, only where a retention for them is set.
 WITH old AS MATERIALIZED (
   SELECT p.ctid AS place FROM {parked} p JOIN {group} g ON g.id = p.group_id
-  WHERE p.state = 'dead' AND p.dead_at < coalesce(:now, clock_timestamp()) - :retention::interval
+  WHERE p.state = 'dead' AND p.dead_at < {clock} - :retention::interval
     AND (g.on_exhausted <> 'park' OR g.state = 'cancelled')
   ORDER BY p.dead_at LIMIT :limit FOR UPDATE OF p SKIP LOCKED)
 DELETE FROM {parked} p WHERE p.ctid = ANY(ARRAY(SELECT place FROM old)) RETURNING p.seq
@@ -94,12 +94,12 @@ SELECT g.id, t.name, g.name, g.state,
        g.state = 'dead' AND EXISTS (SELECT 1 FROM {parked} p WHERE p.group_id = g.id)
 FROM {group} g JOIN {topic} t ON t.id = g.topic_id
 WHERE g.topic_id = :topic AND g.state IN ('dead', 'cancelled')
-  AND g.state_at < coalesce(:now, clock_timestamp()) - :retention::interval
+  AND g.state_at < {clock} - :retention::interval
 ORDER BY g.id
 
 -- name: topic.cleanup.forget -> rows
 DELETE FROM {group} g
-WHERE g.id = :group AND g.state IN ('dead', 'cancelled') AND g.state_at < coalesce(:now, clock_timestamp()) - :retention::interval
+WHERE g.id = :group AND g.state IN ('dead', 'cancelled') AND g.state_at < {clock} - :retention::interval
   AND (g.state = 'cancelled' OR NOT EXISTS (SELECT 1 FROM {parked} p WHERE p.group_id = g.id))
 RETURNING id
 
@@ -107,7 +107,7 @@ RETURNING id
 -- Old ticks, a page at a time, except those that something refers to, the first in each `grain` (seeks by time need them)
 -- and tick 0. Nobody can come to refer to one of them: who subscribes or seeks holds the topic row, and a claim goes to
 -- ticks only that are younger than `fresh`.
-WITH n AS MATERIALIZED (SELECT coalesce(:now, clock_timestamp()) AS at),
+WITH n AS MATERIALIZED (SELECT {clock} AS at),
 horizon AS MATERIALIZED (
   SELECT least(n.at, CASE WHEN :now::timestamptz IS NULL THEN (
     SELECT min(a.xact_start) FROM pg_stat_activity a WHERE a.datname = current_database()) END) - :fresh::interval AS at
@@ -138,7 +138,7 @@ SELECT (SELECT count(*) FROM gone), max(page.tick), count(*) FROM page
 -- tick that is itself past it: there they are put. A group that moves is slow, not gone, and max_retention ends its claim.
 -- One that was paused, dead or without a sign has its whole time again from when it is back.
 SELECT g.id, g.name, c.shard, c.base, k.tick
-FROM {topic} t, (SELECT coalesce(:now, clock_timestamp()) AS at) n, {group} g JOIN {cursor} c ON c.group_id = g.id,
+FROM {topic} t, (SELECT {clock} AS at) n, {group} g JOIN {cursor} c ON c.group_id = g.id,
      LATERAL (SELECT max(k.tick) AS tick FROM {tick} k WHERE k.topic_id = :topic AND k.at < n.at - t.retention) k
 WHERE t.id = :topic AND g.topic_id = t.id AND g.state = 'active' AND c.base < k.tick
   AND g.alive_since < n.at - t.zombie_ttl
@@ -149,7 +149,7 @@ ORDER BY g.id, c.shard
 -- What it has taken of an interval that reaches further stays taken.
 UPDATE {cursor}
 SET base = :tick, target = CASE WHEN target > :tick THEN target END, seq = CASE WHEN target > :tick THEN seq ELSE 0 END,
-    moved_at = coalesce(:now, clock_timestamp())
+    moved_at = {clock}
 WHERE group_id = :group AND shard = :shard AND base < :tick
 
 -- name: topic.cleanup.lose -> count
@@ -162,7 +162,7 @@ UPDATE {range} SET base = :tick WHERE group_id = :group AND shard = :shard AND b
 -- A group that was put forward is not waited for any more: its bit leaves the open marks of that time.
 WITH w AS MATERIALIZED (
   SELECT 1::bigint << g.bit AS bit, n.at, n.at - t.retention AS before
-  FROM {topic} t JOIN {group} g ON g.topic_id = t.id, (SELECT coalesce(:now, clock_timestamp()) AS at) n
+  FROM {topic} t JOIN {group} g ON g.topic_id = t.id, (SELECT {clock} AS at) n
   WHERE t.id = :topic AND g.id = :group),
 p AS MATERIALIZED (
   SELECT m.seq FROM w, {mark} m
@@ -176,7 +176,7 @@ FROM w WHERE m.seq = ANY(ARRAY(SELECT seq FROM p)) RETURNING m.seq
 -- name: topic.cleanup.forgive_wide -> rows
 WITH w AS MATERIALIZED (
   SELECT n.at, n.at - t.retention AS before
-  FROM {topic} t, (SELECT coalesce(:now, clock_timestamp()) AS at) n WHERE t.id = :topic),
+  FROM {topic} t, (SELECT {clock} AS at) n WHERE t.id = :topic),
 p AS MATERIALIZED (
   SELECT m.seq FROM w, {mark} m
   WHERE m.completed_at IS NULL AND m.created_at < w.before AND :group::integer = ANY(m.required)

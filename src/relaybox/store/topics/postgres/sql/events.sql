@@ -54,7 +54,7 @@ CROSS JOIN LATERAL (
 WHERE q.id = :group
 
 -- name: topic.events.newest -> rows
-SELECT CASE WHEN is_called THEN last_value ELSE 0 END, coalesce(:now, clock_timestamp()) FROM {log_seq}
+SELECT CASE WHEN is_called THEN last_value ELSE 0 END, {clock} FROM {log_seq}
 
 -- name: topic.events.parked -> rows
 -- One that a member has is due when its lease ends, which is no time for people.
@@ -85,7 +85,7 @@ WITH {places} SELECT count(*) {log_done}
 
 -- name: topic.events.replay -> rows
 -- Tried again with fresh attempts; the old error stays readable until the next outcome.
-UPDATE {parked} p SET state = 'retry', attempts = 0, due = coalesce(:now, clock_timestamp()), dead_at = NULL
+UPDATE {parked} p SET state = 'retry', attempts = 0, due = {clock}, dead_at = NULL
 WHERE p.group_id = :group AND p.seq = ANY(:seqs::bigint[]) AND p.state = 'dead' AND p.dead_at <= :cutoff
 RETURNING p.seq, p.key_hash
 

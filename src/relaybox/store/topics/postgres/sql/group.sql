@@ -24,12 +24,12 @@ SELECT :topic::integer, :name::text,
        1 + coalesce((SELECT max(generation) FROM {group} WHERE topic_id = :topic::integer AND name = :name::text), 0),
        'active', :ordered, :bit, :since, :first, :start, :base, :max_attempts, :on_exhausted, :interval, :timeout,
        n.at, n.at, n.at, n.at, n.at
-FROM (SELECT coalesce(:now, clock_timestamp()) AS at) n
+FROM (SELECT {clock} AS at) n
 RETURNING id
 
 -- name: topic.group.cursors -> count
 INSERT INTO {cursor} (group_id, shard, base, moved_at)
-SELECT :id, shard, :base, coalesce(:now, clock_timestamp()) FROM generate_series(0, :shards - 1) AS s(shard)
+SELECT :id, shard, :base, {clock} FROM generate_series(0, :shards - 1) AS s(shard)
 
 -- name: topic.group.options -> count
 UPDATE {group}
@@ -44,7 +44,7 @@ SET state = :state::text, reason = :reason, state_at = n.at, stalled = :stalled,
     heartbeat_at = CASE WHEN :state::text = 'active' THEN n.at ELSE heartbeat_at END,
     checked_at = CASE WHEN :state::text = 'active' THEN n.at ELSE checked_at END,
     alive_since = CASE WHEN :state::text = 'active' THEN n.at ELSE alive_since END
-FROM (SELECT coalesce(:now, clock_timestamp()) AS at) n
+FROM (SELECT {clock} AS at) n
 WHERE id = :id
 
 -- name: topic.group.count -> count
@@ -62,7 +62,7 @@ WHERE t.id = :topic
 -- topic may hold go.
 WITH old AS (
   DELETE FROM {promise} p USING {topic} t
-  WHERE t.id = :topic AND p.topic_id = t.id AND p.ended_at < coalesce(:now, clock_timestamp()) - t.max_retention)
+  WHERE t.id = :topic AND p.topic_id = t.id AND p.ended_at < {clock} - t.max_retention)
 INSERT INTO {promise} AS p (topic_id, tick, since)
 SELECT k.topic_id, k.tick, k.snapshot FROM {tick} k WHERE k.topic_id = :topic AND k.tick = :tick
 ON CONFLICT (topic_id) WHERE until IS NULL
@@ -70,7 +70,7 @@ DO UPDATE SET tick = excluded.tick, since = excluded.since WHERE p.tick > exclud
 
 -- name: topic.group.end_promise -> count
 -- Nobody is left to have what comes now.
-UPDATE {promise} p SET until = pg_current_snapshot(), ended_at = coalesce(:now, clock_timestamp())
+UPDATE {promise} p SET until = pg_current_snapshot(), ended_at = {clock}
 WHERE p.topic_id = :topic AND p.until IS NULL
   AND NOT EXISTS (SELECT 1 FROM {group} g WHERE g.topic_id = :topic AND g.state IN ({promised_states}))
 
@@ -97,13 +97,13 @@ UPDATE {group} SET bit = NULL WHERE id = :id
 -- name: topic.group.fence_ranges -> count
 -- What members of a dead group still say of their ranges counts no more. Waits for a settle that is under way.
 WITH r AS MATERIALIZED (SELECT token FROM {range} WHERE group_id = :id ORDER BY token FOR UPDATE)
-UPDATE {range} SET owner = 0, until = coalesce(:now, clock_timestamp()), token = (random() * 9e18)::bigint
+UPDATE {range} SET owner = 0, until = {clock}, token = (random() * 9e18)::bigint
 FROM r WHERE {range}.token = r.token
 
 -- name: topic.group.fence_parked -> count
 WITH p AS MATERIALIZED (
   SELECT seq FROM {parked} WHERE group_id = :id AND token IS NOT NULL ORDER BY seq FOR UPDATE)
-UPDATE {parked} SET owner = NULL, until = NULL, token = NULL, due = coalesce(:now, clock_timestamp())
+UPDATE {parked} SET owner = NULL, until = NULL, token = NULL, due = {clock}
 FROM p WHERE {parked}.group_id = :id AND {parked}.seq = p.seq
 
 -- name: topic.group.tick_before_time -> rows

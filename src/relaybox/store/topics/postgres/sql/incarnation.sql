@@ -11,7 +11,7 @@ SET system_identifier = s.system_identifier, timeline = c.timeline_id, noted_at 
 FROM pg_control_system() s, pg_control_checkpoint() c
 
 -- name: topic.incarnation.living -> rows
-SELECT count(*) FROM {member} WHERE expires_at > coalesce(:now, clock_timestamp())
+SELECT count(*) FROM {member} WHERE expires_at > {clock}
 
 -- name: topic.incarnation.places -> rows
 -- Where each group goes on in a shard: before its first event that it may not have had, by the old numbers, which can still
@@ -51,7 +51,7 @@ DELETE FROM {tick} WHERE topic_id = :topic AND tick > 0 AND tick < :tick
 -- name: topic.incarnation.resume -> count
 UPDATE {cursor} c
 SET base = CASE WHEN c.seq < 0 THEN :tick ELSE 0 END, target = CASE WHEN c.seq < 0 THEN NULL ELSE :tick END,
-    seq = greatest(c.seq, 0), moved_at = coalesce(:now, clock_timestamp())
+    seq = greatest(c.seq, 0), moved_at = {clock}
 FROM {group} g WHERE g.id = c.group_id AND g.topic_id = :topic AND c.target = 0
 
 -- name: topic.incarnation.starts -> count
@@ -62,5 +62,5 @@ UPDATE {group} SET start_tick = 0 WHERE topic_id = :topic
 WITH p AS (DELETE FROM {promise} WHERE topic_id = :topic RETURNING until IS NULL AS open)
 INSERT INTO {promise} (topic_id, tick, since, until, ended_at)
 SELECT :topic::integer, 0, '1:1:', CASE WHEN NOT bool_or(p.open) THEN pg_current_snapshot() END,
-       CASE WHEN NOT bool_or(p.open) THEN coalesce(:now, clock_timestamp()) END
+       CASE WHEN NOT bool_or(p.open) THEN {clock} END
 FROM p HAVING count(*) > 0

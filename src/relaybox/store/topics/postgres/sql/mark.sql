@@ -51,7 +51,7 @@ WITH u AS (
   UPDATE {mark} m
   SET done = m.done | (1::bigint << :bit::integer),
       completed_at = CASE WHEN m.required <> 0 AND m.required & ~(m.done | (1::bigint << :bit::integer)) = 0
-                          THEN coalesce(:now, clock_timestamp()) END
+                          THEN {clock} END
   WHERE m.seq = ANY(:seqs::bigint[]) AND m.completed_at IS NULL AND m.done & (1::bigint << :bit::integer) = 0
   RETURNING m.completed_at)
 SELECT count(completed_at) FROM u
@@ -75,7 +75,7 @@ ON CONFLICT (seq, group_id) DO NOTHING
 
 -- name: topic.mark.complete_wide -> rows
 -- After the acks are there and while the marks are locked.
-UPDATE {mark} m SET completed_at = coalesce(:now, clock_timestamp())
+UPDATE {mark} m SET completed_at = {clock}
 WHERE m.seq = ANY(:seqs::bigint[]) AND m.completed_at IS NULL AND m.required <> '{}'
   AND m.required <@ ARRAY(SELECT a.group_id FROM {ack} a WHERE a.seq = m.seq)
 RETURNING m.seq
@@ -97,8 +97,7 @@ p AS MATERIALIZED (
   WHERE m.completed_at IS NULL AND m.required & ~t.required <> 0
   ORDER BY m.seq LIMIT :limit FOR UPDATE OF m)
 UPDATE {mark} m
-SET required = m.required & p.living,
-    completed_at = CASE WHEN m.required & p.living & ~m.done = 0 THEN coalesce(:now, clock_timestamp()) END
+SET required = m.required & p.living, completed_at = CASE WHEN m.required & p.living & ~m.done = 0 THEN {clock} END
 FROM p WHERE m.seq = p.seq
 RETURNING m.completed_at IS NOT NULL
 
@@ -115,8 +114,7 @@ ORDER BY m.seq LIMIT :limit FOR UPDATE OF m
 -- name: topic.mark.release_wide -> rows
 UPDATE {mark} m
 SET required = r.living,
-    completed_at = CASE WHEN r.living <@ ARRAY(SELECT a.group_id FROM {ack} a WHERE a.seq = m.seq)
-                        THEN coalesce(:now, clock_timestamp()) END
+    completed_at = CASE WHEN r.living <@ ARRAY(SELECT a.group_id FROM {ack} a WHERE a.seq = m.seq) THEN {clock} END
 FROM (SELECT o.seq, ARRAY(SELECT g FROM unnest(o.required) AS g WHERE g = ANY(:audience::integer[])) AS living
       FROM {mark} o WHERE o.seq = ANY(:seqs::bigint[])) r
 WHERE m.seq = r.seq
@@ -166,7 +164,7 @@ FROM {queue_status} s WHERE :topic::integer IS NOT NULL AND s.seq = ANY(:seqs::b
 WITH p AS MATERIALIZED (
   SELECT seq FROM {mark} WHERE completed_at IS NULL AND created_at < :before
   ORDER BY seq LIMIT :limit FOR UPDATE)
-UPDATE {mark} m SET completed_at = coalesce(:now, clock_timestamp()) FROM p WHERE m.seq = p.seq
+UPDATE {mark} m SET completed_at = {clock} FROM p WHERE m.seq = p.seq
 RETURNING m.seq
 
 -- name: topic.mark.window -> rows

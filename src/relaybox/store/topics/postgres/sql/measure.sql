@@ -11,11 +11,11 @@ GROUP BY q.is_called, q.last_value
 -- name: topic.measure.ticks -> rows
 -- Numbers drawn between the newest tick and the oldest of the last ten minutes, and the seconds between the two.
 SELECT max(ceil) - min(ceil), extract(epoch FROM max(at) - min(at))::float8
-FROM {tick} WHERE topic_id = :topic AND tick > 0 AND at > coalesce(:now, clock_timestamp()) - interval '10 minutes'
+FROM {tick} WHERE topic_id = :topic AND tick > 0 AND at > {clock} - interval '10 minutes'
 
 -- name: topic.measure.marks -> rows
 SELECT s.n_tup_upd, s.n_dead_tup, s.n_live_tup,
-       (SELECT coalesce(:now, clock_timestamp()) - m.created_at FROM {mark} m WHERE m.completed_at IS NULL
+       (SELECT {clock} - m.created_at FROM {mark} m WHERE m.completed_at IS NULL
         ORDER BY m.seq LIMIT 1),
        (SELECT n_live_tup FROM pg_stat_user_tables WHERE relid = to_regclass('{ack}'))
 FROM pg_stat_user_tables s WHERE s.relid = to_regclass('{mark}')

@@ -1,15 +1,14 @@
 -- name: topic.member.replace -> rows
 -- A member of this name whose time has run out: it is back, under a new id, and what the old one had taken is free.
-DELETE FROM {member} WHERE group_id = :group AND name = :name AND expires_at < coalesce(:now, clock_timestamp())
+DELETE FROM {member} WHERE group_id = :group AND name = :name AND expires_at < {clock}
 RETURNING processed, failed, filtered, busy_ms
 
 -- name: topic.member.join -> rows
 -- By chance, not by counting: after a fail-over that forgot a member the next one would get its number, and the two would
 -- take each other's ranges for their own.
 INSERT INTO {member} (id, group_id, name, started_at, seen_at, expires_at) OVERRIDING SYSTEM VALUE
-SELECT 1 + floor(random() * 2147483647)::integer, :group::integer, :name::text, n.at, n.at,
-       n.at + make_interval(secs => :ttl::float8)
-FROM (SELECT coalesce(:now, clock_timestamp()) AS at) n
+SELECT 1 + floor(random() * 2147483647)::integer, :group::integer, :name::text, n.at, n.at, n.at + {ttl}
+FROM (SELECT {clock} AS at) n
 ON CONFLICT (id) DO NOTHING
 RETURNING id
 
@@ -19,17 +18,17 @@ UPDATE {group} g
 SET joins = g.joins + 1,
     heartbeat_at = CASE WHEN g.heartbeat_at <= n.at - g.heartbeat_interval THEN n.at ELSE g.heartbeat_at END,
     alive_since = CASE WHEN g.heartbeat_at < n.at - g.heartbeat_timeout THEN n.at ELSE g.alive_since END
-FROM (SELECT coalesce(:now, clock_timestamp()) AS at) n
+FROM (SELECT {clock} AS at) n
 WHERE g.id = :group
 
 -- name: topic.member.beat -> rows
 -- Rows are locked by id, so that two batches cannot wait for one another. A group is stamped once per interval.
-WITH n AS MATERIALIZED (SELECT coalesce(:now, clock_timestamp()) AS at),
+WITH n AS MATERIALIZED (SELECT {clock} AS at),
 mine AS MATERIALIZED (
   SELECT m.id FROM {member} m WHERE m.id = ANY(:members::integer[]) ORDER BY m.id FOR NO KEY UPDATE),
 beat AS (
   UPDATE {member} m
-  SET seen_at = n.at, expires_at = n.at + make_interval(secs => :ttl::float8), unhealthy = false,
+  SET seen_at = n.at, expires_at = n.at + {ttl}, unhealthy = false,
       processed = m.processed + b.processed, failed = m.failed + b.failed, filtered = m.filtered + b.filtered,
       busy_ms = m.busy_ms + b.busy_ms
   FROM mine, n, unnest(:members::integer[], :processed::bigint[], :failed::bigint[], :filtered::bigint[],
@@ -61,14 +60,13 @@ WHERE id = :group
 -- name: topic.member.list -> rows
 SELECT m.id, m.group_id, t.name, g.name, m.name, m.started_at, m.seen_at, n.at - m.seen_at, m.expires_at >= n.at,
        m.processed, m.failed, m.filtered, m.busy_ms
-FROM {member} m JOIN {group} g ON g.id = m.group_id JOIN {topic} t ON t.id = g.topic_id,
-     (SELECT coalesce(:now, clock_timestamp()) AS at) n
+FROM {member} m JOIN {group} g ON g.id = m.group_id JOIN {topic} t ON t.id = g.topic_id, (SELECT {clock} AS at) n
 WHERE m.group_id = :group
 ORDER BY m.started_at, m.id
 
 -- name: topic.member.unhealthy -> rows
 -- Each is named once; a beat makes it healthy again.
-WITH n AS MATERIALIZED (SELECT coalesce(:now, clock_timestamp()) AS at),
+WITH n AS MATERIALIZED (SELECT {clock} AS at),
 found AS MATERIALIZED (
   SELECT m.id FROM {member} m, n WHERE NOT m.unhealthy AND m.seen_at < n.at - :window::interval
   ORDER BY m.id FOR NO KEY UPDATE OF m SKIP LOCKED),
@@ -82,14 +80,13 @@ ORDER BY m.id
 -- name: topic.member.silent -> rows
 SELECT m.id, m.group_id, t.name, g.name, m.name, m.started_at, m.seen_at, n.at - m.seen_at, m.expires_at >= n.at,
        m.processed, m.failed, m.filtered, m.busy_ms
-FROM {member} m JOIN {group} g ON g.id = m.group_id JOIN {topic} t ON t.id = g.topic_id,
-     (SELECT coalesce(:now, clock_timestamp()) AS at) n
+FROM {member} m JOIN {group} g ON g.id = m.group_id JOIN {topic} t ON t.id = g.topic_id, (SELECT {clock} AS at) n
 WHERE m.seen_at < n.at - :silence::interval AND m.expires_at < n.at
 ORDER BY m.id FOR UPDATE OF m SKIP LOCKED
 
 -- name: topic.group.to_check -> rows
 -- A window is a third of the timeout, but no shorter than the interval of heartbeats.
-SELECT DISTINCT g.topic_id FROM {group} g, (SELECT coalesce(:now, clock_timestamp()) AS at) n
+SELECT DISTINCT g.topic_id FROM {group} g, (SELECT {clock} AS at) n
 WHERE g.state = 'active'
   AND (g.heartbeat_at < n.at - g.heartbeat_timeout
        OR g.checked_at <= n.at - greatest(g.heartbeat_timeout / 3, g.heartbeat_interval))
@@ -108,19 +105,18 @@ SELECT g.id, n.at - g.heartbeat_at > g.heartbeat_timeout AS timed_out,
                   WHERE p.group_id = g.id AND p.state = 'retry' AND (p.due <= n.at OR p.token IS NOT NULL)) AS pending
 FROM {group} g,
      LATERAL (SELECT coalesce(sum(m.processed + m.failed + m.filtered), 0)::bigint AS done
-              FROM {member} m WHERE m.group_id = g.id) m,
-     (SELECT coalesce(:now, clock_timestamp()) AS at) n
+              FROM {member} m WHERE m.group_id = g.id) m, (SELECT {clock} AS at) n
 WHERE g.topic_id = :topic AND g.state = 'active'
 ORDER BY g.id FOR NO KEY UPDATE OF g
 
 -- name: topic.group.window_over -> count
 UPDATE {group}
-SET failures = :failures, checked_at = coalesce(:now, clock_timestamp()), checked_joins = :joins, checked_done = :done
+SET failures = :failures, checked_at = {clock}, checked_joins = :joins, checked_done = :done
 WHERE id = :id
 
 -- name: topic.group.near_timeout -> rows
 SELECT g.name, t.name, n.at - g.heartbeat_at, g.heartbeat_timeout
-FROM {group} g JOIN {topic} t ON t.id = g.topic_id, (SELECT coalesce(:now, clock_timestamp()) AS at) n
+FROM {group} g JOIN {topic} t ON t.id = g.topic_id, (SELECT {clock} AS at) n
 WHERE g.state = 'active' AND n.at - g.heartbeat_at >= g.heartbeat_timeout * 0.8
 ORDER BY 2, 1
 
@@ -132,8 +128,7 @@ SELECT n.at, n.at - g.heartbeat_at, m.live, g.processed + m.processed, g.failed 
         WHERE r.group_id = g.id AND r.until > n.at)
        + (SELECT count(*) FROM {parked} p JOIN {member} o ON o.id = p.owner AND o.expires_at > n.at
           WHERE p.group_id = g.id AND p.token IS NOT NULL AND p.until > n.at)
-FROM {group} g, (SELECT coalesce(:now, clock_timestamp()) AS at) n,
-     LATERAL (
+FROM {group} g, (SELECT {clock} AS at) n, LATERAL (
        SELECT count(*) FILTER (WHERE m.expires_at > n.at) AS live, coalesce(sum(m.processed), 0)::bigint AS processed,
               coalesce(sum(m.failed), 0)::bigint AS failed, coalesce(sum(m.filtered), 0)::bigint AS filtered,
               coalesce(sum(m.busy_ms), 0)::bigint AS busy_ms,
@@ -143,4 +138,4 @@ FROM {group} g, (SELECT coalesce(:now, clock_timestamp()) AS at) n,
 WHERE g.id = :group
 
 -- name: topic.member.time_ago -> rows
-SELECT coalesce(:now, clock_timestamp()) - :age::interval
+SELECT {clock} - :age::interval

@@ -5,7 +5,7 @@
 SELECT moving FROM {topic} WHERE id = :topic FOR NO KEY UPDATE
 
 -- name: topic.move.note -> count
-UPDATE {topic} SET moving = :moving, updated_at = coalesce(:now, clock_timestamp()) WHERE id = :topic
+UPDATE {topic} SET moving = :moving, updated_at = {clock} WHERE id = :topic
 
 -- name: topic.move.switch -> rows
 -- Writers present the version they know: from now on they ask again first. Those under way have an older number.

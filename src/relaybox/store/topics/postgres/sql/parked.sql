@@ -7,18 +7,14 @@ SELECT pg_advisory_xact_lock('{parked}'::regclass::oid::integer, :group)
 
 -- name: topic.parked.park -> count
 INSERT INTO {parked} (group_id, seq, shard, key_hash, state, attempts, due, last_error, parked_at, dead_at,
-                      event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type, payload, headers,
-                      occurred_at, created_at)
+                      {event_fields}, created_at)
 SELECT :group, u.seq, u.shard, u.key_hash, u.state, u.attempts, n.at + make_interval(secs => u.delay), u.error, n.at,
        CASE WHEN u.state = 'dead' THEN n.at END, u.event_id, u.event_type, u.aggregate_type, u.aggregate_id,
        u.tenant_id, u.content_type, u.payload, u.headers, u.occurred_at, u.created_at
-FROM (SELECT coalesce(:now, clock_timestamp()) AS at) n,
+FROM (SELECT {clock} AS at) n,
      unnest(:seqs::bigint[], :shards::smallint[], :key_hashes::bigint[], :states::text[], :attempts::integer[],
-            :delays::float8[], :errors::text[], :event_ids::text[], :event_types::text[], :aggregate_types::text[],
-            :aggregate_ids::text[], :tenant_ids::text[], :content_types::text[], :payloads::bytea[], :headers::text[],
-            :occurred_ats::timestamptz[], :created_ats::timestamptz[])
-     AS u(seq, shard, key_hash, state, attempts, delay, error, event_id, event_type, aggregate_type, aggregate_id,
-          tenant_id, content_type, payload, headers, occurred_at, created_at)
+            :delays::float8[], :errors::text[], {event_arrays}, :created_ats::timestamptz[])
+     AS u(seq, shard, key_hash, state, attempts, delay, error, {event_fields}, created_at)
 ON CONFLICT (group_id, seq) DO UPDATE
 SET state = EXCLUDED.state, attempts = EXCLUDED.attempts, due = EXCLUDED.due, last_error = EXCLUDED.last_error,
     parked_at = EXCLUDED.parked_at, dead_at = EXCLUDED.dead_at, token = NULL, owner = NULL, until = NULL
@@ -26,7 +22,7 @@ SET state = EXCLUDED.state, attempts = EXCLUDED.attempts, due = EXCLUDED.due, la
 -- name: topic.parked.promote -> count
 -- The head of each of these queues may be tried. Whether the dead hold theirs is asked here: the group's options may have
 -- changed since a member read them.
-UPDATE {parked} p SET state = 'retry', due = coalesce(:now, clock_timestamp())
+UPDATE {parked} p SET state = 'retry', due = {clock}
 FROM unnest(:keys::bigint[]) AS k(key_hash)
 CROSS JOIN LATERAL (
   SELECT h.seq, h.state FROM {parked} h
@@ -44,7 +40,7 @@ WHERE p.group_id = :group AND p.state = 'held' AND NOT EXISTS (
 -- name: topic.parked.claim -> rows
 -- Due ones, and those of members that are gone. Of an ordered group only the heads. A claimed one is due when its lease
 -- ends. Many groups have nothing parked: that is one look at an index.
-WITH n AS MATERIALIZED (SELECT coalesce(:now, clock_timestamp()) AS at),
+WITH n AS MATERIALIZED (SELECT {clock} AS at),
 f AS MATERIALIZED (
   SELECT p.group_id, p.seq FROM n
   CROSS JOIN LATERAL (
@@ -64,14 +60,14 @@ f AS MATERIALIZED (
   ORDER BY d.due LIMIT :limit
   FOR UPDATE OF p SKIP LOCKED)
 UPDATE {parked} p SET token = :token, owner = :member, attempts = p.attempts + 1,
-       until = n.at + make_interval(secs => :lease::float8), due = n.at + make_interval(secs => :lease::float8)
+       until = n.at + {lease_time}, due = n.at + {lease_time}
 FROM f, n WHERE p.group_id = f.group_id AND p.seq = f.seq
 RETURNING p.seq, p.event_id, p.event_type, p.aggregate_type, p.aggregate_id, p.tenant_id, p.content_type, p.payload,
           p.headers, p.occurred_at, NULL::timestamptz, p.created_at, p.attempts, p.key_hash
 
 -- name: topic.parked.next -> rows
 -- When the next one is due. One that has a lease counts until then: its member may be gone.
-SELECT p.due - coalesce(:now, clock_timestamp()) FROM {parked} p
+SELECT p.due - {clock} FROM {parked} p
 WHERE p.group_id = :group AND p.state = 'retry' ORDER BY p.due LIMIT 1
 
 -- name: topic.parked.done -> rows
@@ -80,7 +76,7 @@ WHERE p.group_id = :group AND p.seq = u.seq AND p.token = u.token
 RETURNING p.seq, p.key_hash
 
 -- name: topic.parked.retry -> rows
-UPDATE {parked} p SET due = coalesce(:now, clock_timestamp()) + make_interval(secs => u.delay), last_error = u.error,
+UPDATE {parked} p SET due = {clock} + make_interval(secs => u.delay), last_error = u.error,
        attempts = p.attempts - CASE WHEN u.counted THEN 0 ELSE 1 END, token = NULL, owner = NULL, until = NULL
 FROM unnest(:seqs::bigint[], :tokens::bigint[], :delays::float8[], :errors::text[], :counted::boolean[])
      AS u(seq, token, delay, error, counted)
@@ -88,8 +84,7 @@ WHERE p.group_id = :group AND p.seq = u.seq AND p.token = u.token
 RETURNING p.seq
 
 -- name: topic.parked.die -> rows
-UPDATE {parked} p SET state = 'dead', dead_at = coalesce(:now, clock_timestamp()), last_error = u.error,
-       token = NULL, owner = NULL, until = NULL
+UPDATE {parked} p SET state = 'dead', dead_at = {clock}, last_error = u.error, token = NULL, owner = NULL, until = NULL
 FROM unnest(:seqs::bigint[], :tokens::bigint[], :errors::text[]) AS u(seq, token, error)
 WHERE p.group_id = :group AND p.seq = u.seq AND p.token = u.token
 RETURNING p.seq, p.key_hash

@@ -4,7 +4,7 @@ UPDATE {group} SET since = :since, first_seq = :first WHERE id = :group
 
 -- name: topic.position.place -> count
 UPDATE {cursor} c
-SET base = :base, target = NULL, seq = 0, epoch = c.epoch + 1, moved_at = coalesce(:now, clock_timestamp())
+SET base = :base, target = NULL, seq = 0, epoch = c.epoch + 1, moved_at = {clock}
 WHERE c.group_id = :group
 
 -- name: topic.position.drop -> count
@@ -62,7 +62,7 @@ ORDER BY c.shard
 
 -- name: topic.position.held -> rows
 -- What is taken and what is parked, and since when.
-SELECT coalesce(:now, clock_timestamp()), r.events, r.oldest, p.waiting, p.oldest, p.dead
+SELECT {clock}, r.events, r.oldest, p.waiting, p.oldest, p.dead
 FROM (SELECT coalesce(sum(r.events - coalesce(cardinality(r.finished), 0)), 0)::bigint AS events,
              min(f.created_at) AS oldest
       FROM generate_series(0, :shards - 1) AS n(shard)

@@ -21,34 +21,31 @@ SELECT setval('{queue_seq}', greatest(q.last_value, l.last_value)) FROM {queue_s
 -- name: topic.queue.to_log -> rows
 -- The newest that wait, so that what a consumer of the rows finds is always older than what has gone. What is due later
 -- or has been tried is parked with its due time and attempts. Claimed ones are left to the members that have them.
-WITH n AS MATERIALIZED (SELECT coalesce(:now, clock_timestamp()) AS at),
+WITH n AS MATERIALIZED (SELECT {clock} AS at),
 p AS MATERIALIZED (SELECT * FROM {queue_pending} ORDER BY seq DESC LIMIT :limit FOR UPDATE SKIP LOCKED),
 freed AS (DELETE FROM {queue_pending} q USING p WHERE q.seq = p.seq),
 e AS (
   DELETE FROM {queue_event} e USING p WHERE e.seq = p.seq
   RETURNING e.*, p.due <= (SELECT at FROM n) OR p.since IS NOT NULL AS now, p.due, p.attempts, p.last_error, p.key_hash),
 l AS (
-  INSERT INTO {log} (seq, shard, event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type, payload,
-                     headers, occurred_at, created_at)
-  SELECT seq, (key_hash >> 32) % :shards::bigint, event_id, event_type, aggregate_type, aggregate_id, tenant_id,
-         content_type, payload, headers, occurred_at, created_at
+  INSERT INTO {log} (seq, shard, {event_fields}, created_at)
+  SELECT seq, (key_hash >> 32) % :shards::bigint, {event_fields}, created_at
   FROM e WHERE e.attempts = 0 AND e.now),
 k AS (
-  INSERT INTO {parked} (group_id, seq, shard, key_hash, state, attempts, due, last_error, parked_at, event_id, event_type,
-                        aggregate_type, aggregate_id, tenant_id, content_type, payload, headers, occurred_at, created_at)
-  SELECT :group, seq, (key_hash >> 32) % :shards::bigint, key_hash, 'retry', attempts, due, last_error, n.at, event_id,
-         event_type, aggregate_type, aggregate_id, tenant_id, content_type, payload, headers, occurred_at, created_at
+  INSERT INTO {parked} (group_id, seq, shard, key_hash, state, attempts, due, last_error, parked_at,
+                        {event_fields}, created_at)
+  SELECT :group, seq, (key_hash >> 32) % :shards::bigint, key_hash, 'retry', attempts, due, last_error, n.at,
+         {event_fields}, created_at
   FROM e, n WHERE NOT (e.attempts = 0 AND e.now))
 SELECT count(*) FROM p
 
 -- name: topic.queue.dead_to_log -> rows
-WITH n AS MATERIALIZED (SELECT coalesce(:now, clock_timestamp()) AS at),
+WITH n AS MATERIALIZED (SELECT {clock} AS at),
 d AS MATERIALIZED (SELECT * FROM {queue_dead} ORDER BY seq LIMIT :limit FOR UPDATE SKIP LOCKED),
 freed AS (DELETE FROM {queue_dead} q USING d WHERE q.seq = d.seq),
 k AS (
-  INSERT INTO {parked} (group_id, seq, shard, key_hash, state, attempts, due, last_error, parked_at, dead_at, event_id,
-                        event_type, aggregate_type, aggregate_id, tenant_id, content_type, payload, headers, occurred_at,
-                        created_at)
+  INSERT INTO {parked} (group_id, seq, shard, key_hash, state, attempts, due, last_error, parked_at, dead_at,
+                        {event_fields}, created_at)
   SELECT :group, e.seq, (h.hash >> 32) % :shards::bigint, h.hash, 'dead', d.attempts, n.at, d.last_error, n.at, d.dead_at,
          e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type, e.payload, e.headers,
          e.occurred_at, e.created_at
@@ -63,7 +60,7 @@ SELECT (SELECT count(*) FROM (SELECT 1 FROM {queue_pending} LIMIT 1) p),
 
 -- name: topic.queue.fence -> rows
 -- What members of a log's group hold and have not finished in time is not theirs any more. How many still have time.
-WITH n AS MATERIALIZED (SELECT coalesce(:now, clock_timestamp()) AS at),
+WITH n AS MATERIALIZED (SELECT {clock} AS at),
 fenced AS (
   UPDATE {range} SET token = (random() * 9e18)::bigint, owner = 0, until = '-infinity'
   FROM n WHERE group_id = :group AND until <= n.at AND owner <> 0),
@@ -94,14 +91,11 @@ e AS MATERIALIZED (
                       AND pg_visible_in_snapshot(l.xid, rt.snapshot) AND NOT pg_visible_in_snapshot(l.xid, rb.snapshot)
                       AND NOT l.seq = ANY(coalesce(r.finished, '{}'))))),
 i AS (
-  INSERT INTO {queue_event} (seq, event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type, payload,
-                             headers, occurred_at, created_at)
-  SELECT seq, event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type, payload, headers, occurred_at,
-         created_at FROM e),
+  INSERT INTO {queue_event} (seq, {event_fields}, created_at)
+  SELECT seq, {event_fields}, created_at FROM e),
 p AS (
   INSERT INTO {queue_pending} (seq, due, key_hash, attempts, since)
-  SELECT seq, coalesce(:now, clock_timestamp()), {queue_hash}(coalesce(aggregate_id, event_id)), 0,
-         coalesce(:now, clock_timestamp()) FROM e)
+  SELECT seq, {clock}, {queue_hash}(coalesce(aggregate_id, event_id)), 0, {clock} FROM e)
 SELECT count(*) FROM e
 
 -- name: topic.queue.parked_to_rows -> rows
@@ -110,10 +104,8 @@ WITH k AS (
     SELECT group_id, seq FROM {parked} WHERE group_id = :group ORDER BY seq LIMIT :limit FOR UPDATE)
   RETURNING *),
 i AS (
-  INSERT INTO {queue_event} (seq, event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type, payload,
-                             headers, occurred_at, created_at)
-  SELECT seq, event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type, payload, headers, occurred_at,
-         created_at FROM k),
+  INSERT INTO {queue_event} (seq, {event_fields}, created_at)
+  SELECT seq, {event_fields}, created_at FROM k),
 p AS (
   INSERT INTO {queue_pending} (seq, due, key_hash, attempts, last_error)
   SELECT seq, due, key_hash, attempts, last_error FROM k WHERE state <> 'dead'),

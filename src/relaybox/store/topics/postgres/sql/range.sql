@@ -9,7 +9,7 @@
 -- range go together, and settling writes it down.
 WITH g AS MATERIALIZED (
   SELECT g.id, g.state, g.ordered, h.tick, n.at
-  FROM (SELECT coalesce(:now, clock_timestamp()) AS at, set_config('synchronous_commit', 'off', true)) n, {group} g
+  FROM (SELECT {clock} AS at, set_config('synchronous_commit', 'off', true)) n, {group} g
   CROSS JOIN LATERAL (SELECT tick FROM {head} h WHERE h.topic_id = g.topic_id ORDER BY h.tick DESC LIMIT 1) h
   WHERE g.id = :group),
 v AS MATERIALIZED (
@@ -44,7 +44,7 @@ FROM g LEFT JOIN LATERAL (
 SELECT g.since, g.first_seq, h.tick, h.members, h.alive, h.held,
        r.token, r.shard, r.base, r.target, r.after, r.upto, r.attempts, r.finished,
        r.until::text, r.owner, m.id IS NOT NULL, r.events, r.n, h.goal
-FROM (SELECT coalesce(:now, clock_timestamp()) AS at) n CROSS JOIN {group} g
+FROM (SELECT {clock} AS at) n CROSS JOIN {group} g
 CROSS JOIN LATERAL (
   SELECT (SELECT tick FROM {head} WHERE topic_id = :topic ORDER BY tick DESC LIMIT 1) AS tick,
          (SELECT t.tick FROM {tick} t WHERE t.topic_id = :topic AND t.tick = :goal::bigint
@@ -74,8 +74,7 @@ WITH l AS MATERIALIZED (
   SELECT r.token, u.fresh FROM unnest(:tokens::bigint[], :fresh::bigint[], :untils::text[]) AS u(token, fresh, until)
   JOIN {range} r ON r.token = u.token AND r.until::text = u.until
   ORDER BY r.token FOR UPDATE OF r SKIP LOCKED)
-UPDATE {range} r SET token = l.fresh, owner = :member, attempts = r.attempts + 1,
-       until = coalesce(:now, clock_timestamp()) + make_interval(secs => :lease::float8)
+UPDATE {range} r SET token = l.fresh, owner = :member, attempts = r.attempts + 1, until = {clock} + {lease_time}
 FROM l WHERE r.token = l.token
 RETURNING r.token
 
@@ -119,12 +118,10 @@ gone AS (
   RETURNING c.shard, c.epoch),
 moved AS (
   INSERT INTO {cursor} (group_id, shard, base, target, seq, epoch, moved_at, version, low)
-  SELECT :group::integer, u.shard, u.base, u.target, u.seq, gone.epoch, coalesce(:now, clock_timestamp()),
-         u.version + 1, u.low
+  SELECT :group::integer, u.shard, u.base, u.target, u.seq, gone.epoch, {clock}, u.version + 1, u.low
   FROM u JOIN gone ON gone.shard = u.shard)
 INSERT INTO {range} (token, group_id, shard, n, base, target, after, upto, owner, until, attempts, events)
-SELECT r.token, :group, r.shard, r.n, r.base, r.target, r.after, r.upto, :member,
-       coalesce(:now, clock_timestamp()) + make_interval(secs => :lease::float8), 1, r.events
+SELECT r.token, :group, r.shard, r.n, r.base, r.target, r.after, r.upto, :member, {clock} + {lease_time}, 1, r.events
 FROM unnest(:tokens::bigint[], :range_shards::smallint[], :numbers::bigint[], :range_bases::bigint[],
             :range_targets::bigint[], :afters::bigint[], :uptos::bigint[], :events::integer[])
      AS r(token, shard, n, base, target, after, upto, events)
@@ -142,7 +139,7 @@ DELETE FROM {range} WHERE token = ANY(:tokens::bigint[]) RETURNING token
 
 -- name: topic.range.give -> rows
 -- Given back: the next claim may have it at once, and no attempt is counted.
-UPDATE {range} r SET owner = 0, until = coalesce(:now, clock_timestamp()), attempts = greatest(0, r.attempts - 1),
+UPDATE {range} r SET owner = 0, until = {clock}, attempts = greatest(0, r.attempts - 1),
        finished = string_to_array(u.finished, ',')::bigint[]
 FROM unnest(:tokens::bigint[], :finished::text[]) AS u(token, finished)
 WHERE r.token = u.token
@@ -151,19 +148,18 @@ RETURNING r.token
 -- name: topic.range.renew -> rows
 -- What has expired is not renewed, although nobody may have taken it yet; nor what belongs to a member that is no more.
 -- Answers until when, by the database's clock, and the tokens that are held until then.
-WITH n AS MATERIALIZED (SELECT coalesce(:now, clock_timestamp()) AS at),
+WITH n AS MATERIALIZED (SELECT {clock} AS at),
 r AS (
-  UPDATE {range} r SET until = n.at + make_interval(secs => :lease::float8)
+  UPDATE {range} r SET until = n.at + {lease_time}
   FROM n WHERE r.token = ANY(:tokens::bigint[]) AND r.until > n.at
     AND (SELECT m.id FROM {member} m WHERE m.id = r.owner LIMIT 1) IS NOT NULL
   RETURNING r.token),
 p AS (
-  UPDATE {parked} p SET until = n.at + make_interval(secs => :lease::float8),
-                        due = n.at + make_interval(secs => :lease::float8)
+  UPDATE {parked} p SET until = n.at + {lease_time}, due = n.at + {lease_time}
   FROM n WHERE p.group_id = :group AND p.token = ANY(:tokens::bigint[]) AND p.until > n.at
     AND (SELECT m.id FROM {member} m WHERE m.id = p.owner LIMIT 1) IS NOT NULL
   RETURNING p.token)
-SELECT n.at + make_interval(secs => :lease::float8), ARRAY(SELECT token FROM r UNION ALL SELECT token FROM p) FROM n
+SELECT n.at + {lease_time}, ARRAY(SELECT token FROM r UNION ALL SELECT token FROM p) FROM n
 
 -- name: topic.range.cursors -> rows
 SELECT count(*) FROM {cursor} WHERE group_id = :group
@@ -175,8 +171,7 @@ SELECT shard FROM {cursor} WHERE group_id = :group ORDER BY shard FOR UPDATE
 -- name: topic.range.abandon -> count
 -- What this member took and does not know of: nobody's fault.
 WITH p AS (
-  UPDATE {parked} p SET token = NULL, owner = NULL, until = NULL, attempts = p.attempts - 1,
-         due = coalesce(:now, clock_timestamp())
+  UPDATE {parked} p SET token = NULL, owner = NULL, until = NULL, attempts = p.attempts - 1, due = {clock}
   WHERE p.group_id = :group AND p.owner = :member AND p.state = 'retry' AND p.token <> ALL(:known::bigint[]))
-UPDATE {range} r SET owner = 0, until = coalesce(:now, clock_timestamp()), attempts = greatest(0, r.attempts - 1)
+UPDATE {range} r SET owner = 0, until = {clock}, attempts = greatest(0, r.attempts - 1)
 WHERE r.group_id = :group AND r.owner = :member AND r.token <> ALL(:known::bigint[])

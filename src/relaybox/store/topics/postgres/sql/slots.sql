@@ -8,21 +8,15 @@ t AS MATERIALIZED (
 -- slot: batch
 -- A batch is stored shard by shard, as it will be read: else each event of a range would lie on another page.
 d AS MATERIALIZED (
-  SELECT nextval('{log_seq}') AS seq, coalesce(:now, clock_timestamp()) AS created_at, o.*
-  FROM (SELECT t.xid, u.* FROM t, unnest(
-          :shards::smallint[], :event_ids::text[], :event_types::text[], :aggregate_types::text[],
-          :aggregate_ids::text[], :tenant_ids::text[], :content_types::text[], :payloads::bytea[], :headers::text[],
-          :occurred_ats::timestamptz[])
-        WITH ORDINALITY AS u(shard, event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
-                             payload, headers, occurred_at, ord)
+  SELECT nextval('{log_seq}') AS seq, {clock} AS created_at, o.*
+  FROM (SELECT t.xid, u.* FROM t, unnest(:shards::smallint[], {event_arrays})
+        WITH ORDINALITY AS u(shard, {event_fields}, ord)
         ORDER BY ord) o)
 
 -- slot: inserted
 e AS (
-  INSERT INTO {log} (seq, xid, shard, event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
-                     payload, headers, occurred_at, created_at)
-  SELECT seq, xid, shard, event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
-         payload, headers, occurred_at, created_at FROM d
+  INSERT INTO {log} (seq, xid, shard, {event_fields}, created_at)
+  SELECT seq, xid, shard, {event_fields}, created_at FROM d
   ORDER BY shard, seq)
 
 -- slot: places
@@ -53,7 +47,7 @@ e.seq >= q.first_seq AND (q.since IS NULL OR e.created_at >= q.since) AND (
 -- slot: low
 -- Where the slowest group that keeps its claim stands in each shard. What it has taken and not finished is unread.
 WITH t AS MATERIALIZED (SELECT * FROM {topic} WHERE id = :topic),
-n AS MATERIALIZED (SELECT coalesce(:now, clock_timestamp()) AS at),
+n AS MATERIALIZED (SELECT {clock} AS at),
 kept AS MATERIALIZED (
   SELECT id FROM {group} WHERE topic_id = :topic AND state IN ({kept_states})),
 low AS MATERIALIZED (

@@ -44,8 +44,7 @@ made AS (
          ARRAY(SELECT pg_snapshot_xip(n.snapshot)
                UNION ALL
                SELECT g::text::xid8 FROM generate_series(pg_snapshot_xmax(n.snapshot)::text::bigint,
-                                                         n.ours::text::bigint - 1) AS g),
-         n.floor, s.last_value, coalesce(:now, clock_timestamp())
+                                                         n.ours::text::bigint - 1) AS g), n.floor, s.last_value, {clock}
   FROM gone n, {log_seq} s
   RETURNING tick),
 new AS (INSERT INTO {head} (topic_id, tick) SELECT :topic::integer, made.tick FROM made RETURNING tick)

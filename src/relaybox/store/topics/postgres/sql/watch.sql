@@ -8,8 +8,7 @@ SELECT name, block_writes FROM {topic} WHERE semantics = 'pub_sub' AND active = 
 SELECT t.name, g.name, max(n.at - greatest(c.moved_at, g.alive_since)), max(h.ceil - coalesce(b.ceil, 0))
 FROM {group} g JOIN {topic} t ON t.id = g.topic_id JOIN {cursor} c ON c.group_id = g.id
      JOIN {head} d ON d.topic_id = t.id JOIN {tick} h ON h.topic_id = t.id AND h.tick = d.tick
-     LEFT JOIN {tick} b ON b.topic_id = t.id AND b.tick = c.base,
-     (SELECT coalesce(:now, clock_timestamp()) AS at) n
+     LEFT JOIN {tick} b ON b.topic_id = t.id AND b.tick = c.base, (SELECT {clock} AS at) n
 WHERE g.state = 'active' AND g.alive_since < n.at - :patience::interval
   AND c.moved_at < n.at - :patience::interval AND (c.target IS NOT NULL OR c.base < d.tick)
   AND h.ceil - coalesce(b.ceil, 0) > :few
@@ -18,7 +17,7 @@ GROUP BY 1, 2 ORDER BY 1, 2
 -- name: topic.watch.open -> rows
 -- Events that somebody should have had long ago, counted up to a limit, and the age of the oldest.
 SELECT count(*), max(n.at - o.created_at)
-FROM (SELECT coalesce(:now, clock_timestamp()) AS at) n, LATERAL (
+FROM (SELECT {clock} AS at) n, LATERAL (
   SELECT m.created_at FROM {mark} m
   WHERE m.completed_at IS NULL AND m.required <> {log_nobody} AND m.created_at < n.at - :patience::interval
   ORDER BY m.seq LIMIT :limit) o
@@ -41,7 +40,7 @@ SELECT max(age) FROM (
 -- name: topic.watch.orphans -> rows
 -- Groups without a sign for long, with nothing taken and nothing parked: nobody misses them.
 SELECT t.name, g.name, g.state, n.at - g.heartbeat_at
-FROM {group} g JOIN {topic} t ON t.id = g.topic_id, (SELECT coalesce(:now, clock_timestamp()) AS at) n
+FROM {group} g JOIN {topic} t ON t.id = g.topic_id, (SELECT {clock} AS at) n
 WHERE g.state <> 'cancelled' AND g.heartbeat_at < n.at - :silence::interval
   AND NOT EXISTS (SELECT 1 FROM {parked} p WHERE p.group_id = g.id)
   AND NOT EXISTS (SELECT 1 FROM {range} r WHERE r.group_id = g.id)
@@ -61,7 +60,7 @@ SELECT count(*) FROM (
 -- name: topic.watch.raise -> rows
 -- What is new among the things found.
 INSERT INTO {alert} (name, topic, group_name, text, since)
-SELECT u.name, u.topic, u.group_name, u.text, coalesce(:now, clock_timestamp())
+SELECT u.name, u.topic, u.group_name, u.text, {clock}
 FROM unnest(:names::text[], :topics::text[], :groups::text[], :texts::text[]) AS u(name, topic, group_name, text)
 ON CONFLICT (name, topic, group_name) DO NOTHING
 RETURNING name, topic, group_name, text

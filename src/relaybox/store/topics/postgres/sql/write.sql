@@ -4,10 +4,9 @@
 
 -- name: topic.write.one -> rows
 WITH {writable}
-INSERT INTO {log} (seq, xid, shard, event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
-                   payload, headers, occurred_at, created_at)
+INSERT INTO {log} (seq, xid, shard, {event_fields}, created_at)
 SELECT nextval('{log_seq}'), t.xid, :shard, :event_id, :event_type, :aggregate_type, :aggregate_id, :tenant_id,
-       :content_type, :payload, :headers, :occurred_at, coalesce(:now, clock_timestamp())
+       :content_type, :payload, :headers, :occurred_at, {clock}
 FROM t
 RETURNING seq
 
@@ -42,22 +41,16 @@ SELECT version, block_writes AND semantics = 'pub_sub' AND active = 0 FROM {topi
 WITH t AS MATERIALIZED (SELECT 1 FROM {topic} WHERE id = :topic AND version = :version),
 d AS MATERIALIZED (
   SELECT nextval('{queue_seq}') AS seq, o.*
-  FROM (SELECT u.* FROM t, unnest(
-          :event_ids::text[], :event_types::text[], :aggregate_types::text[], :aggregate_ids::text[],
-          :tenant_ids::text[], :content_types::text[], :payloads::bytea[], :headers::text[],
-          :occurred_ats::timestamptz[], :deliver_ats::timestamptz[])
-        WITH ORDINALITY AS u(event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
-                             payload, headers, occurred_at, deliver_at, ord)
+  FROM (SELECT u.* FROM t, unnest({event_arrays}, :deliver_ats::timestamptz[])
+        WITH ORDINALITY AS u({event_fields}, deliver_at, ord)
         ORDER BY ord) o),
 e AS (
-  INSERT INTO {queue_event} (seq, event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
-                             payload, headers, occurred_at, deliver_at, created_at)
-  SELECT seq, event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type,
-         payload, headers, occurred_at, deliver_at, coalesce(:now, clock_timestamp()) FROM d),
+  INSERT INTO {queue_event} (seq, {event_fields}, deliver_at, created_at)
+  SELECT seq, {event_fields}, deliver_at, {clock} FROM d),
 p AS (
   INSERT INTO {queue_pending} (seq, due, key_hash, attempts, since)
   SELECT seq, coalesce(deliver_at, :now, clock_timestamp()), {queue_hash}(coalesce(aggregate_id, event_id)), 0,
-         CASE WHEN deliver_at IS NULL THEN coalesce(:now, clock_timestamp()) END FROM d)
+         CASE WHEN deliver_at IS NULL THEN {clock} END FROM d)
 SELECT seq FROM d
 
 -- name: topic.write.queued -> rows
@@ -77,4 +70,4 @@ WHERE l.event_id = ANY(:event_ids::text[])
 -- name: topic.write.notify -> rows
 -- Only when somebody is there to hear it.
 SELECT pg_notify('{channel}', '')
-FROM (SELECT 1 FROM {member} WHERE expires_at >= coalesce(:now, clock_timestamp()) LIMIT 1) AS listener
+FROM (SELECT 1 FROM {member} WHERE expires_at >= {clock} LIMIT 1) AS listener
