@@ -34,6 +34,10 @@ class Finding:
     fix: str = ""
 
 
+def verdict(good: bool, check: str, well: str, level: Severity, ill: str, fix: str) -> Finding:
+    return Finding("ok", check, well) if good else Finding(level, check, ill, fix)
+
+
 @dataclass(slots=True)
 class Vitals:
     """What the server said, the clock offset in seconds, and what it would not say (query name -> error)."""
@@ -111,16 +115,15 @@ def judge_clock(seen: Vitals) -> Iterator[Finding]:
     offset = seen.clock_offset
     if offset is None:
         return
-    if abs(offset) > CLOCK_TOLERANCE:
-        yield Finding(
-            "warning",
-            "clock",
-            f"the database's clock is {abs(offset):.1f} s {'ahead of' if offset > 0 else 'behind'} this machine's; "
-            "delayed events (deliver_at) and purges are that much off",
-            "synchronise both clocks (NTP)",
-        )
-    else:
-        yield Finding("ok", "clock", "the clocks agree within a second")
+    yield verdict(
+        abs(offset) <= CLOCK_TOLERANCE,
+        "clock",
+        "the clocks agree within a second",
+        "warning",
+        f"the database's clock is {abs(offset):.1f} s {'ahead of' if offset > 0 else 'behind'} this machine's; "
+        "delayed events (deliver_at) and purges are that much off",
+        "synchronise both clocks (NTP)",
+    )
 
 
 Switch = tuple[str, Callable[[str], bool], Severity, str, str]
@@ -130,7 +133,7 @@ def judge_switches(facts: Facts, switches: tuple[Switch, ...]) -> Iterator[Findi
     for name, good, level, text, fix in switches:
         value = facts.text(name)
         if value is not None:
-            yield Finding("ok", name, f"{name} = {value}") if good(value) else Finding(level, name, text, fix)
+            yield verdict(good(value), name, f"{name} = {value}", level, text, fix)
 
 
 def judge_ages(facts: Facts) -> Iterator[Finding]:
@@ -153,26 +156,13 @@ def judge_ages(facts: Facts) -> Iterator[Finding]:
     )
     for name, check, limit, text, fix in checks:
         age = facts.number(name) or 0.0
-        if age > limit:
-            yield Finding(
-                "warning",
-                check,
-                f"{text} {age:,.0f} s: its events stay invisible, vacuum cannot clean up and polls become slow",
-                fix,
-            )
-        else:
-            yield Finding("ok", check, f"none older than {limit:.0f} s")
+        ill = f"{text} {age:,.0f} s: its events stay invisible, vacuum cannot clean up and polls become slow"
+        yield verdict(age <= limit, check, f"none older than {limit:.0f} s", "warning", ill, fix)
 
 
 def judge_headroom(used: float | None, limit: float | None) -> Iterator[Finding]:
     if not used or not limit:
         return
-    if used > 0.9 * limit:
-        yield Finding(
-            "warning",
-            "connections",
-            f"{used:.0f} of {limit:.0f} connections are in use: the next process may be refused",
-            "raise max_connections, or put a pooler before the writers",
-        )
-    else:
-        yield Finding("ok", "connections", f"{used:.0f} of {limit:.0f} in use")
+    ill = f"{used:.0f} of {limit:.0f} connections are in use: the next process may be refused"
+    fix = "raise max_connections, or put a pooler before the writers"
+    yield verdict(used <= 0.9 * limit, "connections", f"{used:.0f} of {limit:.0f} in use", "warning", ill, fix)

@@ -41,9 +41,10 @@ class EventOps(Instances):
         return [self._stored_event(row) for row in found.rows]
 
     def _stored_event(self, row: Sequence[Any]) -> StoredEvent:
-        attempts, error, due, ended, state = row[12:17]
+        attempts, error, due, ended, state, *sender = row[12:18]
         due, ended = (None if at is None else self.from_time(at) for at in (due, ended))
-        return StoredEvent(Event.stored(self.event_row(row), self.codec), state, attempts, error, due, ended)
+        event = Event.stored(self.event_row(row), self.codec, sender=sender[0] or "" if sender else "")
+        return StoredEvent(event, state, attempts, error, due, ended)
 
     def count_events(self, kind: Kind, search: Search, changeable: bool = False) -> Op[int]:
         return int((yield self.sql[f"{self._events}{kind}_count"].bind(**self.search(search))).rows[0][0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..errors import ConfigError
@@ -55,10 +56,17 @@ class Tables:
         """What LISTEN and NOTIFY use: one channel per outbox."""
         return f"relaybox_{self.schema}_{self.event}"[:63] if self.schema else f"relaybox_{self.event}"
 
+    @property
+    def alert_channel(self) -> str:
+        """Where an inbox or topics tell of alerts by NOTIFY, as JSON."""
+        return f"{self.channel[:57]}_alert"
+
     def substitutions(self, quote: str) -> dict[str, str]:
         """`{event}`, `{pending}`, … for the SQL files, quoted and qualified; `{event_name}`, … bare."""
         names = {"event": self.event} | {part: self.part(part) for part in PARTS}
+        return self.quoted(names, quote) | {"namespace": self.schema or "", "channel": self.channel}
+
+    def quoted(self, names: Mapping[str, str], quote: str) -> dict[str, str]:
         prefix = f"{quote}{self.schema}{quote}." if self.schema else ""
         quoted = {key: f"{prefix}{quote}{name}{quote}" for key, name in names.items()}
-        bare = {f"{key}_name": name for key, name in names.items()}
-        return {**quoted, **bare, "namespace": self.schema or "", "channel": self.channel}
+        return quoted | {f"{key}_name": name for key, name in names.items()}

@@ -35,18 +35,10 @@ class InboxTables(Tables):
 
     event: str = "inbox"
 
-    @property
-    def alert_channel(self) -> str:
-        """Where NOTIFY tells of alerts."""
-        return f"{self.channel[:57]}_alert"
-
     def substitutions(self, quote: str) -> dict[str, str]:
-        names = Tables.substitutions(self, quote)
-        prefix = f"{quote}{self.schema}{quote}." if self.schema else ""
-        names |= {"message": names["event"], "message_name": self.event, "alert_channel": self.alert_channel}
-        for part in PARTS:
-            names |= {part: f"{prefix}{quote}{self.part(part)}{quote}", f"{part}_name": self.part(part)}
-        return names
+        names = {"message": self.event} | {part: self.part(part) for part in PARTS}
+        own = self.quoted(names, quote) | {"alert_channel": self.alert_channel}
+        return Tables.substitutions(self, quote) | own
 
 
 class InboxStore(InboxMaking):

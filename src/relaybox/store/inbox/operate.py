@@ -10,7 +10,6 @@ from typing import Any
 from ...event import Event
 from ...ids import key_hash
 from ...op import Op
-from ...values import StoredEvent
 from ..events import Kind
 from .meta import InboxMeta
 from .order import number_in, place_of, position_of
@@ -55,12 +54,6 @@ class InboxOperate(InboxMeta):
     def numbers_of(self, ids: Sequence[str], sender: str | None) -> Op[list[int]]:
         found = yield self.sql["inbox.events.ids"].bind(event_ids=self.texts(ids), sender=sender)
         return sorted(row[0] for row in found.rows)
-
-    def _stored_event(self, row: Sequence[Any]) -> StoredEvent:
-        attempts, error, due, ended, state, sender = row[12:18]
-        due, ended = (None if at is None else self.from_time(at) for at in (due, ended))
-        event = Event.stored(self.event_row(row), self.codec, sender=sender or "")
-        return StoredEvent(event, state, attempts, error, due, ended)
 
     # -- replay and discard -----------------------------------------------------------------------
 

@@ -53,7 +53,7 @@ VIEWS = ("group_status", "group_lag", "member_status", "active_range")
 # Filled in when a partition is at hand (partitions.py), or by how a topic is tracked and spread (cleanup.py).
 LATER = (
     *("log_part", "log_spread", "log_table", "log_from", "log_to", "log_nobody"),
-    *("log_marks", "log_closed", "log_unmark", "log_same"),
+    *("log_marks", "log_closed", "log_unmark", "log_same", "log_living"),
 )
 
 _ROOM = 31  # bytes for the outbox's name in the names made from it: with the longest of them it is 63
@@ -69,15 +69,10 @@ class TopicTables(Tables):
             base = f"{base[: _ROOM - 9]}_{key_hash(base):016x}"[:_ROOM]
         return f"{base}_{suffix}"
 
-    @property
-    def alert_channel(self) -> str:
-        """Where alerts are told by NOTIFY, as JSON."""
-        return f"{self.channel[:57]}_alert"
-
     def substitutions(self, quote: str) -> dict[str, str]:
         names = Tables(self.event, self.schema).substitutions(quote)
         parts = {part: self.part(part) for part in (*PARTS, *VIEWS)} | {"migration": self.part("topic_migration")}
-        return names | self._quoted(parts, quote) | listed()
+        return names | self.quoted(parts, quote) | listed()
 
     def log(self, topic_id: int, quote: str) -> dict[str, str]:
         """`{log}`, `{log_seq}`, `{log_rest}`, `{mark}`, `{ack}` of one topic, and of a queue's own outbox
@@ -91,16 +86,11 @@ class TopicTables(Tables):
         }
         queue = self.queue(topic_id).substitutions(quote)
         later = {slot: f"{{{slot}}}" for slot in LATER}
-        return self._quoted(names, quote) | {f"queue_{key}": name for key, name in queue.items()} | later
+        return self.quoted(names, quote) | {f"queue_{key}": name for key, name in queue.items()} | later
 
     def queue(self, topic_id: int) -> Tables:
         """The outbox of its own that a queue tracked by rows is."""
         return Tables(self.part(f"queue_{topic_id}"), self.schema)
-
-    def _quoted(self, names: dict[str, str], quote: str) -> dict[str, str]:
-        prefix = f"{quote}{self.schema}{quote}." if self.schema else ""
-        quoted = {key: f"{prefix}{quote}{name}{quote}" for key, name in names.items()}
-        return quoted | {f"{key}_name": name for key, name in names.items()}
 
 
 class TopicRow(NamedTuple):

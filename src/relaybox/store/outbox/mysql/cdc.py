@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ....op import Op
-from ...doctor import Finding
+from ...doctor import Finding, verdict
 from ..store import OutboxStore
 
 DAY = 86_400
@@ -28,36 +28,17 @@ def _settings(facts: dict[str, str], privileges: set[str]) -> Iterator[Finding]:
         )
     for name, good in (("log_bin", "ON"), ("binlog_format", "ROW"), ("binlog_row_image", "FULL")):
         value = facts.get(name)
-        yield (
-            Finding("ok", name, f"{name} = {value}")
-            if value == good
-            else Finding("critical", name, f"{name} is {value}", f"set {name} = {good}")
-        )
+        is_set = f"{name} = {value}"
+        yield verdict(value == good, name, is_set, "critical", f"{name} is {value}", f"set {name} = {good}")
     needed = {
         "REPLICATION SLAVE": ("REPLICATION SLAVE",),
         "REPLICATION CLIENT": ("REPLICATION CLIENT", "BINLOG MONITOR"),
     }
     missing = [name for name, one_of in needed.items() if not privileges.intersection(one_of)]
-    yield (
-        Finding("ok", "role", "may read the binary log")
-        if not missing
-        else Finding(
-            "warning",
-            "role",
-            f"the account itself lacks {' and '.join(missing)}",
-            f"GRANT {', '.join(missing)} ON *.* to it, unless it has that from a role",
-        )
-    )
+    ill = f"the account itself lacks {' and '.join(missing)}"
+    fix = f"GRANT {', '.join(missing)} ON *.* to it, unless it has that from a role"
+    yield verdict(not missing, "role", "may read the binary log", "warning", ill, fix)
     kept = float(facts.get("binlog_expire_logs_seconds", 0)) or DAY * float(facts.get("expire_logs_days", 0))
-    yield (
-        Finding(
-            "warning",
-            "retention",
-            f"the binary log is kept for {kept:,.0f} s: a connector away for longer starts anew from the table",
-            "raise binlog_expire_logs_seconds",
-        )
-        if 0 < kept < DAY
-        else Finding(
-            "ok", "retention", f"the binary log is kept for {kept / DAY:,.0f} days" if kept else "never purged"
-        )
-    )
+    well = f"the binary log is kept for {kept / DAY:,.0f} days" if kept else "never purged"
+    ill = f"the binary log is kept for {kept:,.0f} s: a connector away for longer starts anew from the table"
+    yield verdict(not 0 < kept < DAY, "retention", well, "warning", ill, "raise binlog_expire_logs_seconds")

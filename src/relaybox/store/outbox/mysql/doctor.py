@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...doctor import Circumstances, Facts, Finding, Switch, Vitals, judge_ages, judge_headroom, judge_switches, version
+from ...doctor import (
+    Circumstances,
+    Facts,
+    Finding,
+    Switch,
+    Vitals,
+    judge_ages,
+    judge_headroom,
+    judge_switches,
+    verdict,
+    version,
+)
 
 _SWITCHES: tuple[Switch, ...] = (
     (
@@ -49,20 +60,15 @@ def judge(seen: Vitals, around: Circumstances) -> Iterator[Finding]:
     facts = Facts(seen)
     shown = facts.text("version") or ""
     product, oldest = ("MariaDB", (10, 6)) if "mariadb" in shown else ("MySQL", (8, 0))
-    if version(shown) < oldest:
-        wanted = ".".join(map(str, oldest))
-        yield Finding("critical", "version", f"{product} {shown} is older than {wanted}", "upgrade the server")
-    else:
-        yield Finding("ok", "version", f"{product} {shown}")
+    older = f"{product} {shown} is older than {'.'.join(map(str, oldest))}"
+    yield verdict(version(shown) >= oldest, "version", f"{product} {shown}", "critical", older, "upgrade the server")
     yield from judge_switches(facts, _SWITCHES)
     yield from _binlog(facts)
     isolation = facts.text("transaction_isolation") or facts.text("tx_isolation")
     if isolation is not None:
-        yield (
-            Finding("warning", "isolation", "the default is SERIALIZABLE: every read locks", "use READ COMMITTED")
-            if isolation == "serializable"
-            else Finding("ok", "isolation", f"{isolation}; relaybox's own sessions use READ COMMITTED")
-        )
+        well = f"{isolation}; relaybox's own sessions use READ COMMITTED"
+        ill = "the default is SERIALIZABLE: every read locks"
+        yield verdict(isolation != "serializable", "isolation", well, "warning", ill, "use READ COMMITTED")
     zone = facts.text("time_zone")
     if zone is not None:
         yield Finding("ok", "time zone", f"{zone}; relaybox stores UTC whatever it is")
@@ -91,15 +97,10 @@ def judge(seen: Vitals, around: Circumstances) -> Iterator[Finding]:
 def _binlog(facts: Facts) -> Iterator[Finding]:
     if facts.text("log_bin") not in ("on", "1"):
         return
-    if facts.text("binlog_format") == "statement":
-        yield Finding(
-            "critical",
-            "binlog_format",
-            "the binary log is in STATEMENT format: claims (SKIP LOCKED) are refused or diverge on replicas",
-            "set binlog_format = ROW (or MIXED)",
-        )
-    else:
-        yield Finding("ok", "binlog_format", facts.text("binlog_format") or "row")
+    format = facts.text("binlog_format") or "row"
+    ill = "the binary log is in STATEMENT format: claims (SKIP LOCKED) are refused or diverge on replicas"
+    fix = "set binlog_format = ROW (or MIXED)"
+    yield verdict(format != "statement", "binlog_format", format, "critical", ill, fix)
     if facts.text("sync_binlog") not in (None, "1"):
         yield Finding(
             "warning",

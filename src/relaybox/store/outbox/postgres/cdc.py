@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ....op import Op
-from ...doctor import Finding
+from ...doctor import Finding, verdict
 from ..store import OutboxStore
 
 KEPT_WAL = 1 << 30
@@ -19,29 +19,16 @@ def judge(store: OutboxStore, facts: dict[str, str]) -> Op[list[Finding]]:
 
 def _settings(facts: dict[str, str], store: OutboxStore) -> Iterator[Finding]:
     level = facts.get("wal_level")
-    yield (
-        Finding("ok", "wal_level", "logical")
-        if level == "logical"
-        else Finding(
-            "critical",
-            "wal_level",
-            f"wal_level is {level}: the log cannot be decoded",
-            "ALTER SYSTEM SET wal_level = 'logical', then restart the server",
-        )
-    )
-    role = facts["role"]
-    yield (
-        Finding("ok", "role", f"{role} may replicate")
-        if facts["replication"] == "true"
-        else Finding("critical", "role", f"{role} may not read the log", f"ALTER ROLE {role} REPLICATION")
-    )
+    ill = f"wal_level is {level}: the log cannot be decoded"
+    fix = "ALTER SYSTEM SET wal_level = 'logical', then restart the server"
+    yield verdict(level == "logical", "wal_level", "logical", "critical", ill, fix)
+    role, may = facts["role"], facts["replication"] == "true"
+    ill, fix = f"{role} may not read the log", f"ALTER ROLE {role} REPLICATION"
+    yield verdict(may, "role", f"{role} may replicate", "critical", ill, fix)
     for used, limit in (("slots", "max_replication_slots"), ("senders", "max_wal_senders")):
         taken, most = int(facts[used]), int(facts[limit])
-        yield (
-            Finding("ok", limit, f"{taken} of {most} in use")
-            if taken < most
-            else Finding("warning", limit, f"all {most} are in use", f"raise {limit}, unless one is this connector's")
-        )
+        ill, fix = f"all {most} are in use", f"raise {limit}, unless one is this connector's"
+        yield verdict(taken < most, limit, f"{taken} of {most} in use", "warning", ill, fix)
     yield from _table(facts, store)
     yield from _publication(facts, store)
     if facts.get("max_slot_wal_keep_size") == "-1":

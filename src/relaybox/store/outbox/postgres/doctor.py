@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...doctor import Circumstances, Facts, Finding, Switch, Vitals, judge_ages, judge_headroom, judge_switches
+from ...doctor import Circumstances, Facts, Finding, Switch, Vitals, judge_ages, judge_headroom, judge_switches, verdict
 
 _SWITCHES: tuple[Switch, ...] = (
     (
@@ -50,11 +50,8 @@ def judge(seen: Vitals, around: Circumstances) -> Iterator[Finding]:
     number = facts.number("server_version_num")
     if number is not None:
         shown = facts.text("server_version") or ""
-        yield (
-            Finding("ok", "version", f"PostgreSQL {shown}")
-            if number >= 140000
-            else Finding("critical", "version", f"PostgreSQL {shown} is older than 14", "upgrade the server")
-        )
+        ill = f"PostgreSQL {shown} is older than 14"
+        yield verdict(number >= 140000, "version", f"PostgreSQL {shown}", "critical", ill, "upgrade the server")
     yield from judge_switches(facts, _SWITCHES)
     if facts.text("in_recovery") == "true":
         yield Finding(
@@ -71,16 +68,8 @@ def judge(seen: Vitals, around: Circumstances) -> Iterator[Finding]:
         yield Finding("ok", "primary", "the server takes writes")
     encoding = facts.text("server_encoding")
     if encoding is not None:
-        yield (
-            Finding("ok", "encoding", "UTF8")
-            if encoding == "utf8"
-            else Finding(
-                "warning",
-                "encoding",
-                f"the database's encoding is {encoding.upper()}: events with characters it lacks are refused",
-                "use a UTF8 database",
-            )
-        )
+        ill = f"the database's encoding is {encoding.upper()}: events with characters it lacks are refused"
+        yield verdict(encoding == "utf8", "encoding", "UTF8", "warning", ill, "use a UTF8 database")
     yield from _pooler(facts, around.announced_pid)
     yield from judge_ages(facts)
     yield from _pending_bloat(facts)
@@ -91,15 +80,9 @@ def _pooler(facts: Facts, announced_pid: int | None) -> Iterator[Finding]:
     pid = facts.number("backend_pid")
     if announced_pid is None or pid is None:
         return
-    if int(pid) == announced_pid:
-        yield Finding("ok", "pooler", "connected to the server itself")
-    else:
-        yield Finding(
-            "warning",
-            "pooler",
-            "there is a pooler in between: LISTEN does not work through it, so delivery polls",
-            "fine for writers; give delivering processes a direct URL, or set delivery.poll to the latency you want",
-        )
+    ill = "there is a pooler in between: LISTEN does not work through it, so delivery polls"
+    fix = "fine for writers; give delivering processes a direct URL, or set delivery.poll to the latency you want"
+    yield verdict(int(pid) == announced_pid, "pooler", "connected to the server itself", "warning", ill, fix)
 
 
 def _pending_bloat(facts: Facts) -> Iterator[Finding]:
@@ -110,12 +93,7 @@ def _pending_bloat(facts: Facts) -> Iterator[Finding]:
     dead, live = facts.number("pending.dead_tuples"), facts.number("pending.live_tuples")
     if dead is None or live is None:
         return
-    if dead > 100_000 and dead > 2 * live:
-        yield Finding(
-            "warning",
-            "dead tuples",
-            f"the pending table has {dead:,.0f} dead tuples for {live:,.0f} live ones: polls read past them",
-            "look for long transactions, then VACUUM the table",
-        )
-    else:
-        yield Finding("ok", "dead tuples", f"{dead:,.0f} in the pending table")
+    ill = f"the pending table has {dead:,.0f} dead tuples for {live:,.0f} live ones: polls read past them"
+    fix = "look for long transactions, then VACUUM the table"
+    few = dead <= max(100_000, 2 * live)
+    yield verdict(few, "dead tuples", f"{dead:,.0f} in the pending table", "warning", ill, fix)

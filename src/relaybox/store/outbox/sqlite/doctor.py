@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...doctor import Circumstances, Facts, Finding, Severity, Vitals, version
+from ...doctor import Circumstances, Facts, Finding, Severity, Vitals, verdict, version
 
 NETWORK_FILE_SYSTEMS = ("nfs", "cifs", "smb", "9p", "ceph", "gluster", "lustre", "afs", "fuse.sshfs", "ocfs2", "gfs")
 
@@ -29,29 +29,18 @@ def judge(seen: Vitals, around: Circumstances) -> Iterator[Finding]:
             "use SQLite 3.51.3 or newer, or one writing process",
         )
     if journal is not None:
-        yield (
-            Finding("ok", "journal_mode", journal)
-            if journal in ("wal", "memory")
-            else Finding("warning", "journal_mode", f"{journal}: readers and writers wait for one another", "use WAL")
-        )
+        ill = f"{journal}: readers and writers wait for one another"
+        yield verdict(journal in ("wal", "memory"), "journal_mode", journal, "warning", ill, "use WAL")
     synchronous = facts.number("synchronous")
-    if synchronous is not None and synchronous < 2:
+    if synchronous is not None:
         level: Severity = "critical" if synchronous == 0 or journal != "wal" else "warning"
-        yield Finding(
-            level,
-            "synchronous",
-            "synchronous is below FULL: the last commits may be lost at a power cut",
-            "PRAGMA synchronous = FULL",
-        )
-    elif synchronous is not None:
-        yield Finding("ok", "synchronous", "FULL: commits survive a power cut")
+        well = "FULL: commits survive a power cut"
+        ill = "synchronous is below FULL: the last commits may be lost at a power cut"
+        yield verdict(synchronous >= 2, "synchronous", well, level, ill, "PRAGMA synchronous = FULL")
     damage = facts.text("quick_check")
     if damage is not None:
-        yield (
-            Finding("ok", "integrity", "quick_check found no damage")
-            if damage == "ok"
-            else Finding("critical", "integrity", f"the file is damaged: {damage[:200]}", "restore a backup")
-        )
+        ill = f"the file is damaged: {damage[:200]}"
+        yield verdict(damage == "ok", "integrity", "quick_check found no damage", "critical", ill, "restore a backup")
     if around.file_system and around.file_system.startswith(NETWORK_FILE_SYSTEMS):
         yield Finding(
             "critical",
