@@ -72,7 +72,8 @@ class Dialect:
 
     def table(self, rows: Sequence[Sequence[Any]], *names: str) -> dict[str, Any]:
         """Rows as parameters: an array per column, by these names, or one JSON text called `rows`."""
-        return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+        columns = zip(*rows, strict=True) if rows else ((),) * len(names)
+        return {name: list(column) for name, column in zip(names, columns, strict=True)}
 
     def event_row(self, row: Sequence[Any]) -> Sequence[Any]:
         """The twelve event columns. Claims bring times as bytes: most are never looked at. What stands behind the

@@ -123,15 +123,7 @@ def in_one_statement(events: Sequence[Event]) -> bool:
 
 # -- read -------------------------------------------------------------------------------------------
 
-_TEXTS = {
-    1: "event_id",
-    2: "event_type",
-    3: "aggregate_type",
-    4: "aggregate_id",
-    5: "tenant_id",
-    6: "content_type",
-    8: "headers",
-}
+_TEXTS = {place: name for place, name in enumerate(EVENT_COLUMNS[:9]) if name not in ("seq", "payload")}
 USUAL: set[tuple[type, ...]] = set()  # types of the columns between number and times that need no look
 
 

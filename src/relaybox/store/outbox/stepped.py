@@ -16,7 +16,7 @@ from ...event import Event
 from ...ids import key_hash
 from ...op import Op, Result
 from ..claims import Claim, HeldRow
-from ..event_rows import as_json, chunks, cut, lane_key
+from ..event_rows import as_json, chunks, lane_key
 from ..events import Kind
 from .keys import START, WaitingKey, Walk, spread
 from .store import OutboxStore
@@ -39,16 +39,10 @@ class SteppedOutboxStore(OutboxStore):
         for chunk in chunks(events):
             seqs = yield from self.insert_events(chunk, now)
             rows = [
-                {
-                    "seq": seq,
-                    "key_hash": key_hash(lane_key(event)),
-                    "deliver_at": self.to_time(event.deliver_at),
-                }
+                {"seq": seq, "key_hash": key_hash(lane_key(event))}
+                | ({} if event.deliver_at is None else {"deliver_at": self.to_time(event.deliver_at)})
                 for seq, event in zip(seqs, chunk, strict=True)
             ]
-            for row in rows:
-                if row["deliver_at"] is None:
-                    del row["deliver_at"]
             yield self.sql["outbox.write.pending"].bind(
                 rows=as_json(rows),
                 token=claim and claim.token,
@@ -185,36 +179,21 @@ class SteppedOutboxStore(OutboxStore):
         """How many outcomes came too late, because the claim was no longer ours."""
         lost = 0
         at = self.to_time(now)
-        for held, parked in ((settlement.hold, False), (settlement.park, True)):
-            if held:
-                yield self.sql["outbox.settle.hold"].bind(**self.pairs(held), parked=parked, now=at)
+        yield from self._hold(settlement, at)
         if settlement.ordered:
             yield from self._unhold(settlement)
         if settlement.done:
             result = yield self.sql["outbox.settle.done"].bind(**self.pairs(settlement.done))
             lost += len(settlement.done) - result.count
         if settlement.retry:
-            lost += len(settlement.retry) - (yield from self.settle_retry(settlement, at))
+            lost += len(settlement.retry) - (yield from self._retry(settlement.retry, at))
         if settlement.dead:
-            lost += len(settlement.dead) - (yield from self.settle_dead(settlement, at))
+            # The letter first, from the pending row it locks; then the row goes, under the same token.
+            yield from self._bury(settlement.dead, at)
+            result = yield self.sql["outbox.settle.done"].bind(**self.pairs(settlement.dead))
+            lost += len(settlement.dead) - result.count
         yield from self.free(settlement.free)
         return lost
-
-    def settle_retry(self, settlement: Settlement, at: Any) -> Op[int]:
-        rows = [
-            (r.seq, r.token, r.delay.total_seconds(), cut(r.error), int(not r.counted))
-            for r in sorted(settlement.retry)
-        ]
-        result = yield self.sql["outbox.settle.retry"].bind(rows=as_json(rows), now=at)
-        return result.count
-
-    def settle_dead(self, settlement: Settlement, at: Any) -> Op[int]:
-        """The letter first, from the pending row it locks; then the row goes, under the same token."""
-        rows = [(d.seq, d.token, cut(d.error)) for d in sorted(settlement.dead)]
-        yield self.sql["outbox.settle.dead"].bind(rows=as_json(rows), now=at)
-        held = [HeldRow(d.seq, d.token) for d in settlement.dead]
-        result = yield self.sql["outbox.settle.done"].bind(**self.pairs(held))
-        return result.count
 
     # -- instances and shards -----------------------------------------------------------------------
 
@@ -265,18 +244,18 @@ class SteppedOutboxStore(OutboxStore):
     def discard(self, kind: Kind, seqs: Sequence[int], now: datetime | None) -> Op[int]:
         pick = self.sql["outbox.events.pick" if kind == "open" else "outbox.dead.pick"]
         picked = yield pick.bind(seqs=self.numbers(seqs), cutoff=None)
-        return (yield from self._purge(picked, "pending", "letter", "hold", "event"))
+        return (yield from self._purge(picked))
 
     def purge_age(self, before: datetime, limit: int) -> Op[int]:
         old = yield self.sql["outbox.purge.age"].bind(before=self.to_time(before), limit=limit)
-        return (yield from self._purge(old, "pending", "letter", "hold", "event"))
+        return (yield from self._purge(old))
 
-    def _purge(self, old: Result, *parts: str) -> Op[int]:
+    def _purge(self, old: Result) -> Op[int]:
         """Delete these numbers table by table; how many events went is the answer of the last."""
         gone = 0
         if old.rows:
             seqs = self.numbers([row[0] for row in old.rows])
-            for part in parts:
+            for part in ("pending", "letter", "hold", "event"):
                 result = yield self.sql[f"outbox.purge.{part}"].bind(seqs=seqs)
                 gone = result.count
         return gone

@@ -17,7 +17,8 @@ from ...event import Event
 from ...ids import key_hash
 from ...op import Op
 from ...values import BlockedKey, Status
-from ..claims import Claim, Death, HeldRow
+from ..claims import Claim, Death, HeldRow, RetryRow
+from ..event_rows import cut
 from ..events import EventOps, Kind
 from ..names import Tables
 from .values import ClaimedRow, KeyChoice, KeyLease, KeyRound, Known, Purge, Settlement
@@ -118,6 +119,20 @@ class OutboxStore(EventOps):
         """How many outcomes came too late, because the claim was no longer ours."""
         raise NotImplementedError
 
+    def _hold(self, settlement: Settlement, at: Any) -> Op[None]:
+        for held, parked in ((settlement.hold, False), (settlement.park, True)):
+            if held:
+                yield self.sql["outbox.settle.hold"].bind(**self.pairs(held), parked=parked, now=at)
+
+    def _retry(self, retries: Sequence[RetryRow], at: Any) -> Op[int]:
+        rows = [(r.seq, r.token, r.delay.total_seconds(), cut(r.error), int(not r.counted)) for r in sorted(retries)]
+        values = self.table(rows, "seqs", "tokens", "delays", "errors", "uncounted")
+        return (yield self.sql["outbox.settle.retry"].bind(**values, now=at)).count
+
+    def _bury(self, deaths: Sequence[Death], at: Any) -> Op[None]:
+        rows = [(d.seq, d.token, cut(d.error)) for d in sorted(deaths)]
+        yield self.sql["outbox.settle.dead"].bind(**self.table(rows, "seqs", "tokens", "errors"), now=at)
+
     def _unhold(self, settlement: Settlement) -> Op[None]:
         """What is settled for good no longer holds its key. Before it is settled: then its claim still proves it."""
         kept = {held.seq for held in settlement.park}
@@ -212,13 +227,6 @@ class OutboxStore(EventOps):
     def status(self, now: datetime | None) -> Op[Status]:
         counts = yield self.sql["outbox.status"].bind(now=self.to_time(now))
         events = yield self.sql["outbox.status.events"].bind()
-        due, delayed, claimed, retrying, dead, oldest = counts.rows[0]
-        return Status(
-            due or 0,
-            delayed or 0,
-            claimed or 0,
-            retrying or 0,
-            dead,
-            timedelta(seconds=float(oldest or 0)),
-            int(events.rows[0][0] or 0),
-        )
+        due, delayed, claimed, retrying, dead, oldest = (value or 0 for value in counts.rows[0])
+        waited = timedelta(seconds=float(oldest))
+        return Status(due, delayed, claimed, retrying, dead, waited, int(events.rows[0][0] or 0))

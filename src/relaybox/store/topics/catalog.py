@@ -104,10 +104,7 @@ class CatalogOps(MarkOps, PartitionOps):
         return found[0] if found else None
 
     def topics(self, names: Sequence[str] | None = None) -> Op[list[TopicRow]]:
-        if names is None:
-            result = yield self.sql["topic.catalog.all"].bind()
-        else:
-            result = yield self.sql["topic.catalog.find"].bind(names=list(names))
+        result = yield self.sql["topic.catalog.find"].bind(names=None if names is None else list(names))
         return [self._row(row) for row in result.rows]
 
     def drop(self, name: str) -> Op[bool]:

@@ -207,14 +207,7 @@ def _bound(options: GroupOptions) -> dict[str, Any]:
 
 def _words(start: Start) -> str:
     """For people: where it began."""
-    match start.kind:
-        case "time":
-            return f"time {start.since}"
-        case "event":
-            return f"event {start.event}"
-        case "tick":
-            return f"tick {start.tick}"
-        case "earliest" if start.limit is not None:
-            return f"earliest, last {start.limit}"
-        case kind:
-            return kind
+    if start.kind == "earliest" and start.limit is not None:
+        return f"earliest, last {start.limit}"
+    at = {"time": start.since, "event": start.event, "tick": start.tick}
+    return f"{start.kind} {at[start.kind]}" if start.kind in at else start.kind

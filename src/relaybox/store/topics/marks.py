@@ -54,21 +54,22 @@ class MarkOps(LogQueries):
         complete = yield log["topic.mark.complete_wide"].bind(seqs=ours, now=now)
         return (yield from self._forget_acks(topic.id, [row[0] for row in complete.rows]))
 
+    def mismatched(self, topic: TopicRow, limit: int) -> Op[int]:
+        """Open events that wait for a group that is dead or cancelled."""
+        wide = topic.topic.tracking == "acks"
+        name = "topic.watch.mismatched_wide" if wide else "topic.watch.mismatched"
+        found = yield self.log(topic.id)[name].bind(topic=topic.id, limit=limit)
+        return int(found.rows[0][0])
+
     def release(self, topic: TopicRow, now: datetime | None, *, limit: int = 10_000) -> Op[int]:
         """Takes every group that is not active or paused off open marks. How many marks changed: call again until 0.
         Needs a transaction."""
         log = self.log(topic.id)
+        if topic.topic.tracking not in ("bitmap", "acks") or not (yield from self.mismatched(topic, 1)):
+            return 0
         if topic.topic.tracking == "bitmap":
-            found = yield log["topic.mark.releasable"].bind(topic=topic.id)
-            if not found.rows[0][0]:
-                return 0
             released = yield log["topic.mark.release"].bind(topic=topic.id, limit=limit, now=now)
             return len(released.rows)
-        if topic.topic.tracking != "acks":
-            return 0
-        found = yield log["topic.mark.releasable_wide"].bind(topic=topic.id)
-        if not found.rows[0][0]:
-            return 0
         locked = yield log["topic.mark.lock_wide"].bind(topic=topic.id, limit=limit)
         if not locked.rows:
             return 0

@@ -26,16 +26,8 @@ class MemberOps(LogQueries):
     def beat(self, beats: Sequence[Beat], ttl: timedelta, now: datetime | None) -> Op[dict[int, GroupState]]:
         """Signs of life of members, with what they have done since the last, in one statement. Answers with the
         states of their groups; one that is missing was removed, or its group was."""
-        members, processed, failed, filtered, busy = (list(column) for column in zip(*beats, strict=True))
-        answer = yield self.sql["topic.member.beat"].bind(
-            members=members,
-            processed=processed,
-            failed=failed,
-            filtered=filtered,
-            busy_ms=busy,
-            ttl=ttl.total_seconds(),
-            now=now,
-        )
+        values = self.table(beats, "members", "processed", "failed", "filtered", "busy_ms")
+        answer = yield self.sql["topic.member.beat"].bind(**values, ttl=ttl.total_seconds(), now=now)
         return {row[0]: row[1] for row in answer.rows}
 
     def leave(self, member: int, now: datetime | None) -> Op[None]:
@@ -77,7 +69,4 @@ class MemberOps(LogQueries):
         return members
 
     def _member_rows(self, rows: Sequence[Sequence[Any]]) -> list[MemberRow]:
-        return [self._member_row(list(row)) for row in rows]
-
-    def _member_row(self, row: list[Any]) -> MemberRow:
-        return MemberRow(*row[:5], *map(self.from_time, row[5:7]), *row[7:])
+        return [MemberRow(*row[:5], *map(self.from_time, row[5:7]), *row[7:]) for row in rows]

@@ -142,7 +142,7 @@ class MoveOps(QueueMoveOps):
         return {**moving, "after": upto, "made": moving["made"] + made}
 
     def _mark(self, topic: TopicRow, moving: dict[str, Any], after: int, upto: int) -> Op[int]:
-        query = self.log(topic.id)["topic.move.mark" if moving["to"] == "bitmap" else "topic.move.mark_wide"]
+        query = self.later(topic, "topic.move.mark", log_living="required" if moving["to"] == "bitmap" else "audience")
         made = yield query.bind(topic=topic.id, shards=_shards(topic), after=after, upto=upto)
         return int(made.rows[0][0])
 

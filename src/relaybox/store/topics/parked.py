@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...ids import new_token
 from ...op import Op
@@ -24,20 +24,13 @@ class ParkedOps(MarkOps, QueueOps):
 
     def park(self, group: GroupRow, parkings: Sequence[Parking], now: datetime | None) -> Op[None]:
         yield from self.lock_parked(group)
-        events = [parking.event for parking in parkings]
-        yield self.sql["topic.parked.park"].bind(
-            group=group.id,
-            now=now,
-            seqs=[event.seq for event in events],
-            shards=[parking.shard for parking in parkings],
-            key_hashes=[parking.key_hash for parking in parkings],
-            states=[parking.state for parking in parkings],
-            attempts=[parking.attempts for parking in parkings],
-            delays=[parking.delay.total_seconds() for parking in parkings],
-            errors=[parking.error for parking in parkings],
-            created_ats=[event.created_at for event in events],
-            **arrays(events),
-        )
+        rows = [
+            (event.seq, event.created_at, shard, key_hash, state, attempts, delay.total_seconds(), error)
+            for event, shard, key_hash, state, attempts, delay, error in parkings
+        ]
+        columns = ("seqs", "created_ats", "shards", "key_hashes", "states", "attempts", "delays", "errors")
+        values = arrays([parking.event for parking in parkings]) | self.table(rows, *columns)
+        yield self.sql["topic.parked.park"].bind(**values, group=group.id, now=now)
         yield from self.promote(group, [parking.key_hash for parking in parkings if parking.state == "held"], now)
 
     def settle_parked(
@@ -46,27 +39,24 @@ class ParkedOps(MarkOps, QueueOps):
         if not outcomes:
             return ParkedSettled(set(), 0)
         yield from self.lock_parked(group)
-        again = [o for o in outcomes if not o.dead and o.delay is not None]
-        dead = [o for o in outcomes if o.dead]
+        again = [
+            (o.seq, o.token, o.delay.total_seconds(), o.error, o.counted)
+            for o in outcomes
+            if not o.dead and o.delay is not None
+        ]
+        dead = [(o.seq, o.token, o.error) for o in outcomes if o.dead]
         done = [o for o in outcomes if not o.dead and o.delay is None]
         ended: dict[int, int] = {}
         kept = 0
         if again:
-            result = yield self.sql["topic.parked.retry"].bind(
-                **_of(group, again),
-                delays=[o.delay.total_seconds() for o in again if o.delay is not None],
-                errors=[o.error for o in again],
-                counted=[o.counted for o in again],
-                now=now,
-            )
-            kept = len(result.rows)
+            values = self.table(again, "seqs", "tokens", "delays", "errors", "counted")
+            kept = len((yield self.sql["topic.parked.retry"].bind(**values, group=group.id, now=now)).rows)
         if dead:
-            result = yield self.sql["topic.parked.die"].bind(
-                **_of(group, dead), errors=[o.error for o in dead], now=now
-            )
+            values = self.table(dead, "seqs", "tokens", "errors")
+            result = yield self.sql["topic.parked.die"].bind(**values, group=group.id, now=now)
             ended |= {row[0]: row[1] for row in result.rows}
         if done:
-            result = yield self.sql["topic.parked.done"].bind(**_of(group, done))
+            result = yield self.sql["topic.parked.done"].bind(**self.pairs(done), group=group.id)
             ended |= {row[0]: row[1] for row in result.rows}
         yield from self.promote(group, list(ended.values()), now)
         return ParkedSettled(set(ended), len(outcomes) - kept - len(ended))
@@ -84,10 +74,10 @@ class ParkedOps(MarkOps, QueueOps):
     def claim_parked(
         self, topic: TopicRow, group: GroupRow, member: int, limit: int, lease: timedelta, now: datetime | None
     ) -> Op[list[ParkedEvent]]:
-        """Due ones; of an ordered group only the first of each key. Needs a transaction."""
+        """Due ones; of an ordered group only the first of each key. What was tried often enough and never heard of
+        again is dead here. Needs a transaction."""
         if topic.topic.tracking == "rows":
             return (yield from self.claim_rows(topic, member, limit, lease, now))
-        """Needs a transaction. What was tried often enough and never heard of again is dead here."""
         token = new_token()
         result = yield self.sql["topic.parked.claim"].bind(
             group=group.id,
@@ -114,7 +104,3 @@ class ParkedOps(MarkOps, QueueOps):
         """How long until one may be claimed; None: none waits."""
         result = yield self.sql["topic.parked.next"].bind(group=group.id, now=now)
         return result.rows[0][0] if result.rows else None
-
-
-def _of(group: GroupRow, outcomes: Sequence[ParkedOutcome]) -> dict[str, Any]:
-    return {"group": group.id, "seqs": [o.seq for o in outcomes], "tokens": [o.token for o in outcomes]}

@@ -98,8 +98,9 @@ class PartitionOps(CleanupOps):
         return PartVerdict(aged, forced, unread)
 
     def unmark(self, topic: TopicRow, part: Part, shard: int, after: int, limit: int) -> Op[tuple[int, int]]:
-        name = "topic.partition.unack" if topic.topic.tracking == "acks" else "topic.partition.unmark"
-        page = yield self._of(topic, part, name).bind(shard=shard, after=after, limit=limit)
+        words = self.log_slots(topic.id)[f"unmark_{topic.topic.tracking}"]
+        unmark = self._of(topic, part, "topic.partition.unmark", log_unmark=words)
+        page = yield unmark.bind(shard=shard, after=after, limit=limit)
         return page.rows[0][0], page.rows[0][1]
 
     def lost_with(self, topic: TopicRow, part: Part, verdict: PartVerdict) -> Op[dict[int, int]]:
@@ -126,7 +127,7 @@ class PartitionOps(CleanupOps):
     def _patience(self, patience: timedelta) -> Statement:
         return self.sql["topic.partition.patience"].bind(patience=f"{patience.total_seconds() * 1000:.0f}ms")
 
-    def _of(self, topic: TopicRow, part: Part, name: str) -> Query:
+    def _of(self, topic: TopicRow, part: Part, name: str, **more: str) -> Query:
         """A query about one partition. Names and bounds are made from numbers only."""
         return self.later(
             topic,
@@ -135,6 +136,7 @@ class PartitionOps(CleanupOps):
             log_from=part.start.isoformat(),
             log_to=part.end.isoformat(),
             log_nobody="'{}'" if topic.topic.tracking == "acks" else "0",
+            **more,
         )
 
     def _quoted(self, name: str) -> str:

@@ -19,7 +19,6 @@ from .catalog import CatalogOps
 from .checks import CheckOps
 
 WINDOW = 2_000  # events per step
-DROP_ROWS = ("topic.log.drop_view", "topic.log.drop_queue", "topic.log.drop_sequence", "topic.log.drop_hash")
 
 
 class QueueMoveOps(CatalogOps, CheckOps):
@@ -83,13 +82,15 @@ class QueueMoveOps(CatalogOps, CheckOps):
         yield log["topic.queue.lock_rows"].bind()
         if any((yield log["topic.queue.left"].bind()).rows[0]):
             return {**moving, "phase": "drain_rows"}
-        for name in DROP_ROWS:
-            yield log[name].bind()
+        yield from self.drop_queue(topic.id)
         yield from self._tick_now(topic, now)  # what was moved has old numbers, which no news would be made of
+        yield from self._read_on(topic, "the queue was moved", now)
+        return None
+
+    def _read_on(self, topic: TopicRow, reason: str, now: datetime | None) -> Op[None]:
         group = yield from self.group(topic.topic.name, QUEUE)
         if group is not None and group.state == "paused":
-            yield from self.set_state(group, "active", "the queue was moved", now)
-        return None
+            yield from self.set_state(group, "active", reason, now)
 
     # -- log to rows --------------------------------------------------------------------------------
 
@@ -129,26 +130,21 @@ class QueueMoveOps(CatalogOps, CheckOps):
         return {**moving, "phase": "close_log"} if ended else moving
 
     def _move_close_log(self, topic: TopicRow, moving: dict[str, Any], now: datetime | None) -> Op[None]:
-        log = self.log(topic.id)
         yield self.sql["topic.move.patience"].bind()
-        yield log["topic.queue.lock_log"].bind()
+        yield self.log(topic.id)["topic.queue.lock_log"].bind()
+        yield from self._drop_log(topic, "the queue was moved to rows", now)
+
+    def _drop_log(self, topic: TopicRow, reason: str, now: datetime | None) -> Op[None]:
         group = yield from self.group(topic.topic.name, QUEUE)
         if group is not None:
-            yield from self.set_state(group, "cancelled", "the queue was moved to rows", now)
-        yield log["topic.log.drop"].bind()
+            yield from self.set_state(group, "cancelled", reason, now)
+        yield self.log(topic.id)["topic.log.drop"].bind()
         yield self.sql["topic.queue.no_ticks"].bind(topic=topic.id)
 
     def _unmake(self, topic: TopicRow, phase: str, now: datetime | None) -> Op[None]:
         """Back, before anybody was told."""
-        log = self.log(topic.id)
-        group = yield from self.group(topic.topic.name, QUEUE)
         if phase == "cut_log":
-            for name in DROP_ROWS:
-                yield log[name].bind()
-            if group is not None and group.state == "paused":
-                yield from self.set_state(group, "active", "the move was rolled back", now)
-            return
-        if group is not None:
-            yield from self.set_state(group, "cancelled", "the move was rolled back", now)
-        yield log["topic.log.drop"].bind()
-        yield self.sql["topic.queue.no_ticks"].bind(topic=topic.id)
+            yield from self.drop_queue(topic.id)
+            yield from self._read_on(topic, "the move was rolled back", now)
+        else:
+            yield from self._drop_log(topic, "the move was rolled back", now)

@@ -168,13 +168,10 @@ class RangeOps(ParkedOps):
         self, group: GroupRow, left: Sequence[_Known], member: int, lease: timedelta, now: datetime | None
     ) -> Op[list[Range] | None]:
         fresh = {new_token(): found for found in left}
+        rows = [(found.range.token, token, found.until) for token, found in fresh.items()]
+        values = self.table(rows, "tokens", "fresh", "untils")
         result = yield self.sql["topic.range.retake"].bind(
-            tokens=[found.range.token for found in left],
-            fresh=list(fresh),
-            untils=[found.until for found in left],
-            member=member,
-            lease=lease.total_seconds(),
-            now=now,
+            **values, member=member, lease=lease.total_seconds(), now=now
         )
         got = {row[0] for row in result.rows}
         if group.ordered and len(got) < len(left):
@@ -263,26 +260,17 @@ class RangeOps(ParkedOps):
                 held = Range(new_token(), place._replace(upto=rows[-1][0]), 1, frozenset())
                 taken.append((held, ours))
         if moves:
-            ranges = [range for range, _ in taken]
+            held_now = [
+                (range.token, cursors[range.place.shard].version + 1, len(rows), *range.place) for range, rows in taken
+            ]
+            columns = ("tokens", "numbers", "events", "range_shards", "range_bases", "range_targets", "afters", "uptos")
             yield self.sql["topic.range.take"].bind(
+                **self.table(moves, "shards", "versions", "bases", "targets", "seqs", "lows"),
+                **self.table(held_now, *columns),
                 group=group.id,
                 member=member,
                 lease=lease.total_seconds(),
                 now=now,
-                shards=[move[0] for move in moves],
-                versions=[move[1] for move in moves],
-                bases=[move[2] for move in moves],
-                targets=[move[3] for move in moves],
-                seqs=[move[4] for move in moves],
-                lows=[move[5] for move in moves],
-                tokens=[range.token for range in ranges],
-                range_shards=[range.place.shard for range in ranges],
-                numbers=[cursors[range.place.shard].version + 1 for range in ranges],
-                range_bases=[range.place.base for range in ranges],
-                range_targets=[range.place.target for range in ranges],
-                afters=[range.place.after for range in ranges],
-                uptos=[range.place.upto for range in ranges],
-                events=[len(rows) for _, rows in taken],
             )
         if passed:
             yield from self.complete(topic, group, passed, now)
@@ -312,15 +300,9 @@ class RangeOps(ParkedOps):
                 read[place] = found
         if not missing:
             return read
-        result = yield self.log(topic.id)["topic.range.read"].bind(
-            topic=topic.id,
-            shards=[place.shard for place, _ in missing],
-            bases=[place.base for place, _ in missing],
-            targets=[place.target for place, _ in missing],
-            afters=[place.after for place, _ in missing],
-            uptos=[place.upto for place, _ in missing],
-            limits=[limit for _, limit in missing],
-        )
+        asked = [(*place, limit) for place, limit in missing]
+        values = self.table(asked, "shards", "bases", "targets", "afters", "uptos", "limits")
+        result = yield self.log(topic.id)["topic.range.read"].bind(**values, topic=topic.id)
         answers: list[list[Row]] = [[] for _ in missing]
         for row in result.rows:
             answers[row[12] - 1].append(row)
@@ -371,11 +353,8 @@ class RangeOps(ParkedOps):
         return {row[0] for row in found.rows}
 
     def _give_back(self, ranges: Sequence[tuple[int, frozenset[int]]], now: datetime | None) -> Op[set[int]]:
-        result = yield self.sql["topic.range.give"].bind(
-            tokens=[token for token, _ in ranges],
-            finished=[",".join(map(str, sorted(finished))) for _, finished in ranges],
-            now=now,
-        )
+        rows = [(token, ",".join(map(str, sorted(finished)))) for token, finished in ranges]
+        result = yield self.sql["topic.range.give"].bind(**self.table(rows, "tokens", "finished"), now=now)
         return {row[0] for row in result.rows}
 
     def renew(self, group: GroupRow, tokens: Sequence[int], lease: timedelta, now: datetime | None) -> Op[set[int]]:

@@ -34,13 +34,6 @@ class WatchOps(LogQueries):
         found = yield query.bind(patience=patience, limit=limit, now=now)
         return found.rows[0][0], found.rows[0][1]
 
-    def mismatched(self, topic: TopicRow, limit: int) -> Op[int]:
-        """Open events that wait for a group that is dead or cancelled."""
-        wide = topic.topic.tracking == "acks"
-        name = "topic.watch.mismatched_wide" if wide else "topic.watch.mismatched"
-        found = yield self.log(topic.id)[name].bind(topic=topic.id, limit=limit)
-        return int(found.rows[0][0])
-
     def ack_rows(self, topic: TopicRow) -> Op[int]:
         found = yield self.log(topic.id)["topic.watch.acks"].bind()
         return int(found.rows[0][0]) if found.rows else 0
@@ -66,12 +59,8 @@ class WatchOps(LogQueries):
         self, looked: Sequence[str], found: Sequence[AlertCondition], now: datetime | None
     ) -> Op[tuple[list[AlertCondition], list[AlertCondition]]]:
         """What has begun and what is over, of the kinds that were looked for. Needs a transaction."""
-        columns = {
-            "names": [c.name for c in found],
-            "topics": [c.topic for c in found],
-            "groups": [c.group for c in found],
-        }
-        begun = yield self.sql["topic.watch.raise"].bind(**columns, texts=[c.text for c in found], now=now)
+        columns = self.table(found, "names", "topics", "groups", "texts")
+        begun = yield self.sql["topic.watch.raise"].bind(**columns, now=now)
         over = yield self.sql["topic.watch.clear"].bind(looked=list(looked), **columns)
         return [AlertCondition(*row) for row in begun.rows], [AlertCondition(*row) for row in over.rows]
 

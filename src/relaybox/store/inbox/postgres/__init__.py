@@ -6,14 +6,13 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
-from ....codec import JSON
 from ....errors import StoreError
-from ....event import GLOBAL, Event
+from ....event import Event
 from ....ids import key_hash
 from ....op import Op, Statement
 from ...claims import Claim, HeldRow
 from ...dialect import POSTGRES
-from ...event_rows import arrays, lane_key
+from ...event_rows import arrays, columns, lane_key
 from .. import InboxStore
 from ..accept import told
 from ..claim import SUSPECT, Arrived, Share
@@ -63,22 +62,13 @@ class PostgresInboxStore(InboxStore):
         return told(events, new)
 
     def accept_one(self, event: Event, sender: str | None, now: datetime | None) -> Op[list[bool]]:
-        headers = event.headers_text
-        params = {
-            "event_id": event.id,
-            "event_type": event.type,
+        plain = event.headers_text is None
+        params = columns(event, self.to_time) | {
             "source": sender,
-            "aggregate_type": None if event.aggregate_type == GLOBAL else event.aggregate_type,
-            "aggregate_id": event.key,
-            "tenant_id": event.tenant,
-            "content_type": None if event.content_type == JSON else event.content_type,
-            "payload": event.body,
-            "headers": headers,
-            "occurred_at": event.occurred_at,
             "now": now,
             "key_hash": key_hash(lane_key(event)),
-            "position": None if headers is None else position_of(event),
-            "priority": UNRANKED if headers is None else priority_of(event),
+            "position": None if plain else position_of(event),
+            "priority": UNRANKED if plain else priority_of(event),
         }
         return [(yield Statement(self.sql["inbox.accept.one"], params)).count > 0]
 

@@ -18,7 +18,7 @@ from ....ids import key_hash, new_token
 from ....op import Copy, Op, Result, Statement
 from ...claims import Claim, Death, HeldRow, RetryRow
 from ...dialect import POSTGRES
-from ...event_rows import arrays, by_column, columns, cut, lane_key
+from ...event_rows import EVENT_COLUMNS, arrays, by_column, columns, lane_key
 from ...events import Kind
 from ..keys import KeyedOutboxStore, WaitingKey, Walk, spread
 from ..values import ClaimedRow, KeyChoice, KeyLease, KeyRound, Known, Settlement
@@ -31,17 +31,10 @@ SPREAD = 2.0  # seconds over which the events of an expired claim come back
 COLUMN_TYPES = {
     "seq": "int8",
     "shard": "int2",
-    "event_id": "varchar",
-    "event_type": "varchar",
-    "aggregate_type": "varchar",
-    "aggregate_id": "varchar",
-    "tenant_id": "varchar",
-    "content_type": "varchar",
+    **dict.fromkeys(EVENT_COLUMNS[1:7], "varchar"),
     "payload": "bytea",
     "headers": "text",
-    "occurred_at": "timestamptz",
-    "deliver_at": "timestamptz",
-    "created_at": "timestamptz",
+    **dict.fromkeys(EVENT_COLUMNS[9:], "timestamptz"),
 }
 _CLAIM = ("token", "owner", "until", "claimed_at", "items")
 _CLAIM_TYPES = ("int8", "int4", "timestamptz", "timestamptz", "int8[]")
@@ -269,9 +262,7 @@ class PostgresStore(KeyedOutboxStore):
         if whole:
             result = yield self.sql["outbox.settle.whole"].bind(tokens=whole, ordered=settlement.ordered)
             lost = sum(settlement.whole.values()) - int(result.rows[0][0])
-        for held, parked in ((settlement.hold, False), (settlement.park, True)):
-            if held:
-                yield self.sql["outbox.settle.hold"].bind(**self.pairs(held), parked=parked, now=now)
+        yield from self._hold(settlement, now)
         if settlement.retry:
             yield from self._retry(settlement.retry, now)
         if settlement.dead:
@@ -283,23 +274,6 @@ class PostgresStore(KeyedOutboxStore):
             lost += len(everything) - int(result.rows[0][0])
         yield from self._free(settlement.free)
         return lost
-
-    def _retry(self, retries: Sequence[RetryRow], now: datetime | None) -> Op[None]:
-        rows = sorted(retries)
-        yield self.sql["outbox.settle.retry"].bind(
-            seqs=[r.seq for r in rows],
-            tokens=[r.token for r in rows],
-            delays=[r.delay.total_seconds() for r in rows],
-            errors=[cut(r.error) for r in rows],
-            uncounted=[int(not r.counted) for r in rows],
-            now=now,
-        )
-
-    def _bury(self, deaths: Sequence[Death], now: datetime | None) -> Op[None]:
-        rows = sorted(deaths)
-        yield self.sql["outbox.settle.dead"].bind(
-            seqs=[r.seq for r in rows], tokens=[r.token for r in rows], errors=[cut(r.error) for r in rows], now=now
-        )
 
     # -- instances and shards -----------------------------------------------------------------------
 

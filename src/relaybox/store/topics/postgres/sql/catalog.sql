@@ -39,13 +39,7 @@ ORDER BY id
 -- name: topic.catalog.find -> rows
 SELECT id, version, active, required, audience, moving, created_at, updated_at, name, semantics, tracking, shards,
        block_writes, retention, zero_retention, max_retention, zombie_ttl, partitions, options
-FROM {topic} WHERE name = ANY(:names::text[])
-ORDER BY name
-
--- name: topic.catalog.all -> rows
-SELECT id, version, active, required, audience, moving, created_at, updated_at, name, semantics, tracking, shards,
-       block_writes, retention, zero_retention, max_retention, zombie_ttl, partitions, options
-FROM {topic}
+FROM {topic} WHERE :names::text[] IS NULL OR name = ANY(:names::text[])
 ORDER BY name
 
 -- name: topic.catalog.readers -> rows

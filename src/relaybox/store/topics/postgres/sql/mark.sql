@@ -83,11 +83,6 @@ RETURNING m.seq
 -- name: topic.mark.forget_acks -> count
 DELETE FROM {ack} WHERE seq = ANY(:seqs::bigint[])
 
--- name: topic.mark.releasable -> rows
--- Whether an open mark waits for a group that is not among the living.
-SELECT EXISTS (
-  SELECT 1 FROM {topic} t, {mark} m WHERE t.id = :topic AND m.completed_at IS NULL AND m.required & ~t.required <> 0)
-
 -- name: topic.mark.release -> rows
 -- Takes everybody who is not alive off open marks, and completes those that waited for nobody else. The topic's row says
 -- who is; its lock keeps it so for as long as this takes.
@@ -100,10 +95,6 @@ UPDATE {mark} m
 SET required = m.required & p.living, completed_at = CASE WHEN m.required & p.living & ~m.done = 0 THEN {clock} END
 FROM p WHERE m.seq = p.seq
 RETURNING m.completed_at IS NOT NULL
-
--- name: topic.mark.releasable_wide -> rows
-SELECT EXISTS (
-  SELECT 1 FROM {topic} t, {mark} m WHERE t.id = :topic AND m.completed_at IS NULL AND NOT m.required <@ t.audience)
 
 -- name: topic.mark.lock_wide -> rows
 WITH t AS MATERIALIZED (SELECT audience FROM {topic} WHERE id = :topic FOR SHARE)

@@ -51,16 +51,7 @@ WHERE h.topic_id = :topic
 -- Marks for the events with these numbers that have none yet.
 WITH i AS (
   INSERT INTO {mark} (seq, required, created_at)
-  SELECT l.seq, t.required, l.created_at FROM {log} l CROSS JOIN (SELECT required FROM {topic} WHERE id = :topic) t
-  WHERE l.shard = ANY(:shards::smallint[]) AND l.seq > :after AND l.seq <= :upto
-  ORDER BY l.seq
-  ON CONFLICT (seq) DO NOTHING RETURNING 1)
-SELECT count(*) FROM i
-
--- name: topic.move.mark_wide -> rows
-WITH i AS (
-  INSERT INTO {mark} (seq, required, created_at)
-  SELECT l.seq, t.audience, l.created_at FROM {log} l CROSS JOIN (SELECT audience FROM {topic} WHERE id = :topic) t
+  SELECT l.seq, t.{log_living}, l.created_at FROM {log} l CROSS JOIN (SELECT * FROM {topic} WHERE id = :topic) t
   WHERE l.shard = ANY(:shards::smallint[]) AND l.seq > :after AND l.seq <= :upto
   ORDER BY l.seq
   ON CONFLICT (seq) DO NOTHING RETURNING 1)

@@ -78,14 +78,7 @@ DROP TABLE {log_part}
 
 -- name: topic.partition.unmark -> rows
 -- The marks of a partition's events go before it, a page at a time.
-WITH page AS MATERIALIZED (
-  SELECT seq FROM {log_part} WHERE shard = :shard AND seq > :after ORDER BY seq LIMIT :limit),
-m AS (DELETE FROM {mark} WHERE seq = ANY(ARRAY(SELECT seq FROM page)))
-SELECT coalesce(max(seq), 0), count(*) FROM page
-
--- name: topic.partition.unack -> rows
-WITH page AS MATERIALIZED (
-  SELECT seq FROM {log_part} WHERE shard = :shard AND seq > :after ORDER BY seq LIMIT :limit),
-a AS (DELETE FROM {ack} WHERE seq = ANY(ARRAY(SELECT seq FROM page))),
-m AS (DELETE FROM {mark} WHERE seq = ANY(ARRAY(SELECT seq FROM page)))
-SELECT coalesce(max(seq), 0), count(*) FROM page
+WITH gone AS MATERIALIZED (
+  SELECT seq FROM {log_part} WHERE shard = :shard AND seq > :after ORDER BY seq LIMIT :limit)
+{log_unmark}
+SELECT coalesce(max(seq), 0), count(*) FROM gone
