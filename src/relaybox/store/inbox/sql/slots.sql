@@ -45,21 +45,8 @@ JOIN {message} m ON m.seq = d.seq
 -- slot: message_of_f
 JOIN {message} m ON m.seq = f.seq
 
--- slot: pending_rows
--- With {these}: the rows of :seqs. Where they are locked, MySQL must be led to them, or it locks what it looks at.
-{pending} AS t
-
--- slot: dead_rows
-{dead} AS t
-
 -- slot: done_rows
 {done} AS t
 
 -- slot: message_rows
 {message} AS t
-
--- slot: these
-t.seq {in_seqs}
-
--- slot: from_rows
-FROM

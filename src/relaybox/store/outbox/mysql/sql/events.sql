@@ -5,6 +5,3 @@ SELECT e.seq FROM {ids} STRAIGHT_JOIN {event} e ON e.event_id = s.event_id
 -- Nobody purges or replays these beside us.
 SELECT e.seq, coalesce(e.aggregate_id, e.event_id) FROM {seqs} STRAIGHT_JOIN {event} e ON e.seq = s.seq
 ORDER BY e.seq FOR UPDATE
-
--- name: outbox.events.pick -> rows
-SELECT p.seq FROM {seqs} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq FOR UPDATE

@@ -5,12 +5,6 @@ LEFT JOIN {pending} p ON p.seq = e.seq
 LEFT JOIN {dead} d ON d.seq = e.seq
 WHERE p.seq IS NULL AND d.seq IS NULL
 
--- name: outbox.purge.pending -> count
-DELETE p FROM {seqs} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq
-
--- name: outbox.purge.letter -> count
-DELETE d FROM {seqs} STRAIGHT_JOIN {dead} d ON d.seq = s.seq
-
 -- name: outbox.purge.hold -> count
 DELETE h FROM {seqs} STRAIGHT_JOIN {hold} h ON h.seq = s.seq
 

@@ -1,9 +1,3 @@
--- name: outbox.purge.pending -> count
-DELETE FROM {pending} WHERE seq {in_seqs}
-
--- name: outbox.purge.letter -> count
-DELETE FROM {dead} WHERE seq {in_seqs}
-
 -- name: outbox.purge.hold -> count
 DELETE FROM {hold} WHERE seq {in_seqs}
 

@@ -36,3 +36,15 @@ last_insert_id()
 -- slot: in_seqs
 -- Where nothing is locked.
 IN (SELECT s.seq FROM {seqs})
+
+-- slot: pending_rows
+{seqs} STRAIGHT_JOIN {pending} t FORCE INDEX (PRIMARY) ON t.seq = s.seq
+
+-- slot: dead_rows
+{seqs} STRAIGHT_JOIN {dead} t FORCE INDEX (PRIMARY) ON t.seq = s.seq
+
+-- slot: these
+true
+
+-- slot: from_rows
+t FROM

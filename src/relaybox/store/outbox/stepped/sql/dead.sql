@@ -1,7 +1,7 @@
 -- name: outbox.dead.pick -> rows
-SELECT seq FROM {dead} WHERE seq {in_seqs} AND (:cutoff IS NULL OR dead_at <= :cutoff)
+SELECT t.seq FROM {dead_rows} WHERE {these} AND (:cutoff IS NULL OR t.dead_at <= :cutoff) {for_update}
 
 -- name: outbox.dead.replay -> count
 -- Back to the queue with fresh attempts; the old error stays readable until the next outcome.
 INSERT INTO {pending} (seq, due, key_hash, attempts, last_error, since)
-SELECT seq, {clock}, key_hash, 0, last_error, {clock} FROM {dead} WHERE seq {in_seqs}
+SELECT t.seq, {clock}, t.key_hash, 0, t.last_error, {clock} FROM {dead_rows} WHERE {these}
