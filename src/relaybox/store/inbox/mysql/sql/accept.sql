@@ -18,10 +18,9 @@ STRAIGHT_JOIN {seen} i ON i.event_id = CAST(s.event_id AS binary) AND i.token = 
 -- name: inbox.accept.message -> count
 -- ORDER BY gives the numbers in list order. Times come as text and are cast here, because the two servers disagree on
 -- datetimes inside JSON. ERROR ON ERROR: the default is a silent NULL for text that does not fit.
-INSERT INTO {message} (event_id, event_type, source, aggregate_type, aggregate_id, tenant_id, content_type,
-                       payload, headers, occurred_at, received_at)
-SELECT r.event_id, r.event_type, :source, r.aggregate_type, r.aggregate_id, r.tenant_id, r.content_type,
-       from_base64(r.payload), r.headers, CAST(r.occurred_at AS datetime(6)), {clock}
+INSERT INTO {message} ({event_fields}, source, received_at)
+SELECT r.event_id, r.event_type, r.aggregate_type, r.aggregate_id, r.tenant_id, r.content_type,
+       from_base64(r.payload), r.headers, CAST(r.occurred_at AS datetime(6)), :source, {clock}
 FROM JSON_TABLE({rows}, '$[*]' COLUMNS (
   ord            FOR ORDINALITY,
   event_id       varchar(255) {text} PATH '$.event_id' ERROR ON ERROR,

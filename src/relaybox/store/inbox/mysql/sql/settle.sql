@@ -13,8 +13,7 @@ FOR UPDATE
 -- name: inbox.settle.mark_all -> count
 -- The same for what a batch has done.
 INSERT INTO {done} (seq, processed_at, attempts, waited)
-SELECT p.seq, {clock}, p.attempts,
-       coalesce({age}, 0)
+SELECT p.seq, {clock}, p.attempts, coalesce({age}, 0)
 FROM {held} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq AND p.token = s.token
 LEFT JOIN {message} m ON m.seq = p.seq
 

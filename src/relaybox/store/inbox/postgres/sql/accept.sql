@@ -2,10 +2,9 @@
 -- One message, in one round trip and by itself a transaction. 1: it was new. ON CONFLICT waits for a transaction that
 -- has inserted the same id and not ended: committed, the id is a duplicate; rolled back, it is ours.
 WITH fresh AS (
-  INSERT INTO {message} (seq, event_id, event_type, source, aggregate_type, aggregate_id, tenant_id, content_type,
-                         payload, headers, occurred_at, received_at)
-  VALUES (nextval('{seq}'), :event_id, :event_type, :source, :aggregate_type, :aggregate_id, :tenant_id, :content_type,
-          :payload, :headers, :occurred_at, {clock})
+  INSERT INTO {message} (seq, {event_fields}, source, received_at)
+  VALUES (nextval('{seq}'), :event_id, :event_type, :aggregate_type, :aggregate_id, :tenant_id, :content_type,
+          :payload, :headers, :occurred_at, :source, {clock})
   ON CONFLICT (event_id) DO NOTHING
   RETURNING seq, event_type, received_at),
 j AS (
@@ -19,19 +18,14 @@ SELECT seq, received_at, :key_hash, :position, :priority, 0 FROM fresh
 -- IS TRUE keeps the planner from a join of the new rows, which our sessions would do as a nested loop.
 WITH given AS MATERIALIZED (
   SELECT nextval('{seq}') AS seq, o.*
-  FROM (SELECT * FROM unnest(
-          :event_ids::text[], :event_types::text[], :sources::text[], :aggregate_types::text[], :aggregate_ids::text[],
-          :tenant_ids::text[], :content_types::text[], :payloads::bytea[], :headers::text[],
-          :occurred_ats::timestamptz[], :key_hashes::bigint[], :positions::bigint[], :priorities::smallint[])
-        WITH ORDINALITY AS u(event_id, event_type, source, aggregate_type, aggregate_id, tenant_id, content_type,
-                             payload, headers, occurred_at, key_hash, position, priority, ord)
+  FROM (SELECT * FROM unnest({event_arrays}, :sources::text[], :key_hashes::bigint[], :positions::bigint[],
+                             :priorities::smallint[])
+        WITH ORDINALITY AS u({event_fields}, source, key_hash, position, priority, ord)
         WHERE (SELECT set_config('lock_timeout', coalesce(:patience, current_setting('lock_timeout')), true)) IS NOT NULL
         ORDER BY ord) o),
 fresh AS (
-  INSERT INTO {message} (seq, event_id, event_type, source, aggregate_type, aggregate_id, tenant_id, content_type,
-                         payload, headers, occurred_at, received_at)
-  SELECT seq, event_id, event_type, source, aggregate_type, aggregate_id, tenant_id, content_type,
-         payload, headers, occurred_at, {clock} FROM given ORDER BY event_id COLLATE "C"
+  INSERT INTO {message} (seq, {event_fields}, source, received_at)
+  SELECT seq, {event_fields}, source, {clock} FROM given ORDER BY event_id COLLATE "C"
   ON CONFLICT (event_id) DO NOTHING
   RETURNING seq),
 kept AS MATERIALIZED (

@@ -39,8 +39,7 @@ WITH RECURSIVE keys AS (
   SELECT (SELECT p.key_hash FROM {pending} p WHERE p.position IS NOT NULL AND p.key_hash > k.key_hash
           ORDER BY p.key_hash, p.position LIMIT 1)
   FROM keys k WHERE k.key_hash IS NOT NULL)
-SELECT m.aggregate_id, h.position, s.next, h.key_hash,
-       {age}
+SELECT m.aggregate_id, h.position, s.next, h.key_hash, {age}
 FROM keys k
 CROSS JOIN LATERAL (SELECT p.seq, p.key_hash, p.position, p.held FROM {pending} p
                     WHERE p.key_hash = k.key_hash AND p.position IS NOT NULL ORDER BY p.position LIMIT 1) h

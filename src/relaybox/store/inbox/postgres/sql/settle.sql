@@ -8,8 +8,7 @@ WITH gone AS (
   RETURNING seq, attempts),
 marked AS (
   INSERT INTO {done} (seq, processed_at, attempts, waited)
-  SELECT seq, {clock}, attempts,
-         extract(epoch FROM {clock} - :received::timestamptz)
+  SELECT seq, {clock}, attempts, extract(epoch FROM {clock} - :received::timestamptz)
   FROM gone
   RETURNING waited)
 INSERT INTO {journal} (event_type, pending, processed, waited)

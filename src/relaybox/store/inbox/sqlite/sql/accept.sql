@@ -8,13 +8,12 @@ RETURNING event_id
 -- name: inbox.accept.message -> rows
 -- ORDER BY keeps the list order in the numbers, and substr cuts each payload out of the one BLOB by bytes (and says
 -- NULL when that is empty as a whole).
-INSERT INTO {message} (event_id, event_type, source, aggregate_type, aggregate_id, tenant_id, content_type,
-                       payload, headers, occurred_at, received_at)
-SELECT json_extract(value, '$.event_id'), json_extract(value, '$.event_type'), :source,
+INSERT INTO {message} ({event_fields}, source, received_at)
+SELECT json_extract(value, '$.event_id'), json_extract(value, '$.event_type'),
        json_extract(value, '$.aggregate_type'), json_extract(value, '$.aggregate_id'),
        json_extract(value, '$.tenant_id'), json_extract(value, '$.content_type'),
        coalesce(substr(:payloads, json_extract(value, '$.start'), json_extract(value, '$.size')), x''),
-       json_extract(value, '$.headers'), json_extract(value, '$.occurred_at'), {clock}
+       json_extract(value, '$.headers'), json_extract(value, '$.occurred_at'), :source, {clock}
 FROM json_each(:rows) WHERE true ORDER BY key
 RETURNING seq
 

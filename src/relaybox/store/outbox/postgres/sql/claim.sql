@@ -121,8 +121,7 @@ WHERE c.token = ANY(:tokens::bigint[])
 WITH gone AS (
   DELETE FROM {claim} WHERE token = ANY(:tokens::bigint[]) RETURNING items, coalesce(since, claimed_at) AS since)
 INSERT INTO {pending} (seq, due, key_hash, attempts, since)
-SELECT e.seq, {clock}, {hash}(coalesce(e.aggregate_id, e.event_id)),
-       greatest(item % 65536 - 1, 0), gone.since
+SELECT e.seq, {clock}, {hash}(coalesce(e.aggregate_id, e.event_id)), greatest(item % 65536 - 1, 0), gone.since
 FROM gone, unnest(gone.items) AS item JOIN {event} e ON e.seq = item / 65536
 
 -- name: outbox.claim.expired -> count
@@ -141,8 +140,7 @@ WITH gone AS (
     {skip_locked})
   RETURNING items, coalesce(since, claimed_at, until) AS since)
 INSERT INTO {pending} (seq, due, key_hash, attempts, since)
-SELECT e.seq,
-       {clock}
+SELECT e.seq, {clock}
          + make_interval(secs => CASE WHEN item % 65536 > 1 AND NOT EXISTS (SELECT 1 FROM {shard})
                                        AND NOT EXISTS (SELECT 1 FROM {lease})
                                       THEN random() * :spread::float8 ELSE 0 END),

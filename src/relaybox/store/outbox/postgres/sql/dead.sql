@@ -4,7 +4,6 @@ WITH gone AS (
   DELETE FROM {dead} WHERE seq {in_seqs} AND dead_at <= :cutoff
   RETURNING seq, last_error)
 INSERT INTO {pending} (seq, due, key_hash, attempts, last_error, since)
-SELECT e.seq, {clock}, {hash}(coalesce(e.aggregate_id, e.event_id)), 0, gone.last_error,
-       {clock}
+SELECT e.seq, {clock}, {hash}(coalesce(e.aggregate_id, e.event_id)), 0, gone.last_error, {clock}
 FROM gone JOIN {event} e ON e.seq = gone.seq
 RETURNING seq

@@ -18,8 +18,7 @@ WITH free AS MATERIALIZED (
     AND NOT EXISTS (SELECT 1 FROM {lease})
   ORDER BY s.shard LIMIT :want FOR UPDATE OF s SKIP LOCKED)
 UPDATE {shard} s
-SET owner = :owner, term = s.term + 1,
-    until = {clock} + {ttl}
+SET owner = :owner, term = s.term + 1, until = {clock} + {ttl}
 FROM free WHERE s.shard = free.shard
 RETURNING s.shard, s.term
 

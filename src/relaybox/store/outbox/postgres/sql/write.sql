@@ -18,8 +18,7 @@ WITH e AS (
           :payload, :headers, :occurred_at, :deliver_at, {clock})
   RETURNING seq)
 INSERT INTO {claim} (token, owner, until, claimed_at, items)
-SELECT :token::bigint, :owner::integer, {clock} + {lease_time},
-       {clock}, ARRAY[seq * 65536 + 1]
+SELECT :token::bigint, :owner::integer, {clock} + {lease_time}, {clock}, ARRAY[seq * 65536 + 1]
 FROM e
 RETURNING items[1] / 65536
 
@@ -41,8 +40,7 @@ p AS (
   WHERE :owner::integer IS NULL OR deliver_at IS NOT NULL),
 c AS (
   INSERT INTO {claim} (token, owner, until, claimed_at, items)
-  SELECT :token, :owner::integer, {clock} + {lease_time},
-         {clock}, array_agg(seq * 65536 + 1 ORDER BY seq)
+  SELECT :token, :owner::integer, {clock} + {lease_time}, {clock}, array_agg(seq * 65536 + 1 ORDER BY seq)
   FROM d WHERE :owner::integer IS NOT NULL AND deliver_at IS NULL HAVING count(*) > 0)
 SELECT seq FROM d
 
@@ -55,8 +53,7 @@ SELECT array_agg(nextval('{seq}')), {clock} FROM generate_series(1, :count)
 -- values: other readers do not know what it stands for, and an outbox router cannot route by it.
 INSERT INTO {event} ({event_fields}, deliver_at, created_at)
 SELECT event_id, event_type, coalesce(aggregate_type, '__GLOBAL__'), aggregate_id, tenant_id,
-       coalesce(content_type, 'application/json'), payload, headers, occurred_at, deliver_at,
-       {clock}
+       coalesce(content_type, 'application/json'), payload, headers, occurred_at, deliver_at, {clock}
 FROM unnest({event_arrays}, :deliver_ats::timestamptz[])
   WITH ORDINALITY AS u({event_fields}, deliver_at, ord)
 ORDER BY ord

@@ -1,7 +1,6 @@
 -- name: instance.register -> count
 INSERT INTO {instance} (id, name, role, started_at, expires_at) OVERRIDING SYSTEM VALUE
-VALUES (:id, :name, :role, {clock},
-        {clock} + {ttl})
+VALUES (:id, :name, :role, {clock}, {clock} + {ttl})
 ON CONFLICT (id) DO NOTHING
 
 -- name: instance.expired -> rows
