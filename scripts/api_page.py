@@ -235,11 +235,17 @@ def init_doc(kind: type, public: set[type]) -> str:
     return inspect.cleandoc((init and init.__doc__) or "")
 
 
+def nearest(kind: type, public: set[type]) -> Iterator[type]:
+    """Its public bases; for one that is not, those of that one."""
+    for base in kind.__bases__:
+        yield from [base] if base in public else nearest(base, public)
+
+
 def class_parts(name: str, kind: type, twin: type | None, public: set[type]) -> Iterator[str]:
     yield f"### {name}" + (f", Async{name}" if twin else "")
     if has_signature(kind):
         yield block(name + signature(kind))
-    if bases := [base.__name__ for base in (*kind.__bases__, *implemented(kind)) if base in public]:
+    if bases := [base.__name__ for base in (*nearest(kind, public), *implemented(kind)) if base in public]:
         yield "Is a " + " and ".join(f"`{base}`" for base in bases) + "."
     yield prose(own_doc(kind))
     yield prose(init_doc(kind, public))

@@ -11,9 +11,10 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import ClassVar
+from typing import ClassVar, TypeVar, dataclass_transform
 
 log = logging.getLogger("relaybox")
+_F = TypeVar("_F", bound="Fact")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,94 +24,89 @@ class Fact:
     stage: ClassVar[str] = ""
 
 
+@dataclass_transform(frozen_default=True)
+def _at(stage: str) -> Callable[[type[_F]], type[_F]]:
+    """Makes a class a fact of this stage."""
+
+    def made(kind: type[_F]) -> type[_F]:
+        kind.stage = stage
+        return dataclass(frozen=True, slots=True)(kind)
+
+    return made
+
+
 @dataclass(frozen=True, slots=True)
-class Written(Fact):
+class _Counted(Fact):
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed(Fact):
+    event_id: str
+    event_type: str
+    attempts: int
+    delay: timedelta
+    error: str
+
+
+@_at("write")
+class Written(_Counted):
     """The INSERT ran; the caller's transaction is still open."""
 
-    stage: ClassVar[str] = "write"
-    count: int
 
-
-@dataclass(frozen=True, slots=True)
-class HotEnqueued(Fact):
+@_at("write")
+class HotEnqueued(_Counted):
     """Committed and handed to this process's hot queue."""
 
-    stage: ClassVar[str] = "write"
-    count: int
 
-
-@dataclass(frozen=True, slots=True)
-class HotDropped(Fact):
+@_at("write")
+class HotDropped(_Counted):
     """Committed, but the hot queue was full: the poller will find the rows."""
 
-    stage: ClassVar[str] = "write"
-    count: int
 
-
-@dataclass(frozen=True, slots=True)
+@_at("claim")
 class Claimed(Fact):
     """Rows were claimed and put into the cold queue."""
 
-    stage: ClassVar[str] = "claim"
     count: int
     took: float
 
 
-@dataclass(frozen=True, slots=True)
+@_at("claim")
 class KeysChosen(Fact):
     """A claim by advisory or row locks wanted `tried` keys and got `taken`; others were faster with the rest."""
 
-    stage: ClassVar[str] = "claim"
     tried: int
     taken: int
 
 
-@dataclass(frozen=True, slots=True)
-class Delivered(Fact):
+@_at("settle")
+class Delivered(_Counted):
     """Listeners finished these and the database agreed."""
 
-    stage: ClassVar[str] = "settle"
-    count: int
 
-
-@dataclass(frozen=True, slots=True)
-class Retried(Fact):
+@_at("settle")
+class Retried(_Failed):
     """A delivery failed; the event is tried again after `delay`."""
 
-    stage: ClassVar[str] = "settle"
-    event_id: str
-    event_type: str
-    attempts: int
-    delay: timedelta
-    error: str
 
-
-@dataclass(frozen=True, slots=True)
-class Stuck(Fact):
+@_at("settle")
+class Stuck(_Failed):
     """An ordered event has used up its attempts and is tried on (`block`): its key waits behind it."""
 
-    stage: ClassVar[str] = "settle"
-    event_id: str
-    event_type: str
-    attempts: int
-    delay: timedelta
-    error: str
 
-
-@dataclass(frozen=True, slots=True)
+@_at("deliver")
 class CutOff(Fact):
     """Handlers were cancelled: they ran longer than the setting named in `limit`."""
 
-    stage: ClassVar[str] = "deliver"
     count: int
     limit: str
 
 
-@dataclass(frozen=True, slots=True)
+@_at("settle")
 class Died(Fact):
     """An event became a dead letter."""
 
-    stage: ClassVar[str] = "settle"
     event_id: str
     event_type: str
     attempts: int
@@ -118,118 +114,97 @@ class Died(Fact):
     undecodable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimLost(Fact):
+@_at("settle")
+class ClaimLost(_Counted):
     """A settle or renewal found the claim gone: another instance has the event, or had it."""
 
-    stage: ClassVar[str] = "settle"
-    count: int
 
-
-@dataclass(frozen=True, slots=True)
-class Released(Fact):
+@_at("claim")
+class Released(_Counted):
     """Given back undelivered, at shutdown or on refusal."""
 
-    stage: ClassVar[str] = "claim"
-    count: int
 
-
-@dataclass(frozen=True, slots=True)
+@_at("claim")
 class TakenOver(Fact):
     """Dead instances were found; their claimed events are free."""
 
-    stage: ClassVar[str] = "claim"
     instances: int
     events: int
 
 
-@dataclass(frozen=True, slots=True)
+@_at("claim")
 class Depths(Fact):
     """Every second: queue depths here, and the age of the oldest due event (None: could not be measured)."""
 
-    stage: ClassVar[str] = "claim"
     hot: int
     cold: int
     oldest: timedelta | None
 
 
-@dataclass(frozen=True, slots=True)
-class Purged(Fact):
+@_at("purge")
+class Purged(_Counted):
     """So many events that were finished and old were deleted."""
 
-    stage: ClassVar[str] = "purge"
-    count: int
 
-
-@dataclass(frozen=True, slots=True)
-class Replayed(Fact):
+@_at("settle")
+class Replayed(_Counted):
     """So many dead letters were made due again."""
 
-    stage: ClassVar[str] = "settle"
-    count: int
 
-
-@dataclass(frozen=True, slots=True)
+@_at("runtime")
 class LoopFailed(Fact):
     """A background loop met an error, logged it and goes on."""
 
-    stage: ClassVar[str] = "runtime"
     loop: str
     error: str
 
 
-@dataclass(frozen=True, slots=True)
+@_at("runtime")
 class TaskEnded(Fact):
     """A background task ended although it should not; it is replaced after a moment."""
 
-    stage: ClassVar[str] = "runtime"
     task: str
     error: str
 
 
-@dataclass(frozen=True, slots=True)
+@_at("runtime")
 class WakeUps(Fact):
     """How this process learns of new events: `listen`, or `poll` with the reason."""
 
-    stage: ClassVar[str] = "runtime"
     mode: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@_at("deliver")
 class Strayed(Fact):
     """A synchronous listener ran out of its time, or one that had has come back: so many threads hang now."""
 
-    stage: ClassVar[str] = "deliver"
     threads: int
 
 
-@dataclass(frozen=True, slots=True)
+@_at("deliver")
 class Published(Fact):
     """A sink acknowledged these in one publish; `took` is its duration in seconds."""
 
-    stage: ClassVar[str] = "deliver"
     sink: str
     count: int
     took: float
 
 
-@dataclass(frozen=True, slots=True)
+@_at("deliver")
 class CircuitChanged(Fact):
     """The broker went away (open: nothing is sent, no attempt is counted) or is back, with the reason."""
 
-    stage: ClassVar[str] = "deliver"
     sink: str
     open: bool
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@_at("write")
 class Ingested(Fact):
     """A batch of a broker's messages was stored in an inbox, in `took` seconds. `malformed` ones, which are among the
     accepted, cannot be read: they are dead letters."""
 
-    stage: ClassVar[str] = "write"
     source: str
     accepted: int
     duplicates: int
@@ -237,22 +212,20 @@ class Ingested(Fact):
     took: float
 
 
-@dataclass(frozen=True, slots=True)
+@_at("write")
 class Accepted(Fact):
     """An inbox was given messages: so many were new, so many were there already. With a handle of the caller's, its
     transaction is still open."""
 
-    stage: ClassVar[str] = "write"
     inbox: str
     count: int
     duplicates: int
 
 
-@dataclass(frozen=True, slots=True)
+@_at("operate")
 class Alert(Fact):
     """Somebody should look: a group died or was moved, a consumer is silent, storage runs full … `name` says which."""
 
-    stage: ClassVar[str] = "operate"
     name: str
     topic: str = ""
     group: str = ""
@@ -260,51 +233,46 @@ class Alert(Fact):
     over: bool = False  # it was so, and is no more
 
 
-@dataclass(frozen=True, slots=True)
+@_at("purge")
 class Cleaned(Fact):
     """One run of the cleanup over all topics, and the partitions dropped since the last one."""
 
-    stage: ClassVar[str] = "purge"
     events: int
     partitions: int
     took: float
 
 
-@dataclass(frozen=True, slots=True)
+@_at("purge")
 class EventsLost(Fact):
     """Events of a topic that a group was still to have, and cannot get any more; the alert `events_lost` says why."""
 
-    stage: ClassVar[str] = "purge"
     topic: str
     group: str
     events: int
 
 
-@dataclass(frozen=True, slots=True)
+@_at("operate")
 class Detected(Fact):
     """One look for dead groups: how many were found, and from how many open events dead ones were taken off."""
 
-    stage: ClassVar[str] = "operate"
     groups: int
     events: int
 
 
-@dataclass(frozen=True, slots=True)
+@_at("operate")
 class Standing(Fact):
     """Every minute: age of the oldest open transaction that may have written events (only its own are held back), and
     events that could be deleted and are not. None: not known."""
 
-    stage: ClassVar[str] = "operate"
     oldest: timedelta | None
     backlog: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@_at("operate")
 class Administered(Fact):
     """An operator changed something, and the change is committed. `changed` says how many, where that means something.
     The same is in the audit table."""
 
-    stage: ClassVar[str] = "operate"
     verb: str
     what: str
     changed: int | None

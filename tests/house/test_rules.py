@@ -136,7 +136,7 @@ def test_the_subject_is_named_and_a_process_is_it() -> None:
 
 def fact_names() -> set[str]:
     found = (kind for kind in vars(facts).values() if isinstance(kind, type) and issubclass(kind, Fact))
-    return {kind.__name__ for kind in found} - {"Fact"}
+    return {kind.__name__ for kind in found if not kind.__name__.startswith("_")} - {"Fact"}
 
 
 def rows(text: str) -> list[list[str]]:

@@ -11,48 +11,29 @@ import logging
 from datetime import timedelta
 from typing import Any
 
-from ..facts import (
-    Administered,
-    Alert,
-    CircuitChanged,
-    ClaimLost,
-    Cleaned,
-    CutOff,
-    Died,
-    Fact,
-    HotDropped,
-    LoopFailed,
-    Purged,
-    Released,
-    Replayed,
-    Retried,
-    Strayed,
-    Stuck,
-    TakenOver,
-    TaskEnded,
-    WakeUps,
-)
+from .. import facts
+from ..facts import Fact
 
 # What is not here is DEBUG: the daily bread.
 _LEVELS: dict[type[Fact], int] = {
-    HotDropped: logging.WARNING,
-    ClaimLost: logging.WARNING,
-    TakenOver: logging.WARNING,
-    Strayed: logging.WARNING,
-    Died: logging.ERROR,
-    Stuck: logging.ERROR,
-    TaskEnded: logging.ERROR,
-    CutOff: logging.WARNING,
-    LoopFailed: logging.ERROR,
-    Retried: logging.INFO,
-    Released: logging.INFO,
-    Purged: logging.INFO,
-    Replayed: logging.INFO,
-    WakeUps: logging.INFO,
-    CircuitChanged: logging.WARNING,
-    Alert: logging.WARNING,
-    Cleaned: logging.INFO,
-    Administered: logging.INFO,
+    facts.HotDropped: logging.WARNING,
+    facts.ClaimLost: logging.WARNING,
+    facts.TakenOver: logging.WARNING,
+    facts.Strayed: logging.WARNING,
+    facts.Died: logging.ERROR,
+    facts.Stuck: logging.ERROR,
+    facts.TaskEnded: logging.ERROR,
+    facts.CutOff: logging.WARNING,
+    facts.LoopFailed: logging.ERROR,
+    facts.Retried: logging.INFO,
+    facts.Released: logging.INFO,
+    facts.Purged: logging.INFO,
+    facts.Replayed: logging.INFO,
+    facts.WakeUps: logging.INFO,
+    facts.CircuitChanged: logging.WARNING,
+    facts.Alert: logging.WARNING,
+    facts.Cleaned: logging.INFO,
+    facts.Administered: logging.INFO,
 }
 _TEXTS = ("error", "reason")
 
@@ -77,7 +58,7 @@ class LogObserver:
         if not self._log.isEnabledFor(level):
             return
         name = type(fact).__name__
-        whole = self._error_text or isinstance(fact, Administered)  # whose reason is an operator's own words
+        whole = self._error_text or isinstance(fact, facts.Administered)  # whose reason is an operator's own words
         fields = {f.name: _shown(f.name, getattr(fact, f.name), whole) for f in dataclasses.fields(fact)}
         text = " ".join(f"{key}={_readable(value)}" for key, value in fields.items())
         extra = {f"relaybox_{key}": value for key, value in fields.items()}
@@ -85,7 +66,7 @@ class LogObserver:
         self._log.log(level, "%s %s %s", fact.stage, name, text, extra=extra)
 
     def _level(self, fact: Fact) -> int:
-        if isinstance(fact, Died) and fact.undecodable:
+        if isinstance(fact, facts.Died) and fact.undecodable:
             return logging.CRITICAL
         return _LEVELS.get(type(fact), logging.DEBUG)
 
