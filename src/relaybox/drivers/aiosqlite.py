@@ -3,42 +3,37 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import aiosqlite
 
-from ..errors import ConnectionLost, UnsupportedByEngine
+from ..errors import ConnectionLost, StoreError, UnsupportedByEngine
 from ..op import Copy, Result, Statement
-from .spi import DialectName, Silent
+from .spi import AsyncAdapter, DialectName, Translated
 from .sqlite3 import begins_by_itself, translate
 
 
-@contextmanager
-def translated() -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise translate(error) from error
-    except ValueError as error:  # how aiosqlite says "closed"
-        raise ConnectionLost("this SQLite connection is closed; open a new one") from error
+def _translate(error: BaseException) -> StoreError | None:
+    if isinstance(error, sqlite3.Error):
+        return translate(error)
+    if isinstance(error, ValueError):  # how aiosqlite says "closed"
+        return ConnectionLost("this SQLite connection is closed; open a new one")
+    return None
 
 
-class AiosqliteConnection(Silent):
+translated = Translated(_translate)
+
+
+class AiosqliteConnection(AsyncAdapter):
     dialect: DialectName = "sqlite"
-    copy: ClassVar[bool] = False
-    is_async: ClassVar[Literal[True]] = True
-
-    def __init__(self, raw: aiosqlite.Connection) -> None:
-        self.raw = raw
+    translated = translated
 
     async def execute(self, statement: Statement | Copy) -> Result:
         """A cursor whose rows are tuples, whatever row factory the caller chose."""
         if isinstance(statement, Copy):
             raise UnsupportedByEngine("SQLite has no COPY; PostgreSQL has")
         text, _ = statement.query.compiled("named")
-        with translated():
+        with translated:
             async with self.raw.cursor() as cursor:
                 cursor.row_factory = None
                 await cursor.execute(text, statement.params)
@@ -48,24 +43,12 @@ class AiosqliteConnection(Silent):
                 return Result((), cursor.rowcount)
 
     def in_transaction(self) -> bool:
-        with translated():
+        with translated:
             return self.raw.in_transaction or begins_by_itself(self.raw._conn)
 
     async def begin(self) -> None:
-        with translated():
+        with translated:
             await (await self.raw.execute("BEGIN IMMEDIATE")).close()
-
-    async def commit(self) -> None:
-        with translated():
-            await self.raw.commit()
-
-    async def rollback(self) -> None:
-        with translated():
-            await self.raw.rollback()
-
-    async def close(self) -> None:
-        with translated():
-            await self.raw.close()
 
     def broken(self) -> bool:
         try:

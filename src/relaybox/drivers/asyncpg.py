@@ -14,9 +14,9 @@ import asyncpg
 from ..errors import StoreError
 from ..op import Copy, Result, Statement
 from . import sockets
-from .postgres_errors import Translated, connection_lost, translate_sqlstate
+from .postgres_errors import connection_lost, translate_sqlstate
 from .postgres_sessions import BEGIN, PULSE, session, transaction_limit
-from .spi import Callback, DialectName
+from .spi import Callback, DialectName, Translated
 
 _JOINED = "; COMMIT"  # how `commit_after` ends
 GOODBYE = 1.0  # seconds for the end of a connection that has nothing more to say

@@ -15,6 +15,7 @@ from ..errors import (
     StoreError,
     StoreFull,
 )
+from .spi import Translated
 
 _DUPLICATE = frozenset({1062, 1586})
 _MISSING = frozenset({1054, 1146})
@@ -69,8 +70,17 @@ def translate_exception(error: Exception) -> StoreError:
     return translate_error(0, str(code))
 
 
-def wrong_charset(encoding: str) -> StoreError:
-    return StoreError(
-        f"this connection speaks {encoding}, which cannot carry the text of the statement; "
-        "connect with charset='utf8mb4'"
-    )
+def translated_from(library: type[Exception]) -> Translated:
+    """`library`: the base of its errors."""
+
+    def translate(error: BaseException) -> StoreError | None:
+        if isinstance(error, library):
+            return translate_exception(error)
+        if isinstance(error, UnicodeEncodeError):
+            return StoreError(
+                f"this connection speaks {error.encoding}, which cannot carry the text of the statement; "
+                "connect with charset='utf8mb4'"
+            )
+        return connection_lost(f"{type(error).__name__}: {error}") if isinstance(error, OSError | EOFError) else None
+
+    return Translated(translate)

@@ -7,6 +7,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ..errors import ConfigError
 from .sockets import CONNECT_SECONDS
+from .spi import DialectName, Silent
 from .urls import redact
 
 # READ COMMITTED: a locking scan then keeps only the rows it returns. STRICT: a value that does not fit is an
@@ -27,7 +28,17 @@ def settings(timeout: float | None, pause: float | None) -> tuple[str, str]:
     return _LEVEL, _MODES + idle
 
 
+IN_TRANSACTION = 1  # of the status that the server sends with every reply
+FOUND_ROWS = 2  # an UPDATE answers how many rows it found; one that was right already is not missing
 _OPTIONS = ("unix_socket", "connect_timeout", "ssl", "ssl_ca", "ssl_cert", "ssl_key")
+
+
+class MysqlAdapter(Silent):
+    dialect: DialectName = "mysql"
+
+    def in_transaction(self) -> bool:
+        """Without autocommit the next statement opens one."""
+        return bool(self.raw.server_status & IN_TRANSACTION or not self.raw.get_autocommit())
 
 
 def options(url: str) -> dict[str, Any]:
@@ -46,6 +57,7 @@ def options(url: str) -> dict[str, Any]:
         "charset": "utf8mb4",
         "autocommit": True,
         "connect_timeout": CONNECT_SECONDS,
+        "client_flag": FOUND_ROWS,
     }
     ssl: dict[str, Any] = {}
     for name, value in parse_qsl(parts.query):

@@ -6,7 +6,6 @@ Only the server's primary message is kept: DETAIL repeats row values, which may 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 from ..errors import (
     MIGRATE,
@@ -19,20 +18,6 @@ from ..errors import (
 )
 
 _PASSWORD = re.compile(r"(password\s*=\s*)\S+|(://[^:/@\s]*:)[^@\s]+(@)", re.IGNORECASE)
-
-
-class Translated:
-    """`with translated:` turns a client's errors into ours. One object for all calls: a generator per statement would
-    be felt."""
-
-    def __init__(self, translate: Callable[[BaseException], StoreError | None]) -> None:
-        self._translate = translate
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if error is not None and (ours := self._translate(error)) is not None:
-            raise ours from error
 
 
 def redacted(text: str) -> str:

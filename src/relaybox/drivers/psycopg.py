@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import psycopg
 from psycopg import sql, waiting
@@ -19,10 +19,10 @@ from psycopg.rows import tuple_row
 from ..errors import StoreError
 from ..op import Copy, Result, Statement
 from .limits import Watched
-from .postgres_errors import Translated, connection_lost, translate_sqlstate
+from .postgres_errors import connection_lost, translate_sqlstate
 from .postgres_sessions import BEGIN, PULSE, session, transaction_limit
 from .sockets import CONNECT_SECONDS, cut, libpq_options
-from .spi import DialectName, Silent
+from .spi import Adapter, AsyncAdapter, DialectName, Silent, Translated
 
 GOODBYE = 1.0  # seconds to tell a server that a statement is given up
 
@@ -44,10 +44,10 @@ def _copy_sql(statement: Copy) -> sql.Composed:
     return sql.SQL("COPY {} ({}) FROM STDIN (FORMAT binary)").format(table, columns)
 
 
-class _Adapter(Silent):
+class _Postgres(Silent):
     dialect: DialectName = "postgres"
-    copy: bool = True
-    raw: Any
+    copy = True
+    translated = translated
     pooled = False  # one of ours, by way of a pooler
 
     def in_transaction(self) -> bool:
@@ -67,12 +67,7 @@ class _Adapter(Silent):
             raise translate_sqlstate("25P02", "")
 
 
-class PsycopgConnection(_Adapter):
-    is_async: ClassVar[Literal[False]] = False
-
-    def __init__(self, raw: psycopg.Connection[Any]) -> None:
-        self.raw = raw
-
+class PsycopgConnection(_Postgres, Adapter):
     def execute(self, statement: Statement | Copy) -> Result:
         with translated, self.raw.cursor(binary=True, row_factory=tuple_row) as cursor:
             if isinstance(statement, Copy):
@@ -95,8 +90,7 @@ class PsycopgConnection(_Adapter):
 
     def commit(self) -> None:
         self._check_committable()
-        with translated:
-            self.raw.commit()
+        super().commit()
 
     def commit_after(self, statement: Statement) -> None:
         """A statement without parameters and COMMIT in one round trip: no COMMIT if it fails."""
@@ -104,21 +98,8 @@ class PsycopgConnection(_Adapter):
         with translated:
             self.raw.execute(f"{statement.query.text}; COMMIT", prepare=False)
 
-    def rollback(self) -> None:
-        with translated:
-            self.raw.rollback()
 
-    def close(self) -> None:
-        with translated:
-            self.raw.close()
-
-
-class AsyncPsycopgConnection(_Adapter):
-    is_async: ClassVar[Literal[True]] = True
-
-    def __init__(self, raw: psycopg.AsyncConnection[Any]) -> None:
-        self.raw = raw
-
+class AsyncPsycopgConnection(_Postgres, AsyncAdapter):
     async def execute(self, statement: Statement | Copy) -> Result:
         with translated:
             async with self.raw.cursor(binary=True, row_factory=tuple_row) as cursor:
@@ -141,21 +122,12 @@ class AsyncPsycopgConnection(_Adapter):
 
     async def commit(self) -> None:
         self._check_committable()
-        with translated:
-            await self.raw.commit()
+        await super().commit()
 
     async def commit_after(self, statement: Statement) -> None:
         self._check_committable()
         with translated:
             await self.raw.execute(f"{statement.query.text}; COMMIT", prepare=False)
-
-    async def rollback(self) -> None:
-        with translated:
-            await self.raw.rollback()
-
-    async def close(self) -> None:
-        with translated:
-            await self.raw.close()
 
 
 class _Own(psycopg.AsyncConnection[Any]):

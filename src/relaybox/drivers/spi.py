@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
 
+from ..errors import StoreError
 from ..op import Copy, Op, Result, Statement, T
 
 if TYPE_CHECKING:
@@ -121,10 +122,28 @@ class AsyncConnection(_InTransaction, Protocol):
     def broken(self) -> bool: ...
 
 
+class Translated:
+    """`with translated:` turns a client's errors into ours. One object for all calls: a generator per statement would
+    be felt."""
+
+    def __init__(self, translate: Callable[[BaseException], StoreError | None]) -> None:
+        self._translate = translate
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is not None and (ours := self._translate(error)) is not None:
+            raise ours from None if isinstance(error, UnicodeError) else error  # which holds the text
+
+
 class Silent:
-    """Mixed into adapters of libraries without commit hooks: the caller's commit cannot be seen."""
+    """Base of adapters of libraries without commit hooks: the caller's commit cannot be seen."""
 
     silent = True
+    copy: bool = False
+
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw
 
     def after_commit(self, callback: Callback) -> bool:
         return False
@@ -134,6 +153,44 @@ class Silent:
 
     def abort(self) -> None:
         """A file has nothing to cut."""
+
+
+class Adapter(Silent):
+    """Of a library whose connections commit, roll back and close by these words."""
+
+    is_async: ClassVar[Literal[False]] = False
+    translated: ClassVar[Translated]
+
+    def commit(self) -> None:
+        with self.translated:
+            self.raw.commit()
+
+    def rollback(self) -> None:
+        with self.translated:
+            self.raw.rollback()
+
+    def close(self) -> None:
+        with self.translated:
+            self.raw.close()
+
+
+class AsyncAdapter(Silent):
+    """The same for asyncio."""
+
+    is_async: ClassVar[Literal[True]] = True
+    translated: ClassVar[Translated]
+
+    async def commit(self) -> None:
+        with self.translated:
+            await self.raw.commit()
+
+    async def rollback(self) -> None:
+        with self.translated:
+            await self.raw.rollback()
+
+    async def close(self) -> None:
+        with self.translated:
+            await self.raw.close()
 
 
 class Runner(Protocol):

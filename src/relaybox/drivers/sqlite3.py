@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any, ClassVar, Literal, TypeVar
 
 from ..errors import (
@@ -26,20 +26,12 @@ from ..errors import (
     UnsupportedByEngine,
 )
 from ..op import Copy, Result, Statement
-from .spi import DialectName, Silent
+from .spi import Adapter, DialectName, Silent, Translated
 
 T = TypeVar("T")
 
 BUSY_SECONDS = 5.0
 OLDEST = (3, 35, 0)
-
-
-@contextmanager
-def translated() -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise translate(error) from error
 
 
 def translate(error: sqlite3.Error) -> StoreError:
@@ -70,6 +62,9 @@ def translate(error: sqlite3.Error) -> StoreError:
     return StoreError(f"SQLite refused ({getattr(error, 'sqlite_errorname', type(error).__name__)}): {text}")
 
 
+translated = Translated(lambda error: translate(error) if isinstance(error, sqlite3.Error) else None)
+
+
 def begins_by_itself(raw: sqlite3.Connection) -> bool:
     """Whether the next INSERT opens a transaction: `autocommit` (3.12) decides, before it isolation_level."""
     autocommit = getattr(raw, "autocommit", -1)
@@ -78,20 +73,19 @@ def begins_by_itself(raw: sqlite3.Connection) -> bool:
     return raw.isolation_level is not None
 
 
-class Sqlite3Connection(Silent):
+class Sqlite3Connection(Adapter):
     dialect: DialectName = "sqlite"
-    copy: ClassVar[bool] = False
-    is_async: ClassVar[Literal[False]] = False
+    translated = translated
 
     def __init__(self, raw: sqlite3.Connection, *, patient: bool = False) -> None:
-        self.raw = raw
+        super().__init__(raw)
         self._patient = patient
 
     def execute(self, statement: Statement | Copy) -> Result:
         if isinstance(statement, Copy):
             raise UnsupportedByEngine("SQLite has no COPY; PostgreSQL has")
         text, _ = statement.query.compiled("named")
-        with translated():
+        with translated:
             return self._waiting(lambda: self._execute(text, statement))
 
     def _execute(self, text: str, statement: Statement) -> Result:
@@ -121,25 +115,17 @@ class Sqlite3Connection(Silent):
             time.sleep(0.001)
 
     def in_transaction(self) -> bool:
-        with translated():
+        with translated:
             return self.raw.in_transaction or begins_by_itself(self.raw)
 
     def begin(self) -> None:
         """IMMEDIATE: a deferred transaction that reads first cannot wait for its write lock, only fail."""
-        with translated():
+        with translated:
             self._waiting(lambda: self.raw.execute("BEGIN IMMEDIATE"))
 
     def commit(self) -> None:
-        with translated():
+        with translated:
             self._waiting(self.raw.commit)
-
-    def rollback(self) -> None:
-        with translated():
-            self.raw.rollback()
-
-    def close(self) -> None:
-        with translated():
-            self.raw.close()
 
     def broken(self) -> bool:
         try:
@@ -153,11 +139,10 @@ class AsyncSqlite3Connection(Silent):
     """One connection, one thread. A statement under way cannot be stopped, so a cancelled caller waits for it."""
 
     dialect: DialectName = "sqlite"
-    copy: ClassVar[bool] = False
     is_async: ClassVar[Literal[True]] = True
 
     def __init__(self, connection: Sqlite3Connection, thread: ThreadPoolExecutor) -> None:
-        self.raw = connection.raw
+        super().__init__(connection.raw)
         self._sync = connection
         self._thread = thread
 
@@ -226,7 +211,7 @@ def connect(path: str, *, timeout: float | None = None) -> Sqlite3Connection:
     uri = path.startswith("file:")
     in_memory = path == ":memory:" or (uri and "mode=memory" in path)
     patience = BUSY_SECONDS if timeout is None else min(timeout, BUSY_SECONDS)
-    with translated():
+    with translated:
         raw = sqlite3.connect(path, timeout=patience, isolation_level=None, check_same_thread=False, uri=uri)
         raw.execute("PRAGMA synchronous = FULL")
         if not in_memory:
