@@ -17,6 +17,7 @@ from ..store.names import Tables
 from ..store.outbox import open_store
 from .connect import DEFAULT_TABLE, Target, scrub, target_of
 from .doctor import show_findings
+from .options import Json
 from .output import emit
 
 app = typer.Typer(help="Let Debezium read the table of an Outbox(cdc=True): connector, check.", no_args_is_help=True)
@@ -60,7 +61,7 @@ def connector_(
 
 
 @app.command("check")
-def check(context: typer.Context, json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
+def check(context: typer.Context, json: Json = False) -> None:
     """Whether a connector with this --url would work. Exit 1 when something critical is found, 0 with warnings."""
     target = target_of(context)
     url = target.needed_url

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated
 
 import typer
 
 from ..durations import format_duration
 from ..settings import explained
 from .connect import shown, target_of
+from .options import Json
 from .output import console, emit, table
 
 _ABOUT = {
@@ -19,10 +19,7 @@ _ABOUT = {
 }
 
 
-def config(
-    context: typer.Context,
-    json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
-) -> None:
+def config(context: typer.Context, json: Json = False) -> None:
     """The effective settings: argument before environment before file before default."""
     target = target_of(context)
     rows: list[tuple[str, object, str, str]] = []

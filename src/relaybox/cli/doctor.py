@@ -15,6 +15,7 @@ from ..outbox.doctor import Finding, examine
 from ..store.names import Tables
 from ..store.topics import open_topic_store
 from .connect import DEFAULT_TABLE, Target, scrub, shown, target_of
+from .options import Json
 from .output import console, emit, progress, say, table
 
 _STYLE = {"ok": "green", "warning": "yellow", "critical": "bold red"}
@@ -26,7 +27,7 @@ def doctor(
     repair: Annotated[
         bool, typer.Option("--repair", help="after a restore into another cluster: make the logs of topics readable")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    json: Json = False,
 ) -> None:
     """Look at server, schema and outbox. Exit 1 when something critical is found, 0 with warnings."""
     target = target_of(context)

@@ -130,24 +130,20 @@ def _changed(group: Group, json: bool) -> None:
     emit(asdict(info)) if json else say(f"group {info.group} of topic {info.topic} is {info.state}")
 
 
-@app.command("pause")
-@o.with_audit
-def pause(context: typer.Context, topic: o.TopicName, group: GroupName, audit: Audit, json: o.Json = False) -> None:
-    """Take nothing more; what is written is kept for it, up to max_retention."""
-    with target_of(context).outbox() as box:
-        found = box.topics.group(topic, group)
-        found.pause(**audit)
-        _changed(found, json)
+def _turn(verb: Literal["pause", "resume"], about: str) -> None:
+    @app.command(verb, help=about)
+    @o.with_audit
+    def command(
+        context: typer.Context, topic: o.TopicName, group: GroupName, audit: Audit, json: o.Json = False
+    ) -> None:
+        with target_of(context).outbox() as box:
+            found = box.topics.group(topic, group)
+            getattr(found, verb)(**audit)
+            _changed(found, json)
 
 
-@app.command("resume")
-@o.with_audit
-def resume(context: typer.Context, topic: o.TopicName, group: GroupName, audit: Audit, json: o.Json = False) -> None:
-    """Go on where it stood: a group that is paused, dead, or has stalled."""
-    with target_of(context).outbox() as box:
-        found = box.topics.group(topic, group)
-        found.resume(**audit)
-        _changed(found, json)
+_turn("pause", "Take nothing more; what is written is kept for it, up to max_retention.")
+_turn("resume", "Go on where it stood: a group that is paused, dead, or has stalled.")
 
 
 @app.command("cancel")

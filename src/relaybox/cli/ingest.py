@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,6 +16,7 @@ from ..inbox.inbox import Inbox
 from ..ingest import Ingest
 from ..ingest.config import load
 from .connect import scrub, target_of
+from .options import with_options
 from .output import emit, say
 from .run import (
     JsonLogs,
@@ -33,26 +34,30 @@ from .run import (
 log = logging.getLogger("relaybox")
 
 
+OPTIONS: dict[str, Any] = {
+    "inbox": Annotated[str | None, typer.Option(help="which inbox [RELAYBOX_INBOX, default inbox]")],
+    "sender": Annotated[str | None, typer.Option(help="who sends: kept beside every message [RELAYBOX_INGEST_SENDER]")],
+    "type": Annotated[str | None, typer.Option(help="type of messages that name none; default: the channel")],
+    "type_header": Annotated[str | None, typer.Option(help="header that names the type, of other systems")],
+    "id_header": Annotated[str | None, typer.Option(help="header that has the id, of other systems")],
+    "key_header": Annotated[str | None, typer.Option(help="header that has the key, of other systems")],
+    "content_type": Annotated[str | None, typer.Option(help="content type of messages that do not say it")],
+    "listen": ListenAddress,
+}
+
+
+@with_options("options", OPTIONS, dict)
 def ingest(
     context: typer.Context,
+    options: dict[str, Any],
     source: Annotated[
         str | None, typer.Option("--from", help="where from: kafka://…, amqp://…, nats://… [RELAYBOX_SOURCE]")
     ] = None,
     source_option: Annotated[
         list[str] | None, typer.Option(help="an option of the source, NAME=VALUE [RELAYBOX_SOURCE_NAME]")
     ] = None,
-    inbox: Annotated[str | None, typer.Option(help="which inbox [RELAYBOX_INBOX, default inbox]")] = None,
-    sender: Annotated[
-        str | None, typer.Option(help="who sends: kept beside every message [RELAYBOX_INGEST_SENDER]")
-    ] = None,
-    type: Annotated[str | None, typer.Option(help="type of messages that name none; default: the channel")] = None,
-    type_header: Annotated[str | None, typer.Option(help="header that names the type, of other systems")] = None,
-    id_header: Annotated[str | None, typer.Option(help="header that has the id, of other systems")] = None,
-    key_header: Annotated[str | None, typer.Option(help="header that has the key, of other systems")] = None,
-    content_type: Annotated[str | None, typer.Option(help="content type of messages that do not say it")] = None,
     batch: Annotated[int | None, typer.Option(help="most messages in one transaction [default 500]", min=1)] = None,
     wait: Annotated[str | None, typer.Option(help="how long a broker may have nothing new [default 1s]")] = None,
-    listen: ListenAddress = None,
     migrate: Annotated[bool, typer.Option("--migrate", help="create or upgrade the inbox's tables first")] = False,
     once: Annotated[
         bool,
@@ -77,14 +82,7 @@ def ingest(
     given = {
         "url": source,
         "options": pairs(source_option, "--source-option"),
-        "inbox": inbox,
-        "sender": sender,
-        "type": type,
-        "type_header": type_header,
-        "id_header": id_header,
-        "key_header": key_header,
-        "content_type": content_type,
-        "listen": listen,
+        **options,
         "settings": {
             path: value for path, value in (("ingest.batch", batch), ("ingest.wait", wait)) if value is not None
         },
@@ -109,9 +107,8 @@ def ingest(
                 settings=config.settings,
                 observers=observers,
             )
-            health = asyncio.run(
-                serve([service], listen=config.listen, once=once, timeout=longest, metrics=metrics, quiet=once)
-            )
+            serving = serve([service], listen=config.listen, once=once, timeout=longest, metrics=metrics, quiet=once)
+            health = asyncio.run(serving)
     except ConfigError as error:
         raise ConfigError(scrub(str(error), config.url)) from None
     if once:

@@ -13,6 +13,7 @@ from ..op import Copy, Result, Statement, run
 from ..outbox import Outbox
 from ..outbox.route import migrate as migrate_tables
 from .connect import Target, missing_file, target_of
+from .options import Json
 from .output import emit, say
 
 
@@ -20,7 +21,7 @@ def migrate(
     context: typer.Context,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the SQL, apply nothing")] = False,
     verify: Annotated[bool, typer.Option("--verify", help="check the tables, apply nothing")] = False,
-    json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    json: Json = False,
 ) -> None:
     """Create or upgrade the tables. Safe to repeat, and from many processes at once."""
     target = target_of(context)

@@ -19,6 +19,7 @@ from ..relay import Preview, Relay
 from ..relay.config import RelayConfig, load
 from ..topics.start import StartFrom
 from .connect import scrub, target_of
+from .options import with_options
 from .output import console, emit, say, table
 from .run import (
     DIED,
@@ -38,23 +39,30 @@ from .run import (
 log = logging.getLogger("relaybox")
 
 
+OPTIONS: dict[str, Any] = {
+    "to": Annotated[
+        str | None, typer.Option(help="destination, or a template: '{aggregate_type}-events' [RELAYBOX_RELAY_TO]")
+    ],
+    "contracts": Annotated[
+        str | None, typer.Option(help="MODULE:OBJECT or FILE.toml with the event contracts [RELAYBOX_RELAY_CONTRACTS]")
+    ],
+    "format": Annotated[str | None, typer.Option(help="plain, cloudevents or cloudevents-structured")],
+    "ce_source": Annotated[
+        str | None, typer.Option(help="attribute `source` of CloudEvents [RELAYBOX_RELAY_CE_SOURCE]")
+    ],
+    "ordered": Annotated[bool | None, typer.Option("--ordered/--unordered", help="keep the order of each key")],
+    "listen": ListenAddress,
+}
+
+
+@with_options("options", OPTIONS, dict)
 def relay(
     context: typer.Context,
+    options: dict[str, Any],
     sink: Annotated[str | None, typer.Option(help="where to: kafka://…, amqp://…, nats://… [RELAYBOX_SINK]")] = None,
     sink_option: Annotated[
         list[str] | None, typer.Option(help="an option of the sink, NAME=VALUE [RELAYBOX_SINK_NAME]")
     ] = None,
-    to: Annotated[
-        str | None, typer.Option(help="destination, or a template: '{aggregate_type}-events' [RELAYBOX_RELAY_TO]")
-    ] = None,
-    contracts: Annotated[
-        str | None, typer.Option(help="MODULE:OBJECT or FILE.toml with the event contracts [RELAYBOX_RELAY_CONTRACTS]")
-    ] = None,
-    format: Annotated[str | None, typer.Option(help="plain, cloudevents or cloudevents-structured")] = None,
-    ce_source: Annotated[
-        str | None, typer.Option(help="attribute `source` of CloudEvents [RELAYBOX_RELAY_CE_SOURCE]")
-    ] = None,
-    ordered: Annotated[bool | None, typer.Option("--ordered/--unordered", help="keep the order of each key")] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="a setting, NAME=VALUE: --set order.strategy=advisory")
     ] = None,
@@ -63,7 +71,6 @@ def relay(
     begin: Annotated[
         str | None, typer.Option("--from", help="with --topic: where a new group begins, latest or earliest")
     ] = None,
-    listen: ListenAddress = None,
     migrate: Annotated[bool, typer.Option("--migrate", help="create or upgrade the outbox tables first")] = False,
     once: Annotated[
         bool,
@@ -90,12 +97,7 @@ def relay(
     given = {
         "url": sink,
         "options": pairs(sink_option, "--sink-option"),
-        "to": to,
-        "contracts": contracts,
-        "format": format,
-        "ce_source": ce_source,
-        "ordered": ordered,
-        "listen": listen,
+        **options,
         "settings": pairs(set_, "--set"),
     }
     with target.outbox(may_create=migrate and not dry_run) as box:
@@ -141,15 +143,8 @@ def _tell(relay: Relay, *, json: bool) -> None:
     status, failing, counts = relay.status(), relay.failing(), relay.counts
     left = status.due + status.delayed + status.claimed
     if json:
-        emit(
-            {
-                "sent": counts.done,
-                "died": counts.dead,
-                "failed_attempts": counts.failed,
-                "left": left,
-                "waiting_for_retry": failing,
-            }
-        )
+        told = {"sent": counts.done, "died": counts.dead, "failed_attempts": counts.failed}
+        emit({**told, "left": left, "waiting_for_retry": failing})
     else:
         waiting = f", {failing:,} of them wait for a retry" if failing else ""
         say(f"sent {counts.done:,}, died {counts.dead:,}, left {left:,}{waiting}")
@@ -188,9 +183,8 @@ def _show(previews: list[Preview], *, json: bool) -> None:
     if json:
         emit({"messages": rows})
     else:
-        console().print(
-            table(None, ("event", "type", "key", "to", "bytes", "problem"), [tuple(r.values()) for r in rows])
-        )
+        names = ("event", "type", "key", "to", "bytes", "problem")
+        console().print(table(None, names, [tuple(row.values()) for row in rows]))
         say(f"{len(rows)} event(s) looked at, {sum(1 for p in previews if p.problem)} would become dead letters")
     if any(p.problem for p in previews):
         raise typer.Exit(DIED)

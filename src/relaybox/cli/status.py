@@ -19,6 +19,7 @@ from ..topics.info import GroupInfo
 from ..values import BlockedKey, Health, Status
 from .connect import scrub, target_of
 from .events import blocked_view
+from .options import Json
 from .output import age, console, emit, plain, table
 from .run import DIED, WAITS
 
@@ -30,7 +31,7 @@ def status(
     check: Annotated[
         bool, typer.Option("--check", help="exit with 3 if it is degraded, with 4 if it is critical")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    json: Json = False,
 ) -> None:
     """How many events wait, are claimed, retry or are dead; who delivers; which keys are blocked."""
     if watch and json:

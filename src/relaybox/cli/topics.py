@@ -69,53 +69,47 @@ def _text(value: object) -> object:
     return jsonlib.dumps(value) if isinstance(value, (dict, list)) else value
 
 
+DURATIONS: dict[str, Any] = {
+    "retention": Annotated[str | None, typer.Option(help="kept this long, and until every live group has it: 24h, 7d")],
+    "zero_retention": Annotated[str | None, typer.Option(help="kept this long if there was no group")],
+    "max_retention": Annotated[str | None, typer.Option(help="the cap: no group holds events for longer")],
+    "heartbeat_interval": Annotated[str | None, typer.Option(help="of new groups")],
+    "heartbeat_timeout": Annotated[str | None, typer.Option(help="silence after which a group is dead")],
+    "zombie_ttl": Annotated[str | None, typer.Option(help="a place that has not moved for so long is given up")],
+}
+OPTIONS: dict[str, Any] = {
+    **DURATIONS,
+    "block_writes": Annotated[
+        bool | None, typer.Option("--block-writes/--allow-writes", help="refuse events while no group is active")
+    ],
+    "partitions": Annotated[Literal["none", "day", "month"] | None, typer.Option(help="drop old events by table")],
+    "shards": Annotated[int | None, typer.Option(help="parts of the key space; fixed when the topic is made")],
+    "spread": Annotated[int | None, typer.Option(help="tables that the shards of a hot log are in; fixed too")],
+    "fetch_batch": Annotated[int | None, typer.Option(help="events per fetch")],
+    "cleanup_batch": Annotated[int | None, typer.Option(help="rows per cleanup step")],
+}
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    told = {key: value for key, value in options.items() if value is not None}
+    return {key: parse_duration(value) if key in DURATIONS else value for key, value in told.items()}
+
+
 @app.command("create", help="Make a topic that is not there yet.")
 @app.command("configure")
 @o.with_audit
+@o.with_options("given", OPTIONS, _given)
 def configure(
     context: typer.Context,
     name: o.TopicName,
+    given: dict[str, Any],
     audit: Audit,
     semantics: Annotated[Semantics | None, typer.Option(help="to one consumer, or to every group")] = None,
     tracking: Annotated[Tracking | None, typer.Option(help="how completion is tracked; see `advise`")] = None,
     preset: Annotated[Preset | None, typer.Option(help="options that go together; others given here win")] = None,
-    retention: Annotated[
-        str | None, typer.Option(help="kept this long, and until every live group has it: 24h, 7d")
-    ] = None,
-    zero_retention: Annotated[str | None, typer.Option(help="kept this long if there was no group")] = None,
-    max_retention: Annotated[str | None, typer.Option(help="the cap: no group holds events for longer")] = None,
-    block_writes: Annotated[
-        bool | None, typer.Option("--block-writes/--allow-writes", help="refuse events while no group is active")
-    ] = None,
-    partitions: Annotated[Literal["none", "day", "month"] | None, typer.Option(help="drop old events by table")] = None,
-    shards: Annotated[int | None, typer.Option(help="parts of the key space; fixed when the topic is made")] = None,
-    spread: Annotated[int | None, typer.Option(help="tables that the shards of a hot log are in; fixed too")] = None,
-    fetch_batch: Annotated[int | None, typer.Option(help="events per fetch")] = None,
-    cleanup_batch: Annotated[int | None, typer.Option(help="rows per cleanup step")] = None,
-    heartbeat_interval: Annotated[str | None, typer.Option(help="of new groups")] = None,
-    heartbeat_timeout: Annotated[str | None, typer.Option(help="silence after which a group is dead")] = None,
-    zombie_ttl: Annotated[str | None, typer.Option(help="a place that has not moved for so long is given up")] = None,
     json: o.Json = False,
 ) -> None:
     """Make a topic, or change options of one. The tracking of one that exists: see `move`; the rest stays."""
-    durations = {
-        "retention": retention,
-        "zero_retention": zero_retention,
-        "max_retention": max_retention,
-        "heartbeat_interval": heartbeat_interval,
-        "heartbeat_timeout": heartbeat_timeout,
-        "zombie_ttl": zombie_ttl,
-    }
-    given: dict[str, Any] = {key: parse_duration(text) for key, text in durations.items() if text is not None}
-    plain = {
-        "block_writes": block_writes,
-        "partitions": partitions,
-        "shards": shards,
-        "spread": spread,
-        "fetch_batch": fetch_batch,
-        "cleanup_batch": cleanup_batch,
-    }
-    given |= {key: value for key, value in plain.items() if value is not None}
     with target_of(context).outbox() as box:
         row = box.topics.get(name)
         if row is not None and context.info_name == "create":
@@ -136,16 +130,14 @@ def _new(name: str, semantics: Semantics | None, tracking: Tracking | None) -> T
 
 
 def _changed(topic: Topic, semantics: Semantics | None, tracking: Tracking | None) -> Topic:
-    if semantics not in (None, topic.semantics):
-        raise ConfigError(
-            f"topic {topic.name!r} is a {topic.semantics} topic; "
-            f"`relaybox topics move {topic.name} --semantics {semantics}` moves it"
-        )
-    if tracking not in (None, topic.tracking):
-        raise ConfigError(
-            f"topic {topic.name!r} is tracked by {topic.tracking}; "
-            f"`relaybox topics move {topic.name} --tracking {tracking}` moves it"
-        )
+    for option, wanted, there, now in (
+        ("semantics", semantics, topic.semantics, f"a {topic.semantics} topic"),
+        ("tracking", tracking, topic.tracking, f"tracked by {topic.tracking}"),
+    ):
+        if wanted not in (None, there):
+            raise ConfigError(
+                f"topic {topic.name!r} is {now}; `relaybox topics move {topic.name} --{option} {wanted}` moves it"
+            )
     return topic
 
 
