@@ -62,7 +62,9 @@ class _Field(Generic[T]):
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
-        self._label = f"{getattr(owner, 'section', owner.__name__)}.{name}"
+
+    def _parsed(self, instance: object, value: Duration) -> timedelta:
+        return parse_duration(value, f"{getattr(instance, 'section', type(instance).__name__)}.{self._name}")
 
     def __get__(self, instance: object | None, owner: type) -> T:
         value: T = self._default if instance is None else instance.__dict__[self._name]
@@ -74,7 +76,7 @@ class DurationField(_Field[timedelta]):
         self._default = parse_duration(default)
 
     def __set__(self, instance: object, value: Duration) -> None:
-        instance.__dict__[self._name] = parse_duration(value, self._label)
+        instance.__dict__[self._name] = self._parsed(instance, value)
 
 
 class OptionalDurationField(_Field[timedelta | None]):
@@ -82,4 +84,4 @@ class OptionalDurationField(_Field[timedelta | None]):
         self._default = None if default is None else parse_duration(default)
 
     def __set__(self, instance: object, value: Duration | None) -> None:
-        instance.__dict__[self._name] = None if value is None else parse_duration(value, self._label)
+        instance.__dict__[self._name] = None if value is None else self._parsed(instance, value)

@@ -145,24 +145,6 @@ class _Fields:
         python -m timeit -s "from relaybox import Event; row = (7, 'id', 'T', *[None] * 9)" "Event.stored(row)"
     """
 
-    __slots__ = (
-        "_codec",
-        "_created",
-        "_deliver",
-        "_headers",
-        "_headers_text",
-        "_occurred",
-        "_topic",
-        "aggregate_type",
-        "body",
-        "content_type",
-        "id",
-        "key",
-        "sender",
-        "seq",
-        "tenant",
-        "type",
-    )
     id: str
     type: str
     body: bytes
@@ -179,6 +161,7 @@ class _Fields:
     _headers: Mapping[str, str] | None
     _headers_text: str | None
     _topic: str | None
+    __slots__ = tuple(__annotations__)
 
 
 class Event(_Fields, Generic[T]):

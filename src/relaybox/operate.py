@@ -289,8 +289,7 @@ class DeadLetters(_Dead, Sync):
 
 
 class AsyncDeadLetters(_Dead, Async):
-    """Events that were given up, of an outbox, a group or an inbox. Errors are raised: an outage must not look like "no
-    dead letters"."""
+    """As `DeadLetters`, for asyncio programs."""
 
 
 class Events(_Events, Sync):
@@ -300,9 +299,7 @@ class Events(_Events, Sync):
 
 
 class AsyncEvents(_Events, Async):
-    """The events of an outbox, a group or an inbox in every state. Finished ones are replayed too, and open ones are
-    discarded too; a group that reads a log replays no finished ones (`seek`), and discards of the open ones those that
-    failed and those behind them."""
+    """As `Events`, for asyncio programs."""
 
 
 class _Keys(_AtDesk):
@@ -332,4 +329,4 @@ class Keys(_Keys, Sync):
 
 
 class AsyncKeys(_Keys, Async):
-    """Keys of ordered events that wait: for a retry, for a dead letter, or for a number that has not come."""
+    """As `Keys`, for asyncio programs."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
-from typing import Any, ClassVar, Literal, NoReturn
+from typing import Any, ClassVar, Literal
 from urllib.parse import quote, urlencode
 from zoneinfo import ZoneInfo
 
@@ -99,16 +99,9 @@ class DjangoHandle:
         return False
 
     def begin(self) -> None:
-        _not_ours()
+        raise StoreError("Django owns this transaction: use its atomic()")
 
-    def commit(self) -> None:
-        _not_ours()
-
-    def rollback(self) -> None:
-        _not_ours()
-
-    def close(self) -> None:
-        _not_ours()
+    commit = rollback = close = begin
 
     def abort(self) -> None:
         if self.raw.connection is not None:
@@ -116,10 +109,6 @@ class DjangoHandle:
 
     def broken(self) -> bool:
         return False
-
-
-def _not_ours() -> NoReturn:
-    raise StoreError("Django owns this transaction: use its atomic()")
 
 
 def wrap(handle: Any) -> DjangoHandle | None:

@@ -17,27 +17,23 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager, suppress
-from typing import Any
+from functools import partial
+from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
 from ..errors import Closed, ConnectionLost, StoreBusy, StoreError
 from ..forks import FreshLock, renew_after_fork
 from ..op import Op, T, arun, run
 from .limits import Deadlines, Watched, silent
-from .spi import AsyncConnection, AsyncRunner, Connection, DialectName, Runner
+from .spi import AsyncConnection, AsyncRunner, Callback, Connection, DialectName, Runner
 
 log = logging.getLogger("relaybox")
 GOODBYE = 1.0  # seconds a database gets to take note of the end of a connection
 
-_pools: WeakSet[Database | AsyncDatabase] = WeakSet()
+C = TypeVar("C")
+_pools: WeakSet[_Pool[Any]] = WeakSet()
 _listing = FreshLock()
 _inherited: list[object] = []  # connections of our parent: when one ends here, the parent's event loop goes deaf to it
-
-
-def _register(pool: Database | AsyncDatabase) -> None:
-    renew_after_fork(pool)
-    with _listing:
-        _pools.add(pool)
 
 
 def _doubt(address: object) -> None:
@@ -47,15 +43,18 @@ def _doubt(address: object) -> None:
                 pool.doubted = True
 
 
-class Database:
-    """Sync: `run(op)` on a borrowed connection, inside a transaction unless told otherwise."""
+class _Pool(Generic[C]):
+    """What both kinds have in common."""
+
+    idle: list[Any]
 
     def __init__(
         self,
         dialect: DialectName,
-        connect: Callable[[], Connection],
-        size: int = 4,
+        connect: Callable[[], C],
         *,
+        size: int = 4,
+        listen: Callable[[str, Callback, Callback], Awaitable[None]] | None = None,
         timeout: float | None = None,
         address: object = None,
     ) -> None:
@@ -66,15 +65,27 @@ class Database:
         self.size = size
         self._timeout = timeout  # seconds for one op; None: no limit
         self._closed = False
+        # listen(channel, ready, wake): LISTENs until cancelled or the connection breaks; None: cannot
+        self.listen = listen
         self.begin()
-        _register(self)
+        renew_after_fork(self)
+        with _listing:
+            _pools.add(self)
+
+    def begin(self) -> None:
+        """Also in a forked child: what others in its parent hold of connections, slots and locks nobody gives back
+        here."""
+        raise NotImplementedError
 
     def after_fork(self) -> None:
         _inherited.extend(self.idle)
         self.begin()
 
+
+class Database(_Pool[Connection]):
+    """Sync: `run(op)` on a borrowed connection, inside a transaction unless told otherwise."""
+
     def begin(self) -> None:
-        """Also in a forked child: what its parent's threads hold of connections and locks nobody gives back here."""
         self.idle: list[Connection] = []
         self._lock = threading.Lock()
         self.slots = threading.BoundedSemaphore(self.size)
@@ -86,7 +97,7 @@ class Database:
         """The same connections with another limit."""
         return _Within(self, seconds)
 
-    def run_within(self, seconds: float | None, op: Op[T], *, tx: bool) -> T:
+    def run_within(self, seconds: float | None, op: Op[T], *, tx: bool = True) -> T:
         """SQLite has a limit of its own."""
         if self.dialect == "sqlite":
             seconds = None
@@ -144,37 +155,10 @@ class Database:
         self.distrust()
 
 
-class AsyncDatabase:
+class AsyncDatabase(_Pool[Awaitable[AsyncConnection]]):
     """Async: the same for the background services, and for AsyncOutbox."""
 
-    def __init__(
-        self,
-        dialect: DialectName,
-        connect: Callable[[], Awaitable[AsyncConnection]],
-        *,
-        size: int = 4,
-        listen: Callable[[str, Callable[[], None], Callable[[], None]], Awaitable[None]] | None = None,
-        timeout: float | None = None,
-        address: object = None,
-    ) -> None:
-        self.dialect = dialect
-        self.address = address if address is not None else self
-        self.doubted = False
-        self._connect = connect
-        self.size = size
-        self._timeout = timeout  # seconds for one op; None: no limit
-        self._closed = False
-        # listen(channel, ready, wake): LISTENs until cancelled or the connection breaks; None: cannot
-        self.listen = listen
-        self.begin()
-        _register(self)
-
-    def after_fork(self) -> None:
-        _inherited.extend(self.idle)
-        self.begin()
-
     def begin(self) -> None:
-        """Also in a forked child: its parent's tasks hold connections and slots that nobody here gives back."""
         self.idle: list[AsyncConnection] = []
         self.slots = asyncio.Semaphore(self.size)
         self._limits = Deadlines()
@@ -185,9 +169,9 @@ class AsyncDatabase:
 
     def within(self, seconds: float | None) -> AsyncRunner:
         """The same connections with another limit."""
-        return _AsyncWithin(self, seconds)
+        return _Within(self, seconds)
 
-    async def run_within(self, seconds: float | None, op: Op[T], *, tx: bool) -> T:
+    async def run_within(self, seconds: float | None, op: Op[T], *, tx: bool = True) -> T:
         loan = self.connection()
         limited = self._limits.enter(seconds) if seconds is not None else None
         try:
@@ -270,30 +254,13 @@ class AsyncDatabase:
 class _Within:
     """A database with a limit of its own."""
 
-    def __init__(self, database: Database, seconds: float | None) -> None:
-        self.dialect = database.dialect
-        self.within = database.within
-        self.connection = database.connection
-        self.close = database.close
-        self._database = database
-        self._seconds = seconds
-
-    def run(self, op: Op[T], *, tx: bool = True) -> T:
-        return self._database.run_within(self._seconds, op, tx=tx)
-
-
-class _AsyncWithin:
-    def __init__(self, database: AsyncDatabase, seconds: float | None) -> None:
+    def __init__(self, database: Any, seconds: float | None) -> None:
         self.dialect = database.dialect
         self.listen = database.listen
         self.within = database.within
         self.connection = database.connection
         self.close = database.close
-        self._database = database
-        self._seconds = seconds
-
-    def run(self, op: Op[T], *, tx: bool = True) -> Coroutine[Any, Any, T]:
-        return self._database.run_within(self._seconds, op, tx=tx)
+        self.run = partial(database.run_within, seconds)
 
 
 class _Loan:

@@ -239,14 +239,7 @@ class ConnectionHandle(_Handle):
     def begin(self) -> None:
         _not_ours()
 
-    def commit(self) -> None:
-        _not_ours()
-
-    def rollback(self) -> None:
-        _not_ours()
-
-    def close(self) -> None:
-        _not_ours()
+    commit = rollback = close = begin
 
 
 class SessionHandle(ConnectionHandle):
@@ -287,14 +280,7 @@ class AsyncConnectionHandle(_Handle):
     async def begin(self) -> None:
         _not_ours()
 
-    async def commit(self) -> None:
-        _not_ours()
-
-    async def rollback(self) -> None:
-        _not_ours()
-
-    async def close(self) -> None:
-        _not_ours()
+    commit = rollback = close = begin
 
 
 class AsyncSessionHandle(AsyncConnectionHandle):
@@ -312,11 +298,7 @@ class AsyncSessionHandle(AsyncConnectionHandle):
     async def execute(self, statement: Statement | Copy) -> Result:
         session: sa_async.AsyncSession = self.raw
         with translated():
-            return await session.run_sync(_execute_in_session, statement)
-
-
-def _execute_in_session(session: Session, statement: Statement | Copy) -> Result:
-    return _execute(session.connection(), statement)
+            return await session.run_sync(lambda sync: _execute(sync.connection(), statement))
 
 
 def wrap(handle: Any) -> ConnectionHandle | AsyncConnectionHandle | None:

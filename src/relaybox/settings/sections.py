@@ -44,6 +44,9 @@ class _Section:
     signed: ClassVar[tuple[str, ...]] = ()
     may_be_zero: ClassVar[tuple[str, ...]] = ()
 
+    def __init_subclass__(cls, section: str) -> None:
+        cls.section = section
+
     def __post_init__(self) -> None:
         _check_parts(self, f"{self.section}.")
         for leaf in leaves(type(self)):
@@ -72,10 +75,9 @@ class _Section:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeliverySettings(_Section):
+class DeliverySettings(_Section, section="delivery"):
     """How a process claims, delivers and settles. Outboxes, groups, inboxes and relays have them in common."""
 
-    section: ClassVar[str] = "delivery"
     workers: Annotated[int, "events handled at the same time by this process"] = 4
     hot_queue: Annotated[int, "committed events waiting here for a worker; more go to the poller"] = 1000
     cold_queue: Annotated[int, "claimed events in this process, from claim to settle"] = 1000
@@ -129,10 +131,9 @@ class DeliverySettings(_Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OrderSettings(_Section):
+class OrderSettings(_Section, section="order"):
     """Ordered delivery from an outbox."""
 
-    section: ClassVar[str] = "order"
     signed: ClassVar[tuple[str, ...]] = ("lock_namespace",)
     strategy: Annotated[
         OrderStrategy, "a key is won by its shard, an advisory lock or a row lock; the same in every process"
@@ -171,10 +172,9 @@ class OrderSettings(_Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OutboxSettings(_Section):
+class OutboxSettings(_Section, section="outbox"):
     """What an outbox takes, and how long it keeps what it is done with."""
 
-    section: ClassVar[str] = "outbox"
     unknown_topics: Annotated[
         UnknownTopics,
         "an event of a topic that is not configured: refuse it, or put it into the outbox, where relays route by it "
@@ -191,10 +191,9 @@ class OutboxSettings(_Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class InboxSettings(_Section):
+class InboxSettings(_Section, section="inbox"):
     """Whether an inbox works, how long it keeps what it is done with, and when it raises an alert."""
 
-    section: ClassVar[str] = "inbox"
     enabled: Annotated[bool, "process and ingest inboxes; off: both stand still, and what is accepted waits"] = True
     retention: Annotated[
         OptionalDurationField,
@@ -214,10 +213,9 @@ class InboxSettings(_Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopicSettings(_Section):
+class TopicSettings(_Section, section="topics"):
     """The upkeep of topics by a maintainer: how often, and how much at once."""
 
-    section: ClassVar[str] = "topics"
     may_be_zero: ClassVar[tuple[str, ...]] = ("cleanup_pause",)
     tick_interval: Annotated[DurationField, "pause between two ticks"] = DurationField("1s")
     thin_interval: Annotated[DurationField, "pause between two deletions of ticks nobody needs"] = DurationField("1m")
@@ -275,11 +273,10 @@ class TopicSettings(_Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RelaySettings(_Section):
+class RelaySettings(_Section, section="relay"):
     """What a relay has of its own: it gives up later than a listener, holds more at a time, and keeps a month of
     history. For the rest it is a process that delivers."""
 
-    section: ClassVar[str] = "relay"
     batch: Annotated[int, "most messages in one call; a sink may take fewer"] = 500
     timeout: Annotated[DurationField, "how long a broker's answer may take before it counts as away"] = DurationField(
         "10s"
@@ -291,28 +288,25 @@ class RelaySettings(_Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class IngestSettings(_Section):
+class IngestSettings(_Section, section="ingest"):
     """From a broker into an inbox."""
 
-    section: ClassVar[str] = "ingest"
     batch: Annotated[int, "most messages in one transaction"] = 500
     wait: Annotated[DurationField, "how long a broker is given to have something new"] = DurationField("1s")
 
 
 @dataclass(frozen=True, kw_only=True)
-class GuardSettings(_Section):
+class GuardSettings(_Section, section="guard"):
     """How long a guard knows what was handled, and what a crash in between costs."""
 
-    section: ClassVar[str] = "guard"
     ttl: Annotated[DurationField, "how long a handled message is known"] = DurationField("720h")
     lease: Annotated[DurationField, "how long a message counts as being handled unless renewed"] = DurationField("30s")
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdminSettings(_Section):
+class AdminSettings(_Section, section="admin"):
     """What is written down when an operator changes something."""
 
-    section: ClassVar[str] = "admin"
     actor: Annotated[str | None, "who changes something, where the caller does not say; none: user@host"] = None
     require_reason: Annotated[bool, "refuse a change without a reason"] = False
     audit_retention: Annotated[
