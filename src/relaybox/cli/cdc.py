@@ -13,9 +13,8 @@ from ..errors import ConfigError
 from ..outbox.cdc import PASSWORD_VARIABLE, RouteBy, as_properties, connector, is_mariadb
 from ..outbox.cdc_check import examine
 from ..outbox.doctor import Finding
-from ..store.names import Tables
 from ..store.outbox import open_store
-from .connect import DEFAULT_TABLE, Target, scrub, target_of
+from .connect import scrub, target_of
 from .doctor import show_findings
 from .options import Json
 from .output import emit
@@ -46,7 +45,7 @@ def connector_(
     target = target_of(context)
     document = connector(
         target.needed_url,
-        _tables(target),
+        target.tables,
         name=name,
         topic_prefix=topic_prefix,
         route_by=cast(RouteBy, route_by),
@@ -66,12 +65,8 @@ def check(context: typer.Context, json: Json = False) -> None:
     target = target_of(context)
     url = target.needed_url
     with closing(target.database()) as database:
-        store = open_store(database.dialect, _tables(target))
+        store = open_store(database.dialect, target.tables)
         if database.dialect == "sqlite":
             raise ConfigError("SQLite has no log that others could read: use a relay, or PostgreSQL or MySQL")
         found = examine(database, store, mariadb=is_mariadb(urlsplit(url).scheme))
     show_findings(url, [Finding(f.level, f.check, scrub(f.text, url), f.fix) for f in found], json)
-
-
-def _tables(target: Target) -> Tables:
-    return Tables(target.table.value or DEFAULT_TABLE, target.schema.value)

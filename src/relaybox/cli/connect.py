@@ -17,6 +17,7 @@ from ..errors import ConfigError
 from ..inbox.inbox import Inbox
 from ..outbox import Outbox
 from ..settings import Settings, read_file
+from ..store.names import Tables
 
 DEFAULT_TABLE = "outbox_event"
 
@@ -48,6 +49,10 @@ class Target:
     @property
     def settings(self) -> Settings:
         return Settings.load(self.config)
+
+    @property
+    def tables(self) -> Tables:
+        return Tables(self.table.value or DEFAULT_TABLE, self.schema.value)
 
     def database(self, *, may_create: bool = False, maker: str = "relaybox migrate") -> Database:
         url = self.needed_url

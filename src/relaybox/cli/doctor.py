@@ -12,9 +12,8 @@ from rich.text import Text
 
 from ..maintenance import repair as repaired
 from ..outbox.doctor import Finding, examine
-from ..store.names import Tables
 from ..store.topics import open_topic_store
-from .connect import DEFAULT_TABLE, Target, scrub, shown, target_of
+from .connect import Target, scrub, shown, target_of
 from .options import Json
 from .output import console, emit, progress, say, table
 
@@ -40,10 +39,9 @@ def doctor(
 
 
 def _repair(target: Target) -> None:
-    tables = Tables(target.table.value or DEFAULT_TABLE, target.schema.value)
     with closing(target.database()) as database, progress(total=False) as bar:
         task = bar.add_task("stamping", total=None)
-        store = open_topic_store(database.dialect, tables)
+        store = open_topic_store(database.dialect, target.tables)
         stamped = repaired(database, store, progress=lambda n: bar.update(task, completed=n))
     text = f"stamped {stamped:,} event(s); groups go on where they were, some events come twice"
     console(stderr=True).print(text if stamped else "nothing to repair")  # stdout is for the findings

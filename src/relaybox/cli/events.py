@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Protocol, get_args
 
 import typer
 
+from ..audit import Audit
 from ..errors import ConfigError, NotFound, SchemaMissing, Undecodable
 from ..event import Event
 from ..operate import DeadLetters, Events, Keys
@@ -18,7 +19,7 @@ from ..store.events import Kind
 from ..values import DeadLetter, StoredEvent, Where
 from . import options as o
 from .connect import shown, target_of
-from .output import console, emit, emit_list, fail, first_line, say, table
+from .output import answer, console, emit, emit_list, fail, first_line, say, table
 
 PAGE = 500
 Of = Annotated[str, typer.Option("--of", help="outbox, group/TOPIC/GROUP or inbox/NAME")]
@@ -95,12 +96,7 @@ def nouns(noun: Literal["events", "dead"]) -> typer.Typer:
 
     @app.command("count")
     @o.with_where
-    def count(
-        context: typer.Context,
-        where: Where,
-        of: Of = "outbox",
-        json: o.Json = False,
-    ) -> None:
+    def count(context: typer.Context, where: Where, of: Of = "outbox", json: o.Json = False) -> None:
         """How many there are."""
         with opened(context, of) as box:
             found = getattr(box, noun).count(where)
@@ -130,20 +126,17 @@ def nouns(noun: Literal["events", "dead"]) -> typer.Typer:
             return
         flat = {**document.pop("event"), **document}
         rows = [(name, jsonlib.dumps(v, indent=2) if isinstance(v, (dict, list)) else v) for name, v in flat.items()]
-        shown_table = table(None, ("", ""), rows)
-        shown_table.show_header = False
-        console().print(shown_table)
+        console().print(table(None, ("", ""), rows))
 
     def change(verb: Literal["replay", "discard"], about: str) -> None:
         def command(
             context: typer.Context,
             where: Where,
+            audit: Audit,
             ids: o.Ids = None,
             of: Of = "outbox",
             everything: o.All = False,
             dry_run: o.DryRun = False,
-            reason: o.Reason = "",
-            actor: o.Actor = None,
             yes: o.Yes = False,
             json: o.Json = False,
         ) -> None:
@@ -153,26 +146,24 @@ def nouns(noun: Literal["events", "dead"]) -> typer.Typer:
                 if dry_run:
                     count = act(chosen, dry_run=True)
                 elif ids:
-                    count = act(chosen, **o.given(reason, actor))
+                    count = act(chosen, **audit)
                 else:
                     url = shown(target_of(context).needed_url)
                     count = o.changed(
                         f"{verb.capitalize()} {{}} {word}(s) of {of} in {url}?",
-                        lambda dry, tell: act(chosen, dry_run=dry, progress=tell, **o.given(reason, actor)),
+                        lambda dry, tell: act(chosen, dry_run=dry, progress=tell, **audit),
                         yes=yes,
                     )
             done = f"{verb}ed" if not dry_run else f"would be {verb}ed"
-            if json:
-                emit({f"{verb}ed": count, "dry_run": dry_run}, schema=f"{noun}.{verb}/1")
-            else:
-                say(f"{count} {word}(s) {done}")
+            told = {f"{verb}ed": count, "dry_run": dry_run}
+            answer(json, told, f"{count} {word}(s) {done}", schema=f"{noun}.{verb}/1")
             if ids and count < len(set(ids)):
                 fail(f"{len(set(ids)) - count} of {len(set(ids))} ids are no {word}s that can be {verb}ed; "
                      f"see `{_list(noun, of)}`")  # fmt: skip
                 raise typer.Exit(1)
 
         command.__doc__ = about
-        app.command(verb)(o.with_where(command))
+        app.command(verb)(o.with_where(o.with_audit(command)))
 
     change("replay", "Handle these again: due now, attempts from zero." + (" Finished ones too." if of_all else ""))
     change("discard", "Give these up for good." + (" Open ones too." if of_all else ""))
@@ -280,17 +271,17 @@ def _gap(blocked: Any) -> str | None:
 
 
 @keys.command("release")
+@o.with_audit
 def release(
     context: typer.Context,
     key: Annotated[str, typer.Argument(help="the key, as `keys list` shows it")],
+    audit: Audit,
     of: Of = "outbox",
     to: Annotated[int | None, typer.Option(help="in an inbox: the number to go on with")] = None,
-    reason: o.Reason = "",
-    actor: o.Actor = None,
     json: o.Json = False,
 ) -> None:
     """Let a key go on without the event it waits for, which stays a dead letter or is tried on by itself."""
     with opened(context, of) as box:
-        if not box.keys.release(key, to=to, **o.given(reason, actor)):
+        if not box.keys.release(key, to=to, **audit):
             raise ConfigError(f"no key {key!r} is blocked; see `relaybox keys list`")
     emit({"released": key}, schema="keys.release/1") if json else say(f"released {key!r}")

@@ -61,11 +61,8 @@ def show(context: typer.Context, topic: o.TopicName, group: GroupName, json: o.J
         return
     lines = asdict(info) | {"members": len(info.members), "backfill": info.backfill and info.backfill.what}
     lines |= {name: round(value, 1) for name, value in lines.items() if isinstance(value, float)}
-    shown = table(
-        None, ("", ""), [(k.replace("_", " "), age(v) if isinstance(v, timedelta) else v) for k, v in lines.items()]
-    )
-    shown.show_header = False
-    console().print(shown)
+    shown = [(k.replace("_", " "), age(v) if isinstance(v, timedelta) else v) for k, v in lines.items()]
+    console().print(table(None, ("", ""), shown))
     columns = ("member", "last seen", "processed", "failed", "ignored")
     rows = [(m.name, age(m.silent), m.processed, m.failed, m.ignored) for m in info.members]
     console().print(table(None, columns, rows))

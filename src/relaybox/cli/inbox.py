@@ -24,8 +24,8 @@ from ..store.inbox.order import Order, Priority
 from ..values import Limits
 from . import options as o
 from .connect import shown, target_of
-from .output import age, confirm, console, emit, say, table
-from .run import DIED, WAITS
+from .output import age, answer, confirm, console, emit, say, table
+from .run import leave
 
 app = typer.Typer(help="Inboxes: make, configure, look at and purge them.", no_args_is_help=True)
 T = TypeVar("T")
@@ -100,10 +100,8 @@ def configure(
         info = _configure(box, agreed, audit)
     if info is None:
         raise typer.BadParameter("expected something to change; what is not given stays as it is")
-    if json:
-        emit(asdict(info), schema="inbox.configure/1")
-    else:
-        say(f"inbox {inbox} is configured, for every process from its next start on")
+    text = f"inbox {inbox} is configured, for every process from its next start on"
+    answer(json, asdict(info), text, schema="inbox.configure/1")
 
 
 def _configure(box: Inbox, agreed: Mapping[str, Any], audit: Audit) -> InboxInfo | None:
@@ -205,10 +203,8 @@ def purge(
             count = box.purge(**ages, dry_run=True)
             confirm(f"Delete {count} messages and what ids are too old from inbox {inbox} in {url}?")
         count = box.purge(**ages, dry_run=dry_run, **audit)
-    if json:
-        emit({"purged": count, "dry_run": dry_run}, schema="inbox.purge/1")
-    else:
-        say(f"{count} message(s) {'would be ' if dry_run else ''}purged")
+    text = f"{count} message(s) {'would be ' if dry_run else ''}purged"
+    answer(json, {"purged": count, "dry_run": dry_run}, text, schema="inbox.purge/1")
 
 
 # -- looking ------------------------------------------------------------------------------------------
@@ -235,9 +231,7 @@ def show(
     waiting: Annotated[str, typer.Option(help="messages that wait: degraded from, critical from")] = "1000,100000",
     dead: Annotated[str, typer.Option(help="dead letters: degraded from, critical from")] = "1,100",
     oldest: Annotated[str, typer.Option(help="age of the oldest that waits: degraded from, critical from")] = "1m,15m",
-    check: Annotated[
-        bool, typer.Option("--check", help="exit with 3 if it is degraded, with 4 if it is critical")
-    ] = False,
+    check: o.Check = False,
     json: o.Json = False,
 ) -> None:
     """One inbox: how it stands, whether somebody should look, and what all processes agree on."""
@@ -262,11 +256,9 @@ def show(
             ("processors", status.processors),
             *((name, getattr(info, name)) for name in ("table", "order", "priority", "retention", "retry")),
         ]
-        made = table(None, ("", ""), rows)
-        made.show_header = False
-        console().print(made)
-    if check and health.level != "ok":
-        raise typer.Exit(DIED if health.level == "critical" else WAITS)
+        console().print(table(None, ("", ""), rows))
+    if check:
+        leave(health)
 
 
 def _pair(text: str, name: str, read: Callable[[str], T]) -> tuple[T, T]:

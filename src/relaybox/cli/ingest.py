@@ -17,7 +17,7 @@ from ..ingest import Ingest
 from ..ingest.config import load
 from .connect import scrub, target_of
 from .options import with_options
-from .output import emit, say
+from .output import answer
 from .run import (
     JsonLogs,
     ListenAddress,
@@ -114,8 +114,5 @@ def ingest(
     if once:
         counts = service.counts
         told = {"accepted": counts.done - counts.ignored, "duplicates": counts.ignored, "malformed": counts.dead}
-        if json:
-            emit(told)
-        else:
-            say(", ".join(f"{name} {count:,}" for name, count in told.items()))
+        answer(json, told, ", ".join(f"{name} {count:,}" for name, count in told.items()))
         leave(health)

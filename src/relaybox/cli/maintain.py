@@ -13,9 +13,8 @@ import typer
 from ..facts import Observer
 from ..maintenance import ALL_JOBS, Maintainer, Report, survey
 from ..settings import Settings, TopicSettings
-from ..store.names import Tables
 from ..store.topics import open_topic_store
-from .connect import DEFAULT_TABLE, Target, target_of
+from .connect import Target, target_of
 from .output import age, console, emit, say, table
 from .run import JsonLogs, ListenAddress, LogLevel, log_to_stderr, metrics_of, serve
 
@@ -63,7 +62,7 @@ def maintain(
 
 def _survey(target: Target, group_retention: timedelta, *, json: bool) -> None:
     with closing(target.database()) as database:
-        store = open_topic_store(database.dialect, Tables(target.table.value or DEFAULT_TABLE, target.schema.value))
+        store = open_topic_store(database.dialect, target.tables)
         database.run(store.verify_schema(), tx=False)
         found = database.run(survey(store, group_retention, None), tx=False)
     if json:

@@ -17,10 +17,13 @@ from .output import confirm, progress
 
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="the topic's name")]
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
+Check = Annotated[bool, typer.Option("--check", help="exit with 3 if it is degraded, with 4 if it is critical")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="do not ask")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="only say how many it would be")]
-Reason = Annotated[str | None, typer.Option("--reason", help="why, for the audit log")]
-Actor = Annotated[str | None, typer.Option("--actor", envvar="RELAYBOX_ACTOR", help="who; not given: user@host")]
+_AUDIT: dict[str, Any] = {
+    "reason": Annotated[str | None, typer.Option("--reason", help="why, for the audit log")],
+    "actor": Annotated[str | None, typer.Option("--actor", envvar="RELAYBOX_ACTOR", help="who; not given: user@host")],
+}
 
 Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="ids of events")]
 All = Annotated[bool, typer.Option("--all", help="all there are")]
@@ -88,14 +91,12 @@ def kept(text: str, name: str) -> timedelta | None:
     return parse_duration(text, name)
 
 
-def given(reason: str | None, actor: str | None) -> Audit:
-    return {"reason": reason or "", "actor": actor}
+def _audit(given: dict[str, Any]) -> Audit:
+    return {"reason": given["reason"] or "", "actor": given["actor"]}
 
 
 with_where = with_options("where", _WHERE, _where)
-with_audit = with_options(
-    "audit", {"reason": Reason, "actor": Actor}, lambda told: given(told["reason"], told["actor"])
-)
+with_audit = with_options("audit", _AUDIT, _audit)
 
 
 def which(ids: list[str] | None, where: Where, everything: bool) -> list[str] | Where:

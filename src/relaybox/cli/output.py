@@ -49,7 +49,10 @@ def visible(text: str) -> str:
 
 
 def table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    made = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    """Without a header where no column has a name."""
+    made = Table(
+        title=title, title_justify="left", box=None, pad_edge=False, header_style="bold", show_header=any(columns)
+    )
     for number, name in enumerate(columns):
         made.add_column(name, no_wrap=number == 0, overflow="fold")
     for row in rows:
@@ -60,6 +63,11 @@ def table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[obj
 def say(text: str) -> None:
     """One line for people."""
     console().print(plain(text), soft_wrap=True)
+
+
+def answer(json: bool, document: Any, text: str, *, schema: str | None = None) -> None:
+    """The document for programs, or one line for people."""
+    emit(document, schema=schema) if json else say(text)
 
 
 def emit(document: Any, *, schema: str | None = None) -> None:

@@ -6,21 +6,22 @@ from typing import Annotated
 
 import typer
 
+from ..audit import Audit
 from ..durations import format_duration
 from . import options as o
 from .connect import shown, target_of
-from .output import emit, say
+from .output import answer
 
 
+@o.with_audit
 def purge(
     context: typer.Context,
+    audit: Audit,
     done: Annotated[str, typer.Option(help="finished events older than this (7d, 12h, PT5M); none: leave them")] = "7d",
     dead: Annotated[
         str | None, typer.Option(help="dead letters that died longer ago; without it none is deleted")
     ] = None,
     dry_run: o.DryRun = False,
-    reason: o.Reason = "",
-    actor: o.Actor = None,
     yes: o.Yes = False,
     json: o.Json = False,
 ) -> None:
@@ -40,12 +41,8 @@ def purge(
         else:
             count = o.changed(
                 f"Delete {{}} events of {box.store.tables.event} in {shown(target.needed_url)}: {' and '.join(what)}?",
-                lambda dry, tell: box.purge(
-                    done=ages[0], dead=ages[1], dry_run=dry, progress=tell, **o.given(reason, actor)
-                ),
+                lambda dry, tell: box.purge(done=ages[0], dead=ages[1], dry_run=dry, progress=tell, **audit),
                 yes=yes,
             )
-    if json:
-        emit({"purged": count, "dry_run": dry_run}, schema="purge/1")
-    else:
-        say(f"{count} event(s) {'would be ' if dry_run else ''}purged")
+    text = f"{count} event(s) {'would be ' if dry_run else ''}purged"
+    answer(json, {"purged": count, "dry_run": dry_run}, text, schema="purge/1")

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ..brokers import sink_from_url
-from ..contracts import Contracts
 from ..durations import format_duration, parse_duration
 from ..errors import ConfigError
 from ..facts import Observer
@@ -19,6 +17,7 @@ from ..relay import Preview, Relay
 from ..relay.config import RelayConfig, load
 from ..topics.start import StartFrom
 from .connect import scrub, target_of
+from .contracts import load_contracts
 from .options import with_options
 from .output import console, emit, say, table
 from .run import (
@@ -28,7 +27,6 @@ from .run import (
     ListenAddress,
     LogLevel,
     Timeout,
-    load_object,
     log_to_stderr,
     metrics_of,
     pairs,
@@ -110,7 +108,7 @@ def relay(
                 box.topics.group(**reads) if reads else box,
                 sink_from_url(config.url, config.options),
                 to=config.to,
-                contracts=_contracts(config.contracts),
+                contracts=None if config.contracts is None else load_contracts(config.contracts),
                 ordered=config.ordered,
                 format=config.format,
                 ce_source=config.ce_source,
@@ -188,14 +186,3 @@ def _show(previews: list[Preview], *, json: bool) -> None:
         say(f"{len(rows)} event(s) looked at, {sum(1 for p in previews if p.problem)} would become dead letters")
     if any(p.problem for p in previews):
         raise typer.Exit(DIED)
-
-
-def _contracts(reference: str | None) -> Contracts | None:
-    if reference is None:
-        return None
-    if reference.endswith(".toml"):
-        return Contracts.from_toml(Path(reference))
-    found = load_object(reference)
-    if not isinstance(found, Contracts):
-        raise ConfigError(f"expected {reference} to be Contracts, got {type(found).__name__}")
-    return found

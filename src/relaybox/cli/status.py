@@ -19,18 +19,16 @@ from ..topics.info import GroupInfo
 from ..values import BlockedKey, Health, Status
 from .connect import scrub, target_of
 from .events import blocked_view
-from .options import Json
+from .options import Check, Json
 from .output import age, console, emit, plain, table
-from .run import DIED, WAITS
+from .run import leave
 
 
 def status(
     context: typer.Context,
     watch: Annotated[bool, typer.Option("--watch", help="refresh until Ctrl-C")] = False,
     interval: Annotated[str, typer.Option(help="pause between two looks with --watch")] = "1s",
-    check: Annotated[
-        bool, typer.Option("--check", help="exit with 3 if it is degraded, with 4 if it is critical")
-    ] = False,
+    check: Check = False,
     json: Json = False,
 ) -> None:
     """How many events wait, are claimed, retry or are dead; who delivers; which keys are blocked."""
@@ -47,8 +45,8 @@ def status(
         emit(document(found), schema="status/1")
     else:
         console().print(view(found))
-    if check and found.health.level != "ok":
-        raise typer.Exit(DIED if found.health.level == "critical" else WAITS)
+    if check:
+        leave(found.health)
 
 
 class Look(NamedTuple):
@@ -96,7 +94,6 @@ def view(found: Look) -> Group:
             ("events stored, about", f"{state.events:,}"),
         ],
     )
-    counts.show_header = False
     parts: list[Any] = [counts, Text()]
     if health.reasons:
         parts += [Text(f"{health.level}: {'; '.join(health.reasons)}", style="yellow"), Text()]

@@ -17,7 +17,7 @@ from ..topics.info import TopicInfo
 from ..topics.topics import Completed
 from . import options as o
 from .connect import target_of
-from .output import age, confirm, console, emit, emit_list, progress, say, table
+from .output import age, answer, confirm, console, emit, emit_list, progress, say, table
 
 app = typer.Typer(help="Queue and pub/sub topics: list, show, configure, advise, move, drop.", no_args_is_help=True)
 
@@ -58,9 +58,7 @@ def show(context: typer.Context, name: o.TopicName, json: o.Json = False) -> Non
         return
     shown = {key: value for key, value in document(row).items() if value is not None}
     lines = [(key.replace("_", " "), age(v) if isinstance(v, timedelta) else _text(v)) for key, v in shown.items()]
-    options = table(None, ("", ""), lines)
-    options.show_header = False
-    console().print(options)
+    console().print(table(None, ("", ""), lines))
     for group in groups:
         say(f"group {group.group}: {group.state}, {len(group.members)} members, {group.pending:,} events behind")
 
@@ -118,10 +116,8 @@ def configure(
         if preset is not None:
             topic = getattr(topic, preset)()
         row = box.topics.configure(topic.with_options(**cast(TopicOptions, given)), **audit)
-    if json:
-        emit(document(row))
-    else:
-        say(f"topic {name}: {row.topic.semantics}, tracked by {row.topic.tracking}, version {row.version}")
+    text = f"topic {name}: {row.topic.semantics}, tracked by {row.topic.tracking}, version {row.version}"
+    answer(json, document(row), text)
 
 
 def _new(name: str, semantics: Semantics | None, tracking: Tracking | None) -> Topic:
@@ -224,19 +220,10 @@ def move(
 
 @app.command("drop")
 @o.with_audit
-def drop(
-    context: typer.Context,
-    name: o.TopicName,
-    audit: Audit,
-    yes: o.Yes = False,
-    json: o.Json = False,
-) -> None:
+def drop(context: typer.Context, name: o.TopicName, audit: Audit, yes: o.Yes = False, json: o.Json = False) -> None:
     """Delete a topic with its events. Refused while a group reads it that is not cancelled."""
     with target_of(context).outbox() as box:
         if not yes:
             confirm(f"Delete topic {name} and all its events?")
         gone = box.topics.drop(name, **audit)
-    if json:
-        emit({"dropped": gone})
-    else:
-        say(f"dropped {name}" if gone else f"there is no topic {name}")
+    answer(json, {"dropped": gone}, f"dropped {name}" if gone else f"there is no topic {name}")

@@ -16,24 +16,11 @@ from ..facts import Fact
 
 # What is not here is DEBUG: the daily bread.
 _LEVELS: dict[type[Fact], int] = {
-    facts.HotDropped: logging.WARNING,
-    facts.ClaimLost: logging.WARNING,
-    facts.TakenOver: logging.WARNING,
-    facts.Strayed: logging.WARNING,
-    facts.Died: logging.ERROR,
-    facts.Stuck: logging.ERROR,
-    facts.TaskEnded: logging.ERROR,
-    facts.CutOff: logging.WARNING,
-    facts.LoopFailed: logging.ERROR,
-    facts.Retried: logging.INFO,
-    facts.Released: logging.INFO,
-    facts.Purged: logging.INFO,
-    facts.Replayed: logging.INFO,
-    facts.WakeUps: logging.INFO,
-    facts.CircuitChanged: logging.WARNING,
-    facts.Alert: logging.WARNING,
-    facts.Cleaned: logging.INFO,
-    facts.Administered: logging.INFO,
+    **dict.fromkeys((facts.Died, facts.Stuck, facts.TaskEnded, facts.LoopFailed), logging.ERROR),
+    **dict.fromkeys((facts.HotDropped, facts.ClaimLost, facts.TakenOver, facts.Strayed), logging.WARNING),
+    **dict.fromkeys((facts.CutOff, facts.CircuitChanged, facts.Alert), logging.WARNING),
+    **dict.fromkeys((facts.Retried, facts.Released, facts.Purged, facts.Replayed), logging.INFO),
+    **dict.fromkeys((facts.WakeUps, facts.Cleaned, facts.Administered), logging.INFO),
 }
 _TEXTS = ("error", "reason")
 
