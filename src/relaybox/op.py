@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
-from typing import Any, Literal, Protocol, TypeVar, assert_never
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -22,14 +23,12 @@ ParamStyle = Literal["qmark", "format", "dollar", "named"]
 ResultKind = Literal["rows", "count"]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Result:
     """What the database answered: the rows, and how many it returned or changed."""
 
-    __slots__ = ("count", "rows")
-
-    def __init__(self, rows: Sequence[Any], count: int) -> None:
-        self.rows = rows
-        self.count = count
+    rows: Sequence[Any]
+    count: int
 
 
 class Query:
@@ -57,14 +56,12 @@ class Query:
         return f"Query({self.name})"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Statement:
     """A query with its values. The repr names the query only: values may be payloads."""
 
-    __slots__ = ("params", "query")
-
-    def __init__(self, query: Query, params: dict[str, Any]) -> None:
-        self.query = query
-        self.params = params
+    query: Query
+    params: dict[str, Any]
 
     def positional(self, style: ParamStyle) -> tuple[str, Sequence[Any]]:
         text, names = self.query.compiled(style)
@@ -75,24 +72,15 @@ class Statement:
         return f"Statement({self.query.name})"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Copy:
     """Rows for PostgreSQL's COPY … FROM STDIN (FORMAT binary), for drivers that have it."""
 
-    __slots__ = ("columns", "rows", "schema", "table", "types")
-
-    def __init__(
-        self,
-        table: str,
-        schema: str | None,
-        columns: Sequence[str],
-        types: Sequence[str],
-        rows: Sequence[tuple[Any, ...]],
-    ) -> None:
-        self.table = table
-        self.schema = schema
-        self.columns = columns
-        self.types = types
-        self.rows = rows
+    table: str
+    schema: str | None
+    columns: Sequence[str]
+    types: Sequence[str]
+    rows: Sequence[tuple[Any, ...]]
 
     def __repr__(self) -> str:
         return f"Copy({self.table}, {len(self.rows)} rows)"
@@ -158,24 +146,12 @@ def _compile(text: str, style: ParamStyle) -> tuple[str, tuple[str, ...]]:
     names: list[str] = []
 
     def place(match: re.Match[str]) -> str:
-        name = match[1]
-        match style:
-            case "qmark":
-                names.append(name)
-                return "?"
-            case "format":
-                names.append(name)
-                return "%s"
-            case "dollar":
-                if name not in names:
-                    names.append(name)
-                return f"${names.index(name) + 1}"
-            case "named":
-                if name not in names:
-                    names.append(name)
-                return f":{name}"
-            case _:
-                assert_never(style)
+        name, repeated = match[1], style in ("qmark", "format")
+        if repeated or name not in names:
+            names.append(name)
+        if repeated:
+            return "?" if style == "qmark" else "%s"
+        return f"${names.index(name) + 1}" if style == "dollar" else f":{name}"
 
     if style == "format":
         text = text.replace("%", "%%")

@@ -264,18 +264,6 @@ def _shape(hint: Any, records: dict[type, Record], where: str) -> Shape:
     raise ConfigError(f"{where} has the type {hint!r}, which no JSON value is checked against; see the guide")
 
 
-def _moment(text: str) -> datetime:
-    return datetime.fromisoformat(_matching(_MOMENT, text))
-
-
-def _day(text: str) -> date:
-    return date.fromisoformat(_matching(_DAY, text))
-
-
-def _uuid(text: str) -> UUID:
-    return UUID(_matching(_UUID, text))
-
-
 def _decimal(value: str | float) -> Decimal:
     made = Decimal(str(value))
     if not made.is_finite():
@@ -283,16 +271,23 @@ def _decimal(value: str | float) -> Decimal:
     return made
 
 
-def _matching(pattern: re.Pattern[str], text: str) -> str:
-    """What JSON Schema's formats allow; the parsers of Python take more."""
-    if not pattern.fullmatch(text):
-        raise ValueError
-    return text
+def _matching(pattern: str, parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Reads what JSON Schema's formats allow; the parsers of Python take more."""
+    allowed = re.compile(pattern)
+
+    def read(text: str) -> Any:
+        if not allowed.fullmatch(text):
+            raise ValueError
+        return parse(text)
+
+    return read
 
 
-_MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})")
-_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_moment = _matching(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})", datetime.fromisoformat
+)
+_day = _matching(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", date.fromisoformat)
+_uuid = _matching(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", UUID)
 
 _SEQUENCES: dict[Any, Callable[[Iterable[Any]], Any]] = {
     list: list,
