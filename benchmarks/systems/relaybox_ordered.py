@@ -83,7 +83,7 @@ class OrderedPeer(Peer):
         took, rows = [], 0
         while True:
             began = time.perf_counter()
-            claimed = await self.source.claim(self._knobs.shard_rows)
+            claimed = await self.source.claim(self._knobs.order.shard_rows)
             spent = time.perf_counter() - began
             if not claimed:
                 break

@@ -389,9 +389,14 @@ def _made(kind: type[Event], slots: Mapping[str, Any]) -> Event:
     return event
 
 
-def stored_times(event: Event) -> tuple[datetime | bytes, datetime | bytes]:
-    """When it happened and when it was stored, as its row has them: for readers that need no datetime."""
-    return event._occurred, event._created or event._occurred
+def raw_occurred(event: Event) -> datetime | bytes:
+    """When it happened, as its row has it: for readers that need no datetime."""
+    return event._occurred
+
+
+def raw_created(event: Event) -> datetime | bytes:
+    """When it was stored, or else happened, as its row has it."""
+    return event._created or event._occurred
 
 
 Y2K: Final = datetime(2000, 1, 1, tzinfo=UTC)

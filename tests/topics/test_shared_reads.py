@@ -79,3 +79,16 @@ async def test_what_waits_for_a_slow_group_is_bounded_and_goes_when_it_comes(mon
         await until(lambda: len(slow) == 2000)
         await service.stop()
         assert shared.weight == 0, "one group alone shares with nobody"
+
+
+def test_what_is_read_while_a_group_starts_is_kept_for_it() -> None:
+    """Groups that start together: the first of them reads before the last has joined."""
+    shared, place = SharedReads(), Place(0, 0, 1, 0, LAST)
+    rows: Any = [(1, "id", "Placed", None, None, None, None, b"{}", None, None, None, None)]
+    shared.join(1)
+    assert shared.put(1, place, 10, rows) is rows, "one group alone shares with nobody"
+    with shared.coming():
+        page = shared.put(1, place, 10, rows)
+        shared.join(1)
+    assert shared.get(1, place, 10) is page
+    assert (shared.get(1, place, 10), shared.weight) == (None, 0), "everybody has had it"

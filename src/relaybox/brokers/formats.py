@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias, get_args
 from urllib.parse import quote
 
 from ..errors import ConfigError, Undecodable
-from ..event import GLOBAL, Event, stored_time, stored_times
+from ..event import GLOBAL, Event, raw_created, raw_occurred, stored_time
 from .json_members import STRICT
 from .spi import Features, Message
 
@@ -56,12 +56,13 @@ def _plain(event: Event, destination: str) -> Message:
     own = {"event_id": event.id, "event_type": event.type, "aggregate_type": event.aggregate_type}
     if event.key is not None:
         own["aggregate_id"] = event.key
-    own["created_at"] = timestamp(stored_times(event)[1])
+    own["created_at"] = timestamp(raw_created(event))
     if event.tenant is not None:
         own["tenant"] = event.tenant
     if event.headers_text:
         own = _with_headers(own, event)
-    return Message(event, destination, event.key, event.body, event.content_type, own)
+    # As Message(…), whose constructor costs 4 % of an ordered drain.
+    return tuple.__new__(Message, (event, destination, event.key, event.body, event.content_type, own))
 
 
 def _binary(event: Event, destination: str, source: str, prefix: str) -> Message:
@@ -104,7 +105,7 @@ def _context(event: Event, source: str) -> dict[str, str]:
         "id": event.id,
         "source": source,
         "type": event.type,
-        "time": timestamp(stored_times(event)[0]),
+        "time": timestamp(raw_occurred(event)),
     }
     if event.key is not None:
         context["subject"] = context["partitionkey"] = event.key
@@ -138,11 +139,12 @@ def _headers(event: Event) -> Mapping[str, str]:
 
 _microseconds = Struct("!q").unpack
 _second = 0, "2000-01-01T00:00:00"  # the last one that was asked for: microseconds since Y2K, and its text
+_MILLIS, _MICROS = ([form.format(n) for n in range(1000)] for form in (".{:03}", "{:03}Z"))
 
 
 def timestamp(moment: datetime | bytes) -> str:
     """As isoformat() has it, with a Z; also of bytes as events store them. Neighbours share their second, whose text is
-    kept: 0.5 µs instead of 2.3, where a relay has some 20 for an event."""
+    kept: 0.4 µs instead of 2.3, where an ordered drain has 4 for an event. Formatting the rest would take 0.1 more."""
     global _second
     if isinstance(moment, datetime):
         return moment.astimezone(UTC).isoformat()[:-6] + "Z"
@@ -152,4 +154,4 @@ def timestamp(moment: datetime | bytes) -> str:
         start, rest = start + rest - rest % 1_000_000, rest % 1_000_000
         text = stored_time(moment).isoformat()[:19]
         _second = start, text
-    return f"{text}.{rest:06}Z" if rest else text + "Z"
+    return text + _MILLIS[rest // 1000] + _MICROS[rest % 1000] if rest else text + "Z"

@@ -131,14 +131,14 @@ class _Member:
         try:
             while self._asked:
                 self._asked, was = False, self.row
-                found = await home.db.run(home.store.group(was.topic, was.name), tx=False)
+                found = await home.own.run(home.store.group(was.topic, was.name), tx=False)
                 if found is None or found.id != was.id:
                     return
                 self.row = found
                 if found.condition != "dead":  # the heartbeat wakes the dead
                     self._say(found.standstill)
                 if not self._required and found.state != "dead":
-                    self._required = await aplay(finish(home, found), home.db, home.clock)
+                    self._required = await aplay(finish(home, found), home.own, home.clock)
         except StoreError as error:
             log.warning("group %s of topic %s could not be looked at: %s", self.row.name, self.row.topic, error)
 
@@ -306,8 +306,13 @@ class GroupDelivery(AsyncService):
 
     async def _start(self) -> None:
         home = self._open_home(self._closing)
-        joined = await home.db.run(join(home, self._joining, push=True))
-        topic, row = joined.topic, joined.group
+        with home.reads.coming():
+            joined = await home.own.run(join(home, self._joining, push=True))
+            self._member = await self._begin(home, joined.topic, joined.group)
+        if joined.backfill:
+            self._backfill = await start_backfill(home, joined.topic, joined.group)
+
+    async def _begin(self, home: Home[AsyncRunner], topic: TopicRow, row: GroupRow) -> LogMember | RowMember:
         if row.stalled:
             raise GroupError(f"{row.standstill}")
         handlers = self._make(home, topic, row)
@@ -317,9 +322,7 @@ class GroupDelivery(AsyncService):
         kind = RowMember if topic.topic.tracking == "rows" else LogMember
         member = kind(home, topic, row, handlers, settings)
         await member.start(self._in_flight)
-        self._member = member
-        if joined.backfill:
-            self._backfill = await start_backfill(home, topic, row)
+        return member
 
     def halt(self) -> None:
         if self._member is not None:

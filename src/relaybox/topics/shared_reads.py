@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from ..codec import Codec
 from ..engine.ranges.holding import SharedEvents
@@ -54,7 +55,17 @@ class SharedReads:
         self._limit = limit
         self._pages: OrderedDict[tuple[int, Place, int], SharedPage] = OrderedDict()
         self._turns: defaultdict[int, ClaimTurn] = defaultdict(ClaimTurn)
+        self._coming = 0
         self.weight = 0
+
+    @contextmanager
+    def coming(self) -> Iterator[None]:
+        """While a group starts: what others read meanwhile is kept for it too. Groups start together."""
+        self._coming += 1
+        try:
+            yield
+        finally:
+            self._coming -= 1
 
     def join(self, topic_id: int) -> ClaimTurn:
         turn = self._turns[topic_id]
@@ -81,7 +92,7 @@ class SharedReads:
         return page
 
     def put(self, topic_id: int, place: Place, limit: int, rows: list[Row]) -> list[Row]:
-        others = self._turns[topic_id].readers - 1
+        others = self._turns[topic_id].readers - 1 + self._coming
         if others < 1 or not rows:
             return rows
         key = (topic_id, place, limit)

@@ -126,7 +126,8 @@ class PostgresStore(KeyedOutboxStore):
             found += [(seq, *[None] * 11) for _, seq in held.rows if seq not in there]
         found.sort(key=itemgetter(0))
         if items is None:
-            return [ClaimedRow(row, 1) for row in found]
+            make = tuple.__new__  # the constructor of a NamedTuple costs 3 % of an ordered drain
+            return [make(ClaimedRow, (row, 1, None)) for row in found]
         attempts = {item >> 16: item & 0xFFFF for item in items}
         return [ClaimedRow(self.event_row(row), attempts[row[0]]) for row in found]
 
