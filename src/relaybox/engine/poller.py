@@ -22,6 +22,7 @@ class Poller:
         self.portion = least  # events to ask for, or to have here: grows while handlers keep up
         self.closed = False  # the engine stops
         self._woken = asyncio.Event()
+        self._wakes = self._wakes_seen = 0  # in all, and before the look that is under way
         self._room = asyncio.Event()
         self._idle = asyncio.Event()  # set while a claim found nothing and nothing is under way
         self._interval = 0.5
@@ -31,6 +32,7 @@ class Poller:
 
     def wake(self) -> None:
         """There may be something to claim."""
+        self._wakes += 1
         self._woken.set()
 
     def room(self) -> None:
@@ -53,13 +55,14 @@ class Poller:
     def begin(self) -> None:
         """A look begins: whatever wakes from now on asks for another one."""
         self._woken.clear()
+        self._wakes_seen = self._wakes
 
     def ended(self, *, found: bool, empty: bool) -> None:
-        """A look is over. `empty`: nothing is under way either."""
+        """A look is over. `empty`: nothing is under way either. What woke meanwhile may be news to the next look."""
         if found:
             self._fruitless = 0
             self._idle.clear()
-        elif empty:
+        elif empty and self._wakes == self._wakes_seen:
             self._idle.set()
 
     def was_full(self) -> None:
