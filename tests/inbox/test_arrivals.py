@@ -297,7 +297,7 @@ async def test_a_closed_inbox_refuses_all(postgres: str, is_async: bool) -> None
     async with opened(postgres, is_async) as doors, blocked(doors) as others:
         answers = [doors.come(arrived(n)) for n in range(3)]
         await doors.waiting(3)
-        doors.inbox._db._database._closed = True
+        doors.inbox._db.close.__self__._closed = True
         await others.end()
         for answer in answers:
             with pytest.raises(Closed):

@@ -70,6 +70,7 @@ class PostgresInboxStore(InboxStore):
             "position": None if plain else position_of(event),
             "priority": UNRANKED if plain else priority_of(event),
         }
+        del params["deliver_at"]  # which an inbox has not
         return [(yield Statement(self.sql["inbox.accept.one"], params)).count > 0]
 
     def claim_messages(
