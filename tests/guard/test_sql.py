@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kit import one, rows
-from kit.handles import HANDLES, Django, DjangoSqlite, Handle
+from kit.handles import HANDLES, Django, DjangoSqlite, Handle, opened
 from relaybox import AsyncGuard, ConfigError, Guard, NoTransaction, Outbox
 from relaybox.drivers import open_sync
 from relaybox.drivers.spi import Connection
@@ -42,16 +40,6 @@ def with_effects(place: Place) -> Place:
 
 def effects(place: Place) -> int:
     return int(one(place.url, "SELECT count(*) FROM business"))
-
-
-@asynccontextmanager
-async def opened(kind: type[Handle], url: str, **options: Any) -> AsyncIterator[Handle]:
-    handle = kind(url)
-    await handle.open(**options)
-    try:
-        yield handle
-    finally:
-        await handle.close()
 
 
 async def test_the_mark_shares_the_fate_of_the_transaction(kind: type[Handle], home: Place) -> None:

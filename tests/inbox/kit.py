@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from kit import rows
-from kit.handles import Handle
 from relaybox import AsyncInbox, Delivery, Event, Inbox, Settings
 from relaybox.facts import Observers
 from relaybox.inbox.source import InboxSource
@@ -126,16 +125,6 @@ class Twin:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.call("close")
-
-
-@asynccontextmanager
-async def opened(kind: type[Handle], url: str, **options: Any) -> AsyncIterator[Handle]:
-    handle = kind(url)
-    await handle.open(**options)
-    try:
-        yield handle
-    finally:
-        await handle.close()
 
 
 def gaps(inbox: Inbox, limit: int = 1000) -> list[BlockedKey]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kit import one, rows
-from kit.handles import HANDLES, Handle
+from kit.handles import HANDLES, Handle, opened
 from relaybox import ConfigError, Event, Inbox, InvalidEvent, NoTransaction, Outbox
 from relaybox.drivers import open_sync
 from relaybox.errors import SchemaMissing
@@ -19,7 +19,7 @@ from relaybox.op import Result, Statement, run
 from relaybox.store.inbox import InboxTables, open_inbox_store
 from relaybox.testing.clock import ManualClock
 
-from .kit import Twin, arrived, fresh_url, holds, inbox_url, message_ids, opened, pending_ids, seen_ids
+from .kit import Twin, arrived, fresh_url, holds, inbox_url, message_ids, pending_ids, seen_ids
 
 
 @pytest.fixture(params=HANDLES, ids=lambda kind: kind.__name__)

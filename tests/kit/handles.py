@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import AsyncIterator
 from typing import Any, ClassVar
 
 from relaybox.drivers.mysql_session import options as mysql_options
@@ -422,3 +423,13 @@ HANDLES: tuple[type[Handle], ...] = (
     SaMysql,
     SaAsyncmy,
 )
+
+
+@contextlib.asynccontextmanager
+async def opened(kind: type[Handle], url: str, **options: Any) -> AsyncIterator[Handle]:
+    handle = kind(url)
+    await handle.open(**options)
+    try:
+        yield handle
+    finally:
+        await handle.close()

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kit import Box, Probe, happened, make_box, make_database, stored, waiting
-from kit.handles import HANDLES, Handle
+from kit.handles import HANDLES, Handle, opened
 from relaybox import ConfigError, NoTransaction, RelayboxError
 from relaybox.errors import ConnectionLost, StoreError
 
@@ -23,16 +20,6 @@ def kind(request: pytest.FixtureRequest) -> type[Handle]:
 @pytest.fixture
 def url(kind: type[Handle], tmp_path: Path) -> str:
     return make_database(kind.engine, tmp_path)
-
-
-@asynccontextmanager
-async def opened(kind: type[Handle], url: str, **options: Any) -> AsyncIterator[Handle]:
-    handle = kind(url)
-    await handle.open(**options)
-    try:
-        yield handle
-    finally:
-        await handle.close()
 
 
 async def settled(box: Box, probe: Probe, handle: Handle) -> None:

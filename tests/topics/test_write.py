@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from kit import Box, Probe, make_box, rows
-from kit.handles import HANDLES, Handle
+from kit.handles import HANDLES, Handle, opened
 from relaybox import Event, NoTransaction, Outbox
 from relaybox.errors import UnsupportedByEngine
 from relaybox.topic import Topic
 
-from .writing import in_outbox, in_topic, migrated, opened
+from .writing import in_outbox, in_topic, migrated
 
 TOPICS = (
     Topic.pub_sub("orders"),

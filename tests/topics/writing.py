@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import psycopg
 
 from kit import make_postgres, one, rows
-from kit.handles import Handle
 from relaybox import Outbox
 from relaybox.store.topics import GroupRow, Start, TopicRow
 from relaybox.testing.servers import require
@@ -33,16 +32,6 @@ def migrated(*topics: Topic) -> str:
 def connected(url: str) -> Iterator[psycopg.Connection[Any]]:
     with psycopg.connect(url) as connection:
         yield connection
-
-
-@asynccontextmanager
-async def opened(kind: type[Handle], url: str) -> AsyncIterator[Handle]:
-    handle = kind(url)
-    await handle.open()
-    try:
-        yield handle
-    finally:
-        await handle.close()
 
 
 def subscribe(box: Outbox, topic: str, name: str) -> GroupRow:
