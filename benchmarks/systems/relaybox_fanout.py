@@ -62,7 +62,7 @@ class FanOutPeer(Peer):
         listeners.on_batch("order.placed", size=1000)(handle)
         self.groups = [self.box.topics.group(TOPIC, f"g{n}").deliver(listeners) for n in range(self._groups)]
         if self._apart:  # nothing that one has read is there for another
-            reads = self.box.topics._home.reads
+            reads = self.box.topics._context.reads
             reads.get = lambda *place: None  # type: ignore[method-assign]
         await asyncio.gather(*(group.start() for group in self.groups))
 

@@ -118,7 +118,7 @@ PLANTS = (
         ("duplicate", "lost"),
         (
             Edit(
-                "topics/home.py",
+                "topics/context.py",
                 "return self.db if self.services is None else self.services",
                 "return self.db",
             ),

@@ -339,7 +339,7 @@ class Life(RuleBasedStateMachine):
     @invariant()
     def open_events_wait_for_who_is_to_have_them(self) -> None:
         there = self._there()
-        place = self.box.topics._home
+        place = self.box.topics._context
         topic = place.db.run(place.known(self.topic))
         for shown in place.db.run(place.store.completion(topic, sorted(there))):
             assert set(shown.waiting) <= set(self.readers), f"{shown.seq} waits for a group that is gone"

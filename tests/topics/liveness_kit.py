@@ -12,8 +12,8 @@ from relaybox.clock import SYSTEM_CLOCK, Clock
 from relaybox.codec import JSON_CODEC
 from relaybox.facts import Fact, Observers
 from relaybox.store.topics import GroupRow, GroupState
+from relaybox.topics.context import TopicContext
 from relaybox.topics.group import AsyncGroup, Group
-from relaybox.topics.home import Home
 from relaybox.topics.join import Joining
 from relaybox.topics.liveness import Heartbeats, Membership
 from relaybox.types import DeliverySettings
@@ -70,12 +70,14 @@ def check(world: World) -> list[Any]:
     return verdicts
 
 
-def home(world: World, facts: list[Fact] | None = None, clock: Clock = SYSTEM_CLOCK, db: Any = None) -> Home[Any]:
+def context(
+    world: World, facts: list[Fact] | None = None, clock: Clock = SYSTEM_CLOCK, db: Any = None
+) -> TopicContext[Any]:
     def seen(fact: Fact) -> None:
         if facts is not None:
             facts.append(fact)
 
-    return Home(
+    return TopicContext(
         target=world.url,
         db=db or world.db,
         store=world.store,
@@ -87,12 +89,12 @@ def home(world: World, facts: list[Fact] | None = None, clock: Clock = SYSTEM_CL
     )
 
 
-def group_at(home: Home[Any], name: str = "g", topic: str = "t", **options: Any) -> Group:
-    return Group(home, _Box(), Joining(topic=topic, group=name, clock=home.clock, **options))
+def group_at(context: TopicContext[Any], name: str = "g", topic: str = "t", **options: Any) -> Group:
+    return Group(context, _Box(), Joining(topic=topic, group=name, clock=context.clock, **options))
 
 
-def async_group_at(home: Home[Any], name: str = "g", topic: str = "t", **options: Any) -> AsyncGroup:
-    return AsyncGroup(home, _Box(), Joining(topic=topic, group=name, clock=home.clock, **options))
+def async_group_at(context: TopicContext[Any], name: str = "g", topic: str = "t", **options: Any) -> AsyncGroup:
+    return AsyncGroup(context, _Box(), Joining(topic=topic, group=name, clock=context.clock, **options))
 
 
 class _Box:
@@ -100,7 +102,7 @@ class _Box:
 
     settings = QUICK
 
-    def _topics_home(self, closing: Any) -> Home[Any]:
+    def _topic_context(self, closing: Any) -> TopicContext[Any]:
         raise NotImplementedError
 
     def _works(self, service: Any, running: bool) -> None:

@@ -13,7 +13,7 @@ from relaybox.topics.consumer import Consumer
 from relaybox.topics.group import Group
 
 from .kit import World
-from .liveness_kit import group_at, home
+from .liveness_kit import context, group_at
 
 SILENCE = timedelta(minutes=5)
 
@@ -23,10 +23,10 @@ class Pulled:
         self.clock = ManualClock()
         self.world = World(now=self.clock.now(), options=options)
         self.facts: list[Fact] = []
-        self.home = home(self.world, self.facts, self.clock)
+        self.context = context(self.world, self.facts, self.clock)
 
     def at(self, name: str = "g", **options: Any) -> Group:
-        return group_at(self.home, name, **options)
+        return group_at(self.context, name, **options)
 
     def group(self, name: str = "g", *, attempts: int = 10, **options: Any) -> Group:
         options = {"start": StartFrom.earliest(), "on_exhausted": "skip", "silence": SILENCE, **options}

@@ -95,7 +95,7 @@ async def test_measured_on_a_real_topic(world: World) -> None:
     world.join("a")
     world.write(100)
     world.drain("a")
-    advice = play(advise(world.home, world.name), world.db)
+    advice = play(advise(world.context, world.name), world.db)
     assert advice.tracking == world.topic.topic.tracking
     assert advice.measures.groups == 1
     assert advice.measures.fetch_p95 > 0
@@ -103,7 +103,7 @@ async def test_measured_on_a_real_topic(world: World) -> None:
     assert (advice.measures.acks_per_second is None) == (advice.tracking == "offset")
     db = open_async(world.url)
     try:
-        assert (await aplay(advise(world.home, world.name), db, world.home.clock)).measures.groups == 1
+        assert (await aplay(advise(world.context, world.name), db, world.context.clock)).measures.groups == 1
     finally:
         await db.close()
 
@@ -111,6 +111,6 @@ async def test_measured_on_a_real_topic(world: World) -> None:
 def test_a_queue_by_rows() -> None:
     world = World("rows", semantics="queue")
     try:
-        assert play(advise(world.home, world.name), world.db).fits == "rows"
+        assert play(advise(world.context, world.name), world.db).fits == "rows"
     finally:
         world.close()

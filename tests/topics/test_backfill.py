@@ -42,7 +42,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 
 
 def run(world: World, group: GroupRow, limits: BackfillLimits = QUICK) -> Progress:
-    return play(Job(world.home, world.topic, group, limits).run(), world.db)
+    return play(Job(world.context, world.topic, group, limits).run(), world.db)
 
 
 def fill(world: World) -> tuple[str, int, int | None]:
@@ -134,7 +134,7 @@ def test_cancelled_from_another_process_and_resumed(world: World) -> None:
         if len(pauses) == 3:
             assert world.run(world.store.cancel_backfill(group, None))
 
-    result = play(Job(world.home, world.topic, group, QUICK._replace(rate=10)).run(), world.db, pause)
+    result = play(Job(world.context, world.topic, group, QUICK._replace(rate=10)).run(), world.db, pause)
     assert (result.what, result.done) == ("backfill cancelled", 30)
     assert progress(world).state == "cancelled"
     assert fill(world) == ("completed", 40, 40)
@@ -253,7 +253,7 @@ b.LEASE = timedelta(milliseconds=1)
 world = World("bitmap", url=sys.argv[1])
 config = BackfillLimits(7, 9.0, 1e9)
 print("ready", flush=True)
-play(Job(world.home, world.topic, world.group("late"), config).run(), world.db)
+play(Job(world.context, world.topic, world.group("late"), config).run(), world.db)
 """
 
 
@@ -304,10 +304,10 @@ async def test_many_go_to_the_background(world: World) -> None:
     world.write(30)
     db = open_async(world.url)
     try:
-        home = replace(world.home, db=db)
-        assert await start_backfill(home, world.topic, world.join("late", "earliest"), in_place=30) is None
+        context = replace(world.context, db=db)
+        assert await start_backfill(context, world.topic, world.join("late", "earliest"), in_place=30) is None
         assert (progress(world).state, progress(world).done) == ("completed", 30)
-        large = await start_backfill(home, world.topic, world.join("more", "earliest"), in_place=29)
+        large = await start_backfill(context, world.topic, world.join("more", "earliest"), in_place=29)
         assert large is not None
         assert not large.done()
         await asyncio.wait_for(large, 20)
@@ -389,6 +389,8 @@ def test_the_rate_in_a_run(world: World) -> None:
     group = world.join("late", "earliest")
     waits: list[float] = []
     limits = BackfillLimits(20, 5.0, 20)
-    assert play(Job(world.home, world.topic, group, limits).run(), world.db, waits.append).what == "backfill completed"
+    assert (
+        play(Job(world.context, world.topic, group, limits).run(), world.db, waits.append).what == "backfill completed"
+    )
     assert len(waits) == 2
     assert all(0 < wait <= 1 for wait in waits)

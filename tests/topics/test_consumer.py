@@ -24,7 +24,7 @@ from relaybox.errors import (
 from relaybox.facts import ClaimLost, Delivered, Died, Retried
 
 from .kit import happened
-from .liveness_kit import group_at, home
+from .liveness_kit import context, group_at
 from .pull_kit import Pulled, beat, drained, seqs
 
 
@@ -51,7 +51,7 @@ def test_a_consumer_makes_the_group_and_there_must_be_a_topic(pulled: Pulled) ->
         assert len(consumer.poll()) == 3
     assert (pulled.at("new").info().ordered, pulled.at("new").info().silence) == (False, timedelta(hours=24))
     with pytest.raises(NotFound, match="'no such topic' is not configured") as missing:
-        group_at(pulled.home, topic="no such topic").consumer().poll()
+        group_at(pulled.context, topic="no such topic").consumer().poll()
     assert (missing.value.kind, missing.value.name) == ("topic", "no such topic")
     with pytest.raises(NotFound, match="no group 'nobody'"):
         pulled.at("nobody").pause()
@@ -244,7 +244,7 @@ def test_a_commit_whose_reply_was_lost_may_be_repeated(pulled: Pulled) -> None:
     pulled.world.write_many(5)
     proxy = Proxy(pulled.world.url, at=b"DELETE")
     db = open_sync(proxy.url)
-    consumer = group_at(home(pulled.world, pulled.facts, pulled.clock, db)).consumer("c")
+    consumer = group_at(context(pulled.world, pulled.facts, pulled.clock, db)).consumer("c")
     batch = consumer.poll()
     proxy.cut = "after"
     with pytest.raises(StoreError):

@@ -26,7 +26,7 @@ from relaybox.topics.topics import AsyncTopics, Topics
 from relaybox.types import Health
 
 from .kit import World, fresh_url, happened
-from .liveness_kit import async_group_at, group_at, home
+from .liveness_kit import async_group_at, context, group_at
 from .pull_kit import SILENCE, Pulled, beat, drained, seqs
 
 
@@ -124,7 +124,7 @@ def test_a_poll_whose_reply_was_lost_is_not_overtaken(pulled: Pulled, monkeypatc
 def test_order_per_key_with_three_consumers_crashes_and_failures() -> None:
     """Real time, three threads; one forgets its batches now and then, one fails now and then."""
     with World(options={"shards": 8}) as world:
-        group_at(home(world), start=StartFrom.earliest()).create()
+        group_at(context(world), start=StartFrom.earliest()).create()
         total, keys = 1500, 30
         for start in range(0, total, 100):
             world.write(*(happened(n, f"k{n % keys}") for n in range(start, start + 100)))
@@ -134,7 +134,7 @@ def test_order_per_key_with_three_consumers_crashes_and_failures() -> None:
 
         def work(name: str, nth: int) -> None:
             lives = 0
-            consumer = group_at(home(world)).consumer(f"{name} {lives}")
+            consumer = group_at(context(world)).consumer(f"{name} {lives}")
             polls = 0
             while sum(count.values()) < total:
                 batch = consumer.poll(40, lease=1)
@@ -146,7 +146,7 @@ def test_order_per_key_with_three_consumers_crashes_and_failures() -> None:
                     world.rows(
                         f"UPDATE outbox_event_member SET expires_at = '-infinity' WHERE name = '{name} {lives - 1}'"
                     )
-                    consumer = group_at(home(world)).consumer(f"{name} {lives}")
+                    consumer = group_at(context(world)).consumer(f"{name} {lives}")
                     continue
                 failed = {batch[-1]: "flaky"} if nth and polls % nth == 1 and batch.attempts(batch[-1]) == 1 else {}
                 with lock:
@@ -220,9 +220,9 @@ def test_lag_and_health_and_figures(pulled: Pulled) -> None:
 
 def test_views_for_people() -> None:
     with World() as world:
-        group_at(home(world), start=StartFrom.earliest()).create()
+        group_at(context(world), start=StartFrom.earliest()).create()
         world.write_many(5)
-        consumer = group_at(home(world)).consumer("c1")
+        consumer = group_at(context(world)).consumer("c1")
         consumer.poll(3)
         assert world.rows("SELECT state, members, healthy, taken FROM outbox_event_group_status") == [
             ("active", 1, True, world.one("SELECT sum(events) FROM outbox_event_range"))
@@ -252,7 +252,7 @@ def test_events_of_dead_groups_can_be_completed_by_force() -> None:
     made.group()
     made.world.write_many(5)
     made.later(3600)
-    topics = Topics(made.home, None, None)  # type: ignore[arg-type]
+    topics = Topics(made.context, None, None)  # type: ignore[arg-type]
     assert topics.force_complete("t", "2h") == 0
     assert topics.force_complete("t", "30m") == 5
     assert "although groups wait" in made.of(Alert)[0].text
@@ -307,7 +307,7 @@ async def test_the_async_twin(pulled: Pulled) -> None:
     pulled.group()
     written = pulled.world.write_many(20)
     db = open_async(pulled.world.url)
-    group = async_group_at(home(pulled.world, pulled.facts, pulled.clock, db))
+    group = async_group_at(context(pulled.world, pulled.facts, pulled.clock, db))
     async with group.consumer("c") as consumer:
         batch = await consumer.poll(100)
         assert sorted(event.seq or 0 for event in batch) == written
@@ -329,7 +329,7 @@ async def test_the_async_twin(pulled: Pulled) -> None:
 
 async def test_an_operator_in_an_event_loop(pulled: Pulled) -> None:
     db = open_async(pulled.world.url)
-    place = home(pulled.world, pulled.facts, pulled.clock, db)
+    place = context(pulled.world, pulled.facts, pulled.clock, db)
     group = async_group_at(place, start=StartFrom.earliest())
     assert (await group.create()).state == "active"
     pulled.world.write_many(3)
@@ -369,7 +369,7 @@ async def test_an_operator_in_an_event_loop(pulled: Pulled) -> None:
 def test_ten_consumers_get_each_event_once_with_crashes_few_twice(ordered: bool) -> None:
     """10 consumers, 100,000 events, one dies with a batch of 50; duplicates only by that, below 0.1 %."""
     with World(options={"shards": 16}) as world:
-        group_at(home(world), start=StartFrom.earliest(), ordered=ordered).create()
+        group_at(context(world), start=StartFrom.earliest(), ordered=ordered).create()
         total = 0
         for _ in range(20):
             total += len(world.write_many(5000, keys=500))
@@ -381,7 +381,7 @@ def test_ten_consumers_get_each_event_once_with_crashes_few_twice(ordered: bool)
             db = open_sync(world.url, size=1)
             mine: Counter[int] = Counter()
             seen.append(mine)
-            consumer = group_at(home(world, db=db)).consumer(f"c{n}")
+            consumer = group_at(context(world, db=db)).consumer(f"c{n}")
             polls = 0
             while not finished.is_set():
                 polls += 1
@@ -391,10 +391,10 @@ def test_ten_consumers_get_each_event_once_with_crashes_few_twice(ordered: bool)
                 if dies:  # it dies with what it has; its row expires with the lease
                     doubled[0] += len(batch)
                     world.rows("UPDATE outbox_event_member SET expires_at = '-infinity' WHERE name = 'c0'")
-                    consumer = group_at(home(world, db=db)).consumer("c0 again")
+                    consumer = group_at(context(world, db=db)).consumer("c0 again")
                     continue
                 consumer.commit(batch)
-                if not batch and group_at(home(world, db=db)).lag().events == 0:
+                if not batch and group_at(context(world, db=db)).lag().events == 0:
                     finished.set()
             consumer.close()
             db.close()
@@ -485,7 +485,7 @@ with Outbox(sys.argv[1]) as outbox:
 
 def test_what_a_killed_process_held_goes_to_another(world: World) -> None:
     """After the lease, before anything newer, and nothing else comes twice."""
-    group_at(home(world), start=StartFrom.earliest()).create()
+    group_at(context(world), start=StartFrom.earliest()).create()
     written = world.write_many(100)
     process = subprocess.Popen([sys.executable, "-c", KILLED, world.url], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -493,8 +493,8 @@ def test_what_a_killed_process_held_goes_to_another(world: World) -> None:
     process.kill()
     process.communicate()
     assert held
-    consumer = group_at(home(world)).consumer("heir")
-    group = group_at(home(world))
+    consumer = group_at(context(world)).consumer("heir")
+    group = group_at(context(world))
     done = world.one("SELECT count(*) FROM outbox_event_log_1") - group.lag().events
     seen: Counter[int] = Counter()
     while group.lag().events:

@@ -23,7 +23,7 @@ from relaybox.testing.clock import ManualClock
 from relaybox.topics.backfill import Job
 
 from .kit import TTL, World, happened, numbers
-from .liveness_kit import beating, check, group_at, home, joined, state_of
+from .liveness_kit import beating, check, context, group_at, joined, state_of
 
 MARKS = "outbox_event_mark_1"
 OPEN = f"SELECT count(*) FROM {MARKS} WHERE completed_at IS NULL"
@@ -135,7 +135,7 @@ def test_a_group_that_restarts_for_ever_and_does_nothing() -> None:
         assert "without progress" in dead.reason
         again, _ = world.run(world.store.subscribe(world.topic, "g", Start(), None, world.now))
         assert again.state == "dead", "its own restarts do not resurrect it"
-        group_at(home(world, clock=clock)).resume(reason="repaired")
+        group_at(context(world, clock=clock)).resume(reason="repaired")
         assert state_of(world) == "active"
 
 
@@ -198,9 +198,9 @@ async def test_clocks_that_differ(offset: World, minutes: int) -> None:
 
 
 def two_consumers(world: World, skewed: SystemClock) -> None:
-    with group_at(home(world, clock=skewed)).consumer("c1") as consumer:
+    with group_at(context(world, clock=skewed)).consumer("c1") as consumer:
         batch = consumer.poll()
-        with group_at(home(world)).consumer("c2") as other:
+        with group_at(context(world)).consumer("c2") as other:
             assert set(other.poll()).isdisjoint(batch)
         consumer.commit(batch)
 
@@ -284,7 +284,7 @@ def test_ten_instances_come_back_together() -> None:
             back, new = world.run(world.store.subscribe(topic(world), "g", Start(), None, None))
             assert not new
             moves.append(back.state_at)
-            results.append(play(Job(home(world), topic(world), back).run(), world.db).what)
+            results.append(play(Job(context(world), topic(world), back).run(), world.db).what)
 
         with together(*[come_back] * 10):
             pass
@@ -302,7 +302,7 @@ async def test_pitfall_8_a_group_is_removed_while_it_runs(bitmap: World) -> None
     group, other = bitmap.group(), bitmap.group("other")
     bitmap.write_many(20)
     bitmap.drain(other, bitmap.member(other))
-    place = group_at(home(bitmap))
+    place = group_at(context(bitmap))
     async with beating(bitmap) as heartbeats:
         member, told = await joined(heartbeats, group)
         taken = bitmap.take(group, member.member)
@@ -324,7 +324,7 @@ def test_a_member_that_does_not_end_holds_up_a_removal_for_its_timeout_only(bitm
     group = bitmap.group()
     bitmap.write_many(5)
     taken = bitmap.take(group, bitmap.member(group))
-    group_at(home(bitmap)).cancel(wait="300ms")
+    group_at(context(bitmap)).cancel(wait="300ms")
     assert bitmap.finish(group, taken) == len(taken.pages)
     assert bitmap.one(OPEN) == 0
 
@@ -422,7 +422,7 @@ def test_what_was_produced_while_a_group_was_dead_is_there_until_retention_ends(
     group = offset.group()
     die(offset, group)
     seqs = offset.write_many(100)
-    assert group_at(home(offset)).info().pending == 100
+    assert group_at(context(offset)).info().pending == 100
     back: GroupRow = offset.run(offset.store.apply(group, "beat", "test", None))
     assert sorted(offset.drain(back, offset.member(back))) == seqs
 

@@ -359,10 +359,10 @@ async def test_a_stop_amid_work_delivers_nothing_twice() -> None:
 async def test_a_stalled_group_is_not_delivered_until_it_is_resumed() -> None:
     async with process() as here:
         await here.group().create()
-        home = here.box.topics._home
-        row = await home.db.run(home.store.group("orders", "g"), tx=False)
+        context = here.box.topics._context
+        row = await context.db.run(context.store.group("orders", "g"), tx=False)
         assert row is not None
-        await home.db.run(home.store.apply(row, "stall", "restarts without progress", None))
+        await context.db.run(context.store.apply(row, "stall", "restarts without progress", None))
         await here.write(1)
         seen = Seen()
         with pytest.raises(GroupError, match=r"is stalled .*restarts without progress.*groups resume orders g"):
@@ -410,7 +410,7 @@ async def test_groups_at_the_same_place_share_one_read() -> None:
         seen = [Seen() for _ in range(5)]
         events: list[dict[str, Event]] = [{} for _ in seen]
         services = []
-        reads = here.box.topics._home.reads
+        reads = here.box.topics._context.reads
         asked: list[bool] = []
         get = reads.get
 
@@ -428,8 +428,8 @@ async def test_groups_at_the_same_place_share_one_read() -> None:
 
             await here.group(f"g{n}").create()
             services.append(here.deliver(in_batches(100, handle), f"g{n}"))
-        home = here.box.topics._home
-        topic = await home.db.run(home.known("orders"), tx=False)
+        context = here.box.topics._context
+        topic = await context.db.run(context.known("orders"), tx=False)
         async with reads._turns[topic.id].lock:  # nobody claims before all are there
             await asyncio.gather(*(service.start() for service in services))
         await until(lambda: all(len(notes) == 500 for notes in seen))

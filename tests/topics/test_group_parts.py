@@ -164,7 +164,7 @@ async def test_what_a_lost_reply_claimed_comes_before_what_follows_it() -> None:
     """The database made the claim and the connection broke: the places behind it must not overtake it."""
     async with process(None, Topic.pub_sub("orders", shards=1)) as here:
         seen = Seen()
-        db, lost = here.box.topics._home.own, []
+        db, lost = here.box.topics._context.own, []
         run = db.run
 
         async def losing(op: Any, *, tx: bool = True) -> Any:

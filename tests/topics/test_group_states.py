@@ -26,7 +26,7 @@ async def test_a_heartbeat_from_before_a_resume_does_not_undo_it(monkeypatch: py
     async with process(settings=PATIENT) as here, here.deliver(handle) as service, asyncio.timeout(20):
         group = here.group()
         await group.pause()
-        beats = here.box.topics._home.heartbeats
+        beats = here.box.topics._context.heartbeats
         beats.held = True  # but for one
         asked, answer = asyncio.Event(), asyncio.Event()
         run = beats._beats.run
@@ -64,7 +64,7 @@ async def test_a_pause_elsewhere_soon_after_a_resume_here_is_heard() -> None:
         await group.pause()
         delivering: Any = service._member  # type: ignore[attr-defined]
         await until(lambda: delivering._membership.state == "paused")
-        beats = here.box.topics._home.heartbeats
+        beats = here.box.topics._context.heartbeats
         beats.held = True
         await group.resume()
         await here.write(1)

@@ -29,7 +29,7 @@ from relaybox.topics.move import move
 from relaybox.topics.start import StartFrom
 
 from .kit import START, World, happened, numbers
-from .liveness_kit import beating, home, joined
+from .liveness_kit import beating, context, joined
 from .pull_kit import Pulled
 from .test_group import QUICK, in_batches, process
 from .world import World as Queue
@@ -375,7 +375,7 @@ def test_a_pull_consumer_learns_of_a_move() -> None:
         pulled.world.write_many(2)
         batch = consumer.poll()
         assert len(batch) == 2
-        play(move(pulled.home, "t", tracking), pulled.home.db)
+        play(move(pulled.context, "t", tracking), pulled.context.db)
         with suppress(StoreError):  # once: it did not know yet
             consumer.commit(batch)
         consumer.commit(batch)
@@ -406,7 +406,7 @@ async def test_what_was_settled_without_an_ack_is_noted_later(world: World) -> N
     group = world.group()
     member = world.member(group)
     old = world.topic
-    play(move(home(world, [], SYSTEM_CLOCK), "t", "bitmap"), world.db)
+    play(move(context(world, [], SYSTEM_CLOCK), "t", "bitmap"), world.db)
     world.topic = world.run(world.store.topic("t"))
     world.write_many(4)
     world.topic = old

@@ -76,9 +76,9 @@ async def pull_all(box: AsyncOutbox, group: str) -> int:
 
 
 async def completion(box: AsyncOutbox, numbers: Sequence[int]) -> list[Completion]:
-    home = box.topics._home
-    topic = await home.db.run(home.known("orders"), tx=False)
-    return await home.db.run(home.store.completion(topic, numbers), tx=False)
+    context = box.topics._context
+    topic = await context.db.run(context.known("orders"), tx=False)
+    return await context.db.run(context.store.completion(topic, numbers), tx=False)
 
 
 async def detect(url: str, clock: Shifted) -> int:
@@ -104,7 +104,7 @@ async def test_a_push_group_back_from_the_dead_is_required_again(
 
     group = box.topics.group("orders", "mail", silence="5m")
     service = await group.deliver(handle).start()
-    heartbeats = box.topics._home.heartbeats
+    heartbeats = box.topics._context.heartbeats
     if back == "start":
         await service.stop()
     heartbeats.held = True
@@ -136,7 +136,7 @@ async def test_a_push_group_back_from_the_dead_is_required_again(
 
 async def stalled(box: AsyncOutbox) -> None:
     await box.topics.group("orders", "mail", start=StartFrom.earliest(), silence="5m").create()
-    store = box.topics._home.store
+    store = box.topics._context.store
     row = await box._db.run(store.group("orders", "mail"))
     assert row is not None
     await box._db.run(store.apply(row, "stall", "restarts without progress", None))

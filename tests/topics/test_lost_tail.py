@@ -115,12 +115,12 @@ async def test_a_member_that_was_forgotten_is_not_taken_for_the_next_one(pair: P
         pair.cut()
         async with process(here.url) as forgotten:
             await started(forgotten, "g", Seen().note)
-            forgotten.box.topics._home.heartbeats.held = True
+            forgotten.box.topics._context.heartbeats.held = True
             await asyncio.to_thread(pair.fail_over)
             await written(here, 1)
             async with process(here.url) as other:
                 await started(other, "g", Seen().note)
-                forgotten.box.topics._home.heartbeats.held = False
+                forgotten.box.topics._context.heartbeats.held = False
                 async with asyncio.timeout(30):
                     while len((await other.group().info()).members) < 2:
                         await asyncio.sleep(0.02)

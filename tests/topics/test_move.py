@@ -66,7 +66,7 @@ def test_every_group_keeps_its_place(make: Callable[..., World], was: Tracking, 
     held = world.claim("gaps", events=3, ranges=2)
     parked = park_one(world, "gaps", held)
     later = world.write(5)
-    play(move(world.home, world.name, to), world.db)
+    play(move(world.context, world.name, to), world.db)
     topic = world.topic
     assert (topic.topic.tracking, topic.moving) == (to, None)
     assert topic.version > 1
@@ -127,7 +127,7 @@ def test_writers_go_on_and_one_is_slow(make: Callable[..., World], was: Tracking
             threads.append(threading.Thread(target=writer))
             threads[-1].start()
         waited = 0
-        steps = move(world.home, world.name, to)
+        steps = move(world.context, world.name, to)
         answer: Any = None
         while waited < 3:
             step = steps.send(answer)
@@ -137,7 +137,7 @@ def test_writers_go_on_and_one_is_slow(make: Callable[..., World], was: Tracking
         while len(numbers) < before + 20:  # nobody waits for the slow one
             pass
     steps.close()
-    play(move(world.home, world.name, to), world.db)
+    play(move(world.context, world.name, to), world.db)
     stop.set()
     for thread in threads:
         thread.join()
@@ -154,7 +154,7 @@ def test_readers_that_do_not_know_yet(make: Callable[..., World]) -> None:
     seqs = world.write(10)
     world.tick()
     taken, stale = world.claim("a"), world.topic
-    play(move(world.home, world.name, "bitmap"), world.db)
+    play(move(world.context, world.name, "bitmap"), world.db)
     done = [(held, [row[0] for row in rows]) for held, rows in taken.pages]
     world.run(world.store.settle(stale, world.group("a"), RangeSettlement(finished=done), None))
     assert world.open() == seqs
@@ -188,7 +188,7 @@ def test_past_the_switch_there_is_no_way_back(make: Callable[..., World]) -> Non
             world.run(world.store.cancel_move(world.name, None))
         with pytest.raises(ConfigError, match="on its way to 'offset'"):
             world.run(world.store.begin_move(world.name, "acks", None))
-    play(move(world.home, world.name, "offset"), world.db)
+    play(move(world.context, world.name, "offset"), world.db)
     assert world.topic.moving is None
 
 
@@ -201,7 +201,7 @@ from relaybox.drivers.script import play
 from topics.world import World
 moves.WINDOW = 3
 world = World("offset", url=sys.argv[1])
-play(move(world.home, "orders", sys.argv[2], lambda moving: print(moving["phase"], flush=True)), world.db)
+play(move(world.context, "orders", sys.argv[2], lambda moving: print(moving["phase"], flush=True)), world.db)
 """
 
 
@@ -233,12 +233,12 @@ def test_killed_at_any_point(make: Callable[..., World], was: Tracking, to: Trac
 
 def test_the_plan_touches_nothing(make: Callable[..., World]) -> None:
     world = make("offset")
-    plan = play(move(world.home, world.name, "bitmap", dry_run=True), world.db)
+    plan = play(move(world.context, world.name, "bitmap", dry_run=True), world.db)
     assert (plan.tracking, plan.to, plan.under_way) == ("offset", "bitmap", None)
     assert any("rolled back" in step for step in plan.steps)
     assert world.topic.moving is None
     with pytest.raises(ConfigError, match="pub_sub"):
-        play(move(world.home, world.name, "rows", dry_run=True), world.db)
+        play(move(world.context, world.name, "rows", dry_run=True), world.db)
 
 
 def test_too_many_groups_for_a_bitmap(make: Callable[..., World]) -> None:
@@ -246,7 +246,7 @@ def test_too_many_groups_for_a_bitmap(make: Callable[..., World]) -> None:
     for n in range(65):
         world.join(f"g{n}")
     with pytest.raises(ConfigError, match=r"65 groups.*64"):
-        play(move(world.home, world.name, "bitmap"), world.db)
+        play(move(world.context, world.name, "bitmap"), world.db)
 
 
 def test_a_group_that_joins_meanwhile(make: Callable[..., World]) -> None:
@@ -258,7 +258,7 @@ def test_a_group_that_joins_meanwhile(make: Callable[..., World]) -> None:
         world.run(world.store.move_step(world.name, None))
     world.join("late", "earliest")
     world.join("now")
-    play(move(world.home, world.name, "bitmap"), world.db)
+    play(move(world.context, world.name, "bitmap"), world.db)
     assert {world.group(name).bit for name in ("a", "late", "now")} == {0, 1, 2}
     more = world.write(3)
     assert sorted(world.drain("late")) == seqs + more
@@ -281,5 +281,5 @@ def test_events_cleaned_up_meanwhile_leave_no_mark(make: Callable[..., World]) -
     swept = world.run(world.store.sweep_log(world.topic, dict.fromkeys(range(4), 0), 1000, None))
     assert swept is not None
     assert swept.deleted == 20
-    play(move(world.home, world.name, "bitmap"), world.db)
+    play(move(world.context, world.name, "bitmap"), world.db)
     assert world.open() == world.complete() == []

@@ -106,7 +106,7 @@ def test_rows_to_a_log(make: Make) -> None:
             world.run(store.settle(Settlement([HeldRow(held.row[0], token)]), None))
             settled.append(moving["phase"])
 
-    play(move(world.home, world.name, "offset", progress), world.db)
+    play(move(world.context, world.name, "offset", progress), world.db)
     assert settled == ["drain_rows"]
     assert (world.topic.topic.tracking, world.topic.moving) == ("offset", None)
     more = world.write(3)
@@ -141,7 +141,7 @@ def test_a_log_to_rows(make: Make) -> None:
     settlement = RangeSettlement(finished=finished, parkings=parkings, known=known)
     world.run(world.store.settle(world.topic, world.group("default"), settlement, None))
     world.sql("UPDATE outbox_event_range SET until = now()")
-    play(move(world.home, world.name, "rows"), world.db)
+    play(move(world.context, world.name, "rows"), world.db)
     assert (world.topic.topic.tracking, world.topic.moving) == ("rows", None)
     more = world.run(rows_of(world).write(events(3), None, None))
     assert min(more) > max(seqs)
@@ -188,7 +188,7 @@ def test_writers_go_on(make: Make, was: Tracking, to: Tracking) -> None:
         thread.start()
     try:
         wait_until(lambda: min(map(len, written.values())) > 30)
-        play(move(world.home, world.name, to, ordered=True), world.db)
+        play(move(world.context, world.name, to, ordered=True), world.db)
         moved = {key: len(ids) for key, ids in written.items()}
         wait_until(lambda: all(len(ids) > moved[key] + 10 for key, ids in written.items()))
     finally:
@@ -218,7 +218,7 @@ from relaybox.drivers.script import play
 from topics.world import World
 moves.WINDOW = 3
 world = World("offset", url=sys.argv[1])
-play(move(world.home, "orders", sys.argv[2], lambda moving: print(moving["phase"], flush=True)), world.db)
+play(move(world.context, "orders", sys.argv[2], lambda moving: print(moving["phase"], flush=True)), world.db)
 """
 
 
@@ -260,5 +260,5 @@ def test_rolled_back(make: Make, was: Tracking, to: Tracking) -> None:
     got = [one.row[0] for one in drain_rows(world)] if was == "rows" else world.drain("default")
     assert sorted(got) == seqs
     if was == "rows":
-        play(move(world.home, world.name, to), world.db)
+        play(move(world.context, world.name, to), world.db)
         assert world.topic.topic.tracking == to

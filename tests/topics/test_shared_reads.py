@@ -34,20 +34,20 @@ async def test_pages_take_no_more_memory_than_their_limit(payload: Any, headers:
             written = [Event("Placed", payload, key=f"k{n}", headers=headers, topic="orders") for n in range(500)]
             await box.write_all(tx, written)
         del written
-        home = box.topics._home
-        topic = await home.db.run(home.known("orders"), tx=False)
-        tick = await home.db.run(home.store.tick(topic, None), tx=False)
+        context = box.topics._context
+        topic = await context.db.run(context.known("orders"), tx=False)
+        tick = await context.db.run(context.store.tick(topic, None), tx=False)
         assert tick is not None
         shared = SharedReads(limit)
         for _ in range(2):
             shared.join(topic.id)
         place = Place(0, 0, tick, 0, LAST)
-        await home.db.run(home.store.read(topic, [place], 500), tx=False)  # what a first use keeps
+        await context.db.run(context.store.read(topic, [place], 500), tx=False)  # what a first use keeps
         gc.collect()
         tracemalloc.start()
         try:
             for n in range(pages):
-                [rows] = await home.db.run(home.store.read(topic, [place], 500), tx=False)
+                [rows] = await context.db.run(context.store.read(topic, [place], 500), tx=False)
                 page = shared.put(topic.id, place._replace(after=n), 500, rows)
                 for event in shared.events(page, JSON_CODEC, "orders"):
                     assert event.headers is not None
@@ -63,7 +63,7 @@ async def test_what_waits_for_a_slow_group_is_bounded_and_goes_when_it_comes(mon
     limit = 200_000
     monkeypatch.setattr(SharedReads.__init__, "__defaults__", (limit,))
     async with process(None, Topic.pub_sub("orders", shards=2, fetch_batch=50)) as here:
-        shared = here.box.topics._home.reads
+        shared = here.box.topics._context.reads
         quick, slow = Seen(), Seen()
         for name, seen in (("quick", quick), ("slow", slow)):
             service = await here.deliver(seen.note, name).start()

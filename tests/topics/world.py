@@ -28,7 +28,7 @@ from relaybox.store.topics import (
 )
 from relaybox.testing.servers import require
 from relaybox.topic import Topic, Tracking
-from relaybox.topics.home import Home
+from relaybox.topics.context import TopicContext
 
 T = TypeVar("T")
 TTL = timedelta(minutes=5)
@@ -64,8 +64,8 @@ class World:
         self.mark = f"outbox_event_mark_{self.topic.id}"
 
     @property
-    def home(self) -> Home[Any]:
-        return Home(
+    def context(self) -> TopicContext[Any]:
+        return TopicContext(
             target=self.url,
             db=self.db,
             store=self.store,

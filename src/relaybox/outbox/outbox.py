@@ -56,7 +56,7 @@ from .write import HandOver, Writer, numbers_of
 
 if TYPE_CHECKING:  # topics stand on the outbox; here is only the door to them
     from ..store.topics.store import TopicStore
-    from ..topics.home import Home
+    from ..topics.context import TopicContext
     from ..topics.topics import AsyncTopics, Topics
 
 log = logging.getLogger("relaybox")
@@ -216,12 +216,12 @@ class _Shared:
             self._routing = Routes(self.topic_store, self.settings.outbox.unknown_topics)
         return self._routing
 
-    def _home(self, db: R, services: R) -> Home[R]:
-        from ..topics.home import Home
+    def _context_of(self, db: R, services: R) -> TopicContext[R]:
+        from ..topics.context import TopicContext
 
         store = self.topic_store or open_topic_store(self.store.dialect, self._tables)  # which says what is needed
         shared = (store, self.settings, self._clock, self._observers, self._codec, self._wake)
-        return Home(self._target, db, *shared, services=services)
+        return TopicContext(self._target, db, *shared, services=services)
 
     def _notification(self) -> Op[bool]:
         now = self._clock.database_now()
@@ -397,11 +397,11 @@ class Outbox(_Shared, Sync, Closing):
         closing.push_async_callback(db.close)
         return db
 
-    def _topics_home(self, closing: AsyncExitStack) -> Home[AsyncRunner]:
+    def _topic_context(self, closing: AsyncExitStack) -> TopicContext[AsyncRunner]:
         db = self._connect(closing)
-        home = self._home(db, db)
-        closing.push_async_callback(home.close)
-        return home
+        context = self._context_of(db, db)
+        closing.push_async_callback(context.close)
+        return context
 
     # -- write ----------------------------------------------------------------------------------------
 
@@ -445,7 +445,7 @@ class Outbox(_Shared, Sync, Closing):
         """Topics, their groups and consumers. PostgreSQL only."""
         from ..topics.topics import Topics
 
-        return Topics(self._home(self._db, self._services), self, self.write)
+        return Topics(self._context_of(self._db, self._services), self, self.write)
 
     def _notify(self) -> bool:
         return self._services.run(self._notification(), tx=False)
@@ -481,7 +481,7 @@ class AsyncOutbox(_Shared, Async, AsyncClosing):
             if self._notifier is not None:
                 last_first.push_async_callback(self._notifier.stop)
             if "topics" in self.__dict__:  # somebody asked for them
-                last_first.push_async_callback(self.topics._home.close)
+                last_first.push_async_callback(self.topics._context.close)
             await stop_all(self._running)
 
     def deliver(
@@ -500,8 +500,8 @@ class AsyncOutbox(_Shared, Async, AsyncClosing):
     def _connect(self, closing: AsyncExitStack) -> AsyncRunner:
         return self._services
 
-    def _topics_home(self, closing: AsyncExitStack) -> Home[AsyncRunner]:
-        return self.topics._home
+    def _topic_context(self, closing: AsyncExitStack) -> TopicContext[AsyncRunner]:
+        return self.topics._context
 
     async def write(self, handle: AsyncHandle, event: Event) -> int | None:
         return (await self.write_all(handle, (event,)))[0]
@@ -541,7 +541,7 @@ class AsyncOutbox(_Shared, Async, AsyncClosing):
     def topics(self) -> AsyncTopics:
         from ..topics.topics import AsyncTopics
 
-        return AsyncTopics(self._home(self._db, self._services), self, self.write)
+        return AsyncTopics(self._context_of(self._db, self._services), self, self.write)
 
     async def _notify(self) -> bool:
         return await self._services.run(self._notification(), tx=False)

@@ -16,9 +16,9 @@ from ..outbox import AsyncOutbox, Outbox
 from ..outbox.node import Node, drained
 from ..settings import Settings
 from ..store.topics import GroupRow, Lag, TopicRow, open_topic_store
+from ..topics.context import TopicContext
 from ..topics.delivery import GroupHandlers, LogMember
 from ..topics.group import AsyncGroup, Group
-from ..topics.home import Home
 from ..topics.join import join
 from ..values import Counts, Status
 from .publish import Publisher
@@ -139,16 +139,16 @@ class GroupInput(RelayInput):
             on_exhausted=said.on_exhausted or settings.order.on_exhausted,
         )
         self._store = open_topic_store(self.box.store.dialect, self.box._tables)
-        self._home: Home[AsyncRunner] | None = None
+        self._context: TopicContext[AsyncRunner] | None = None
         self._rows: tuple[TopicRow, GroupRow] | None = None
 
     async def start(self, db: AsyncRunner, publisher: Publisher) -> None:
         settings = self._settings
-        home = self._home = self._at(db)
-        topic = await db.run(home.readable(self._joining.topic), tx=False)
+        context = self._context = self._at(db)
+        topic = await db.run(context.readable(self._joining.topic), tx=False)
         if topic.topic.tracking == "rows":
             raise ConfigError(f"queue {topic.topic.name!r} is tracked by rows; a relay reads topics that have a log")
-        joined = await db.run(join(home, self._joining, push=True))
+        joined = await db.run(join(context, self._joining, push=True))
         self._rows = joined.topic, joined.group
         durations = Durations(self._clock)
         handlers = GroupHandlers(
@@ -156,7 +156,7 @@ class GroupInput(RelayInput):
             rows=publisher,
             mean=lambda: durations.mean,
         )
-        member = LogMember(home, *self._rows, handlers, settings.replaced({"delivery.timeout": None}))
+        member = LogMember(context, *self._rows, handlers, settings.replaced({"delivery.timeout": None}))
         await member.start(settings.delivery.cold_queue)
         self._running = member
 
@@ -164,8 +164,8 @@ class GroupInput(RelayInput):
         try:
             await super().stop(timeout)
         finally:
-            if self._home is not None:
-                await self._home.close()
+            if self._context is not None:
+                await self._context.close()
 
     async def drain(self, db: AsyncRunner) -> None:
         assert self._running is not None
@@ -185,9 +185,9 @@ class GroupInput(RelayInput):
             rows = await db.run(self._at(db).reader(self._joining.topic, self._joining.group), tx=False)
         return await db.run(self._store.lag(*rows, self._clock.database_now()), tx=False)
 
-    def _at(self, db: AsyncRunner) -> Home[AsyncRunner]:
+    def _at(self, db: AsyncRunner) -> TopicContext[AsyncRunner]:
         box = self.box
-        return Home(
+        return TopicContext(
             box._target, db, self._store, self._settings, self._clock, self._observers, box._codec, lambda: None
         )  # fmt: skip
 

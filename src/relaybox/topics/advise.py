@@ -18,7 +18,7 @@ from ..drivers.script import Script, commit, look
 from ..store.topics import TopicRow
 from ..store.topics.completion import Counters
 from ..topic import Tracking
-from .home import Home
+from .context import TopicContext
 
 WINDOW = timedelta(seconds=1)
 PROBES = 20
@@ -131,22 +131,22 @@ def _warnings(tracking: Tracking, measures: Measures) -> list[str]:
     return found
 
 
-def advise(home: Home[Any], topic: str, *, audit: bool = False) -> Script[Advice]:
-    row = yield from commit(home.known(topic))
+def advise(context: TopicContext[Any], topic: str, *, audit: bool = False) -> Script[Advice]:
+    row = yield from commit(context.known(topic))
     if row.topic.tracking == "rows":
-        rate = yield from _rows_rate(home, row)
+        rate = yield from _rows_rate(context, row)
         return decide(topic, "rows", Measures(rate, 1, None, None, None, None, 0.0, None, None), audit=audit)
-    now = home.clock.database_now()
-    first = yield from commit(home.store.counters(row, now))
-    io = yield from look(home.store.io_bytes())
+    now = context.clock.database_now()
+    first = yield from commit(context.store.counters(row, now))
+    io = yield from look(context.store.io_bytes())
     took = []
     for shard in range(PROBES):
-        before = home.clock.monotonic()
-        yield from look(home.store.fetch_probe(row, shard))
-        took.append(home.clock.monotonic() - before)
+        before = context.clock.monotonic()
+        yield from look(context.store.fetch_probe(row, shard))
+        took.append(context.clock.monotonic() - before)
     yield WINDOW.total_seconds()
-    last = yield from commit(home.store.counters(row, now))
-    io_after = yield from look(home.store.io_bytes())
+    last = yield from commit(context.store.counters(row, now))
+    io_after = yield from look(context.store.io_bytes())
     measures = between(first, last, io, io_after, sorted(took)[ceil(0.95 * len(took)) - 1])
     return decide(topic, row.topic.tracking, measures, audit=audit)
 
@@ -175,9 +175,9 @@ def between(
     )
 
 
-def _rows_rate(home: Home[Any], row: TopicRow) -> Script[float]:
-    first = yield from commit(home.store.queue_numbers(row))
-    began = home.clock.monotonic()
+def _rows_rate(context: TopicContext[Any], row: TopicRow) -> Script[float]:
+    first = yield from commit(context.store.queue_numbers(row))
+    began = context.clock.monotonic()
     yield WINDOW.total_seconds()
-    last = yield from commit(home.store.queue_numbers(row))
-    return float((last - first) / max(home.clock.monotonic() - began, 1e-6))
+    last = yield from commit(context.store.queue_numbers(row))
+    return float((last - first) / max(context.clock.monotonic() - began, 1e-6))

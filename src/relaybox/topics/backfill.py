@@ -22,7 +22,7 @@ from ..ids import new_token
 from ..store.topics import GroupRow, TopicRow
 from ..store.topics.completion import BackfillRow
 from ..values import Progress
-from .home import Home
+from .context import TopicContext
 
 if TYPE_CHECKING:
     from ..store.topics.store import TopicStore
@@ -101,10 +101,10 @@ class Throttle:
 
 class Job:
     def __init__(
-        self, home: Home[Any], topic: TopicRow, group: GroupRow, limits: BackfillLimits = PACES["normal"]
+        self, context: TopicContext[Any], topic: TopicRow, group: GroupRow, limits: BackfillLimits = PACES["normal"]
     ) -> None:
-        self._store: TopicStore = home.store
-        self._clock = home.clock
+        self._store: TopicStore = context.store
+        self._clock = context.clock
         self._topic = topic
         self._group = group
         self._limits = limits
@@ -199,38 +199,38 @@ class Job:
         return self._clock.database_now()
 
 
-def waited_for(home: Home[Any], topic: TopicRow, group: GroupRow) -> Script[None]:
+def waited_for(context: TopicContext[Any], topic: TopicRow, group: GroupRow) -> Script[None]:
     """A group's place says what it reads. Where events wait for acks, open ones are told to wait for it too."""
     if topic.topic.tracking in ("bitmap", "acks"):
-        yield from Job(home, topic, group).run()
+        yield from Job(context, topic, group).run()
 
 
-def finish(home: Home[Any], group: GroupRow) -> Script[bool]:
+def finish(context: TopicContext[Any], group: GroupRow) -> Script[bool]:
     """Goes on with a backfill of the group that was begun and that nobody is at: it came back from the dead, or the
     process that was at it ended. False: somebody else is at it."""
-    row = yield from look(home.store.backfill(group))
+    row = yield from look(context.store.backfill(group))
     if row is None or row.state != "in_progress":
         return True
-    topic = yield from look(home.known(group.topic))
-    yield from Job(home, topic, group).run()
-    row = yield from look(home.store.backfill(group))
+    topic = yield from look(context.known(group.topic))
+    yield from Job(context, topic, group).run()
+    row = yield from look(context.store.backfill(group))
     return row is None or row.state != "in_progress"
 
 
 async def start_backfill(
-    home: Home[AsyncRunner], topic: TopicRow, group: GroupRow, *, in_place: int = IN_PLACE
+    context: TopicContext[AsyncRunner], topic: TopicRow, group: GroupRow, *, in_place: int = IN_PLACE
 ) -> asyncio.Task[None] | None:
     """None: it was a matter of at most `in_place` events, and is done, or another process is at it. One that fails is
     logged, and `group.info()` tells of it."""
-    job, db = Job(home, topic, group), home.db.within(None)
+    job, db = Job(context, topic, group), context.db.within(None)
 
     async def go_on() -> None:
         with suppress(StoreError):
-            await aplay(job.go_on(), db, home.clock)
+            await aplay(job.go_on(), db, context.clock)
 
-    if await aplay(job.begin(), db, home.clock) is not None:
+    if await aplay(job.begin(), db, context.clock) is not None:
         return None
-    if await aplay(job.total(), db, home.clock) <= in_place:
+    if await aplay(job.total(), db, context.clock) <= in_place:
         await go_on()
         return None
     task = asyncio.create_task(go_on(), name=f"backfill-{group.name}")

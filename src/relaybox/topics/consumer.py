@@ -31,7 +31,7 @@ from ..store.topics import Beat, GroupRow, RangeSettlement, TopicRow
 from ..twins import AsyncClosing, Closing, told_by
 from .backfill import finish, waited_for
 from .batch import AsyncBatch, Batch, BatchPage, Failures, _Batch
-from .home import AtHome, Home
+from .context import TopicContext, WithTopicContext
 from .join import Joining, join
 from .liveness import sign_off
 
@@ -55,7 +55,7 @@ class _Found(NamedTuple):
     at_the_end: bool
 
 
-class _Pull(AtHome, Generic[AnyBatch]):
+class _Pull(WithTopicContext, Generic[AnyBatch]):
     """What both twins do, as scripts."""
 
     _batch: type[_Batch[Any]]
@@ -65,13 +65,13 @@ class _Pull(AtHome, Generic[AnyBatch]):
         """Seconds between polls that find nothing."""
         return LONGEST_PAUSE
 
-    def __init__(self, home: Home[Any], joining: Joining, name: str, model: Any) -> None:
-        super().__init__(home)
-        self._db = home.own
+    def __init__(self, context: TopicContext[Any], joining: Joining, name: str, model: Any) -> None:
+        super().__init__(context)
+        self._db = context.own
         self._joining = joining
         self._topic_name, self._group_name = joining.topic, joining.group
         self.name = name
-        self._codec = home.codec if model is None else reader(model)
+        self._codec = context.codec if model is None else reader(model)
         self._topic: TopicRow | None = None
         self._group: GroupRow | None = None
         self._joined = False
@@ -80,7 +80,7 @@ class _Pull(AtHome, Generic[AnyBatch]):
         self._open: list[_Batch[Any]] = []
         self._processed = self._failed = 0
         self._busy = 0.0  # seconds between polls and their commits
-        self._retry = joining.retry or home.settings.delivery.retry
+        self._retry = joining.retry or context.settings.delivery.retry
         self._doubtful = False
         self._ranges = 1  # to ask for: few where shards have much, many where each has little
         self._closed = False
@@ -97,11 +97,11 @@ class _Pull(AtHome, Generic[AnyBatch]):
             raise Closed(f"consumer {self.name!r} is closed; make a new one")
         if self._topic is None or self._group is None:
             if not self._joined:
-                joined = yield from commit(join(self._home, self._joining, push=False))
+                joined = yield from commit(join(self._context, self._joining, push=False))
                 self._joined = True
                 if joined.backfill:
-                    yield from waited_for(self._home, joined.topic, joined.group)
-            topic = yield from look(self._home.readable(self._topic_name))
+                    yield from waited_for(self._context, joined.topic, joined.group)
+            topic = yield from look(self._context.readable(self._topic_name))
             group = yield from look(self._store.group(self._topic_name, self._group_name))
             if group is None or group.state == "cancelled":
                 name, topic_name = self._group_name, self._topic_name
@@ -140,7 +140,7 @@ class _Pull(AtHome, Generic[AnyBatch]):
         if state == "cancelled":
             self._group = None
             yield from self._seats()
-        known = yield from look(self._home.readable(self._topic_name))
+        known = yield from look(self._context.readable(self._topic_name))
         if known.version != self._known().version:  # moved: the group may have got another bit
             _, group = yield from self._again()
         if state == "dead":
@@ -148,7 +148,7 @@ class _Pull(AtHome, Generic[AnyBatch]):
                 self._store.apply(group, "beat", f"consumer {self.name} polls", self._now)
             )
             if group.state == "active":
-                yield from finish(self._home, group)
+                yield from finish(self._context, group)
         elif state != group.state:
             _, group = yield from self._again()
         self._say(group)
@@ -203,7 +203,7 @@ class _Pull(AtHome, Generic[AnyBatch]):
         if found.batch:
             self.standstill = None
             self._open.append(found.batch)
-            self._home.observers(Claimed(len(found.batch), self._clock.monotonic() - started))
+            self._context.observers(Claimed(len(found.batch), self._clock.monotonic() - started))
         return found.batch
 
     def _ask(self, group: GroupRow, most: int, lease: timedelta) -> Script[_Found]:
@@ -297,13 +297,13 @@ class _Pull(AtHome, Generic[AnyBatch]):
             raise
         batch.open = False
         if lost and not was_doubtful:
-            self._home.observers(ClaimLost(lost))
+            self._context.observers(ClaimLost(lost))
             raise _lost(group.name, lost, len(batch._tokens))
         self._tell(batch, settlement)
         yield from self._alive(timedelta(0))
 
     def _tell(self, batch: _Batch[Any], settlement: RangeSettlement) -> None:
-        observers = self._home.observers
+        observers = self._context.observers
         left = [(parking.event, parking) for _, parking in settlement.parkings if parking.state != "held"]
         again = [(event, one) for (_, event), one in zip(batch.parked, settlement.parked, strict=True) if one.error]
         done = len(batch._done(settlement))
@@ -359,7 +359,7 @@ def _fact(event: Event, attempts: int, delay: timedelta | None, error: str | Non
 class Consumer(_Pull[Batch[T]], Sync, Closing, Generic[T]):
     """Polls a group; `group.consumer()` makes it. One thread at a time: use one consumer per thread."""
 
-    _home: Home[Runner]
+    _context: TopicContext[Runner]
     _batch = Batch
 
     def poll(self, limit: int = 100, *, lease: Duration = LEASE, wait: Duration = 0) -> Batch[T]:
@@ -403,11 +403,11 @@ class _Naps:
 class AsyncConsumer(_Pull[AsyncBatch[T]], Async, AsyncClosing, Generic[T]):
     """Polls a group; `group.consumer()` makes it. One task at a time: use one consumer per task."""
 
-    _home: Home[AsyncRunner]
+    _context: TopicContext[AsyncRunner]
     _batch = AsyncBatch
 
-    def __init__(self, home: Home[AsyncRunner], joining: Joining, name: str, model: Any) -> None:
-        super().__init__(home, joining, name, model)
+    def __init__(self, context: TopicContext[AsyncRunner], joining: Joining, name: str, model: Any) -> None:
+        super().__init__(context, joining, name, model)
         self._naps = _Naps()
         self._ears: Ears | None = None
 
@@ -417,10 +417,10 @@ class AsyncConsumer(_Pull[AsyncBatch[T]], Async, AsyncClosing, Generic[T]):
 
     async def poll(self, limit: int = 100, *, lease: Duration = LEASE, wait: Duration = 0) -> AsyncBatch[T]:
         if wait and self._ears is None:
-            home, listen = self._home, self._db.listen if self._home.settings.delivery.notify else None
-            channel = home.store.tables.channel
+            context, listen = self._context, self._db.listen if self._context.settings.delivery.notify else None
+            channel = context.store.tables.channel
             hear = None if listen is None else lambda ready, wake: listen(channel, ready, wake)
-            self._ears = Ears(self._naps, hear, home.settings.delivery.poll, home.observers, home.clock)
+            self._ears = Ears(self._naps, hear, context.settings.delivery.poll, context.observers, context.clock)
             self._ears.start()
         batch: AsyncBatch[T] = await aplay(self._poll(limit, lease, wait), self._db, self._naps)
         batch.consumer = self

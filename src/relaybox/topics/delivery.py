@@ -36,7 +36,7 @@ from ..store.topics.life import GroupState
 from ..tasks import cancelled
 from ..values import Counts
 from .backfill import finish, start_backfill
-from .home import Home
+from .context import TopicContext
 from .join import Joining, join
 from .source import TopicSource
 
@@ -57,14 +57,14 @@ class GroupHandlers:
     close: Callable[[], None] = lambda: None
 
 
-MakeHandlers = Callable[[Home[AsyncRunner], TopicRow, GroupRow], GroupHandlers]
+MakeHandlers = Callable[[TopicContext[AsyncRunner], TopicRow, GroupRow], GroupHandlers]
 
 
 def listening(listeners: Listeners[Any], settings: Settings) -> MakeHandlers:
-    def made(home: Home[AsyncRunner], topic: TopicRow, row: GroupRow) -> GroupHandlers:
-        threads = ListenerThreads(settings.delivery.workers, home.observers)
+    def made(context: TopicContext[AsyncRunner], topic: TopicRow, row: GroupRow) -> GroupHandlers:
+        threads = ListenerThreads(settings.delivery.workers, context.observers)
         unmatched: Unmatched = "ignore" if topic.topic.semantics == "pub_sub" else "dead"
-        dispatch = Dispatch(listeners, threads, unmatched, timeout=settings.delivery.timeout, clock=home.clock)
+        dispatch = Dispatch(listeners, threads, unmatched, timeout=settings.delivery.timeout, clock=context.clock)
         return GroupHandlers(
             ranges=RangeBatches(dispatch) if dispatch.size else dispatch.event,
             rows=RowBatches(dispatch) if dispatch.size else dispatch.row,
@@ -83,10 +83,15 @@ class _Member:
     engine: Engine[Any]
 
     def __init__(
-        self, home: Home[AsyncRunner], topic: TopicRow, row: GroupRow, handlers: GroupHandlers, settings: Settings
+        self,
+        context: TopicContext[AsyncRunner],
+        topic: TopicRow,
+        row: GroupRow,
+        handlers: GroupHandlers,
+        settings: Settings,
     ) -> None:
         self.row = row
-        self._home = home
+        self._context = context
         self._topic = topic
         self._handlers = handlers
         self._settings = settings
@@ -97,7 +102,7 @@ class _Member:
         self._counted = Counts()
 
     async def _join(self) -> None:
-        self._membership = await self._home.heartbeats.join(
+        self._membership = await self._context.heartbeats.join(
             self.row,
             self._settings.delivery.owner or default_name(),
             told=self._told,
@@ -127,18 +132,18 @@ class _Member:
 
     async def _learn(self) -> None:
         """Why the group is as it is; and open events shall wait for it, also after it was dead."""
-        home = self._home
+        context = self._context
         try:
             while self._asked:
                 self._asked, was = False, self.row
-                found = await home.own.run(home.store.group(was.topic, was.name), tx=False)
+                found = await context.own.run(context.store.group(was.topic, was.name), tx=False)
                 if found is None or found.id != was.id:
                     return
                 self.row = found
                 if found.condition != "dead":  # the heartbeat wakes the dead
                     self._say(found.standstill)
                 if not self._required and found.state != "dead":
-                    self._required = await aplay(finish(home, found), home.own, home.clock)
+                    self._required = await aplay(finish(context, found), context.own, context.clock)
         except StoreError as error:
             log.warning("group %s of topic %s could not be looked at: %s", self.row.name, self.row.topic, error)
 
@@ -189,29 +194,36 @@ class LogMember(_Member):
     engine: RangeEngine
 
     async def start(self, in_flight: int | None) -> None:
-        home, settings, topic, handler = self._home, self._settings, self._topic.topic, self._handlers.ranges
+        context, settings, topic, handler = self._context, self._settings, self._topic.topic, self._handlers.ranges
         await self._join()
         self._source = TopicSource(
-            home.own, home.store, home.reads, self._topic, self._membership, settings, home.clock, home.codec
+            context.own,
+            context.store,
+            context.reads,
+            self._topic,
+            self._membership,
+            settings,
+            context.clock,
+            context.codec,
         )
         self.engine = RangeEngine(
             self._source,
             handler,
             settings,
-            home.observers,
-            home.clock,
+            context.observers,
+            context.clock,
             asked=self._handlers.asked,
             range_events=topic.fetch_batch,
             capacity=in_flight or topic.fetch_batch * topic.shards,
             eager=not callable(handler),
         )
-        listen = home.own.listen if settings.delivery.notify else None
+        listen = context.own.listen if settings.delivery.notify else None
         self._ears = Ears(
             self.engine,
-            None if listen is None else lambda ready, wake: listen(home.store.tables.channel, ready, wake),
+            None if listen is None else lambda ready, wake: listen(context.store.tables.channel, ready, wake),
             settings.delivery.poll,
-            home.observers,
-            home.clock,
+            context.observers,
+            context.clock,
         )
         self.engine.start()
         self._work_as(self._membership.state)
@@ -237,7 +249,7 @@ class LogMember(_Member):
         yield from super().complaints()
         if self.engine.silent:
             yield "no heartbeat reaches the database"
-        if self.engine.missing + self._home.heartbeats.missing:
+        if self.engine.missing + self._context.heartbeats.missing:
             yield "a background task ended and is being replaced"
 
 
@@ -246,15 +258,15 @@ class RowMember(_Member):
     instance of the queue for its claims."""
 
     async def start(self, in_flight: int | None) -> None:
-        home, handlers = self._home, self._handlers
+        context, handlers = self._context, self._handlers
         self._node = Node(
             "ordered" if self.row.ordered else "delivery",
-            home.own,
-            open_store("postgres", home.store.tables.queue(self._topic.id), home.codec),
+            context.own,
+            open_store("postgres", context.store.tables.queue(self._topic.id), context.codec),
             handlers.rows,
             self._settings,
-            observers=home.observers,
-            clock=home.clock,
+            observers=context.observers,
+            clock=context.clock,
             asked=handlers.asked,
         )
         self.engine = self._node.engine
@@ -281,7 +293,7 @@ class GroupDelivery(AsyncService):
 
     def __init__(
         self,
-        open_home: Callable[[AsyncExitStack], Home[AsyncRunner]],
+        open_context: Callable[[AsyncExitStack], TopicContext[AsyncRunner]],
         owner: Owner | None,
         joining: Joining,
         make: MakeHandlers,
@@ -291,7 +303,7 @@ class GroupDelivery(AsyncService):
     ) -> None:
         """`in_flight`: events in this process at most; as many as fit, if it is not given."""
         super().__init__(joining.clock, owner)
-        self._open_home = open_home
+        self._open_context = open_context
         self._joining = joining
         self._make = make
         self._settings = settings
@@ -305,22 +317,22 @@ class GroupDelivery(AsyncService):
         return f"group {self._joining.group!r} of topic {self._joining.topic!r}"
 
     async def _start(self) -> None:
-        home = self._open_home(self._closing)
-        with home.reads.coming():
-            joined = await home.own.run(join(home, self._joining, push=True))
-            self._member = await self._begin(home, joined.topic, joined.group)
+        context = self._open_context(self._closing)
+        with context.reads.coming():
+            joined = await context.own.run(join(context, self._joining, push=True))
+            self._member = await self._begin(context, joined.topic, joined.group)
         if joined.backfill:
-            self._backfill = await start_backfill(home, joined.topic, joined.group)
+            self._backfill = await start_backfill(context, joined.topic, joined.group)
 
-    async def _begin(self, home: Home[AsyncRunner], topic: TopicRow, row: GroupRow) -> LogMember | RowMember:
+    async def _begin(self, context: TopicContext[AsyncRunner], topic: TopicRow, row: GroupRow) -> LogMember | RowMember:
         if row.stalled:
             raise GroupError(f"{row.standstill}")
-        handlers = self._make(home, topic, row)
+        handlers = self._make(context, topic, row)
         self._closing.callback(handlers.close)
         retry = self._joining.retry or self._settings.delivery.retry
         settings = self._settings.replaced({"delivery.retry": retry, "order.on_exhausted": row.on_exhausted})
         kind = RowMember if topic.topic.tracking == "rows" else LogMember
-        member = kind(home, topic, row, handlers, settings)
+        member = kind(context, topic, row, handlers, settings)
         await member.start(self._in_flight)
         return member
 

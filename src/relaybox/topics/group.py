@@ -37,9 +37,9 @@ from ..twins import told_by
 from ..values import Health, Progress
 from .backfill import Job, Pace, finish, pace_of, progress_of, waited_for
 from .consumer import AsyncConsumer, Consumer
+from .context import TopicContext, WithTopicContext, in_its_cluster
 from .delivery import GroupDelivery, MakeHandlers, listening
 from .group_events import GroupEvents
-from .home import AtHome, Home, in_its_cluster
 from .info import GroupInfo, health_of
 from .join import Joining, join
 from .start import StartFrom
@@ -55,48 +55,48 @@ class TopicsOwner(Owner, Protocol):
 
     settings: Settings
 
-    def _topics_home(self, closing: AsyncExitStack) -> Home[AsyncRunner]:
+    def _topic_context(self, closing: AsyncExitStack) -> TopicContext[AsyncRunner]:
         """For a service, in the loop that runs."""
         ...
 
 
-def tell(home: Home[Any], alert: Alert) -> Script[None]:
+def tell(context: TopicContext[Any], alert: Alert) -> Script[None]:
     """To observers and by NOTIFY. What it tells of has happened, whether or not somebody hears it."""
-    home.observers(alert)
+    context.observers(alert)
     try:
-        yield from look(home.store.notify_alert(alert))
+        yield from look(context.store.notify_alert(alert))
     except StoreError as error:
         log.warning("alert %s could not be sent by NOTIFY: %s", alert.name, type(error).__name__)
 
 
-def describe(home: Home[Any], topic: TopicRow, group: GroupRow) -> Script[GroupInfo]:
-    now = home.clock.database_now()
-    totals = yield from look(home.store.totals(group, now))
-    members = yield from look(home.store.members(group, now))
-    lag = yield from _lag(home, topic, group)
-    filled = yield from look(home.store.backfill(group))
+def describe(context: TopicContext[Any], topic: TopicRow, group: GroupRow) -> Script[GroupInfo]:
+    now = context.clock.database_now()
+    totals = yield from look(context.store.totals(group, now))
+    members = yield from look(context.store.members(group, now))
+    lag = yield from _lag(context, topic, group)
+    filled = yield from look(context.store.backfill(group))
     return GroupInfo._of(group, totals, lag, members, None if filled is None else progress_of(filled))
 
 
-def _lag(home: Home[Any], topic: TopicRow, group: GroupRow) -> Script[Lag]:
-    yield from look(in_its_cluster(home.store, topic))
-    return (yield from look(home.store.lag(topic, group, home.clock.database_now())))
+def _lag(context: TopicContext[Any], topic: TopicRow, group: GroupRow) -> Script[Lag]:
+    yield from look(in_its_cluster(context.store, topic))
+    return (yield from look(context.store.lag(topic, group, context.clock.database_now())))
 
 
-def release(home: Home[Any], topic: str) -> Script[int]:
+def release(context: TopicContext[Any], topic: str) -> Script[int]:
     """Nobody waits for those who are gone."""
     released = 0
-    known = yield from look(home.known(topic))
-    while count := (yield from commit(home.store.release(known, home.clock.database_now()))):
+    known = yield from look(context.known(topic))
+    while count := (yield from commit(context.store.release(known, context.clock.database_now()))):
         released += count
     return released
 
 
-class _Group(AtHome):
+class _Group(WithTopicContext):
     """What both twins do, as scripts."""
 
-    def __init__(self, home: Home[Any], box: TopicsOwner, joining: Joining) -> None:
-        super().__init__(home)
+    def __init__(self, context: TopicContext[Any], box: TopicsOwner, joining: Joining) -> None:
+        super().__init__(context)
         self.topic, self.name = joining.topic, joining.group
         self._box = box
         self._joining = joining
@@ -105,12 +105,12 @@ class _Group(AtHome):
         return f"{type(self).__name__}({self.topic!r}, {self.name!r})"
 
     def _desk(self) -> Desk:
-        home, of = self._home, f" of group {self.topic}/{self.name}"
-        kept = GroupEvents(home, self.topic, self.name)
-        return Desk(home.db, kept, home.auditor, home.observers, home.wake, of=of)
+        context, of = self._context, f" of group {self.topic}/{self.name}"
+        kept = GroupEvents(context, self.topic, self.name)
+        return Desk(context.db, kept, context.auditor, context.observers, context.wake, of=of)
 
     def _find(self) -> Script[tuple[TopicRow, GroupRow]]:
-        return (yield from look(self._home.reader(self.topic, self.name)))
+        return (yield from look(self._context.reader(self.topic, self.name)))
 
     # -- make -------------------------------------------------------------------------------------
 
@@ -119,7 +119,7 @@ class _Group(AtHome):
         """Makes the group. Its place in the topic is fixed now, not when its first member comes. AlreadyExists: it is
         there; with `if_not_exists` that is fine."""
         if not if_not_exists:
-            yield from look(self._home.known(self.topic))
+            yield from look(self._context.known(self.topic))
             there = yield from look(self._store.group(self.topic, self.name))
             if there is not None and there.state != "cancelled":
                 raise AlreadyExists(
@@ -127,28 +127,28 @@ class _Group(AtHome):
                     self.name,
                     f"topic {self.topic!r} has a group {self.name!r} already; pass if_not_exists=True to use it",
                 )
-        joined = yield from commit(join(self._home, self._joining, push=False))
+        joined = yield from commit(join(self._context, self._joining, push=False))
         if joined.backfill:
-            yield from waited_for(self._home, joined.topic, joined.group)
-        return (yield from describe(self._home, joined.topic, joined.group))
+            yield from waited_for(self._context, joined.topic, joined.group)
+        return (yield from describe(self._context, joined.topic, joined.group))
 
     # -- look -------------------------------------------------------------------------------------
 
     @twin
     def info(self) -> Script[GroupInfo]:
         """Its state, its members, and how far it is."""
-        return (yield from describe(self._home, *(yield from self._find())))
+        return (yield from describe(self._context, *(yield from self._find())))
 
     @twin
     def lag(self) -> Script[Lag]:
         """How far it is behind."""
-        return (yield from _lag(self._home, *(yield from self._find())))
+        return (yield from _lag(self._context, *(yield from self._find())))
 
     @twin
     def health(self) -> Script[Health]:
         """Whether somebody does its work, as the database knows it: over all processes."""
         topic, group = yield from self._find()
-        return health_of(group, (yield from describe(self._home, topic, group)))
+        return health_of(group, (yield from describe(self._context, topic, group)))
 
     # -- change -----------------------------------------------------------------------------------
 
@@ -162,7 +162,7 @@ class _Group(AtHome):
     def resume(self, **audit: Unpack[Audit]) -> Script[None]:
         """It goes on where it stood, with what is still kept: if it was paused, dead, or had stalled."""
         moved = yield from self._apply("resume", audit)
-        yield from finish(self._home, moved)  # of one that was dead: open events wait for it again
+        yield from finish(self._context, moved)  # of one that was dead: open events wait for it again
 
     @slow
     def cancel(self, *, wait: Duration = 0, **audit: Unpack[Audit]) -> Script[None]:
@@ -178,10 +178,10 @@ class _Group(AtHome):
                 break
             yield LOOK_AGAIN
         yield from self._apply("cancel", audit)
-        yield from release(self._home, self.topic)
+        yield from release(self._context, self.topic)
 
     def _apply(self, verb: Verb, audit: Audit) -> Script[GroupRow]:
-        home, change = self._home, self._change(verb, audit)
+        context, change = self._context, self._change(verb, audit)
         _, group = yield from self._find()
         moved = group
 
@@ -192,17 +192,17 @@ class _Group(AtHome):
 
         if (yield from change.commit(applied())) is None:
             yield from self._tell(f"group_{'resumed' if moved.state == 'active' else moved.state}", change)
-            home.state_changed(moved)
-            home.wake()
+            context.state_changed(moved)
+            context.wake()
         return moved
 
     def _change(self, verb: str, audit: Audit) -> Change:
-        return self._home.auditor.begin(verb, f"group {self.topic}/{self.name}", audit)
+        return self._context.auditor.begin(verb, f"group {self.topic}/{self.name}", audit)
 
     def _tell(self, alert: str, change: Change, text: str = "") -> Script[None]:
         change.tell()
         text = f"by {change.actor}: {text}{change.reason}"
-        yield from tell(self._home, Alert(alert, self.topic, self.name, text))
+        yield from tell(self._context, Alert(alert, self.topic, self.name, text))
 
     @slow
     def seek(self, to: StartFrom, **audit: Unpack[Audit]) -> Script[None]:
@@ -211,7 +211,7 @@ class _Group(AtHome):
         topic, group = yield from self._find()
         yield from change.commit(self._store.seek(topic, group, to.start, self._now))
         yield from self._tell("group_moved", change, f"to {to.start.kind}: ")
-        self._home.wake()
+        self._context.wake()
         after: int | None = 0
         while topic.topic.tracking in ("bitmap", "acks") and after is not None:
             after = yield from commit(self._store.catch_up(topic, group, after, self._now))
@@ -222,7 +222,7 @@ class _Group(AtHome):
         group came, and is not complete yet, waits for it too. Ends when it is done, and goes on where an earlier run
         ended. `pace`: gentle, normal or fast; each looks how long others must wait, and slows down."""
         limits = pace_of(pace)
-        return (yield from Job(self._home, *(yield from self._find()), limits).run())
+        return (yield from Job(self._context, *(yield from self._find()), limits).run())
 
     @twin
     def cancel_backfill(self) -> Script[bool]:
@@ -244,7 +244,7 @@ class _Group(AtHome):
         """A service that gives the group's events to what `make` makes: listeners, or a relay's publisher."""
         joining = replace(self._joining, attempts=tuple(attempts))
         settings = settings or self._box.settings
-        return GroupDelivery(self._box._topics_home, owner, joining, make, settings, in_flight=in_flight)
+        return GroupDelivery(self._box._topic_context, owner, joining, make, settings, in_flight=in_flight)
 
     def _deliver(self, owner: Owner | None, listeners: Listeners | Callable[..., object]) -> GroupDelivery:
         found: Listeners[Delivery] = registry(listeners, several=True)
@@ -257,10 +257,10 @@ class _Group(AtHome):
 class Group(_Group, Sync):
     """A group of a topic; `outbox.topics.group` makes it. It does nothing until it is asked."""
 
-    _home: Home[Runner]
+    _context: TopicContext[Runner]
 
-    def __init__(self, home: Home[Runner], box: TopicsOwner, joining: Joining) -> None:
-        super().__init__(home, box, joining)
+    def __init__(self, context: TopicContext[Runner], box: TopicsOwner, joining: Joining) -> None:
+        super().__init__(context, box, joining)
         desk = self._desk()
         self.dead, self.events, self.keys = DeadLetters(desk), Events(desk), Keys(desk)
 
@@ -276,17 +276,17 @@ class Group(_Group, Sync):
     def consumer(self, name: str | None = None, *, model: Any = None) -> Consumer[Any]:
         """For programs that poll and commit themselves. `name`: of this member; `model`: what payloads are read into.
         Any number of consumers, in any number of processes, share the group's events."""
-        return Consumer(self._home, self._joining, name or default_name(), model)
+        return Consumer(self._context, self._joining, name or default_name(), model)
 
 
 @told_by(Group)
 class AsyncGroup(_Group, Async):
     """A group of a topic; `outbox.topics.group` makes it. It does nothing until it is asked."""
 
-    _home: Home[AsyncRunner]
+    _context: TopicContext[AsyncRunner]
 
-    def __init__(self, home: Home[AsyncRunner], box: TopicsOwner, joining: Joining) -> None:
-        super().__init__(home, box, joining)
+    def __init__(self, context: TopicContext[AsyncRunner], box: TopicsOwner, joining: Joining) -> None:
+        super().__init__(context, box, joining)
         desk = self._desk()
         self.dead, self.events, self.keys = AsyncDeadLetters(desk), AsyncEvents(desk), AsyncKeys(desk)
 
@@ -298,4 +298,4 @@ class AsyncGroup(_Group, Async):
     @overload
     def consumer(self, name: str | None = None, *, model: type[T]) -> AsyncConsumer[T]: ...
     def consumer(self, name: str | None = None, *, model: Any = None) -> AsyncConsumer[Any]:
-        return AsyncConsumer(self._home, self._joining, name or default_name(), model)
+        return AsyncConsumer(self._context, self._joining, name or default_name(), model)

@@ -10,7 +10,7 @@ from ..operate import EventStore
 from ..store.outbox import open_store
 from ..store.topics import QUEUE
 from ..store.topics.events import LogEvents
-from .home import Home
+from .context import TopicContext
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -30,18 +30,18 @@ def asked(method: Callable[Concatenate[EventStore, P], Op[T]]) -> Callable[Conca
 class GroupEvents:
     """`operate.EventStore` of a group."""
 
-    def __init__(self, home: Home[Any], topic: str, group: str) -> None:
-        self._home = home
+    def __init__(self, context: TopicContext[Any], topic: str, group: str) -> None:
+        self._context = context
         self._topic = topic
         self._group = group
 
     def _kept(self) -> Op[EventStore]:
-        home = self._home
-        topic = yield from home.known(self._topic)
+        context = self._context
+        topic = yield from context.known(self._topic)
         if topic.topic.tracking == "rows" and self._group == QUEUE:  # which may have no group yet
-            return open_store("postgres", home.store.tables.queue(topic.id), home.codec)
-        _, group = yield from home.reader(self._topic, self._group)
-        return LogEvents(home.store, topic, group, home.codec)
+            return open_store("postgres", context.store.tables.queue(topic.id), context.codec)
+        _, group = yield from context.reader(self._topic, self._group)
+        return LogEvents(context.store, topic, group, context.codec)
 
     newest = asked(EventStore.newest)
     numbers_of = asked(EventStore.numbers_of)

@@ -14,7 +14,7 @@ from ..op import Op
 from ..retry import Retry
 from ..settings import OnExhausted
 from ..store.topics import FOR_EVER, QUEUE, GroupOptions, GroupRow, TopicRow
-from .home import Home
+from .context import TopicContext
 from .start import StartFrom
 
 PULLED: Final = timedelta(hours=24)  # consumers that poll may come and go
@@ -43,9 +43,11 @@ class Joining:
         if self.start is not None and not isinstance(self.start, StartFrom):
             raise ConfigError(f"expected start to be a StartFrom, such as StartFrom.earliest(), got {self.start!r}")
 
-    def options(self, home: Home[Any], topic: TopicRow, there: GroupRow | None, *, push: bool) -> GroupOptions:
+    def options(
+        self, context: TopicContext[Any], topic: TopicRow, there: GroupRow | None, *, push: bool
+    ) -> GroupOptions:
         """`push`: for members whose listeners are called; they are heard of all the time."""
-        settings, silence = home.settings, self.silence
+        settings, silence = context.settings, self.silence
         if silence is None:
             usual = topic.topic.heartbeat_timeout if push else PULLED
             silence = (
@@ -75,13 +77,13 @@ class Joined(NamedTuple):
     backfill: bool  # open events are to wait for it
 
 
-def join(home: Home[Any], joining: Joining, *, push: bool) -> Op[Joined]:
+def join(context: TopicContext[Any], joining: Joining, *, push: bool) -> Op[Joined]:
     """The group as it is then: perhaps paused, or stalled. A dead one is active again. Needs a transaction."""
-    topic = yield from home.readable(joining.topic)
+    topic = yield from context.readable(joining.topic)
     queue = topic.topic.semantics == "queue"
     if queue and joining.group != QUEUE:
         raise ConfigError(f"topic {joining.topic!r} is a queue: its one group is {QUEUE!r}, got {joining.group!r}")
-    there = yield from home.store.group(joining.topic, joining.group)
+    there = yield from context.store.group(joining.topic, joining.group)
     if there is not None and there.state == "cancelled":
         there = None
     if there is None and joining.group == QUEUE and not queue:
@@ -89,10 +91,12 @@ def join(home: Home[Any], joining: Joining, *, push: bool) -> Op[Joined]:
             f"topic {joining.topic!r} is pub/sub, and {QUEUE!r} is the group of queues; give the group a name of its "
             f"own: topics.group({joining.topic!r}, NAME)"
         )
-    options = joining.options(home, topic, there, push=push)
+    options = joining.options(context, topic, there, push=push)
     if there is not None and there.state != "dead" and GroupOptions.of(there) == options:
         return Joined(topic, there, False, False)
     start = joining.start or (StartFrom.earliest() if queue else StartFrom.latest())
-    group, new = yield from home.store.subscribe(topic, joining.group, start.start, options, home.clock.database_now())
+    group, new = yield from context.store.subscribe(
+        topic, joining.group, start.start, options, context.clock.database_now()
+    )
     marked = topic.topic.tracking in ("bitmap", "acks")
     return Joined(topic, group, new, new and start.backfill and marked)

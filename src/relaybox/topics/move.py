@@ -18,7 +18,7 @@ from ..drivers.script import Script, commit
 from ..errors import ConfigError, InUse, StoreBusy
 from ..store.topics import QUEUE, GroupRow, TopicRow
 from ..topic import TRACKINGS, Semantics, Tracking
-from .home import Home
+from .context import TopicContext
 
 WAIT = 0.1  # for transactions that were under way, and for locks
 LONGEST_WAIT = 2.0
@@ -92,7 +92,7 @@ def _steps(was: Tracking, to: Tracking) -> list[str]:
 
 
 def move(
-    home: Home[Any],
+    context: TopicContext[Any],
     topic: str,
     to: Tracking | None = None,
     progress: MoveProgress | None = None,
@@ -101,8 +101,8 @@ def move(
     ordered: bool = False,
     dry_run: bool = False,
 ) -> Script[MovePlan]:
-    row = yield from commit(home.known(topic))
-    groups = yield from commit(home.store.groups(topic))
+    row = yield from commit(context.known(topic))
+    groups = yield from commit(context.store.groups(topic))
     was, semantics = row.topic.tracking, semantics or row.topic.semantics
     if to is None:
         to = was if was in TRACKINGS[semantics] else "offset"
@@ -117,24 +117,26 @@ def move(
     if dry_run:
         return plan
     for way in ways:
-        yield from _move(home, topic, way, progress, ordered)
+        yield from _move(context, topic, way, progress, ordered)
         if semantics != row.topic.semantics and way == "offset":
-            yield from commit(home.store.rename_semantics(topic, semantics))
+            yield from commit(context.store.rename_semantics(topic, semantics))
     return plan
 
 
-def _move(home: Home[Any], topic: str, to: Tracking, progress: MoveProgress | None, ordered: bool) -> Script[None]:
+def _move(
+    context: TopicContext[Any], topic: str, to: Tracking, progress: MoveProgress | None, ordered: bool
+) -> Script[None]:
     """`ordered`: whether the group that a queue on a log has keeps the order of each key."""
-    moving = yield from commit(home.store.begin_move(topic, to, home.clock.database_now(), ordered=ordered))
+    moving = yield from commit(context.store.begin_move(topic, to, context.clock.database_now(), ordered=ordered))
     busy = 0
     while moving is not None:
         if progress is not None:
             progress(moving)
         try:
             if moving["phase"] == "prepare":  # a fresh tick: less to be looked for after the switch
-                row = yield from commit(home.known(topic))
-                yield from commit(home.store.tick(row, home.clock.database_now(), wait=True, force=True))
-            moving = yield from commit(home.store.move_step(topic, home.clock.database_now()))
+                row = yield from commit(context.known(topic))
+                yield from commit(context.store.tick(row, context.clock.database_now(), wait=True, force=True))
+            moving = yield from commit(context.store.move_step(topic, context.clock.database_now()))
         except StoreBusy:  # somebody has the table; nothing was done, and writers shall not wait for us all the time
             busy += 1
             yield min(WAIT * 2**busy, LONGEST_WAIT)

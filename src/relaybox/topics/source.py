@@ -22,7 +22,7 @@ from ..outcome import Outcome
 from ..settings import Settings
 from ..store.topics import ClaimedRanges, RangeSettlement, TopicRow
 from .batch import given_back, parked_outcome, parking
-from .home import in_its_cluster
+from .context import in_its_cluster
 from .liveness import Membership
 from .shared_reads import SharedReads
 

@@ -25,8 +25,8 @@ from ..store.topics.completion import Completion
 from ..topic import Semantics, Topic, Tracking
 from ..twins import told_by
 from .advise import Advice, advise
+from .context import TopicContext, WithTopicContext
 from .group import AsyncGroup, Group, TopicsOwner, describe, tell
-from .home import AtHome, Home
 from .info import GroupInfo, TopicInfo
 from .join import Joining
 from .move import MovePlan, MoveProgress, move
@@ -45,13 +45,13 @@ def nothing() -> Op[None]:
     yield
 
 
-class _Topics(AtHome, Generic[G]):
+class _Topics(WithTopicContext, Generic[G]):
     """What both twins do, as scripts."""
 
     _group: type[G]
 
-    def __init__(self, home: Home[Any], box: TopicsOwner, write: Any) -> None:
-        super().__init__(home)
+    def __init__(self, context: TopicContext[Any], box: TopicsOwner, write: Any) -> None:
+        super().__init__(context)
         self._box = box
         self._write = write
 
@@ -68,7 +68,7 @@ class _Topics(AtHome, Generic[G]):
         return TopicInfo._of(row)
 
     def _audited(self, verb: str, topic: str, op: Op[T], audit: Audit) -> Script[T]:
-        return self._home.auditor.audited(verb, f"topic {topic}", op, audit)
+        return self._context.auditor.audited(verb, f"topic {topic}", op, audit)
 
     @twin
     def get(self, topic: str) -> Script[TopicInfo | None]:
@@ -86,7 +86,7 @@ class _Topics(AtHome, Generic[G]):
     def completion(self, topic: str, number: int) -> Script[dict[str, Completed]]:
         """Which groups have this event (done), and which are still to have it (waiting). NotFound: the event is not
         kept any more."""
-        row = yield from look(self._home.known(topic))
+        row = yield from look(self._context.known(topic))
         found: Sequence[Completion] = yield from look(self._store.completion(row, [number]))
         if not found:
             raise NotFound("event", str(number), f"topic {topic!r} keeps no event with the number {number} (any more)")
@@ -96,7 +96,7 @@ class _Topics(AtHome, Generic[G]):
     @twin
     def advise(self, topic: str, *, audit: bool = False) -> Script[Advice]:
         """Which tracking fits what is measured. `audit`: it must be known of each event which groups have it."""
-        return advise(self._home, topic, audit=audit)
+        return advise(self._context, topic, audit=audit)
 
     @slow
     def move(
@@ -111,8 +111,8 @@ class _Topics(AtHome, Generic[G]):
     ) -> Script[MovePlan]:
         """To another tracking, or from a queue to pub/sub, while it is used. Ends when it is done; one that was
         interrupted goes on where it was. `dry_run`: only says what it would do."""
-        change = self._home.auditor.begin("move", f"topic {topic}", audit)
-        plan = yield from move(self._home, topic, tracking, progress, semantics=semantics, dry_run=dry_run)
+        change = self._context.auditor.begin("move", f"topic {topic}", audit)
+        plan = yield from move(self._context, topic, tracking, progress, semantics=semantics, dry_run=dry_run)
         if plan.steps and not dry_run:
             yield from change.commit(nothing())
             change.tell()
@@ -126,8 +126,8 @@ class _Topics(AtHome, Generic[G]):
     @slow
     def force_complete(self, topic: str, older_than: Duration, **audit: Unpack[Audit]) -> Script[int]:
         """Calls events complete that groups still wait for: they may be deleted before those groups have seen them."""
-        change = self._home.auditor.begin("complete", f"topic {topic}", audit)
-        known = yield from look(self._home.known(topic))
+        change = self._context.auditor.begin("complete", f"topic {topic}", audit)
+        known = yield from look(self._context.known(topic))
         age = parse_duration(older_than, "older_than")
         before = yield from look(self._store.time_ago(age, self._now))
         total = 0
@@ -138,7 +138,7 @@ class _Topics(AtHome, Generic[G]):
             text = (
                 f"{total} events older than {age} were called complete although groups wait for them: {change.reason}"
             )
-            yield from tell(self._home, Alert("force_completed", topic, text=text))
+            yield from tell(self._context, Alert("force_completed", topic, text=text))
         return total
 
     # -- groups -----------------------------------------------------------------------------------
@@ -148,8 +148,8 @@ class _Topics(AtHome, Generic[G]):
         """All groups, or those of a topic."""
         infos = []
         for group in (yield from look(self._store.groups(topic))):
-            known = yield from look(self._home.known(group.topic))
-            infos.append((yield from describe(self._home, known, group)))
+            known = yield from look(self._context.known(group.topic))
+            infos.append((yield from describe(self._context, known, group)))
         return infos
 
     def group(
@@ -184,7 +184,7 @@ class _Topics(AtHome, Generic[G]):
             retry=retry,
             silence=None if silence is None else parse_duration(silence, "silence"),
         )
-        return self._group(self._home, self._box, joining)
+        return self._group(self._context, self._box, joining)
 
     def queue(
         self,
@@ -216,7 +216,7 @@ class Topics(_Topics[Group], Sync):
     def producer(self, topic: str, model: type[P]) -> Producer[P]: ...
     def producer(self, topic: str, model: Any = Any) -> Producer[Any]:
         """Writes payloads to one topic. `model`: the class that they must have."""
-        return Producer(self._write, topic, model, self._home.codec)
+        return Producer(self._write, topic, model, self._context.codec)
 
 
 @told_by(Topics)
@@ -231,4 +231,4 @@ class AsyncTopics(_Topics[AsyncGroup], Async):
     @overload
     def producer(self, topic: str, model: type[P]) -> AsyncProducer[P]: ...
     def producer(self, topic: str, model: Any = Any) -> AsyncProducer[Any]:
-        return AsyncProducer(self._write, topic, model, self._home.codec)
+        return AsyncProducer(self._write, topic, model, self._context.codec)

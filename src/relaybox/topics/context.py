@@ -39,7 +39,7 @@ def in_its_cluster(store: TopicStore, topic: TopicRow) -> Op[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Home(Generic[R]):
+class TopicContext(Generic[R]):
     target: Any  # what `open_async` takes: heartbeats and listeners have connections of their own
     db: R
     store: TopicStore
@@ -101,14 +101,14 @@ class Home(Generic[R]):
             await self._beats.pop().close()
 
 
-class AtHome:
+class WithTopicContext:
     """What both twins of an operator have: `look` and `commit` run on the outbox's connections."""
 
-    def __init__(self, home: Home[Any]) -> None:
-        self._home = home
-        self._db = home.db
-        self._clock = home.clock
-        self._store = home.store
+    def __init__(self, context: TopicContext[Any]) -> None:
+        self._context = context
+        self._db = context.db
+        self._clock = context.clock
+        self._store = context.store
 
     @property
     def _now(self) -> datetime | None:
