@@ -28,7 +28,7 @@ def doctor(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Look at server, schema and outbox. Exit 1 when something critical is found, 0 with warnings."""
+    """Look at server, outbox and inboxes. Exit 1 when something critical is found, 0 with warnings."""
     target = target_of(context)
     url = target.needed_url
     if repair:

@@ -19,6 +19,7 @@ from ..drivers.spi import AsyncRunner, Runner
 from ..errors import SchemaDrift, SchemaTooNew, StoreError
 from ..op import Op, arun, run
 from ..store.doctor import Circumstances, Finding, Vitals, judge_clock, vitals
+from ..store.inbox import InboxStore, InboxTables, open_inbox_store
 from ..store.instances import Instance
 from ..store.outbox import OutboxStore
 from ..store.topics import open_topic_store
@@ -70,12 +71,15 @@ def checkup(store: OutboxStore, clock: Clock = SYSTEM_CLOCK, announced_pid: int 
     """Every check, in reading order. Run it outside a transaction: a refused question must not spoil the next."""
     seen = yield from vitals(store.sql, clock)
     schema = yield from _schema(store)
+    inboxes = yield from _inboxes(store.dialect)
     alive: list[Instance] = []
     state: Status | None = None
     if all(finding.level != "critical" for finding in schema):
         alive = yield from store.instances(clock.database_now())
         state = yield from store.status(clock.database_now())
-    findings = [*_server(store, seen, announced_pid, len(alive)), *judge_clock(seen), *schema]
+    elif inboxes and not (yield from _is_there(store)):
+        schema = [Finding("ok", "schema", f"no outbox {store.tables.event!r} is here, only inboxes")]
+    findings = [*_server(store, seen, announced_pid, len(alive)), *judge_clock(seen), *schema, *inboxes]
     if state is not None:
         findings += [*_claims(seen), *_delivery(state, alive)]
         findings += _unread(seen)
@@ -133,30 +137,49 @@ def _server(store: OutboxStore, seen: Vitals, announced_pid: int | None, process
     return list(import_module(f"relaybox.store.outbox.{store.dialect}.doctor").judge(seen, around))
 
 
-def _schema(store: OutboxStore) -> Op[list[Finding]]:
+def _is_there(store: OutboxStore) -> Op[bool]:
+    try:
+        return bool((yield from store.applied()))
+    except StoreError:
+        return True  # and cannot be read
+
+
+def _inboxes(dialect: str) -> Op[list[Finding]]:
+    """The tables of each."""
+    try:
+        names = yield from open_inbox_store(dialect, InboxTables()).names()
+    except StoreError as error:
+        return [Finding("warning", "inboxes", f"not checked: {error}", "check the role's privileges")]
+    found: list[Finding] = []
+    for name, schema in names:
+        found += yield from _schema(open_inbox_store(dialect, InboxTables(name, schema)), f"inbox {name}")
+    return found
+
+
+def _schema(store: OutboxStore | InboxStore, check: str = "schema") -> Op[list[Finding]]:
     try:
         todo = yield from store.plan()
         if todo:
             return [
                 Finding(
                     "critical",
-                    "schema",
+                    check,
                     f"{len(todo)} migration(s) are not applied to {store.tables.event!r}, first {todo[0].version} "
                     f"({todo[0].name})",
-                    "run `relaybox migrate`",
+                    store.advice,
                 )
             ]
         lines = yield from store.drift()
     except SchemaTooNew as error:
-        return [Finding("critical", "schema", str(error), "upgrade relaybox")]
+        return [Finding("critical", check, str(error), "upgrade relaybox")]
     except SchemaDrift as error:
-        return [Finding("critical", "schema", str(error), "compare the tables with the migrations of this release")]
+        return [Finding("critical", check, str(error), "compare the tables with the migrations of this release")]
     except StoreError as error:
-        return [Finding("critical", "schema", f"the tables could not be read: {error}", "check the role's privileges")]
+        return [Finding("critical", check, f"the tables could not be read: {error}", "check the role's privileges")]
     if not lines:
-        return [Finding("ok", "schema", f"{store.tables.event!r} is at version {store.migrations()[-1].version}")]
+        return [Finding("ok", check, f"{store.tables.event!r} is at version {store.migrations()[-1].version}")]
     return [
-        Finding("warning" if line.startswith("index ") else "critical", "schema drift", line, "restore it")
+        Finding("warning" if line.startswith("index ") else "critical", f"{check} drift", line, "restore it")
         for line in lines
     ]
 

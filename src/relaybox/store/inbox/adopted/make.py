@@ -120,6 +120,12 @@ class InboxMaking(InboxAdopted):
         if found is not None:
             yield Verbatim(name, fill(found[0], names), "count").bind()
 
+    def drift(self) -> Op[list[str]]:
+        """The indexes of a table that was adopted are its owner's."""
+        adoption = yield from self.know()
+        lines = yield from super().drift()
+        return [line for line in lines if adoption is None or not line.startswith("index ")]
+
     # -- drop -------------------------------------------------------------------------------------
 
     def drop(self, *, cascade: bool, if_exists: bool, force: bool, now: datetime | None) -> Op[Dropped | None]:

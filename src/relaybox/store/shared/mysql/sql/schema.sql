@@ -26,11 +26,9 @@ VALUES (:version, :name, :checksum, utc_timestamp(6))
 -- What is really there, to compare with what the migrations make.
 SELECT c.table_name, c.column_name, c.data_type FROM information_schema.columns c
 WHERE c.table_schema = {database}
-  AND c.table_name IN ('{event_name}', '{pending_name}', '{dead_name}', '{instance_name}', '{shard_name}',
-                       '{hold_name}', '{lease_name}', '{audit_name}')
 ORDER BY 1, 2
 
 -- name: schema.indexes -> rows
 SELECT DISTINCT table_name, index_name FROM information_schema.statistics
-WHERE table_schema = {database} AND table_name IN ('{event_name}', '{pending_name}', '{dead_name}', '{hold_name}')
+WHERE table_schema = {database}
 ORDER BY 1, 2

@@ -23,12 +23,9 @@ INSERT INTO {migration} (version, name, checksum) VALUES (:version, :name, :chec
 -- What is really there, to compare with what the migrations make.
 SELECT c.table_name, c.column_name, c.data_type FROM information_schema.columns c
 WHERE c.table_schema = coalesce(nullif('{namespace}', ''), current_schema())
-  AND c.table_name IN ('{event_name}', '{pending_name}', '{claim_name}', '{dead_name}', '{instance_name}', '{shard_name}',
-                       '{hold_name}', '{lease_name}', '{audit_name}')
 ORDER BY 1, 2
 
 -- name: schema.indexes -> rows
 SELECT tablename, indexname FROM pg_indexes
 WHERE schemaname = coalesce(nullif('{namespace}', ''), current_schema())
-  AND tablename IN ('{event_name}', '{pending_name}', '{claim_name}', '{dead_name}')
 ORDER BY 1, 2

@@ -18,11 +18,10 @@ VALUES (:version, :name, :checksum,
 -- name: schema.columns -> rows
 -- What is really there, to compare with what the migrations make.
 SELECT m.name, c.name, c.type FROM sqlite_master m JOIN pragma_table_info(m.name) c
-WHERE m.type = 'table' AND m.name IN ('{event_name}', '{pending_name}', '{dead_name}', '{instance_name}',
-                                      '{shard_name}', '{hold_name}', '{audit_name}')
+WHERE m.type = 'table'
 ORDER BY 1, 2
 
 -- name: schema.indexes -> rows
 SELECT tbl_name, name FROM sqlite_master
-WHERE type = 'index' AND tbl_name IN ('{event_name}', '{pending_name}', '{dead_name}', '{hold_name}')
+WHERE type = 'index'
 ORDER BY 1, 2
