@@ -157,7 +157,7 @@ async def test_a_worker_that_ends_is_told_replaced_and_its_event_delivered(
     assert ended[0].task == "worker"
     await probe.wait(Delivered, 20, timeout=20)
     assert engine.missing == 0
-    assert "the task relaybox-worker ended unexpectedly and will be replaced" in caplog.text
+    assert "the task relaybox-worker ended unexpectedly and is replaced" in caplog.text
 
 
 @both
@@ -177,6 +177,21 @@ async def test_a_loop_that_ends_is_replaced_and_missed_until_then(
     world.add(3)
     await probe.wait(Delivered, 3)
     assert engine.missing == 0
+
+
+@both
+def test_a_program_that_ends_without_stopping_logs_no_lost_task(
+    kind: type[Rows], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handle(event: Event) -> None:
+        return None
+
+    async def main() -> None:
+        kind(Probe()).make(handle).start()
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert "ended unexpectedly" not in caplog.text
 
 
 @both

@@ -76,16 +76,26 @@ class Loops:
         error = None if task.cancelled() else task.exception()
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             return  # the program ends
-        log.error("the task %s ended unexpectedly and will be replaced", task.get_name(), exc_info=error)
+        if error is not None:
+            _tell(task, error)
         self._observers(TaskEnded(name, "cancelled" if error is None else type(error).__name__))
         self.missing += 1
         if self._clock.monotonic() - began > LASTING:
             self._ended = 0
         pause = min(FIRST_PAUSE * 2**self._ended, LONGEST_PAUSE)  # a little later each time
         self._ended = min(self._ended + 1, 10)
-        task.get_loop().call_later(pause, self._replace, key, name, work)
+        task.get_loop().call_later(pause, self._replace, task, key, name, work)
 
-    def _replace(self, key: object, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def _replace(
+        self, task: asyncio.Task[None], key: object, name: str, work: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
         self.missing -= 1
-        if not self._stopping:
-            self.keep(key, name, work)
+        if self._stopping:
+            return
+        if task.cancelled():  # logged only now: a loop that ends cancels everything, and replaces nothing
+            _tell(task, None)
+        self.keep(key, name, work)
+
+
+def _tell(task: asyncio.Task[None], error: BaseException | None) -> None:
+    log.error("the task %s ended unexpectedly and is replaced", task.get_name(), exc_info=error)
