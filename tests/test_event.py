@@ -6,10 +6,12 @@ import dataclasses
 import multiprocessing
 import pickle
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, StrEnum
+from time import perf_counter
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -344,6 +346,9 @@ def test_values_that_are_written_as_text() -> None:
 # -- lengths and characters -----------------------------------------------------------------------
 
 
+CONTROLS = [(f"a{sign}b", "control characters") for sign in ("\n", "\r", "\x1b", "\x7f", "\x9b", "\u2028")]
+
+
 @pytest.mark.parametrize("field", sorted(LIMITS))
 def test_lengths_count_characters(field: str) -> None:
     def make(value: Any) -> Event:
@@ -353,7 +358,7 @@ def test_lengths_count_characters(field: str) -> None:
     assert getattr(make("ü" * limit), field) == "ü" * limit
     with pytest.raises(InvalidEvent, match=f"{field} is {limit + 1} characters long"):
         make("ü" * (limit + 1))
-    for bad, message in (("", "non-empty"), ("a\x00b", "NUL"), ("a\udfff", "surrogate")):
+    for bad, message in (("", "non-empty"), ("a\x00b", "NUL"), ("a\udfff", "surrogate"), *CONTROLS):
         with pytest.raises(InvalidEvent, match=message):
             make(bad)
     with pytest.raises(InvalidEvent, match="got int"):
@@ -463,3 +468,29 @@ def test_times_as_postgresql_sends_them_are_read_when_asked_for() -> None:
         assert (copy.occurred_at, copy.created_at) == (early, late)
     with pytest.raises(AttributeError, match="immutable"):
         event.occurred_at = early  # type: ignore[misc]
+
+
+def test_a_number_that_readers_refuse_is_no_payload() -> None:
+    digits = "7" * 4301
+    for text in (digits, f'{{"n": -{digits}}}', f'["\\"", {digits}]', f"1.{digits}"):
+        with pytest.raises(InvalidEvent, match="a number of more than 4300 digits"):
+            Event("E", payload_json=text)
+    assert Event("E", payload_json=f'["{digits}", {digits[1:]}]').payload == [digits, int(digits[1:])]
+    assert Event("E", payload_bytes=digits.encode()).body == digits.encode()
+
+
+@pytest.mark.parametrize("text", ['"' + '\\"' * 500_000, "[" * 501 + '"\\"' * 200_000, "[]" * 500_000, '"\\' * 300_000])
+def test_a_payload_is_looked_through_once(text: str) -> None:
+    """Half a megabyte takes milliseconds, not hours, whatever is in it."""
+    started = perf_counter()
+    with suppress(InvalidEvent):
+        Event("E", payload_json="[" * 501 + text)
+    assert perf_counter() - started < 2
+
+
+@pytest.mark.parametrize("zone", [-14, 14])
+def test_a_time_beyond_the_calendar_is_refused(zone: int) -> None:
+    far = (datetime.min if zone > 0 else datetime.max).replace(tzinfo=timezone(timedelta(hours=zone)))
+    for field in ("occurred_at", "deliver_at"):
+        with pytest.raises(InvalidEvent, match=f"expected {field} to lie in the years 1 to 9999"):
+            Event("E", None, **{field: far})

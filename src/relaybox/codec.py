@@ -13,16 +13,21 @@ from collections.abc import Mapping
 from datetime import date, time
 from decimal import Decimal
 from enum import Enum
+from itertools import accumulate
 from typing import Any, Protocol
 from uuid import UUID
 
 from .errors import InvalidEvent
 
-# Levels of nesting that are written. Reading takes a stack frame for each, of the thousand that Python allows.
+# Levels of nesting. Reading takes a stack frame for each, of the thousand that Python allows.
 MAX_DEPTH = 500
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_BRACKETS = bytes.maketrans(b"{}", b"[]")
+MAX_DIGITS = 4300  # of one number: as many as Python reads
+# A string that never ends goes to the end of the text, or each of its quotes would be the start of another search.
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_DIGITS = bytes.maketrans(b"123456789", b"000000000")
+_TOO_LONG = b"0" * (MAX_DIGITS + 1)
 
 JSON = "application/json"
 BYTES = "application/octet-stream"
@@ -65,16 +70,22 @@ class JsonCodec:
         return json.loads(data)
 
 
-def too_deep(body: bytes) -> bool:
-    """Whether JSON is nested deeper than `MAX_DEPTH`. Most has not even that many brackets."""
-    if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
-        return False
-    rest = _STRING.sub(b"", body).translate(_BRACKETS, _NO_BRACKETS)
-    for _ in range(MAX_DEPTH):  # each time without its innermost level
-        inner, rest = rest, rest.replace(b"[]", b"")
-        if len(rest) == len(inner):  # all gone; or not JSON
-            break
-    return rest.count(b"[") > (0 if len(rest) < len(inner) else MAX_DEPTH)
+def check_json(body: bytes) -> None:
+    """InvalidEvent for JSON that readers cannot be expected to read: nested too deeply, or with a number too long. Most
+    is too short for either. Takes no more time than the length of the text asks for, whatever is in it."""
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
+        steps = memoryview(_STRING.sub(b"", body).translate(_STEPS, _NO_BRACKETS)).cast("b")
+        depth = max(accumulate(steps), default=0)
+        if depth > MAX_DEPTH:
+            raise InvalidEvent(
+                f"the payload is nested {depth} levels deep, the limit is {MAX_DEPTH}; flatten it, or give it another "
+                "content type than JSON"
+            )
+    numbers = body.translate(_DIGITS) if len(body) > MAX_DIGITS else b""
+    if _TOO_LONG in numbers and _TOO_LONG in _STRING.sub(b'""', numbers):
+        raise InvalidEvent(
+            f"the payload has a number of more than {MAX_DIGITS} digits, which readers refuse; write it as text"
+        )
 
 
 def _plain(value: Any) -> Any:

@@ -3,12 +3,13 @@
     Event("OrderPlaced", {"id": 7}, key="order-7")
 
 `key` is the aggregate id: the ordering key, and the message key at a broker. Everything that could be
-refused by a database (length, NUL, lone surrogate, size) is refused here, before any SQL runs, so a bad
-event never poisons the caller's transaction.
+refused by a database or by readers (length, control character, lone surrogate, size, depth) is refused here,
+before any SQL runs, so a bad event never poisons the caller's transaction.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -16,7 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, TypeVar, Unpack, cast, overload
 
 from .clock import utc_now
-from .codec import BYTES, JSON, JSON_CODEC, Codec, headers_from_text, headers_to_text
+from .codec import BYTES, JSON, JSON_CODEC, MAX_DEPTH, Codec, check_json, headers_from_text, headers_to_text
 from .errors import ContractViolation, InvalidEvent, PayloadTooLarge, Undecodable
 from .ids import new_id
 
@@ -27,6 +28,7 @@ LIMITS: Final = MappingProxyType(
     {"id": 36, "type": 128, "aggregate_type": 64, "key": 128, "tenant": 64, "content_type": 128, "topic": 255}
 )
 GLOBAL: Final = "__GLOBAL__"
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 TOPIC_HEADER: Final = "relaybox-topic"  # where an event says its topic in an outbox, which has no column for it
 CORRELATION_HEADER: Final = "correlation-id"
 
@@ -55,6 +57,8 @@ def _text(field: str, value: object) -> str:
     if len(value) > limit:
         raise InvalidEvent(f"{field} is {len(value)} characters long, the limit is {limit}: {value[:40]!r}…")
     _check_text(field, value)
+    if _CONTROL.search(value):
+        raise InvalidEvent(f"{field} has control characters, which forge lines of logs: {value[:40]!r}; leave them out")
     return value
 
 
@@ -103,7 +107,15 @@ def _moment(field: str, value: object) -> datetime:
         raise InvalidEvent(f"expected {field} to be a datetime, got {type(value).__name__}")
     if value.tzinfo is None:
         raise InvalidEvent(f"expected {field} to have a time zone, got the naive {value.isoformat()}")
-    return value.astimezone(UTC)
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise InvalidEvent(f"expected {field} to lie in the years 1 to 9999 of UTC, got {value.isoformat()}") from None
+
+
+def _is_json(content_type: str) -> bool:
+    kind = content_type.partition(";")[0]
+    return kind == JSON or kind.endswith("+json")
 
 
 _MISSING: Final[Any] = object()
@@ -207,6 +219,8 @@ class Event(_Fields, Generic[T]):
             fields.type = _text("type", name_of(type, "type"))
             fields.body = body
             fields.content_type = default_type if content_type is None else _text("content_type", content_type)
+            if len(body) > MAX_DEPTH and _is_json(fields.content_type):
+                check_json(body)
             fields.id = new_id() if id is None else _text("id", id)
             fields.key = None if key is None else _text("key", key)
             fields.aggregate_type = _text("aggregate_type", name_of(aggregate_type, "aggregate_type"))
@@ -336,8 +350,7 @@ class Event(_Fields, Generic[T]):
     @property
     def is_json(self) -> bool:
         """Whether the content type says that the payload is JSON."""
-        kind = self.content_type.partition(";")[0]
-        return kind == JSON or kind.endswith("+json")
+        return _is_json(self.content_type)
 
     @property
     def traceparent(self) -> str | None:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import ClassVar, TypeVar, dataclass_transform
 
-log = logging.getLogger("relaybox")
+from .printable import log
+
 _F = TypeVar("_F", bound="Fact")
 
 

@@ -97,7 +97,6 @@ UNFIT = {
     "cut": b"{",
     "Latin-1": b'"\xff"',
     "byte order mark": b"\xef\xbb\xbf{}",
-    "deep": b"[" * 100_000,
 }
 
 

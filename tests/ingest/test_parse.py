@@ -46,7 +46,7 @@ def structured(**given: Any) -> Event:
     return parse(incoming(envelope(**given), "application/cloudevents+json"))
 
 
-text = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0\r\n"), min_size=1, max_size=36)
+text = st.text(st.characters(exclude_categories=("Cs", "Cc", "Zl", "Zp")), min_size=1, max_size=36)
 names = st.from_regex(r"x-?[a-zA-Z0-9_.-]{1,20}", fullmatch=True) | st.sampled_from(["sequence", "priority", "trace"])
 traces = st.fixed_dictionaries(
     {}, optional={"traceparent": st.just("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"), "tracestate": text}
@@ -55,7 +55,7 @@ bodies = (
     st.builds(
         lambda value, blank: (blank + json.dumps(value) + blank, None), st.none() | text, st.sampled_from(["", " "])
     )
-    | st.just(('{"n":1e400,"n": 0.1000,"\\u00e9":' + "9" * 5000 + "}", None))
+    | st.just(('{"n":1e400,"n": 0.1000,"\\u00e9":' + "9" * 4000 + "}", None))
     | st.tuples(st.binary(max_size=40), st.sampled_from(["application/octet-stream", "text/plain; charset=utf-8"]))
 )
 

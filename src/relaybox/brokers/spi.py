@@ -101,6 +101,7 @@ class Incoming:
     sent_at: datetime | None = None  # by the broker's clock
     percent_encoded: bool = False  # headers came as HTTP has them
     receipt: Any = field(default=None, repr=False)  # what the source needs to acknowledge it
+    unreadable: str | None = None  # why the source could not read it; body, place and receipt are good all the same
 
 
 def moment(milliseconds: float) -> datetime | None:

@@ -20,6 +20,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 from rich.text import Text
 
+from ..printable import escaped
+
 PIPE_WIDTH = 200  # when nobody sets a width, wide enough that ids and names are not cut
 
 
@@ -45,7 +47,7 @@ def first_line(error: str | None) -> str | None:
 
 
 def visible(text: str) -> str:
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+    return escaped(text, but="\n")
 
 
 def table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:

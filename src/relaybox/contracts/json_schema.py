@@ -15,7 +15,9 @@ _LONGEST = 80  # part of a schema in a complaint
 
 
 class JsonSchema:
-    """Formats are not checked: JSON Schema calls them annotations."""
+    """Formats are not checked: JSON Schema calls them annotations.
+
+    What a payload can make expensive is bounded, see schema_limits.py."""
 
     def __init__(self, schema: Mapping[str, Any], *, checked: bool) -> None:
         self.schema = schema
@@ -50,13 +52,15 @@ def references(schema: Any) -> Iterator[str]:
         yield from references(part)
 
 
-def _validator(schema: Mapping[str, Any]) -> Callable[[Any], Iterator[Any]]:
+def _validator(schema: Mapping[str, Any]) -> Callable[[Any], list[Any]]:
     try:
         from jsonschema import Draft202012Validator, SchemaError
         from jsonschema.validators import validator_for
         from referencing import Registry
         from referencing.exceptions import Unresolvable
         from referencing.jsonschema import DRAFT202012
+
+        from .schema_limits import limited
     except ImportError as error:
         raise MissingExtra("jsonschema", "jsonschema") from error
     kind = validator_for(schema, default=Draft202012Validator)
@@ -69,5 +73,4 @@ def _validator(schema: Mapping[str, Any]) -> Callable[[Any], Iterator[Any]]:
         raise ConfigError(f"this is not a JSON Schema: {error.message}") from error
     except Unresolvable as error:
         raise ConfigError(f"the JSON Schema refers to {error.ref!r}, which is not in it") from error
-    errors: Callable[[Any], Iterator[Any]] = kind(schema, registry=Registry()).iter_errors
-    return errors
+    return limited(kind, schema, Registry())

@@ -13,6 +13,7 @@ from pathlib import Path
 from ..clock import Clock
 from ..errors import BrokerUnavailable, Reject, RetryLater, Undecodable, Unroutable
 from ..event import Event
+from ..printable import Lines
 
 log = logging.getLogger("relaybox")
 
@@ -65,4 +66,4 @@ def _shown(error: BaseException) -> str:
             lines = "".join(traceback.StackSummary.from_list(frames[-FRAMES:]).format())
             parts.append(f"{lines}{kind.__module__}.{kind.__qualname__}")
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
-    return "".join(f"\n{part}" for part in reversed(parts))
+    return Lines("".join(f"\n{part}" for part in reversed(parts)))

@@ -17,6 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from ..facts import Observers, Strayed
+from ..printable import Lines
 
 log = logging.getLogger("relaybox")
 
@@ -58,7 +59,7 @@ class ListenerThreads:
             thread.name,
             hung,
             STRAYS,
-            "".join(traceback.format_stack(frame)) if frame is not None else "it has just ended",
+            Lines("".join(traceback.format_stack(frame)) if frame is not None else "it has just ended"),
         )
         self._observers(Strayed(hung))
         if hung <= STRAYS and self._executor is not None:

@@ -21,11 +21,12 @@ from typing import Any
 
 from .. import faults
 from ..brokers import source_from_url
-from ..brokers.parse import Reading, malformed, parse
+from ..brokers.door import event_of
+from ..brokers.parse import Reading
 from ..brokers.spi import Incoming, Source
 from ..drivers import open_async
 from ..drivers.spi import AsyncRunner
-from ..errors import BrokerUnavailable, ConfigError, InvalidEvent, StoreError
+from ..errors import BrokerUnavailable, ConfigError, StoreError
 from ..event import Event
 from ..facts import CircuitChanged, Ingested, LoopFailed, Observer
 from ..inbox.inbox import AsyncInbox, Inbox
@@ -230,11 +231,9 @@ class AsyncIngest(AsyncService):
         """As events, and why some could not be read."""
         events, letters = [], {}
         for message in batch:
-            try:
-                event = parse(message, self._reading)
-            except InvalidEvent as error:
-                event = malformed(message)
-                letters[event.id] = f"{type(error).__name__}: {error} (read at {message.place})"
+            event, unread = event_of(message, self._reading)
+            if unread is not None:
+                letters[event.id] = unread
             events.append(event)
         return events, letters
 

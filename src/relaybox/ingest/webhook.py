@@ -5,14 +5,15 @@
     uvicorn app:receiver                                            # by itself
     app.router.routes.append(Route("/hooks/shop", receiver))        # or inside FastAPI or Starlette
 
-The signature is checked before anything of the body is looked at (Standard Webhooks). Bodies are CloudEvents, one or
+The headers of the signature are looked at before the body is read, the signature before anything of the body is looked
+at (Standard Webhooks). Bodies are CloudEvents, one or
 a batch, or anything else, kept byte for byte. What each request becomes is in webhook_events.py.
 
     200   stored, now or before                     408   the body came too slowly
-    400   signed, and no event all the same         413   too large
+    400   signed, and no event all the same         413   too large, or too many events in a batch
     401   not signed by one of the secrets, or not  415   compressed, or CloudEvents of a kind we cannot read
-          within the tolerance                      503   the database is away: send it again
-    405   no POST
+          within the tolerance                      503   the database is away, or too many requests
+    405   no POST                                         are under way: send it again
 
 Only `webhook-id`, `webhook-timestamp` and the body are signed. Headers are as trustworthy as the TLS connection.
 """
@@ -24,8 +25,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
+from ..brokers.door import door
 from ..brokers.parse import Reading
-from ..brokers.webhook.signature import TOLERANCE, parse_secret, verify
+from ..brokers.webhook.signature import TOLERANCE, look, parse_secret, verify
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import (
     Closed,
@@ -42,11 +44,12 @@ from ..facts import Ingested, Observer, Observers
 from ..inbox.inbox import AsyncInbox
 from ..store.inbox import check_sender
 from .webhook_events import CHANNEL, Requests
-from .webhook_request import Gone, Receive, Refused, Scope, Send, headers_of, read_body, respond
+from .webhook_request import Gone, Receive, Refused, Room, Scope, Send, headers_of, respond
 
 log = logging.getLogger("relaybox")
 
 MAX_BODY = 2 * 1024 * 1024  # a payload of the largest size, in an envelope
+MEMORY = 16 * MAX_BODY
 
 
 class WebhookReceiver:
@@ -61,6 +64,7 @@ class WebhookReceiver:
     origins       senders that may ask for permission by the CloudEvents handshake; "*" for all, none: no handshake
     rate          requests per minute that such a sender is told it may send; none: as many as it likes
     max_body      bytes
+    memory        bytes that the bodies of all requests take together; who comes beyond it is told to come again
     read_timeout  for the whole body
     timeout       for the database; a sender should wait longer
     retry_after   what a sender is told when the database is away
@@ -79,6 +83,7 @@ class WebhookReceiver:
         origins: Sequence[str] | str = (),
         rate: int | None = None,
         max_body: int = MAX_BODY,
+        memory: int = MEMORY,
         read_timeout: timedelta = timedelta(seconds=30),
         timeout: timedelta = timedelta(seconds=10),
         retry_after: timedelta = timedelta(seconds=5),
@@ -92,6 +97,8 @@ class WebhookReceiver:
             parse_secret(secret)
         if bool(self._secrets) == unsigned:
             raise ConfigError("give secrets to check signatures with, or unsigned=True to check none; not both")
+        if memory < max_body:
+            raise ConfigError(f"expected memory to have room for one body of {max_body:,} bytes, got {memory:,}")
         if max_body < 1 or (rate is not None and rate < 1):
             raise ConfigError(f"expected max_body and rate to be at least 1, got {max_body} and {rate}")
         for name, value in (("tolerance", tolerance), ("read_timeout", read_timeout), ("timeout", timeout)):
@@ -105,6 +112,7 @@ class WebhookReceiver:
         self._origins = [origins] if isinstance(origins, str) else list(origins)
         self._rate = "*" if rate is None else str(rate)
         self._max_body = max_body
+        self._room = Room(memory)
         self._read_timeout = read_timeout.total_seconds()
         self._timeout = timeout.total_seconds()
         self._retry_after = {"retry-after": str(max(1, round(retry_after.total_seconds())))}
@@ -134,7 +142,9 @@ class WebhookReceiver:
                 return
             if scope["method"] != "POST":
                 raise Refused(405, f"a {scope['method'][:10]} request", {"allow": self._methods})
-            await self._store(headers, await read_body(headers, receive, self._max_body, self._read_timeout))
+            self._look(headers)
+            async with self._room.body(headers, receive, self._max_body, self._read_timeout) as body:
+                await self._store(headers, body)
             await respond(send, 200)
         except Refused as refused:
             level = logging.ERROR if refused.status >= 500 else logging.INFO
@@ -144,6 +154,14 @@ class WebhookReceiver:
         except Gone:
             log.info("a sender of webhooks hung up")
 
+    def _look(self, headers: Mapping[str, str]) -> None:
+        """Before anything of the body is kept."""
+        try:
+            if self._secrets:
+                look(headers, tolerance=self._tolerance, clock=self._clock)
+        except InvalidSignature as error:
+            raise Refused(401, str(error)) from None
+
     async def _store(self, headers: Mapping[str, str], body: bytes) -> None:
         if self._secrets:
             try:
@@ -151,7 +169,8 @@ class WebhookReceiver:
             except InvalidSignature as error:
                 raise Refused(401, str(error)) from None
         try:
-            events = self._requests.events(headers, body)
+            with door(Refused):
+                events = self._requests.events(headers, body)
         except PayloadTooLarge as error:
             raise Refused(413, str(error)) from None
         except InvalidEvent as error:

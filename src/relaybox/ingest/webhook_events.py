@@ -23,6 +23,7 @@ from ..event import Event
 from .webhook_request import Refused
 
 CHANNEL = "webhook"
+MAX_BATCH = 1_000  # events of one request: they are stored in one transaction
 BATCH = STRUCTURED + "-batch"
 _LOOK = json.JSONDecoder(parse_int=len, parse_float=len)  # only looks: numbers may be of any length
 # With ours. Nothing else is kept: among the headers of a request are cookies, tokens and the marks of proxies.
@@ -43,7 +44,10 @@ class Requests:
             raise Refused(415, "a compressed body")
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == BATCH + "+json":
-            return [parse(self._incoming({}, part, STRUCTURED + "+json", "")) for part in elements(body)]
+            parts = elements(body)
+            if len(parts) > MAX_BATCH:
+                raise Refused(413, f"a batch of {len(parts):,} events, the limit is {MAX_BATCH:,}")
+            return [parse(self._incoming({}, part, STRUCTURED + "+json", "")) for part in parts]
         if kind.startswith(STRUCTURED) and kind != STRUCTURED + "+json":
             raise Refused(415, f"CloudEvents as {kind[:60]!r}")
         id = headers.get("webhook-id", "")

@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 
 from .. import faults
 from ..clock import Clock
-from ..codec import MAX_DEPTH, too_deep
 from ..contracts import Contracts
 from ..drivers import wrap
 from ..drivers.spi import AsyncConnection, Connection
@@ -188,8 +187,3 @@ def _check(events: Sequence[Event]) -> None:
     for event in events:
         if not isinstance(event, Event):
             raise InvalidEvent(f"expected an Event, got {type(event).__name__}; Event(type, payload) makes one")
-        if len(event.body) > MAX_DEPTH and event.is_json and too_deep(event.body):
-            raise InvalidEvent(
-                f"the payload of event {event.id} is nested more than {MAX_DEPTH} levels deep, which readers cannot be "
-                "expected to read; flatten it, or pass it as payload_bytes"
-            )

@@ -21,6 +21,7 @@ from botocore.exceptions import ClientError, ParamValidationError
 
 from ...errors import ConfigError
 from ..connection import Connected
+from ..door import taken
 from ..leased import LeasedSource
 from ..options import check_given
 from ..spi import Incoming, moment
@@ -156,6 +157,11 @@ class SqsSource(Connected[AwsConnection], LeasedSource):
             raise self._unavailable(_reason(error)) from None
 
     def _incoming(self, message: Mapping[str, Any]) -> Incoming:
+        body = message["Body"].encode(errors="replace")
+        about = {"channel": self._queue, "place": message["MessageId"], "receipt": message["ReceiptHandle"]}
+        return taken(lambda: self._message(message), body=body, **about)
+
+    def _message(self, message: Mapping[str, Any]) -> Incoming:
         number, text = message["MessageId"], message["Body"]
         values = {name: _text(value) for name, value in message.get("MessageAttributes", {}).items()}
         if self._unwrap and (wrapped := _unwrapped(text)) is not None:

@@ -28,6 +28,7 @@ from ...errors import BrokerUnavailable, Closed, ConfigError
 from ...op import T
 from ...tasks import cancelled
 from ..connection import Connected
+from ..door import taken
 from ..options import check_choice, check_given
 from ..spi import Incoming, moment, take_content_type
 from .connection import KafkaConnection, hide_secrets, milliseconds
@@ -345,20 +346,26 @@ class KafkaSource(Connected[KafkaConnection]):
     # -- messages and errors ------------------------------------------------------------------------
 
     def _incoming(self, message: Any) -> Incoming:
-        headers = {name: (value or b"").decode(errors="replace") for name, value in message.headers() or ()}
+        partition, offset = (message.topic(), message.partition()), message.offset()
         kind, milliseconds = message.timestamp()
         sent = None if kind == TIMESTAMP_NOT_AVAILABLE else milliseconds
-        partition = message.topic(), message.partition()
-        return Incoming(
-            channel=message.topic(),
-            place=f"{message.topic()}/{message.partition()}/{message.offset()}@{sent}",
-            body=message.value() or b"",
-            headers=headers,
-            key=(message.key() or b"").decode(errors="replace") or None,
-            content_type=take_content_type(headers),
-            sent_at=None if sent is None else moment(sent),
-            receipt=_Receipt(partition, message.offset(), self._terms.get(partition, 0)),
-        )
+        place, body = f"{partition[0]}/{partition[1]}/{offset}@{sent}", message.value() or b""
+        receipt = _Receipt(partition, offset, self._terms.get(partition, 0))
+
+        def read() -> Incoming:
+            headers = {name: (value or b"").decode(errors="replace") for name, value in message.headers() or ()}
+            return Incoming(
+                channel=partition[0],
+                place=place,
+                body=body,
+                headers=headers,
+                key=(message.key() or b"").decode(errors="replace") or None,
+                content_type=take_content_type(headers),
+                sent_at=None if sent is None else moment(sent),
+                receipt=receipt,
+            )
+
+        return taken(read, channel=partition[0], place=place, body=body, receipt=receipt)
 
     def _text(self, error: KafkaError) -> str:
         return hide_secrets(error.str(), self._config)

@@ -33,6 +33,7 @@ except ModuleNotFoundError:  # only credentials_file and nkey_file need it
 
 ASK_SECONDS = 1.0  # for questions about streams
 PROBE_SECONDS = 0.5
+UNREADABLE = "relaybox-unreadable"  # the header of a message whose headers cannot be read
 NOT_CONNECTED = (OSError, Error) if nkeys is None else (OSError, Error, nkeys.NkeysError, ValueError)
 SUBJECT = re.compile(r"(?!\$(JS|SYS)\.)[^\s.*>]+(\.[^\s.*>]+)*")  # those two command the server
 
@@ -220,6 +221,15 @@ class _Impatient(Client):
                 raise Error("the server offers no TLS")
             info["tls_required"] = True
         await super()._process_info(info, initial_connection)
+
+    async def _process_headers(self, headers: bytes | None) -> dict[str, str] | None:
+        """What nats-py cannot read would end its reading of the connection, at every new one too, or be left out."""
+        try:
+            found: dict[str, str] | None = await super()._process_headers(headers)
+        except Exception as error:
+            return {UNREADABLE: type(error).__name__}
+        lost = found is None and headers is not None and headers.partition(b"\r\n")[2].strip() != b""
+        return {UNREADABLE: "not text by name"} if lost else found
 
     async def _close(self, status: int, do_cbs: bool = True) -> None:
         self._pending.clear()

@@ -23,14 +23,15 @@ from nats.errors import Error
 from nats.js.api import AckPolicy, ConsumerConfig, ConsumerInfo, DeliverPolicy
 from nats.js.errors import APIError, NotFoundError
 
-from ...errors import ConfigError
+from ...errors import ConfigError, InvalidEvent
 from ...op import T
 from ..connection import Connected
+from ..door import taken
 from ..leased import ROUND_TRIP, LeasedSource
 from ..linked import GLANCE_SECONDS, answered
 from ..options import check_choice, check_given, check_least, check_positive
 from ..spi import Incoming, take_content_type
-from .connection import NatsConnection, NatsLink, PendingReply
+from .connection import UNREADABLE, NatsConnection, NatsLink, PendingReply
 
 log = logging.getLogger("relaybox")
 
@@ -261,17 +262,25 @@ class NatsSource(Connected[NatsConnection], LeasedSource):
         sent_at: datetime | None,
         receipt: str | None,
     ) -> Incoming:
-        given = {str(n): str(v) for n, v in (headers or {}).items() if not n.lower().startswith("nats-")}
-        return Incoming(
-            channel=subject,
-            place=f"{self._stream}:{number}",
-            body=body or b"",
-            headers=given,
-            content_type=take_content_type(given),
-            sent_at=sent_at,
-            percent_encoded=True,
-            receipt=receipt,
-        )
+        place = f"{self._stream}:{number}"
+
+        def read() -> Incoming:
+            found = headers or {}
+            if UNREADABLE in found:
+                raise InvalidEvent(f"its headers cannot be read ({found[UNREADABLE]})")
+            given = {str(n): str(v) for n, v in found.items() if not n.lower().startswith("nats-")}
+            return Incoming(
+                channel=subject,
+                place=place,
+                body=body or b"",
+                headers=given,
+                content_type=take_content_type(given),
+                sent_at=sent_at,
+                percent_encoded=True,
+                receipt=receipt,
+            )
+
+        return taken(read, channel=subject, place=place, body=body or b"", receipt=receipt)
 
 
 class _Pull:

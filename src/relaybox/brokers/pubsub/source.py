@@ -18,6 +18,7 @@ from grpc import StatusCode
 
 from ...errors import BrokerUnavailable, ConfigError
 from ..connection import Connected
+from ..door import taken
 from ..leased import LeasedSource
 from ..options import check_given
 from ..spi import Incoming, take_content_type
@@ -114,18 +115,23 @@ class PubSubSource(Connected[PubSubConnection], LeasedSource):
             raise self._unavailable(error) from None
 
     def _incoming(self, received: Any) -> Incoming:
-        message = received.message
-        headers = dict(message.attributes)
-        return Incoming(
-            channel=self._name,
-            place=f"{self._name}:{message.message_id}",
-            body=message.data,
-            headers=headers,
-            content_type=take_content_type(headers),
-            key=message.ordering_key or None,
-            sent_at=message.publish_time.ToDatetime(UTC),
-            receipt=received.ack_id,
-        )
+        message, receipt = received.message, received.ack_id
+        place = f"{self._name}:{message.message_id}"
+
+        def read() -> Incoming:
+            headers = dict(message.attributes)
+            return Incoming(
+                channel=self._name,
+                place=place,
+                body=message.data,
+                headers=headers,
+                content_type=take_content_type(headers),
+                key=message.ordering_key or None,
+                sent_at=message.publish_time.ToDatetime(UTC),
+                receipt=receipt,
+            )
+
+        return taken(read, channel=self._name, place=place, body=message.data, receipt=receipt)
 
 
 class _Failed(BrokerUnavailable):

@@ -19,6 +19,7 @@ from ...errors import DeliveryError
 from ...tasks import is_cancelled
 from ..connection import HostsConnection
 from ..options import check_choice, check_positive
+from .frames import Readable
 
 HEARTBEAT = 10  # seconds
 CLOSE_SECONDS = 0.5
@@ -84,7 +85,7 @@ class RabbitMQConnection(HostsConnection):
                 path=self.hosts.path if len(self.hosts.path) > 1 else "/",
                 query={"name": "relaybox", "auth": self.auth, "heartbeat": str(HEARTBEAT)},
             )
-            connection = aiormq.Connection(url, transport_factory=_Streams(reader, writer))
+            connection = aiormq.Connection(url, transport_factory=_Streams(Readable(reader), writer))
             await connection.connect()
         except BaseException:
             writer.transport.abort()

@@ -22,12 +22,14 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast
 import aiormq
 from aiormq.abc import DeliveredMessage
 
-from ...errors import Closed, ConfigError
+from ...errors import Closed, ConfigError, InvalidEvent
 from ...ids import new_id
 from ..connection import Connected
+from ..door import taken
 from ..options import check_choice, check_range
 from ..spi import Incoming
 from .connection import LONGEST, LOST, RabbitMQConnection, RabbitMQLink, aware, reason_of
+from .frames import UNREADABLE
 
 log = logging.getLogger("relaybox")
 Declare: TypeAlias = Literal["no", "quorum", "classic"]
@@ -166,17 +168,24 @@ class RabbitMQSource(Connected[RabbitMQConnection]):
         if not properties.message_id and not self._warned:
             self._warned = True
             log.warning("%r has messages without message_id: such a one may arrive twice after a crash", self)
-        sent = properties.timestamp
-        given = properties.headers or {}
-        return Incoming(
-            channel=self._queue,
-            place=properties.message_id or new_id(),
-            body=message.body,
-            headers={n: _text(v) for n, v in given.items() if v is not None and n not in COUNTERS},
-            content_type=properties.content_type or None,
-            sent_at=sent.replace(tzinfo=sent.tzinfo or UTC) if isinstance(sent, datetime) else None,
-            receipt=_Receipt(cast(aiormq.Channel, message.channel), message.delivery_tag or 0),
-        )
+        place = properties.message_id or new_id()
+        receipt = _Receipt(cast(aiormq.Channel, message.channel), message.delivery_tag or 0)
+
+        def read() -> Incoming:
+            sent, given = properties.timestamp, properties.headers or {}
+            if UNREADABLE in given:
+                raise InvalidEvent(str(given[UNREADABLE]))
+            return Incoming(
+                channel=self._queue,
+                place=place,
+                body=message.body,
+                headers={n: _text(v) for n, v in given.items() if v is not None and n not in COUNTERS},
+                content_type=properties.content_type or None,
+                sent_at=sent.replace(tzinfo=sent.tzinfo or UTC) if isinstance(sent, datetime) else None,
+                receipt=receipt,
+            )
+
+        return taken(read, channel=self._queue, place=place, body=message.body, receipt=receipt)
 
 
 def _text(value: Any) -> str:

@@ -26,6 +26,7 @@ from redis.exceptions import RedisError
 
 from ...errors import ConfigError
 from ..connection import Connected
+from ..door import taken
 from ..leased import LeasedSource
 from ..options import check_choice, check_given, check_positive
 from ..spi import Incoming, moment
@@ -164,9 +165,17 @@ class RedisStreamSource(Connected[RedisConnection], LeasedSource):
             raise self._unavailable(reason(error)) from None
 
     def _incoming(self, entries: Sequence[Any]) -> list[Incoming]:
-        return [self._message(*entry) for entry in entries if entry is not None and entry[1] is not None]
+        return [self._taken(*entry) for entry in entries if entry is not None and entry[1] is not None]
 
-    def _message(self, number: bytes, content: list[bytes]) -> Incoming:
+    def _taken(self, number: bytes, content: list[bytes]) -> Incoming:
+        place = f"{self._stream}:{_text(number)}"
+        at = content.index(b"data") + 1 if b"data" in content[::2] else None
+        body = b"".join(content) if at is None else content[at]
+        return taken(
+            lambda: self._message(number, place, content), channel=self._stream, place=place, body=body, receipt=number
+        )
+
+    def _message(self, number: bytes, place: str, content: list[bytes]) -> Incoming:
         fields = {_text(name): value for name, value in zip(content[::2], content[1::2], strict=True)}
         body = fields.pop("data", None)
         if body is None:
@@ -177,7 +186,7 @@ class RedisStreamSource(Connected[RedisConnection], LeasedSource):
             headers = _attributes(fields)
         return Incoming(
             channel=self._stream,
-            place=f"{self._stream}:{_text(number)}",
+            place=place,
             body=body,
             headers=headers,
             key=_text(fields["key"]) if "key" in fields else None,

@@ -23,6 +23,7 @@ from ...errors import ConfigError, InvalidSignature
 PREFIX = "whsec_"
 SHORTEST, LONGEST = 24, 64  # bytes of a secret
 TOLERANCE = timedelta(minutes=5)
+MOST_SIGNATURES = 20  # of one message: while secrets change there are several
 # A dot would let the end of an id pass for a timestamp: two messages with one signature.
 ID = re.compile(r"[!-\-/-~]+")
 _TIMESTAMP = re.compile(r"[0-9]{1,11}")
@@ -67,6 +68,19 @@ def verify(
     if not secrets:
         raise ConfigError("verify() needs at least one secret")
     keys = [parse_secret(secret) for secret in secrets]
+    id, timestamp, signatures = look(headers, tolerance=tolerance, clock=clock)
+    given = [signature.encode(errors="replace") for signature in signatures]
+    expected = [_signature(key, id, timestamp, body).encode() for key in keys]
+    if not any(hmac.compare_digest(one, other) for one in given for other in expected):
+        raise InvalidSignature("no signature fits: another secret, or the body is not what was sent")
+    return id
+
+
+def look(
+    headers: Mapping[str, str], *, tolerance: timedelta = TOLERANCE, clock: Clock = SYSTEM_CLOCK
+) -> tuple[str, str, list[str]]:
+    """Id, timestamp and signatures of a message whose body is still to come. Raises InvalidSignature for headers that
+    no body could make genuine."""
     found = {name.lower(): value for name, value in headers.items()}
     for name in ("webhook-id", "webhook-timestamp", "webhook-signature"):
         if not found.get(name):
@@ -75,11 +89,10 @@ def verify(
     if not ID.fullmatch(id):
         raise InvalidSignature("expected webhook-id to be printable ASCII without dots")
     _check_time(timestamp, tolerance, clock.now())
-    given = [signature.encode(errors="replace") for signature in found["webhook-signature"].split(" ")]
-    expected = [_signature(key, id, timestamp, body).encode() for key in keys]
-    if not any(hmac.compare_digest(one, other) for one in given for other in expected):
-        raise InvalidSignature("no signature fits: another secret, or the body is not what was sent")
-    return id
+    signatures = found["webhook-signature"].split(" ")
+    if len(signatures) > MOST_SIGNATURES:
+        raise InvalidSignature(f"expected at most {MOST_SIGNATURES} signatures, got {len(signatures)}")
+    return id, timestamp, signatures
 
 
 def _signature(key: bytes, id: str, timestamp: str, body: bytes) -> str:

@@ -4,22 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ...brokers.parse import MALFORMED
 from ...brokers.spi import Message
 from ...event import Event
 from ...inbox.inbox import AsyncInbox
 from ...ingest import AsyncIngest
 from ...settings import IngestSettings, Settings
-from ..sink_contract.harness import away, opened
-from .harness import LEASE, PATIENCE, Fixtures, SourceHarness, send
+from ..sink_contract.harness import away, deliver, messages, opened
+from .harness import LEASE, PATIENCE, Fixtures, SourceHarness, send, sending
 
 SETTINGS = Settings(ingest=IngestSettings(batch=7, wait="500ms"))
+
+
+# Attributes and a body that no event can have, of a message in our own form.
+HOSTILE: Sequence[tuple[Mapping[str, str], bytes]] = (
+    ({"created_at": "9999-12-31T23:59:59-14:00"}, b""),
+    ({"created_at": "0001-01-01T00:00:00+14:00"}, b""),
+    (
+        {
+            "ce_specversion": "1.0",
+            "ce_id": "1",
+            "ce_source": "s",
+            "ce_type": "T",
+            "ce_time": "0001-01-01T00:00:00+14:00",
+        },
+        b"",
+    ),
+    ({}, b"[" * 5000),
+    ({}, b"[" + b"9" * 5000 + b"]"),
+    ({"event_type": "T" * 500}, b""),
+)
 
 
 class SlowIngest(AsyncIngest):
@@ -66,6 +87,29 @@ class IngestContract(Fixtures):
                 await ingest.drain()
                 assert ingest.counts.ignored == 0
         check_arrivals(sent, tmp_path, ordered=harness.ordered)
+
+    async def test_a_hostile_message_is_buried_alone(
+        self, harness: SourceHarness, channel: str, tmp_path: Path
+    ) -> None:
+        """Also by an ingest that starts anew, and the messages behind it are stored."""
+        for life in range(2):
+            async with sending(harness) as sink:
+                sent = messages(sink, harness.destination(channel), ["a"] * (len(HOSTILE) + 1), first=100 * life)
+                for message, (attributes, body) in zip(sent, HOSTILE, strict=False):
+                    given = {**message.attributes, **attributes}
+                    await deliver(sink, [message._replace(attributes=given, body=body or message.body)])
+                await deliver(sink, sent[-1:])
+            async with AsyncInbox(database(tmp_path)) as inbox, ingesting(harness, channel, inbox) as ingest:
+                await stored(ingest, len(sent))
+                assert ingest.counts.dead == len(HOSTILE)
+            with closing(sqlite3.connect(tmp_path / "inbox.db")) as found:
+                buried = found.execute("SELECT payload FROM inbox WHERE event_type = ?", (MALFORMED,)).fetchall()
+                waiting = {row[0] for row in found.execute("SELECT event_id FROM inbox")}
+            assert len(buried) == (life + 1) * len(HOSTILE)
+            assert {bytes(row[0]) for row in buried} >= {
+                body or m.body for m, (_, body) in zip(sent, HOSTILE, strict=False)
+            }
+            assert sent[-1].id in waiting
 
 
 def database(folder: Path) -> str:
