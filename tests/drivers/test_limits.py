@@ -6,6 +6,7 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,6 +17,7 @@ import pytest_asyncio
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from kit import until
 from relaybox.drivers import AsyncDatabase, open_async, open_sync
 from relaybox.errors import ConfigError, ConnectionLost, StoreBusy, StoreError
 from relaybox.op import Op, Query
@@ -103,6 +105,32 @@ async def test_one_silent_connection_is_enough_to_leave_all_idle_ones(
     assert await database.run(one(), tx=tx) == 1
     assert time.monotonic() - started < 2 * LIMIT
     assert not before & await warm(database)
+
+
+@pytest.mark.parametrize("tx", [True, False])
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+@pytest.mark.parametrize("engine", [False, True], ids=["ours", "an engine"])
+async def test_a_connection_that_the_server_is_ending_is_lost(
+    direct: str, gate: TcpGate, driver: str, engine: bool, tx: bool
+) -> None:
+    """Its last words have come, its end has not: asyncpg refuses such a connection by an error of its own."""
+    url = gate.through(direct).replace("://", f"+{driver}://", 1)
+    target = create_async_engine(url) if engine else url
+    database = open_async(target, size=1, timeout=LIMIT)
+    before = await database.run(server())
+    await until(lambda: gate.connected == 1)  # one that only asked what the server is has gone
+    gate.hold_ends()
+    with psycopg.connect(direct, autocommit=True) as other:
+        other.execute("SELECT pg_terminate_backend(%s)", [before])
+    await until(lambda: gate.held_ends)
+    for _ in range(2):
+        await asyncio.sleep(0)  # the event loop reads what was said
+    with suppress(ConnectionLost):
+        assert await database.run(server(), tx=tx) != before
+    assert await database.run(server(), tx=tx) != before
+    await database.close()
+    if not isinstance(target, str):
+        await target.dispose()
 
 
 @pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])

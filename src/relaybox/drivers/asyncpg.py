@@ -25,7 +25,8 @@ GOODBYE = 1.0  # seconds for the end of a connection that has nothing more to sa
 def translate(error: BaseException) -> StoreError | None:
     if isinstance(error, asyncpg.PostgresError):
         return translate_sqlstate(error.sqlstate or "", error.args[0] if error.args else "")
-    if isinstance(error, (asyncpg.InterfaceError, OSError, TimeoutError)):
+    # InternalClientError: the server has said that it ends the connection, and has not hung up yet.
+    if isinstance(error, (asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)):
         return connection_lost(f"{type(error).__name__}: {error}")
     return None
 

@@ -26,6 +26,7 @@ class TcpGate(Closing):
     def __init__(self, target_port: int = 0, *, host: str = LOOPBACK) -> None:
         self.target_port = target_port
         self.host = host  # the address it listens on
+        self.held_ends = 0  # how many connections were ended without the other side being told
         self._state: GateState = "open"
         self._flowing = asyncio.Event()
         self._flowing.set()
@@ -64,6 +65,14 @@ class TcpGate(Closing):
         ones work."""
         self._do(self._strand())
 
+    def hold_ends(self) -> None:
+        """What the server says on the connections there are still arrives. That it hangs up does not."""
+        self._do(self._hold_ends())
+
+    @property
+    def connected(self) -> int:
+        return len(self._connections)
+
     def close(self) -> None:
         self._do(self._enter("refusing"))
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -77,6 +86,10 @@ class TcpGate(Closing):
     async def _strand(self) -> None:
         for connection in self._connections:
             connection.torn = connection.silent = True
+
+    async def _hold_ends(self) -> None:
+        for connection in self._connections:
+            connection.endless = True
 
     async def _enter(self, state: GateState) -> None:
         self._state = state
@@ -98,6 +111,7 @@ class TcpGate(Closing):
     def _welcome(self) -> None:
         with contextlib.suppress(OSError):  # a client that did not wait
             client, _ = self._door.accept()
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio sets it where it connects only
             connection = _Connection(self, client)
             self._connections.add(connection)
             connection.task.add_done_callback(lambda _: self._connections.discard(connection))
@@ -118,6 +132,7 @@ class _Connection:
         self._client = client
         self.torn = False
         self.silent = False
+        self.endless = False
         self.task = asyncio.get_running_loop().create_task(self._forward())
 
     async def cut(self) -> None:
@@ -152,7 +167,8 @@ class _Connection:
                 sink.write(data)
                 await sink.drain()
         await self._gate.flow()
-        if self.silent:
+        if self.silent or self.endless:
+            self._gate.held_ends += 1
             await asyncio.Event().wait()  # until it is cut: nobody is told of an end
         sink.write_eof()
 
