@@ -76,9 +76,11 @@ def test_errors_are_one_line_and_exit_1(relaybox: Command, tmp_path: Path) -> No
         (["status", "--url", "sqlite:///missing.db"], "there is no SQLite database 'missing.db'"),
         (["status", "--url", "sqlite:///none/shop.db"], "there is no SQLite database 'none/shop.db'"),
         (["status", "--config", "missing.toml"], "cannot read the settings file missing.toml"),
+        (["status", "--config", "typo.toml"], "unknown setting"),
         (["status", "--url", "sqlite:///x.db", "--table", "a;b"], "expected table name"),
     )
     (tmp_path / "x.db").touch()
+    (tmp_path / "typo.toml").write_text("[relaybox.delivery]\nworker = 3\n")
     for args, text in cases:
         result = relaybox(*args, exit_code=1)
         assert result.stderr.startswith("error: ")

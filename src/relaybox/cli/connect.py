@@ -63,12 +63,13 @@ class Target:
     @contextmanager
     def outbox(self, *, may_create: bool = False) -> Iterator[Outbox]:
         """An outbox that delivers nothing itself, closed at the end."""
+        settings = self.settings
         self.database(may_create=may_create).close()  # the same checks, no connection
         box = Outbox(
             self.needed_url,
             table=self.table.value or DEFAULT_TABLE,
             schema=self.schema.value,
-            settings=self.settings,
+            settings=settings,
         )
         try:
             yield box
@@ -76,8 +77,9 @@ class Target:
             box.close()
 
     def inbox(self, name: str, *, may_create: bool = False) -> Inbox:
+        settings = self.settings
         self.database(may_create=may_create, maker="relaybox inbox create").close()
-        return Inbox(self.needed_url, name, schema=self.schema.value, settings=self.settings)
+        return Inbox(self.needed_url, name, schema=self.schema.value, settings=settings)
 
 
 def missing_file(url: str) -> Path | None:
