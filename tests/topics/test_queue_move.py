@@ -13,15 +13,18 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
 import relaybox.store.topics.queue_moves as moves
 from kit import wait_until
 from relaybox import Event, Outbox
 from relaybox.clock import utc_now
+from relaybox.drivers.psycopg import PsycopgConnection
 from relaybox.drivers.script import play
-from relaybox.errors import StoreBusy
+from relaybox.errors import StoreBusy, StoreError
 from relaybox.ids import key_hash, new_token
+from relaybox.op import run
 from relaybox.store.claims import Claim, Death, HeldRow, RetryRow
 from relaybox.store.outbox.postgres import PostgresStore
 from relaybox.store.outbox.values import ClaimedRow, Settlement
@@ -262,3 +265,25 @@ def test_rolled_back(make: Make, was: Tracking, to: Tracking) -> None:
     if was == "rows":
         play(move(world.context, world.name, to), world.db)
         assert world.topic.topic.tracking == to
+
+
+def test_a_writer_with_an_old_view_does_not_write_to_rows_that_are_given_up(make: Make) -> None:
+    """REPEATABLE READ: it sees the version of before for as long as it lives. Its events would get numbers that the log
+    has given to others."""
+    world = make("rows")
+    seqs = world.run(rows_of(world).write(events(3), None, None))
+    old = world.topic
+    with psycopg.connect(world.url) as slow:
+        slow.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        slow.execute("SELECT 1")
+        world.run(world.store.begin_move(world.name, "offset", None))
+        while (moving := world.run(world.store.move_step(world.name, None))) is not None:
+            if moving["phase"] == "drain_rows":
+                break
+        seqs += world.write(2)
+        write: Any = world.store.write(old, events(2), None)
+        with pytest.raises(StoreError):
+            run(write, PsycopgConnection(slow))
+    while world.run(world.store.move_step(world.name, None)) is not None:
+        pass
+    assert sorted(world.drain("default")) == seqs

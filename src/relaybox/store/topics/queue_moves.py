@@ -45,6 +45,7 @@ class QueueMoveOps(CatalogOps, CheckOps):
     def _move_cut_rows(self, topic: TopicRow, moving: dict[str, Any], now: datetime | None) -> Op[dict[str, Any]]:
         yield self.sql["topic.move.patience"].bind()
         yield self.log(topic.id)["topic.queue.lock_rows"].bind()
+        yield self.log(topic.id)["topic.queue.close_rows"].bind()
         yield self.log(topic.id)["topic.queue.numbers_to_log"].bind()
         yield self.sql["topic.move.switch"].bind(topic=topic.id, tracking="offset")
         yield self.sql["topic.catalog.named"].bind(topic=topic.id, relation=self.tables.part(f"log_{topic.id}"))
@@ -76,7 +77,7 @@ class QueueMoveOps(CatalogOps, CheckOps):
     def _move_close_rows(
         self, topic: TopicRow, moving: dict[str, Any], now: datetime | None
     ) -> Op[dict[str, Any] | None]:
-        """A writer that sees the database as it was long ago may have come meanwhile: look once more, alone."""
+        """A member may have given something back meanwhile: look once more, alone."""
         log = self.log(topic.id)
         yield self.sql["topic.move.patience"].bind()
         yield log["topic.queue.lock_rows"].bind()

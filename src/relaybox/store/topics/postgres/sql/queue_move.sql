@@ -8,8 +8,13 @@ LOCK TABLE {queue_event} IN ACCESS EXCLUSIVE MODE
 -- name: topic.queue.lock_log -> count
 LOCK TABLE {log} IN ACCESS EXCLUSIVE MODE
 
+-- name: topic.queue.close_rows -> count
+-- A REPEATABLE READ transaction from before sees the old version for life: it must fail, not write under numbers that the
+-- log has given to others.
+ALTER TABLE {queue_event} ADD CONSTRAINT "{queue_event_name}_closed" CHECK (false) NOT VALID
+
 -- name: topic.queue.close_log -> count
--- A REPEATABLE READ transaction from before sees the old version for life: it must fail, not write where nobody looks.
+-- The same: nobody looks into that table.
 ALTER TABLE {log} ADD CONSTRAINT "{log_name}_closed" CHECK (false) NOT VALID
 
 -- name: topic.queue.numbers_to_log -> rows
