@@ -18,7 +18,7 @@ from opentelemetry.trace import SpanKind, StatusCode, Tracer
 from relaybox import Event, Listeners, Outbox
 from relaybox.engine.rows.engine import Delivery
 from relaybox.event import MAX_HEADERS
-from relaybox.facts import CircuitChanged, Claimed, Delivered, Depths, Died, Standing, Strayed, WakeUps
+from relaybox.facts import CircuitChanged, Claimed, Delivered, Depths, Died, Published, Standing, Strayed, WakeUps
 from relaybox.observe.measures import MEASURES
 from relaybox.observe.opentelemetry import OpenTelemetryObserver, TracingHook, TracingInterceptor
 from relaybox.spi import WriterHook
@@ -85,6 +85,15 @@ def test_attributes_are_bounded() -> None:
         metrics.observer(Died("id", f"t{n}", 1, "x"))
     points = metrics.read()["relaybox.delivery.dead"]
     assert {point.attributes["event_type"]: point.value for point in points} == {"t0": 1, "t1": 1, "other": 8}
+
+
+def test_junk_types_blind_no_other_label() -> None:
+    metrics = Metrics(label_limit=2)
+    for n in range(100):
+        metrics.observer(Died("id", f"junk-{n}", 1, "x"))
+    metrics.observer(Published("orders", 1, 0.1))
+    [point] = metrics.read()["relaybox.relay.published"]
+    assert point.attributes == {"sink": "orders"}
 
 
 # -- traces -----------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from relaybox.facts import (
     HotDropped,
     HotEnqueued,
     LoopFailed,
+    Published,
     Purged,
     Released,
     Replayed,
@@ -124,6 +125,16 @@ def test_event_types_are_bounded(registry: CollectorRegistry) -> None:
     assert len(lines) == 4
     assert registry.get_sample_value("relaybox_delivery_dead_total", {"event_type": "other"}) == 47
     assert registry.get_sample_value("relaybox_delivery_dead_total", {"event_type": "type-0"}) == 51
+
+
+def test_junk_types_blind_no_other_label(registry: CollectorRegistry) -> None:
+    observer = PrometheusObserver(registry=registry, label_limit=3)
+    for n in range(100):
+        observer(died(f"junk-{n}"))
+    observer(Published("orders", 1, 0.1))
+    observer(Retried("an id", "order.paid", 1, "x", timedelta(0)))
+    assert registry.get_sample_value("relaybox_relay_published_total", {"sink": "orders"}) == 1
+    assert registry.get_sample_value("relaybox_delivery_failed_total", {"event_type": "order.paid"}) == 1
 
 
 def test_a_gauge_is_missing_before_the_first_and_after_a_failed_measurement(registry: CollectorRegistry) -> None:

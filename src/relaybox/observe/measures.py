@@ -126,7 +126,8 @@ MEASURES: Final = (
 
 
 class Labels:
-    """At most `limit` values per label; what comes later is "other", so that no exporter grows without bound."""
+    """At most `limit` values for the label of one metric; what comes later is "other", so that no exporter grows
+    without bound. Each metric has a budget of its own: what fills one does not blind another."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

@@ -48,7 +48,7 @@ class OpenTelemetryObserver:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         meter = meter or metrics.get_meter(SCOPE)
-        self._label = Labels(label_limit)
+        self._label_limit = label_limit
         self._tell: dict[type[Fact], list[Callable[[Any], None]]] = {}
         for measure in MEASURES:
             latest = Latest(measure, stale_after.total_seconds(), clock)
@@ -74,10 +74,10 @@ class OpenTelemetryObserver:
             meter.create_observable_gauge(name, [observed], description=measure.about)
             return lambda fact: latest.set(measure.value(fact))
         counter = meter.create_counter(name, description=measure.about)
-        return lambda fact: counter.add(measure.value(fact) or 0.0, self._attributes(measure, fact))
-
-    def _attributes(self, measure: Measure, fact: Fact) -> Mapping[str, str]:
-        return {measure.label: self._label(getattr(fact, measure.label))} if measure.label else {}
+        if measure.label is None:
+            return lambda fact: counter.add(measure.value(fact) or 0.0)
+        label, shown = measure.label, Labels(self._label_limit)
+        return lambda fact: counter.add(measure.value(fact) or 0.0, {label: shown(getattr(fact, label))})
 
 
 class TracingHook(WriterHook):

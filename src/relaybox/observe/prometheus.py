@@ -28,7 +28,7 @@ class PrometheusObserver:
     outbox = Outbox(url, observers=[PrometheusObserver(prefix="shop_outbox")])
 
     Two outboxes in one process need two prefixes, or two registries. A gauge that could not be measured, or not
-    lately, is NaN. `label_limit` event types get a label of their own; later ones are counted as "other".
+    lately, is NaN. The first `label_limit` values of a metric's label are told apart, later ones counted as "other".
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class PrometheusObserver:
         stale_after: timedelta = timedelta(seconds=STALE_AFTER),
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self._label = Labels(label_limit)
+        self._label_limit = label_limit
         self._tell: dict[type[Fact], list[Callable[[Any], None]]] = {}
         for measure in MEASURES:
             name = f"{prefix}_{measure.name.replace('.', '_')}"
@@ -65,8 +65,8 @@ class PrometheusObserver:
         counter = Counter(name, measure.about, labels, registry=registry)
         if measure.label is None:
             return lambda fact: counter.inc(_number(measure.value(fact)))
-        label: str = measure.label
-        return lambda fact: counter.labels(self._label(getattr(fact, label))).inc(_number(measure.value(fact)))
+        label, shown = measure.label, Labels(self._label_limit)
+        return lambda fact: counter.labels(shown(getattr(fact, label))).inc(_number(measure.value(fact)))
 
 
 def _number(value: float | None) -> float:
