@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sqlite3
 import sys
 import threading
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from relaybox import Outbox
 from relaybox.drivers import open_async, open_sync, wrap
 from relaybox.drivers.sqlite3 import Sqlite3Connection, aconnect, connect, translate
 from relaybox.errors import (
@@ -301,3 +303,42 @@ class TestAsync:
     async def test_a_folder_that_is_not_there(self, tmp_path: Path) -> None:
         with pytest.raises(ConnectionLost):
             await aconnect(str(tmp_path / "no" / "box.db"))
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+def modes(file: Path) -> dict[str, int]:
+    return {path.name.removeprefix(file.name): path.stat().st_mode & 0o777 for path in file.parent.iterdir()}
+
+
+@pytest.mark.parametrize("url", ["sqlite:///{}", "sqlite:///file:{}?mode=rwc"])
+def test_a_file_that_we_make_is_for_its_owner_alone(tmp_path: Path, url: str) -> None:
+    file = tmp_path / "a shop.db"
+    before = os.umask(0o022)
+    try:
+        outbox = Outbox(url.format(file))
+        outbox.migrate()
+        with outbox.transaction() as tx:
+            outbox.write(tx, Event("order.paid", {}))
+            assert modes(file) == {"": 0o600, "-wal": 0o600, "-shm": 0o600}
+        outbox.close()
+    finally:
+        os.umask(before)
+    assert set(modes(file).values()) == {0o600}
+
+
+def test_a_file_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
+    file = tmp_path / "shop.db"
+    file.touch()
+    file.chmod(0o640)
+    connection = connect(str(file))
+    connection.raw.execute("CREATE TABLE something (a)")
+    assert modes(file) == {"": 0o640, "-wal": 0o640, "-shm": 0o640}
+    connection.close()
+
+
+def test_a_uri_that_may_not_make_a_file_makes_none(tmp_path: Path) -> None:
+    with pytest.raises(ConnectionLost):
+        connect(f"file:{tmp_path}/shop.db?mode=rw")
+    assert modes(tmp_path / "shop.db") == {}

@@ -7,12 +7,14 @@ Our own async connections are a sqlite3 connection in a thread each, so SQLite n
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, ClassVar, Literal, TypeVar
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from ..errors import (
     MIGRATE,
@@ -212,11 +214,25 @@ def connect(path: str, *, timeout: float | None = None) -> Sqlite3Connection:
     in_memory = path == ":memory:" or (uri and "mode=memory" in path)
     patience = BUSY_SECONDS if timeout is None else min(timeout, BUSY_SECONDS)
     with translated:
+        if not in_memory:
+            _make_private(path, uri)
         raw = sqlite3.connect(path, timeout=patience, isolation_level=None, check_same_thread=False, uri=uri)
         raw.execute("PRAGMA synchronous = FULL")
         if not in_memory:
             _use_wal(raw)
     return Sqlite3Connection(raw, patient=uri and in_memory)
+
+
+def _make_private(path: str, uri: bool) -> None:
+    """A file that we make is for its owner alone, and SQLite gives -wal and -shm the mode of the file. One that is
+    there keeps its mode."""
+    if uri:
+        parts = urlsplit(path)
+        path = unquote(parts.path)
+        if parse_qs(parts.query).get("mode", ["rwc"]) != ["rwc"]:
+            return
+    with suppress(OSError):  # SQLite says better what is wrong
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
 def _use_wal(raw: sqlite3.Connection) -> None:
