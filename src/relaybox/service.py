@@ -112,11 +112,12 @@ class AsyncService(ABC):
             await self.drain()
         return self.counts
 
-    async def run(self, *, listen: str | None = None) -> None:
+    async def run(self, *, listen: str | None = None, token: str | None = None) -> None:
         """Works until SIGTERM, Ctrl-C or stop(). A second signal ends the process at once. `listen`: an address, such
-        as 127.0.0.1:9400, at which /live, /ready and /metrics are served."""
+        as 127.0.0.1:9400, at which /live, /ready and /metrics are served; in full to those who send `token` (or
+        RELAYBOX_LISTEN_TOKEN) as their bearer token, if there is one."""
         self._ending = asyncio.Event()
-        with serving(listen, self.health), signalled(asyncio.get_running_loop(), self._ending.set):
+        with serving(listen, self.health, token=token), signalled(asyncio.get_running_loop(), self._ending.set):
             async with self:
                 await self._ending.wait()
 
@@ -229,10 +230,11 @@ class Service:
             self.drain()
         return self.counts
 
-    def run(self, *, listen: str | None = None) -> None:
+    def run(self, *, listen: str | None = None, token: str | None = None) -> None:
         """Works until SIGTERM, Ctrl-C or stop(). A second signal ends the process at once. `listen`: an address, such
-        as 127.0.0.1:9400, at which /live, /ready and /metrics are served."""
-        with serving(listen, self.health), signalled(None, self._ending.set), self:
+        as 127.0.0.1:9400, at which /live, /ready and /metrics are served; in full to those who send `token` (or
+        RELAYBOX_LISTEN_TOKEN) as their bearer token, if there is one."""
+        with serving(listen, self.health, token=token), signalled(None, self._ending.set), self:
             self._ending.wait()
 
     def health(self) -> Health:
@@ -304,15 +306,21 @@ async def stop_all(services: Iterable[AsyncService], timeout: Duration | None = 
 
 @contextmanager
 def serving(
-    listen: str | None, health: Callable[[], Health], metrics: Callable[[], Response] | None = None
+    listen: str | None,
+    health: Callable[[], Health],
+    metrics: Callable[[], Response] | None = None,
+    *,
+    token: str | None = None,
 ) -> Iterator[None]:
-    """/live, /ready and /metrics at this address; the page of the Prometheus client unless another is given."""
+    """/live, /ready and /metrics at this address; the page of the Prometheus client unless another is given. `token`:
+    that of the environment, unless another is given."""
     if not listen:
         yield
         return
     from .observe.health import HealthServer, metrics_page
 
-    server = HealthServer(listen, health, metrics or metrics_page())
+    token = token or os.environ.get("RELAYBOX_LISTEN_TOKEN") or None
+    server = HealthServer(listen, health, metrics or metrics_page(), token=token)
     try:
         yield
     finally:

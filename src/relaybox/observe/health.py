@@ -4,67 +4,176 @@
     GET /ready     200 while it delivers; 503 with the reasons while the broker or the database is away
     GET /metrics   Prometheus text, when prometheus-client is installed
 
-In a thread of its own, so that a stuck loop can still be told from a healthy one.
+In a thread and a loop of its own, so that a stuck loop can still be told from a healthy one. Clients cannot use it up:
+connections, the bytes of a request and its time are bounded. With a token, a client that does not send it gets the
+status of /live and /ready without the reasons, and no metrics.
 """
 
 from __future__ import annotations
 
+import asyncio
+import hmac
 import json
 import logging
+import os
 import socket
 import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import suppress
+from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 from ..errors import ConfigError
+from ..tasks import LoopThread, cancelled
 from ..values import Health
 
 log = logging.getLogger("relaybox")
 Response = tuple[int, str, bytes]
 
+CONNECTIONS = 32
+LONGEST = 8192  # bytes of a request
+SECONDS = 5.0  # from the first byte to the last
+_TEXT = "text/plain"
+
 
 class HealthServer:
     def __init__(
-        self, address: str, health: Callable[[], Health], metrics: Callable[[], Response] | None = None
+        self,
+        address: str,
+        health: Callable[[], Health],
+        metrics: Callable[[], Response] | None = None,
+        *,
+        token: str | None = None,
+        seconds: float = SECONDS,
     ) -> None:
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal() or int(port) > 65535:
             raise ConfigError(f"expected an address such as 127.0.0.1:9400 or [::1]:9400, got {address!r}")
-        pages: dict[str, Callable[[], Response]] = {
-            "/live": lambda: _page(now := health(), now.live),
-            "/ready": lambda: _page(now := health(), now.ready),
-        }
-        if metrics is not None:
-            pages["/metrics"] = metrics
+        if token is not None and not (token and token.isascii() and token.isprintable() and " " not in token):
+            raise ConfigError("expected the token of the health pages to be printable ASCII without spaces")
+        self._health = health
+        self._metrics = metrics
+        self._token = token
+        self._seconds = seconds
+        self._rendering: asyncio.Future[Response] | None = None
+        self._waiting: dict[asyncio.Task[None], None] = {}  # connections, the oldest first
+        self._thread = LoopThread("relaybox-health")
         try:
-            self._server = _Server((host.strip("[]"), int(port)), _handler(pages))
+            self._server = self._thread.call(self._listen(host.strip("[]"), int(port)))
         except OSError as error:
-            raise ConfigError(f"cannot listen on {address}: {error.strerror}") from None
-        self._thread = threading.Thread(target=self._server.serve_forever, name="relaybox-health", daemon=True)
-        self._thread.start()
+            self._thread.stop()
+            raise ConfigError(f"cannot listen on {address}: {_reason(error)}") from None
 
     @property
     def port(self) -> int:
-        return int(self._server.server_address[1])
+        return int(self._server.sockets[0].getsockname()[1])
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._thread.call(self._close())
+        self._thread.stop()
+
+    async def _listen(self, host: str, port: int) -> asyncio.Server:
+        return await asyncio.start_server(self._connected, host, port, limit=LONGEST)
+
+    async def _close(self) -> None:
+        self._server.close()
+        await cancelled(*self._waiting)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Where there are too many, the one that has dawdled longest goes: an honest client needs no time."""
+        task = asyncio.current_task()
+        assert task is not None
+        if len(self._waiting) >= CONNECTIONS:
+            oldest = next(iter(self._waiting))
+            del self._waiting[oldest]
+            oldest.cancel()
+        self._waiting[task] = None
+        try:
+            async with asyncio.timeout(self._seconds):
+                with suppress(OSError):
+                    await self._converse(reader, writer)
+        except (TimeoutError, asyncio.CancelledError):
+            pass  # this task is nobody else's
+        finally:
+            self._waiting.pop(task, None)
+            writer.transport.abort()
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            request = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.LimitOverrunError:
+            request, answer = b"", (431, _TEXT, b"the request is too long\n")
+        except asyncio.IncompleteReadError:
+            return
+        else:
+            answer = await self._answer(request)
+        status, kind, body = answer
+        about = f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n"
+        if status == HTTPStatus.UNAUTHORIZED:
+            about += "WWW-Authenticate: Bearer\r\n"
+        head = f"HTTP/1.0 {status} {HTTPStatus(status).phrase}\r\nServer: relaybox\r\n{about}\r\n"
+        writer.write(head.encode() + (b"" if request.startswith(b"HEAD ") else body))
+        writer.write_eof()
+        await writer.drain()
+        while await reader.read(LONGEST):  # closing over unread bytes would take the answer back
+            pass
+
+    async def _answer(self, request: bytes) -> Response:
+        first, *headers = request.decode("latin-1").split("\r\n")
+        method, _, rest = first.partition(" ")
+        if method not in ("GET", "HEAD"):
+            return 405, _TEXT, b"GET and HEAD only\n"
+        path = rest.partition(" ")[0].partition("?")[0]
+        trusted = self._token is None or _bears(headers, self._token)
+        try:
+            if path in ("/live", "/ready"):
+                return _page(now := self._health(), now.live if path == "/live" else now.ready, whole=trusted)
+            if path == "/metrics" and self._metrics is not None:
+                return await self._rendered(self._metrics) if trusted else (401, _TEXT, b"a token is needed\n")
+        except Exception as error:
+            log.error("the page %s failed: %s", path, type(error).__name__)
+            return 500, _TEXT, b"failed\n"
+        return 404, _TEXT, b"/live /ready /metrics\n"
+
+    async def _rendered(self, metrics: Callable[[], Response]) -> Response:
+        """In a thread, since a collector may ask a database, and in one for all who ask meanwhile."""
+        if self._rendering is None or self._rendering.done():
+            rendering = self._rendering = self._thread.loop.create_future()
+            rendering.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, if nobody waits
+            render = partial(self._render, metrics, rendering)
+            threading.Thread(target=render, name="relaybox-metrics", daemon=True).start()
+        return await asyncio.shield(self._rendering)
+
+    def _render(self, metrics: Callable[[], Response], done: asyncio.Future[Response]) -> None:
+        settle: Callable[[], None]
+        try:
+            settle = partial(done.set_result, metrics())
+        except Exception as error:
+            settle = partial(done.set_exception, error)
+        with suppress(RuntimeError):  # the loop is closed
+            self._thread.loop.call_soon_threadsafe(settle)
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
-        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        super().__init__(address, handler)
+def _reason(error: OSError) -> str | None:
+    """asyncio puts a sentence of its own into an error of the system."""
+    return error.strerror if isinstance(error, socket.gaierror) or not error.errno else os.strerror(error.errno)
 
 
-def _page(health: Health, good: bool) -> Response:
-    body = json.dumps({"level": health.level, "live": health.live, "ready": health.ready, "reasons": health.reasons})
-    return 200 if good else 503, "application/json", body.encode()
+def _bears(headers: list[str], token: str) -> bool:
+    for header in headers:
+        name, _, value = header.partition(":")
+        scheme, _, given = value.strip().partition(" ")
+        if name.lower() == "authorization" and scheme.lower() == "bearer":
+            return hmac.compare_digest(given.strip().encode(), token.encode())
+    return False
+
+
+def _page(health: Health, good: bool, *, whole: bool) -> Response:
+    about: dict[str, Any] = {"level": health.level, "live": health.live, "ready": health.ready}
+    if whole:
+        about["reasons"] = health.reasons
+    return 200 if good else 503, "application/json", json.dumps(about).encode()
 
 
 def metrics_page(registry: Any = None) -> Callable[[], Response] | None:
@@ -76,31 +185,3 @@ def metrics_page(registry: Any = None) -> Callable[[], Response] | None:
         log.warning("/metrics is not served: pip install 'relaybox[prometheus]'")
         return None
     return lambda: (200, CONTENT_TYPE_LATEST, generate_latest(registry or REGISTRY))
-
-
-def _handler(pages: dict[str, Callable[[], Response]]) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        timeout = 5
-        server_version = "relaybox"
-        sys_version = ""
-
-        def do_GET(self) -> None:
-            page = pages.get(self.path.partition("?")[0])
-            try:
-                status, kind, body = page() if page else (404, "text/plain", b"/live /ready /metrics\n")
-            except Exception as error:
-                log.error("the page %s failed: %s", self.path[:40], type(error).__name__)
-                status, kind, body = 500, "text/plain", b"failed\n"
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
-
-        do_HEAD = do_GET
-
-        def log_message(self, *args: Any) -> None:
-            """A scrape every few seconds is no news."""
-
-    return Handler

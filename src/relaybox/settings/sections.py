@@ -321,7 +321,7 @@ class AdminSettings(_Section, section="admin"):
 # Names that are no settings: of the command line and the test kit, of sinks and sources, of one relay or ingest.
 VARIABLES = frozenset(
     {"URL", "TABLE", "SCHEMA", "INBOX", "CONFIG", "ACTOR", "LOG_LEVEL", "LOG_FORMAT", "SINK", "SOURCE", "CRASH"}
-    | {"KAFKA_JARS"}
+    | {"KAFKA_JARS", "LISTEN_TOKEN"}
 )
 PREFIXES = ("SINK_", "SOURCE_")
 TABLES = frozenset({"url", "table", "schema", "sink", "source"})
