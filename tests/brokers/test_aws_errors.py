@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from aws_script import Entries, Reply, ScriptedSqs, accepted, raw, refused, scripted_sqs
-from certificates import Authority, Pair
 
+from kit.certificates import Authority, Pair
 from relaybox.brokers.aws.connection import AwsConnection
 from relaybox.brokers.aws.sns_sink import SnsSink
 from relaybox.brokers.aws.sqs_sink import SqsSink

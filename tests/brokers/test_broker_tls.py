@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certificates import Authority, Pair
 from nats_harness import Settings
 from nats_harness import private_server as private_nats
 from rabbitmq_harness import RabbitMQHarness
 
+from kit.certificates import Authority, Pair
 from relaybox.brokers.nats.connection import NatsConnection
 from relaybox.brokers.nats.sink import NatsSink
 from relaybox.brokers.rabbitmq.connection import RabbitMQConnection
@@ -126,6 +126,17 @@ async def test_rabbitmq_over_tls(rabbitmq: TlsRabbitMQ, amqps: Callable[..., Rab
     await arrived(harness, destination, sent)
 
 
+async def test_rabbitmq_over_tls_by_option(rabbitmq: TlsRabbitMQ, amqps: Callable[..., RabbitMQSink]) -> None:
+    url = f"amqp://publisher@localhost:{rabbitmq.tls_port}/"
+    async with opened(amqps(url=url, tls="verify")) as sink:
+        await sink.probe()
+    async with opened(amqps(host="127.0.0.1", tls="require", ca_file=None)) as sink:
+        await sink.probe()
+    await refused(
+        amqps(url=url.replace("localhost", "127.0.0.1"), tls="verify"), "IP address mismatch|Hostname mismatch"
+    )
+
+
 async def test_rabbitmq_of_an_unknown_authority(amqps: Callable[..., RabbitMQSink], tmp_path: Path) -> None:
     await refused(amqps(ca_file=Authority(tmp_path, "another").ca_file), "certificate verify failed")
     await refused(amqps(ca_file=None), "certificate verify failed")
@@ -210,6 +221,18 @@ async def test_nats_over_tls(authority: Authority, good: Pair) -> None:
         async with opened(tls_sink(server, authority)) as sink:
             [answer] = await publish(sink, messages(sink, "orders", ["a"]))
     assert "no stream takes the subject" in str(answer)
+
+
+async def test_nats_over_tls_by_option(authority: Authority, good: Pair) -> None:
+    with tls_nats(good) as server:
+        account = {"username": "relay", "password": SECRET}
+        for options in ({"tls": "verify", "ca_file": authority.ca_file}, {"tls": "require"}):
+            sink = NatsSink(NatsConnection(f"nats://localhost:{server.port}", **account, **options))  # type: ignore[arg-type]
+            async with opened(sink):
+                await sink.probe()
+        await refused(
+            NatsSink(NatsConnection(f"nats://localhost:{server.port}", **account, tls="verify")), "verify failed"
+        )
 
 
 async def test_nats_of_an_unknown_authority(authority: Authority, good: Pair, tmp_path: Path) -> None:

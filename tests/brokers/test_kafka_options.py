@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certificates import Authority, Pair
 
+from kit.certificates import Authority, Pair
 from relaybox.brokers.kafka import KafkaConnection, KafkaSink
 from relaybox.errors import BrokerUnavailable, ConfigError
 from relaybox.testing.sink_contract import SECRET
 from relaybox.testing.sink_contract.harness import check_discreet
 
 HERE = "kafka://localhost:9092"
+THERE = "kafka://clear.example:9092"
 SECURE = "kafkas://localhost:9092"
 LOGIN = {"sasl": "PLAIN", "username": "shop", "password": SECRET, "url": SECURE}
 OWN = ("linger", "compression", "delivery_timeout")
@@ -45,7 +46,11 @@ def made(options: dict[str, Any]) -> KafkaSink:
         ({"username": "shop"}, "credentials need the option sasl"),
         ({"password": SECRET}, "credentials need the option sasl"),
         ({**LOGIN, "password": None}, "sasl=PLAIN needs username and password"),
-        ({**LOGIN, "url": HERE}, "without TLS .* insecure_no_tls"),
+        ({**LOGIN, "url": THERE}, "the password for .* in clear text; use kafkas://, or insecure_no_tls"),
+        ({"sasl": "OAUTHBEARER", "token": lambda: ("", 0.0), "url": THERE}, "the token for .* in clear text"),
+        ({"url": SECURE, "tls": "off"}, "tls=off makes no sense with kafkas://"),
+        ({"url": HERE, "tls": "maybe"}, "expected tls to be verify, require or off, got 'maybe'"),
+        ({"url": SECURE, "tls": "require", "ca_file": "x"}, "ca_file makes no sense with tls=require"),
         ({"sasl": "OAUTHBEARER", "url": SECURE}, "needs token, or sasl.oauthbearer.method=oidc"),
         ({"config": {"acks": 1}}, "may not set acks to 1: a message could be lost.*expected all|-1"),
         ({"config": {"request.required.acks": 0}}, "could be lost"),
@@ -105,9 +110,20 @@ async def test_what_librdkafka_refuses(options: dict[str, Any], caplog: pytest.L
 
 
 def test_credentials_without_tls_are_warned_about(caplog: pytest.LogCaptureFixture) -> None:
-    made({**LOGIN, "url": HERE, "insecure_no_tls": True})
-    assert "without TLS, as insecure_no_tls asks" in caplog.text
+    made({**LOGIN, "url": HERE})
+    assert not caplog.text  # does not leave this machine
+    for _ in range(2):
+        made({**LOGIN, "url": THERE, "insecure_no_tls": True})
+    made({**LOGIN, "sasl": "SCRAM-SHA-256", "url": THERE})
+    assert caplog.text.count("Kafka at clear.example is not encrypted: use kafkas://") == 1
     check_discreet(caplog.text)
+
+
+def test_tls_by_option() -> None:
+    for mode, verified in (("verify", None), ("require", False)):
+        properties = KafkaConnection("kafka://broker.example", tls=mode).properties({})  # type: ignore[arg-type]
+        assert properties["security.protocol"] == "ssl"
+        assert properties.get("enable.ssl.certificate.verification") is verified
 
 
 # -- URLs -------------------------------------------------------------------------------------------

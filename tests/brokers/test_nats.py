@@ -187,8 +187,8 @@ async def test_a_sealed_stream(harness: NatsHarness, sink: NatsSink) -> None:
 
 
 def test_options_of_the_standalone_relay() -> None:
-    sink = NatsSink.from_url("nats://relay:hush@nats-1,nats-2:4223?key_token=yes", {"timeout": "3s"})
-    assert repr(sink) == "NatsSink('nats://nats-1:4222,nats-2:4223')"
+    sink = NatsSink.from_url("tls://relay:hush@nats-1,nats-2:4223?key_token=yes", {"timeout": "3s"})
+    assert repr(sink) == "NatsSink('tls://nats-1:4222,nats-2:4223')"
 
 
 @pytest.mark.parametrize(
@@ -202,8 +202,8 @@ def test_options_of_the_standalone_relay() -> None:
         ("tls://h", {"ca_file": "/no/such/ca.pem"}, "cannot use the TLS files /no/such/ca.pem"),
         ("nats://h", {"timeout": "0s"}, "expected timeout to be a positive duration"),
         ("nats://h", {"inbox_prefix": "a b"}, "expected inbox_prefix to be a subject"),
-        ("nats://h", {"username": "relay", "password": "x", "token": "y"}, "one way to log in"),
-        ("nats://h", {"password": "x"}, "username and password together"),
+        ("tls://h", {"username": "relay", "password": "x", "token": "y"}, "one way to log in"),
+        ("tls://h", {"password": "x"}, "username and password together"),
     ],
 )
 def test_wrong_options(url: str, options: dict[str, Any], expected: str) -> None:

@@ -12,13 +12,13 @@ from typing import Any
 
 import grpc
 import pytest
-from certificates import Authority, Pair
 from google.auth.credentials import AnonymousCredentials
 from google.protobuf.any_pb2 import Any as Any_
 from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 from pubsub_harness import PubSubHarness
 
+from kit.certificates import Authority, Pair
 from relaybox.brokers.pubsub.connection import PubSubConnection
 from relaybox.brokers.pubsub.sink import PubSubSink
 from relaybox.errors import BrokerUnavailable, Closed, ConfigError, DeliveryError, Reject

@@ -194,9 +194,9 @@ async def test_a_virtual_host(harness: RabbitMQHarness) -> None:
 
 def test_options_of_the_standalone_relay() -> None:
     sink = RabbitMQSink.from_url(
-        "amqp://relay:hush@rabbit-1,rabbit-2:5673/shop?exchange=orders", {"timeout": "3s", "max_bytes": "1000"}
+        "amqps://relay:hush@rabbit-1,rabbit-2:5673/shop?exchange=orders", {"timeout": "3s", "max_bytes": "1000"}
     )
-    assert repr(sink) == "RabbitMQSink('amqp://rabbit-1:5672,rabbit-2:5673/shop')"
+    assert repr(sink) == "RabbitMQSink('amqps://rabbit-1:5671,rabbit-2:5673/shop')"
     assert sink.features.max_bytes == 1000
 
 

@@ -6,8 +6,11 @@ A newer version fails here: look whether the attribute still means the same, the
 from __future__ import annotations
 
 from importlib.metadata import version
+from inspect import signature
+from typing import Any
 
 import aiosqlite
+import asyncpg
 import pytest
 import sqlalchemy as sa
 from asyncmy.connection import Connection as AsyncmyConnection
@@ -52,6 +55,19 @@ async def test_the_connection_of_asyncmy() -> None:
     connection = AsyncmyConnection(host="nowhere")
     assert hasattr(connection, "_transport") or hasattr(connection, "_writer")
     assert connection._stream_broken in (True, False)
+
+
+@pytest.mark.parametrize("client", [PyMySQLConnection, AsyncmyConnection])
+async def test_how_mysql_clients_log_in(client: Any) -> None:
+    """Overridden where a password must not be told in clear text."""
+    assert {"_request_authentication", "_process_auth"} <= client.__dict__.keys()
+    made = client(host="nowhere", defer_connect=True) if client is PyMySQLConnection else client(host="nowhere")
+    assert hasattr(made, "ssl") or hasattr(made, "_ssl_context")
+    assert hasattr(made, "server_public_key") or hasattr(made, "_server_public_key")
+
+
+def test_asyncpg_takes_a_loop() -> None:
+    assert "loop" in signature(asyncpg.connect).parameters
 
 
 def test_the_isolation_level_of_an_engine() -> None:

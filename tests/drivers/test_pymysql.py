@@ -315,12 +315,7 @@ class TestUrls:
         assert (found["database"], found["connect_timeout"]) == ("da ta", 3)
         assert found["unix_socket"] == "/run/x.sock"
 
-    def test_tls(self) -> None:
-        assert options("mysql://h/d?ssl=true")["ssl"] == {"verify_mode": "none"}
-        assert options("mysql://h/d?ssl=true&ssl_ca=/ca.pem")["ssl"] == {"verify_mode": "required", "ca": "/ca.pem"}
-        assert "ssl" not in options("mysql://h/d")
-
-    @pytest.mark.parametrize("query", ["autocommit=0", "connect_timeout=soon", "ssl=maybe"])
+    @pytest.mark.parametrize("query", ["autocommit=0", "connect_timeout=soon"])
     def test_unknown_options_are_refused(self, query: str) -> None:
         with pytest.raises(ConfigError, match="known are"):
             options(f"mysql://u:hush@h/d?{query}")

@@ -40,7 +40,7 @@ def test_the_core_imports_only_the_standard_library(module: str) -> None:
 def test_importing_the_core_loads_no_driver_dialect_or_exporter() -> None:
     code = "import json, sys, relaybox; print(json.dumps([m for m in sys.modules if m.startswith('relaybox.')]))"
     loaded = set(json.loads(run(sys.executable, "-c", code).stdout))
-    front_doors = {f"relaybox.drivers.{name}" for name in ("spi", "pool", "limits", "urls", "layers", "script")}
+    front_doors = {f"relaybox.drivers.{name}" for name in ("spi", "pool", "limits", "urls", "tls", "layers", "script")}
     heavy = ("relaybox.drivers.", "relaybox.observe", "relaybox.testing", "relaybox.cli", "relaybox.contrib")
     dialects = tuple(f"relaybox.store.{product}.{name}" for product in ("outbox", "inbox") for name in DIALECTS)
     assert {name for name in loaded - front_doors if name.startswith((*heavy, *dialects))} == set()

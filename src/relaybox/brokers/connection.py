@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, cast
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from ..errors import BrokerUnavailable, ConfigError, MissingExtra
+from ..transport import Tls, TlsMode, is_remote, warn_clear, warn_unverified
 from .options import read, readers, required, split_url, typed
 
 
@@ -98,6 +99,10 @@ class Hosts(NamedTuple):
             raise ConfigError(f"cannot read the broker's URL; {expected}") from None
         if parts.scheme not in ports or not all(host for host, _ in addresses):
             raise ConfigError(f"{expected}, got {parts.scheme}://{hosts}")
+        if "@" in parts.path or account.count("@"):  # a password with a slash: what follows would be shown
+            raise ConfigError(
+                "the broker's URL has an @ behind its host; in a password write / ? # @ as %2F %3F %23 %40"
+            )
         if parts.query or parts.fragment:
             raise ConfigError(f"expected a URL without a query, got one in {parts.scheme}://{hosts}")
         username, _, password = (unquote(part) for part in account.partition(":"))
@@ -120,21 +125,41 @@ class Hosts(NamedTuple):
 class HostsConnection(BrokerConnection):
     """A connection to servers by their names."""
 
+    product: ClassVar[str]
     ports: ClassVar[Mapping[str, int]]  # schemes and their default ports: without TLS, and with it
 
     url: str  # scheme://user:password@host:port, several hosts with commas between them
     _: KW_ONLY
     username: str | None = None
     password: str | None = None
+    tls: TlsMode | None = None
+    insecure_no_tls: bool = False
     ca_file: Path | str | None = None
     cert_file: Path | str | None = None
     key_file: Path | str | None = None
 
     def __post_init__(self) -> None:
         _, secure = self.ports
+        if self.tls == "off" and self.secure:
+            raise ConfigError(f"tls=off makes no sense with {self}, which asks for TLS")
         given = [name for name, value in self._for_tls().items() if value]
         if given and not self.secure:
-            raise ConfigError(f"{given[0]} needs a URL that begins with {secure}://, got {self}")
+            raise ConfigError(f"{given[0]} needs a URL that begins with {secure}://, or tls=verify, got {self}")
+        _ = self._tls  # says what is wrong
+        for host in (host for host, _ in self.hosts.addresses if is_remote(host)):
+            self._check_network(host, f"use {secure}://")
+
+    def _check_network(self, host: str, remedy: str) -> None:
+        if self.secure and self.tls == "require":
+            warn_unverified(self.product, host, "use tls=verify")
+        if self.secure:
+            return
+        if (secret := self._told_in_clear()) and not self.insecure_no_tls:
+            raise ConfigError(
+                f"the {secret} for {self} would go over the network in clear text; {remedy}, or insecure_no_tls=true "
+                "if you trust the network"
+            )
+        warn_clear(self.product, host, remedy)
 
     @classmethod
     def parse(cls, url: str, options: Mapping[str, Any]) -> Self:
@@ -143,12 +168,17 @@ class HostsConnection(BrokerConnection):
     @cached_property
     def hosts(self) -> Hosts:
         """The servers of the URL."""
-        return Hosts.parse(self.url, self.ports)
+        tls_port = [*self.ports.values()][1]
+        return Hosts.parse(self.url, dict.fromkeys(self.ports, tls_port) if self._asks_for_tls else self.ports)
 
     @property
     def secure(self) -> bool:
-        """Whether the URL asks for TLS."""
-        return self.hosts.scheme == [*self.ports][1]
+        """Whether the URL or an option asks for TLS."""
+        return self._asks_for_tls or self.hosts.scheme == [*self.ports][1]
+
+    @property
+    def _asks_for_tls(self) -> bool:
+        return self.tls in ("verify", "require")
 
     @property
     def account(self) -> tuple[str | None, str | None]:
@@ -157,9 +187,17 @@ class HostsConnection(BrokerConnection):
         return username, self.hosts.password if self.password is None else self.password
 
     @cached_property
-    def tls(self) -> ssl.SSLContext | None:
-        """None: the URL is one without TLS."""
-        return client_context(self.ca_file, self.cert_file, self.key_file) if self.secure else None
+    def tls_context(self) -> ssl.SSLContext | None:
+        """None: without TLS."""
+        return self._tls.context() if self.secure else None
+
+    @property
+    def _tls(self) -> Tls:
+        return Tls(mode=self.tls, ca_file=self.ca_file, cert_file=self.cert_file, key_file=self.key_file)
+
+    def _told_in_clear(self) -> str | None:
+        """What a login without TLS shows to the network."""
+        return "password" if self.account[1] else None
 
     def _for_tls(self) -> dict[str, object]:
         """Options that make no sense without TLS, if they are given."""
@@ -172,19 +210,8 @@ class HostsConnection(BrokerConnection):
 def client_context(
     ca_file: Path | str | None, cert_file: Path | str | None, key_file: Path | str | None
 ) -> ssl.SSLContext:
-    """Certificate and host name are always verified; `ca_file` None trusts the system's authorities."""
-    if key_file is not None and cert_file is None:
-        raise ConfigError("key_file needs cert_file beside it")
-    try:
-        context = ssl.create_default_context(cafile=ca_file)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        if cert_file is not None:
-            # An encrypted key must not make OpenSSL ask the terminal of a daemon.
-            context.load_cert_chain(cert_file, key_file, password=lambda: "")
-    except (OSError, ssl.SSLError) as error:
-        files = ", ".join(str(file) for file in (ca_file, cert_file, key_file) if file is not None)
-        raise ConfigError(f"cannot use the TLS files {files}: {error.strerror or error}") from None
-    return context
+    """Certificate and host name are verified; `ca_file` None trusts the system's authorities."""
+    return Tls(ca_file=ca_file, cert_file=cert_file, key_file=key_file).context()
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from .. import __version__
 from ..errors import RelayboxError
+from ..redaction import scrub
 from . import (
     audit,
     cdc,
@@ -34,7 +35,7 @@ from . import (
     topics,
 )
 from . import config as effective
-from .connect import Target, resolve, scrub
+from .connect import Target, resolve, warn_of_argument
 from .output import fail
 
 _GLOBAL = ("--url", "--table", "--schema", "--config")
@@ -103,6 +104,7 @@ def root(
         bool, typer.Option("--version", help="print the version", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
+    warn_of_argument("--url", url, "RELAYBOX_URL")
     context.obj = resolve({"url": url, "table": table, "schema": schema}, config, os.environ)
 
 

@@ -13,8 +13,9 @@ from ..errors import ConfigError
 from ..outbox.cdc import PASSWORD_VARIABLE, RouteBy, as_properties, connector, is_mariadb
 from ..outbox.cdc_check import examine
 from ..outbox.doctor import Finding
+from ..redaction import scrub
 from ..store.outbox import open_store
-from .connect import scrub, target_of
+from .connect import target_of
 from .doctor import show_findings
 from .options import Json
 from .output import emit

@@ -7,8 +7,9 @@ from datetime import timedelta
 import typer
 
 from ..durations import format_duration
+from ..redaction import masked
 from ..settings import explained
-from .connect import shown, target_of
+from .connect import target_of
 from .options import Json
 from .output import console, emit, table
 
@@ -24,7 +25,7 @@ def config(context: typer.Context, json: Json = False) -> None:
     target = target_of(context)
     rows: list[tuple[str, object, str, str]] = []
     for name, given in (("url", target.url), ("table", target.table), ("schema", target.schema)):
-        value = shown(given.value) if name == "url" and given.value else given.value
+        value = masked(given.value) if name == "url" and given.value else given.value
         rows.append((name, value, given.origin, _ABOUT[name]))
     rows += explained(target.config).origins
     if json:

@@ -7,17 +7,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
 
 import typer
 
 from ..drivers import Database, open_sync, parse
-from ..drivers.urls import redact
 from ..errors import ConfigError
 from ..inbox.inbox import Inbox
 from ..outbox import Outbox
+from ..redaction import holds_password
 from ..settings import Settings, read_file
 from ..store.names import Tables
+from .output import warn
 
 DEFAULT_TABLE = "outbox_event"
 
@@ -120,25 +120,10 @@ def _file_values(path: Path | None) -> dict[str, str]:
     return found
 
 
-def scrub(text: str, url: str | None) -> str:
-    """Text without the URL's passwords, which a client library may have put there."""
-    for secret in sorted(_secrets(url or ""), key=len, reverse=True):
-        text = text.replace(secret, "***")
-    return text
-
-
-def shown(url: str) -> str:
-    return scrub(redact(url), url)
-
-
-def _secrets(url: str) -> set[str]:
-    try:
-        parts = urlsplit(url)
-        found = {parts.password or "", unquote(parts.password or "")}
-        found |= {value for name, value in parse_qsl(parts.query) if "password" in name.lower()}
-    except ValueError:
-        found = {url}
-    return found - {""}
+def warn_of_argument(option: str, url: str | None, variable: str) -> None:
+    """Other accounts of the machine see the arguments of a process."""
+    if url and holds_password(url):
+        warn(f"the password in {option} stands in the list of processes; use {variable} or a --config file instead")
 
 
 def target_of(context: typer.Context) -> Target:

@@ -12,8 +12,9 @@ from rich.text import Text
 
 from ..maintenance import repair as repaired
 from ..outbox.doctor import Finding, examine
+from ..redaction import masked, scrub
 from ..store.topics import open_topic_store
-from .connect import Target, scrub, shown, target_of
+from .connect import Target, target_of
 from .options import Json
 from .output import console, emit, progress, say, table
 
@@ -51,7 +52,7 @@ def show_findings(url: str, found: Sequence[Finding], json: bool) -> None:
     """The worst first. Ends with exit code 1 when something critical is among them."""
     counts = Counter(finding.level for finding in found)
     if json:
-        emit({"ok": not counts["critical"], "url": shown(url), "findings": found})
+        emit({"ok": not counts["critical"], "url": masked(url), "findings": found})
     else:
         rows = [
             (Text(f.level, style=_STYLE[f.level]), f.check, f"{f.text}. Fix: {f.fix}" if f.fix else f.text)
@@ -59,7 +60,7 @@ def show_findings(url: str, found: Sequence[Finding], json: bool) -> None:
             for f in found
             if f.level == level
         ]
-        console().print(table(shown(url), ("", "check", "finding"), rows))
+        console().print(table(masked(url), ("", "check", "finding"), rows))
         say(f"{counts['critical']} critical, {counts['warning']} warning(s), {counts['ok']} ok")
     if counts["critical"]:
         raise typer.Exit(1)

@@ -15,10 +15,11 @@ from ..audit import Audit
 from ..errors import ConfigError, NotFound, SchemaMissing, Undecodable
 from ..event import Event
 from ..operate import DeadLetters, Events, Keys
+from ..redaction import masked
 from ..store.events import Kind
 from ..values import DeadLetter, StoredEvent, Where
 from . import options as o
-from .connect import shown, target_of
+from .connect import target_of
 from .output import answer, console, emit, emit_list, fail, first_line, say, table
 
 PAGE = 500
@@ -148,7 +149,7 @@ def nouns(noun: Literal["events", "dead"]) -> typer.Typer:
                 elif ids:
                     count = act(chosen, **audit)
                 else:
-                    url = shown(target_of(context).needed_url)
+                    url = masked(target_of(context).needed_url)
                     count = o.changed(
                         f"{verb.capitalize()} {{}} {word}(s) of {of} in {url}?",
                         lambda dry, tell: act(chosen, dry_run=dry, progress=tell, **audit),

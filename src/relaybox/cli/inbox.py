@@ -17,13 +17,14 @@ from ..durations import Duration, parse_duration
 from ..errors import AlreadyExists, ConfigError
 from ..inbox.inbox import Inbox
 from ..inbox.purge import retention_of
+from ..redaction import masked
 from ..retry import Retry
 from ..store.inbox.adopted.adoption import Columns
 from ..store.inbox.adopted.make import InboxInfo
 from ..store.inbox.order import Order, Priority
 from ..values import Limits
 from . import options as o
-from .connect import shown, target_of
+from .connect import target_of
 from .output import age, answer, confirm, console, emit, say, table
 from .run import leave
 
@@ -197,7 +198,7 @@ def purge(
 ) -> None:
     """Delete what is older than it shall be kept: as given, as agreed on, or as the settings say. Nothing that waits is
     touched."""
-    url = shown(target_of(context).needed_url)
+    url = masked(target_of(context).needed_url)
     with opened(context, inbox) as box:
         if not dry_run and not yes:
             count = box.purge(**ages, dry_run=True)

@@ -15,7 +15,8 @@ from ..facts import Observer
 from ..inbox.inbox import Inbox
 from ..ingest import Ingest
 from ..ingest.config import load
-from .connect import scrub, target_of
+from ..redaction import scrub
+from .connect import target_of, warn_of_argument
 from .options import with_options
 from .output import answer
 from .run import (
@@ -79,6 +80,7 @@ def ingest(
     log_to_stderr(log_level, json_logs, ours=True)
     target = target_of(context)
     target.database(may_create=migrate, maker="relaybox inbox create").close()  # checks, no connection
+    warn_of_argument("--from", source, "RELAYBOX_SOURCE")
     given = {
         "url": source,
         "options": pairs(source_option, "--source-option"),

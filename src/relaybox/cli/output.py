@@ -115,6 +115,10 @@ def fail(text: str) -> None:
     sys.stderr.write(f"error: {one_line}\n")
 
 
+def warn(text: str) -> None:
+    sys.stderr.write(f"warning: {visible(text)}\n")
+
+
 def confirm(question: str) -> None:
     """Ask on stderr, so that stdout stays what was asked for; without an answer nothing happens."""
     try:

@@ -8,8 +8,9 @@ import typer
 
 from ..audit import Audit
 from ..durations import format_duration
+from ..redaction import masked
 from . import options as o
-from .connect import shown, target_of
+from .connect import target_of
 from .output import answer
 
 
@@ -40,7 +41,7 @@ def purge(
             count = box.purge(done=ages[0], dead=ages[1], dry_run=True)
         else:
             count = o.changed(
-                f"Delete {{}} events of {box.store.tables.event} in {shown(target.needed_url)}: {' and '.join(what)}?",
+                f"Delete {{}} events of {box.store.tables.event} in {masked(target.needed_url)}: {' and '.join(what)}?",
                 lambda dry, tell: box.purge(done=ages[0], dead=ages[1], dry_run=dry, progress=tell, **audit),
                 yes=yes,
             )

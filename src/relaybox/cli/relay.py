@@ -13,10 +13,11 @@ from ..brokers import sink_from_url
 from ..durations import format_duration, parse_duration
 from ..errors import ConfigError
 from ..facts import Observer
+from ..redaction import scrub
 from ..relay import Preview, Relay
 from ..relay.config import RelayConfig, load
 from ..topics.start import StartFrom
-from .connect import scrub, target_of
+from .connect import target_of, warn_of_argument
 from .contracts import load_contracts
 from .options import with_options
 from .output import console, emit, say, table
@@ -92,6 +93,7 @@ def relay(
     longest = seconds_of(timeout, once=once)
     log_to_stderr(log_level, json_logs, ours=True)
     target = target_of(context)
+    warn_of_argument("--sink", sink, "RELAYBOX_SINK")
     given = {
         "url": sink,
         "options": pairs(sink_option, "--sink-option"),

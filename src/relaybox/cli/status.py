@@ -14,10 +14,11 @@ from rich.text import Text
 from ..durations import parse_duration
 from ..errors import StoreError
 from ..outbox import Outbox
+from ..redaction import scrub
 from ..store.instances import Instance
 from ..topics.info import GroupInfo
 from ..values import BlockedKey, Health, Status
-from .connect import scrub, target_of
+from .connect import target_of
 from .events import blocked_view
 from .options import Check, Json
 from .output import age, console, emit, plain, table

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import asyncmy
 from asyncmy.connection import Connection as RawConnection
 from asyncmy.cursors import Cursor
 from asyncmy.errors import MySQLError
@@ -12,7 +11,7 @@ from asyncmy.errors import MySQLError
 from ..errors import UnsupportedByEngine
 from ..op import Copy, Result, Statement
 from .mysql_errors import translated_from
-from .mysql_session import MysqlAdapter, options, settings
+from .mysql_session import MysqlAdapter, Reticent, Wary, options, reached, settings
 from .sockets import libpq_options, set_keepalive
 from .spi import AsyncAdapter
 
@@ -64,9 +63,19 @@ def wrap(handle: Any) -> AsyncmyConnection | None:
     return None
 
 
+class _Wary(Wary, RawConnection):
+    pass
+
+
+class _Reticent(Reticent, RawConnection):
+    pass
+
+
 async def aconnect(url: str, *, timeout: float | None = None, pause: float | None = None) -> AsyncmyConnection:
+    transport = reached(url)
+    raw: Any = (_Reticent if transport.guarded else _Wary)(**options(url))
     with translated:
-        raw: Any = await asyncmy.connect(**options(url))
+        await raw.connect()
         try:
             set_keepalive(_transport(raw).get_extra_info("socket"), libpq_options({}, timeout))
             for setting in settings(timeout, pause):

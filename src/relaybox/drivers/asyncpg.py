@@ -13,10 +13,13 @@ import asyncpg
 
 from ..errors import StoreError
 from ..op import Copy, Result, Statement
+from ..transport import Tls
 from . import sockets
+from .asyncpg_guard import Doorkeeper
 from .postgres_errors import connection_lost, translate_sqlstate
 from .postgres_sessions import BEGIN, PULSE, session, transaction_limit
 from .spi import Callback, DialectName, Translated
+from .tls import clear_password, of_postgres
 
 _JOINED = "; COMMIT"  # how `commit_after` ends
 GOODBYE = 1.0  # seconds for the end of a connection that has nothing more to say
@@ -217,10 +220,23 @@ async def _connected(
     the one that runs our statements. In one transaction, which binds prepare and execute to one server. Without
     settings of the session, what a pooler could not bear is left out."""
     named = {"application_name": application, **(settings or {})}
-    url, options = sockets.split(url, timeout)
-    cached = 100 if settings else 0
-    patience = options.get("connect_timeout") or None
-    raw = await asyncpg.connect(url, server_settings=named, statement_cache_size=cached, timeout=patience)
+    transport = of_postgres(url)
+    transport.warn("PostgreSQL")
+    url, options = sockets.split(transport.url, timeout)
+    guard = Doorkeeper() if transport.guarded else None
+    try:
+        raw = await asyncpg.connect(
+            url,
+            server_settings=named,
+            statement_cache_size=100 if settings else 0,
+            timeout=options.get("connect_timeout") or None,
+            loop=guard,
+            **_tls(transport.tls),
+        )
+    except Exception:
+        if guard is not None and guard.refused:
+            raise clear_password("PostgreSQL") from None
+        raise
     try:
         sockets.set_keepalive(raw._transport.get_extra_info("socket"), options)
         await raw.execute("BEGIN")
@@ -230,6 +246,12 @@ async def _connected(
         raw.terminate()
         raise
     return raw, server_pid != raw.get_server_pid()
+
+
+def _tls(tls: Tls) -> dict[str, Any]:
+    if tls.mode is None:
+        return {}
+    return {"ssl": "disable" if tls.mode == "off" else tls.context()}
 
 
 async def listen(

@@ -6,9 +6,11 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ..errors import ConfigError
+from ..transport import OPTIONS
+from .mysql_errors import connection_lost
 from .sockets import CONNECT_SECONDS
 from .spi import DialectName, Silent
-from .urls import redact
+from .tls import Transport, clear_password, of_mysql
 
 # READ COMMITTED: a locking scan then keeps only the rows it returns. STRICT: a value that does not fit is an
 # error and never cut. The time zone matters only to people who look: our SQL asks for utc_timestamp().
@@ -30,7 +32,11 @@ def settings(timeout: float | None, pause: float | None) -> tuple[str, str]:
 
 IN_TRANSACTION = 1  # of the status that the server sends with every reply
 FOUND_ROWS = 2  # an UPDATE answers how many rows it found; one that was right already is not missing
-_OPTIONS = ("unix_socket", "connect_timeout", "ssl", "ssl_ca", "ssl_cert", "ssl_key")
+_SSL = 0x800  # of what a server can do
+_PLUGIN_AUTH = 0x80000
+_OPTIONS = ("unix_socket", "connect_timeout", *OPTIONS)
+# Plugins that tell the password as it is, or in the form that MySQL had before 4.1.
+_CLEAR = ("mysql_clear_password", "dialog", "mysql_old_password")
 
 
 class MysqlAdapter(Silent):
@@ -41,13 +47,57 @@ class MysqlAdapter(Silent):
         return bool(self.raw.server_status & IN_TRANSACTION or not self.raw.get_autocommit())
 
 
+class Wary:
+    """Our own connections: TLS that is asked for is had. Between the names of a client library."""
+
+    def _request_authentication(self: Any) -> Any:
+        able: int = self.server_capabilities
+        if able & _SSL == 0 and (getattr(self, "ssl", False) or getattr(self, "_ssl_context", None)):
+            raise connection_lost("the server offers no TLS, which the database URL asks for")
+        return super()._request_authentication()  # type: ignore[misc]
+
+
+class Reticent(Wary):
+    """Without TLS, to a remote host: a password goes out as an answer to a challenge only. The server's public key is
+    as good as clear text: it is that of who answers."""
+
+    def _request_authentication(self: Any) -> Any:
+        if self.server_capabilities & _PLUGIN_AUTH == 0:
+            raise clear_password("MySQL")
+        return super()._request_authentication()
+
+    def _process_auth(self, plugin_name: bytes, *rest: Any) -> Any:
+        if plugin_name.decode("ascii", "replace") in _CLEAR:
+            raise clear_password("MySQL")
+        return super()._process_auth(plugin_name, *rest)  # type: ignore[misc]
+
+    @property
+    def server_public_key(self) -> None:
+        raise clear_password("MySQL")
+
+    @server_public_key.setter
+    def server_public_key(self, key: object) -> None:
+        if key is not None:
+            raise clear_password("MySQL")
+
+    _server_public_key = server_public_key  # in asyncmy
+
+
+def reached(url: str) -> Transport:
+    """Says what is wrong with the transport, aloud if it is no error."""
+    transport = of_mysql(url)
+    transport.warn("MySQL")
+    return transport
+
+
 def options(url: str) -> dict[str, Any]:
     """Keyword arguments both PyMySQL and asyncmy take."""
-    parts = urlsplit(url)
+    transport = of_mysql(url)
+    parts = urlsplit(transport.url)
     try:
         port = parts.port
-    except ValueError as error:
-        raise ConfigError(f"expected a port number in the database URL, got {redact(url)!r}") from error
+    except ValueError:
+        raise ConfigError("expected a port number in the database URL") from None
     found: dict[str, Any] = {
         "host": parts.hostname or "localhost",
         "port": port or 3306,
@@ -59,24 +109,17 @@ def options(url: str) -> dict[str, Any]:
         "connect_timeout": CONNECT_SECONDS,
         "client_flag": FOUND_ROWS,
     }
-    ssl: dict[str, Any] = {}
     for name, value in parse_qsl(parts.query):
         match name:
             case "unix_socket":
                 found["unix_socket"] = value
             case "connect_timeout" if value.isdigit() and int(value) > 0:
                 found["connect_timeout"] = int(value)
-            case "ssl" if value.lower() in ("true", "1"):
-                ssl.setdefault("verify_mode", "none")
-            case "ssl_ca" | "ssl_cert" | "ssl_key":
-                ssl[name.removeprefix("ssl_")] = value
             case _:
                 raise ConfigError(
-                    f"cannot use {name}={value[:20]!r} in a MySQL URL; known are {', '.join(_OPTIONS)} "
-                    "(connect_timeout in seconds, ssl=true)"
+                    f"cannot use this value or the option {name!r} in a MySQL URL; known are {', '.join(_OPTIONS)} "
+                    "(connect_timeout in seconds)"
                 )
-    if "ca" in ssl:
-        ssl["verify_mode"] = "required"
-    if ssl:
-        found["ssl"] = ssl
+    if transport.tls.mode in ("verify", "require"):
+        found["ssl"] = transport.tls.context()
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
@@ -23,6 +24,7 @@ from .postgres_errors import connection_lost, translate_sqlstate
 from .postgres_sessions import BEGIN, PULSE, session, transaction_limit
 from .sockets import CONNECT_SECONDS, cut, libpq_options
 from .spi import Adapter, AsyncAdapter, DialectName, Silent, Translated
+from .tls import clear_password, libpq, of_postgres
 
 GOODBYE = 1.0  # seconds to tell a server that a statement is given up
 
@@ -30,6 +32,8 @@ GOODBYE = 1.0  # seconds to tell a server that a statement is given up
 def translate(error: BaseException) -> StoreError | None:
     if not isinstance(error, psycopg.Error):
         return None
+    if '"!password" failed' in str(error):
+        return clear_password("PostgreSQL")
     if error.sqlstate is None and isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
         return connection_lost(str(error))
     return translate_sqlstate(error.sqlstate or "", error.diag.message_primary or str(error))
@@ -168,6 +172,8 @@ _WAIT_OPTIONS = {
 }
 # Whether a server can be asked to stop without blocking the loop: psycopg 3.2 with libpq 17.
 _CANCELS = hasattr(psycopg, "capabilities") and psycopg.capabilities.has_cancel_safe()
+# Whether a client can say by which methods it logs in: libpq 16.
+_CHOOSES = psycopg.pq.version() >= 160000
 # Whether a listener can stop for a question: psycopg 3.2.
 _PAUSES = "timeout" in inspect.signature(psycopg.AsyncConnection.notifies).parameters
 
@@ -190,7 +196,13 @@ def _behind_pooler(raw: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], 
 
 
 def _options(url: str, application: str, timeout: float | None) -> dict[str, Any]:
-    return {"autocommit": True, "application_name": application, **libpq_options(conninfo_to_dict(url), timeout)}
+    transport = of_postgres(url)
+    transport.warn("PostgreSQL")
+    given = conninfo_to_dict(transport.url)
+    if transport.guarded and _CHOOSES and not (given.get("require_auth") or os.environ.get("PGREQUIREAUTH")):
+        given["require_auth"] = "!password"
+    ours = {"autocommit": True, "application_name": application, **libpq_options(given, timeout)}
+    return {**given, **ours, **libpq(transport.tls)}
 
 
 @lru_cache(16)
@@ -203,7 +215,7 @@ def connect(
     url: str, application: str = "relaybox", *, timeout: float | None = None, pause: float | None = None
 ) -> PsycopgConnection:
     with translated:
-        raw = psycopg.connect(url, prepare_threshold=None, **_options(url, application, timeout))
+        raw = psycopg.connect(prepare_threshold=None, **_options(url, application, timeout))
         connection = PsycopgConnection(raw)
         with Watched(timeout or CONNECT_SECONDS, connection):
             row = raw.execute("SELECT pg_backend_pid()").fetchone()
@@ -218,7 +230,7 @@ async def aconnect(
     url: str, application: str = "relaybox", *, timeout: float | None = None, pause: float | None = None
 ) -> AsyncPsycopgConnection:
     with translated:
-        raw = await _Own.connect(url, prepare_threshold=None, **_options(url, application, timeout))
+        raw = await _Own.connect(prepare_threshold=None, **_options(url, application, timeout))
         row = await (await raw.execute("SELECT pg_backend_pid()")).fetchone()
         connection = AsyncPsycopgConnection(raw)
         connection.pooled = row is None or _behind_pooler(raw, row[0])
@@ -235,7 +247,7 @@ async def listen(
     pulse = timeout or PULSE
     pause: dict[str, Any] = {"timeout": pulse} if _PAUSES else {}
     with translated:
-        raw = await _Own.connect(url, **_options(url, "relaybox-listen", timeout))
+        raw = await _Own.connect(**_options(url, "relaybox-listen", timeout))
         try:
             row = await (await raw.execute("SELECT pg_backend_pid()")).fetchone()
             if row and _behind_pooler(raw, row[0]):

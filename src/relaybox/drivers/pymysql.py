@@ -11,7 +11,7 @@ from ..errors import StoreError, UnsupportedByEngine
 from ..op import Copy, Result, Statement
 from .limits import Watched
 from .mysql_errors import translated_from
-from .mysql_session import MysqlAdapter, options, settings
+from .mysql_session import MysqlAdapter, Reticent, Wary, options, reached, settings
 from .sockets import CONNECT_SECONDS, cut, libpq_options, set_keepalive
 from .spi import Adapter
 
@@ -57,10 +57,21 @@ def wrap(handle: Any) -> PymysqlConnection | None:
     return None
 
 
+class _Wary(Wary, pymysql.connections.Connection):  # type: ignore[misc]
+    pass
+
+
+class _Reticent(Reticent, pymysql.connections.Connection):  # type: ignore[misc]
+    pass
+
+
 def connect(url: str, *, timeout: float | None = None, pause: float | None = None) -> PymysqlConnection:
+    transport = reached(url)
+    given = options(url)
+    client = _Reticent if transport.guarded else _Wary
     with translated:
         try:
-            raw = pymysql.connect(**options(url))
+            raw = client(**given, ssl_disabled="ssl" not in given)  # it would take what it gets, and verify nobody
         except RuntimeError as error:  # an authentication method that needs another package
             raise StoreError(f"PyMySQL cannot log in: {error}") from error
         try:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from ..errors import ConfigError
+from ..redaction import masked
 from .spi import DialectName
+from .tls import of_mysql, of_postgres
 
-_QUERY_PASSWORD = re.compile(r"([?&]password=)[^&#]*", re.IGNORECASE)
+_UNREADABLE = (
+    "cannot read the database URL: expected scheme://user:password@host:port/name?option=value, with the port a number "
+    "and / ? # @ in a password written as %2F %3F %23 %40"
+)
 _SCHEMES: dict[str, DialectName] = {
     "postgresql": "postgres",
     "postgres": "postgres",
@@ -31,7 +35,7 @@ class Url:
         return 1 if self.in_memory else wanted
 
     def __repr__(self) -> str:
-        return f"Url({redact(self.bare)!r})"
+        return f"Url({self.bare if self.dialect == 'sqlite' else masked(self.bare)!r})"
 
 
 def parse(url: str) -> Url:
@@ -40,37 +44,34 @@ def parse(url: str) -> Url:
         if not parts.scheme.startswith("sqlite"):
             _ = parts.port  # read lazily, and it may be no number
     except ValueError:
-        raise ConfigError(
-            "cannot read the database URL: expected scheme://user:password@host:port/name, with the port a number and "
-            "/ ? # @ in a password written as %2F %3F %23 %40"
-        ) from None
+        raise ConfigError(_UNREADABLE) from None
     name, _, driver = parts.scheme.partition("+")
     dialect = _SCHEMES.get(name)
     if dialect is None:
-        raise ConfigError(
-            f"unknown database URL scheme {parts.scheme!r} in {redact(url)!r}; expected one of "
-            "postgresql://, sqlite:///, mysql://"
-        )
+        raise ConfigError(f"expected a URL of postgresql://, sqlite:/// or mysql://, got {masked(url)!r}")
     if dialect == "sqlite":
         slashes, path = url.partition("://")[1:]
         file = path.removeprefix("/") or ":memory:"
         if not slashes or (path and path != ":memory:" and not path.startswith("/")):
             raise ConfigError(
-                f"expected sqlite:///relative.db, sqlite:////absolute.db or sqlite://:memory:, got {redact(url)!r}"
+                f"expected sqlite:///relative.db, sqlite:////absolute.db or sqlite://:memory:, got {masked(url)!r}"
             )
         return Url(dialect, driver or None, file, in_memory=file == ":memory:")
     if not parts.hostname and dialect == "mysql":
-        raise ConfigError(f"expected a host in the database URL, got {redact(url)!r}")
+        raise ConfigError(f"expected a host in the database URL, got {masked(url)!r}")
+    _check_account(parts)
     scheme = "postgresql" if dialect == "postgres" else "mysql"
-    return Url(dialect, driver or None, urlunsplit(parts._replace(scheme=scheme)))
+    bare = urlunsplit(parts._replace(scheme=scheme))
+    (of_postgres if dialect == "postgres" else of_mysql)(bare)  # says what is wrong about TLS
+    return Url(dialect, driver or None, bare)
 
 
-def redact(url: str) -> str:
-    """The URL with its password hidden, for messages."""
-    try:
-        parts = urlsplit(url)
-        if parts.password is not None:
-            url = url.replace(f":{parts.password}@", ":***@", 1)
-        return _QUERY_PASSWORD.sub(r"\1***", url)
-    except ValueError:
-        return "<unreadable URL>"
+def _check_account(parts: SplitResult) -> None:
+    """Client libraries differ in where a password with such a sign ends, and would show the rest of it as a host."""
+    behind = parts.path.partition("?")[0]
+    if parts.netloc.count("@") > 1 or "@" in behind or "@" in parts.fragment or _is_no_query(parts.query):
+        raise ConfigError(_UNREADABLE)
+
+
+def _is_no_query(query: str) -> bool:
+    return any("=" not in pair for pair in query.split("&")) if query else False

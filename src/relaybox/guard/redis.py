@@ -10,9 +10,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from math import ceil
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import redis
 import redis.asyncio
@@ -23,6 +25,7 @@ from redis.retry import Retry
 
 from ..errors import ConfigError, GuardUnavailable
 from ..op import T, arun, run
+from ..transport import insecure, is_remote, split_url, tls_of, warn_clear, warn_unverified
 from .spi import GuardSteps, KeyState, Terms
 
 # 1: first, 2: in progress, 3: done. Whatever is not in progress is done, as the plain mode leaves it.
@@ -48,6 +51,7 @@ _LEAVE = """
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
 return 0
 """
+_OTHER_WORDS = {"ssl_ca_certs": "ca_file", "ssl_certfile": "cert_file", "ssl_keyfile": "key_file"}
 _STATES: dict[int, KeyState] = {1: "first", 2: "in progress", 3: "done"}
 
 
@@ -163,12 +167,44 @@ def _opened(kind: Any, url: str, timeout: timedelta, retry: Any) -> Any:
         raise ConfigError(f"expected timeout to be a positive duration, got {timeout}")
     again = retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,))
     try:
-        return kind.from_url(url, socket_timeout=seconds, socket_connect_timeout=seconds, retry=again)
+        url, tls = _transport(url)
+        return kind.from_url(url, socket_timeout=seconds, socket_connect_timeout=seconds, retry=again, **tls)
+    except ConfigError:
+        raise
     except (ValueError, TypeError):  # whose text may hold a part of the password
         raise ConfigError(
             "cannot read the Redis URL; expected redis://user:password@host:6379/0, rediss:// or unix://, with special "
             "characters of the password percent-encoded"
         ) from None
+
+
+def _transport(url: str) -> tuple[str, dict[str, Any]]:
+    """The URL for redis-py, and what it shall do about TLS."""
+    url, options, _ = split_url(url, _OTHER_WORDS)
+    parts = urlsplit(url)
+    if parts.scheme == "unix":
+        return url, {}
+    tls, remote = tls_of(options), is_remote(parts.hostname or "")
+    if parts.scheme == "rediss" and tls.mode != "off":
+        tls = replace(tls, mode=tls.mode or "verify")
+    elif parts.scheme == "rediss":
+        raise ConfigError("tls=off makes no sense with rediss://")
+    if tls.mode in ("verify", "require"):
+        if remote and tls.mode == "require":
+            warn_unverified("Redis", parts.hostname or "", "use tls=verify")
+        tls.context()  # says what is wrong with the files
+        files = {"ssl_ca_certs": tls.ca_file, "ssl_certfile": tls.cert_file, "ssl_keyfile": tls.key_file}
+        verified = tls.mode == "verify"
+        wanted = {"ssl_check_hostname": verified, "ssl_cert_reqs": "required" if verified else "none"}
+        return urlunsplit(parts._replace(scheme="rediss")), {**files, **wanted}
+    if remote and parts.password and not insecure(options):
+        raise ConfigError(
+            "the password for Redis would go over the network in clear text; use rediss://, or insecure_no_tls=true "
+            "if you trust the network"
+        )
+    if remote:
+        warn_clear("Redis", parts.hostname or "", "use rediss://")
+    return url, {}
 
 
 def _client(target: Any, *, is_async: bool) -> Any:

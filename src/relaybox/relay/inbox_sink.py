@@ -21,7 +21,6 @@ from ..brokers.spi import Answer, Features, Message
 from ..codec import headers_to_text
 from ..drivers import open_async, parse
 from ..drivers.spi import AsyncRunner
-from ..drivers.urls import redact
 from ..errors import (
     BrokerUnavailable,
     Closed,
@@ -33,6 +32,7 @@ from ..errors import (
 )
 from ..event import Event
 from ..op import Op, T
+from ..redaction import masked
 from ..store.inbox import InboxStore, InboxTables, check_sender, open_inbox_store
 
 PROBE_SECONDS = 2.0  # a connection into nowhere must not keep the next probe waiting
@@ -95,7 +95,7 @@ class InboxSink:
         return cls(target, **typed(cls, {**dict(parse_qsl("&".join(ours))), **options}))
 
     def __repr__(self) -> str:
-        where = redact(self._target) if isinstance(self._target, str) else type(self._target).__name__
+        where = masked(self._target) if isinstance(self._target, str) else type(self._target).__name__
         return f"InboxSink({where!r})"
 
     def _open_store(self, name: str) -> InboxStore:

@@ -21,6 +21,7 @@ from botocore.loaders import Loader, create_loader
 from botocore.parsers import ResponseParserError
 
 from ...errors import ConfigError
+from ...transport import is_remote, warn_clear
 from ..connection import BrokerConnection, client_context
 from ..options import check_positive
 
@@ -65,6 +66,9 @@ class AwsConnection(BrokerConnection):
         if url is not None and (not url.startswith(("http://", "https://")) or "@" in url):
             raise ConfigError("expected endpoint_url to be https://host or http://host, without an account")
         check_positive(connect_timeout=self.connect_timeout)
+        host = urlsplit(url or "").hostname or ""
+        if url is not None and url.startswith("http://") and is_remote(host):
+            warn_clear("AWS", host, "use https:// in endpoint_url")
 
     @classmethod
     def parse(cls, url: str, options: Mapping[str, Any]) -> Self:

@@ -78,19 +78,20 @@ class KafkaConnection(HostsConnection):
     username, password  the account, where the URL has none; for PLAIN and SCRAM
     sasl                how to log in
     token               for OAUTHBEARER: returns a token and when it ends, in seconds since 1970; called in a thread
-    insecure_no_tls     let credentials go over the network unencrypted
+    tls                 verify, require (which verifies nobody) or off, instead of the scheme of the URL
+    insecure_no_tls     let a password or token go over the network in clear text
     ca_file             who signed the brokers' certificates, if the system does not know them
     cert_file, key_file, key_password   our own certificate, if the brokers want one
     config              more librdkafka properties, by their names
     """
 
+    product: ClassVar[str] = "Kafka"
     ports: ClassVar[Mapping[str, int]] = {"kafka": 9092, "kafkas": 9092}
 
     client_id: str = "relaybox"
     key_password: str | None = None
     sasl: Sasl | None = None
     token: Token | None = None
-    insecure_no_tls: bool = False
     config: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -101,19 +102,16 @@ class KafkaConnection(HostsConnection):
                 wanted = "" if fine is None else f"; expected {fine}"
                 raise ConfigError(f"config may not set {name} to {value!r}: {reason}{wanted}")
         self._login()
-        if self.sasl and not self.secure:
-            if not self.insecure_no_tls:
-                raise ConfigError(
-                    f"sasl={self.sasl} without TLS shows credentials on the network; use a kafkas:// URL, or "
-                    "insecure_no_tls if you must"
-                )
-            log.warning("Kafka credentials go over the network without TLS, as insecure_no_tls asks")
 
     def __str__(self) -> str:
         return f"{self.hosts.scheme}://{self.hosts.authority}"
 
     def _for_tls(self) -> dict[str, object]:
         return {**super()._for_tls(), "key_password": self.key_password}
+
+    def _told_in_clear(self) -> str | None:
+        """SCRAM answers a challenge."""
+        return {"PLAIN": "password", "OAUTHBEARER": "token"}.get(self.sasl or "")
 
     def properties(self, own: Mapping[str, Any]) -> dict[str, Any]:
         """For librdkafka, with those of the sink or source, which `config` may change."""
@@ -130,6 +128,7 @@ class KafkaConnection(HostsConnection):
             "client.id": self.client_id,
             "security.protocol": f"{'sasl_' if self.sasl else ''}{'ssl' if self.secure else 'plaintext'}",
             **{name: str(value) for name, value in files.items() if value is not None},
+            **({"enable.ssl.certificate.verification": False} if self.tls == "require" else {}),
             **self._login(),
             **self.config,
         }

@@ -49,6 +49,8 @@ class NatsConnection(HostsConnection):
     url                          some servers; tls:// is encrypted, and certificates and names are checked
     username, password or token  the account, where the URL has none; nats://token@host has a token
     credentials_file, nkey_file  a user's JWT and seed, or a seed alone
+    tls                          verify, require (which verifies nobody) or off, instead of the scheme of the URL
+    insecure_no_tls              let a password or token go over the network in clear text
     ca_file                      who signed the servers' certificates, if the system does not know them
     cert_file, key_file          our own certificate, if the servers want one
     handshake_first              the server begins with TLS instead of a greeting
@@ -58,6 +60,7 @@ class NatsConnection(HostsConnection):
     timeout                      of one answer
     """
 
+    product: ClassVar[str] = "NATS"
     ports: ClassVar[Mapping[str, int]] = {"nats": 4222, "tls": 4222}
 
     token: str | None = None
@@ -79,10 +82,14 @@ class NatsConnection(HostsConnection):
     def _for_tls(self) -> dict[str, object]:
         return {**super()._for_tls(), "handshake_first": self.handshake_first}
 
+    def _told_in_clear(self) -> str | None:
+        username, password = self.account
+        return "password" if password else "token" if username or self.token else None
+
     @cached_property
     def _settings(self) -> dict[str, Any]:
         """For nats-py."""
-        tls = {"tls": self.tls, "tls_handshake_first": self.handshake_first} if self.tls else {}
+        tls = {"tls": self.tls_context, "tls_handshake_first": self.handshake_first} if self.secure else {}
         return {
             "name": "relaybox",
             "allow_reconnect": False,
@@ -125,7 +132,7 @@ class NatsConnection(HostsConnection):
         seconds = self.connect_timeout.total_seconds()
         for host, port in self.hosts.addresses:
             link = NatsLink(self.domain, deliver)
-            server = f"{self.hosts.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+            server = f"{'tls' if self.secure else 'nats'}://{f'[{host}]' if ':' in host else host}:{port}"
             try:
                 async with asyncio.timeout(seconds):
                     await link.open(server, self._settings)

@@ -26,6 +26,7 @@ from google.pubsub_v1 import types
 
 from ...errors import ConfigError
 from ...tasks import is_cancelled
+from ...transport import is_remote, warn_clear
 from ..connection import BrokerConnection, client_context
 from ..options import check_positive
 
@@ -70,6 +71,8 @@ class PubSubConnection(BrokerConnection):
     timeout: timedelta = timedelta(seconds=8)
 
     def __post_init__(self) -> None:
+        if ":" in self.project and "." not in self.project.partition(":")[0]:  # example.com:shop is one, too
+            raise ConfigError("expected project to be the id of a Google Cloud project, got one with a colon")
         if not self.project or "/" in self.project:
             raise ConfigError(f"expected project to be the id of a Google Cloud project, got {self.project!r}")
         if "/" in self.endpoint or "@" in self.endpoint or not self.endpoint:
@@ -98,6 +101,8 @@ class PubSubChannel:
     def __init__(self, connection: PubSubConnection) -> None:
         self._to = connection
         self._emulator = connection.emulator_host or os.environ.get("PUBSUB_EMULATOR_HOST")
+        if self._emulator and is_remote(host := urlsplit(f"//{self._emulator}").hostname or ""):
+            warn_clear("an emulator of Pub/Sub", host, "leave out emulator_host and PUBSUB_EMULATOR_HOST")
         self._credentials = connection.credentials
         self._channel: grpc.aio.Channel | None = None
 

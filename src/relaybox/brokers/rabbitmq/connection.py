@@ -39,11 +39,14 @@ class RabbitMQConnection(HostsConnection):
     url                  some nodes and the virtual host; amqps:// is encrypted, and certificates and names are checked
     username, password   the account, where the URL has none; guest and guest if it is nowhere
     auth                 external lets the client certificate log in instead (RabbitMQ's ssl auth plugin)
+    tls                  verify, require (which verifies nobody) or off, instead of the scheme of the URL
+    insecure_no_tls      let a password go over the network in clear text
     ca_file              who signed the nodes' certificates, if the system does not know them
     cert_file, key_file  our own certificate
     connect_timeout      of one node
     """
 
+    product: ClassVar[str] = "RabbitMQ"
     ports: ClassVar[Mapping[str, int]] = {"amqp": 5672, "amqps": 5671}
 
     auth: Auth = "plain"
@@ -53,7 +56,7 @@ class RabbitMQConnection(HostsConnection):
         check_choice("auth", self.auth, Auth)
         super().__post_init__()
         check_positive(connect_timeout=self.connect_timeout)
-        _ = self.tls  # says what is wrong with the files
+        _ = self.tls_context  # says what is wrong with the files
 
     def _for_tls(self) -> dict[str, object]:
         return {**super()._for_tls(), "auth=external": self.auth == "external"}
@@ -73,7 +76,7 @@ class RabbitMQConnection(HostsConnection):
         raise ConnectionError("; ".join(failures))
 
     async def _dial(self, host: str, port: int) -> RabbitMQLink:
-        reader, writer = await asyncio.open_connection(host, port, ssl=self.tls)
+        reader, writer = await asyncio.open_connection(host, port, ssl=self.tls_context)
         try:
             username, password = self.account
             url = URL.build(

@@ -27,11 +27,14 @@ class RedisConnection(HostsConnection):
     url                  a server and the number of a database, or some nodes of a cluster; rediss:// is encrypted, and
                          certificates and names are checked
     username, password   an ACL account, where the URL has none
+    tls                  verify, require (which verifies nobody) or off, instead of the scheme of the URL
+    insecure_no_tls      let a password go over the network in clear text
     ca_file              who signed the servers' certificates, if the system does not know them
     cert_file, key_file  our own certificate, if the servers want one
     timeout              of one answer
     """
 
+    product: ClassVar[str] = "Redis"
     ports: ClassVar[Mapping[str, int]] = {"redis": 6379, "rediss": 6379}
 
     timeout: timedelta = timedelta(seconds=5)
@@ -39,14 +42,20 @@ class RedisConnection(HostsConnection):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(timeout=self.timeout)
-        _ = self.tls  # says what is wrong with the files
+        _ = self.tls_context  # says what is wrong with the files
 
     def settings(self, *, cluster: bool = False) -> dict[str, Any]:
         """Arguments of a client that does not try again by itself: who uses it knows when."""
         username, password = self.account
         seconds = self.timeout.total_seconds()
         files = {"ssl_ca_certs": self.ca_file, "ssl_certfile": self.cert_file, "ssl_keyfile": self.key_file}
-        tls = {"ssl": True, "ssl_min_version": TLSVersion.TLSv1_2, "ssl_check_hostname": True}
+        verified = self.tls != "require"
+        tls = {
+            "ssl": True,
+            "ssl_min_version": TLSVersion.TLSv1_2,
+            "ssl_check_hostname": verified,
+            "ssl_cert_reqs": "required" if verified else "none",
+        }
         return {
             **self._place(cluster),
             **(tls if self.secure else {}),
