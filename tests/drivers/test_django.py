@@ -24,7 +24,7 @@ from django.db import connection as default_connection
 from django.db import connections, transaction
 
 from relaybox.drivers import open_async, open_sync, wrap
-from relaybox.drivers.django import url_of
+from relaybox.drivers.django import _mysql_tls, url_of
 from relaybox.errors import ConfigError, ConnectionLost, DuplicateEvent, SchemaMissing, StoreError, UnsupportedByEngine
 from relaybox.event import Event
 from relaybox.op import Copy, Query, run
@@ -308,6 +308,24 @@ def test_addresses_come_from_the_settings() -> None:
     finally:
         del connections["relaybox_url"]
         del connections.databases["relaybox_url"]
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ({}, {}),
+        ({"ssl_mode": "REQUIRED"}, {"tls": "require"}),
+        ({"ssl_mode": "verify_identity"}, {"tls": "verify"}),
+        ({"ssl_mode": "REQUIRED", "ssl": {"ca": "ca.pem"}}, {"tls": "verify", "ca_file": "ca.pem"}),
+        (
+            {"ssl": {"ca": "ca.pem", "cert": "c.pem", "key": "k.pem"}},
+            {"tls": "verify", "ca_file": "ca.pem", "cert_file": "c.pem", "key_file": "k.pem"},
+        ),
+        ({"ssl": True}, {"tls": "verify"}),
+    ],
+)
+def test_what_django_tells_mysql_about_tls_is_told_our_client(options: dict[str, Any], found: dict[str, str]) -> None:
+    assert _mysql_tls(options) == found
 
 
 def test_a_database_in_memory_cannot_be_shared() -> None:

@@ -182,8 +182,9 @@ def _transport(url: str) -> tuple[str, dict[str, Any]]:
     """The URL for redis-py, and what it shall do about TLS."""
     url, options, _ = split_url(url, _OTHER_WORDS)
     parts = urlsplit(url)
-    if parts.scheme == "unix":
+    if parts.scheme not in ("redis", "rediss"):
         return url, {}
+    _ = parts.port  # may be no number
     tls, remote = tls_of(options), is_remote(parts.hostname or "")
     if parts.scheme == "rediss" and tls.mode != "off":
         tls = replace(tls, mode=tls.mode or "verify")

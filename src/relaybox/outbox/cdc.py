@@ -14,12 +14,13 @@ import zlib
 from collections.abc import Mapping
 from string import Formatter
 from typing import Any, Literal, TypeAlias, get_args
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from ..drivers import parse
 from ..errors import ConfigError
 from ..store.names import Tables
 from ..store.outbox import OutboxStore, open_store
+from ..transport import split_url, tls_of
 
 RouteBy: TypeAlias = Literal["aggregate_type", "event_type"]
 
@@ -141,7 +142,13 @@ def _replacement(route_by: str, topic: str) -> str:
 
 
 def _postgres(store: OutboxStore, name: str, database: str, parts: SplitResult) -> dict[str, str]:
-    tls = {f"database.{key}": value for key, value in parse_qsl(parts.query) if key in ("sslmode", "sslrootcert")}
+    _, options, rest = split_url(urlunsplit(parts), {})
+    said = {key: rest[key] for key in ("sslmode", "sslrootcert") if key in rest}
+    if mode := tls_of(options).mode:
+        said = {"sslmode": {"verify": "verify-full", "require": "require", "off": "disable"}[mode]}
+    if "ca_file" in options:
+        said["sslrootcert"] = options["ca_file"]
+    tls = {f"database.{key}": value for key, value in said.items()}
     return {
         "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
         "database.dbname": database,

@@ -70,6 +70,9 @@ def test_postgresql() -> None:
     assert made["database.hostname"] == "db.internal"
     assert made["database.port"] == "6543"
     assert made["database.sslmode"] == "verify-full"
+    made = config("postgresql://connect@db.internal/shop?tls=verify&ca_file=/etc/ca.pem")
+    assert (made["database.sslmode"], made["database.sslrootcert"]) == ("verify-full", "/etc/ca.pem")
+    made = config(tables=Tables("Box", "sales"))
     assert made["slot.name"] == "shop_outbox"
     assert made["publication.name"] == "Box_cdc"
     assert made["table.include.list"] == r"sales\.Box"
