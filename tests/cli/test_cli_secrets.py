@@ -15,9 +15,12 @@ from typer.testing import CliRunner
 from relaybox import AsyncOutbox, Outbox
 from relaybox.brokers import SINKS, SOURCES, sink_from_url, source_from_url
 from relaybox.cli.app import app
+from relaybox.cli.connect import resolve
 from relaybox.drivers import parse
+from relaybox.drivers.tls import of_mysql, of_postgres
 from relaybox.errors import RelayboxError
 from relaybox.redaction import holds_password, masked, scrub
+from relaybox.relay.config import load
 
 CANARY = "c4naryS3cret"
 NOBODY = "127.0.0.1:1"
@@ -181,6 +184,16 @@ def test_a_password_in_the_list_of_processes_is_said() -> None:
 )
 def test_what_people_see_of_a_url(url: str, shown: str) -> None:
     assert masked(url) == shown
+
+
+def test_what_holds_a_url_does_not_show_it() -> None:
+    url = f"postgresql://relay:{CANARY}@{NOBODY}/shop?passwd={CANARY}"
+    target = resolve({"url": url}, None, {})
+    config = load({"url": f"redis://:{CANARY}@localhost", "options": {"password": CANARY}, "to": "x"}, environment={})
+    assert target.url.value == url
+    assert config.options == {"password": CANARY}
+    for held in (parse(url), of_postgres(url), of_mysql(url.replace("postgresql", "mysql")), target, config):
+        assert CANARY not in repr(held)
 
 
 def test_what_others_say_of_a_url() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from kit.certificates import Authority, Pair
+from kit.conditions import wait_until
 from relaybox.drivers import asyncmy, asyncpg, parse, psycopg, pymysql
 from relaybox.drivers.tls import libpq, of_mysql, of_postgres
 from relaybox.errors import ConfigError, ConnectionLost, StoreError
@@ -75,8 +76,19 @@ class TlsPostgres(PostgresServer):
         self._write("cert.pem", pair.cert_file.read_text())
         self._write("key.pem", pair.key_file.read_text()).chmod(0o600)
         if self.running:
+            self.reload()
+
+    def reload(self) -> None:
+        """Returns when new connections find what was written."""
+
+        def loaded() -> Any:
             with as_admin(self.url()) as admin:
-                admin.execute("SELECT pg_reload_conf()")
+                return admin.execute("SELECT pg_conf_load_time()").fetchone()[0]
+
+        before = loaded()
+        with as_admin(self.url()) as admin:
+            admin.execute("SELECT pg_reload_conf()")
+        wait_until(lambda: loaded() > before, "new configuration")
 
     def _prepare(self) -> None:
         files = {"ssl_cert_file": str(self.folder / "cert.pem"), "ssl_key_file": str(self.folder / "key.pem")}
@@ -126,6 +138,35 @@ def test_a_postgres_that_cannot_prove_its_name(
             dial(of(postgres, authority))
     finally:
         postgres.use(good)
+
+
+@postgres_clients
+@pytest.mark.parametrize("method", ["scram-sha-256", "md5", "password", "trust"])
+def test_how_postgres_lets_in_where_tls_is_not_certain(dial: Dial, postgres: TlsPostgres, method: str) -> None:
+    """A challenge is answered; the password as it is, only over TLS that was asked for."""
+    role = f"by_{method.replace('-', '_')}"
+    with as_admin(postgres.url()) as admin:
+        admin.execute(f"SET password_encryption = '{'md5' if method == 'md5' else 'scram-sha-256'}'")
+        admin.execute(f"DROP ROLE IF EXISTS {role}")
+        admin.execute(f"CREATE ROLE {role} LOGIN PASSWORD '{SECRET}'")
+        [folder] = admin.execute("SHOW data_directory").fetchone()
+        rules = Path(folder) / "pg_hba.conf"
+        before = rules.read_text()
+        rules.write_text(f"host all {role} 127.0.0.1/32 {method}\n{before}")
+    postgres.reload()
+    account = postgres.url().replace("relaybox@127.0.0.1", f"{role}:{SECRET}@{{}}")
+    try:
+        for query in ("", "?sslmode=prefer", "?tls=off", "?tls=require"):
+            if method == "password" and query == "?tls=off":
+                with pytest.raises(StoreError, match="in clear text"):
+                    dial(account.format(REMOTE) + query)
+            elif not (method == "password" and query != "?tls=require"):
+                dial(account.format(REMOTE) + query)
+        dial(account.format("127.0.0.1"))
+        dial(account.format(REMOTE) + "?insecure_no_tls=true")
+    finally:
+        rules.write_text(before)
+        postgres.reload()
 
 
 def test_tls_is_had_where_it_is_asked_for(postgres: TlsPostgres, authority: Authority) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from ..errors import ConfigError
+from ..redaction import masked
 from ..settings import DeliverySettings, Settings, prefixed, read_file, table_of
 from .options import check_account
 
@@ -18,6 +19,9 @@ class ProcessConfig(NamedTuple):
     url: str  # of the sink or the source; may hold a password
     options: dict[str, Any]  # of the sink or the source
     settings: Settings
+
+    def __repr__(self) -> str:
+        return f"ProcessConfig({masked(self.url)!r})"
 
 
 def read_config(

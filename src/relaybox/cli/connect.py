@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ DEFAULT_TABLE = "outbox_event"
 class Given:
     """A value and where it came from."""
 
-    value: str | None
+    value: str | None = field(repr=False)
     origin: str
 
 

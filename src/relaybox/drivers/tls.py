@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from ..errors import ConfigError, StoreError
+from ..redaction import masked
 from ..transport import Tls, insecure, is_remote, split_url, tls_of, warn_clear, warn_unverified
 
 _MYSQL = {"ssl": "tls", "ssl_ca": "ca_file", "ssl_cert": "cert_file", "ssl_key": "key_file"}
@@ -26,6 +27,9 @@ class Transport(NamedTuple):
     insecure_no_tls: bool
     hosts: tuple[str, ...]  # that are not on this machine
     sslmode: str | None = None  # PostgreSQL: what libpq makes of the URL and the environment
+
+    def __repr__(self) -> str:
+        return f"Transport({masked(self.url)!r})"
 
     @property
     def encrypted(self) -> bool:
