@@ -31,6 +31,7 @@ GLOBAL: Final = "__GLOBAL__"
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 TOPIC_HEADER: Final = "relaybox-topic"  # where an event says its topic in an outbox, which has no column for it
 CORRELATION_HEADER: Final = "correlation-id"
+PLACED: Final = "at:"  # begins the id of a message that brought none: the place where it was read
 
 
 def name_of(value: str | Enum, field: str) -> str:
@@ -60,6 +61,17 @@ def _text(field: str, value: object) -> str:
     if _CONTROL.search(value):
         raise InvalidEvent(f"{field} has control characters, which forge lines of logs: {value[:40]!r}; leave them out")
     return value
+
+
+def _given(id: object) -> str:
+    """An id that somebody wrote. Nobody writes one that only a place can have: the message there would be taken for
+    known, and vanish."""
+    text = _text("id", id)
+    if text.startswith(PLACED):
+        raise InvalidEvent(
+            f"id {text!r} begins with {PLACED!r}, which is kept for messages that bring no id; choose another, or none"
+        )
+    return text
 
 
 def check_topic(name: object) -> str:
@@ -221,7 +233,7 @@ class Event(_Fields, Generic[T]):
             fields.content_type = default_type if content_type is None else _text("content_type", content_type)
             if len(body) > MAX_DEPTH and _is_json(fields.content_type):
                 check_json(body)
-            fields.id = new_id() if id is None else _text("id", id)
+            fields.id = new_id() if id is None else _given(id)
             fields.key = None if key is None else _text("key", key)
             fields.aggregate_type = _text("aggregate_type", name_of(aggregate_type, "aggregate_type"))
             fields.tenant = None if tenant is None else _text("tenant", tenant)
@@ -387,6 +399,12 @@ def read_as(event: Event, codec: Codec) -> Event:
     """The same event, whose payload is read by another codec. A copy: others may have the event too."""
     slots = {slot: getattr(event, slot) for slot in _Fields.__slots__}
     return _made(type(event), {**slots, "_codec": codec})
+
+
+def placed(event: Event, id: str) -> Event:
+    """The same event under the id of the place where it was read. A copy."""
+    slots = {slot: getattr(event, slot) for slot in _Fields.__slots__}
+    return _made(type(event), {**slots, "id": id})
 
 
 def _rebuild(slots: dict[str, Any]) -> Event:

@@ -108,7 +108,7 @@ async def test_one_inbox_for_everything(harness: DatabaseHarness) -> None:
         sent = messages(sink, "orders.v1", ["a"]) + messages(sink, "payments.v1", ["a"])
         assert await publish(sink, sent) == [None, None]
     await arrived(harness, name, sent)
-    assert await harness.query(f"SELECT DISTINCT source FROM {name}") == [("shop",)]
+    assert await harness.query(f"SELECT DISTINCT sender FROM {name}") == [("shop",)]
 
 
 async def test_a_schema(postgres: PostgresServer) -> None:

@@ -351,7 +351,7 @@ async def test_accept_inserts_into_their_table(theirs: Theirs, is_async: bool) -
         assert not await inbox.call("accept", None, event)
         assert await inbox.call("accept_all", None, [Event("A", {}, id="there"), arrived(2)]) == [False, True]
         mine = [
-            row for row in theirs.read("id", "event_type", "source", "aggregate_id", "trace_id") if row[0] == event.id
+            row for row in theirs.read("id", "event_type", "sender", "aggregate_id", "trace_id") if row[0] == event.id
         ]
         assert mine == [(event.id, "OrderPlaced", "shop", "k", "t")]
         assert (await inbox.process(writing(is_async), settings=QUICK)).done == 3
@@ -450,7 +450,7 @@ def test_an_open_row_that_is_discarded_is_given_up_in_their_table(theirs: Theirs
 
 
 def test_conditions_that_their_table_has_no_column_for_are_refused(engine: str, tmp_path: Path) -> None:
-    theirs = adopted(fresh_url(engine, tmp_path), Columns(source=None, aggregate_id=None))
+    theirs = adopted(fresh_url(engine, tmp_path), Columns(sender=None, aggregate_id=None))
     theirs.insert("a", 1)
     with Inbox(theirs.url) as inbox:
         processed(inbox, nothing, settings=QUICK)

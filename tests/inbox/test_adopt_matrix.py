@@ -150,7 +150,7 @@ def test_times_are_utc(place: str, number: int) -> None:
 
 
 def test_little_is_needed(place: str) -> None:
-    columns = Columns(received_at=None, event_type=None, payload=None, source=None, aggregate_id=None, trace_id=None)
+    columns = Columns(received_at=None, event_type=None, payload=None, sender=None, aggregate_id=None, trace_id=None)
     theirs = Theirs(place, "little", columns)
     theirs.insert("a", 1)
     with Inbox(place, "bare") as inbox:
@@ -165,7 +165,7 @@ def test_everything_is_read(place: str) -> None:
     columns = Columns(headers="more", sequence="nr", priority="urgent")
     theirs = Theirs(place, "everything", columns)
     theirs.insert(
-        "a", 1, source="'shop'", aggregate_id="'k1'", trace_id="'t1'", headers='\'{"x": "1"}\'', sequence=7, priority=2
+        "a", 1, sender="'shop'", aggregate_id="'k1'", trace_id="'t1'", headers='\'{"x": "1"}\'', sequence=7, priority=2
     )
     with Inbox(place, "whole") as inbox:
         inbox.adopt("everything", columns)
@@ -187,8 +187,8 @@ async def test_a_table_that_is_not_there(place: str, is_async: bool) -> None:
             await inbox.call("adopt", "thing")
         assert "'payload'" in str(missing.value)
         assert "'trace_id'" not in str(missing.value)
-        with pytest.raises(NotFound, match="'sender'"):
-            await inbox.call("adopt", "thing", Columns(source="sender"))
+        with pytest.raises(NotFound, match=r"'from_whom' .sender."):
+            await inbox.call("adopt", "thing", Columns(sender="from_whom"))
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ async def test_those_who_wait_go_together(postgres: str, is_async: bool) -> None
         news = await within(asyncio.gather(*answers))
         assert (sum(news), news[0] + news[21], news[22]) == (22, 1, True)
         assert sorted(doors.sizes) == [1, 1, 23]
-    assert rows(postgres, "SELECT count(*) FROM inbox WHERE source = 'another'") == [(1,)]
+    assert rows(postgres, "SELECT count(*) FROM inbox WHERE sender = 'another'") == [(1,)]
 
 
 async def test_what_is_refused_is_refused_alone(postgres: str, is_async: bool) -> None:
@@ -255,7 +255,7 @@ async def test_many_senders_go_together_in_the_order_they_came(postgres: str, is
             await doors.waiting(n + 1)
         await others.end()
         assert await within(asyncio.gather(*answers)) == [True] * 9
-    found = rows(postgres, "SELECT event_id, source FROM inbox WHERE source IS NOT NULL ORDER BY seq")
+    found = rows(postgres, "SELECT event_id, sender FROM inbox WHERE sender <> '' ORDER BY seq")
     assert found == [(f"id-{n}", f"s{n % 3}") for n in range(9)]
 
 

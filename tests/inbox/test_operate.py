@@ -65,7 +65,7 @@ async def test_dead_letters(url: str, is_async: bool) -> None:
         assert (await twin.call("dead.get", events[1].id, sender="shop")).event.payload == {"n": 1}
         assert await twin.call("dead.get", events[1].id, sender="bank") is None
         assert await twin.call("dead.discard", [events[1].id, events[2].id, "unknown"]) == 1
-        assert not await twin.call("accept", None, events[1])
+        assert not await twin.call("accept", None, events[1], sender="shop")
     assert events[1].id not in message_ids(url)
     assert events[2].id in message_ids(url)
 
@@ -172,7 +172,7 @@ async def test_retention(url: str, is_async: bool) -> None:
         clock.advance(2 * 3600)
         assert await twin.call("purge", **keep) == 5
         assert (len(message_ids(url)), len(seen_ids(url))) == (6, 11)
-        assert not await twin.call("accept", None, events[0])  # the ledger outlives the message
+        assert not await twin.call("accept", None, events[0], sender="shop")  # the ledger outlives the message
         clock.advance(30 * 86400)
         assert await twin.call("purge", **keep) == 5
         assert len(seen_ids(url)) == 11

@@ -115,7 +115,7 @@ def test_one_message_is_stored_as_it_is_among_many(postgres: str) -> None:
         for event in events():
             assert inbox.accept(None, event, sender="shop")
         assert inbox.accept_all(None, events(), sender="shop") == [True, True, True]
-    columns = "event_type, source, aggregate_type, aggregate_id, tenant_id, content_type, payload, headers"
+    columns = "event_type, sender, aggregate_type, aggregate_id, tenant_id, content_type, payload, headers"
     stored = rows(
         postgres,
         f"SELECT {columns}, position, priority, attempts, held FROM inbox JOIN inbox_pending USING (seq) ORDER BY seq",
@@ -126,7 +126,7 @@ def test_one_message_is_stored_as_it_is_among_many(postgres: str) -> None:
 
 
 def test_a_claim_is_one_statement_where_nothing_decides_but_time(counted: Counted, postgres: str) -> None:
-    counted.run(counted.store.accept([arrived(n) for n in range(5)], None, None))
+    counted.run(counted.store.accept([arrived(n) for n in range(5)], "", None))
     first = counted.claim(3)
     assert counted.asked == ["inbox.claim"]
     assert [message.attempts for message in first] == [1, 1, 1]
@@ -137,7 +137,7 @@ def test_a_claim_is_one_statement_where_nothing_decides_but_time(counted: Counte
 
 
 def test_a_suspect_is_claimed_alone_by_it_too(counted: Counted, postgres: str) -> None:
-    counted.run(counted.store.accept([arrived(n) for n in range(4)], None, None))
+    counted.run(counted.store.accept([arrived(n) for n in range(4)], "", None))
     _, second, *others = message_ids(postgres)
     rows(postgres, f"UPDATE inbox_pending SET strikes = {SUSPECT} WHERE seq = 2 RETURNING seq")
     assert ids(counted.claim()) == [message_ids(postgres)[0], *others]  # not with its neighbours
@@ -148,7 +148,7 @@ def test_a_suspect_is_claimed_alone_by_it_too(counted: Counted, postgres: str) -
 
 
 def test_a_message_that_somebody_deleted_is_claimed_all_the_same(counted: Counted, postgres: str) -> None:
-    counted.run(counted.store.accept([arrived(1)], None, None))
+    counted.run(counted.store.accept([arrived(1)], "", None))
     rows(postgres, "DELETE FROM inbox RETURNING seq")
     assert ids(counted.claim()) == [None]
 

@@ -55,7 +55,7 @@ async def test_messages_are_stored_in_order_then_acknowledged(url: str, source: 
     ):
         await until(lambda: source.queue == [])
     assert in_order(sent, arrivals(url))
-    assert {row[0] for row in rows(url, "SELECT source FROM inbox")} == {"shop"}
+    assert {row[0] for row in rows(url, "SELECT sender FROM inbox")} == {"shop"}
     assert totals(ingest) == (30, 5, 0)
     told = [fact for fact in facts if isinstance(fact, Ingested)]
     assert sum(fact.accepted for fact in told) == 30
@@ -91,7 +91,7 @@ async def test_what_cannot_be_read_is_a_dead_letter_and_blocks_nothing(
         assert totals(ingest) == (3, 1, 1)
     with Inbox(url) as inbox:
         (letter,) = inbox.dead.list()
-        assert (letter.event.id, letter.event.type, letter.event.body) == ("orders/0/17", MALFORMED, b"{")
+        assert (letter.event.id, letter.event.type, letter.event.body) == ("at:orders/0/17", MALFORMED, b"{")
         assert (letter.event.sender, letter.attempts, letter.event.headers["x"]) == ("shop", 0, "1")
         assert letter.error is not None
         assert letter.error.startswith("InvalidEvent: ")
@@ -123,7 +123,7 @@ async def test_a_dead_letter_that_cannot_be_read_can_be_discarded(url: str, sour
     async with ingesting(source, url):
         await until(lambda: source.queue == [])
     with Inbox(url) as inbox:
-        assert inbox.dead.discard("orders/0/17") == 1
+        assert inbox.dead.discard("at:orders/0/17") == 1
         assert inbox.status().pending == inbox.dead.count() == 0
     source.put(BROKEN)
     async with ingesting(source, url) as (ingest, _):
@@ -135,7 +135,7 @@ async def test_other_systems_messages_are_read_as_told(url: str, source: Scripte
     source.put(Incoming(channel="orders", place="7", body=b"x", headers={"kind": "Placed"}))
     async with ingesting(source, url, reading=Reading(type_header="kind")):
         await until(lambda: source.queue == [])
-    assert rows(url, "SELECT event_id, event_type FROM inbox") == [("7", "Placed")]
+    assert rows(url, "SELECT event_id, event_type FROM inbox") == [("at:7", "Placed")]
 
 
 async def test_a_database_that_is_away(source: ScriptedSource, tmp_path: Path) -> None:
@@ -261,4 +261,4 @@ async def test_no_payload_and_no_header_is_logged(url: str, caplog: pytest.LogCa
             await until(lambda: source.queue == [])
             await asyncio.sleep(0)
     assert "secret" not in caplog.text
-    assert "message 1 cannot be read and is a dead letter" in caplog.messages
+    assert "message at:1 cannot be read and is a dead letter" in caplog.messages

@@ -299,7 +299,7 @@ async def test_the_command_reads_file_environment_and_arguments(
     )
     assert code == 0, err
     assert json.loads(out) == {"accepted": 5, "duplicates": 0, "malformed": 0}
-    assert {row[0] for row in rows(url, "SELECT source FROM inbox")} == {"environment"}
+    assert {row[0] for row in rows(url, "SELECT sender FROM inbox")} == {"environment"}
     assert committed(server, topic) == 5
 
 

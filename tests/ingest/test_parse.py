@@ -109,7 +109,7 @@ def test_any_bytes_are_read_or_refused(body: bytes, content_type: str | None) ->
 
 def test_a_message_of_another_system_is_known_by_its_place() -> None:
     event = parse(incoming(b"\xff", None, key="o-1", headers={"x": "1"}))
-    assert (event.id, event.type, event.key, event.body) == ("orders/0/17", "orders", "o-1", b"\xff")
+    assert (event.id, event.type, event.key, event.body) == ("at:orders/0/17", "orders", "o-1", b"\xff")
     assert (event.occurred_at, dict(event.headers), event.content_type) == (
         SENT,
         {"x": "1"},
@@ -124,7 +124,7 @@ def test_headers_of_another_system_can_say_what_a_message_is() -> None:
     event = parse(incoming(b"x", None, headers={"Kind": "Placed", "uid": "7", "order-id": "o-1"}), reading)
     assert (event.type, event.id, event.key, event.content_type) == ("Placed", "7", "o-1", "text/plain")
     event = parse(incoming(b"x", None), reading)
-    assert (event.type, event.id, event.key) == ("thing", "orders/0/17", None)
+    assert (event.type, event.id, event.key) == ("thing", "at:orders/0/17", None)
 
 
 def test_a_long_place_is_folded_and_stays_the_same() -> None:
@@ -218,7 +218,7 @@ def test_what_cannot_be_read_keeps_its_bytes_and_the_headers_that_can_be_stored(
     body = b"\0" * (MAX_PAYLOAD + 1)
     message = incoming(body, "application/cloudevents+json", headers={"a": "1", "b": "\0", "c": "\r", "d": "4"})
     event = malformed(message)
-    assert (event.id, event.type, event.body) == ("orders/0/17", MALFORMED, body)
+    assert (event.id, event.type, event.body) == ("at:orders/0/17", MALFORMED, body)
     assert (event.key, dict(event.headers), event.occurred_at) == (None, {"a": "1", "d": "4"}, SENT)
     with pytest.raises(PayloadTooLarge):
         parse(incoming(body))

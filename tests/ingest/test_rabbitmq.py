@@ -23,6 +23,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from kit import rows, until, until_stored
 from relaybox import Event, Inbox
 from relaybox.brokers import source_from_url
+from relaybox.brokers.parse import place_id
 from relaybox.brokers.rabbitmq.source import RabbitMQSource
 from relaybox.errors import ConfigError
 from relaybox.facts import CircuitChanged
@@ -198,7 +199,7 @@ async def test_messages_of_other_systems(server: RabbitMQServer, url: str, queue
         await until(lambda: totals(ingest).accepted + totals(ingest).duplicates == 5)
     assert totals(ingest) == (4, 1, 1)
     with Inbox(url) as inbox:
-        assert [letter.event.id for letter in inbox.dead.list()] == ["m-2"]
+        assert [letter.event.id for letter in inbox.dead.list()] == [place_id(f"{queue}#m-2")]
         seen: list[Event] = []
         inbox.process(lambda event, _: seen.append(event)).once()
     assert [(event.id, event.type, event.key, event.body) for event in seen[:1]] == [("m-1", "thing", "7", b"\xff")]
@@ -281,7 +282,7 @@ async def test_the_command_runs_until_a_signal_and_says_how_it_is(
     assert process.returncode == 0, err
     assert b"relaybox runs ingest of rabbitmq into orders_inbox" in out
     assert b"relaybox:relaybox" not in out + err
-    assert {row[0] for row in rows(url, "SELECT source FROM orders_inbox")} == {"shop"}
+    assert {row[0] for row in rows(url, "SELECT sender FROM orders_inbox")} == {"shop"}
 
 
 def page(port: int, name: str) -> tuple[int, str]:

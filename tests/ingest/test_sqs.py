@@ -172,7 +172,7 @@ async def test_an_envelope_that_is_wanted_as_it_is(harness: SqsHarness) -> None:
         assert json.loads(message.body) == envelope
     async with opened(harness.reader(queue)) as source:
         [message] = await source.receive(1, 5.0)
-        assert (message.body, message.place) == (b"hello", "id-1")
+        assert (message.body, message.id) == (b"hello", "id-1")
 
 
 async def test_somebody_elses_attributes(harness: SqsHarness) -> None:

@@ -3,14 +3,16 @@
     application/cloudevents+json      structured CloudEvent: the body is `data` byte for byte, or `data_base64` decoded
     ce_specversion, ce-, cloudEvents: binary CloudEvent: the body as it came
     event_id and event_type           plain, as `formats.py` writes it
-    anything else                     the id is where it was read, unless `Reading` names headers
+    anything else                     the id is the broker's field for it or the header that `Reading` names, or else
+                                      `at:` and the place where it was read
 
 Names are compared as HTTP has it, without case, and with hyphens for underscores. Whatever has no place of its own in
 an event becomes a header: extension attributes by their name, `source` and the like as `ce-source`.
 
-An inbox knows messages by their ids alone. So an id that is too long for it is replaced by its digest, and so is that
-of a CloudEvent that need not be unique beyond its source: neither a UUID or ULID, nor of a relaybox that says its
-aggregate type. The original is then a header.
+An inbox knows messages by their ids and by who sent them, which its receiver says and no message can. So an id that is
+too long for it is replaced by its digest, and so is that of a CloudEvent that need not be unique beyond its source:
+neither a UUID or ULID, nor of a relaybox that says its aggregate type. The original is then a header. An id that looks
+like a place is refused: it would make another message vanish.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from urllib.parse import unquote
 from ..clock import utc_now
 from ..codec import BYTES, JSON, headers_to_text
 from ..errors import InvalidEvent
-from ..event import GLOBAL, LIMITS, MAX_HEADERS, MAX_PAYLOAD, Event
+from ..event import GLOBAL, LIMITS, MAX_HEADERS, MAX_PAYLOAD, PLACED, Event, placed
 from .formats import spelled
 from .json_members import Member, members
 from .spi import Incoming
@@ -100,13 +102,18 @@ def malformed(message: Incoming) -> Event:
 
 
 def place_id(place: str) -> str:
-    """A place as an id: itself where it fits, else its digest."""
-    fits = 0 < len(place) <= LIMITS["id"] and place.isascii() and place.isprintable()
-    return place if fits else _digest(place)
+    """A place as an id, which nobody can write."""
+    return PLACED + folded(place, LIMITS["id"] - len(PLACED))
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[: LIMITS["id"]]
+def folded(text: str, size: int = LIMITS["id"]) -> str:
+    """The text itself where it fits an id, else its digest."""
+    fits = 0 < len(text) <= size and text.isascii() and text.isprintable()
+    return text if fits else _digest(text, size)
+
+
+def _digest(text: str, size: int = LIMITS["id"]) -> str:
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:size]
 
 
 def _short(given: str) -> str:
@@ -209,15 +216,17 @@ def _foreign(message: Incoming, reading: Reading) -> Event:
         wanted = spelled(header) if header else None
         return next((value for name, value in message.headers.items() if spelled(name) == wanted), None)
 
-    return Event(
+    given = named(reading.id_header) or message.id
+    event = Event(
         named(reading.type_header) or reading.type or message.channel,
         payload_bytes=message.body,
-        id=_short(named(reading.id_header) or "") or place_id(message.place),
+        id=_short(given) if given else None,
         key=named(reading.key_header) or message.key or None,
         occurred_at=message.sent_at,
         content_type=message.content_type or reading.content_type or BYTES,
         headers=message.headers,
     )
+    return event if given else placed(event, place_id(message.place))
 
 
 def _storable(headers: Mapping[str, str]) -> dict[str, str]:

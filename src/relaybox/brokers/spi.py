@@ -93,9 +93,10 @@ class Incoming:
     """One message as a source hands it over."""
 
     channel: str  # topic, queue, subject, stream, subscription
-    place: str  # where it was read, the same at every redelivery: the id of a message that brings none
+    place: str  # where it was read, the same at every redelivery; not for its sender to choose. Its id, if it has none
     body: bytes = field(repr=False)
     headers: Mapping[str, str] = field(repr=False)  # names as they came
+    id: str | None = None  # that its sender gave it, where the broker has a field for it
     key: str | None = None  # the broker's own ordering key
     content_type: str | None = None
     sent_at: datetime | None = None  # by the broker's clock

@@ -282,7 +282,7 @@ def _event(contract: Contract, payload: Any, headers: Mapping[str, str], **optio
 
 def _carried_over(event: Event, payload: Any, contract: Contract) -> Event:
     """The same event with another payload: its number and its times stay too."""
-    made = _event(contract, payload, event.headers, id=event.id)
+    made = _event(contract, payload, event.headers)
     return Event.stored(
         (
             event.seq,
@@ -297,5 +297,6 @@ def _carried_over(event: Event, payload: Any, contract: Contract) -> Event:
             event.occurred_at,
             event.deliver_at,
             event.created_at,
-        )
+        ),
+        sender=event.sender,
     )

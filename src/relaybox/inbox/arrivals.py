@@ -32,7 +32,7 @@ F = TypeVar("F", bound=Any)  # the future of an answer: asyncio's or a thread's
 
 class Waiting(NamedTuple, Generic[F]):
     event: Event
-    sender: str | None
+    sender: str
     turn: F
 
 
@@ -45,7 +45,7 @@ class Queue(Generic[F]):
         self._under_way = 0
         self._waiting: list[Waiting[F]] = []
 
-    def enter(self, event: Event, sender: str | None) -> F | None:
+    def enter(self, event: Event, sender: str) -> F | None:
         """None: go at once, and `leave` then. Otherwise a turn comes."""
         if self._under_way < LANES:
             self._under_way += 1
@@ -76,8 +76,8 @@ AsyncQueue: TypeAlias = "Queue[asyncio.Future[Acceptance]]"
 class AsyncArrivals:
     def __init__(
         self,
-        alone: Callable[[Event, str | None], Awaitable[bool]],
-        together: Callable[[Sequence[Event], Sequence[str | None]], Awaitable[list[bool]]],
+        alone: Callable[[Event, str], Awaitable[bool]],
+        together: Callable[[Sequence[Event], Sequence[str]], Awaitable[list[bool]]],
     ) -> None:
         self._alone = alone
         self._together = together
@@ -85,7 +85,7 @@ class AsyncArrivals:
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def accept(self, event: Event, sender: str | None) -> bool:
+    async def accept(self, event: Event, sender: str) -> bool:
         loop = asyncio.get_running_loop()
         if loop is not self._loop:  # what another one had under way (before a fork, say) ends nowhere here
             self._loop, self._timer = loop, None
@@ -130,8 +130,8 @@ class Arrivals:
 
     def __init__(
         self,
-        alone: Callable[[Event, str | None], bool],
-        together: Callable[[Sequence[Event], Sequence[str | None]], list[bool]],
+        alone: Callable[[Event, str], bool],
+        together: Callable[[Sequence[Event], Sequence[str]], list[bool]],
     ) -> None:
         self._alone = alone
         self._together = together
@@ -143,7 +143,7 @@ class Arrivals:
         self._lock = threading.Lock()
         self._queue: Queue[Turn] = Queue(Future, lambda turn: turn.set_running_or_notify_cancel())
 
-    def accept(self, event: Event, sender: str | None) -> bool:
+    def accept(self, event: Event, sender: str) -> bool:
         with self._lock:
             turn = self._queue.enter(event, sender)
         if turn is None:
@@ -195,7 +195,7 @@ class Arrivals:
             self._call(self._queue.leave)
 
 
-def _contents(called: Sequence[Waiting[F]]) -> tuple[list[Event], list[str | None]]:
+def _contents(called: Sequence[Waiting[F]]) -> tuple[list[Event], list[str]]:
     return [waiting.event for waiting in called], [waiting.sender for waiting in called]
 
 

@@ -11,8 +11,9 @@
     with inbox.process(handle): ...     # in the background
     inbox.process(handle).once()        # or what is due now
 
-An id is a duplicate from the commit on that brought it, however long ago that was. Two transactions that accept the
-same id at once are never both told that it is new: the second waits for the first to end.
+A duplicate is the same id of the same sender, from the commit on that brought it, however long ago that was. Who the
+sender is says the program that accepts, never the message: nobody takes another's ids. Two transactions that accept the
+same message at once are never both told that it is new: the second waits for the first to end.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ class _Shared(Operations):
     # -- accept -------------------------------------------------------------------------------------
 
     def _op(
-        self, events: Sequence[Event], sender: str | None, letters: Mapping[str, str] | None = None
+        self, events: Sequence[Event], sender: str, letters: Mapping[str, str] | None = None
     ) -> tuple[Op[Answers], bool]:
         """How they are accepted, and whether that needs a transaction around it. `letters`: what arrived and cannot be
         read is a dead letter from the start; why, by its id."""
@@ -188,6 +189,8 @@ class Inbox(_Shared, Sync, Closing):
     def accept(self, handle: Handle | None, event: Event, *, sender: str = "") -> bool:
         """Stores a message in the handle's transaction (None: in one of its own). False: it was there already.
 
+        sender  who sent it, as you know and the message cannot say: a duplicate is the same id of the same sender
+
         When the reply of its own commit is lost this raises ConnectionLost: accept it again, the id tells.
         """
         if handle is not None or not isinstance(event, Event) or not self.store.single:
@@ -206,10 +209,10 @@ class Inbox(_Shared, Sync, Closing):
             raise ConfigError(f"{type(handle).__qualname__} is an async handle; use AsyncInbox")
         return self._counted(run(op, connection))
 
-    def _alone(self, event: Event, sender: str | None) -> bool:
-        return self.accept_all(None, (event,), sender=sender or "")[0]
+    def _alone(self, event: Event, sender: str) -> bool:
+        return self.accept_all(None, (event,), sender=sender)[0]
 
-    def _accept_together(self, events: Sequence[Event], senders: Sequence[str | None]) -> Answers:
+    def _accept_together(self, events: Sequence[Event], senders: Sequence[str]) -> Answers:
         answers = self._db.run(self.store.accept_together(events, senders, self._clock.database_now()), tx=False)
         self._wake()
         return self._counted(answers)
@@ -300,10 +303,10 @@ class AsyncInbox(_Shared, Async, AsyncClosing):
             )
         return self._counted(run(op, connection))
 
-    async def _alone(self, event: Event, sender: str | None) -> bool:
-        return (await self.accept_all(None, (event,), sender=sender or ""))[0]
+    async def _alone(self, event: Event, sender: str) -> bool:
+        return (await self.accept_all(None, (event,), sender=sender))[0]
 
-    async def _accept_together(self, events: Sequence[Event], senders: Sequence[str | None]) -> Answers:
+    async def _accept_together(self, events: Sequence[Event], senders: Sequence[str]) -> Answers:
         op = self.store.accept_together(events, senders, self._clock.database_now())
         answers = await self._db.run(op, tx=False)
         self._wake()

@@ -16,10 +16,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ..brokers.json_members import elements
-from ..brokers.parse import PLAIN, STRUCTURED, Reading, parse, place_id
+from ..brokers.parse import PLAIN, STRUCTURED, Reading, folded, parse
 from ..brokers.spi import Incoming
 from ..errors import ConfigError, InvalidEvent
-from ..event import Event
+from ..event import PLACED, Event
 from .webhook_request import Refused
 
 CHANNEL = "webhook"
@@ -56,19 +56,20 @@ class Requests:
         foreign = not (kind.startswith(STRUCTURED) or "ce-specversion" in headers or ours)
         event = parse(message, self._reading_of(kind, body) if foreign else None)
         if self._signed:
-            return [_under(event, place_id(id))]
-        if foreign and event.id == place_id(""):
+            return [_under(event, folded(id))]
+        if event.id.startswith(PLACED):
             raise InvalidEvent("a webhook needs an id: webhook-id, or that of a CloudEvent")
         return [event]
 
     def _incoming(self, headers: Mapping[str, str], body: bytes, content_type: str | None, id: str) -> Incoming:
         kept = {name: value for name, value in headers.items() if name in self._keep or name.startswith("ce-")}
-        if id and place_id(id) != id:
+        if id and folded(id) != id:
             kept["webhook-id"] = id
         sent_at = datetime.fromtimestamp(int(headers["webhook-timestamp"]), UTC) if self._signed and id else None
         return Incoming(
             channel=CHANNEL,
-            place=id,
+            place="",
+            id=folded(id) if id else None,
             body=body,
             headers=kept,
             content_type=content_type,

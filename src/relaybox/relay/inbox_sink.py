@@ -27,10 +27,11 @@ from ..errors import (
     ConfigError,
     ConnectionLost,
     DeliveryError,
+    Reject,
     SchemaMissing,
     StoreError,
 )
-from ..event import Event
+from ..event import PLACED, Event
 from ..op import Op, T
 from ..redaction import masked
 from ..store.inbox import InboxStore, InboxTables, check_sender, open_inbox_store
@@ -122,6 +123,8 @@ class InboxSink:
         answers: list[Answer] = []
         for message in messages:
             answer = missing.get(self._inbox or message.destination)
+            if message.id.startswith(PLACED):
+                answer = Reject(f"id {message.id!r} begins with {PLACED!r}, which no sender may write")
             if answer is None and message.key is not None and message.key in failed:
                 answer = DeliveryError("held back: an earlier message of its key failed in this batch")
             if answer is not None:

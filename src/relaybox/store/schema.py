@@ -25,6 +25,9 @@ from .queries import Block, Names, fill, load, texts, without_comments
 
 T = TypeVar("T")
 
+_MADE = re.compile(r"CREATE TABLE (?:IF NOT EXISTS )?(\S+) \((.*?)\n\)", re.DOTALL)
+_COLUMN = re.compile(r"^\s+([a-z_]+)\s+[a-z]", re.MULTILINE)
+_CHANGED = re.compile(r"ALTER TABLE (\S+) (RENAME|CHANGE|ADD|DROP) COLUMN (\w+)(?: (?:TO )?(\w+))?")
 _FILE = re.compile(r"^(\d{3})_([a-z0-9_]+)\.sql$")
 
 
@@ -71,6 +74,7 @@ class Schema:
         self.dialect = self._dialect.name
         self.quote = self._dialect.quote
         self.capabilities = self._dialect.capabilities
+        self.exact = self._dialect.exact
         self.to_time = self._dialect.to_time
         self.from_time = self._dialect.from_time
         self.numbers = self._dialect.numbers
@@ -139,6 +143,7 @@ class Schema:
         yield self.sql["schema.create"].bind()
         todo = yield from Schema.plan(self)  # what else a plan may name is migrated by itself
         for migration in todo:
+            yield from self.prepare(migration)
             for text in statements(migration.sql):
                 yield Query(f"migrate.{migration.version}", text, "count").bind()
             yield self.sql["schema.record"].bind(
@@ -146,6 +151,10 @@ class Schema:
             )
             faults.hit("migrate.step")
         return todo
+
+    def prepare(self, migration: Migration) -> Op[None]:
+        """What a migration needs first and its file cannot say."""
+        yield from ()
 
     def locked(self, op: Op[T]) -> Op[T]:
         """Under the migration lock, and in a schema that is there. Where DDL commits by itself the lock is the
@@ -199,15 +208,19 @@ class Schema:
         return lines
 
     def expected_columns(self) -> set[tuple[str, str]]:
-        return {
-            (table, column)
-            for migration in self.migrations()
-            for table, body in re.findall(
-                r"CREATE TABLE (?:IF NOT EXISTS )?(\S+) \((.*?)\n\)", migration.sql, re.DOTALL
-            )
-            for table in [table.rsplit(".", 1)[-1].strip(self.quote)]
-            for column in re.findall(r"^\s+([a-z_]+)\s+[a-z]", body, re.MULTILINE)
-        }
+        found = set[tuple[str, str]]()
+        for migration in self.migrations():
+            for table, body in _MADE.findall(migration.sql):
+                found |= {(self._bare(table), column) for column in _COLUMN.findall(body)}
+            for table, verb, column, name in _CHANGED.findall(migration.sql):
+                if verb != "ADD":
+                    found.discard((self._bare(table), column))
+                if verb != "DROP":
+                    found.add((self._bare(table), column if verb == "ADD" else name))
+        return found
+
+    def _bare(self, table: str) -> str:
+        return table.rsplit(".", 1)[-1].strip(self.quote)
 
     def expected_indexes(self) -> set[str]:
         made = (name for migration in self.migrations() for name in self._dialect.index.findall(migration.sql))

@@ -162,15 +162,16 @@ class SqsSource(Connected[AwsConnection], LeasedSource):
         return taken(lambda: self._message(message), body=body, **about)
 
     def _message(self, message: Mapping[str, Any]) -> Incoming:
-        number, text = message["MessageId"], message["Body"]
+        given, text = None, message["Body"]
         values = {name: _text(value) for name, value in message.get("MessageAttributes", {}).items()}
         if self._unwrap and (wrapped := _unwrapped(text)) is not None:
-            number, text, values = wrapped
+            given, text, values = wrapped
         content = decode(text, values)
         about = message.get("Attributes", {})
         return Incoming(
             channel=self._queue,
-            place=number,
+            place=message["MessageId"],
+            id=given,
             body=content.body,
             headers=content.headers,
             key=about.get("MessageGroupId"),

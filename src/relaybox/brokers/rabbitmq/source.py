@@ -168,7 +168,8 @@ class RabbitMQSource(Connected[RabbitMQConnection]):
         if not properties.message_id and not self._warned:
             self._warned = True
             log.warning("%r has messages without message_id: such a one may arrive twice after a crash", self)
-        place = properties.message_id or new_id()
+        named = properties.message_id or None
+        place = f"{self._queue}#{named or new_id()}"  # of what cannot be read; the rest is known by that id
         receipt = _Receipt(cast(aiormq.Channel, message.channel), message.delivery_tag or 0)
 
         def read() -> Incoming:
@@ -178,6 +179,7 @@ class RabbitMQSource(Connected[RabbitMQConnection]):
             return Incoming(
                 channel=self._queue,
                 place=place,
+                id=named,
                 body=message.body,
                 headers={n: _text(v) for n, v in given.items() if v is not None and n not in COUNTERS},
                 content_type=properties.content_type or None,

@@ -57,11 +57,15 @@ class InboxStore(InboxMaking):
     @property
     def single(self) -> bool:
         """Whether accepting a message is one statement, which needs no transaction around it."""
+        return self._at_once and not self.former
+
+    @property
+    def _at_once(self) -> bool:
         return self.adoption is None and self._known and self.capabilities.single_statement
 
     def claims_at_once(self, order: Order | None, priority: Priority | None) -> bool:
         """Whether a claim is one statement."""
-        return self.single and order is None and priority is None
+        return self._at_once and order is None and priority is None
 
 
 def open_inbox_store(dialect: str, tables: InboxTables) -> InboxStore:

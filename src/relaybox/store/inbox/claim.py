@@ -51,6 +51,7 @@ class Share:
 
 
 class InboxClaims(InboxJournal):
+    former = False  # there are ids that were kept without their sender
     until = 0  # messages up to this number may have been processed while nobody kept an order
     others_process = False  # their own code may process rows of an adopted table at any time
 

@@ -154,7 +154,11 @@ class InboxOperate(InboxMeta):
         yield self.sql["inbox.replay.undead"].bind(seqs=self.numbers(seqs))
 
     def purge_seen(self, ttl: timedelta, limit: int, now: datetime | None) -> Op[int]:
-        return (yield self.sql["inbox.purge.seen"].bind(**self._older(ttl, limit, now))).count
+        gone = (yield self.sql["inbox.purge.seen"].bind(**self._older(ttl, limit, now))).count
+        if self.former and gone < limit:
+            yield self.sql["inbox.purge.former"].bind()
+            yield from self.facts()
+        return gone
 
     def purgeable(self, kind: Kind, ttl: timedelta, now: datetime | None) -> Op[int]:
         """How many a purge of processed messages, or of dead letters, would delete."""

@@ -28,7 +28,7 @@ def _column(default: str | None, *kinds: ColumnKind, needed: bool = False) -> An
 class Columns:
     """The names of the columns of an adopted table. None: it has no such column.
 
-    `source`, `aggregate_id` and `trace_id` need not be there under the names they have here.
+    `sender`, `aggregate_id` and `trace_id` need not be there under the names they have here.
     """
 
     id: str = _column("event_id", "text", "uuid", "integer", needed=True)
@@ -38,7 +38,7 @@ class Columns:
     received_at: str | None = _column("received_at", "time")
     event_type: str | None = _column("event_type", "text", "uuid", "integer")
     payload: str | None = _column("payload", "json", "text", "bytes")
-    source: str | None = _column("source", "text", "uuid", "integer")
+    sender: str | None = _column("sender", "text", "uuid", "integer")
     aggregate_id: str | None = _column("aggregate_id", "text", "uuid", "integer")
     trace_id: str | None = _column("trace_id", "text", "uuid", "integer")
     headers: str | None = _column(None, "json")  # an object of strings
@@ -54,7 +54,7 @@ class Columns:
                 raise ConfigError(f"expected {entry.name} to be the name of a column, got {name!r}")
 
 
-OPTIONAL = ("source", "aggregate_id", "trace_id")  # may be missing under their own names
+OPTIONAL = ("sender", "aggregate_id", "trace_id")  # may be missing under their own names
 _FIELDS = {entry.name: entry for entry in fields(Columns)}
 
 
@@ -96,8 +96,11 @@ class Adoption:
 
     @classmethod
     def from_json(cls, text: str) -> Adoption:
-        """As it was kept."""
-        return cls(**json.loads(text))
+        """As it was kept, by an earlier release perhaps, to which a sender was a source."""
+        kept = json.loads(text)
+        for part in ("columns", "types"):
+            kept[part] = {"sender" if name == "source" else name: value for name, value in kept[part].items()}
+        return cls(**kept)
 
     def native(self, dialect: ColumnDialect, ids: Sequence[str]) -> list[Any]:
         """Ids as the column has them, without those that it cannot have."""

@@ -28,6 +28,8 @@ _KINDS = ("VIEW", "TABLE", "FUNCTION", "SEQUENCE")  # in the order in which they
 LARGEST = 2**31 - 1
 # Where a dialect has them.
 MAKE = ("map", "number", "index", "theirs", "open", "change", "add", "message", "ids", "ids_at")
+SENDER = 3  # the migration with which senders are told apart: what was made before says `source`
+RENEW = ("renamed", "message", "ids_sender")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,7 @@ class InboxMaking(InboxAdopted):
         self.learn(adoption)
         try:
             names = self.their_names(adoption)
+            names["sender_name"] = "source"
             for name in MAKE:
                 yield from self._make(f"inbox.adopt.{name}", names)
             yield from super().migrate()
@@ -105,6 +108,12 @@ class InboxMaking(InboxAdopted):
             self.forget()
             raise
         return adoption
+
+    def prepare(self, migration: Migration) -> Op[None]:
+        """The relations around a table of theirs have names of theirs in them, which no file can have."""
+        if self.adoption is not None and migration.version == SENDER:
+            for name in RENEW:
+                yield from self._make(f"inbox.adopt.{name}", self.their_names(self.adoption))
 
     def configure(self, changes: Mapping[str, Any], now: datetime | None) -> Op[Plan]:
         """How often a row of theirs is tried is part of its adoption too."""

@@ -27,7 +27,7 @@ from ...event_rows import cut
 from ...events import Search
 from ...queries import Block, Names, fill, texts
 from ...schema import Migration, statements
-from ..accept import InboxAccepts
+from ..accept import ANYBODY, InboxAccepts
 from ..alerts import InboxAlerts
 from ..claim import Arrived, Share
 from ..operate import InboxOperate
@@ -37,15 +37,13 @@ from .adoption import Adoption, ColumnDialect, place, quoted
 
 PICK_UP = 2_000  # rows per look at their table, and only when less waits than could be claimed
 LOCKED = 1.0  # seconds after which a row that somebody has locked is looked at again
-_THEIRS = re.compile(
-    r"(CREATE|ALTER) SEQUENCE \{seq\}|(CREATE|ALTER) TABLE (IF NOT EXISTS )?\{message\}"
-    r"|CREATE (UNIQUE )?INDEX \S+ ON \{message\}|CREATE VIEW \{seen\}"
-)
+_THEIRS = re.compile(r"(CREATE|ALTER) SEQUENCE \{seq\}|CREATE (OR REPLACE )?VIEW \{seen\}")
+_AROUND = re.compile(r"(CREATE|ALTER|DROP) (OR REPLACE )?VIEW|SET @")  # may name the relation of messages
 _STATS = re.compile(r"CREATE (OR REPLACE )?VIEW \{stats\}")
 
 
 LACKING = {"aggregate_type", "tenant"}  # parts of a Where that no adopted table has
-SEARCHED = {"type": "event_type", "key": "aggregate_id", "sender": "source"}  # those it may have, in these columns
+SEARCHED = {"type": "event_type", "key": "aggregate_id", "sender": "sender"}  # those it may have, in these columns
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -93,6 +91,7 @@ class InboxAdopted(InboxAlerts, InboxAccepts):
         found = yield from super().facts()
         self.until = json.loads(found.get("history", "{}")).get("until", 0)
         self.learn(Adoption.from_json(found["adopted"]) if "adopted" in found else None)
+        self.former = "former" in found and self.adoption is None
         return found
 
     def know(self) -> Op[Adoption | None]:
@@ -126,6 +125,7 @@ class InboxAdopted(InboxAlerts, InboxAccepts):
             their_index=quoted(adoption.index, self.quote),
             most=str(adoption.max_attempts),
             gone="",
+            sender_name="sender",
         )
 
     def fitting(self, text: str) -> str:
@@ -134,12 +134,17 @@ class InboxAdopted(InboxAlerts, InboxAccepts):
             return text
         stats = self.their_queries["inbox.adopt.stats"][0]
         parts = (stats if _STATS.match(part) else part for part in statements(text))
-        return ";\n".join(part for part in parts if not _THEIRS.match(part))
+        return ";\n".join(
+            part for part in parts if not _THEIRS.match(part) and ("{message}" not in part or _AROUND.match(part))
+        )
 
     def migrate(self) -> Op[list[Migration]]:
         if not self._known and (yield from self.applied()):
             yield from self.know()
-        return (yield from super().migrate())
+        done = yield from super().migrate()
+        if done:
+            yield from self.facts()
+        return done
 
     # -- claim ------------------------------------------------------------------------------------
 
@@ -332,21 +337,27 @@ class InboxAdopted(InboxAlerts, InboxAccepts):
 
     # -- accept -----------------------------------------------------------------------------------
 
-    def see(self, ids: Sequence[str], now: datetime | None) -> Op[set[str]]:
+    def see(self, ids: Sequence[str], sender: str, now: datetime | None) -> Op[set[str]]:
         """Which of these ids were never accepted before; from now on they were."""
-        result = yield self.sql["inbox.adopt.seen"].bind(event_ids=self.texts(ids), now=self.to_time(now))
+        values = {"event_ids": self.texts(ids), "sender": sender, "now": self.to_time(now)}
+        result = yield self.sql["inbox.adopt.seen"].bind(**values)
         return {row[0] for row in result.rows}
 
-    def insert(self, events: Sequence[Event], sender: str | None, now: datetime | None) -> Op[set[str]]:
-        theirs = (yield from self.know()) is not None
-        return (yield from (self.insert_theirs if theirs else self.insert_new)(events, sender, now))
+    def insert(self, events: Sequence[Event], sender: str, now: datetime | None) -> Op[set[str]]:
+        if (yield from self.know()) is not None:
+            return (yield from self.insert_theirs(events, sender, now))
+        if self.former:
+            asked = self.texts([event.id for event in events])
+            former = {row[0] for row in (yield self.sql["inbox.accept.former"].bind(event_ids=asked)).rows}
+            events = [event for event in events if event.id not in former]
+        return (yield from self.insert_new(events, sender, now)) if events else set()
 
-    def insert_theirs(self, events: Sequence[Event], sender: str | None, now: datetime | None) -> Op[set[str]]:
+    def insert_theirs(self, events: Sequence[Event], sender: str, now: datetime | None) -> Op[set[str]]:
         """One chunk of distinct events into their table. Returns the ids that were new."""
         adoption = self.adoption
         assert adoption is not None
         values = [their_values(adoption, self.their_columns, event, sender) for event in events]
-        new = yield from self.see([event.id for event in events], now)
+        new = yield from self.see([event.id for event in events], ANYBODY, now)
         native = self.their_ids([value["id"] for value in values])
         new -= {row[0] for row in (yield self.sql["inbox.adopt.known"].bind(ids=native)).rows}
         for event, value in zip(events, values, strict=True):
@@ -355,7 +366,7 @@ class InboxAdopted(InboxAlerts, InboxAccepts):
         return new
 
     def accept_or_bury(
-        self, events: Sequence[Event], letters: Mapping[str, str], sender: str | None, now: datetime | None
+        self, events: Sequence[Event], letters: Mapping[str, str], sender: str, now: datetime | None
     ) -> Op[list[bool]]:
         adoption = yield from self.know()
         if adoption is None:
@@ -369,14 +380,14 @@ class InboxAdopted(InboxAlerts, InboxAccepts):
         return answers
 
 
-def their_values(adoption: Adoption, columns: ColumnDialect, event: Event, sender: str | None) -> dict[str, Any]:
+def their_values(adoption: Adoption, columns: ColumnDialect, event: Event, sender: str) -> dict[str, Any]:
     """An event for their columns; what must not be lost needs one."""
     kinds = {name: columns.kind(type) for name, type in adoption.types.items()}
     there = {
         "event_type": event.type,
         "payload": event.body,
         "aggregate_id": event.key,
-        "source": sender,
+        "sender": sender,
         "trace_id": event.headers.get("trace_id"),
         "headers": event.headers_text,
         "sequence": position_of(event),

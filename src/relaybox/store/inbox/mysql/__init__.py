@@ -19,22 +19,25 @@ from ..order import place_of
 class MysqlInboxStore(InboxStore):
     _dialect = MYSQL
 
-    def insert_new(self, events: Sequence[Event], sender: str | None, now: datetime | None) -> Op[set[str]]:
+    def insert_new(self, events: Sequence[Event], sender: str, now: datetime | None) -> Op[set[str]]:
         at = self.to_time(now)
-        new = yield from self._see({event.id for event in events}, at)
+        who = self.exact(sender)
+        new = yield from self._see({event.id for event in events}, sender, at)
         if fresh := [event for event in events if event.id in new]:
             rows = [{**fields(event, self.to_time), "payload": b64encode(event.body).decode()} for event in fresh]
-            yield self.sql["inbox.accept.message"].bind(rows=as_json(rows), source=sender, now=at)
+            yield self.sql["inbox.accept.message"].bind(rows=as_json(rows), sender=who, now=at)
             ids = as_json([event.id for event in fresh])
-            numbers: dict[str, int] = dict((yield self.sql["inbox.accept.numbers"].bind(event_ids=ids)).rows)
+            numbers: dict[str, int] = dict(
+                (yield self.sql["inbox.accept.numbers"].bind(event_ids=ids, sender=who)).rows
+            )
             pending = [(numbers[event.id], *place_of(event)) for event in fresh]
             yield self.sql["inbox.accept.pending"].bind(rows=as_json(pending), now=at)
             yield from self.journal_accepted(fresh)
         return new
 
-    def _see(self, ids: set[str], at: Any) -> Op[set[str]]:
+    def _see(self, ids: set[str], sender: str, at: Any) -> Op[set[str]]:
         """There is no RETURNING: unless all or none were new, the token tells which are."""
-        values = {"event_ids": as_json(sorted(ids)), "token": new_token()}
+        values = {"event_ids": as_json(sorted(ids)), "sender": self.exact(sender), "token": new_token()}
         seen = yield self.sql["inbox.accept.seen"].bind(**values, now=at)
         if seen.count in (0, len(ids)):
             return ids if seen.count else set()
@@ -51,5 +54,5 @@ class MysqlInboxStore(InboxStore):
         yield self.sql["inbox.adopt.enter"].bind(ids=ids, token=token, now=values["now"])
         return [row[0] for row in (yield self.sql["inbox.adopt.entered"].bind(token=token)).rows]
 
-    def see(self, ids: Sequence[str], now: datetime | None) -> Op[set[str]]:
-        return self._see(set(ids), self.to_time(now))
+    def see(self, ids: Sequence[str], sender: str, now: datetime | None) -> Op[set[str]]:
+        return self._see(set(ids), sender, self.to_time(now))

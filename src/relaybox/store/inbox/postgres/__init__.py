@@ -28,43 +28,42 @@ class PostgresInboxStore(InboxStore):
     def their_ids(self, ids: Sequence[Any]) -> Any:
         return [str(one) for one in ids]
 
-    def insert_new(self, events: Sequence[Event], sender: str | None, now: datetime | None) -> Op[set[str]]:
+    def insert_new(self, events: Sequence[Event], sender: str, now: datetime | None) -> Op[set[str]]:
         if len(events) == 1:
             return {events[0].id} if (yield from self.accept_one(events[0], sender, now))[0] else set()
-        return (yield from self._insert(events, [sender] * len(events), now))
+        return {events[n].id for n in (yield from self._insert(events, [sender] * len(events), now))}
 
     def _insert(
         self,
         events: Sequence[Event],
-        senders: Sequence[str | None],
+        senders: Sequence[str],
         now: datetime | None,
         patience: str | None = None,
-    ) -> Op[set[str]]:
+    ) -> Op[list[int]]:
+        """The places in the list of those that were new."""
         result = yield self.sql["inbox.accept"].bind(
             **arrays(events),
             key_hashes=[key_hash(lane_key(event)) for event in events],
             positions=[position_of(event) for event in events],
             priorities=[priority_of(event) for event in events],
-            sources=senders,
+            senders=senders,
             patience=patience,
             now=now,
         )
-        return {row[0] for row in result.rows}
+        return [row[0] - 1 for row in result.rows]
 
-    def accept_together(
-        self, events: Sequence[Event], senders: Sequence[str | None], now: datetime | None
-    ) -> Op[list[bool]]:
-        distinct: dict[str, tuple[Event, str | None]] = {}
+    def accept_together(self, events: Sequence[Event], senders: Sequence[str], now: datetime | None) -> Op[list[bool]]:
+        distinct: dict[tuple[str, str], Event] = {}
         for event, sender in zip(events, senders, strict=True):
-            distinct.setdefault(event.id, (event, sender))
-        chosen = list(distinct.values())
-        new = yield from self._insert([event for event, _ in chosen], [sender for _, sender in chosen], now, PATIENCE)
-        return told(events, new)
+            distinct.setdefault((event.id, sender), event)
+        new = yield from self._insert(list(distinct.values()), [sender for _, sender in distinct], now, PATIENCE)
+        keys = list(distinct)
+        return told([(event.id, sender) for event, sender in zip(events, senders, strict=True)], {keys[n] for n in new})
 
-    def accept_one(self, event: Event, sender: str | None, now: datetime | None) -> Op[list[bool]]:
+    def accept_one(self, event: Event, sender: str, now: datetime | None) -> Op[list[bool]]:
         plain = event.headers_text is None
         params = columns(event, self.to_time) | {
-            "source": sender,
+            "sender": sender,
             "now": now,
             "key_hash": key_hash(lane_key(event)),
             "position": None if plain else position_of(event),

@@ -5,7 +5,7 @@
   AND (:tenant::text IS NULL OR m.tenant_id = :tenant) AND {of_sender}
 
 -- slot: of_sender
-(:sender::text IS NULL OR coalesce(m.source, '') = :sender)
+(:sender::text IS NULL OR m.sender = :sender)
 
 -- slot: received_within
 (:since::timestamptz IS NULL OR m.received_at >= :since) AND (:until::timestamptz IS NULL OR m.received_at < :until)

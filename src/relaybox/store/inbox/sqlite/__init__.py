@@ -16,15 +16,17 @@ from ..order import place_of
 class SqliteInboxStore(InboxStore):
     _dialect = SQLITE
 
-    def insert_new(self, events: Sequence[Event], sender: str | None, now: datetime | None) -> Op[set[str]]:
+    def insert_new(self, events: Sequence[Event], sender: str, now: datetime | None) -> Op[set[str]]:
         at = self.to_time(now)
-        seen = yield self.sql["inbox.accept.seen"].bind(event_ids=as_json([event.id for event in events]), now=at)
+        seen = yield self.sql["inbox.accept.seen"].bind(
+            event_ids=as_json([event.id for event in events]), sender=sender, now=at
+        )
         new = {row[0] for row in seen.rows}
         fresh = [event for event in events if event.id in new]
         if not fresh:
             return new
         inserted = yield self.sql["inbox.accept.message"].bind(
-            **in_one_blob(fresh, self.to_time), source=sender, now=at
+            **in_one_blob(fresh, self.to_time), sender=sender, now=at
         )
         seqs = sorted(row[0] for row in inserted.rows)
         pending = [(seq, *place_of(event)) for seq, event in zip(seqs, fresh, strict=True)]

@@ -48,7 +48,7 @@ class MysqlColumns:
             "given_error": _error(":error", adoption),
             "finished": _moment("t.processed_at", types["processed_at"]),
             "of_event_type": f"left({_text(columns.get('event_type'), 'message')}, 255)",
-            "of_source": _text(columns.get("source")),
+            "by_sender": f"coalesce({_text(columns.get('sender'))}, '')",
             "of_aggregate_id": _text(columns.get("aggregate_id")),
             "of_payload": f"CAST(coalesce({_bytes(columns, types)}, 'null') AS binary)",
             "of_headers": _headers(columns),

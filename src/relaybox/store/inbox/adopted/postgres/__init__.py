@@ -47,7 +47,7 @@ class PostgresColumns:
             "given_error": f"left(:error::text, {adoption.error_size or CUT})",
             "finished": _moment("t.processed_at", adoption.types["processed_at"]),
             "of_event_type": f"left({_text(columns.get('event_type'), 'message')}, 255)",
-            "of_source": _text(columns.get("source")),
+            "by_sender": f"coalesce({_text(columns.get('sender'))}, '')",
             "of_aggregate_id": _text(columns.get("aggregate_id")),
             "of_payload": _payload(columns.get("payload"), adoption.types.get("payload", "")),
             "of_headers": _headers(columns),

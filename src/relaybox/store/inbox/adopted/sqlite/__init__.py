@@ -45,7 +45,7 @@ class SqliteColumns:
             "arrival": "t.received_at, t.id" if "received_at" in columns else "t.id",
             "finished": _moment("t.processed_at", types["processed_at"]),
             "of_event_type": f"substr({_text(columns.get('event_type'), 'message')}, 1, 255)",
-            "of_source": _text(columns.get("source")),
+            "by_sender": f"coalesce({_text(columns.get('sender'))}, '')",
             "of_aggregate_id": _text(columns.get("aggregate_id")),
             "of_payload": f"CAST(coalesce({columns.get('payload', 'NULL')}, 'null') AS blob)",
             "of_headers": _headers(columns),

@@ -4,6 +4,9 @@ timestampdiff(MICROSECOND, due, {clock}) / 1000000e0
 -- slot: age
 timestampdiff(MICROSECOND, m.received_at, {clock}) / 1000000e0
 
+-- slot: of_sender
+(:sender IS NULL OR CAST(m.sender AS binary) = CAST(CONVERT(:sender USING utf8mb4) AS binary))
+
 -- slot: done_rows
 {seqs} STRAIGHT_JOIN {done} t FORCE INDEX (PRIMARY) ON t.seq = s.seq
 

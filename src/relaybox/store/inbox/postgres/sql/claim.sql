@@ -24,7 +24,7 @@ taken AS (
                                ELSE k.seq = (SELECT seq FROM head) END
   RETURNING k.due, p.seq, p.attempts, p.key_hash, p.position, p.replayed, p.strikes)
 SELECT t.seq, {message_columns}, t.attempts, t.key_hash, t.position, t.replayed,
-       t.strikes, m.source
+       t.strikes, m.sender
 FROM taken t LEFT JOIN {message} m ON m.seq = t.seq
 ORDER BY t.due, t.seq
 
@@ -51,7 +51,7 @@ ORDER BY due, seq LIMIT :limit
 
 -- name: inbox.claim.read -> rows
 SELECT p.seq, {message_columns}, p.attempts, p.key_hash, p.position, p.replayed,
-       p.strikes, m.source
+       p.strikes, m.sender
 FROM {pending} p LEFT JOIN {message} m ON m.seq = p.seq
 WHERE p.seq {in_seqs} AND p.token = :token
 

@@ -7,8 +7,7 @@ FROM unnest(:seqs::bigint[], :hashes::bigint[], :positions::bigint[], :prioritie
 ON CONFLICT DO NOTHING
 
 -- name: inbox.purge.message -> count
--- The id stays, with its type and when it came. Never gone for a moment: it could be accepted in that.
+-- The id stays, with its sender, its type and when it came. Never gone for a moment: it could be accepted in that.
 UPDATE {message}
-SET payload = NULL, headers = NULL, source = NULL, aggregate_type = NULL, aggregate_id = NULL, tenant_id = NULL,
-    content_type = NULL
+SET payload = NULL, headers = NULL, aggregate_type = NULL, aggregate_id = NULL, tenant_id = NULL, content_type = NULL
 WHERE seq {in_seqs}

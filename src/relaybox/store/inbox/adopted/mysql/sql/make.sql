@@ -23,7 +23,7 @@ SELECT {their_columns} FROM {their_table} t WHERE t.{their_processed_at} IS NULL
 
 -- name: inbox.adopt.message -> count
 CREATE OR REPLACE ALGORITHM = MERGE SQL SECURITY INVOKER VIEW {message} AS
-SELECT m.seq, m.event_id, {of_event_type} AS event_type, {of_source} AS source, NULL AS aggregate_type,
+SELECT m.seq, m.event_id, {of_event_type} AS event_type, {by_sender} AS {sender_name}, NULL AS aggregate_type,
        {of_aggregate_id} AS aggregate_id, NULL AS tenant_id, NULL AS content_type, {of_payload} AS payload,
        {of_headers} AS headers, {of_received_at} AS occurred_at, {of_received_at} AS received_at
 FROM {map} m JOIN {their_table} t ON t.{their_id} = m.id

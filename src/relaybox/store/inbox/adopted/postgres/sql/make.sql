@@ -14,14 +14,24 @@ ALTER TABLE {map}
 CREATE INDEX "{map_name}_event" ON {map} (event_id)
 
 -- name: inbox.adopt.message -> count
-CREATE VIEW {message} AS
-SELECT m.seq, m.event_id, {of_event_type} AS event_type, {of_source} AS source, NULL::text AS aggregate_type,
+CREATE OR REPLACE VIEW {message} AS
+SELECT m.seq, m.event_id, {of_event_type} AS event_type, {by_sender} AS {sender_name}, NULL::text AS aggregate_type,
        {of_aggregate_id} AS aggregate_id, NULL::text AS tenant_id, NULL::text AS content_type, {of_payload} AS payload,
        {of_headers} AS headers, {of_received_at} AS occurred_at, {of_received_at} AS received_at
 FROM {map} m JOIN {their_table} t ON t.{their_id} = m.id
 
 -- name: inbox.adopt.ids -> count
 CREATE TABLE {seen} (event_id varchar(255) COLLATE "C" PRIMARY KEY, seen_at timestamptz NOT NULL)
+
+-- name: inbox.adopt.renamed -> count
+ALTER VIEW {message} RENAME COLUMN source TO sender
+
+-- name: inbox.adopt.ids_sender -> count
+-- '*': where an id is unique by itself, it is a duplicate whoever sends it.
+ALTER TABLE {seen}
+  ADD COLUMN sender varchar(255) COLLATE "C" NOT NULL DEFAULT '*',
+  DROP CONSTRAINT "{seen_name}_pkey",
+  ADD PRIMARY KEY (event_id, sender)
 
 -- name: inbox.adopt.ids_at -> count
 CREATE INDEX "{seen_name}_at" ON {seen} (seen_at)

@@ -54,7 +54,7 @@ ON CONFLICT DO NOTHING
 -- Ids whose rows we have forgotten: one that is unknown while its row is here could be accepted beside it.
 DELETE FROM {seen} WHERE ctid = ANY(ARRAY(
   SELECT s.ctid FROM {seen} s
-  WHERE s.seen_at < {ttl_ago} AND NOT EXISTS (SELECT 1 FROM {message} m WHERE m.event_id = s.event_id)
+  WHERE s.seen_at < {ttl_ago} AND NOT EXISTS (SELECT 1 FROM {message} m WHERE m.event_id = s.event_id AND s.sender IN (m.sender, '*'))
   LIMIT :limit {skip_locked}))
 
 -- name: inbox.adopt.reset -> count
@@ -62,7 +62,7 @@ UPDATE {theirs} t SET processed_at = NULL, retry_count = 0, error = NULL
 FROM {map} m WHERE m.id = t.id AND m.seq {in_seqs}
 
 -- name: inbox.adopt.seen -> rows
-INSERT INTO {seen} (event_id, seen_at)
-SELECT e, {clock} FROM unnest(:event_ids::text[]) e ORDER BY e COLLATE "C"
+INSERT INTO {seen} (event_id, sender, seen_at)
+SELECT e, :sender, {clock} FROM unnest(:event_ids::text[]) e ORDER BY e COLLATE "C"
 ON CONFLICT DO NOTHING
 RETURNING event_id

@@ -63,7 +63,7 @@ UPDATE {theirs} SET processed_at = NULL, retry_count = 0, error = NULL
 WHERE id IN (SELECT m.id FROM {map} m WHERE m.seq {in_seqs})
 
 -- name: inbox.adopt.seen -> rows
-INSERT INTO {seen} (event_id, seen_at)
-SELECT value, {clock} FROM json_each(:event_ids) WHERE true
+INSERT INTO {seen} (event_id, sender, seen_at)
+SELECT value, :sender, {clock} FROM json_each(:event_ids) WHERE true
 ON CONFLICT DO NOTHING
 RETURNING event_id
