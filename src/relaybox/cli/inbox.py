@@ -144,7 +144,7 @@ def adopt(
     if json:
         emit({"inbox": inbox, **asdict(adoption), "waiting": waiting}, schema="inbox.adopt/1")
         return
-    say(f"table {table} is inbox {inbox} now; {waiting} rows wait")
+    say(f"table {table} is inbox {inbox} now; {waiting} rows wait; a duplicate is {adoption.identity}")
     for hint in adoption.hints:
         say(f"hint: {hint}")
 

@@ -152,7 +152,13 @@ def _inboxes(dialect: str) -> Op[list[Finding]]:
         return [Finding("warning", "inboxes", f"not checked: {error}", "check the role's privileges")]
     found: list[Finding] = []
     for name, schema in names:
-        found += yield from _schema(open_inbox_store(dialect, InboxTables(name, schema)), f"inbox {name}")
+        store = open_inbox_store(dialect, InboxTables(name, schema))
+        look = yield from _schema(store, f"inbox {name}")
+        adoption = (yield from store.know()) if all(finding.level == "ok" for finding in look) else None
+        if adoption is not None:
+            text = f"table {adoption.table!r} was adopted; a duplicate is {adoption.identity}"
+            look.append(Finding("ok", f"inbox {name} identity", text))
+        found += look
     return found
 
 

@@ -90,6 +90,11 @@ class Adoption:
     max_attempts: int
     hints: tuple[str, ...] = ()  # what works, and could work better
 
+    @property
+    def identity(self) -> str:
+        """What makes a message a duplicate: the id has to be unique by itself, so two senders cannot have the same."""
+        return f"the same {self.columns['id']}, whoever sends it"
+
     def to_json(self) -> dict[str, Any]:
         """As it is kept."""
         return {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "hints"}

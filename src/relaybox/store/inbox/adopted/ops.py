@@ -387,7 +387,7 @@ def their_values(adoption: Adoption, columns: ColumnDialect, event: Event, sende
         "event_type": event.type,
         "payload": event.body,
         "aggregate_id": event.key,
-        "sender": sender,
+        "sender": sender or None,
         "trace_id": event.headers.get("trace_id"),
         "headers": event.headers_text,
         "sequence": position_of(event),
