@@ -383,7 +383,7 @@ async def test_urls(url: str, shown: str) -> None:
     sink = sink_from_url(url, {"connections": "2"})
     assert repr(sink) == f"InboxSink({shown!r})"
     assert (sink._inbox == "orders") is ("inbox=orders" in url)  # type: ignore[attr-defined]
-    assert sink._sender == ("a shop" if "sender" in url else None)  # type: ignore[attr-defined]
+    assert sink._sender == ("a shop" if "sender" in url else "")  # type: ignore[attr-defined]
     assert sink._connections == 2  # type: ignore[attr-defined]
     await sink.close()
 

@@ -44,4 +44,4 @@ def test_an_adopted_table(engine: str, tmp_path: Path) -> None:
         box.adopt(theirs.table)
     found = look(theirs.url)
     assert (found["schema"].level, found["inbox inbox"].level) == ("ok", "ok")
-    assert "a duplicate is the same event_id, whoever sends it" in found["inbox inbox identity"].text
+    assert "a duplicate is the same event_id from any sender" in found["inbox inbox identity"].text

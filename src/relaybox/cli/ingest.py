@@ -37,7 +37,9 @@ log = logging.getLogger("relaybox")
 
 OPTIONS: dict[str, Any] = {
     "inbox": Annotated[str | None, typer.Option(help="which inbox [RELAYBOX_INBOX, default inbox]")],
-    "sender": Annotated[str | None, typer.Option(help="who sends: kept beside every message [RELAYBOX_INGEST_SENDER]")],
+    "sender": Annotated[
+        str | None, typer.Option(help="who sends: an id is a duplicate only of its own [RELAYBOX_INGEST_SENDER]")
+    ],
     "type": Annotated[str | None, typer.Option(help="type of messages that name none; default: the channel")],
     "type_header": Annotated[str | None, typer.Option(help="header that names the type, of other systems")],
     "id_header": Annotated[str | None, typer.Option(help="header that has the id, of other systems")],

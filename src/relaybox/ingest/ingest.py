@@ -66,7 +66,8 @@ class AsyncIngest(AsyncService):
 
         source    where messages are read: a source or its URL. The ingest opens and closes it
         inbox     where they are stored. The ingest has connections of its own
-        sender    who sent them: kept beside every message
+        sender    who sent them: a duplicate is the same id of the same sender. An inbox that has several needs a name
+                  for each: without one they are one sender, and their ids may meet
         reading   how messages are read that are neither relaybox's nor CloudEvents
         settings  how much, how often, how long; if it is not given, those of the inbox. `delivery.database_timeout`: a
                   transaction that takes longer is given up and tried again, the ids tell what it has done

@@ -57,7 +57,7 @@ class WebhookReceiver:
 
     secrets       `whsec_…`, newest first; a message is genuine if it fits one. Kept in memory only
     unsigned      take messages of anybody who can reach us, where something else keeps strangers away
-    sender        who sends; kept beside every message
+    sender        who sends: a duplicate is the same id of the same sender. No request can say it
     reading       how to read what is neither a CloudEvent nor relaybox's, and has no `type` in its JSON
     headers       names of headers to keep beside the usual ones (trace context, correlation-id, sequence, priority)
     tolerance     how old a message may be, and how far in the future

@@ -54,7 +54,7 @@ class InboxSink:
     target       a URL or an async SQLAlchemy engine
     inbox        everything goes into this one, whatever the destination of a message is
     schema       where the inboxes are, unless in the default schema
-    sender       who sends: kept beside every message
+    sender       who sends: a duplicate is the same id of the same sender. The same for all relays of an outbox
     connections  most connections, and so most publishes at a time
     """
 

@@ -13,7 +13,7 @@ from ..event_rows import chunks, cut
 from .operate import InboxOperate
 
 K = TypeVar("K")
-ANYBODY: Final = "*"  # the sender of ids that were kept without one: a duplicate whoever sends them
+ANYBODY: Final = "*"  # the sender of ids that were kept without one: a duplicate from any sender
 
 
 class InboxAccepts(InboxOperate):

@@ -93,7 +93,7 @@ class Adoption:
     @property
     def identity(self) -> str:
         """What makes a message a duplicate: the id has to be unique by itself, so two senders cannot have the same."""
-        return f"the same {self.columns['id']}, whoever sends it"
+        return f"the same {self.columns['id']} from any sender"
 
     def to_json(self) -> dict[str, Any]:
         """As it is kept."""

@@ -1,5 +1,5 @@
 -- name: inbox.accept.former -> rows
--- Of these ids, those that were kept without their sender: a duplicate whoever sends it.
+-- Of these ids, those that were kept without their sender: a duplicate from any sender.
 SELECT s.event_id FROM {seen} s WHERE s.event_id {in_ids} AND s.sender = '*'
 
 -- name: inbox.purge.former -> count

@@ -1,6 +1,6 @@
 -- A duplicate is the same id of the same sender, and no longer the same id of anybody. `sender` is who sent a message, as
--- its receiver was told: empty where nobody was named. What was drained before has lost its own: '*', a duplicate whoever
--- sends it, which the row `former` in the meta table tells.
+-- its receiver was told: empty where nobody was named. What was drained before has lost its own: '*', a duplicate from
+-- any sender, which the row `former` in the meta table tells.
 
 ALTER TABLE {message} RENAME COLUMN source TO sender;
 

@@ -1,6 +1,6 @@
 -- A duplicate is the same id of the same sender, and no longer the same id of anybody. `sender` is who sent a message, as
 -- its receiver was told: empty where nobody was named. Ids whose messages were purged before have lost their own: '*', a
--- duplicate whoever sends it, which the row `former` in the meta table tells.
+-- duplicate from any sender, which the row `former` in the meta table tells.
 
 DROP VIEW {status};
 

@@ -27,7 +27,7 @@ CREATE TABLE {seen} (event_id varchar(255) COLLATE "C" PRIMARY KEY, seen_at time
 ALTER VIEW {message} RENAME COLUMN source TO sender
 
 -- name: inbox.adopt.ids_sender -> count
--- '*': where an id is unique by itself, it is a duplicate whoever sends it.
+-- '*': where an id is unique by itself, it is a duplicate from any sender.
 ALTER TABLE {seen}
   ADD COLUMN sender varchar(255) COLLATE "C" NOT NULL DEFAULT '*',
   DROP CONSTRAINT "{seen_name}_pkey",
