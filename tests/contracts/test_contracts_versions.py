@@ -66,6 +66,13 @@ def test_a_chain_of_upcasters() -> None:
     assert contracts.upcast_to(new) is new
 
 
+def test_what_an_inbox_received_keeps_its_sender_and_the_id_of_its_place() -> None:
+    now = datetime(2026, 1, 31, tzinfo=UTC)
+    row = (5, "at:ORDERS:3", "Placed", None, "order-7", None, None, b'{"total":7}', None, now, None, now)
+    new = shop().upcast_to(Event.stored(row, sender="shop"))
+    assert (new.id, new.sender, new.payload) == ("at:ORDERS:3", "shop", {"total": "7 EUR"})
+
+
 def test_reading_gives_the_model_of_the_version() -> None:
     contracts = shop()
     assert contracts.read(stored()) == {"total": "7 EUR"}

@@ -386,3 +386,24 @@ async def test_a_websocket_is_turned_away(url: str) -> None:
     await WebhookReceiver(inbox, secrets=SECRETS)({"type": "websocket"}, receive, send)
     assert said == ["websocket.close"]
     await inbox.close()
+
+
+async def test_one_sender_does_not_take_the_ids_of_another(url: str) -> None:
+    """Two receivers of one inbox, each with secrets of its own. Neither a header nor a body says who sends."""
+    forged, honest = b'{"type": "forged", "sender": "shop"}', b'{"type": "honest"}'
+    async with (
+        receiving(url, secrets=SECRETS[1:], sender="mallory") as (_, mallory),
+        receiving(url, secrets=SECRETS[:1], sender="shop") as (inbox, shop),
+    ):
+        claims = {"sender": "shop", "source": "shop", "ce-source": "shop", "relaybox-sender": "shop"}
+        for _ in range(2):
+            assert await post(mallory, forged, signed("msg_1", forged, key=KEYS[1]) | claims) == 200
+            assert await post(shop, honest, signed("msg_1", honest)) == 200
+        found = [(event.sender, event.type, event.id) for event in await events_of(inbox)]
+    assert sorted(found) == [("mallory", "forged", "msg_1"), ("shop", "honest", "msg_1")]
+
+
+async def test_the_id_of_a_place_is_refused(url: str) -> None:
+    async with receiving(url) as (inbox, client):
+        assert await post(client, b"{}", signed("at:ORDERS:3", b"{}")) == 400
+        assert await events_of(inbox) == []
