@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import ClassVar, TypeVar, dataclass_transform
+from typing import ClassVar, Literal, TypeVar, dataclass_transform
 
 from .printable import log
 
@@ -199,6 +199,30 @@ class CircuitChanged(Fact):
     sink: str
     open: bool
     reason: str
+
+
+@_at("deliver")
+class DestinationChanged(Fact):
+    """Of a sink with many destinations one went away, became slow, or is well again; the others are not concerned.
+    `destination` is its name, without secrets."""
+
+    sink: str
+    destination: str
+    state: Literal["well", "slow", "away"]
+    reason: str
+
+
+@_at("deliver")
+class CallsUnderWay(Fact):
+    """Every second, of a sink with many destinations: calls under way, how many of them to destinations that are slow
+    or do not answer, and events that wait here for theirs; how many destinations are slow now, and how many away."""
+
+    sink: str
+    under_way: int
+    slow: int
+    waiting: int
+    slow_destinations: int
+    away_destinations: int
 
 
 @_at("write")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from .brokers.formats import MessageFormat
 from .brokers.parse import MALFORMED
-from .brokers.spi import Answer, Features, Incoming, Message, Sink, Source
+from .brokers.spi import Answer, DestinationLimits, DestinationSink, Features, Incoming, Message, Sink, Source
 from .codec import Codec
 from .drivers.spi import AsyncConnection, Connection
 from .facts import Observer
@@ -31,6 +31,8 @@ __all__ = [
     "Message",
     "MessageFormat",
     "Observer",
+    "DestinationLimits",
+    "DestinationSink",
     "Sink",
     "Source",
     "WriterHook",

@@ -328,7 +328,7 @@ async def test_no_more_than_so_many_at_once() -> None:
         await go.wait()
         await answer(200)(request, writer)
 
-    async with endpoint(wait) as server, sink_for(server, max_in_flight=3) as sink:
+    async with endpoint(wait) as server, sink_for(server, max_per_host=3) as sink:
         tasks = [asyncio.create_task(send(sink, server.url(f"/{n}"), 10)) for n in range(3)]
         for _ in range(3):
             await full.acquire()

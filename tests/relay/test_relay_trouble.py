@@ -143,7 +143,7 @@ async def test_one_destination_in_trouble_costs_the_others_nothing(
     assert len(sink.sent) == 10
     assert {fact.event_id for fact in probe.of(Retried)} <= {m.id for m in sink.sent if m.destination == "bad"}
     assert all("Group" not in fact.error for fact in probe.of(Retried))
-    assert [len(call) for call in sink.calls if call[0].destination == "good"] == [5]
+    assert [len(call) for call in sink.calls if call[0].destination == "good"] == [1] * 5
     assert probe.of(CircuitChanged) == []
 
 

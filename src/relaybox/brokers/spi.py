@@ -31,13 +31,22 @@ class Features:
     keyed_order: bool  # the broker keeps the order of messages that share a key
     dedup: bool  # the broker drops a message whose id it has seen within `dedup_window`
     dedup_window: timedelta | None = None  # None with dedup: for ever
-    batch: int = 500  # most messages in one publish
+    batch: int = 500  # most messages in one publish; with `by_destination` a relay of an outbox gives them one by one
     max_bytes: int | None = None  # of one message; larger ones are rejected before they are sent
     sequences: bool = False  # several messages of a key may share a publish: none is accepted behind one that failed
     by_destination: bool = False  # an outage concerns one destination, not the sink
     attribute_prefix: str = "ce_"  # of CloudEvents attributes in binary mode
     percent_encoded: bool = False  # attribute values travel as HTTP headers do
     separator: str | None = None  # the first of these in a destination splits it; with nothing before: the default
+
+
+class DestinationLimits(NamedTuple):
+    """What a relay needs to know of a destination, to share its calls fairly."""
+
+    name: str  # for people and metrics: nothing secret
+    calls: int  # most publishes under way at the same time
+    host: str = ""  # what it shares with other destinations, if anything …
+    host_calls: int = 0  # … and most publishes under way to all of them
 
 
 class Message(NamedTuple):
@@ -85,6 +94,14 @@ class Sink(Protocol):
 
     async def close(self) -> None:
         """Let go of every connection and thread. Unanswered publishes have failed."""
+        ...
+
+
+class DestinationSink(Sink, Protocol):
+    """A sink whose destinations are independent of one another (`Features.by_destination`)."""
+
+    def limits(self, destination: str) -> DestinationLimits:
+        """Does no I/O. Raises DeliveryError for what is no destination."""
         ...
 
 

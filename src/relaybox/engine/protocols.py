@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Protocol, TypeAlias
 
@@ -78,8 +78,45 @@ class RowBatch(Protocol):
         ...
 
 
+class WorkQueue(Protocol):
+    """What waits for a worker, as a deque has it. False while nothing of it may begin."""
+
+    def __bool__(self) -> bool: ...
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Delivery]: ...
+
+    def extend(self, deliveries: Iterable[Delivery], /) -> None: ...
+
+    def extendleft(self, deliveries: Iterable[Delivery], /) -> None: ...
+
+    def popleft(self) -> Delivery: ...
+
+    def clear(self) -> None: ...
+
+
+class FairQueue(WorkQueue, Protocol):
+    """A queue that knows what may begin, and what is not needed here."""
+
+    workers: int
+
+    def ended(self, delivery: Delivery) -> None:
+        """It is concluded, or given up, whether it had begun or not."""
+        ...
+
+    def excess(self) -> Iterable[Settled]:
+        """Memory is short: what waits here needlessly, which is forgotten, and what is to become of it."""
+        ...
+
+    def stalled(self) -> Sequence[Delivery]:
+        """What is here, begun or not, and will be for long."""
+        ...
+
+
 class BatchHandler(Protocol):
-    """Handles many deliveries in one call, and watches the time itself: one may take as long as an outage."""
+    """Handles many deliveries in one call, and watches the time itself: one may take as long as an outage. If it has a
+    `queue` (a FairQueue), that decides what is next, and how many workers there are."""
 
     size: int  # most deliveries in one call
     sequences: bool  # several of one key may share a call, in their order

@@ -27,7 +27,7 @@ from datetime import timedelta
 
 from ..brokers.door import door
 from ..brokers.parse import Reading
-from ..brokers.webhook.signature import TOLERANCE, look, parse_secret, verify
+from ..brokers.webhook.signature import TOLERANCE, check_verifying, look, verify
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import (
     Closed,
@@ -55,7 +55,8 @@ MEMORY = 16 * MAX_BODY
 class WebhookReceiver:
     """An ASGI app that stores every genuine webhook in an inbox, once.
 
-    secrets       `whsec_…`, newest first; a message is genuine if it fits one. Kept in memory only
+    secrets       `whsec_…` or the sender's public key, `whpk_…`, newest first; a message is genuine if it fits one.
+                  Kept in memory only
     unsigned      take messages of anybody who can reach us, where something else keeps strangers away
     sender        who sends: a duplicate is the same id of the same sender. No request can say it
     reading       how to read what is neither a CloudEvent nor relaybox's, and has no `type` in its JSON
@@ -93,8 +94,7 @@ class WebhookReceiver:
         if not isinstance(inbox, AsyncInbox):
             raise ConfigError(f"expected an AsyncInbox, got {inbox.__class__.__qualname__}")
         self._secrets = [secrets] if isinstance(secrets, str) else list(secrets)
-        for secret in self._secrets:
-            parse_secret(secret)
+        check_verifying(self._secrets)
         if bool(self._secrets) == unsigned:
             raise ConfigError("give secrets to check signatures with, or unsigned=True to check none; not both")
         if memory < max_body:

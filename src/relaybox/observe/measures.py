@@ -81,6 +81,27 @@ MEASURES: Final = (
     _seconds(facts.Published, "relay.seconds", "duration of one publish"),
     _gauge(facts.CircuitChanged, "circuit.open", "1 while the broker is away", _of("open")),
     _counter(facts.CircuitChanged, "circuit.opened", "outages of the broker", _of("open"), "sink"),
+    _counter(
+        facts.DestinationChanged,
+        "destination.outages",
+        "outages of one of many destinations",
+        lambda fact: float(fact.state == "away"),
+        "destination",
+    ),
+    _counter(
+        facts.DestinationChanged,
+        "destination.slowdowns",
+        "how often one of many destinations became slow",
+        lambda fact: float(fact.state == "slow"),
+        "destination",
+    ),
+    _gauge(facts.CallsUnderWay, "relay.calls", "calls under way, to all destinations", _of("under_way")),
+    _gauge(
+        facts.CallsUnderWay, "relay.calls.slow", "those to destinations that are slow or do not answer", _of("slow")
+    ),
+    _gauge(facts.CallsUnderWay, "relay.calls.waiting", "events here that wait for their destination", _of("waiting")),
+    _gauge(facts.CallsUnderWay, "destinations.slow", "destinations with slow calls", _of("slow_destinations")),
+    _gauge(facts.CallsUnderWay, "destinations.away", "destinations that are away", _of("away_destinations")),
     _counter(facts.Accepted, "inbox.accepted", "messages an inbox took", label="inbox"),
     _counter(facts.Accepted, "inbox.duplicates", "messages an inbox had already", _of("duplicates"), "inbox"),
     _counter(facts.Ingested, "ingest.accepted", "messages stored in an inbox", _of("accepted"), "source"),
@@ -150,7 +171,7 @@ class Latest:
     """
 
     def __init__(self, measure: Measure, stale_after: float, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._expires = stale_after if measure.fact is facts.Depths else float("inf")
+        self._expires = stale_after if measure.fact in (facts.Depths, facts.CallsUnderWay) else float("inf")
         self._clock = clock
         self._value: float | None = None
         self._at = 0.0

@@ -17,7 +17,8 @@ FIRST = 0.5
 SOON = 2.0  # the longest pause at first: an outage that ends is noticed at once
 LONGEST = 60.0  # … and of one that lasts
 LASTS = 300.0  # seconds after which an outage does
-CHURN = 500  # events per second that may be given back and claimed again for one destination that rests
+CHURN = 200  # events per second that may be given back and claimed again for destinations that rest
+SPREAD = 60.0  # the longest time over which they come again
 TRIAL = 15.0  # seconds that the one message sent after a pause may take
 LONGEST_RETRY_AFTER = timedelta(hours=1)
 MOST = 10_000  # destinations remembered; beyond it the oldest is tried without a pause
@@ -37,6 +38,7 @@ class Pauses:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._resting: dict[str, _Rest] = {}
+        self._waiting = 0  # of all
 
     def __len__(self) -> int:
         return len(self._resting)
@@ -56,17 +58,21 @@ class Pauses:
         """The first of many that fail together begins the pause; the others join it."""
         now = self._clock.monotonic()
         rest = self._resting.pop(destination, None)
+        if rest is not None:
+            self._waiting -= rest.waiting
         if rest is None or rest.trying or now >= rest.until:
             failures, since = (1, now) if rest is None else (rest.failures + 1, rest.since)
             longest = SOON if now - since < LASTS else LONGEST
             rest = _Rest(failures, since, now + self._pause(failures, longest, error), str(error))
         while len(self._resting) >= MOST:
-            del self._resting[next(iter(self._resting))]
+            self.succeeded(next(iter(self._resting)))
         self._resting[destination] = rest
+        self._waiting += rest.waiting
         return self._unavailable(destination, rest, rest.until - now)
 
     def succeeded(self, destination: str) -> None:
-        self._resting.pop(destination, None)
+        if (rest := self._resting.pop(destination, None)) is not None:
+            self._waiting -= rest.waiting
 
     def _pause(self, failures: int, longest: float, error: BrokerUnavailable) -> float:
         if error.retry_after is not None:
@@ -75,6 +81,7 @@ class Pauses:
 
     def _unavailable(self, destination: str, rest: _Rest, pause: float) -> BrokerUnavailable:
         rest.waiting += 1
-        spread = min(0.1 + rest.waiting / CHURN, 10.0)
+        self._waiting += 1
+        spread = min(0.1 + self._waiting / CHURN, SPREAD)
         later = timedelta(seconds=pause + random.uniform(0.0, spread))
         return BrokerUnavailable(rest.reason, retry_after=later, destination=destination)

@@ -23,11 +23,25 @@ from ..event import Event
 from ..facts import Observers, Published
 from ..tasks import is_cancelled
 from .circuit import Circuit
+from .destinations import Destinations
 from .pauses import Pauses
 
 Prepare = Callable[[Event], Message]
 Due = tuple[Delivery, Message]
 SLOW = 0.1  # seconds to prepare a batch in which a lease may have run out
+
+
+def addressed(event: Event, route: Callable[[Event], str] | None, contracts: Contracts | None) -> tuple[Event, str]:
+    """The event as it goes out, and where."""
+    destination = None
+    if contracts is not None:
+        event, contract = contracts.outgoing(event)
+        destination = contract.to
+    if destination is None:
+        if route is None:
+            raise Reject(f"neither the contract of {event.type!r} nor the relay names a destination")
+        destination = route(event)
+    return event, destination
 
 
 def preparation(
@@ -40,14 +54,7 @@ def preparation(
         return lambda event: render(event, find(event))
 
     def prepare(event: Event) -> Message:
-        destination = None
-        if contracts is not None:
-            event, contract = contracts.outgoing(event)
-            destination = contract.to
-        if destination is None:
-            if route is None:
-                raise Reject(f"neither the contract of {event.type!r} nor the relay names a destination")
-            destination = route(event)
+        event, destination = addressed(event, route, contracts)
         message = render(event, destination)
         if limit is not None and len(message.body) > limit:
             raise Reject(f"the message is {len(message.body):,} bytes, {sink.name} takes {limit:,}")
@@ -67,15 +74,18 @@ class Publisher:
         timeout: timedelta,
         observers: Observers,
         clock: Clock,
+        queue: Destinations | None = None,
     ) -> None:
-        self.size = min(size, sink.features.batch)
+        """`queue`: of a sink with many destinations. It gives an event when there is a call for it."""
+        self.queue = queue
+        self.size = min(size, sink.features.batch) if queue is None else 1
         # Destinations are published to at the same time: two of them must not share a key.
         self.sequences = sink.features.sequences and not sink.features.by_destination
         self._sink = sink
         self._prepare = prepare
         self._circuit = circuit
         self._pauses = Pauses(clock)
-        # A sink with many destinations bounds each of them itself: one slow endpoint must not fail the rest.
+        # A sink with many destinations bounds its calls itself: endpoints differ.
         self._timeout = None if sink.features.by_destination else timeout.total_seconds()
         self._observers = observers
         self._clock = clock
@@ -89,7 +99,7 @@ class Publisher:
             due = self._admitted(batch, prepared)
             if not due:
                 return
-            if self._timeout is not None:
+            if self._timeout is not None or len(due) == 1:
                 await self._publish(batch, due)
             else:
                 async with asyncio.TaskGroup() as group:  # each destination by itself: none waits for a slow one
@@ -99,10 +109,25 @@ class Publisher:
 
     async def _publish(self, batch: RowBatch, due: Sequence[Due]) -> None:
         started = self._clock.monotonic()
-        answers = await self._answers([message for _, message in due])
+        if self.queue is None:
+            answers = await self._answers([message for _, message in due])
+        else:
+            answers = await self._watched(self.queue, due)
         sent = self._conclude(batch, due, answers)
         if sent and self._observers:
             self._observers(Published(self._sink.name, sent, self._clock.monotonic() - started))
+
+    async def _watched(self, queue: Destinations, due: Sequence[Due]) -> Sequence[Answer]:
+        """All to one destination, whose pace is learned."""
+        destination, started = due[0][1].destination, self._clock.monotonic()
+        for delivery, _ in due:
+            queue.called(delivery)
+        answers = await self._answers([message for _, message in due])
+        away = next((answer for answer in answers if isinstance(answer, BrokerUnavailable)), None)
+        if away is None or away.destination is not None:
+            took, outage = self._clock.monotonic() - started, None if away is None else str(away)
+            queue.answered(destination, took, outage)
+        return answers
 
     async def _answers(self, messages: Sequence[Message]) -> Sequence[Answer]:
         """One for each message, whatever the sink does: what it raises stands for all of them."""

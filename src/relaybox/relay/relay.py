@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from ..brokers import sink_from_url
 from ..brokers.formats import MessageFormat, renderer
-from ..brokers.spi import Message, Sink
+from ..brokers.spi import DestinationLimits, Message, Sink
 from ..contracts import Contracts
 from ..drivers import open_async
 from ..drivers.spi import AsyncRunner
@@ -31,11 +31,14 @@ from ..tasks import cancelled
 from ..topics.group import AsyncGroup, Group
 from ..values import Counts, Status
 from .circuit import Circuit
+from .destinations import Destinations
 from .inputs import GroupInput, OutboxInput, RelayInput
-from .publish import Publisher, preparation
+from .publish import Publisher, addressed, preparation
 from .routing import Destination, router
 
 log = logging.getLogger("relaybox")
+
+CALLS = 8  # at a time, to a destination of which its sink says nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +93,9 @@ class AsyncRelay(AsyncService):
         self.settings = chosen(settings, lambda: box.settings).of_relay()
         self._observers = box._observers.joined(observers)
         features = self.sink.features
-        self._prepare = preparation(
-            self.sink,
-            renderer(format, ce_source, features),
-            router(to, features.separator) if to is not None else None,
-            contracts,
-        )
+        route = router(to, features.separator) if to is not None else None
+        self._prepare = preparation(self.sink, renderer(format, ce_source, features), route, contracts)
+        self._find = route if route is not None and contracts is None else lambda e: addressed(e, route, contracts)[1]
         self._input: RelayInput = (
             GroupInput(source, box, self.settings, self._observers, ordered=ordered)
             if isinstance(source, (Group, AsyncGroup))
@@ -104,6 +104,7 @@ class AsyncRelay(AsyncService):
         self._target = box._target
         self._db: AsyncRunner | None = None
         self._circuit: Circuit | None = None
+        self._queue: Destinations | None = None
         self._opened = False
         self._closing = AsyncExitStack()
 
@@ -126,6 +127,17 @@ class AsyncRelay(AsyncService):
             circuit.trip(away)
         except TimeoutError:
             circuit.trip(BrokerUnavailable(f"no connection within {patience:g} s"))
+        if self.sink.features.by_destination and isinstance(self._input, OutboxInput):
+            self._queue = Destinations(
+                self.sink.name,
+                self._find,
+                getattr(self.sink, "limits", lambda destination: DestinationLimits(self.sink.name, CALLS)),
+                calls=relay.calls,
+                room=relay.in_flight,
+                slow=relay.slow,
+                observers=self._observers,
+                clock=self._clock,
+            )
         publisher = Publisher(
             self.sink,
             self._prepare,
@@ -134,6 +146,7 @@ class AsyncRelay(AsyncService):
             timeout=relay.timeout,
             observers=self._observers,
             clock=self._clock,
+            queue=self._queue,
         )
         await self._input.start(db, publisher)
         self._db = db
@@ -149,6 +162,8 @@ class AsyncRelay(AsyncService):
 
     async def _tend(self, db: AsyncRunner) -> None:
         while True:
+            if self._queue is not None:
+                self._queue.tell()
             try:
                 await self._input.tend(db, self._outage)
             except StoreError as error:

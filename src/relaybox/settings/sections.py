@@ -283,6 +283,12 @@ class RelaySettings(_Section, section="relay"):
     )
     retry: Annotated[Retry, "instead of delivery.retry"] = Retry(attempts=25)
     in_flight: Annotated[int, "instead of delivery.cold_queue: brokers take batches"] = 5000
+    calls: Annotated[
+        int, "calls under way at the same time, where each destination has its own (webhooks); not delivery.workers"
+    ] = 256
+    slow: Annotated[
+        DurationField, "a destination that takes longer for an answer shares half of relay.calls with all that do"
+    ] = DurationField("1s")
     shard_rows: Annotated[int, "instead of order.shard_rows"] = 800
     retention: Annotated[OptionalDurationField, "instead of outbox.retention"] = OptionalDurationField("30d")
 

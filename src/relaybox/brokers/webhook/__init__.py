@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...later import later
-from .signature import new_secret, parse_secret, sign, verify
+from .signature import new_key_pair, new_secret, parse_secret, sign, verify
 
 if TYPE_CHECKING:
     from ...ingest.webhook import WebhookReceiver
@@ -13,4 +13,4 @@ if TYPE_CHECKING:
 else:  # hidden from type checkers, to which a module with __getattr__ has every name
     __getattr__ = later(__name__, {"WebhookReceiver": "ingest.webhook", "WebhookSink": "brokers.webhook.sink"})
 
-__all__ = ["WebhookReceiver", "WebhookSink", "new_secret", "parse_secret", "sign", "verify"]
+__all__ = ["WebhookReceiver", "WebhookSink", "new_key_pair", "new_secret", "parse_secret", "sign", "verify"]

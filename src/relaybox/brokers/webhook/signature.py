@@ -2,9 +2,12 @@
 
     id = verify(request.headers, await request.body(), [secret])
 
-What is signed is `id.timestamp.body`, with HMAC-SHA256, once per secret: while a secret is being replaced a message
-carries a signature of the old and of the new one, and the receiver accepts either. Work on the body as it arrived;
-parsing and writing it again changes bytes. https://www.standardwebhooks.com
+What is signed is `id.timestamp.body`, once per secret: while a secret is being replaced a message carries a signature
+of the old and of the new one, and the receiver accepts either. Work on the body as it arrived; parsing and writing it
+again changes bytes. https://www.standardwebhooks.com
+
+    whsec_…            both sides have it           v1    HMAC-SHA256
+    whsk_… and whpk_…  the sender's, the receiver's  v1a   Ed25519 (ed25519.py)
 """
 
 from __future__ import annotations
@@ -16,11 +19,17 @@ import re
 import secrets as randomness
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, TypeAlias
 
 from ...clock import SYSTEM_CLOCK, Clock
 from ...errors import ConfigError, InvalidSignature
 
+if TYPE_CHECKING:
+    from .ed25519 import PrivateKey, PublicKey
+
+Key: TypeAlias = "bytes | PrivateKey | PublicKey"
 PREFIX = "whsec_"
+PAIR = ("whsk_", "whpk_")
 SHORTEST, LONGEST = 24, 64  # bytes of a secret
 TOLERANCE = timedelta(minutes=5)
 MOST_SIGNATURES = 20  # of one message: while secrets change there are several
@@ -34,8 +43,19 @@ def new_secret() -> str:
     return PREFIX + base64.b64encode(randomness.token_bytes(32)).decode()
 
 
-def parse_secret(text: str) -> bytes:
-    """The key inside `whsec_…`; the prefix may be missing."""
+def new_key_pair() -> tuple[str, str]:
+    """A fresh private key for the sender, and the public one for its receivers."""
+    from .ed25519 import new_pair
+
+    return new_pair()
+
+
+def parse_secret(text: str) -> Key:
+    """The key inside `whsec_…`, whose prefix may be missing, `whsk_…` or `whpk_…`."""
+    if text.startswith(PAIR):
+        from .ed25519 import parse
+
+        return parse(text)
     try:
         key = base64.b64decode(text.removeprefix(PREFIX), validate=True)
     except (binascii.Error, ValueError):
@@ -45,11 +65,28 @@ def parse_secret(text: str) -> bytes:
     return key
 
 
-def sign(keys: Sequence[bytes], id: str, timestamp: int, body: bytes) -> str:
+def check_signing(secrets: Sequence[str]) -> list[Key]:
+    """The keys of a sender."""
+    keys = [parse_secret(secret) for secret in secrets]
+    if any(secret.startswith("whpk_") for secret in secrets):
+        raise ConfigError("a whpk_ key is public and cannot sign; give the sender its whsk_ key")
+    return keys
+
+
+def check_verifying(secrets: Sequence[str]) -> list[Key]:
+    """The keys of a receiver."""
+    keys = [parse_secret(secret) for secret in secrets]
+    if any(secret.startswith("whsk_") for secret in secrets):
+        raise ConfigError("a whsk_ key is the sender's alone; give the receiver the whpk_ key of the pair")
+    return keys
+
+
+def sign(keys: Sequence[Key], id: str, timestamp: int, body: bytes) -> str:
     """The value of `webhook-signature`: one signature per key."""
     if not ID.fullmatch(id):
         raise ConfigError(f"expected a webhook id of printable ASCII without dots, got {id!r}")
-    return " ".join(_signature(key, id, str(timestamp), body) for key in keys)
+    content = _content(id, str(timestamp), body)
+    return " ".join(_signature(key, content) for key in keys)
 
 
 def verify(
@@ -67,11 +104,10 @@ def verify(
     """
     if not secrets:
         raise ConfigError("verify() needs at least one secret")
-    keys = [parse_secret(secret) for secret in secrets]
+    keys = check_verifying(secrets)
     id, timestamp, signatures = look(headers, tolerance=tolerance, clock=clock)
-    given = [signature.encode(errors="replace") for signature in signatures]
-    expected = [_signature(key, id, timestamp, body).encode() for key in keys]
-    if not any(hmac.compare_digest(one, other) for one in given for other in expected):
+    content = _content(id, timestamp, body)
+    if not any(_fits(key, signatures, content) for key in keys):
         raise InvalidSignature("no signature fits: another secret, or the body is not what was sent")
     return id
 
@@ -95,9 +131,27 @@ def look(
     return id, timestamp, signatures
 
 
-def _signature(key: bytes, id: str, timestamp: str, body: bytes) -> str:
-    mac = hmac.digest(key, f"{id}.{timestamp}.".encode() + body, "sha256")
-    return "v1," + base64.b64encode(mac).decode()
+def _content(id: str, timestamp: str, body: bytes) -> bytes:
+    return f"{id}.{timestamp}.".encode() + body
+
+
+def _signature(key: Key, content: bytes) -> str:
+    if isinstance(key, bytes):
+        return "v1," + base64.b64encode(hmac.digest(key, content, "sha256")).decode()
+    from .ed25519 import PublicKey
+
+    if isinstance(key, PublicKey):
+        raise ConfigError("a whpk_ key is public and cannot sign; give the sender its whsk_ key")
+    return key.sign(content)
+
+
+def _fits(key: Key, signatures: Sequence[str], content: bytes) -> bool:
+    if isinstance(key, bytes):
+        expected = _signature(key, content).encode()
+        return any(hmac.compare_digest(given.encode(errors="replace"), expected) for given in signatures)
+    from .ed25519 import PublicKey
+
+    return isinstance(key, PublicKey) and any(key.fits(given, content) for given in signatures)
 
 
 def _check_time(timestamp: str, tolerance: timedelta, now: datetime) -> None:

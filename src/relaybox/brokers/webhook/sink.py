@@ -13,13 +13,13 @@ import asyncio
 import logging
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import quote
 from weakref import WeakValueDictionary
 
 from ...clock import SYSTEM_CLOCK, Clock
@@ -27,10 +27,11 @@ from ...durations import format_duration, parse_duration
 from ...errors import BrokerUnavailable, Closed, ConfigError, DeliveryError, Reject
 from ..connection import client_context
 from ..options import check_positive, split_url, typed
-from ..spi import Answer, Features, Message
+from ..spi import Answer, DestinationLimits, Features, Message
 from .answers import GATEWAY, GONE, answer_to, parse_retry_after
 from .client import Client, Unanswered, Unsendable
-from .signature import ID, parse_secret, sign
+from .headers import OURS, HeaderRule
+from .signature import ID, Key, check_signing, sign
 from .ssrf import AddressRules, CheckedUrl, Resolver
 
 log = logging.getLogger("relaybox")
@@ -38,17 +39,9 @@ log = logging.getLogger("relaybox")
 MOST_LANES = 10_000  # URLs remembered; names always are
 MOST_UNANSWERED = 1_000  # event ids, per destination
 
-_NAME_SIGNS = "!#$&'*+-.^_`|~"  # with letters and digits: what a header name may consist of
 _HEADER_NAME = re.compile(r"[a-z0-9!#$%&'*+.^`|~-]+")
 _HEADER_VALUE = re.compile(r"[\t -~]*")
-# Ours or HTTP's own. No header of an event may replace them, not even spelled with underscores, which some servers
-# take for hyphens.
-_OURS = frozenset(
-    {"accept", "accept-encoding", "authorization", "connection", "content-length", "content-type", "cookie", "expect"}
-    | {"host", "keep-alive", "proxy-authorization", "proxy-connection", "te", "trailer", "transfer-encoding"}
-    | {"upgrade", "user-agent", "webhook-id", "webhook-signature", "webhook-timestamp"}
-)
-_BY_ENDPOINT = _OURS - {"accept", "authorization", "cookie", "user-agent"}  # not for an endpoint's headers either
+_BY_ENDPOINT = OURS - {"accept", "authorization", "cookie", "user-agent"}  # not for an endpoint's headers either
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +49,7 @@ class Endpoint:
     """One receiver. Every field but the URL has a default in the sink."""
 
     url: str
-    secrets: Sequence[str] | str = ()  # newest first; all of them sign, so that a receiver can change at leisure
+    secrets: Sequence[str] | str = ()  # whsec_… or whsk_…, newest first; all of them sign: receivers change at leisure
     headers: Mapping[str, str] = field(default_factory=dict)  # sent along, such as Authorization
     timeout: timedelta | None = None
     max_in_flight: int | None = None
@@ -72,9 +65,10 @@ class _Lane:
     destination: str
     name: str  # for messages: a URL may hold a token
     target: CheckedUrl
-    keys: Sequence[bytes]
+    keys: Callable[[], Sequence[Key]]
     headers: Mapping[str, str]
     timeout: float
+    most: int  # requests at a time
     slots: Sequence[asyncio.Semaphore]
     gone: bool = False
     succeeded: float = -math.inf  # when it last did, on the monotonic clock
@@ -86,11 +80,14 @@ class WebhookSink:
     """Posts events to HTTP endpoints, signed.
 
     endpoints            receivers by name, which are then destinations
-    secrets              for destinations that are URLs, newest first
+    secrets              for destinations that are URLs, newest first; `whsec_…`, or `whsk_…` for asymmetric signatures
+    url_secrets          instead of those, by URL: a mapping, or a function of the URL, which is asked for each message
+    event_headers        headers that events may set besides the usual ones; a name that ends in * is a prefix
     timeout              of one request, from the name lookup to the status
     connect_timeout      name lookup, connection and TLS
     read_timeout         longest silence
-    max_in_flight        requests at a time, per host
+    max_in_flight        requests at a time, per destination
+    max_per_host         requests at a time to all destinations of a host
     longest_retry_after  an endpoint may ask for a pause, up to this
     patience             an outage that lasts longer counts as failed attempts
     ports                destinations may have; 443 and 8443, with insecure_http also 80 and 8080
@@ -116,10 +113,13 @@ class WebhookSink:
         *,
         endpoints: Mapping[str, Endpoint | Mapping[str, Any]] | None = None,
         secrets: Sequence[str] | str = (),
+        url_secrets: Mapping[str, Sequence[str] | str] | Callable[[str], Sequence[str] | str] | None = None,
+        event_headers: Sequence[str] | str = (),
         timeout: timedelta = timedelta(seconds=15),
         connect_timeout: timedelta = timedelta(seconds=5),
         read_timeout: timedelta = timedelta(seconds=10),
         max_in_flight: int = 8,
+        max_per_host: int = 32,
         longest_retry_after: timedelta = timedelta(hours=1),
         patience: timedelta = timedelta(days=3),
         ports: Sequence[int] | str | None = None,
@@ -138,11 +138,14 @@ class WebhookSink:
             allow_networks=_listed(allow_networks),
             resolver=resolver,
         )
-        self._secrets = _listed(secrets)
+        self._secrets = check_listed(secrets)
+        self._url_secrets = _by_url(url_secrets)
+        self._events_may = HeaderRule(_listed(event_headers))
         self._timeout = _seconds("timeout", timeout)
         self._connect_timeout = _seconds("connect_timeout", connect_timeout)
         self._read_timeout = _seconds("read_timeout", read_timeout)
         self._max_in_flight = _count("max_in_flight", max_in_flight)
+        self._max_per_host = _count("max_per_host", max_per_host)
         self._longest_retry_after = parse_duration(longest_retry_after, "longest_retry_after")
         self._patience = parse_duration(patience, "patience")
         self._tls_files = (ca_file, cert_file, key_file)
@@ -152,8 +155,6 @@ class WebhookSink:
         self._host_slots: WeakValueDictionary[tuple[str, int], asyncio.Semaphore] = WeakValueDictionary()
         self._named = {name: self._named_lane(name, given) for name, given in (endpoints or {}).items()}
         self._by_url: dict[str, _Lane] = {}
-        for secret in self._secrets:
-            parse_secret(secret)
         self._client: Client | None = None
         self._running: set[asyncio.Task[Answer]] = set()
 
@@ -205,6 +206,11 @@ class WebhookSink:
         if self._client is None:
             raise Closed("this webhook sink is not open")
         return self._client
+
+    def limits(self, destination: str) -> DestinationLimits:
+        """For the relay, which gives each destination a queue."""
+        lane = self._lane(destination)
+        return DestinationLimits(lane.name, lane.most, f"{lane.target.host}:{lane.target.port}", self._max_per_host)
 
     # -- publishing ---------------------------------------------------------------------------------
 
@@ -289,13 +295,11 @@ class WebhookSink:
             "webhook-id": message.id,
             "webhook-timestamp": str(timestamp),
         }
-        if lane.keys:
-            headers["webhook-signature"] = sign(lane.keys, message.id, timestamp, message.body)
+        if keys := lane.keys():
+            headers["webhook-signature"] = sign(keys, message.id, timestamp, message.body)
         headers |= lane.headers
-        for name, value in message.attributes.items():
-            name = quote(name.lower().replace("_", "-"), safe=_NAME_SIGNS)
-            if name not in _OURS:
-                headers.setdefault(name, value)
+        for name, value in self._events_may.allowed(message):
+            headers.setdefault(name, value)
         return list(headers.items())
 
     # -- destinations -------------------------------------------------------------------------------
@@ -308,7 +312,7 @@ class WebhookSink:
             known = ", ".join(sorted(self._named)) or "none"
             raise DeliveryError(f"{destination!r} is no URL and no webhook endpoint; configured: {known}")
         try:
-            lane = self._make_lane(destination, None, Endpoint(url=destination, secrets=self._secrets))
+            lane = self._make_lane(destination, None, Endpoint(url=destination))
         except ConfigError as error:
             raise DeliveryError(str(error)) from None
         if len(self._by_url) >= MOST_LANES:
@@ -331,11 +335,12 @@ class WebhookSink:
 
     def _make_lane(self, destination: str, name: str | None, endpoint: Endpoint) -> _Lane:
         target = self._rules.target(endpoint.url)
-        keys = [parse_secret(secret) for secret in _listed(endpoint.secrets)]
-        if not keys and not self._unsigned:
+        keys = self._keys_of(name, endpoint)
+        if not self._unsigned and not keys():
             raise ConfigError("messages are signed: give secrets, or set insecure_unsigned")
-        slots = self._host_slots.setdefault((target.host, target.port), asyncio.Semaphore(self._max_in_flight))
-        own = endpoint.max_in_flight
+        host = self._host_slots.setdefault((target.host, target.port), asyncio.Semaphore(self._max_per_host))
+        own = self._max_in_flight if endpoint.max_in_flight is None else _count("max_in_flight", endpoint.max_in_flight)
+        own = min(own, self._max_per_host)
         return _Lane(
             destination,
             f"the webhook endpoint {name or target.scheme + '://' + target.authority}",
@@ -343,8 +348,37 @@ class WebhookSink:
             keys,
             dict(_endpoint_headers(endpoint.headers)),
             self._timeout if endpoint.timeout is None else _seconds("timeout", endpoint.timeout),
-            [slots] if own is None else [asyncio.Semaphore(_count("max_in_flight", own)), slots],
+            own,
+            [asyncio.Semaphore(own), host],
         )
+
+    def _keys_of(self, name: str | None, endpoint: Endpoint) -> Callable[[], Sequence[Key]]:
+        if name is not None or self._url_secrets is None:
+            keys = check_signing(_listed(endpoint.secrets) if name is not None else self._secrets)
+            return lambda: keys
+        ask, url, parsed = self._url_secrets, endpoint.url, lru_cache(1)(lambda *given: check_signing(given))
+
+        def asked() -> Sequence[Key]:
+            try:
+                given = ask(url)
+            except Exception as error:  # its text may quote what it should not
+                raise DeliveryError(f"url_secrets failed for a webhook: {type(error).__name__}") from None
+            return parsed(*(self._secrets if given is None else _listed(given)))
+
+        return asked
+
+
+def check_listed(given: Sequence[str] | str) -> list[str]:
+    secrets = _listed(given)
+    check_signing(secrets)
+    return secrets
+
+
+def _by_url(given: Any) -> Callable[[str], Sequence[str] | str | None] | None:
+    if given is None or callable(given):
+        return given  # type: ignore[no-any-return]
+    secrets = {url: check_listed(value) for url, value in given.items()}
+    return secrets.get
 
 
 def _endpoint_headers(given: Mapping[str, str]) -> Iterable[tuple[str, str]]:

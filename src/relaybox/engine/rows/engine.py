@@ -31,7 +31,7 @@ from ...outcome import DONE, Dead, Done, Outcome, RetryAt
 from ...settings import Settings
 from ..engine import Engine
 from ..poller import EAGER, QUIET, Poller
-from ..protocols import BatchHandler, Handler, RowSource, Settled
+from ..protocols import BatchHandler, FairQueue, Handler, RowSource, Settled, WorkQueue
 from ..reports import is_news
 from ..workers import Asked
 from .lanes import Lanes
@@ -68,7 +68,8 @@ class RowEngine(Engine[Delivery]):
             held=lambda: self._in_flight.values(),
         )
         self._hot: deque[Delivery] = deque()
-        self._cold: deque[Delivery] = deque()
+        self._fair: FairQueue | None = getattr(handler, "queue", None)
+        self._cold: WorkQueue = self._fair if self._fair is not None else deque()
         self._turn = 0
         self._lanes: Lanes[Delivery] = Lanes()
         self._in_flight: dict[int, Delivery] = {}
@@ -158,9 +159,11 @@ class RowEngine(Engine[Delivery]):
             poller.ended(found=False, empty=not (self._in_flight or self._strays))
             await poller.woken_within(math.inf)
             return
+        if self._fair is not None and self._cold_in_flight > capacity // 2:
+            self._make_room(self._fair, capacity)
         room = capacity - self._cold_in_flight
         if room < min(poller.portion, capacity // 4 or 1):
-            await poller.more_room()
+            await poller.more_room(QUIET if self._fair is not None else None)
             return
         crowded = self._lanes.waiting > capacity // 2
         if crowded and self._loop.time() < self._looked_past + QUIET * (1 if poller.woken else 2**self._in_vain):
@@ -170,7 +173,7 @@ class RowEngine(Engine[Delivery]):
         poller.begin()
         faults.hit("claim.before")
         started = self._loop.time()
-        past = self._lanes.crowded() if crowded else ()
+        past = {*(self._lanes.crowded() if crowded else ()), *self._lanes.full}
         async with self._claim_or_block:
             await self._return_strays()
             claimed = await self._source.claim(limit, past)
@@ -189,6 +192,20 @@ class RowEngine(Engine[Delivery]):
             self._looked_past, self._in_vain = self._loop.time(), min(self._in_vain + 1, 4)
         elif not claimed:  # a short claim does not mean that nothing is left: only an empty one does
             await poller.rest(self._source.next_due)
+
+    def _make_room(self, queue: FairQueue, capacity: int) -> None:
+        """What waits for others to be done with goes back to the database, and so do the followers of what takes long,
+        if they are many."""
+        for delivery, outcome in queue.excess():
+            self.conclude(delivery, outcome)
+        if self._lanes.waiting > capacity // 4:
+            stalled = queue.stalled()
+            keep = max(capacity // (8 * max(len(stalled), 1)), 1)
+            for head in stalled:
+                followers = self._lanes.trim(head, keep)
+                for follower in followers:
+                    self._remove(follower)
+                self._strays += followers
 
     def _not_behind_strays(self, claimed: list[Delivery]) -> list[Delivery]:
         """What was given up while this claim was under way goes before what it brings of the same key."""
@@ -272,6 +289,8 @@ class RowEngine(Engine[Delivery]):
             self._workers.wake(len(deliveries))
 
     def conclude(self, delivery: Delivery, outcome: Outcome) -> None:
+        if self._fair is not None:
+            self._fair.ended(delivery)
         self._outcomes.append((delivery, outcome))
         if delivery.ordered and not self._holds(outcome):  # else nothing of the key runs until that is settled
             self._may_run(self._lanes.finish([delivery]))
@@ -279,6 +298,9 @@ class RowEngine(Engine[Delivery]):
 
     def conclude_all(self, deliveries: Sequence[Delivery]) -> None:
         """All of these are done."""
+        if self._fair is not None:
+            for delivery in deliveries:
+                self._fair.ended(delivery)
         self._outcomes += [(delivery, DONE) for delivery in deliveries]
         self._may_run(self._lanes.finish(deliveries))
         self._settle_soon(len(deliveries))
@@ -304,6 +326,8 @@ class RowEngine(Engine[Delivery]):
     def _give_up(self, delivery: Delivery) -> int:
         """With what waits behind it here; how many that are."""
         followers = self._lanes.clear(delivery)
+        if self._fair is not None:
+            self._fair.ended(delivery)
         for gone in (delivery, *followers):
             self._remove(gone)
             self._strays.append(gone)

@@ -30,6 +30,7 @@ class Lanes(Generic[D]):
         self._open: set[str] = set()
         self._waiting: dict[str, deque[D]] = {}  # followers, of the keys that have any
         self._joined: dict[str, int] = {}  # how many run together with their head
+        self.full: set[str] = set()  # keys of which no more is wanted here until they have nothing left here
 
     @property
     def waiting(self) -> int:
@@ -39,6 +40,17 @@ class Lanes(Generic[D]):
     def crowded(self) -> list[str]:
         """The keys that have followers."""
         return list(self._waiting)
+
+    def trim(self, head: D, keep: int) -> list[D]:
+        """The followers of a head that takes long, but for the first few (at least one): to be released. Its lane
+        stays."""
+        key = head.lane
+        waiting = self._waiting.get(key) if key is not None else None
+        if key is None or waiting is None or len(waiting) <= keep:
+            return []
+        self.full.add(key)
+        trimmed = [waiting.pop() for _ in range(len(waiting) - keep)]
+        return trimmed[::-1]
 
     def admit(self, deliveries: Iterable[D]) -> list[D]:
         """The deliveries that may run now. The others wait, each behind one of its key."""
@@ -91,7 +103,7 @@ class Lanes(Generic[D]):
 
     def finish(self, deliveries: Sequence[D]) -> list[D]:
         """Settled for good: those that may run next, each once all that ran together before it are."""
-        if not (self._waiting or self._joined):
+        if not (self._waiting or self._joined or self.full):
             self._open.difference_update([delivery.lane for delivery in deliveries])
             return []
         return [follower for delivery in deliveries if (follower := self._next(delivery.lane)) is not None]
@@ -102,6 +114,7 @@ class Lanes(Generic[D]):
         waiting = self._waiting.get(key)
         if waiting is None:
             self._open.discard(key)
+            self.full.discard(key)
             return None
         follower = waiting.popleft()
         if not waiting:
@@ -113,6 +126,7 @@ class Lanes(Generic[D]):
         if delivery.lane is None:
             return []
         self._open.discard(delivery.lane)
+        self.full.discard(delivery.lane)
         self._joined.pop(delivery.lane, None)
         return list(self._waiting.pop(delivery.lane, ()))
 

@@ -16,7 +16,7 @@ from ...facts import Observers
 from ...outcome import DONE, Dead, Outcome, Skip
 from ...settings import DeliverySettings
 from ..decide import describe
-from ..protocols import BatchHandler, Handler
+from ..protocols import BatchHandler, FairQueue, Handler
 from ..workers import ENDED, Asked, Worker, Workers
 from .lanes import Lanes
 
@@ -59,8 +59,9 @@ class RowWorkers(Workers[RowWorker]):
             self._handler = handler
         else:
             self._batches = handler
+        queue: FairQueue | None = getattr(handler, "queue", None)
         super().__init__(
-            [RowWorker() for _ in range(settings.workers)],
+            [RowWorker() for _ in range(settings.workers if queue is None else queue.workers)],
             self._work_singly if callable(handler) else self._work_batches,
             lambda: engine.pulse,
             settings,
