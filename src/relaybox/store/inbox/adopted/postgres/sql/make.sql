@@ -21,7 +21,7 @@ SELECT m.seq, m.event_id, {of_event_type} AS event_type, {of_source} AS source, 
 FROM {map} m JOIN {their_table} t ON t.{their_id} = m.id
 
 -- name: inbox.adopt.ids -> count
-CREATE TABLE {seen} (event_id varchar(255) COLLATE "C" PRIMARY KEY, seen_at timestamptz NOT NULL)
+CREATE TABLE {seen} (event_id text COLLATE "C" PRIMARY KEY, seen_at timestamptz NOT NULL)
 
 -- name: inbox.adopt.ids_at -> count
 CREATE INDEX "{seen_name}_at" ON {seen} (seen_at)
