@@ -24,6 +24,8 @@ PARTS = (
     "migration",
     "status",
     "seq",
+    "write",
+    "audit_id_seq",
 )
 
 

@@ -72,6 +72,10 @@ class PostgresStore(KeyedOutboxStore):
             return {"token": new_token(), "owner": None, "lease": 0.0}
         return {"token": claim.token, "owner": claim.owner, "lease": claim.lease.total_seconds()}
 
+    def write_called(self, events: Sequence[Event]) -> Op[list[int]]:
+        result = yield self.sql["outbox.write.call"].bind(**arrays(events))
+        return sorted(row[0] for row in result.rows)
+
     def write_plain(self, events: Sequence[Event], now: datetime | None) -> Op[list[int]]:
         result = yield self.sql["outbox.write.plain"].bind(**arrays(events), now=now)
         return sorted(row[0] for row in result.rows)
