@@ -70,6 +70,7 @@ EXCUSED: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
             "outbox.keys.turn",
             "outbox.shard.lapsed",
             "outbox.shard.wait",
+            "outbox.write.call",
             "outbox.write.one_claimed",
             "outbox.write.plain",
         ),

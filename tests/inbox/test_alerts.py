@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -166,13 +165,7 @@ async def test_alerts_by_notify(tmp_path: Any) -> None:
     with Inbox(url) as inbox:
         inbox.accept(None, Event("A", 1, id="m1"))
         processed(inbox, refuse, settings=QUICK)
-        (payload,) = await heard(url, "relaybox_inbox_alert", inbox.alerts)
-    assert json.loads(payload) == {
-        "event": DEAD,
-        "inbox": "inbox",
-        "text": "message m1 (A) died at attempt 1: Reject",
-        "over": False,
-    }
+        assert await heard(url, "relaybox_inbox_alert", inbox.alerts) == [""], "any role may listen"
 
 
 def test_the_settings_say_the_same_by_default() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import subprocess
 import sys
@@ -236,12 +235,9 @@ async def test_an_alert_is_told_once_when_it_begins_and_once_when_it_is_over(wor
         world.group(topic)
         for _ in range(2):
             await world.maintain("watch")
-        heard = [json.loads(note.payload) for note in listener.notifies(timeout=2, stop_after=2)]
+        heard = [note.payload for note in listener.notifies(timeout=2, stop_after=2)]
     assert [(a.topic, a.over) for a in world.told("zero_subscriptions")] == [("orders", False), ("orders", True)]
-    assert [(note["event"], note["topic"], note["over"]) for note in heard] == [
-        ("zero_subscriptions", "orders", False),
-        ("zero_subscriptions", "orders", True),
-    ]
+    assert heard == ["", ""], "any role may listen"
 
 
 async def test_near_timeout(world: World) -> None:

@@ -248,7 +248,7 @@ def test_what_an_operator_does_is_told_by_notify(url: str, sync_box: Outbox) -> 
         mail.pause(reason="mail server moves")
         mail.seek(StartFrom.earliest(), reason="again")
         heard = [note.payload for note in ears.notifies(timeout=10, stop_after=2)]
-    assert ['"group_paused"' in heard[0], "mail server moves" in heard[0], '"group_moved"' in heard[1]] == [True] * 3
+    assert heard == ["", ""], "any role may listen"
 
 
 async def test_the_average_of_a_push_group_is_what_its_handlers_took(box: AsyncOutbox) -> None:

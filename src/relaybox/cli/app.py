@@ -23,6 +23,7 @@ from . import (
     demo,
     doctor,
     events,
+    grants,
     groups,
     inbox,
     ingest,
@@ -125,6 +126,7 @@ app.add_typer(inbox.app, name="inbox")
 app.command("purge")(purge.purge)
 app.command("audit")(audit.audit)
 app.command("maintain")(maintain.maintain)
+app.command("grants")(grants.grants)
 app.command("doctor")(doctor.doctor)
 app.command("config")(effective.config)
 

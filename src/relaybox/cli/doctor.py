@@ -13,8 +13,10 @@ from rich.text import Text
 from ..maintenance import repair as repaired
 from ..outbox.doctor import Finding, examine
 from ..redaction import masked, scrub
+from ..store.grants import DatabaseRole
 from ..store.topics import open_topic_store
 from .connect import Target, target_of
+from .grants import examined
 from .options import Json
 from .output import console, emit, progress, say, table
 
@@ -27,6 +29,10 @@ def doctor(
     repair: Annotated[
         bool, typer.Option("--repair", help="after a restore into another cluster: make the logs of topics readable")
     ] = False,
+    role: Annotated[
+        DatabaseRole | None,
+        typer.Option("--role", help="a job: what this session's role lacks for it, or has too much"),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Look at server, outbox and inboxes. Exit 1 when something critical is found, 0 with warnings."""
@@ -36,6 +42,8 @@ def doctor(
         _repair(target)
     with target.outbox() as box, closing(target.database()) as database:
         found = [Finding(f.level, f.check, scrub(f.text, url), f.fix) for f in examine(database, box.store)]
+        if role is not None:
+            found += examined(target, database, role)
     show_findings(url, found, json)
 
 

@@ -21,6 +21,10 @@ from .postgres_sessions import BEGIN, PULSE, session, transaction_limit
 from .spi import Callback, DialectName, Translated
 from .tls import clear_password, of_postgres
 
+# Of types that asyncpg does not know by itself it asks the server, once per connection, in words that a stranger's
+# operators could answer: it asks at the start, while the session looks nowhere but into the server's own schema.
+_TYPES = """SELECT 1, NULL::smallint[], NULL::integer[], NULL::bigint[], NULL::float8[], NULL::text[], NULL::bytea[],
+  NULL::boolean[], NULL::timestamptz[], NULL::xid8, NULL::xid8[], NULL::pg_snapshot, NULL::regclass, NULL::name[]"""
 _JOINED = "; COMMIT"  # how `commit_after` ends
 GOODBYE = 1.0  # seconds for the end of a connection that has nothing more to say
 
@@ -207,8 +211,10 @@ async def aconnect(
         if pooled:
             raw.terminate()
             raise connection_lost("there is a pooler now where a server was; the next attempt knows")
-        if limit := transaction_limit(raw.get_server_version().major, timeout, pause):
-            await raw.execute(limit)  # asyncpg cannot say nothing
+        limit = transaction_limit(raw.get_server_version().major, timeout, pause)
+        await raw.execute(f"SET search_path = pg_catalog; {limit}")
+        await raw.fetchval(_TYPES)
+        await raw.execute("RESET search_path")
     _direct.add(url)
     return AsyncpgConnection(raw)
 

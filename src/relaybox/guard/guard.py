@@ -43,6 +43,8 @@ from ..ids import new_token
 from ..op import arun, run
 from ..settings import Settings, chosen
 from ..store.doctor import Finding
+from ..store.grants import DatabaseRole, checked_role
+from ..store.grants.ops import statements
 from ..store.guard import open_guard_schema
 from ..store.names import Tables
 from ..store.schema import Migration
@@ -160,6 +162,12 @@ class _Shared:
     def migrate(self) -> Script[list[Migration]]:
         """Create or upgrade the table. Safe to call from many processes at once, and again."""
         return commit(self._sql().schema.migrate())
+
+    @twin
+    def grants(self, role: DatabaseRole, *, to: str) -> Script[list[str]]:
+        """The statements that give a role of the database what it needs of these marks to be a worker, operator, reader
+        or dashboard. Nothing is changed: the owner of the table runs them."""
+        return look(statements("guard", self._sql().schema, None, checked_role(role), to))
 
     @twin
     def verify(self) -> Script[None]:

@@ -9,7 +9,6 @@ Any number of processors may look: each thing is told once, by one of them.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -48,9 +47,8 @@ def new_alerts(
         alerts += _rest(GAP, name, len(gaps) - most, "gaps")
         alerts += [Alert(GAP, name, text=_span(*span), over=True) for span in over[:most]]
         alerts += _rest(GAP, name, len(over) - most, "gaps", over=True)
-    for alert in alerts:
-        payload = {"event": alert.name, "inbox": name, "text": alert.text, "over": alert.over}
-        yield from store.notify_alert(json.dumps(payload))
+    if alerts:
+        yield from store.notify_alert()
     return alerts
 
 

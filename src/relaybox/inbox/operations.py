@@ -18,6 +18,8 @@ from ..op import Op
 from ..operate import Desk
 from ..retry import Retry
 from ..settings import Settings
+from ..store.grants import DatabaseRole, checked_role
+from ..store.grants.ops import statements
 from ..store.inbox import InboxStatus, InboxStore
 from ..store.inbox.adopted.adoption import Adoption, Columns
 from ..store.inbox.adopted.make import Dropped, InboxInfo
@@ -67,6 +69,12 @@ class Operations:
         """Create or upgrade the tables, and say by which migrations. Safe to call from many processes at once, and
         again. `dry_run`: only say it."""
         return look(self.store.plan()) if dry_run else commit(self.store.migrate())
+
+    @twin
+    def grants(self, role: DatabaseRole, *, to: str) -> Script[list[str]]:
+        """The statements that give a role of the database what it needs of this inbox to be a receiver, worker,
+        operator, reader or dashboard. Nothing is changed: the owner of the tables runs them."""
+        return look(statements("inbox", self.store, None, checked_role(role), to))
 
     @slow
     def adopt(

@@ -44,6 +44,6 @@ class Alerts:
     async def _tell(self, alert: Alert) -> None:
         self._observers(alert)
         try:
-            await self._db.run(self._store.notify_alert(alert), tx=False)
+            await self._db.run(self._store.notify_alert(), tx=False)
         except StoreError as error:
             log.warning("alert %s could not be sent by NOTIFY: %s", alert.name, type(error).__name__)

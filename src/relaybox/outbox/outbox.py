@@ -39,6 +39,8 @@ from ..op import Op, arun, run
 from ..operate import AsyncDeadLetters, AsyncEvents, AsyncKeys, DeadLetters, Desk, Events, Keys
 from ..service import AsyncService, Owner, Service, stop_all
 from ..settings import OnExhausted, Settings, chosen
+from ..store.grants import DatabaseRole, checked_role
+from ..store.grants.ops import statements
 from ..store.instances import Instance
 from ..store.names import Tables
 from ..store.outbox import OutboxStore, open_store
@@ -195,6 +197,7 @@ class _Shared:
             committed=committed,
             unseen=unseen,
             plain=self._cdc,
+            called=self.settings.outbox.write_function,
             routes=self._routes if self.store.dialect == "postgres" else None,
             notifier=notifier,
         )
@@ -314,6 +317,12 @@ class _Shared:
         if change.changed:
             self._observers(Purged(change.changed))
         return change.changed or 0
+
+    @twin
+    def grants(self, role: DatabaseRole, *, to: str) -> Script[list[str]]:
+        """The statements that give a role of the database what it needs of this outbox and its topics to be a writer,
+        worker, relay, operator, reader or dashboard. Nothing is changed: the owner of the tables runs them."""
+        return look(statements("outbox", self.store, self.topic_store, checked_role(role), to))
 
     @twin
     def audit(self, *, limit: int = 100, before: int | None = None) -> Script[list[AuditEntry]]:

@@ -76,6 +76,7 @@ class Writer:
     committed: Callable[[HandOver], None] | None = None
     unseen: Callable[[], None] | None = None
     plain: bool = False
+    called: bool = False  # by the function for roles that may not insert
     routes: Callable[[], Routes] | None = None
     notifier: Notifier | ThreadNotifier | None = None
 
@@ -120,6 +121,8 @@ class Writer:
         def into_outbox(events: Sequence[Event]) -> Op[list[int]]:
             if self.plain:
                 return self.store.write_plain(events, now)
+            if self.called:
+                return self.store.write_called(events)
             return self.store.write(events, ticket.claim, now, copy=copy)
 
         if routing is None:

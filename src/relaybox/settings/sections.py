@@ -175,6 +175,9 @@ class OrderSettings(_Section, section="order"):
 class OutboxSettings(_Section, section="outbox"):
     """What an outbox takes, and how long it keeps what it is done with."""
 
+    write_function: Annotated[
+        bool, "write by the function that `relaybox grants writer` makes, for a role that may not insert (PostgreSQL)"
+    ] = False
     unknown_topics: Annotated[
         UnknownTopics,
         "an event of a topic that is not configured: refuse it, or put it into the outbox, where relays route by it "

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from ..errors import ConfigError
 from .event_rows import EPOCH, USUAL, as_json, checked, unreadable
 from .names import Tables
+from .queries import qualified
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,10 @@ class Dialect:
 
     def check(self, tables: Tables) -> None:
         """Raise when tables cannot be called so here."""
+
+    def finish(self, text: str) -> str:
+        """A statement of ours, filled, as it is sent."""
+        return text
 
     def to_time(self, value: datetime | None) -> Any:
         return value
@@ -96,6 +101,9 @@ class Postgres(Dialect):
         locked_keys=True,
         whole_claims=True,
     )
+
+    def finish(self, text: str) -> str:
+        return qualified(text)
 
 
 class _Json(Dialect):

@@ -24,6 +24,8 @@ PARTS = (
     "migration",
     "status",
     "seq",
+    "write",
+    "audit_id_seq",
 )
 
 
@@ -58,13 +60,14 @@ class Tables:
 
     @property
     def alert_channel(self) -> str:
-        """Where an inbox or topics tell of alerts by NOTIFY, as JSON."""
+        """Where an inbox or topics tell by NOTIFY that there are alerts."""
         return f"{self.channel[:57]}_alert"
 
     def substitutions(self, quote: str) -> dict[str, str]:
         """`{event}`, `{pending}`, … for the SQL files, quoted and qualified; `{event_name}`, … bare."""
         names = {"event": self.event} | {part: self.part(part) for part in PARTS}
-        return self.quoted(names, quote) | {"namespace": self.schema or "", "channel": self.channel}
+        channels = {"channel": self.channel, "alert_channel": self.alert_channel}
+        return self.quoted(names, quote) | {"namespace": self.schema or ""} | channels
 
     def quoted(self, names: Mapping[str, str], quote: str) -> dict[str, str]:
         prefix = f"{quote}{self.schema}{quote}." if self.schema else ""

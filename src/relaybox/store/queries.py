@@ -13,7 +13,7 @@ must be told a parameter's type the common text does so (`:limit::integer`), and
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.resources import files
 from typing import NamedTuple, cast, get_args
@@ -26,6 +26,9 @@ FOLDERS = {"postgres": ("", "postgres"), "mysql": ("", "stepped", "mysql"), "sql
 _HEADER = re.compile(r"^-- (?:name: (?P<name>[a-z_.]+) -> (?P<answer>[a-z]+)|slot: (?P<slot>[a-z_]+))$", re.MULTILINE)
 _SLOT = re.compile(r"\{([a-z_]+)\}")
 _TYPE = re.compile(r"(:[a-z_]+)::[a-z0-9]+(?:\[\])?")
+# Literals and quoted names, and calls: in our texts keywords are in capitals.
+_CALL = re.compile(r"""'[^']*'|"[^"]*"|(?<![\w.:"])([a-z_]+)\(""")
+_NO_CALL = {"coalesce", "extract", "greatest", "least", "nullif"}
 
 
 class Texts(NamedTuple):
@@ -78,6 +81,32 @@ def fill(text: str, names: Mapping[str, str]) -> str:
     return _SLOT.sub(lambda slot: names[slot[1]], text)
 
 
+def qualified(text: str) -> str:
+    """Functions by their full names, for PostgreSQL: where strangers may create some in a schema of the `search_path`,
+    one of theirs that fits better would be taken. Operators have no such names that keep their precedence: in our texts
+    the types on their two sides are those of an operator of the server's own."""
+
+    def named(call: re.Match[str]) -> str:
+        if call[1] is None or call[1] in _NO_CALL or text.endswith("AS ", 0, call.start()):
+            return call[0]
+        if call[1] == "unnest" and _arguments(text, call.end()) > 1:
+            return call[0]  # of several arrays it is syntax, and the server's own
+        return f"pg_catalog.{call[0]}"
+
+    return _CALL.sub(named, text)
+
+
+def _arguments(text: str, start: int) -> int:
+    """How many there are in the parentheses that begin here."""
+    depth, count = 1, 1
+    for sign in text[start:]:
+        depth += (sign in "([") - (sign in ")]")
+        count += sign == "," and depth == 1
+        if depth == 0:
+            break
+    return count
+
+
 class Names(dict[str, str]):
     """What stands for each slot: the names of tables, and texts that are filled when they are asked for."""
 
@@ -90,5 +119,6 @@ class Names(dict[str, str]):
         return text
 
 
-def load(found: Mapping[str, Block], names: Mapping[str, str]) -> dict[str, Query]:
-    return {name: Query(name, fill(text, names), answer) for name, (text, answer) in found.items()}
+def load(found: Mapping[str, Block], names: Mapping[str, str], finish: Callable[[str], str] = str) -> dict[str, Query]:
+    """`finish`: what a dialect does to a text that is filled."""
+    return {name: Query(name, finish(fill(text, names)), answer) for name, (text, answer) in found.items()}

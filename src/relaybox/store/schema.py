@@ -82,7 +82,7 @@ class Schema:
         self.pairs = self._dialect.pairs
         self.table = self._dialect.table
         self.event_row = self._dialect.event_row
-        self.sql: dict[str, Query] = load(self.queries(), self.slots())
+        self.sql: dict[str, Query] = load(self.queries(), self.slots(), self._dialect.finish)
 
     def queries(self) -> dict[str, Block]:
         return texts("shared", self.dialect).queries | texts(self._product, self.dialect).queries
@@ -98,7 +98,12 @@ class Schema:
     def migrations(self) -> list[Migration]:
         names = self.tables.substitutions(self.quote)
         return [
-            Migration(version, name, fill(self.fitting(inline(text)), names), hashlib.sha256(text.encode()).hexdigest())
+            Migration(
+                version,
+                name,
+                self._dialect.finish(fill(self.fitting(inline(text)), names)),
+                hashlib.sha256(text.encode()).hexdigest(),
+            )
             for version, name, text in self.migration_files()
         ]
 

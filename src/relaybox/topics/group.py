@@ -64,7 +64,7 @@ def tell(context: TopicContext[Any], alert: Alert) -> Script[None]:
     """To observers and by NOTIFY. What it tells of has happened, whether or not somebody hears it."""
     context.observers(alert)
     try:
-        yield from look(context.store.notify_alert(alert))
+        yield from look(context.store.notify_alert())
     except StoreError as error:
         log.warning("alert %s could not be sent by NOTIFY: %s", alert.name, type(error).__name__)
 

@@ -166,7 +166,9 @@ async def test_rows_are_read_after_the_lease_was_taken(two: Pair) -> None:
 
 def lease(claim: Claim, keys: list[int]) -> Op[list[int]]:
     """The statement alone, as if the walk had not seen that somebody has the key."""
-    result = yield STORE.sql["outbox.keys.advisory"].bind(keys=keys, token=claim.token, limit=9, namespace=2)
+    result = yield STORE.sql["outbox.keys.advisory"].bind(
+        keys=keys, refused=[False] * len(keys), token=claim.token, limit=9, namespace=2
+    )
     return [row[0] for row in result.rows]
 
 

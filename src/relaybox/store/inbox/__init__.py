@@ -37,8 +37,7 @@ class InboxTables(Tables):
 
     def substitutions(self, quote: str) -> dict[str, str]:
         names = {"message": self.event} | {part: self.part(part) for part in PARTS}
-        own = self.quoted(names, quote) | {"alert_channel": self.alert_channel}
-        return Tables.substitutions(self, quote) | own
+        return Tables.substitutions(self, quote) | self.quoted(names, quote)
 
 
 class InboxStore(InboxMaking):

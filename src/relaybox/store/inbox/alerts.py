@@ -82,7 +82,8 @@ class InboxAlerts(InboxGaps):
             yield self.sql["inbox.alert.open"].bind(**values, now=self.to_time(now))
         return new, over
 
-    def notify_alert(self, payload: str) -> Op[None]:
-        """To listeners on the channel, when our transaction commits. Only PostgreSQL has that."""
+    def notify_alert(self) -> Op[None]:
+        """To listeners on the channel, when our transaction commits: that there is something to look at, and no
+        more, as any role of the database may listen. Only PostgreSQL has that."""
         if self.capabilities.listen:
-            yield self.sql["inbox.alert.notify"].bind(payload=payload)
+            yield self.sql["inbox.alert.notify"].bind()

@@ -7,7 +7,7 @@ lease first, the rows in a later statement, which then sees whatever the former 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -47,9 +47,16 @@ class KeyedOutboxStore(OutboxStore):
         raise NotImplementedError
 
     def lease(
-        self, claim: Claim, keys: Sequence[WaitingKey], limit: int, choice: KeyChoice, now: datetime | None
+        self,
+        claim: Claim,
+        keys: Sequence[WaitingKey],
+        limit: int,
+        choice: KeyChoice,
+        refused: Collection[int],
+        now: datetime | None,
     ) -> Op[Sequence[int]]:
-        """Up to `limit` of these keys, without waiting for anybody, as leased to the claim; in their order."""
+        """Up to `limit` of these keys, without waiting for anybody, as leased to the claim; in their order. A key
+        whose lock was refused before may be waited for."""
         raise NotImplementedError
 
     def claim_leased(self, claim: Claim, keys: Sequence[int], limit: int, now: datetime | None) -> Op[list[ClaimedRow]]:
@@ -62,6 +69,7 @@ class KeyedOutboxStore(OutboxStore):
         """One look at all keys at most: from where the last claim ended to the end, then from the start. While all goes
         smoothly it looks at as many keys as it can take; otherwise at more, to find enough."""
         turn.tried, turn.taken, turn.busy = 0, 0, False
+        refused = frozenset(turn.refused)
         most, last_lap = min(choice.keys, limit), turn.after == START
         while limit > 0:
             walk = yield from self.walk(turn.after, most if turn.smooth else choice.candidates, now)
@@ -72,8 +80,11 @@ class KeyedOutboxStore(OutboxStore):
                 )
             ready = [key for key in walk.keys if key.head is not None]
             free = [key for key in ready if not key.leased]
-            leased = (yield from self.lease(claim, free, most, choice, now)) if free else []
+            leased = (yield from self.lease(claim, free, most, choice, refused, now)) if free else []
             full = len(leased) == most
+            if turn.refused or len(leased) < len(free):
+                turn.refused.difference_update(key.key_hash for key in free)
+                turn.refused.update(() if full else {key.key_hash for key in free}.difference(leased))
             turn.busy |= len(free) < len(ready)
             turn.taken += len(leased)
             turn.tried += 1 + [key.key_hash for key in free].index(leased[-1]) if full else len(free)

@@ -45,6 +45,10 @@ class OutboxStore(EventOps):
         """Events without pending rows, for other readers than relaybox."""
         raise NotImplementedError
 
+    def write_called(self, events: Sequence[Event]) -> Op[list[int]]:
+        """Events by the function for roles that may not insert."""
+        raise UnsupportedByEngine(f"outbox.write_function is for PostgreSQL; on {self.dialect} a writer may insert")
+
     def stored(self, event_ids: Sequence[str]) -> Op[set[str]]:
         result = yield self.sql["outbox.write.stored"].bind(event_ids=self.texts(event_ids))
         return {row[0] for row in result.rows}

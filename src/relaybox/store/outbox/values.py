@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -41,6 +41,7 @@ class KeyRound:
     taken: int = 0  # and got
     busy: bool = False  # rows wait whose key somebody has
     smooth: bool = False  # every key it looked at was to be had
+    refused: set[int] = field(default_factory=set)  # keys that were free, and their locks were not
 
 
 class KeyChoice(NamedTuple):

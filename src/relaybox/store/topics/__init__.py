@@ -45,6 +45,7 @@ PARTS = (
     "parked",
     "member",
     "term",
+    "latch",
     "incarnation",
     "alert",
     "promise",

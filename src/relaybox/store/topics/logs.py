@@ -35,7 +35,7 @@ class LogQueries(Schema):
         if found is None:
             known = texts(self._product, self.dialect).queries.items()
             of_logs = {name: block for name, block in known if _of_a_log(block[0])}
-            found = self._logs[topic_id] = load(of_logs, self.log_slots(topic_id))
+            found = self._logs[topic_id] = load(of_logs, self.log_slots(topic_id), self._dialect.finish)
         return found
 
     def log_slots(self, topic_id: int) -> Names:
@@ -44,7 +44,7 @@ class LogQueries(Schema):
     def later(self, topic: TopicRow, name: str, **words: str) -> Query:
         """A query of a log with the slots filled that depend on the topic's state, or on what is at hand."""
         query = self.log(topic.id)[name]
-        return Query(name, fill(query.text, words), query.answer)
+        return Query(name, self._dialect.finish(fill(query.text, words)), query.answer)
 
     def queue(self, topic_id: int) -> PostgresStore:
         """The outbox of its own that a queue tracked by rows is."""

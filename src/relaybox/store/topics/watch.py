@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from ...facts import Alert
 from ...op import Op
 from . import TopicRow
 from .logs import LogQueries
@@ -70,8 +68,6 @@ class WatchOps(LogQueries):
             OpenAlert(name, topic, group, text, self.from_time(since)) for name, topic, group, text, since in found.rows
         ]
 
-    def notify_alert(self, alert: Alert) -> Op[None]:
-        """Tell listeners on the alert channel, as JSON."""
-        payload = {"event": alert.name, "topic": alert.topic, "group": alert.group, "text": alert.text}
-        text = json.dumps(payload | {"over": alert.over})[:7900]
-        yield self.sql["topic.watch.notify"].bind(channel=self.tables.alert_channel, payload=text)
+    def notify_alert(self) -> Op[None]:
+        """Tell listeners on the alert channel that there is something to look at."""
+        yield self.sql["topic.watch.notify"].bind()

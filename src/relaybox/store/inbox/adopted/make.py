@@ -127,7 +127,7 @@ class InboxMaking(InboxAdopted):
     def _make(self, name: str, names: Mapping[str, str]) -> Op[None]:
         found = self.their_queries.get(name)
         if found is not None:
-            yield Verbatim(name, fill(found[0], names), "count").bind()
+            yield Verbatim(name, self._dialect.finish(fill(found[0], names)), "count").bind()
 
     def drift(self) -> Op[list[str]]:
         """The indexes of a table that was adopted are its owner's."""
@@ -138,7 +138,10 @@ class InboxMaking(InboxAdopted):
     # -- drop -------------------------------------------------------------------------------------
 
     def drop(self, *, cascade: bool, if_exists: bool, force: bool, now: datetime | None) -> Op[Dropped | None]:
-        return self.locked(self._drop(cascade, if_exists, force, now))
+        exists = yield self.sql["schema.exists"].bind()
+        if if_exists and not exists.rows[0][0]:  # the lock would make something
+            return None
+        return (yield from self.locked(self._drop(cascade, if_exists, force, now)))
 
     def _drop(self, cascade: bool, if_exists: bool, force: bool, now: datetime | None) -> Op[Dropped | None]:
         name = self.tables.event

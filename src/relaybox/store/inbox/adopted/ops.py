@@ -108,7 +108,7 @@ class InboxAdopted(InboxAlerts, InboxAccepts):
         self.others_process = "aggregate_id" in adoption.columns
         names = self.their_names(adoption)
         for name, (text, answer) in self.their_queries.items():
-            self.sql[name] = Query(name, fill(text, names), answer)
+            self.sql[name] = Query(name, self._dialect.finish(fill(text, names)), answer)
 
     def forget(self) -> None:
         """The inbox is gone; another one may take its name."""

@@ -7,7 +7,7 @@ rows it returns. A custom schema is a database of the same server.
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from ....event import Event
@@ -42,7 +42,13 @@ class MysqlStore(SteppedOutboxStore, KeyedOutboxStore):
     # -- keys -------------------------------------------------------------------------------------
 
     def lease(
-        self, claim: Claim, keys: Sequence[WaitingKey], limit: int, choice: KeyChoice, now: datetime | None
+        self,
+        claim: Claim,
+        keys: Sequence[WaitingKey],
+        limit: int,
+        choice: KeyChoice,
+        refused: Collection[int],
+        now: datetime | None,
     ) -> Op[Sequence[int]]:
         at = self.to_time(now)
         heads = as_json([key.head for key in keys])

@@ -31,7 +31,7 @@ SPREAD = 2.0  # seconds over which the events of an expired claim come back
 COLUMN_TYPES = {
     "seq": "int8",
     "shard": "int2",
-    **dict.fromkeys(EVENT_COLUMNS[1:7], "varchar"),
+    **dict.fromkeys(EVENT_COLUMNS[1:7], "text"),
     "payload": "bytea",
     "headers": "text",
     **dict.fromkeys(EVENT_COLUMNS[9:], "timestamptz"),
@@ -71,6 +71,10 @@ class PostgresStore(KeyedOutboxStore):
         if claim is None:
             return {"token": new_token(), "owner": None, "lease": 0.0}
         return {"token": claim.token, "owner": claim.owner, "lease": claim.lease.total_seconds()}
+
+    def write_called(self, events: Sequence[Event]) -> Op[list[int]]:
+        result = yield self.sql["outbox.write.call"].bind(**arrays(events))
+        return sorted(row[0] for row in result.rows)
 
     def write_plain(self, events: Sequence[Event], now: datetime | None) -> Op[list[int]]:
         result = yield self.sql["outbox.write.plain"].bind(**arrays(events), now=now)
@@ -217,13 +221,21 @@ class PostgresStore(KeyedOutboxStore):
         return Walk(keys, ended=len(keys) < len(rows), sharded=sharded)
 
     def lease(
-        self, claim: Claim, keys: Sequence[WaitingKey], limit: int, choice: KeyChoice, now: datetime | None
+        self,
+        claim: Claim,
+        keys: Sequence[WaitingKey],
+        limit: int,
+        choice: KeyChoice,
+        refused: Collection[int],
+        now: datetime | None,
     ) -> Op[Sequence[int]]:
-        values: dict[str, Any] = {"keys": [key.key_hash for key in keys], "token": claim.token, "limit": limit}
-        if choice.by == "advisory":
-            result = yield self.sql["outbox.keys.advisory"].bind(**values, namespace=choice.namespace)
-        else:
+        wanted = [key.key_hash for key in keys]
+        values: dict[str, Any] = {"keys": wanted, "token": claim.token, "limit": limit}
+        if choice.by == "rows":
             result = yield self.sql["outbox.keys.rows"].bind(**values, heads=[key.head for key in keys])
+            return sorted(row[0] for row in result.rows)
+        waits = [key in refused for key in wanted]
+        result = yield self.sql["outbox.keys.advisory"].bind(**values, refused=waits, namespace=choice.namespace)
         return sorted(row[0] for row in result.rows)
 
     def claim_leased(self, claim: Claim, keys: Sequence[int], limit: int, now: datetime | None) -> Op[list[ClaimedRow]]:

@@ -2,8 +2,8 @@
 -- message was handled and `until` is when the mark may be forgotten.
 
 CREATE TABLE {guard} (
-  consumer varchar(64)  COLLATE "C" NOT NULL,
-  event_id varchar(255) COLLATE "C" NOT NULL,
+  consumer text         COLLATE "C" NOT NULL CHECK (length(consumer) <= 64),
+  event_id text         COLLATE "C" NOT NULL CHECK (length(event_id) <= 255),
   token    bigint       NOT NULL,               -- who holds it: renewing, finishing and deleting must present it
   until    timestamptz  NOT NULL,
   done_at  timestamptz,

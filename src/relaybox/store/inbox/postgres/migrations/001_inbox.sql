@@ -5,13 +5,13 @@ CREATE SEQUENCE {seq};
 
 CREATE TABLE {message} (
   seq            bigint       PRIMARY KEY,    -- order of arrival
-  event_id       varchar(255) COLLATE "C" NOT NULL UNIQUE,
-  event_type     varchar(255) NOT NULL,
-  source         varchar(255),                -- who sent it
-  aggregate_type varchar(255),                -- NULL stands for __GLOBAL__
-  aggregate_id   varchar(255),                -- the ordering key
-  tenant_id      varchar(255),
-  content_type   varchar(255),                -- NULL stands for application/json
+  event_id       text         COLLATE "C" NOT NULL UNIQUE CHECK (length(event_id) <= 255),
+  event_type     text         NOT NULL CHECK (length(event_type) <= 255),
+  source         text CHECK (length(source) <= 255),  -- who sent it
+  aggregate_type text CHECK (length(aggregate_type) <= 255),  -- NULL stands for __GLOBAL__
+  aggregate_id   text CHECK (length(aggregate_id) <= 255),  -- the ordering key
+  tenant_id      text CHECK (length(tenant_id) <= 255),
+  content_type   text CHECK (length(content_type) <= 255),  -- NULL stands for application/json
   payload        bytea,                       -- byte for byte as sent, never jsonb; NULL: drained, only the id is known
   headers        text,                        -- a JSON object of strings, or NULL
   occurred_at    timestamptz  NOT NULL,
@@ -83,7 +83,7 @@ CREATE INDEX "{dead_name}_new" ON {dead} (seq) WHERE NOT told;
 -- The next number of each key. It is never taken back: neither retention nor a replay starts a key anew.
 CREATE TABLE {state} (
   key_hash     bigint       NOT NULL,
-  aggregate_id varchar(255) COLLATE "C" NOT NULL,
+  aggregate_id text         COLLATE "C" NOT NULL CHECK (length(aggregate_id) <= 255),
   next         bigint       NOT NULL,
   moved_at     timestamptz  NOT NULL,
   PRIMARY KEY (key_hash, aggregate_id)
@@ -92,7 +92,7 @@ CREATE TABLE {state} (
 -- How the numbers by type change: written with every change, folded into the totals from time to time. Nobody waits for
 -- anybody here, and a late commit is folded late. NULL: no change.
 CREATE TABLE {journal} (
-  event_type varchar(255) NOT NULL,
+  event_type text         NOT NULL CHECK (length(event_type) <= 255),
   pending    integer,
   processed  integer,
   dead       integer,
@@ -103,7 +103,7 @@ CREATE TABLE {journal} (
 
 -- What was folded. The view of the stats adds what was not yet.
 CREATE TABLE {totals} (
-  event_type varchar(255) PRIMARY KEY,
+  event_type text         PRIMARY KEY CHECK (length(event_type) <= 255),
   pending    bigint       NOT NULL,
   processed  bigint       NOT NULL,
   dead       bigint       NOT NULL,
@@ -112,7 +112,7 @@ CREATE TABLE {totals} (
 
 -- Gaps that somebody was told of and that are open still.
 CREATE TABLE {alert} (
-  aggregate_id varchar(255) COLLATE "C" NOT NULL,
+  aggregate_id text         COLLATE "C" NOT NULL CHECK (length(aggregate_id) <= 255),
   first        bigint       NOT NULL,
   last         bigint       NOT NULL,
   told_at      timestamptz  NOT NULL,
@@ -121,7 +121,7 @@ CREATE TABLE {alert} (
 
 -- Work that one processor does for all, and when it is due again.
 CREATE TABLE {turn} (
-  job varchar(16) PRIMARY KEY,
+  job text        PRIMARY KEY CHECK (length(job) <= 16),
   due timestamptz NOT NULL
 );
 
@@ -130,15 +130,15 @@ INSERT INTO {turn} (job, due) VALUES ('alerts', '-infinity');
 -- A running processor. Its claims are free as soon as `expires_at` has passed.
 CREATE TABLE {instance} (
   id         integer      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-  name       varchar(128) NOT NULL,
-  role       varchar(16)  NOT NULL,
+  name       text         NOT NULL CHECK (length(name) <= 128),
+  role       text         NOT NULL CHECK (length(role) <= 16),
   started_at timestamptz  NOT NULL,
   expires_at timestamptz  NOT NULL
 );
 
 -- What all processes that use this inbox must agree on.
 CREATE TABLE {meta} (
-  name  varchar(64) PRIMARY KEY,
+  name  text        PRIMARY KEY CHECK (length(name) <= 64),
   value text        NOT NULL
 );
 
@@ -146,7 +146,7 @@ CREATE TABLE {meta} (
 CREATE FUNCTION {mine}(aggregate_id text, worker integer, workers integer) RETURNS boolean
   LANGUAGE sql IMMUTABLE PARALLEL SAFE
   RETURN coalesce(((('x' || substr(md5(aggregate_id), 1, 16))::bit(64)::bigint & 9223372036854775807) >> 32)
-                  % workers = worker, true);
+                  % workers::bigint = worker, true);
 
 CREATE VIEW {status} AS
 SELECT m.seq, m.event_id, m.event_type, m.source, coalesce(m.aggregate_type, '__GLOBAL__') AS aggregate_type,
@@ -176,17 +176,17 @@ FROM {dead} d JOIN {message} m ON m.seq = d.seq;
 
 CREATE VIEW {stats} AS
 SELECT event_type, coalesce(sum(pending), 0)::bigint AS pending, coalesce(sum(processed), 0)::bigint AS processed,
-       coalesce(sum(dead), 0)::bigint AS dead, (sum(waited) / 1e6 / nullif(sum(processed), 0))::float8 AS avg_processing_sec
+       coalesce(sum(dead), 0)::bigint AS dead, (sum(waited) / 1e6 / nullif(sum(processed), 0::numeric))::float8 AS avg_processing_sec
 FROM (SELECT event_type, pending, processed, dead, waited FROM {totals}
       UNION ALL SELECT event_type, pending, processed, dead, waited FROM {journal}) x
 GROUP BY event_type
-HAVING sum(pending) <> 0 OR sum(processed) <> 0 OR sum(dead) <> 0;
+HAVING sum(pending) <> 0::numeric OR sum(processed) <> 0::numeric OR sum(dead) <> 0::numeric;
 
 -- Inbox.health() in SQL, with the thresholds that it has by itself.
 CREATE VIEW {health} AS
 SELECT pending_count, dead_letter_count, avg_processing_time_sec, oldest_pending_age_sec, throughput_per_sec, processors,
-       CASE WHEN pending_count >= 100000 OR dead_letter_count >= 100 OR oldest_pending_age_sec >= 900 THEN 'critical'
-            WHEN pending_count >= 1000 OR dead_letter_count >= 1 OR oldest_pending_age_sec >= 60
+       CASE WHEN pending_count >= 100000 OR dead_letter_count >= 100 OR oldest_pending_age_sec >= 900::float8 THEN 'critical'
+            WHEN pending_count >= 1000 OR dead_letter_count >= 1 OR oldest_pending_age_sec >= 60::float8
                  OR (pending_count > 0 AND processors = 0) THEN 'degraded'
             ELSE 'healthy' END AS health_status
 FROM (
@@ -196,7 +196,7 @@ FROM (
          coalesce((SELECT extract(epoch FROM clock_timestamp() - m.received_at)::float8
                    FROM (SELECT seq FROM {pending} ORDER BY seq LIMIT 1) p JOIN {message} m ON m.seq = p.seq), 0)
            AS oldest_pending_age_sec,
-         l.n / greatest(extract(epoch FROM clock_timestamp() - l.since)::float8, 1) AS throughput_per_sec,
+         l.n::float8 / greatest(extract(epoch FROM clock_timestamp() - l.since)::float8, 1) AS throughput_per_sec,
          (SELECT count(*) FROM {instance} WHERE expires_at >= clock_timestamp()) AS processors
   FROM (SELECT count(*) AS n, coalesce(min(processed_at), clock_timestamp()) AS since, avg(waited) AS waited
         FROM (SELECT processed_at, waited FROM {done} WHERE processed_at > now() - interval '1 minute'

@@ -1,6 +1,6 @@
 -- name: inbox.adopt.columns -> rows
 -- Of a table: its columns, whether each may be NULL, is unique alone, and has an index for the rows where it is NULL.
-SELECT a.attname::text, format_type(coalesce(nullif(y.typbasetype, 0), a.atttypid), NULL),
+SELECT a.attname::text, format_type(coalesce(nullif(y.typbasetype, 0::oid), a.atttypid), NULL),
        NOT (a.attnotnull OR y.typnotnull), coalesce(i.alone, false), coalesce(i.leads, false), n.nspname::text,
        CASE WHEN a.atttypmod > 4 AND y.typcategory = 'S' THEN a.atttypmod - 4 END
 FROM pg_class c
@@ -25,8 +25,8 @@ WHERE n.nspname = coalesce(nullif('{namespace}', ''), current_schema()) AND c.re
 -- The relations of an inbox tell of it. Schema is NULL for the connection's own.
 SELECT left(c.relname, -5)::text, nullif(n.nspname, current_schema())::text
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relkind = 'r' AND c.relname LIKE '%\_meta'
+WHERE c.relkind = 'r' AND c.relname LIKE '%\_meta'::text
   AND (SELECT count(*) FROM pg_class o WHERE o.relnamespace = c.relnamespace AND o.relkind IN ('r', 'v')
-         AND o.relname IN (left(c.relname, -5) || '_seen', left(c.relname, -5) || '_done',
+         AND o.relname IN (left(c.relname, -5) || '_seen'::text, left(c.relname, -5) || '_done',
                            left(c.relname, -5) || '_migration')) = 3
 ORDER BY 2 NULLS FIRST, 1

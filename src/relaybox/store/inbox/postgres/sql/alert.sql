@@ -9,4 +9,4 @@ DELETE FROM {alert} a USING unnest(:keys::text[], :firsts::bigint[]) AS s(key, f
 WHERE a.aggregate_id = s.key AND a.first = s.first
 
 -- name: inbox.alert.notify -> rows
-SELECT pg_notify('{alert_channel}', :payload)
+SELECT pg_notify('{alert_channel}', '')

@@ -10,7 +10,7 @@ WITH clock AS MATERIALIZED (
 picked AS MATERIALIZED (
   SELECT seq, due, strikes FROM {pending}
   WHERE due <= (SELECT now FROM clock)
-    AND (:workers::integer = 1 OR (key_hash >> 32) % :workers::integer = :worker::integer)
+    AND (:workers::bigint = 1 OR (key_hash >> 32) % :workers::bigint = :worker::bigint)
   ORDER BY due, seq LIMIT :limit
   {skip_locked}),
 head AS MATERIALIZED (
@@ -35,7 +35,7 @@ WITH clock AS MATERIALIZED (
   SELECT {clock} AS now, set_config('synchronous_commit', 'off', true))
 SELECT seq, strikes FROM {pending}
 WHERE due <= (SELECT now FROM clock)
-  AND (:workers::integer = 1 OR (key_hash >> 32) % :workers::integer = :worker::integer)
+  AND (:workers::bigint = 1 OR (key_hash >> 32) % :workers::bigint = :worker::bigint)
   AND key_hash <> ALL(:full::bigint[])
 ORDER BY due, seq LIMIT :limit
 {skip_locked}
@@ -45,7 +45,7 @@ ORDER BY due, seq LIMIT :limit
 -- priorities is locked after.
 SELECT seq, {waited} FROM {pending}
 WHERE priority = :priority AND due <= {now_once}
-  AND (:workers::integer = 1 OR (key_hash >> 32) % :workers::integer = :worker::integer)
+  AND (:workers::bigint = 1 OR (key_hash >> 32) % :workers::bigint = :worker::bigint)
   AND key_hash <> ALL(:full::bigint[])
 ORDER BY due, seq LIMIT :limit
 

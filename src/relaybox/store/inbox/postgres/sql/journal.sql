@@ -2,7 +2,7 @@
 -- How the numbers by type change with processed messages that go: for good (:pending 0) or to be processed again (1).
 -- Who comes second waits here, and finds them gone.
 INSERT INTO {journal} (event_type, pending, processed, waited)
-SELECT m.event_type, count(*) * :pending::integer, -count(*), -sum(round(f.waited * 1000000))::bigint
+SELECT m.event_type, count(*) * :pending::integer, -count(*), -sum(round(f.waited * 1e6::float8))::bigint
 FROM (SELECT seq, waited FROM {done} WHERE seq {in_seqs} ORDER BY seq FOR UPDATE) f
 JOIN {message} m ON m.seq = f.seq
 GROUP BY m.event_type

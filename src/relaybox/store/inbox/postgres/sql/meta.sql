@@ -1,3 +1,3 @@
--- name: inbox.meta.lock -> rows
--- Serialises those that change what all agree on.
-SELECT pg_advisory_xact_lock(hashtextextended('{meta}', 0)) IS NULL
+-- name: inbox.meta.lock -> count
+-- Serialises those that change what all agree on. No advisory lock: any role of the database could hold that.
+LOCK TABLE {meta} IN SHARE ROW EXCLUSIVE MODE

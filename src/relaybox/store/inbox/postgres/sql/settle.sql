@@ -12,7 +12,7 @@ marked AS (
   FROM gone
   RETURNING waited)
 INSERT INTO {journal} (event_type, pending, processed, waited)
-SELECT :event_type::text, -1, 1, round(waited * 1000000) FROM marked
+SELECT :event_type::text, -1, 1, round(waited * 1e6::float8) FROM marked
 
 -- name: inbox.settle.still -> rows
 -- Before the commit, in the same round trip where that can be: an error unless the mark is in this transaction.
@@ -38,7 +38,7 @@ marked AS (
   INSERT INTO {done} (seq, processed_at, attempts, waited)
   SELECT seq, {clock}, attempts, waited FROM timed)
 INSERT INTO {journal} (event_type, pending, processed, waited)
-SELECT event_type, -count(*), count(*), sum(round(waited * 1000000)) FROM timed
+SELECT event_type, -count(*), count(*), sum(round(waited * 1e6::float8)) FROM timed
 WHERE event_type IS NOT NULL GROUP BY event_type
 
 -- name: inbox.settle.retry -> count

@@ -4,12 +4,12 @@ CREATE SEQUENCE {seq};
 
 CREATE TABLE {event} (
   seq            bigint       PRIMARY KEY DEFAULT nextval('{seq}'),
-  event_id       varchar(36)  COLLATE "C" NOT NULL,
-  event_type     varchar(128) NOT NULL,
-  aggregate_type varchar(64),                 -- NULL stands for __GLOBAL__
-  aggregate_id   varchar(128),                -- the ordering key
-  tenant_id      varchar(64),
-  content_type   varchar(128),                -- NULL stands for application/json
+  event_id       text         COLLATE "C" NOT NULL CHECK (length(event_id) <= 36),
+  event_type     text         NOT NULL CHECK (length(event_type) <= 128),
+  aggregate_type text CHECK (length(aggregate_type) <= 64),  -- NULL stands for __GLOBAL__
+  aggregate_id   text CHECK (length(aggregate_id) <= 128),  -- the ordering key
+  tenant_id      text CHECK (length(tenant_id) <= 64),
+  content_type   text CHECK (length(content_type) <= 128),  -- NULL stands for application/json
   payload        bytea        NOT NULL,       -- byte for byte as given, never jsonb
   headers        text,                        -- a JSON object of strings, or NULL
   occurred_at    timestamptz  NOT NULL,
@@ -77,11 +77,11 @@ CREATE TABLE {dead} (
 -- of it: that the broker it sends to is away, say.
 CREATE TABLE {instance} (
   id         integer     GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-  name       varchar(128) NOT NULL,
-  role       varchar(16) NOT NULL,
+  name       text         NOT NULL CHECK (length(name) <= 128),
+  role       text        NOT NULL CHECK (length(role) <= 16),
   started_at timestamptz NOT NULL,
   expires_at timestamptz NOT NULL,
-  note       varchar(200)
+  note       text CHECK (length(note) <= 200)
 );
 
 -- Ordered delivery: who owns which shard of the keys, under which term.
@@ -124,6 +124,6 @@ SELECT e.seq, e.event_id, e.event_type, coalesce(e.aggregate_type, '__GLOBAL__')
 FROM {event} e
 LEFT JOIN {pending} p ON p.seq = e.seq
 LEFT JOIN {dead} d ON d.seq = e.seq
-LEFT JOIN (SELECT item / 65536 AS seq, item % 65536 AS attempts, c.owner, c.claimed_at, c.until
+LEFT JOIN (SELECT item / 65536 AS seq, item % 65536::bigint AS attempts, c.owner, c.claimed_at, c.until
            FROM {claim} c, unnest(c.items) AS item) k ON k.seq = e.seq
 LEFT JOIN {instance} i ON i.id = k.owner;

@@ -23,7 +23,7 @@ UNION ALL SELECT 'table.select', has_table_privilege(to_regclass('{event}'), 'SE
 UNION ALL SELECT 'publication', concat_ws(',', CASE WHEN pubinsert THEN 'insert' END, CASE WHEN pubupdate THEN 'update' END,
                                           CASE WHEN pubdelete THEN 'delete' END, CASE WHEN pubtruncate THEN 'truncate' END)
   FROM pg_publication WHERE pubname = '{event_name}_cdc'
-UNION ALL SELECT 'published.' || schemaname || '.' || tablename, 'true'
+UNION ALL SELECT 'published.'::text || schemaname::text || '.'::text || tablename::text, 'true'
   FROM pg_publication_tables WHERE pubname = '{event_name}_cdc'
 
 -- name: cdc.slots -> rows

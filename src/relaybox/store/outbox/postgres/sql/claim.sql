@@ -34,7 +34,7 @@ gone AS (
 taken AS MATERIALIZED (
   SELECT item, since FROM gone UNION ALL SELECT item + 1, b.until FROM batch b, unnest(b.items[1:b.room]) AS item),
 whole AS MATERIALIZED (
-  SELECT array_agg(item ORDER BY item) AS items, bool_or(item % 65536 > 1) AS tried, min(since) AS since FROM taken),
+  SELECT array_agg(item ORDER BY item) AS items, bool_or(item % 65536::bigint > 1) AS tried, min(since) AS since FROM taken),
 held AS (
   INSERT INTO {claim} (token, owner, until, claimed_at, items, since)
   SELECT :token, :owner, c.now + {lease_time}, c.now, w.items, w.since
@@ -74,7 +74,7 @@ gone AS (
   DELETE FROM {pending} WHERE ctid = ANY(ARRAY(SELECT ctid FROM picked))
   RETURNING seq * 65536 + least(attempts + 1, 65535) AS item, coalesce(since, due) AS since),
 whole AS MATERIALIZED (
-  SELECT array_agg(item ORDER BY item) AS items, bool_or(item % 65536 > 1) AS tried, min(since) AS since FROM gone),
+  SELECT array_agg(item ORDER BY item) AS items, bool_or(item % 65536::bigint > 1) AS tried, min(since) AS since FROM gone),
 held AS (
   INSERT INTO {claim} (token, owner, until, claimed_at, items, since)
   SELECT :token, :owner, c.now + {lease_time}, c.now, w.items, w.since
@@ -110,7 +110,7 @@ SELECT token, item / 65536 FROM renewed, unnest(items) AS item
 -- lookup: as a join, a large batch that the hot queue refused would take hours.
 INSERT INTO {pending} (seq, due, key_hash, attempts, since)
 SELECT e.seq, {clock}, {hash}(coalesce(e.aggregate_id, e.event_id)),
-       greatest(item % 65536 - 1, 0), coalesce(c.since, c.claimed_at)
+       greatest(item % 65536::bigint - 1, 0), coalesce(c.since, c.claimed_at)
 FROM {claim} c CROSS JOIN LATERAL unnest(c.items) AS item JOIN {event} e ON e.seq = item / 65536
 WHERE c.token = ANY(:tokens::bigint[])
   AND ((c.token, item / 65536) IN (
@@ -121,7 +121,7 @@ WHERE c.token = ANY(:tokens::bigint[])
 WITH gone AS (
   DELETE FROM {claim} WHERE token = ANY(:tokens::bigint[]) RETURNING items, coalesce(since, claimed_at) AS since)
 INSERT INTO {pending} (seq, due, key_hash, attempts, since)
-SELECT e.seq, {clock}, {hash}(coalesce(e.aggregate_id, e.event_id)), greatest(item % 65536 - 1, 0), gone.since
+SELECT e.seq, {clock}, {hash}(coalesce(e.aggregate_id, e.event_id)), greatest(item % 65536::bigint - 1, 0), gone.since
 FROM gone, unnest(gone.items) AS item JOIN {event} e ON e.seq = item / 65536
 
 -- name: outbox.claim.expired -> count
@@ -141,10 +141,10 @@ WITH gone AS (
   RETURNING items, coalesce(since, claimed_at, until) AS since)
 INSERT INTO {pending} (seq, due, key_hash, attempts, since)
 SELECT e.seq, {clock}
-         + make_interval(secs => CASE WHEN item % 65536 > 1 AND NOT EXISTS (SELECT 1 FROM {shard})
+         + make_interval(secs => CASE WHEN item % 65536::bigint > 1 AND NOT EXISTS (SELECT 1 FROM {shard})
                                        AND NOT EXISTS (SELECT 1 FROM {lease})
                                       THEN random() * :spread::float8 ELSE 0 END),
-       {hash}(coalesce(e.aggregate_id, e.event_id)), item % 65536, gone.since
+       {hash}(coalesce(e.aggregate_id, e.event_id)), item % 65536::bigint, gone.since
 FROM gone, unnest(gone.items) AS item JOIN {event} e ON e.seq = item / 65536
 
 -- name: outbox.claim.estranged -> count
@@ -163,7 +163,7 @@ part AS (
 gone AS (
   DELETE FROM {claim} WHERE token IN (SELECT token FROM strange) AND token NOT IN (SELECT token FROM part))
 INSERT INTO {pending} (seq, due, key_hash, attempts, since)
-SELECT e.seq, {clock}, {hash}(coalesce(e.aggregate_id, e.event_id)), item % 65536, s.since
+SELECT e.seq, {clock}, {hash}(coalesce(e.aggregate_id, e.event_id)), item % 65536::bigint, s.since
 FROM strange s, unnest(s.items) AS item JOIN {event} e ON e.seq = item / 65536
 WHERE item / 65536 <> ALL(:kept::bigint[])
 

@@ -28,10 +28,11 @@ FROM (SELECT key_hash FROM walk LIMIT :limit) w
 -- Leases of up to :limit of :keys, tried in their order by advisory locks that end with the claim: who loses does
 -- not wait. The lock only keeps claimers apart; the lease holds, by its primary key. One whose claim is gone is
 -- overwritten, but only if its token is one that this snapshot saw stale: the row may be another's by now, and its
--- claim unseen.
+-- claim unseen. Any role of the database can hold such a lock: a key that was :refused by one and is free all the same is
+-- taken without it, and who is faster by the primary key.
 WITH locked AS MATERIALIZED (
-  SELECT k.key_hash FROM unnest(:keys::bigint[]) AS k(key_hash)
-  WHERE pg_try_advisory_xact_lock(:namespace::integer, (k.key_hash & 2147483647)::integer)
+  SELECT k.key_hash FROM unnest(:keys::bigint[], :refused::boolean[]) AS k(key_hash, refused)
+  WHERE k.refused OR pg_try_advisory_xact_lock(:namespace::integer, (k.key_hash & 2147483647::bigint)::integer)
   LIMIT :limit),
 stale AS MATERIALIZED (
   SELECT l.token FROM locked k JOIN {lease} l ON l.key_hash = k.key_hash
@@ -82,7 +83,7 @@ held AS (
   SELECT :token, :owner, c.now + {lease_time}, c.now, t.items, t.since
   FROM clock c, (SELECT array_agg(item ORDER BY item) AS items, min(since) AS since FROM gone) t
   WHERE t.items IS NOT NULL)
-SELECT t.item / 65536, {event_columns}, (t.item % 65536)::integer, t.key_hash
+SELECT t.item / 65536, {event_columns}, (t.item % 65536::bigint)::integer, t.key_hash
 FROM gone t LEFT JOIN {event} e ON e.seq = t.item / 65536
 
 -- name: outbox.keys.turn -> rows
@@ -122,7 +123,7 @@ held AS (
   SELECT :token, :owner, c.now + {lease_time}, c.now, t.items, t.since
   FROM clock c, (SELECT array_agg(item ORDER BY item) AS items, min(since) AS since FROM gone) t
   WHERE t.items IS NOT NULL)
-SELECT t.item / 65536, {event_columns}, (t.item % 65536)::integer, t.key_hash
+SELECT t.item / 65536, {event_columns}, (t.item % 65536::bigint)::integer, t.key_hash
 FROM gone t LEFT JOIN {event} e ON e.seq = t.item / 65536
 
 -- name: outbox.lease.free -> count

@@ -34,7 +34,7 @@ SELECT coalesce(sum(cardinality(items)), 0) FROM locked
 -- (outbox.claim.lock).
 INSERT INTO {pending} (seq, due, key_hash, attempts, last_error)
 SELECT e.seq, {clock} + make_interval(secs => s.delay),
-       {hash}(coalesce(e.aggregate_id, e.event_id)), item % 65536 - s.uncounted, s.error
+       {hash}(coalesce(e.aggregate_id, e.event_id)), item % 65536::bigint - s.uncounted, s.error
 FROM unnest(:seqs::bigint[], :tokens::bigint[], :delays::float8[], :errors::text[], :uncounted::integer[])
   AS s(seq, token, delay, error, uncounted)
 JOIN {claim} c ON c.token = s.token
@@ -43,7 +43,7 @@ JOIN {event} e ON e.seq = s.seq
 
 -- name: outbox.settle.dead -> count
 INSERT INTO {dead} (seq, attempts, last_error, dead_at)
-SELECT s.seq, item % 65536, s.error, {clock}
+SELECT s.seq, item % 65536::bigint, s.error, {clock}
 FROM unnest(:seqs::bigint[], :tokens::bigint[], :errors::text[]) AS s(seq, token, error)
 JOIN {claim} c ON c.token = s.token
 JOIN LATERAL unnest(c.items) AS item ON item / 65536 = s.seq

@@ -7,7 +7,7 @@ timestamptz_send(e.occurred_at), timestamptz_send(e.deliver_at), timestamptz_sen
 -- slot: open_rows
 (SELECT seq, attempts, last_error, due, false AS claimed FROM {pending}
  UNION ALL
- SELECT item / 65536, (item % 65536)::integer, NULL, c.until, c.owner IS NOT NULL
+ SELECT item / 65536, (item % 65536::bigint)::integer, NULL, c.until, c.owner IS NOT NULL
  FROM {claim} c, unnest(c.items) AS item) p
 
 -- slot: open_due

@@ -13,7 +13,7 @@ CROSS JOIN LATERAL (
 CROSS JOIN LATERAL (
   SELECT coalesce(sum(cardinality(items)) FILTER (WHERE owner IS NULL), 0)::bigint AS waiting,
          coalesce(sum(cardinality(items)) FILTER (WHERE owner IS NOT NULL), 0)::bigint AS claimed,
-         coalesce(sum((SELECT count(*) FROM unnest(items) AS item WHERE item % 65536 > 1)), 0)::bigint AS retrying,
+         coalesce(sum((SELECT count(*) FROM unnest(items) AS item WHERE item % 65536::bigint > 1)), 0)::bigint AS retrying,
          min(coalesce(since, claimed_at, until)) AS oldest
   FROM {claim}) b
 

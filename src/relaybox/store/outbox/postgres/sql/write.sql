@@ -44,6 +44,10 @@ c AS (
   FROM d WHERE :owner::integer IS NOT NULL AND deliver_at IS NULL HAVING count(*) > 0)
 SELECT seq FROM d
 
+-- name: outbox.write.call -> rows
+-- The same for a role that may write and nothing else: by the function that `relaybox grants writer` makes of it.
+SELECT {write}({event_arrays}, :deliver_ats::timestamptz[])
+
 -- name: outbox.write.numbers -> rows
 -- The numbers for a COPY in one array, with the database's time for the due column.
 SELECT array_agg(nextval('{seq}')), {clock} FROM generate_series(1, :count)

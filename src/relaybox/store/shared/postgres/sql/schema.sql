@@ -1,9 +1,26 @@
--- name: schema.lock -> rows
--- Many processes may start at once: one migrates, the others wait and find nothing to do. A migration may take
--- longer than any other transaction of ours.
-SELECT pg_advisory_xact_lock(hashtextextended('relaybox.migrate.{namespace}.{event_name}', 0)),
-       CASE WHEN current_setting('server_version_num')::integer >= 170000
-            THEN set_config('transaction_timeout', '0', true) END
+-- name: schema.lock -> count
+-- Many processes may start at once: one migrates, the others wait and find nothing to do. The lock is on the table of the
+-- migrations, which no other role can take; who makes that table is waited for by others that would make it. A migration
+-- may take longer than any other transaction of ours.
+DO $$
+BEGIN
+  IF current_setting('server_version_num')::integer >= 170000 THEN
+    PERFORM set_config('transaction_timeout', '0', true);
+  END IF;
+  LOOP
+    BEGIN
+      IF '{namespace}' <> '' AND NOT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = '{namespace}') THEN
+        EXECUTE format('CREATE SCHEMA %I', '{namespace}');
+      END IF;
+      IF to_regclass('{migration}') IS NULL THEN
+        {make_migration};
+      END IF;
+      LOCK TABLE {migration} IN SHARE ROW EXCLUSIVE MODE;
+      EXIT;
+    EXCEPTION WHEN unique_violation OR duplicate_schema OR duplicate_table OR undefined_table THEN
+    END;
+  END LOOP;
+END $$
 
 -- name: schema.exists -> rows
 SELECT to_regclass('{migration}') IS NOT NULL
@@ -11,10 +28,13 @@ SELECT to_regclass('{migration}') IS NOT NULL
 -- name: schema.namespace -> rows
 SELECT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = '{namespace}')
 
--- name: schema.create -> count
+-- slot: make_migration
 CREATE TABLE IF NOT EXISTS {migration} (
-  version integer PRIMARY KEY, name varchar(128) NOT NULL, checksum varchar(64) NOT NULL,
+  version integer PRIMARY KEY, name text NOT NULL, checksum text NOT NULL,
   applied_at timestamptz NOT NULL DEFAULT clock_timestamp())
+
+-- name: schema.create -> count
+{make_migration}
 
 -- name: schema.record -> count
 INSERT INTO {migration} (version, name, checksum) VALUES (:version, :name, :checksum)

@@ -3,9 +3,9 @@
 
 CREATE TABLE {topic} (
   id             integer      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-  name           varchar(255) COLLATE "C" NOT NULL,
-  semantics      varchar(8)   NOT NULL CHECK (semantics IN ('queue', 'pub_sub')),
-  tracking       varchar(8)   NOT NULL CHECK (tracking IN ('rows', 'offset', 'bitmap', 'acks')),
+  name           text         COLLATE "C" NOT NULL CHECK (length(name) <= 255),
+  semantics      text         NOT NULL CHECK (semantics IN ('queue', 'pub_sub')),
+  tracking       text         NOT NULL CHECK (tracking IN ('rows', 'offset', 'bitmap', 'acks')),
   version        integer      NOT NULL DEFAULT 1,    -- raised by whatever changes how one writes; writers say theirs
   shards         smallint     NOT NULL CHECK (shards > 0),
   block_writes   boolean      NOT NULL DEFAULT false,
@@ -16,8 +16,8 @@ CREATE TABLE {topic} (
   zero_retention interval     NOT NULL,
   max_retention  interval     NOT NULL,
   zombie_ttl     interval     NOT NULL,
-  partitions     varchar(8)   NOT NULL CHECK (partitions IN ('none', 'day', 'month')),
-  relation       varchar(63)  NOT NULL DEFAULT '',   -- the table its events are in
+  partitions     text         NOT NULL CHECK (partitions IN ('none', 'day', 'month')),
+  relation       text         NOT NULL DEFAULT '' CHECK (length(relation) <= 63),  -- the table its events are in
   options        text         NOT NULL,              -- JSON: what only clients read
   moving         text,                               -- JSON: a change of the tracking that is under way
   created_at     timestamptz  NOT NULL,
@@ -51,9 +51,9 @@ CREATE TABLE {head} (
 CREATE TABLE {group} (
   id                  integer      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   topic_id            integer      NOT NULL REFERENCES {topic} (id) ON DELETE RESTRICT,
-  name                varchar(255) COLLATE "C" NOT NULL,
+  name                text         COLLATE "C" NOT NULL CHECK (length(name) <= 255),
   generation          integer      NOT NULL,
-  state               varchar(9)   NOT NULL CHECK (state IN ('active', 'paused', 'dead', 'cancelled')),
+  state               text         NOT NULL CHECK (state IN ('active', 'paused', 'dead', 'cancelled')),
   ordered             boolean      NOT NULL,
   bit                 smallint     CHECK (bit BETWEEN 0 AND 63),
   since               timestamptz,               -- events created before it are passed over
@@ -61,7 +61,7 @@ CREATE TABLE {group} (
   start               text         NOT NULL,     -- where it began, in words
   start_tick          bigint       NOT NULL,
   max_attempts        integer      NOT NULL,
-  on_exhausted        varchar(5)   NOT NULL CHECK (on_exhausted IN ('block', 'park', 'skip')),
+  on_exhausted        text         NOT NULL CHECK (on_exhausted IN ('block', 'park', 'skip')),
   heartbeat_interval  interval     NOT NULL,
   heartbeat_timeout   interval     NOT NULL,
   heartbeat_at        timestamptz  NOT NULL,
@@ -79,7 +79,7 @@ CREATE TABLE {group} (
   reason              text,                            -- why it is in this state
   state_at            timestamptz  NOT NULL,
   created_at          timestamptz  NOT NULL,
-  backfill_state      varchar(11)  NOT NULL DEFAULT 'not_started'
+  backfill_state      text         NOT NULL DEFAULT 'not_started'
     CHECK (backfill_state IN ('not_started', 'in_progress', 'completed', 'cancelled', 'failed')),
   backfill_seq        bigint       NOT NULL DEFAULT 0,  -- the next event to look at
   backfill_until      bigint       NOT NULL DEFAULT 0,
@@ -155,7 +155,7 @@ CREATE TABLE {parked} (
   seq            bigint       NOT NULL,
   shard          smallint     NOT NULL,
   key_hash       bigint       NOT NULL,
-  state          varchar(5)   NOT NULL CHECK (state IN ('retry', 'held', 'dead')),
+  state          text         NOT NULL CHECK (state IN ('retry', 'held', 'dead')),
   attempts       integer      NOT NULL,
   due            timestamptz  NOT NULL,
   token          bigint,
@@ -164,12 +164,12 @@ CREATE TABLE {parked} (
   last_error     text,
   parked_at      timestamptz  NOT NULL,
   dead_at        timestamptz,
-  event_id       varchar(36)  COLLATE "C" NOT NULL,
-  event_type     varchar(128) NOT NULL,
-  aggregate_type varchar(64),
-  aggregate_id   varchar(128),
-  tenant_id      varchar(64),
-  content_type   varchar(128),
+  event_id       text         COLLATE "C" NOT NULL CHECK (length(event_id) <= 36),
+  event_type     text         NOT NULL CHECK (length(event_type) <= 128),
+  aggregate_type text CHECK (length(aggregate_type) <= 64),
+  aggregate_id   text CHECK (length(aggregate_id) <= 128),
+  tenant_id      text CHECK (length(tenant_id) <= 64),
+  content_type   text CHECK (length(content_type) <= 128),
   payload        bytea        NOT NULL,
   headers        text,
   occurred_at    timestamptz  NOT NULL,
@@ -187,7 +187,7 @@ CREATE INDEX "{parked_name}_dead" ON {parked} (group_id, shard, key_hash) WHERE 
 CREATE TABLE {member} (
   id         integer      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   group_id   integer      NOT NULL REFERENCES {group} (id) ON DELETE CASCADE,
-  name       varchar(255) NOT NULL,
+  name       text         NOT NULL CHECK (length(name) <= 255),
   started_at timestamptz  NOT NULL,
   seen_at    timestamptz  NOT NULL,
   expires_at timestamptz  NOT NULL,
@@ -203,10 +203,17 @@ CREATE INDEX "{member_name}_group" ON {member} (group_id);
 
 -- Who may do a job that only one should do at a time.
 CREATE TABLE {term} (
-  job   varchar(64)  PRIMARY KEY,
-  owner varchar(128) NOT NULL,
+  job   text         PRIMARY KEY CHECK (length(job) <= 64),
+  owner text         NOT NULL CHECK (length(owner) <= 128),
   term  bigint       NOT NULL,
   until timestamptz  NOT NULL
+);
+
+-- Rows that are locked and never changed: of a topic by who makes its next tick, of a group by who changes the queues of
+-- its parked events. Rows and not advisory locks, which any role of the database could hold.
+CREATE TABLE {latch} (
+  topic_id integer UNIQUE REFERENCES {topic} (id) ON DELETE CASCADE,
+  group_id integer UNIQUE REFERENCES {group} (id) ON DELETE CASCADE
 );
 
 -- Which cluster the transaction numbers in the logs belong to. After a restore into another one they mean nothing.
@@ -222,9 +229,9 @@ SELECT s.system_identifier, c.timeline_id, clock_timestamp() FROM pg_control_sys
 
 -- Conditions that somebody should look at, from their beginning to their end.
 CREATE TABLE {alert} (
-  name       varchar(64)  NOT NULL,
-  topic      varchar(255) COLLATE "C" NOT NULL DEFAULT '',
-  group_name varchar(255) COLLATE "C" NOT NULL DEFAULT '',
+  name       text         NOT NULL CHECK (length(name) <= 64),
+  topic      text         COLLATE "C" NOT NULL DEFAULT '' CHECK (length(topic) <= 255),
+  group_name text         COLLATE "C" NOT NULL DEFAULT '' CHECK (length(group_name) <= 255),
   text       text         NOT NULL,
   since      timestamptz  NOT NULL,
   PRIMARY KEY (name, topic, group_name)

@@ -43,7 +43,7 @@ WITH p AS MATERIALIZED (
   WHERE m.seq = ANY(:seqs::bigint[]) AND m.completed_at IS NULL AND NOT m.required @> ARRAY[:group::integer]
     AND NOT EXISTS (SELECT 1 FROM {ack} a WHERE a.seq = m.seq AND a.group_id = :group::integer)
   ORDER BY m.seq FOR UPDATE)
-UPDATE {mark} m SET required = m.required || :group::integer FROM p WHERE m.seq = p.seq
+UPDATE {mark} m SET required = array_append(m.required, :group::integer) FROM p WHERE m.seq = p.seq
 
 -- name: topic.backfill.advance -> count
 UPDATE {group}

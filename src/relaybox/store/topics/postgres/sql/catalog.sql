@@ -2,9 +2,9 @@
 -- No row: it is there.
 INSERT INTO {topic} (name, semantics, tracking, shards, block_writes, retention, zero_retention, max_retention,
                      zombie_ttl, partitions, options, created_at, updated_at)
-SELECT :name::varchar, :semantics::varchar, :tracking::varchar, :shards::smallint, :block_writes::boolean,
+SELECT :name::text, :semantics::text, :tracking::text, :shards::smallint, :block_writes::boolean,
        :retention::interval, :zero_retention::interval, :max_retention::interval, :zombie_ttl::interval,
-       :partitions::varchar, :options::text, c.now, c.now
+       :partitions::text, :options::text, c.now, c.now
 FROM (SELECT {clock} AS now) c
 ON CONFLICT (name) DO NOTHING
 RETURNING id
@@ -15,7 +15,8 @@ UPDATE {topic} SET relation = :relation WHERE id = :topic
 
 -- name: topic.catalog.begin -> count
 -- The head of its log, and tick 0, which has seen nothing.
-WITH h AS (INSERT INTO {head} (topic_id, tick) VALUES (:topic::integer, 0))
+WITH h AS (INSERT INTO {head} (topic_id, tick) VALUES (:topic::integer, 0)),
+l AS (INSERT INTO {latch} (topic_id) VALUES (:topic::integer))
 INSERT INTO {tick} (topic_id, tick, snapshot, since, late, floor, ceil, at)
 VALUES (:topic::integer, 0, '1:1:', '1', '{}', 0, 0, '-infinity')
 
@@ -25,7 +26,7 @@ SELECT id FROM {topic} WHERE name = :name FOR UPDATE
 -- name: topic.catalog.change -> count
 UPDATE {topic}
 SET block_writes = :block_writes::boolean, retention = :retention::interval, zero_retention = :zero_retention::interval,
-    max_retention = :max_retention::interval, zombie_ttl = :zombie_ttl::interval, partitions = :partitions::varchar,
+    max_retention = :max_retention::interval, zombie_ttl = :zombie_ttl::interval, partitions = :partitions::text,
     options = :options::text, updated_at = {clock}
 WHERE id = :topic
 
@@ -33,7 +34,7 @@ WHERE id = :topic
 -- Those that have the tables of an outbox: queues tracked by rows, and what is being moved from or to one.
 SELECT id FROM {topic}
 WHERE tracking = 'rows'
-   OR (moving IS NOT NULL AND semantics = 'queue' AND moving::json ->> 'phase' IN ('cut_log', 'drain_rows', 'close_rows'))
+   OR (moving IS NOT NULL AND semantics = 'queue' AND moving::json ->> 'phase'::text IN ('cut_log', 'drain_rows', 'close_rows'))
 ORDER BY id
 
 -- name: topic.catalog.find -> rows

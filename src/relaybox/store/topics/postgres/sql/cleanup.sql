@@ -185,5 +185,5 @@ p AS MATERIALIZED (
 UPDATE {mark} m
 SET required = array_remove(m.required, :group::integer),
     completed_at = CASE WHEN array_remove(m.required, :group::integer)
-                             <@ ARRAY(SELECT a.group_id FROM {ack} a WHERE a.seq = m.seq) THEN w.at END
+                             OPERATOR(pg_catalog.<@) ARRAY(SELECT a.group_id FROM {ack} a WHERE a.seq = m.seq) THEN w.at END
 FROM w WHERE m.seq = ANY(ARRAY(SELECT seq FROM p)) RETURNING m.seq

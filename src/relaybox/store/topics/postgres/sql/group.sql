@@ -17,15 +17,18 @@ WHERE (:topic::text IS NULL OR t.name = :topic::text) AND (:name::text IS NULL O
 ORDER BY t.name, g.name, g.generation
 
 -- name: topic.group.insert -> rows
-INSERT INTO {group} (topic_id, name, generation, state, ordered, bit, since, first_seq, start, start_tick,
-                     max_attempts, on_exhausted, heartbeat_interval, heartbeat_timeout, heartbeat_at, state_at,
-                     created_at, checked_at, alive_since)
-SELECT :topic::integer, :name::text,
-       1 + coalesce((SELECT max(generation) FROM {group} WHERE topic_id = :topic::integer AND name = :name::text), 0),
-       'active', :ordered, :bit, :since, :first, :start, :base, :max_attempts, :on_exhausted, :interval, :timeout,
-       n.at, n.at, n.at, n.at, n.at
-FROM (SELECT {clock} AS at) n
-RETURNING id
+WITH g AS (
+  INSERT INTO {group} (topic_id, name, generation, state, ordered, bit, since, first_seq, start, start_tick,
+                       max_attempts, on_exhausted, heartbeat_interval, heartbeat_timeout, heartbeat_at, state_at,
+                       created_at, checked_at, alive_since)
+  SELECT :topic::integer, :name::text,
+         1 + coalesce((SELECT max(generation) FROM {group} WHERE topic_id = :topic::integer AND name = :name::text), 0),
+         'active', :ordered, :bit, :since, :first, :start, :base, :max_attempts, :on_exhausted, :interval, :timeout,
+         n.at, n.at, n.at, n.at, n.at
+  FROM (SELECT {clock} AS at) n
+  RETURNING id),
+l AS (INSERT INTO {latch} (group_id) SELECT id FROM g)
+SELECT id FROM g
 
 -- name: topic.group.cursors -> count
 INSERT INTO {cursor} (group_id, shard, base, moved_at)
@@ -97,7 +100,7 @@ UPDATE {group} SET bit = NULL WHERE id = :id
 -- name: topic.group.fence_ranges -> count
 -- What members of a dead group still say of their ranges counts no more. Waits for a settle that is under way.
 WITH r AS MATERIALIZED (SELECT token FROM {range} WHERE group_id = :id ORDER BY token FOR UPDATE)
-UPDATE {range} SET owner = 0, until = {clock}, token = (random() * 9e18)::bigint
+UPDATE {range} SET owner = 0, until = {clock}, token = (random() * 9e18::float8)::bigint
 FROM r WHERE {range}.token = r.token
 
 -- name: topic.group.fence_parked -> count

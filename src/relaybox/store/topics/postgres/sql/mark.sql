@@ -76,8 +76,8 @@ ON CONFLICT (seq, group_id) DO NOTHING
 -- name: topic.mark.complete_wide -> rows
 -- After the acks are there and while the marks are locked.
 UPDATE {mark} m SET completed_at = {clock}
-WHERE m.seq = ANY(:seqs::bigint[]) AND m.completed_at IS NULL AND m.required <> '{}'
-  AND m.required <@ ARRAY(SELECT a.group_id FROM {ack} a WHERE a.seq = m.seq)
+WHERE m.seq = ANY(:seqs::bigint[]) AND m.completed_at IS NULL AND m.required OPERATOR(pg_catalog.<>) '{}'
+  AND m.required OPERATOR(pg_catalog.<@) ARRAY(SELECT a.group_id FROM {ack} a WHERE a.seq = m.seq)
 RETURNING m.seq
 
 -- name: topic.mark.forget_acks -> count
@@ -99,13 +99,13 @@ RETURNING m.completed_at IS NOT NULL
 -- name: topic.mark.lock_wide -> rows
 WITH t AS MATERIALIZED (SELECT audience FROM {topic} WHERE id = :topic FOR SHARE)
 SELECT m.seq, t.audience FROM t, {mark} m
-WHERE m.completed_at IS NULL AND NOT m.required <@ t.audience
+WHERE m.completed_at IS NULL AND NOT m.required OPERATOR(pg_catalog.<@) t.audience
 ORDER BY m.seq LIMIT :limit FOR UPDATE OF m
 
 -- name: topic.mark.release_wide -> rows
 UPDATE {mark} m
 SET required = r.living,
-    completed_at = CASE WHEN r.living <@ ARRAY(SELECT a.group_id FROM {ack} a WHERE a.seq = m.seq) THEN {clock} END
+    completed_at = CASE WHEN r.living OPERATOR(pg_catalog.<@) ARRAY(SELECT a.group_id FROM {ack} a WHERE a.seq = m.seq) THEN {clock} END
 FROM (SELECT o.seq, ARRAY(SELECT g FROM unnest(o.required) AS g WHERE g = ANY(:audience::integer[])) AS living
       FROM {mark} o WHERE o.seq = ANY(:seqs::bigint[])) r
 WHERE m.seq = r.seq

@@ -7,7 +7,7 @@ RETURNING processed, failed, filtered, busy_ms
 -- By chance, not by counting: after a fail-over that forgot a member the next one would get its number, and the two would
 -- take each other's ranges for their own.
 INSERT INTO {member} (id, group_id, name, started_at, seen_at, expires_at) OVERRIDING SYSTEM VALUE
-SELECT 1 + floor(random() * 2147483647)::integer, :group::integer, :name::text, n.at, n.at, n.at + {ttl}
+SELECT 1 + floor(random() * 2147483647::float8)::integer, :group::integer, :name::text, n.at, n.at, n.at + {ttl}
 FROM (SELECT {clock} AS at) n
 ON CONFLICT (id) DO NOTHING
 RETURNING id
@@ -89,13 +89,13 @@ ORDER BY m.id FOR UPDATE OF m SKIP LOCKED
 SELECT DISTINCT g.topic_id FROM {group} g, (SELECT {clock} AS at) n
 WHERE g.state = 'active'
   AND (g.heartbeat_at < n.at - g.heartbeat_timeout
-       OR g.checked_at <= n.at - greatest(g.heartbeat_timeout / 3, g.heartbeat_interval))
+       OR g.checked_at <= n.at - greatest(g.heartbeat_timeout / 3::float8, g.heartbeat_interval))
 ORDER BY g.topic_id
 
 -- name: topic.group.windows -> rows
 -- Of each active group: what has happened since the end of its last window. `pending`: there is work for it.
 SELECT g.id, n.at - g.heartbeat_at > g.heartbeat_timeout AS timed_out,
-       n.at - g.checked_at >= greatest(g.heartbeat_timeout / 3, g.heartbeat_interval) AS window_over,
+       n.at - g.checked_at >= greatest(g.heartbeat_timeout / 3::float8, g.heartbeat_interval) AS window_over,
        g.heartbeat_at <= g.checked_at AS missed, g.joins > g.checked_joins AS restarted,
        m.done + g.processed + g.failed + g.filtered AS done, g.checked_done, n.at - g.heartbeat_at AS silent, g.joins,
        EXISTS (SELECT 1 FROM {range} r WHERE r.group_id = g.id)
@@ -117,7 +117,7 @@ WHERE id = :id
 -- name: topic.group.near_timeout -> rows
 SELECT g.name, t.name, n.at - g.heartbeat_at, g.heartbeat_timeout
 FROM {group} g JOIN {topic} t ON t.id = g.topic_id, (SELECT {clock} AS at) n
-WHERE g.state = 'active' AND n.at - g.heartbeat_at >= g.heartbeat_timeout * 0.8
+WHERE g.state = 'active' AND n.at - g.heartbeat_at >= g.heartbeat_timeout * 0.8::float8
 ORDER BY 2, 1
 
 -- name: topic.group.totals -> rows
@@ -132,7 +132,7 @@ FROM {group} g, (SELECT {clock} AS at) n, LATERAL (
        SELECT count(*) FILTER (WHERE m.expires_at > n.at) AS live, coalesce(sum(m.processed), 0)::bigint AS processed,
               coalesce(sum(m.failed), 0)::bigint AS failed, coalesce(sum(m.filtered), 0)::bigint AS filtered,
               coalesce(sum(m.busy_ms), 0)::bigint AS busy_ms,
-              coalesce(sum(m.processed / greatest(extract(epoch FROM m.seen_at - m.started_at), 1))
+              coalesce(sum(m.processed::numeric / greatest(extract(epoch FROM m.seen_at - m.started_at), 1))
                        FILTER (WHERE m.expires_at > n.at), 0)::float8 AS per_second
        FROM {member} m WHERE m.group_id = g.id) m
 WHERE g.id = :group

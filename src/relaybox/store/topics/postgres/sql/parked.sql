@@ -2,8 +2,8 @@
 -- group parks dead keys), the others are `held`. Who adds to a queue or takes from it holds `topic.parked.lock`, so that
 -- the head is never held behind nobody.
 
--- name: topic.parked.lock -> count
-SELECT pg_advisory_xact_lock('{parked}'::regclass::oid::integer, :group)
+-- name: topic.parked.lock -> rows
+SELECT 1 FROM {latch} WHERE group_id = :group FOR UPDATE
 
 -- name: topic.parked.park -> count
 INSERT INTO {parked} (group_id, seq, shard, key_hash, state, attempts, due, last_error, parked_at, dead_at,

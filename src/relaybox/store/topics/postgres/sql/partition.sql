@@ -3,7 +3,7 @@
 
 -- name: topic.partition.list -> rows
 SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-WHERE i.inhparent = to_regclass('{log}') AND c.relname LIKE '{log_name}\_p%' ORDER BY c.relname
+WHERE i.inhparent = to_regclass('{log}') AND c.relname LIKE '{log_name}\_p%'::text ORDER BY c.relname
 
 -- name: topic.partition.patience -> rows
 -- How long this transaction may wait for a lock, and a statement of it run: inserts queue behind it.
@@ -70,7 +70,7 @@ GROUP BY q.id ORDER BY q.id
 -- name: topic.partition.incomplete -> rows
 SELECT EXISTS (
   SELECT 1 FROM {mark} m
-  WHERE m.completed_at IS NULL AND m.required <> {log_nobody}
+  WHERE m.completed_at IS NULL AND m.required OPERATOR(pg_catalog.<>) {log_nobody}
     AND m.created_at >= '{log_from}'::timestamptz - interval '1 second' AND m.created_at < '{log_to}')
 
 -- name: topic.partition.drop -> count

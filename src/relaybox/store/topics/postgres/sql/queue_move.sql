@@ -67,7 +67,7 @@ SELECT (SELECT count(*) FROM (SELECT 1 FROM {queue_pending} LIMIT 1) p),
 -- What members of a log's group hold and have not finished in time is not theirs any more. How many still have time.
 WITH n AS MATERIALIZED (SELECT {clock} AS at),
 fenced AS (
-  UPDATE {range} SET token = (random() * 9e18)::bigint, owner = 0, until = '-infinity'
+  UPDATE {range} SET token = (random() * 9e18::float8)::bigint, owner = 0, until = '-infinity'
   FROM n WHERE group_id = :group AND until <= n.at AND owner <> 0),
 freed AS (
   UPDATE {parked} SET token = NULL, owner = NULL, until = NULL

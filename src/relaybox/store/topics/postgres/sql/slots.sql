@@ -84,7 +84,7 @@ AND (m.seq IS NULL OR m.completed_at IS NOT NULL OR m.required = 0)
 LEFT JOIN {mark} m ON m.seq = p.seq
 
 -- slot: closed_acks
-AND (m.seq IS NULL OR m.completed_at IS NOT NULL OR m.required = '{}')
+AND (m.seq IS NULL OR m.completed_at IS NOT NULL OR m.required OPERATOR(pg_catalog.=) '{}')
 
 -- slot: unmark_acks
 , unmarked AS (DELETE FROM {mark} WHERE seq = ANY(ARRAY(SELECT seq FROM gone))),

@@ -32,14 +32,16 @@ ready AS MATERIALIZED (
                          THEN (SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {log_seq})
                          ELSE last.floor END AS floor,
          CASE WHEN NOT :durable THEN set_config('synchronous_commit', 'off', true) END
-  FROM last WHERE CASE WHEN last.missed THEN pg_try_advisory_xact_lock('{head}'::regclass::oid::integer, :topic) END),
+  FROM last WHERE last.missed),
+first AS MATERIALIZED (
+  SELECT ready.tick, ready.floor FROM ready, {latch} k WHERE k.topic_id = :topic FOR UPDATE OF k SKIP LOCKED),
 now AS MATERIALIZED (
-  SELECT ready.tick, ready.floor, pg_current_snapshot() AS snapshot, pg_current_xact_id() AS ours FROM ready),
+  SELECT first.tick, first.floor, pg_current_snapshot() AS snapshot, pg_current_xact_id() AS ours FROM first),
 gone AS (
   DELETE FROM {head} h USING now n WHERE h.topic_id = :topic AND h.tick = n.tick RETURNING n.*),
 made AS (
   INSERT INTO {tick} (topic_id, tick, snapshot, since, late, floor, ceil, at)
-  SELECT :topic, ((n.tick >> 24) + 1 << 24) + floor(random() * (1 << 24))::bigint, n.snapshot,
+  SELECT :topic, ((n.tick >> 24) + 1 << 24) + floor(random() * (1 << 24)::float8)::bigint, n.snapshot,
          greatest(pg_snapshot_xmax(n.snapshot), n.ours),
          ARRAY(SELECT pg_snapshot_xip(n.snapshot)
                UNION ALL
@@ -52,4 +54,4 @@ SELECT CASE WHEN last.missed THEN (SELECT tick FROM new) ELSE last.tick END FROM
 
 -- name: topic.tick.wait -> rows
 -- For an op that needs a tick of its own, kept with what it does.
-SELECT pg_advisory_xact_lock('{head}'::regclass::oid::integer, :topic) IS NULL
+SELECT 1 FROM {latch} WHERE topic_id = :topic FOR UPDATE

@@ -19,7 +19,7 @@ GROUP BY 1, 2 ORDER BY 1, 2
 SELECT count(*), max(n.at - o.created_at)
 FROM (SELECT {clock} AS at) n, LATERAL (
   SELECT m.created_at FROM {mark} m
-  WHERE m.completed_at IS NULL AND m.required <> {log_nobody} AND m.created_at < n.at - :patience::interval
+  WHERE m.completed_at IS NULL AND m.required OPERATOR(pg_catalog.<>) {log_nobody} AND m.created_at < n.at - :patience::interval
   ORDER BY m.seq LIMIT :limit) o
 
 -- name: topic.watch.acks -> rows
@@ -55,7 +55,7 @@ SELECT count(*) FROM (
 -- name: topic.watch.mismatched_wide -> rows
 SELECT count(*) FROM (
   SELECT 1 FROM {topic} t, {mark} m
-  WHERE t.id = :topic AND m.completed_at IS NULL AND NOT m.required <@ t.audience LIMIT :limit) m
+  WHERE t.id = :topic AND m.completed_at IS NULL AND NOT m.required OPERATOR(pg_catalog.<@) t.audience LIMIT :limit) m
 
 -- name: topic.watch.raise -> rows
 -- What is new among the things found.
@@ -78,4 +78,5 @@ RETURNING a.name, a.topic, a.group_name, a.text
 SELECT name, topic, group_name, text, since FROM {alert} ORDER BY since, name, topic, group_name
 
 -- name: topic.watch.notify -> rows
-SELECT pg_notify(:channel, :payload)
+-- Without data: any role of the database may listen. Who hears it looks into the tables.
+SELECT pg_notify('{alert_channel}', '')

@@ -21,7 +21,7 @@ SELECT m.seq, m.event_id, {of_event_type} AS event_type, {by_sender} AS {sender_
 FROM {map} m JOIN {their_table} t ON t.{their_id} = m.id
 
 -- name: inbox.adopt.ids -> count
-CREATE TABLE {seen} (event_id varchar(255) COLLATE "C" PRIMARY KEY, seen_at timestamptz NOT NULL)
+CREATE TABLE {seen} (event_id text COLLATE "C" PRIMARY KEY, seen_at timestamptz NOT NULL)
 
 -- name: inbox.adopt.renamed -> count
 ALTER VIEW {message} RENAME COLUMN source TO sender

@@ -1,0 +1,139 @@
+"""The statements that grant a role what it needs, and what the current role lacks or has too much for it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ...errors import SchemaMissing
+from ...op import Op, Query
+from ..doctor import Finding
+from ..queries import fill, texts
+from ..schema import Schema
+from . import Grant, Statements, atoms, granted, queue, write_function
+
+if TYPE_CHECKING:
+    from ..topics.store import TopicStore
+
+Named = tuple[Grant, Mapping[str, str]]  # and the names that its part is looked up in
+
+
+def _asked(dialect: str, name: str, **words: str) -> Query:
+    text, answer = texts("grants", dialect).queries[name]
+    return Query(name, fill(text, words), answer)
+
+
+def _home(store: Schema) -> Op[tuple[str, str]]:
+    """The schema of the tables, and the role that asks."""
+    table = store.tables.substitutions(store.quote)["migration"]
+    found = (yield _asked(store.dialect, "grants.home", table=table).bind()).rows
+    if not found:
+        raise SchemaMissing(f"the tables of {store.tables.event!r} are not in this database; {store.advice}")
+    return store.tables.schema or found[0][0], found[0][1]
+
+
+def _named(product: str, store: Schema, role: str, home: str) -> list[Named]:
+    names = replace(store.tables, schema=home).substitutions(store.quote)
+    return [(grant, names) for grant in granted(product, role, store.dialect)]
+
+
+def _of_topics(store: TopicStore, role: str, home: str) -> Op[list[Named]]:
+    """The tables of topics in general, and of each topic there is."""
+    if not (yield from store.applied()):
+        return []
+    tables, found = replace(store.tables, schema=home), _named("topics", store, role, home)
+    for row in (yield from store.topics()):
+        names = tables.log(row.id, store.quote)
+        if row.topic.tracking == "rows":
+            found += [(grant, names) for grant in queue(role)]
+            continue
+        there = {"bitmap": {"mark"}, "acks": {"mark", "ack"}}.get(row.topic.tracking, set()) | {"log", "log_seq"}
+        found += [(grant, names) for grant in granted("log", role, store.dialect) if grant.part in there]
+    return found
+
+
+def wanted(product: str, store: Schema, topics: TopicStore | None, role: str) -> Op[tuple[str, str, list[Named]]]:
+    home, me = yield from _home(store)
+    found = _named(product, store, role, home)
+    if topics is not None:
+        found += yield from _of_topics(topics, role, home)
+    return home, me, found
+
+
+def statements(product: str, store: Schema, topics: TopicStore | None, role: str, to: str) -> Op[list[str]]:
+    """In the order in which the owner of the tables runs them. Nothing where the role has no business here."""
+    words = Statements(store.dialect, to, store.quote)
+    home, _, found = yield from wanted(product, store, topics, role)
+    if not found:
+        return []
+    lines = []
+    if store.dialect == "postgres":
+        lines.append(words.fill("grants.schema", f"{store.quote}{home}{store.quote}"))
+    if product == "outbox" and role == "writer" and store.dialect == "postgres":
+        lines += _function(store, home, words)
+    for grant, names in found:
+        lines += words.grant([grant], names)
+    return lines
+
+
+def _function(store: Schema, home: str, words: Statements) -> Iterator[str]:
+    here = type(store)(replace(store.tables, schema=home))
+    parameters, body = write_function(here.sql["outbox.write.many"].text)
+    name = here.tables.substitutions(store.quote)["write"]
+    types = ", ".join(parameter.partition(" ")[2] for parameter in parameters.split(", "))
+    yield words.fill("grants.write", f"{name}({parameters})", body=body)
+    yield words.fill("grants.private", f"{name}({types})")
+    yield words.fill("grants.function", f"{name}({types})")
+
+
+def compare(product: str, store: Schema, topics: TopicStore | None, role: str) -> Op[list[Finding]]:
+    """What the current role lacks for its job, and what it may do besides. PostgreSQL alone can say."""
+    home, me, found = yield from wanted(product, store, topics, role)
+    check, need = f"role {role}", defaultdict[str, dict[str, None]](dict)
+    names_of = {}
+    for grant, names in found:
+        if grant.kind == "table":
+            bare = names[f"{grant.part}_name"] if f"{grant.part}_name" in names else names[grant.part]
+            need[bare][grant.privileges] = None
+            names_of[bare] = names[grant.part]
+    tables = sorted({*need, *_all_tables(product, store, home)})
+    rows = (yield _asked(store.dialect, "grants.held").bind(schema=home, tables=tables)).rows
+    columns, has = defaultdict[str, list[str]](list), defaultdict[str, set[tuple[str, str]]](set)
+    for table, column, privilege, granted_ in rows:
+        if column and privilege == "SELECT":
+            columns[table].append(column)
+        if granted_:
+            has[table].add((privilege, column))
+    words, findings = Statements(store.dialect, me, store.quote), []
+    for table in sorted(columns):
+        must = set().union(*(atoms(privileges, columns[table]) for privileges in need[table]))
+        place = names_of.get(table) or f"{store.quote}{home}{store.quote}.{store.quote}{table}{store.quote}"
+        if missing := must - has[table]:
+            fix = words.fill("grants.table", place, privileges=", ".join(need[table]))
+            findings.append(Finding("critical", check, f"{me} lacks {_told(missing)} on {table}", fix))
+        if extra := has[table] - must:
+            fix = words.fill("grants.revoke", place, privileges=", ".join(sorted({p for p, _ in extra})))
+            findings.append(
+                Finding("warning", check, f"{me} has {_told(extra)} on {table}, which it does not need", fix)
+            )
+    return findings or [Finding("ok", check, f"{me} has what a {role} needs of {store.tables.event}, and no more")]
+
+
+def _all_tables(product: str, store: Schema, home: str) -> list[str]:
+    names = store.tables.substitutions(store.quote)
+    parts = {grant.part for role in ("operator", "reader") for grant in granted(product, role, store.dialect)}
+    return sorted(names[f"{part}_name"] for part in parts)
+
+
+def _told(found: set[tuple[str, str]]) -> str:
+    by_privilege = defaultdict(list)
+    for privilege, column in sorted(found):
+        by_privilege[privilege].append(column)
+    return ", ".join(f"{p} ({', '.join(c)})" if 0 < len(c) < 4 and c[0] else p for p, c in by_privilege.items())
+
+
+def open_schemas(dialect: str) -> Op[Sequence[str]]:
+    """Schemas in which strangers may make objects that sessions would find."""
+    return [row[0] for row in (yield _asked(dialect, "grants.open").bind()).rows]
