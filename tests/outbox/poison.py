@@ -31,6 +31,7 @@ def both(seq: str) -> list[str]:
 
 
 NESTED = "[" * 20_000
+LETTER = f"INSERT INTO {D} (seq, {{hash}} attempts, dead_at) VALUES ({{s}}, {{zero}} 1, {{now}})"
 
 SHARED: dict[str, str | list[str]] = {
     "headers that are no JSON": event("headers = 'a: b'"),
@@ -62,16 +63,17 @@ SHARED: dict[str, str | list[str]] = {
     "a hash that is the largest": pending("key_hash = 9223372036854775807"),
     "a hash of another key": pending("key_hash = 12345"),
     "! an error that is too long": pending("last_error = '" + "e" * 60_000 + "'"),
-    "a dead letter that waits": f"INSERT INTO {D} (seq, {{hash}} attempts, dead_at) VALUES ({{s}}, {{zero}} 1, {{now}})",
+    "a dead letter that waits": LETTER,
     "! a dead letter of no attempts": [
         f"INSERT INTO {D} (seq, {{hash}} attempts, dead_at) VALUES ({{s}}, {{zero}} -7, {{now}})",
         f"DELETE FROM {P} WHERE seq = {{s}}",
     ],
     "a dead letter of no event": f"INSERT INTO {D} (seq, {{hash}} attempts, dead_at) "
     "VALUES ({s} + 1000000, {zero} 1, {now})",
-    "a pending row of no event": f"INSERT INTO {P} (seq, due, key_hash, attempts) VALUES ({{s}} + 2000000, {{now}}, 1, 0)",
+    "a pending row of no event": f"INSERT INTO {P} (seq, due, key_hash, attempts) "
+    "VALUES ({s} + 2000000, {now}, 1, 0)",
     "a dead letter that waits and is no event": [
-        f"INSERT INTO {D} (seq, {{hash}} attempts, dead_at) VALUES ({{s}}, {{zero}} 1, {{now}})",
+        LETTER,
         f"DELETE FROM {E} WHERE seq = {{s}}",
     ],
 }
@@ -227,7 +229,7 @@ MARIADB: dict[str, str | list[str]] = {
         f"INSERT INTO {D} (seq, key_hash, attempts, dead_at) VALUES ({{s}}, 0, 1, '9999-12-31 23:59:59')",
         f"DELETE FROM {P} WHERE seq = {{s}}",
     ],
-    "a dead letter of no key": f"INSERT INTO {D} (seq, key_hash, attempts, dead_at) VALUES ({{s}}, -1, 1, utc_timestamp())",
+    "a dead letter of no key": LETTER.replace("{zero}", "-1,"),
 }
 
 KINDS = {"postgres": POSTGRES, "sqlite": SQLITE, "mariadb": MARIADB}

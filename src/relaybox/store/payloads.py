@@ -22,7 +22,7 @@ class _Row(Protocol):
     def row(self) -> Sequence[Any]: ...
 
 
-class Loaded(NamedTuple):
+class LoadedPayloads(NamedTuple):
     """By their numbers: rows as they are to be read, what has to be given back, and the bytes of each payload."""
 
     rows: Mapping[int, Sequence[Any]]
@@ -38,12 +38,12 @@ def absent(row: Sequence[Any]) -> bool:
 class Payloads(Schema):
     _largest: int | None = MAX_PAYLOAD
 
-    def load(self, claimed: Sequence[_Row], room: int, *, first: bool) -> Op[Loaded]:
+    def load(self, claimed: Sequence[_Row], room: int, *, first: bool) -> Op[LoadedPayloads]:
         """What is `absent`, in the order of the claim as far as `room` bytes go, and with `first` one in any case. What
         is behind an event of its key that has to be given back goes with it, or it would overtake it."""
         left = {one.row[0]: one.row for one in claimed if absent(one.row)}
         if not left:
-            return Loaded({}, frozenset(), {})
+            return LoadedPayloads({}, frozenset(), {})
         answer = yield self.sql[f"{self._product}.claim.sizes"].bind(seqs=self.numbers(list(left)))
         reasons, sizes = dict[int, str](), dict[int, int]()
         for seq, *facts in answer.rows:
@@ -76,7 +76,7 @@ class Payloads(Schema):
                 rows[seq] = (*row[:7], read[seq], *row[8:12])
             elif seq not in back:  # deleted meanwhile
                 rows[seq] = (seq, *[None] * 11)
-        return Loaded(rows, frozenset(back), sizes)
+        return LoadedPayloads(rows, frozenset(back), sizes)
 
     def _why_not(self, payload: int | None, headers: int | None, whole: bool) -> str | None:
         """Why a row is not that of an event, from what can be said of it without reading it."""
