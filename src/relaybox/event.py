@@ -24,6 +24,7 @@ from .ids import new_id
 MAX_PAYLOAD: Final = 1_048_576
 MAX_HEADERS: Final = 64
 MAX_HEADER_BYTES: Final = 8_192
+MAX_HEADER_TEXT: Final = 50_000  # the same as JSON, where a character may take six
 LIMITS: Final = MappingProxyType(
     {"id": 36, "type": 128, "aggregate_type": 64, "key": 128, "tenant": 64, "content_type": 128, "topic": 255}
 )

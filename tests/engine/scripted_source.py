@@ -36,6 +36,7 @@ class ScriptedSource:
     def __init__(self, *, ordered: bool = False, clock: Clock = SYSTEM_CLOCK, lease: float = 30.0) -> None:
         self.ordered = ordered
         self.silent = False
+        self.full = False
         self.pulse = self
         self.rows: dict[int, Row] = {}
         self.dead: dict[int, Row] = {}

@@ -38,6 +38,11 @@ class RowSource(Origin, Protocol):
     """Every method is one round trip; errors are raised, the engine retries."""
 
     @property
+    def full(self) -> bool:
+        """The last claim found no room for payloads: there is more when something that is here ends."""
+        ...
+
+    @property
     def silent(self) -> bool:
         """Too long without a sign of life to the database: what is here may be another's already."""
         ...

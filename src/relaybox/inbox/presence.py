@@ -36,6 +36,7 @@ class InboxRegistration:
     _next_sweep: float = 0.0
 
     def __post_init__(self) -> None:
+        self._source.room.here = self._engine.in_flight
         self._name = self._settings.delivery.owner or default_name()
         self.presence = self._source.pulse = Presence(
             self,

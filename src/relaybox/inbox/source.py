@@ -16,6 +16,7 @@ from ..clock import Clock
 from ..delivery import Delivery
 from ..drivers.spi import AsyncRunner
 from ..engine.protocols import AlwaysAlive, Pulse, Settled
+from ..engine.rows.room import PayloadRoom
 from ..event import Event
 from ..ids import key_hash, new_token
 from ..outcome import Dead, Done, RetryAt, Skip
@@ -72,6 +73,11 @@ class InboxSource:
         self.ordered = self.order is not None
         self.pulse: Pulse = AlwaysAlive()  # set by InboxRegistration
         self.freed: Callable[[], None] = lambda: None
+        self.room = PayloadRoom(self._settings.delivery)
+
+    @property
+    def full(self) -> bool:
+        return self.room.full
 
     @property
     def silent(self) -> bool:
@@ -95,7 +101,10 @@ class InboxSource:
         if self._doubtful:
             await self._db.run(self._store.abandon_messages(self._doubtful, now))
             self._doubtful.clear()
-        claim = Claim(self.owner, new_token(), self._settings.delivery.lease)
+        limit, room = self.room.ask(limit)
+        if not limit:
+            return [], False
+        claim = Claim(self.owner, new_token(), self._settings.delivery.lease, room)
         ends = self._clock.monotonic() + claim.lease.total_seconds()
         self._doubtful.append(claim)
         order, priority = self.order, self.priority
@@ -105,12 +114,25 @@ class InboxSource:
         )
         if claim.owner != self.owner:  # declared dead meanwhile: the claim is nobody's and stays in doubt
             return [], True
+        back: Collection[int] = ()
+        if self.room.measures or any(one.row[7] is None for one in arrived):
+            arrived, back = await self._load(arrived)
         self._doubtful.clear()
         self._not_before = loop.time() + LINGER if 0 < len(arrived) < limit else 0.0
         messages = [MessageDelivery(one, claim.token, ends, ordered=self.ordered) for one in arrived]
+        if back:
+            await self.release([message for message in messages if message.seq in back])
+            messages = [message for message in messages if message.seq not in back]
         if len(messages) == 1 and messages[0].strikes > SUSPECT:
             self._suspect = messages[0]
         return list(messages), more
+
+    async def _load(self, arrived: Sequence[Arrived]) -> tuple[list[Arrived], Collection[int]]:
+        """With the payloads that the claim left in the database, as far as there is room; and what has to go back."""
+        loaded = await self._db.run(self._store.load(arrived, self.room.left, first=self.room.empty), tx=False)
+        there = [one._replace(row=loaded.rows.get(one.row[0], one.row)) for one in arrived]
+        self.room.met([loaded.sizes.get(one.row[0]) or len(one.row[7] or b"") for one in there])
+        return there, loaded.back
 
     async def settle(self, outcomes: Sequence[Settled]) -> int:
         settling = self._settling(outcomes)

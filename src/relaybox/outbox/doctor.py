@@ -185,7 +185,12 @@ def _schema(store: OutboxStore | InboxStore, check: str = "schema") -> Op[list[F
     if not lines:
         return [Finding("ok", check, f"{store.tables.event!r} is at version {store.migrations()[-1].version}")]
     return [
-        Finding("warning" if line.startswith("index ") else "critical", f"{check} drift", line, "restore it")
+        Finding(
+            "warning" if line.startswith(("index ", "constraint ")) else "critical",
+            f"{check} drift",
+            line,
+            "restore it",
+        )
         for line in lines
     ]
 

@@ -13,6 +13,7 @@ from ..codec import JSON_CODEC, Codec
 from ..delivery import Delivery
 from ..drivers.spi import AsyncRunner
 from ..engine.protocols import AlwaysAlive, Pulse, Settled
+from ..engine.rows.room import PayloadRoom
 from ..errors import UnsupportedByEngine
 from ..event import Event
 from ..facts import KeysChosen, Observers
@@ -56,6 +57,8 @@ class OutboxSource:
         # But not one of which something left undone: a fail-over may forget that, and it would be settled as well.
         self._undone: set[int] = set()
         self.here: Callable[[], Iterable[Delivery]] = tuple  # set by OutboxRegistration
+        self._room = PayloadRoom(settings.delivery)
+        self._room.here = lambda: self.here()
         self._claim_tx = self._tx
         self._codec: Codec = getattr(store, "codec", JSON_CODEC)  # not every store keeps one
         self._failures = self._compared = 0  # of statements: after one the database may be another's, and know less
@@ -72,6 +75,10 @@ class OutboxSource:
         return Claim(self.owner, new_token(), self._settings.delivery.lease)
 
     @property
+    def full(self) -> bool:
+        return self._room.full
+
+    @property
     def silent(self) -> bool:
         """Too long without a heartbeat (a pause, an outage): what we claim now might belong to nobody."""
         return self._clock.monotonic() >= self.pulse.alive_until
@@ -80,23 +87,39 @@ class OutboxSource:
         if self.silent:
             return []
         await self._clear_doubts()
-        claim = self.new_claim()
+        limit, room = self._room.ask(limit)
+        if not limit:
+            return []
+        claim = self.new_claim()._replace(room=room)
         ends = self._clock.monotonic() + claim.lease.total_seconds()
         self.doubtful.append(claim)
         failures = self._failures
-        rows = await self._run(self._pick(claim, limit, past), tx=self._claim_tx)
+        rows: Sequence[ClaimedRow] = await self._run(self._pick(claim, limit, past), tx=self._claim_tx)
         if claim.owner != self.owner:  # declared dead meanwhile: the claim is nobody's and stays in doubt
             return []
         self._claimed(claim, rows)
         self._remember(claim, rows)
+        back: Collection[int] = ()
+        if self._room.measures or [seen for seen, _, _ in rows if seen[7] is None]:
+            rows, back = await self._load(rows)
         event, codec, token, hot, ordered = Event.stored, self._codec, claim.token, False, self.ordered
         claimed = [
             Delivery(event(row, codec), row[0], token, attempts, ends, hot, ordered) for row, attempts, _ in rows
         ]
+        if back:
+            await self.release([delivery for delivery in claimed if delivery.seq in back])
+            claimed = [delivery for delivery in claimed if delivery.seq not in back]
         kept = await self._kept(claimed)
         self.doubtful.clear()  # not before: what the engine does not learn of must be given back
         self._compared = failures
         return kept
+
+    async def _load(self, rows: Sequence[ClaimedRow]) -> tuple[Sequence[ClaimedRow], Collection[int]]:
+        """With the payloads that the claim left in the database, as far as there is room; and what has to go back."""
+        loaded = await self._db.run(self._store.load(rows, self._room.left, first=self._room.empty), tx=False)
+        rows = [one._replace(row=loaded.rows.get(one.row[0], one.row)) for one in rows]
+        self._room.met([loaded.sizes.get(one.row[0]) or len(one.row[7] or b"") for one in rows])
+        return rows, loaded.back
 
     async def _kept(self, claimed: list[Delivery]) -> list[Delivery]:
         """For sources that give a part back at once. If that fails, the whole claim is in doubt."""

@@ -87,6 +87,10 @@ class DeliverySettings(_Section, section="delivery"):
     )
     stop_timeout: Annotated[DurationField, "how long a stop waits for running listeners"] = DurationField("5s")
     batch: Annotated[int, "events per claim to begin with; grows while listeners keep up"] = 50
+    payload_bytes: Annotated[
+        int,
+        "claimed payloads in this process, about; what has no room waits in the database, but for one event at a time",
+    ] = 64 * 2**20
     poll: Annotated[
         OptionalDurationField,
         "pause between two looks at an idle table; none: 5s where wake-ups work, 500ms where they cannot",

@@ -5,13 +5,17 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import NamedTuple
 
+from ..event import MAX_PAYLOAD
+
 
 class Claim(NamedTuple):
-    """Who holds rows: set at insert by the hot path, or by a claim."""
+    """Who holds rows: set at insert by the hot path, or by a claim. It brings payloads up to `room` bytes each: see
+    payloads.py."""
 
     owner: int
     token: int
     lease: timedelta
+    room: int = MAX_PAYLOAD
 
 
 class HeldRow(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ..codec import JSON
@@ -30,11 +30,21 @@ CHUNK_ROWS = 1_000
 CHUNK_BYTES = 4_000_000
 ERROR_LIMIT = 4_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+FOREVER = 1e12  # seconds
 
 
 def cut(error: str) -> str:
     """Error text as stored: bounded, and without the NUL that no text column takes."""
     return error[:ERROR_LIMIT].replace("\x00", "�").encode(errors="replace").decode()
+
+
+def seconds(value: Any) -> timedelta:
+    """A time between two others as a database answers it. One of them may be what no writer of ours has written: then
+    it is as long as a timedelta can say, or nothing."""
+    try:
+        return timedelta(seconds=min(max(float(value or 0), -FOREVER), FOREVER))
+    except (TypeError, ValueError):  # not a number
+        return timedelta()
 
 
 def lane_key(event: Event) -> str:
@@ -142,17 +152,23 @@ def checked(row: Sequence[Any]) -> Sequence[Any]:
         values[7] = row[7].encode()
     elif not isinstance(row[7], bytes | None):
         raise ValueError("its column 'payload' is not bytes")
-    if (values[1] is None) != (values[7] is None):
+    if values[1] is None and values[7] is not None:
         raise ValueError("a column that every event has is NULL")
     if values == list(row):
         USUAL.add((*map(type, row[1:9]),))
     return values
 
 
-def unreadable(row: Sequence[Any], reason: str) -> tuple[Any, ...]:
+class Unreadable(tuple[Any, ...]):
+    """The row of an event that cannot be read. One whose payload was only not asked for is no such row."""
+
+    __slots__ = ()
+
+
+def unreadable(row: Sequence[Any], reason: str) -> Unreadable:
     """No body, and the reason in place of headers: see `Event.stored`. Of the rest what is text."""
     texts = [_text(value) for value in row[1:7]]
-    return (row[0], texts[0] or "?", texts[1] or "?", *texts[2:], None, reason, EPOCH, None, EPOCH)
+    return Unreadable((row[0], texts[0] or "?", texts[1] or "?", *texts[2:], None, reason, EPOCH, None, EPOCH))
 
 
 def _text(value: object) -> str | None:

@@ -14,7 +14,9 @@ from ..codec import JSON_CODEC, Codec
 from ..event import Event
 from ..op import Op
 from ..values import StoredEvent, Where
+from .event_rows import EPOCH, unreadable
 from .instances import Instances
+from .payloads import absent
 
 Kind = Literal["open", "dead", "done"]
 LAST = 2**63 - 1
@@ -42,9 +44,20 @@ class EventOps(Instances):
 
     def _stored_event(self, row: Sequence[Any]) -> StoredEvent:
         attempts, error, due, ended, state, *sender = row[12:18]
-        due, ended = (None if at is None else self.from_time(at) for at in (due, ended))
-        event = Event.stored(self.event_row(row), self.codec, sender=sender[0] or "" if sender else "")
-        return StoredEvent(event, state, attempts, error, due, ended)
+        if isinstance(error, bytes):
+            error = error.decode(errors="replace")
+        shown = self.event_row(row)
+        if absent(shown):
+            shown = unreadable(shown, "its payload is missing, or larger than that of an event may be")
+        event = Event.stored(shown, self.codec, sender=sender[0] or "" if sender else "")
+        return StoredEvent(event, state, attempts, error, self._time(due), self._time(ended))
+
+    def _time(self, at: Any) -> datetime | None:
+        """The first of all for what is not a time: a row may be anybody's."""
+        try:
+            return None if at is None else self.from_time(at)
+        except (TypeError, ValueError, AttributeError, OverflowError):
+            return EPOCH
 
     def count_events(self, kind: Kind, search: Search, changeable: bool = False) -> Op[int]:
         return int((yield self.sql[f"{self._events}{kind}_count"].bind(**self.search(search))).rows[0][0])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -210,7 +211,18 @@ class Schema:
         indexes = yield self.sql["schema.indexes"].bind()
         have = {row[1] for row in indexes.rows}
         lines += [f"index {name} is missing" for name in sorted(self.expected_indexes() - have)]
-        return lines
+        return lines + (yield from self.missing_limits())
+
+    def missing_limits(self, more: Iterable[str] = ()) -> Op[list[str]]:
+        """Without these a writer of its own can store what no event is: it becomes a dead letter, not an error."""
+        expected = {
+            name.strip(self.quote)
+            for migration in self.migrations()
+            for name in re.findall(r"CONSTRAINT (\S+_limits\S?) CHECK", migration.sql)
+        }
+        there = yield self.sql["schema.limits"].bind()
+        have = {name for row in there.rows for name in re.findall(r"\w+_limits\b", row[0])}
+        return [f"constraint {name} is missing" for name in sorted({*expected, *more} - have)]
 
     def expected_columns(self) -> set[tuple[str, str]]:
         found = set[tuple[str, str]]()

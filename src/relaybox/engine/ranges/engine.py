@@ -253,7 +253,7 @@ class RangeEngine(Engine[Taken]):
 
     def _weigh(self, claimed: Sequence[Taken]) -> None:
         """Have fewer events here while payloads are large."""
-        sizes = [len(event.body) for taken in claimed for event in taken.events[::16]]
+        sizes = [len(event.body or b"") for taken in claimed for event in taken.events[::16]]
         self._poller.most = max(1, min(self._capacity, BYTES * len(sizes) // (sum(sizes) or 1)))
         self._poller.portion = min(self._poller.portion, self._poller.most)
 

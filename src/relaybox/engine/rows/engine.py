@@ -42,6 +42,7 @@ __all__ = ["Delivery", "Handler", "RowEngine", "RowSource", "Settled"]
 log = logging.getLogger("relaybox")
 
 SETTLE_BATCH = 1000  # outcomes per round trip
+FULL = 1.0  # seconds after which one looks again whether there is room for payloads
 MEASURE = 1.0  # seconds between two measurements of depths and lag
 
 
@@ -188,6 +189,8 @@ class RowEngine(Engine[Delivery]):
             self._in_vain = 0
         if len(claimed) >= limit:
             poller.was_full()
+        elif self._source.full:
+            await poller.more_room(FULL)
         elif crowded and not claimed:
             self._looked_past, self._in_vain = self._loop.time(), min(self._in_vain + 1, 4)
         elif not claimed:  # a short claim does not mean that nothing is left: only an empty one does

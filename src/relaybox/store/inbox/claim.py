@@ -15,10 +15,13 @@ from ...errors import ConfigError, UnreadableRow
 from ...ids import key_hash, shard_of
 from ...op import Op
 from ..claims import Claim, HeldRow
+from ..event_rows import seconds
+from ..payloads import Payloads
 from .order import NumberedMessage, Order, Priority, admit, number_in
 from .stats import InboxJournal
 
 SUSPECT = 2  # claims in a row without an outcome, from which on a message is claimed alone
+LAST = 2**63 - 1
 LOOK_AT = 500  # messages that an ordered claim looks at, at least: most of them may have to be held back
 
 
@@ -50,7 +53,7 @@ class Share:
         return key is None or shard_of(key, self.workers) == self.worker
 
 
-class InboxClaims(InboxJournal):
+class InboxClaims(InboxJournal, Payloads):
     former = False  # there are ids that were kept without their sender
     until = 0  # messages up to this number may have been processed while nobody kept an order
     others_process = False  # their own code may process rows of an adopted table at any time
@@ -109,7 +112,8 @@ class InboxClaims(InboxJournal):
     ) -> Op[Sequence[int]]:
         """Holds back what is not next. The rows are locked before their state is read."""
         looked = yield self.sql["inbox.order.look"].bind(seqs=self.numbers(seqs))
-        rows = yield from self._past_history([NumberedMessage(*row) for row in looked.rows], order, now)
+        messages = [message for row in looked.rows if _number((message := NumberedMessage(*row)).position) is not None]
+        rows = yield from self._past_history(messages, order, now)
         admission = admit(rows, order.start)
         if admission.begin:
             new = sorted((key_hash(key), key, first) for key, first in admission.begin.items())
@@ -181,7 +185,7 @@ class InboxClaims(InboxJournal):
             lease=claim.lease.total_seconds(),
             now=self.to_time(now),
         )
-        asked = {"seqs": self.numbers(seqs), "token": claim.token}
+        asked = {"seqs": self.numbers(seqs), "token": claim.token, "room": claim.room}
         try:
             result = yield self.sql["inbox.claim.read"].bind(**asked)
         except UnreadableRow:
@@ -191,7 +195,15 @@ class InboxClaims(InboxJournal):
 
     def arrived(self, rows: Sequence[Any]) -> list[Arrived]:
         return [
-            Arrived(self.event_row(row), row[12], row[13], row[14], bool(row[15]), row[16], _text(row[17]))
+            Arrived(
+                self.event_row(row),
+                row[12],
+                _number(row[13]) or 0,
+                _number(row[14]),
+                bool(row[15]),
+                row[16],
+                _text(row[17]),
+            )
             for row in rows
         ]
 
@@ -221,11 +233,11 @@ class InboxClaims(InboxJournal):
 
     def oldest_message(self, now: datetime | None) -> Op[timedelta]:
         result = yield self.sql["inbox.claim.oldest"].bind(now=self.to_time(now))
-        return timedelta(seconds=float(result.rows[0][0]) if result.rows else 0.0)
+        return seconds(result.rows[0][0]) if result.rows else timedelta()
 
     def next_message(self, now: datetime | None) -> Op[timedelta | None]:
         result = yield self.sql["inbox.claim.next"].bind(now=self.to_time(now))
-        return timedelta(seconds=float(result.rows[0][0])) if result.rows else None
+        return seconds(result.rows[0][0]) if result.rows else None
 
     # -- instances --------------------------------------------------------------------------------
 
@@ -235,6 +247,11 @@ class InboxClaims(InboxJournal):
             return 0
         seqs = self.numbers([row[0] for row in owned.rows])
         return (yield self.sql["inbox.instance.free"].bind(seqs=seqs, now=self.to_time(now))).count
+
+
+def _number(value: Any) -> int | None:
+    """One that has a next one. A row may be anybody's."""
+    return value if type(value) is int and value < LAST else None
 
 
 def _text(sender: Any) -> str:

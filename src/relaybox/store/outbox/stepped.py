@@ -144,9 +144,9 @@ class SteppedOutboxStore(OutboxStore):
             now=self.to_time(now),
         )
         try:
-            result = yield self.sql["outbox.claim.read"].bind(seqs=seqs, token=claim.token)
+            result = yield self.sql["outbox.claim.read"].bind(seqs=seqs, token=claim.token, room=claim.room)
         except UnreadableRow:
-            result = yield self.sql["outbox.claim.read_raw"].bind(seqs=seqs, token=claim.token)
+            result = yield self.sql["outbox.claim.read_raw"].bind(seqs=seqs, token=claim.token, room=claim.room)
         return self.claimed(result.rows)
 
     def verify(self, held: Sequence[HeldRow]) -> Op[set[int]]:

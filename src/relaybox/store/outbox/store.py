@@ -18,13 +18,14 @@ from ...ids import key_hash
 from ...op import Op
 from ...values import BlockedKey, Status
 from ..claims import Claim, Death, HeldRow, RetryRow
-from ..event_rows import cut
+from ..event_rows import cut, seconds
 from ..events import EventOps, Kind
 from ..names import Tables
+from ..payloads import Payloads
 from .values import ClaimedRow, KeyChoice, KeyLease, KeyRound, Known, Purge, Settlement
 
 
-class OutboxStore(EventOps):
+class OutboxStore(EventOps, Payloads):
     _product = "outbox"
     _audit = 2
     _events = "outbox.events."
@@ -110,12 +111,11 @@ class OutboxStore(EventOps):
 
     def oldest(self, now: datetime | None) -> Op[timedelta]:
         result = yield self.sql["outbox.claim.oldest"].bind(now=self.to_time(now))
-        waited = result.rows[0][0] if result.rows else None
-        return timedelta(seconds=float(waited or 0))
+        return seconds(result.rows[0][0]) if result.rows else timedelta()
 
     def next_due(self, now: datetime | None) -> Op[timedelta | None]:
         result = yield self.sql["outbox.claim.next"].bind(now=self.to_time(now))
-        return timedelta(seconds=float(result.rows[0][0])) if result.rows else None
+        return seconds(result.rows[0][0]) if result.rows else None
 
     # -- settle -----------------------------------------------------------------------------------
 
@@ -232,5 +232,4 @@ class OutboxStore(EventOps):
         counts = yield self.sql["outbox.status"].bind(now=self.to_time(now))
         events = yield self.sql["outbox.status.events"].bind()
         due, delayed, claimed, retrying, dead, oldest = (value or 0 for value in counts.rows[0])
-        waited = timedelta(seconds=float(oldest))
-        return Status(due, delayed, claimed, retrying, dead, waited, int(events.rows[0][0] or 0))
+        return Status(due, delayed, claimed, retrying, dead, seconds(oldest), int(events.rows[0][0] or 0))

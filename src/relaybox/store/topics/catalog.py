@@ -158,7 +158,7 @@ class CatalogOps(MarkOps, PartitionOps):
 
     def drift(self) -> Op[list[str]]:
         """What differs, also in the tables that each topic has."""
-        expected = self.expected_columns()
+        expected, limits = self.expected_columns(), list[str]()
         indexes = {match.strip('"') for m in self.migrations() for match in _INDEX.findall(m.sql)}
         for row in (yield from self.topics()):
             if row.topic.tracking != "rows":
@@ -167,11 +167,13 @@ class CatalogOps(MarkOps, PartitionOps):
                 columns = re.findall(r"^\s+([a-z_]+)\s+[a-z]", log["topic.log.create"].text, re.MULTILINE)
                 expected |= {(table, column) for column in columns}
                 indexes |= {f"{table}_shard", f"{table}_xid"}
+                limits.append(f"{table}_limits")
         tables = sorted({table for table, _ in expected} | {self.tables.part(part) for part in PARTS})
         there = yield self.sql["topic.catalog.columns"].bind(tables=tables)
         lines = [f"{table}.{column} is missing" for table, column in sorted(expected - set(map(tuple, there.rows)))]
         have = yield self.sql["topic.catalog.indexes"].bind(tables=tables)
-        return lines + [f"index {name} is missing" for name in sorted(indexes - {row[1] for row in have.rows})]
+        lines += [f"index {name} is missing" for name in sorted(indexes - {row[1] for row in have.rows})]
+        return lines + (yield from self.missing_limits(limits))
 
     def _row(self, row: Sequence[Any]) -> TopicRow:
         topic_id, version, active, required, audience, moving, created_at, updated_at, *columns, options = row

@@ -11,7 +11,7 @@ from ...op import Op
 from ..event_rows import arrays
 from . import GroupRow, ParkedEvent, ParkedOutcome, Parking, TopicRow
 from .marks import MarkOps
-from .queues import QueueOps
+from .queues import ROOM, QueueOps
 
 
 class ParkedSettled(NamedTuple):
@@ -85,6 +85,7 @@ class ParkedOps(MarkOps, QueueOps):
             token=token,
             ordered=group.ordered,
             limit=limit,
+            room=ROOM,
             lease=lease.total_seconds(),
             now=now,
         )

@@ -10,9 +10,12 @@ from datetime import datetime, timedelta
 from ...ids import new_token
 from ...op import Op
 from ..claims import Claim, Death, HeldRow, RetryRow
-from ..outbox.values import Settlement
+from ..outbox import OutboxStore
+from ..outbox.values import ClaimedRow, Settlement
 from . import GroupRow, Lag, ParkedEvent, ParkedOutcome, TopicRow
 from .logs import LogQueries
+
+ROOM = 16 * 2**20  # bytes of payloads in a claim
 
 
 class QueueOps(LogQueries):
@@ -27,11 +30,24 @@ class QueueOps(LogQueries):
         yield log["topic.queue.enlist"].bind(
             member=member, name=member_name.rows[0][0], ttl=lease.total_seconds(), now=now
         )
-        claim = Claim(member, new_token(), lease)
+        claim = Claim(member, new_token(), lease, max(ROOM // max(limit, 1), 1))
         claimed = yield from queue.claim(claim, limit, now)
         if not claimed and any((yield from queue.take_over(None, now))):
             claimed = yield from queue.claim(claim, limit, now)
+        claimed = yield from self._loaded(queue, claim, claimed, now)
         return [ParkedEvent(one.row, claim.token, one.attempts, 0) for one in claimed]
+
+    def _loaded(
+        self, queue: OutboxStore, claim: Claim, claimed: Sequence[ClaimedRow], now: datetime | None
+    ) -> Op[list[ClaimedRow]]:
+        """With large payloads, as far as there is room for them: the others are given back."""
+        if all(one.row[7] is not None for one in claimed):
+            return list(claimed)
+        loaded = yield from queue.load(claimed, ROOM, first=True)
+        if loaded.back:
+            yield from queue.release([HeldRow(seq, claim.token) for seq in loaded.back], now)
+        there = (one for one in claimed if one.row[0] not in loaded.back)
+        return [one._replace(row=loaded.rows.get(one.row[0], one.row)) for one in there]
 
     def settle_rows(self, topic: TopicRow, outcomes: Sequence[ParkedOutcome], now: datetime | None) -> Op[int]:
         """How many were another's already."""

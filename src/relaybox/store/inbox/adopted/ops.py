@@ -20,7 +20,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ....codec import JSON
 from ....errors import ConfigError, InvalidEvent
-from ....event import Event
+from ....event import MAX_PAYLOAD, Event
 from ....op import Op, ParamStyle, Query
 from ...claims import Claim, HeldRow
 from ...event_rows import cut
@@ -104,6 +104,7 @@ class InboxAdopted(InboxAlerts, InboxAccepts):
         if adoption is None or adoption == self.adoption:
             return
         self.forget()
+        self._largest = None  # their rows are as large as they like
         self.adoption, self._known, self._ours = adoption, True, dict(self.sql)
         self.others_process = "aggregate_id" in adoption.columns
         names = self.their_names(adoption)
@@ -113,6 +114,7 @@ class InboxAdopted(InboxAlerts, InboxAccepts):
     def forget(self) -> None:
         """The inbox is gone; another one may take its name."""
         self.sql |= self._ours
+        self._largest = MAX_PAYLOAD
         self.adoption, self._known, self.others_process = None, False, False
 
     def their_names(self, adoption: Adoption) -> Names:

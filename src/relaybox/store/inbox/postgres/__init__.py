@@ -94,6 +94,7 @@ class PostgresInboxStore(InboxStore):
             worker=share.worker,
             workers=share.workers,
             suspect=SUSPECT,
+            room=claim.room,
             now=now,
         )
         return self.arrived(result.rows), bool(result.rows)

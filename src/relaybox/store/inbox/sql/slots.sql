@@ -25,11 +25,48 @@ WHERE f.seq > :after AND f.seq <= :upto AND (:seqs::bigint[] IS NULL OR f.seq {i
 
 -- slot: message_columns
 m.event_id, m.event_type, m.aggregate_type, m.aggregate_id, m.tenant_id, m.content_type,
-m.payload, m.headers, m.occurred_at, NULL, m.received_at
+m.payload, m.headers, {message_times}
+
+-- slot: message_times
+m.occurred_at, NULL, m.received_at
+
+-- slot: open_due
+CASE WHEN p.owner IS NULL AND NOT p.held THEN p.due END
+
+-- slot: dead_at
+d.dead_at
+
+-- slot: done_at
+f.processed_at
+
+-- slot: claimed_columns
+-- Payloads only up to :room bytes each. Larger ones are read after the claim, as far as there is room: payloads.py.
+m.event_id, m.event_type, m.aggregate_type, m.aggregate_id, m.tenant_id, m.content_type,
+{payload_in_room}, {headers}, {message_times}
+
+-- slot: payload_in_room
+CASE WHEN {size}(m.payload) <= :room::integer AND (m.headers IS NULL OR {size}(m.headers) <= 50000)
+      AND m.event_id IS NOT NULL AND m.event_type IS NOT NULL THEN m.payload END
+
+-- slot: headers
+CASE WHEN {size}(m.headers) <= 50000 THEN m.headers END
+
+-- slot: whole_payload
+m.payload
 
 -- slot: without_payload
 t.event_id, t.event_type, t.aggregate_type, t.aggregate_id, t.tenant_id, t.content_type,
-{no_bytes}, t.headers, t.occurred_at, NULL, t.received_at
+{no_bytes}, t.headers, {times_of_t}
+
+-- slot: times_of_t
+t.occurred_at, NULL, t.received_at
+
+-- slot: one_more
+-- Attempts with this one. They end somewhere, and may be anything where a row is not ours.
+{least}({greatest}(attempts, 0), 65534) + 1
+
+-- slot: one_strike
+{least}({greatest}(strikes, 0), 65534) + 1
 
 -- slot: untried
 -- Given back: due at once, and the attempt that claiming counted is taken back.

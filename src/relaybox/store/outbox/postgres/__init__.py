@@ -127,13 +127,13 @@ class PostgresStore(KeyedOutboxStore):
         if len(found) < (count or 0):
             there = {row[0] for row in found}
             held = yield self.sql["outbox.claim.verify"].bind(tokens=[claim.token])
-            found += [(seq, *[None] * 11) for _, seq in held.rows if seq not in there]
+            found += [(seq, *[None] * 11) for seq in {row[1] for row in held.rows} - there]
         found.sort(key=itemgetter(0))
         if items is None:
             make = tuple.__new__  # the constructor of a NamedTuple costs 3 % of an ordered drain
             return [make(ClaimedRow, (row, 1, None)) for row in found]
         attempts = {item >> 16: item & 0xFFFF for item in items}
-        return [ClaimedRow(self.event_row(row), attempts[row[0]]) for row in found]
+        return [ClaimedRow(self.event_row(row), attempts.get(row[0], 1)) for row in found]
 
     def verify(self, held: Sequence[HeldRow]) -> Op[set[int]]:
         result = yield self.sql["outbox.claim.verify"].bind(tokens=_tokens(held))
@@ -201,7 +201,14 @@ class PostgresStore(KeyedOutboxStore):
 
     def _claim(self, claim: Claim, limit: int, now: datetime | None) -> dict[str, Any]:
         seconds = claim.lease.total_seconds()
-        return {"token": claim.token, "owner": claim.owner, "lease": seconds, "limit": limit, "now": now}
+        return {
+            "token": claim.token,
+            "owner": claim.owner,
+            "lease": seconds,
+            "room": claim.room,
+            "limit": limit,
+            "now": now,
+        }
 
     def walk(self, after: int, limit: int, now: datetime | None) -> Op[Walk]:
         """Waiting batches and expired claims become single rows first, here too."""

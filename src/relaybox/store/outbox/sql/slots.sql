@@ -26,6 +26,40 @@ WHERE e.seq > :after AND e.seq <= :upto AND (:seqs::bigint[] IS NULL OR e.seq {i
   AND NOT EXISTS (SELECT 1 FROM {pending} p WHERE p.seq = e.seq)
   AND NOT EXISTS (SELECT 1 FROM {dead} d WHERE d.seq = e.seq) {and_unclaimed}
 
+-- slot: open_error
+p.last_error
+
+-- slot: dead_error
+d.last_error
+
 -- slot: event_columns
-e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,
-e.payload, e.headers, e.occurred_at, e.deliver_at, e.created_at
+{event_head}, {payload}, {headers}, {event_times}
+
+-- slot: claimed_columns
+-- Payloads only up to :room bytes each. Larger ones are read after the claim, as far as there is room: payloads.py.
+{event_head}, {payload_in_room}, {headers}, {claimed_times}
+
+-- slot: event_head
+e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type
+
+-- slot: event_times
+e.occurred_at, e.deliver_at, e.created_at
+
+-- slot: claimed_times
+{event_times}
+
+-- slot: payload
+CASE WHEN {size}(e.payload) <= 1048576 AND {fit} THEN {whole_payload} END
+
+-- slot: payload_in_room
+CASE WHEN {size}(e.payload) <= :room::integer AND {fit} THEN e.payload END
+
+-- slot: whole_payload
+e.payload
+
+-- slot: headers
+CASE WHEN {size}(e.headers) <= 50000 THEN e.headers END
+
+-- slot: fit
+-- What is no event, or larger than one may be, is not read at all.
+(e.headers IS NULL OR {size}(e.headers) <= 50000) AND e.event_id IS NOT NULL AND e.event_type IS NOT NULL

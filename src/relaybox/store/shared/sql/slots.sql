@@ -7,6 +7,9 @@ FOR UPDATE
 -- slot: greatest
 greatest
 
+-- slot: least
+least
+
 -- slot: event_fields
 event_id, event_type, aggregate_type, aggregate_id, tenant_id, content_type, payload, headers, occurred_at
 
@@ -22,3 +25,7 @@ t.seq {in_seqs}
 
 -- slot: from_rows
 FROM
+
+-- slot: size
+-- In bytes.
+octet_length

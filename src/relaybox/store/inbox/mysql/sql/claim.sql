@@ -16,7 +16,7 @@ ORDER BY due, seq LIMIT :limit
 
 -- name: inbox.claim.read -> rows
 -- A message row that somebody deleted still comes back (LEFT JOIN), so that its pending row can go.
-SELECT p.seq, {message_columns}, p.attempts, p.key_hash, p.position, p.replayed,
+SELECT p.seq, {claimed_columns}, p.attempts, p.key_hash, p.position, p.replayed,
        p.strikes, m.sender
 FROM {seqs} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq AND p.token = :token
 LEFT JOIN {message} m ON m.seq = p.seq

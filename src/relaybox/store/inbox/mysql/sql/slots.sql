@@ -15,3 +15,7 @@ timestampdiff(MICROSECOND, m.received_at, {clock}) / 1000000e0
 
 -- slot: with_message
 STRAIGHT_JOIN {message} m ON m.seq = t.seq
+
+-- slot: done_again
+-- One that was processed and waits all the same was replayed past us.
+ON DUPLICATE KEY UPDATE processed_at = VALUES(processed_at), attempts = VALUES(attempts), waited = VALUES(waited)

@@ -18,12 +18,13 @@ head AS MATERIALIZED (
 taken AS (
   UPDATE {pending} p
   SET due = (SELECT now FROM clock) + {lease_time}, token = :token, owner = :owner,
-      claimed_at = (SELECT now FROM clock), attempts = p.attempts + 1, strikes = p.strikes + 1, held = false
+      claimed_at = (SELECT now FROM clock), attempts = least(greatest(p.attempts, 0), 65534) + 1,
+      strikes = least(greatest(p.strikes, 0), 65534) + 1, held = false
   FROM picked k
   WHERE p.seq = k.seq AND CASE WHEN (SELECT strikes FROM head) < :suspect THEN k.strikes < :suspect
                                ELSE k.seq = (SELECT seq FROM head) END
   RETURNING k.due, p.seq, p.attempts, p.key_hash, p.position, p.replayed, p.strikes)
-SELECT t.seq, {message_columns}, t.attempts, t.key_hash, t.position, t.replayed,
+SELECT t.seq, {claimed_columns}, t.attempts, t.key_hash, t.position, t.replayed,
        t.strikes, m.sender
 FROM taken t LEFT JOIN {message} m ON m.seq = t.seq
 ORDER BY t.due, t.seq
@@ -50,7 +51,7 @@ WHERE priority = :priority AND due <= {now_once}
 ORDER BY due, seq LIMIT :limit
 
 -- name: inbox.claim.read -> rows
-SELECT p.seq, {message_columns}, p.attempts, p.key_hash, p.position, p.replayed,
+SELECT p.seq, {claimed_columns}, p.attempts, p.key_hash, p.position, p.replayed,
        p.strikes, m.sender
 FROM {pending} p LEFT JOIN {message} m ON m.seq = p.seq
 WHERE p.seq {in_seqs} AND p.token = :token
@@ -74,5 +75,5 @@ WHERE token = ANY(:tokens::bigint[]) AND owner = :owner
 
 -- name: inbox.claim.next -> rows
 -- Seconds until the next row is due; what is held back never is.
-SELECT extract(epoch FROM due - {clock})::float8 FROM {pending}
+SELECT extract(epoch FROM least(greatest(due, {first_time}), {last_time}) - {clock})::float8 FROM {pending}
 WHERE due < {never} ORDER BY due LIMIT 1

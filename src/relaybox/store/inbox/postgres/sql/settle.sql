@@ -10,6 +10,7 @@ marked AS (
   INSERT INTO {done} (seq, processed_at, attempts, waited)
   SELECT seq, {clock}, attempts, extract(epoch FROM {clock} - :received::timestamptz)
   FROM gone
+  {done_again}
   RETURNING waited)
 INSERT INTO {journal} (event_type, pending, processed, waited)
 SELECT :event_type::text, -1, 1, round(waited * 1e6::float8) FROM marked
@@ -32,11 +33,12 @@ WITH gone AS (
   RETURNING p.seq, p.attempts),
 timed AS MATERIALIZED (
   SELECT g.seq, g.attempts, m.event_type,
-         coalesce(extract(epoch FROM {clock} - m.received_at), 0)::float8 AS waited
+         coalesce({age}, 0) AS waited
   FROM gone g LEFT JOIN {message} m ON m.seq = g.seq),
 marked AS (
   INSERT INTO {done} (seq, processed_at, attempts, waited)
-  SELECT seq, {clock}, attempts, waited FROM timed)
+  SELECT seq, {clock}, attempts, waited FROM timed
+  {done_again})
 INSERT INTO {journal} (event_type, pending, processed, waited)
 SELECT event_type, -count(*), count(*), sum(round(waited * 1e6::float8)) FROM timed
 WHERE event_type IS NOT NULL GROUP BY event_type
@@ -53,3 +55,5 @@ WHERE p.seq = s.seq
 INSERT INTO {dead} (seq, key_hash, position, priority, replayed, attempts, last_error, dead_at)
 SELECT p.seq, p.key_hash, p.position, p.priority, p.replayed, p.attempts, s.error, {clock}
 FROM unnest(:seqs::bigint[], :errors::text[]) AS s(seq, error) JOIN {pending} p ON p.seq = s.seq
+ON CONFLICT (seq) DO UPDATE
+SET attempts = excluded.attempts, last_error = excluded.last_error, dead_at = excluded.dead_at, told = false

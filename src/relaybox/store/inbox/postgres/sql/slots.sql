@@ -1,8 +1,24 @@
 -- slot: waited
-extract(epoch FROM {clock} - due)::float8
+extract(epoch FROM {clock} - greatest(due, {first_time}))::float8
 
 -- slot: age
-extract(epoch FROM {clock} - m.received_at)::float8
+extract(epoch FROM {clock} - least(greatest(m.received_at, {first_time}), {last_time}))::float8
+
+-- slot: message_times
+-- As bytes: what no client can read as a time must not keep it from the rest.
+timestamptz_send(m.occurred_at), NULL, timestamptz_send(m.received_at)
+
+-- slot: times_of_t
+timestamptz_send(t.occurred_at), NULL, timestamptz_send(t.received_at)
+
+-- slot: open_due
+CASE WHEN p.owner IS NULL AND NOT p.held THEN least(greatest(p.due, {first_time}), {last_time}) END
+
+-- slot: dead_at
+least(greatest(d.dead_at, {first_time}), {last_time})
+
+-- slot: done_at
+least(greatest(f.processed_at, {first_time}), {last_time})
 
 -- slot: message_of_p
 -- OFFSET 0: message by message in this order, until the page is full; joined as a whole it would read all messages.
@@ -16,3 +32,8 @@ CROSS JOIN LATERAL (SELECT * FROM {message} x WHERE x.seq = f.seq OFFSET 0) m
 
 -- slot: in_their_ids
 = ANY(:ids::text[]::{id_type}[])
+
+-- slot: done_again
+-- One that was processed and waits all the same was replayed past us.
+ON CONFLICT (seq) DO UPDATE
+SET processed_at = excluded.processed_at, attempts = excluded.attempts, waited = excluded.waited

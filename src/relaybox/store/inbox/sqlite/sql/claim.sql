@@ -14,7 +14,7 @@ ORDER BY due, seq LIMIT :limit
 
 -- name: inbox.claim.read -> rows
 -- A message row that somebody deleted still comes back (LEFT JOIN), so that its pending row can go.
-SELECT p.seq, {message_columns}, p.attempts, p.key_hash, p.position, p.replayed,
+SELECT p.seq, {claimed_columns}, p.attempts, p.key_hash, p.position, p.replayed,
        p.strikes, m.sender
 FROM json_each(:seqs) s CROSS JOIN {pending} p ON p.seq = s.value AND p.token = :token
 LEFT JOIN {message} m ON m.seq = p.seq
@@ -22,8 +22,8 @@ LEFT JOIN {message} m ON m.seq = p.seq
 -- name: inbox.claim.read_raw -> rows
 -- The same where one of the rows cannot be read as text.
 SELECT p.seq, CAST(m.event_id AS blob), CAST(m.event_type AS blob), CAST(m.aggregate_type AS blob),
-       CAST(m.aggregate_id AS blob), CAST(m.tenant_id AS blob), CAST(m.content_type AS blob), CAST(m.payload AS blob),
-       CAST(m.headers AS blob), CASE WHEN typeof(m.occurred_at) = 'text' THEN x'' ELSE m.occurred_at END, NULL,
+       CAST(m.aggregate_id AS blob), CAST(m.tenant_id AS blob), CAST(m.content_type AS blob), CAST({payload_in_room} AS blob),
+       CAST({headers} AS blob), CASE WHEN typeof(m.occurred_at) = 'text' THEN x'' ELSE m.occurred_at END, NULL,
        CASE WHEN typeof(m.received_at) = 'text' THEN x'' ELSE m.received_at END, p.attempts, p.key_hash, p.position,
        p.replayed, p.strikes, CAST(m.sender AS blob)
 FROM json_each(:seqs) s CROSS JOIN {pending} p ON p.seq = s.value AND p.token = :token

@@ -15,7 +15,11 @@ CREATE TABLE IF NOT EXISTS {event} (
   occurred_at    datetime(6)  NOT NULL,
   deliver_at     datetime(6),
   created_at     datetime(6)  NOT NULL,
-  UNIQUE KEY {event_name}_event_id_key (event_id)
+  UNIQUE KEY {event_name}_event_id_key (event_id),
+  -- What relaybox.Event refuses, for those who write without it.
+  CONSTRAINT {event_name}_limits CHECK (
+    event_id <> '' AND event_type <> '' AND octet_length(payload) <= 1048576 AND octet_length(headers) <= 50000
+    AND occurred_at >= '0001-01-01' AND deliver_at >= '0001-01-01' AND created_at >= '0001-01-01')
 ) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- One row per event that still has work. `due` is when the row may be claimed next: for a waiting row its delivery time,
@@ -33,7 +37,10 @@ CREATE TABLE IF NOT EXISTS {pending} (
   last_error text,
   since      datetime(6),
   KEY {pending_name}_due (due, seq),
-  KEY {pending_name}_key (key_hash, seq)      -- a way from one waiting key to the next
+  KEY {pending_name}_key (key_hash, seq),     -- a way from one waiting key to the next
+  CONSTRAINT {pending_name}_limits CHECK (
+    seq >= 1 AND key_hash >= 0 AND attempts BETWEEN 0 AND 65535 AND due >= '0001-01-01'
+    AND octet_length(last_error) <= 16000)
 ) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 CREATE TABLE IF NOT EXISTS {dead} (
@@ -41,7 +48,10 @@ CREATE TABLE IF NOT EXISTS {dead} (
   key_hash   bigint      NOT NULL,
   attempts   integer     NOT NULL,
   last_error text,
-  dead_at    datetime(6) NOT NULL
+  dead_at    datetime(6) NOT NULL,
+  CONSTRAINT {dead_name}_limits CHECK (
+    attempts BETWEEN 0 AND 65535 AND dead_at >= '0001-01-01'
+    AND octet_length(last_error) <= 16000)
 ) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- A running process. Its claims are free as soon as `expires_at` has passed. The note tells people what they should know

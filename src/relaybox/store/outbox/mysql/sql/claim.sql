@@ -27,14 +27,14 @@ LIMIT :limit
 -- Whether they may be claimed is asked again: an ordered pick has not locked its rows. FORCE INDEX, or a small table
 -- might be read by that, and the rows that others have locked with it. `since` is set first: it looks at the old `due`.
 UPDATE {seqs} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq
-SET p.since = coalesce(p.since, p.due), p.due = {clock} + {lease_time}, p.token = :token, p.owner = :owner,
-    p.claimed_at = {clock}, p.attempts = p.attempts + 1
+SET p.since = greatest(coalesce(p.since, p.due), {first_time}), p.due = {clock} + {lease_time}, p.token = :token,
+    p.owner = :owner, p.claimed_at = {clock}, p.attempts = {one_more}
 WHERE {ready}
 
 -- name: outbox.claim.read -> rows
 -- By the token of this claim, never by owner: an owner holds rows of earlier claims too. An event row that
 -- somebody deleted still comes back (LEFT JOIN), so that its pending row can be settled.
-SELECT p.seq, {event_columns}, p.attempts, p.key_hash
+SELECT p.seq, {claimed_columns}, p.attempts, p.key_hash
 FROM {seqs} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq AND p.token = :token
 LEFT JOIN {event} e ON e.seq = p.seq
 

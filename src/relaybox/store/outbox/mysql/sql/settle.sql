@@ -12,13 +12,15 @@ SET p.due = {clock} + INTERVAL s.delay SECOND, p.last_error = s.reason, p.attemp
     p.token = NULL, p.owner = NULL, p.claimed_at = NULL, p.since = NULL
 
 -- name: outbox.settle.dead -> count
--- FOR UPDATE: between this statement and the delete nobody may take the row over.
+-- FOR UPDATE: between this statement and the delete nobody may take the row over. One that is a dead letter already dies
+-- again, of what it died of now.
 INSERT INTO {dead} (seq, key_hash, attempts, last_error, dead_at)
 SELECT p.seq, p.key_hash, p.attempts, s.reason, {clock}
 FROM JSON_TABLE({rows}, '$[*]' COLUMNS (
        seq bigint PATH '$[0]', token bigint PATH '$[1]', reason text {text} PATH '$[2]')) s
 STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq AND p.token = s.token
 FOR UPDATE
+ON DUPLICATE KEY UPDATE attempts = VALUES(attempts), last_error = VALUES(last_error), dead_at = VALUES(dead_at)
 
 -- name: outbox.settle.hold -> count
 -- The rest of the key waits for this row. Fenced like every settle: the row must still be ours.

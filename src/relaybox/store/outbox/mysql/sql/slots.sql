@@ -1,3 +1,10 @@
+-- slot: one_more
+-- Attempts with this one. They end somewhere, and may be anything where a row is not ours.
+least(greatest(p.attempts, 0), 65534) + 1
+
+-- slot: once
+ON DUPLICATE KEY UPDATE seq = VALUES(seq)
+
 -- slot: keys
 JSON_TABLE(:keys, '$[*]' COLUMNS (key_hash bigint PATH '$')) k
 

@@ -30,17 +30,21 @@ picked AS MATERIALIZED (
   {skip_locked}),
 gone AS (
   DELETE FROM {pending} WHERE ctid = ANY(ARRAY(SELECT ctid FROM picked))
-  RETURNING seq * 65536 + least(attempts + 1, 65535) AS item, coalesce(since, due) AS since),
+  RETURNING seq, {item} AS item, coalesce(since, due) AS since),
+{odd},
 taken AS MATERIALIZED (
-  SELECT item, since FROM gone UNION ALL SELECT item + 1, b.until FROM batch b, unnest(b.items[1:b.room]) AS item),
+  SELECT item, since FROM gone WHERE item IS NOT NULL
+  UNION ALL
+  SELECT item + (item % 65536::bigint < 65535)::integer, b.until FROM batch b, unnest(b.items[1:b.room]) AS item
+  WHERE item > 65535),
 whole AS MATERIALIZED (
   SELECT array_agg(item ORDER BY item) AS items, bool_or(item % 65536::bigint > 1) AS tried, min(since) AS since FROM taken),
 held AS (
   INSERT INTO {claim} (token, owner, until, claimed_at, items, since)
-  SELECT :token, :owner, c.now + {lease_time}, c.now, w.items, w.since
+  SELECT :token, :owner, c.now + {lease_time}, c.now, w.items, {claimed_since}
   FROM clock c, whole w
   WHERE w.items IS NOT NULL)
-SELECT e.seq, {event_columns}, NULL::bigint[]
+SELECT e.seq, {claimed_columns}, NULL::bigint[]
 FROM {event} e WHERE e.seq = ANY(ARRAY(SELECT item / 65536 FROM taken))
 UNION ALL
 SELECT cardinality(items), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
@@ -72,15 +76,17 @@ picked AS MATERIALIZED (
   LIMIT :limit),
 gone AS (
   DELETE FROM {pending} WHERE ctid = ANY(ARRAY(SELECT ctid FROM picked))
-  RETURNING seq * 65536 + least(attempts + 1, 65535) AS item, coalesce(since, due) AS since),
+  RETURNING seq, {item} AS item, coalesce(since, due) AS since),
+{odd},
 whole AS MATERIALIZED (
-  SELECT array_agg(item ORDER BY item) AS items, bool_or(item % 65536::bigint > 1) AS tried, min(since) AS since FROM gone),
+  SELECT array_agg(item ORDER BY item) AS items, bool_or(item % 65536::bigint > 1) AS tried, min(since) AS since FROM gone
+  WHERE item IS NOT NULL),
 held AS (
   INSERT INTO {claim} (token, owner, until, claimed_at, items, since)
-  SELECT :token, :owner, c.now + {lease_time}, c.now, w.items, w.since
+  SELECT :token, :owner, c.now + {lease_time}, c.now, w.items, {claimed_since}
   FROM clock c, whole w
   WHERE w.items IS NOT NULL)
-SELECT e.seq, {event_columns}, NULL::bigint[]
+SELECT e.seq, {claimed_columns}, NULL::bigint[]
 FROM {event} e WHERE e.seq = ANY(ARRAY(SELECT item / 65536 FROM gone))
 UNION ALL
 SELECT cardinality(items), CASE WHEN EXISTS (SELECT 1 FROM {hold}) THEN 'held' END, NULL, NULL, NULL, NULL, NULL, NULL,
@@ -115,6 +121,7 @@ FROM {claim} c CROSS JOIN LATERAL unnest(c.items) AS item JOIN {event} e ON e.se
 WHERE c.token = ANY(:tokens::bigint[])
   AND ((c.token, item / 65536) IN (
     SELECT s.token, s.seq FROM unnest(:seqs::bigint[], :tokens::bigint[]) AS s(seq, token))) IS TRUE
+{once}
 
 -- name: outbox.claim.abandon -> count
 -- Claims that were made, perhaps, and never arrived: given back untried.
@@ -123,6 +130,8 @@ WITH gone AS (
 INSERT INTO {pending} (seq, due, key_hash, attempts, since)
 SELECT e.seq, {clock}, {hash}(coalesce(e.aggregate_id, e.event_id)), greatest(item % 65536::bigint - 1, 0), gone.since
 FROM gone, unnest(gone.items) AS item JOIN {event} e ON e.seq = item / 65536
+WHERE item > 65535
+{once}
 
 -- name: outbox.claim.expired -> count
 -- Claims whose lease ended or whose owner is gone (with :orphans also one that claimed after it was declared dead), those
@@ -146,6 +155,8 @@ SELECT e.seq, {clock}
                                       THEN random() * :spread::float8 ELSE 0 END),
        {hash}(coalesce(e.aggregate_id, e.event_id)), item % 65536::bigint, gone.since
 FROM gone, unnest(gone.items) AS item JOIN {event} e ON e.seq = item / 65536
+WHERE item > 65535
+{once}
 
 -- name: outbox.claim.estranged -> count
 -- What is claimed for :owner though it does not know of it becomes single rows: a fail-over forgot that it was to be
@@ -165,17 +176,18 @@ gone AS (
 INSERT INTO {pending} (seq, due, key_hash, attempts, since)
 SELECT e.seq, {clock}, {hash}(coalesce(e.aggregate_id, e.event_id)), item % 65536::bigint, s.since
 FROM strange s, unnest(s.items) AS item JOIN {event} e ON e.seq = item / 65536
-WHERE item / 65536 <> ALL(:kept::bigint[])
+WHERE item > 65535 AND item / 65536 <> ALL(:kept::bigint[])
+{once}
 
 -- name: outbox.claim.oldest -> rows
 -- Seconds since the oldest event became due that is not settled: it waits, or somebody has claimed it. NULL: there is
 -- none. Of those that wait the longest due one tells, which the index finds; claims are few.
-SELECT extract(epoch FROM c.now - least(
+SELECT extract(epoch FROM c.now - greatest({first_time}, least(
   (SELECT least(since, due) FROM {pending} WHERE due <= c.now ORDER BY due, seq LIMIT 1),
-  (SELECT min(coalesce(since, claimed_at, until)) FROM {claim}), c.now))::float8
+  (SELECT min(coalesce(since, claimed_at, until)) FROM {claim}), c.now)))::float8
 FROM (SELECT {clock} AS now OFFSET 0) c
 
 -- name: outbox.claim.next -> rows
 -- Seconds until the next row is due, so that an idle poller can sleep exactly that long.
-SELECT extract(epoch FROM due - {clock})::float8 FROM {pending}
+SELECT extract(epoch FROM least(greatest(due, {first_time}), {last_time}) - {clock})::float8 FROM {pending}
 ORDER BY due LIMIT 1

@@ -74,17 +74,19 @@ picked AS MATERIALIZED (
   LIMIT :limit),
 gone AS (
   DELETE FROM {pending} WHERE ctid = ANY(ARRAY(SELECT ctid FROM picked))
-  RETURNING key_hash, seq * 65536 + least(attempts + 1, 65535) AS item, coalesce(since, due) AS since),
+  RETURNING key_hash, seq, {item} AS item, coalesce(since, due) AS since),
+{odd},
 unused AS (
   DELETE FROM {lease} WHERE key_hash = ANY(:keys::bigint[]) AND token = :token
     AND key_hash NOT IN (SELECT key_hash FROM gone)),
 held AS (
   INSERT INTO {claim} (token, owner, until, claimed_at, items, since)
-  SELECT :token, :owner, c.now + {lease_time}, c.now, t.items, t.since
-  FROM clock c, (SELECT array_agg(item ORDER BY item) AS items, min(since) AS since FROM gone) t
-  WHERE t.items IS NOT NULL)
-SELECT t.item / 65536, {event_columns}, (t.item % 65536::bigint)::integer, t.key_hash
+  SELECT :token, :owner, c.now + {lease_time}, c.now, w.items, {claimed_since}
+  FROM clock c, (SELECT array_agg(item ORDER BY item) AS items, min(since) AS since FROM gone WHERE item IS NOT NULL) w
+  WHERE w.items IS NOT NULL)
+SELECT t.item / 65536, {claimed_columns}, (t.item % 65536::bigint)::integer, t.key_hash
 FROM gone t LEFT JOIN {event} e ON e.seq = t.item / 65536
+WHERE t.item IS NOT NULL
 
 -- name: outbox.keys.turn -> rows
 -- The claim of outbox.claim.ordered while keys are held or :full: from key to key instead of by seq, so that whatever
@@ -117,14 +119,16 @@ picked AS MATERIALIZED (
   LIMIT :limit),
 gone AS (
   DELETE FROM {pending} WHERE ctid = ANY(ARRAY(SELECT ctid FROM picked))
-  RETURNING key_hash, seq * 65536 + least(attempts + 1, 65535) AS item, coalesce(since, due) AS since),
+  RETURNING key_hash, seq, {item} AS item, coalesce(since, due) AS since),
+{odd},
 held AS (
   INSERT INTO {claim} (token, owner, until, claimed_at, items, since)
-  SELECT :token, :owner, c.now + {lease_time}, c.now, t.items, t.since
-  FROM clock c, (SELECT array_agg(item ORDER BY item) AS items, min(since) AS since FROM gone) t
-  WHERE t.items IS NOT NULL)
-SELECT t.item / 65536, {event_columns}, (t.item % 65536::bigint)::integer, t.key_hash
+  SELECT :token, :owner, c.now + {lease_time}, c.now, w.items, {claimed_since}
+  FROM clock c, (SELECT array_agg(item ORDER BY item) AS items, min(since) AS since FROM gone WHERE item IS NOT NULL) w
+  WHERE w.items IS NOT NULL)
+SELECT t.item / 65536, {claimed_columns}, (t.item % 65536::bigint)::integer, t.key_hash
 FROM gone t LEFT JOIN {event} e ON e.seq = t.item / 65536
+WHERE t.item IS NOT NULL
 
 -- name: outbox.lease.free -> count
 -- Keys of which nothing is left in our claim. Only under our token: it may be another's lease by now.

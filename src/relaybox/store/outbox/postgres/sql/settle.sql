@@ -34,19 +34,24 @@ SELECT coalesce(sum(cardinality(items)), 0) FROM locked
 -- (outbox.claim.lock).
 INSERT INTO {pending} (seq, due, key_hash, attempts, last_error)
 SELECT e.seq, {clock} + make_interval(secs => s.delay),
-       {hash}(coalesce(e.aggregate_id, e.event_id)), item % 65536::bigint - s.uncounted, s.error
+       {hash}(coalesce(e.aggregate_id, e.event_id)), greatest(item % 65536::bigint - s.uncounted, 0), s.error
 FROM unnest(:seqs::bigint[], :tokens::bigint[], :delays::float8[], :errors::text[], :uncounted::integer[])
   AS s(seq, token, delay, error, uncounted)
 JOIN {claim} c ON c.token = s.token
 JOIN LATERAL unnest(c.items) AS item ON item / 65536 = s.seq
 JOIN {event} e ON e.seq = s.seq
+{once}
 
 -- name: outbox.settle.dead -> count
+-- One that is a dead letter already dies again, of what it died of now.
 INSERT INTO {dead} (seq, attempts, last_error, dead_at)
-SELECT s.seq, item % 65536::bigint, s.error, {clock}
+SELECT DISTINCT ON (s.seq) s.seq, item % 65536::bigint, s.error, {clock}
 FROM unnest(:seqs::bigint[], :tokens::bigint[], :errors::text[]) AS s(seq, token, error)
 JOIN {claim} c ON c.token = s.token
 JOIN LATERAL unnest(c.items) AS item ON item / 65536 = s.seq
+ORDER BY s.seq
+ON CONFLICT (seq) DO UPDATE
+SET attempts = excluded.attempts, last_error = excluded.last_error, dead_at = excluded.dead_at
 
 -- name: outbox.settle.hold -> count
 -- The rest of the key waits for this row. Fenced like every settle: the event must still be in our claim.

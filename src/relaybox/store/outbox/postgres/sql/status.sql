@@ -2,7 +2,7 @@
 -- Waiting now, waiting for later, claimed, failed at least once, dead, seconds since the oldest that waits or is claimed
 -- became due.
 SELECT p.due + b.waiting, p.later, b.claimed, p.retrying + b.retrying, (SELECT count(*) FROM {dead}),
-       extract(epoch FROM c.now - least(p.oldest, b.oldest, c.now))::float8
+       extract(epoch FROM c.now - greatest(least(p.oldest, b.oldest, c.now), {first_time}))::float8
 FROM (SELECT {clock} AS now) c
 CROSS JOIN LATERAL (
   SELECT count(*) FILTER (WHERE due <= c.now OR since IS NOT NULL) AS due,

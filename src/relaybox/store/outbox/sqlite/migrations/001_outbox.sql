@@ -14,7 +14,15 @@ CREATE TABLE {event} (
   occurred_at    integer      NOT NULL,
   deliver_at     integer,
   created_at     integer      NOT NULL,
-  CONSTRAINT {event_name}_event_id_key UNIQUE (event_id)
+  CONSTRAINT {event_name}_event_id_key UNIQUE (event_id),
+  -- What relaybox.Event refuses, for those who write without it. Text is greater than any number.
+  CONSTRAINT {event_name}_limits CHECK (
+    seq >= 1 AND length(event_id) BETWEEN 1 AND 36 AND length(event_type) BETWEEN 1 AND 128
+    AND length(aggregate_type) <= 64 AND length(aggregate_id) <= 128 AND length(tenant_id) <= 64
+    AND length(content_type) <= 128 AND length(payload) <= 1048576 AND length(headers) <= 50000
+    AND occurred_at BETWEEN -62135596800000000 AND 253402300799999999
+    AND deliver_at BETWEEN -62135596800000000 AND 253402300799999999
+    AND created_at BETWEEN -62135596800000000 AND 253402300799999999)
 );
 
 -- One row per event that still has work. `due` is when the row may be claimed next: for a waiting row its delivery time,
@@ -30,7 +38,10 @@ CREATE TABLE {pending} (
   attempts   integer NOT NULL,
   claimed_at integer,
   last_error text,
-  since      integer
+  since      integer,
+  CONSTRAINT {pending_name}_limits CHECK (
+    seq >= 1 AND key_hash BETWEEN 0 AND 9223372036854775807 AND attempts BETWEEN 0 AND 65535
+    AND due BETWEEN -62135596800000000 AND 253402300799999999 AND length(last_error) <= 4000)
 );
 
 CREATE INDEX {pending_name}_due ON {pending} (due, seq);
@@ -43,7 +54,10 @@ CREATE TABLE {dead} (
   key_hash   integer NOT NULL,
   attempts   integer NOT NULL,
   last_error text,
-  dead_at    integer NOT NULL
+  dead_at    integer NOT NULL,
+  CONSTRAINT {dead_name}_limits CHECK (
+    attempts BETWEEN 0 AND 65535
+    AND dead_at BETWEEN -62135596800000000 AND 253402300799999999 AND length(last_error) <= 4000)
 );
 
 -- A running process. Its claims are free as soon as `expires_at` has passed. The note tells people what they should know

@@ -21,19 +21,18 @@ LIMIT :limit
 -- name: outbox.claim.take -> count
 UPDATE {pending}
 SET since = coalesce(since, due), due = {clock} + {lease_time}, token = :token, owner = :owner, claimed_at = {clock},
-    attempts = attempts + 1
+    attempts = {one_more}
 WHERE seq {in_seqs}
 
 -- name: outbox.claim.read -> rows
 -- An event row that somebody deleted still comes back (LEFT JOIN), so that its pending row can be settled.
-SELECT p.seq, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,
-       e.payload, e.headers, e.occurred_at, e.deliver_at, e.created_at, p.attempts
+SELECT p.seq, {claimed_columns}, p.attempts
 FROM json_each(:seqs) s CROSS JOIN {pending} p ON p.seq = s.value AND p.token = :token
 LEFT JOIN {event} e ON e.seq = p.seq
 
 -- name: outbox.claim.read_raw -> rows
 -- The same where one of the rows cannot be read as text.
-SELECT p.seq, {event_columns}, p.attempts
+SELECT p.seq, {raw_head}, CAST({payload_in_room} AS blob), {raw_headers}, {raw_times}, p.attempts
 FROM json_each(:seqs) s CROSS JOIN {pending} p ON p.seq = s.value AND p.token = :token
 LEFT JOIN {event} e ON e.seq = p.seq
 

@@ -14,10 +14,14 @@ FROM (SELECT json_extract(value, '$[0]') AS seq, json_extract(value, '$[1]') AS 
 WHERE p.seq = r.seq AND p.token = r.token
 
 -- name: outbox.settle.dead -> count
+-- One that is a dead letter already dies again, of what it died of now.
 INSERT INTO {dead} (seq, key_hash, attempts, last_error, dead_at)
 SELECT p.seq, p.key_hash, p.attempts, json_extract(r.value, '$[2]'), {clock}
 FROM json_each(:rows) r CROSS JOIN {pending} p
   ON p.seq = json_extract(r.value, '$[0]') AND p.token = json_extract(r.value, '$[1]')
+WHERE true
+ON CONFLICT (seq) DO UPDATE
+SET attempts = excluded.attempts, last_error = excluded.last_error, dead_at = excluded.dead_at
 
 -- name: outbox.settle.hold -> count
 -- The rest of the key waits for this row. Fenced like every settle: the row must still be ours.

@@ -7,6 +7,9 @@
 -- slot: open_due
 CASE WHEN p.owner IS NULL THEN p.due END
 
+-- slot: dead_at
+d.dead_at
+
 -- slot: claimed
 p.owner IS NOT NULL
 
@@ -14,3 +17,4 @@ p.owner IS NOT NULL
 -- A claimed row is a pending one.
 
 -- slot: and_not_claimed
+AND s.seq >= 1

@@ -32,3 +32,7 @@ ORDER BY 1, 2
 SELECT DISTINCT table_name, index_name FROM information_schema.statistics
 WHERE table_schema = {database}
 ORDER BY 1, 2
+
+-- name: schema.limits -> rows
+SELECT constraint_name FROM information_schema.check_constraints
+WHERE constraint_schema = {database} AND constraint_name LIKE '%\_limits'

@@ -7,6 +7,9 @@ INTERVAL :ttl SECOND
 -- slot: lease_time
 INTERVAL :lease SECOND
 
+-- slot: first_time
+CAST('1000-01-01' AS datetime(6))
+
 -- slot: never
 CAST('9999-12-31' AS datetime(6))
 

@@ -49,3 +49,8 @@ ORDER BY 1, 2
 SELECT tablename, indexname FROM pg_indexes
 WHERE schemaname = coalesce(nullif('{namespace}', ''), current_schema())
 ORDER BY 1, 2
+
+-- name: schema.limits -> rows
+SELECT conname FROM pg_constraint
+WHERE contype = 'c' AND conname LIKE '%\_limits'
+  AND connamespace = (SELECT oid FROM pg_namespace WHERE nspname = coalesce(nullif('{namespace}', ''), current_schema()))

@@ -5,6 +5,13 @@ coalesce(:now, clock_timestamp())
 -- A scalar subquery lets an index bound the scan: clock_timestamp() alone is volatile.
 (SELECT {clock})
 
+-- slot: first_time
+-- The ends of the time that clients can read, in any time zone.
+'0001-01-02 00:00+00'::timestamptz
+
+-- slot: last_time
+'9999-12-30 00:00+00'::timestamptz
+
 -- slot: ttl
 make_interval(secs => :ttl::float8)
 

@@ -25,3 +25,7 @@ ORDER BY 1, 2
 SELECT tbl_name, name FROM sqlite_master
 WHERE type = 'index'
 ORDER BY 1, 2
+
+-- name: schema.limits -> rows
+-- A constraint is a part of its table's text.
+SELECT sql FROM sqlite_master WHERE type = 'table' AND sql LIKE '%\_limits CHECK%' ESCAPE '\'

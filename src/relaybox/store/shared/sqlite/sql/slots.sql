@@ -31,9 +31,16 @@ IN (SELECT value FROM json_each(:keys))
 -- slot: greatest
 max
 
+-- slot: least
+min
+
 -- slot: held
 (SELECT p.seq FROM json_each(:held) h CROSS JOIN {pending} p
  ON p.seq = json_extract(h.value, '$[0]') AND p.token = json_extract(h.value, '$[1]'))
 
 -- slot: last_number
 last_insert_rowid()
+
+-- slot: size
+-- In bytes, of bytes; they are not read for it.
+length

@@ -174,7 +174,12 @@ CREATE TABLE {parked} (
   headers        text,
   occurred_at    timestamptz  NOT NULL,
   created_at     timestamptz  NOT NULL,
-  PRIMARY KEY (group_id, seq)
+  PRIMARY KEY (group_id, seq),
+  CONSTRAINT "{parked_name}_limits" CHECK (
+    seq >= 1 AND attempts >= 0 AND octet_length(payload) <= 1048576 AND octet_length(headers) <= 50000
+    AND due >= '0001-01-01 00:00+00' AND due < '10000-01-01 00:00+00'
+    AND occurred_at >= '0001-01-01 00:00+00' AND occurred_at < '10000-01-01 00:00+00'
+    AND created_at >= '0001-01-01 00:00+00' AND created_at < '10000-01-01 00:00+00')
 );
 
 CREATE INDEX "{parked_name}_key" ON {parked} (group_id, key_hash, seq);

@@ -15,7 +15,12 @@ CREATE TABLE {log} (
   payload        bytea        NOT NULL,
   headers        text,
   occurred_at    timestamptz  NOT NULL,
-  created_at     timestamptz  NOT NULL DEFAULT clock_timestamp()
+  created_at     timestamptz  NOT NULL DEFAULT clock_timestamp(),
+  CONSTRAINT "{log_name}_limits" CHECK (
+    seq >= 1 AND event_id <> '' AND event_type <> ''
+    AND octet_length(payload) <= 1048576 AND octet_length(headers) <= 50000
+    AND occurred_at >= '0001-01-01 00:00+00' AND occurred_at < '10000-01-01 00:00+00'
+    AND created_at >= '0001-01-01 00:00+00' AND created_at < '10000-01-01 00:00+00')
 ) PARTITION BY RANGE (created_at)
 
 -- name: topic.log.sequence -> count

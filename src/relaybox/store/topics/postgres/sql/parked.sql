@@ -39,10 +39,10 @@ WHERE p.group_id = :group AND p.state = 'held' AND NOT EXISTS (
 
 -- name: topic.parked.claim -> rows
 -- Due ones, and those of members that are gone. Of an ordered group only the heads. A claimed one is due when its lease
--- ends. Many groups have nothing parked: that is one look at an index.
+-- ends. Many groups have nothing parked: that is one look at an index. No more than :room bytes of payloads, or one.
 WITH n AS MATERIALIZED (SELECT {clock} AS at),
 f AS MATERIALIZED (
-  SELECT p.group_id, p.seq FROM n
+  SELECT p.group_id, p.seq, d.due, octet_length(p.payload) AS size FROM n
   CROSS JOIN LATERAL (
     (SELECT d.seq, d.token, d.due FROM {parked} d
      WHERE d.group_id = :group AND d.state = 'retry' AND d.due <= n.at ORDER BY d.due LIMIT 10 * :limit + 100)
@@ -61,7 +61,8 @@ f AS MATERIALIZED (
   FOR UPDATE OF p SKIP LOCKED)
 UPDATE {parked} p SET token = :token, owner = :member, attempts = p.attempts + 1,
        until = n.at + {lease_time}, due = n.at + {lease_time}
-FROM f, n WHERE p.group_id = f.group_id AND p.seq = f.seq
+FROM (SELECT seq, group_id, sum(size) OVER (ORDER BY due, seq) - size AS before FROM f) f, n
+WHERE p.group_id = f.group_id AND p.seq = f.seq AND f.before < :room
 RETURNING p.seq, p.event_id, p.event_type, p.aggregate_type, p.aggregate_id, p.tenant_id, p.content_type, p.payload,
           p.headers, p.occurred_at, NULL::timestamptz, p.created_at, p.attempts, p.key_hash
 

@@ -10,7 +10,7 @@ WHERE i.inhparent = to_regclass('{log}') AND c.relname LIKE '{log_name}\_p%'::te
 SELECT set_config('lock_timeout', :patience, true), set_config('statement_timeout', :patience, true)
 
 -- name: topic.partition.create -> count
-CREATE TABLE {log_part} (LIKE {log} INCLUDING DEFAULTS) {log_spread}
+CREATE TABLE {log_part} (LIKE {log} INCLUDING DEFAULTS INCLUDING CONSTRAINTS) {log_spread}
 
 -- name: topic.partition.table -> count
 -- One of those that a log which is spread has in each partition. Whole shards, as a log is read.
