@@ -35,7 +35,7 @@ CHUNK = 1_000_000  # rows per statement of the load
 LEASE = timedelta(minutes=5)
 HASH = """CREATE FUNCTION key_hash(key text) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN ('x' || substr(md5(key), 1, 16))::bit(64)::bigint & 9223372036854775807"""
-MESSAGES = """INSERT INTO inbox (seq, event_id, event_type, source, aggregate_id, payload, occurred_at, received_at)
+MESSAGES = """INSERT INTO inbox (seq, event_id, event_type, sender, aggregate_id, payload, occurred_at, received_at)
 SELECT n, 'message-' || n, 'order.placed', 'shop', 'order-' || mod(n, %(keys)s), convert_to(repeat('x', 128), 'UTF8'),
        now() - interval '1 day', now() - interval '1 day' FROM generate_series(%(first)s, %(last)s) n"""
 DONE = """INSERT INTO inbox_done (seq, processed_at, attempts, waited)

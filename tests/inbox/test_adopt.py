@@ -356,7 +356,7 @@ async def test_accept_inserts_into_their_table(theirs: Theirs, is_async: bool) -
         assert mine == [(event.id, "OrderPlaced", "shop", "k", "t")]
         assert (await inbox.process(writing(is_async), settings=QUICK)).done == 3
         buried = arrived(3)
-        burying, _ = inbox.raw._op([buried], None, {buried.id: "unreadable"})
+        burying, _ = inbox.raw._op([buried], "", {buried.id: "unreadable"})
         assert (await inbox.raw._db.run(burying) if is_async else inbox.raw._db.run(burying)) == [True]
         assert (await inbox.process(writing(is_async), settings=QUICK)).done == 0
         assert [(one.event.id, one.error) for one in await inbox.call("dead.list")] == [(buried.id, "unreadable")]

@@ -85,12 +85,12 @@ def test_many_messages_are_one_statement(counted: Counted) -> None:
 def test_too_many_of_them_or_letters_need_a_transaction(postgres: str) -> None:
     event = arrived(1)
     with Inbox(postgres) as inbox:
-        assert inbox._op([event], None, None)[1]  # whose table is it?
+        assert inbox._op([event], "", None)[1]  # whose table is it?
         inbox.accept(None, arrived(0))
-        assert not inbox._op([event], None, None)[1]
-        assert not inbox._op([event, arrived(2)], None, None)[1]
-        assert inbox._op([event] * (CHUNK_ROWS + 1), None, None)[1]
-        assert inbox._op([event], None, {event.id: "unreadable"})[1]
+        assert not inbox._op([event], "", None)[1]
+        assert not inbox._op([event, arrived(2)], "", None)[1]
+        assert inbox._op([event] * (CHUNK_ROWS + 1), "", None)[1]
+        assert inbox._op([event], "", {event.id: "unreadable"})[1]
 
 
 def test_the_values_of_a_message_are_those_of_the_statement(counted: Counted) -> None:

@@ -59,7 +59,7 @@ def test_every_change_is_counted(url: str, batch: int) -> None:
         inbox.accept_all(None, [*some(9), *some(4, "B"), some(1)[0]])
         inbox.accept(None, Event("C", {"n": 0}))
         assert not inbox.accept(None, some(1)[0])
-        inbox._db.run(inbox._op(some(3, "D"), None, {"D-1": "cannot be read"})[0])
+        inbox._db.run(inbox._op(some(3, "D"), "", {"D-1": "cannot be read"})[0])
         check(url, inbox)
         clock.advance(3)
         processed(inbox, no_odd_ones, batch=batch, settings=QUICK)
