@@ -25,6 +25,11 @@ KEYS = 6
 HONEST = 30
 SETTINGS = Settings().replaced(
     {"relay.in_flight": 300, "relay.calls": 64, "relay.slow": "200ms", "delivery.batch": 20, "delivery.poll": "100ms"}
+    | {
+        "delivery.lease": "10m",
+        "delivery.instance_ttl": "2m",
+        "delivery.database_timeout": "1m",
+    }  # however busy it is here
 )
 
 
