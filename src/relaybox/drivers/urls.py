@@ -48,7 +48,10 @@ def parse(url: str) -> Url:
     name, _, driver = parts.scheme.partition("+")
     dialect = _SCHEMES.get(name)
     if dialect is None:
-        raise ConfigError(f"expected a URL of postgresql://, sqlite:/// or mysql://, got {masked(url)!r}")
+        scheme = f" {parts.scheme!r}" if "://" in url else ""  # else it may be a name, with a password behind it
+        raise ConfigError(
+            f"unknown database URL scheme{scheme} in {masked(url)!r}; expected one of postgresql://, sqlite:///, mysql://"
+        )
     if dialect == "sqlite":
         slashes, path = url.partition("://")[1:]
         file = path.removeprefix("/") or ":memory:"
