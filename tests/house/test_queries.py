@@ -135,6 +135,8 @@ EXCUSED: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
 EVENTS = ("newest", *(kind + what for kind in ("open", "dead", "done") for what in ("", "_count", "_numbers")))
 COMPUTED = {
     "outbox.events.": EVENTS,
+    "outbox.claim.": ("sizes", "payloads"),
+    "inbox.claim.": ("sizes", "payloads"),
     "outbox.purge.": ("pending", "letter", "hold", "event"),
     "inbox.events.": EVENTS,
     "inbox.events.lock_": ("open", "dead", "done"),

@@ -36,6 +36,7 @@ def absent(row: Sequence[Any]) -> bool:
 
 
 class Payloads(Schema):
+    _claims: str  # what the names of the queries begin with
     _largest: int | None = MAX_PAYLOAD
 
     def load(self, claimed: Sequence[_Row], room: int, *, first: bool) -> Op[LoadedPayloads]:
@@ -44,7 +45,7 @@ class Payloads(Schema):
         left = {one.row[0]: one.row for one in claimed if absent(one.row)}
         if not left:
             return LoadedPayloads({}, frozenset(), {})
-        answer = yield self.sql[f"{self._product}.claim.sizes"].bind(seqs=self.numbers(list(left)))
+        answer = yield self.sql[self._claims + "sizes"].bind(seqs=self.numbers(list(left)))
         reasons, sizes = dict[int, str](), dict[int, int]()
         for seq, *facts in answer.rows:
             if (reason := self._why_not(*facts)) is None:
@@ -66,7 +67,7 @@ class Payloads(Schema):
                 behind |= {key} - {None}
         read: dict[int, Any] = {}
         if wanted:
-            answer = yield self.sql[f"{self._product}.claim.payloads"].bind(seqs=self.numbers(wanted))
+            answer = yield self.sql[self._claims + "payloads"].bind(seqs=self.numbers(wanted))
             read = dict(answer.rows)
         rows: dict[int, Sequence[Any]] = {}
         for seq, row in left.items():

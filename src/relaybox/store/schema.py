@@ -211,7 +211,7 @@ class Schema:
         indexes = yield self.sql["schema.indexes"].bind()
         have = {row[1] for row in indexes.rows}
         lines += [f"index {name} is missing" for name in sorted(self.expected_indexes() - have)]
-        return lines + (yield from self.missing_limits())
+        return lines or (yield from self.missing_limits())  # a column that is gone takes its constraint along
 
     def missing_limits(self, more: Iterable[str] = ()) -> Op[list[str]]:
         """Without these a writer of its own can store what no event is: it becomes a dead letter, not an error."""

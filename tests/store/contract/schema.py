@@ -60,10 +60,17 @@ class SchemaContract(Harness):
 
     async def test_a_dropped_column_is_reported(self) -> None:
         await self.run(
-            self.raw(f"DROP VIEW {self.named('status')}", f"ALTER TABLE {self.named('pending')} DROP COLUMN last_error")
+            self.raw(f"DROP VIEW {self.named('status')}", f"ALTER TABLE {self.named('pending')} DROP COLUMN since")
         )
         [line] = await self.run(self.store.drift())
-        assert line == f"{self.store.tables.part('pending')}.last_error is missing"
+        assert line == f"{self.store.tables.part('pending')}.since is missing"
+
+    async def test_a_dropped_constraint_is_reported(self) -> None:
+        name = f"{self.store.tables.part('pending')}_limits"
+        if self.store.dialect == "sqlite":
+            pytest.skip("SQLite cannot drop one")
+        await self.run(self.raw(f"ALTER TABLE {self.named('pending')} DROP CONSTRAINT {name}"))
+        assert await self.run(self.store.drift()) == [f"constraint {name} is missing"]
 
     async def test_a_dropped_index_is_reported(self) -> None:
         [name] = [name for name in self.store.expected_indexes() if name.endswith("due")]

@@ -61,6 +61,7 @@ class Plan:
 
 class InboxMeta(InboxSettles, EventOps):
     _events = "inbox.events."
+    _claims = "inbox.claim."
 
     def facts(self) -> Op[dict[str, str]]:
         return dict((yield self.sql["inbox.meta.list"].bind()).rows)

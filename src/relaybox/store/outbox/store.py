@@ -29,6 +29,7 @@ class OutboxStore(EventOps, Payloads):
     _product = "outbox"
     _audit = 2
     _events = "outbox.events."
+    _claims = "outbox.claim."
 
     def __init__(self, tables: Tables | None = None, codec: Codec = JSON_CODEC) -> None:
         super().__init__(tables or Tables())

@@ -173,7 +173,7 @@ class CatalogOps(MarkOps, PartitionOps):
         lines = [f"{table}.{column} is missing" for table, column in sorted(expected - set(map(tuple, there.rows)))]
         have = yield self.sql["topic.catalog.indexes"].bind(tables=tables)
         lines += [f"index {name} is missing" for name in sorted(indexes - {row[1] for row in have.rows})]
-        return lines + (yield from self.missing_limits(limits))
+        return lines or (yield from self.missing_limits(limits))
 
     def _row(self, row: Sequence[Any]) -> TopicRow:
         topic_id, version, active, required, audience, moving, created_at, updated_at, *columns, options = row

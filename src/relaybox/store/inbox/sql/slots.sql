@@ -87,3 +87,8 @@ JOIN {message} m ON m.seq = f.seq
 
 -- slot: message_rows
 {message} AS t
+
+-- slot: done_again
+-- One that was processed and waits all the same was replayed past us.
+ON CONFLICT (seq) DO UPDATE
+SET processed_at = excluded.processed_at, attempts = excluded.attempts, waited = excluded.waited

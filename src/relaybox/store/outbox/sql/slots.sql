@@ -26,6 +26,10 @@ WHERE e.seq > :after AND e.seq <= :upto AND (:seqs::bigint[] IS NULL OR e.seq {i
   AND NOT EXISTS (SELECT 1 FROM {pending} p WHERE p.seq = e.seq)
   AND NOT EXISTS (SELECT 1 FROM {dead} d WHERE d.seq = e.seq) {and_unclaimed}
 
+-- slot: once
+-- A row that is there all the same says that the event waits: that is what this one would say.
+ON CONFLICT (seq) DO NOTHING
+
 -- slot: open_error
 p.last_error
 

@@ -32,8 +32,3 @@ CROSS JOIN LATERAL (SELECT * FROM {message} x WHERE x.seq = f.seq OFFSET 0) m
 
 -- slot: in_their_ids
 = ANY(:ids::text[]::{id_type}[])
-
--- slot: done_again
--- One that was processed and waits all the same was replayed past us.
-ON CONFLICT (seq) DO UPDATE
-SET processed_at = excluded.processed_at, attempts = excluded.attempts, waited = excluded.waited

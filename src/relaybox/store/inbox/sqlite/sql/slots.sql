@@ -12,8 +12,3 @@ JOIN {message} m ON m.seq = t.seq
 
 -- slot: whole_payload
 CAST(m.payload AS blob)
-
--- slot: done_again
--- One that was processed and waits all the same was replayed past us.
-ON CONFLICT (seq) DO UPDATE
-SET processed_at = excluded.processed_at, attempts = excluded.attempts, waited = excluded.waited

@@ -18,10 +18,6 @@ odd AS (
 -- Not after now, and a time that can be compared: a pending row may say anything.
 least(greatest(w.since, {first_time}), c.now)
 
--- slot: once
--- A row that is there all the same says that the event waits: that is what this one would say.
-ON CONFLICT (seq) DO NOTHING
-
 -- slot: open_rows
 (SELECT seq, attempts, last_error, due, false AS claimed FROM {pending}
  UNION ALL

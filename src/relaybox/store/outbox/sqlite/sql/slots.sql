@@ -27,8 +27,5 @@ CASE WHEN typeof(e.created_at) = 'text' THEN x'' ELSE e.created_at END
 -- Attempts with this one. They end somewhere, and may be anything where a row is not ours.
 min(max(attempts, 0), 65534) + 1
 
--- slot: once
-ON CONFLICT (seq) DO NOTHING
-
 -- slot: hashed
 (SELECT json_extract(value, '$[0]') AS seq, json_extract(value, '$[1]') AS key_hash FROM json_each(:rows)) s
