@@ -21,6 +21,7 @@ from . import (
     contracts,
     demo,
     doctor,
+    erase,
     events,
     groups,
     inbox,
@@ -32,6 +33,7 @@ from . import (
     run,
     status,
     topics,
+    vault,
 )
 from . import config as effective
 from .connect import Target, resolve, scrub
@@ -121,6 +123,8 @@ app.add_typer(contracts.app, name="contracts")
 app.add_typer(cdc.app, name="cdc")
 app.add_typer(inbox.app, name="inbox")
 app.command("purge")(purge.purge)
+app.add_typer(vault.app, name="vault")
+app.command("erase")(erase.erase)
 app.command("audit")(audit.audit)
 app.command("maintain")(maintain.maintain)
 app.command("doctor")(doctor.doctor)

@@ -19,7 +19,7 @@ from ..contracts import Contracts
 from ..delivery import Delivery
 from ..engine.protocols import RowBatch
 from ..errors import BrokerUnavailable, DeliveryError, Reject
-from ..event import Event
+from ..event import SEALED, Event, opened
 from ..facts import Observers, Published
 from ..tasks import is_cancelled
 from .circuit import Circuit
@@ -31,18 +31,28 @@ SLOW = 0.1  # seconds to prepare a batch in which a lease may have run out
 
 
 def preparation(
-    sink: Sink, render: Render, route: Callable[[Event], str] | None, contracts: Contracts | None
+    sink: Sink,
+    render: Render,
+    route: Callable[[Event], str] | None,
+    contracts: Contracts | None,
+    decrypt: bool = False,
 ) -> Prepare:
-    """Everything between a stored event and the message that leaves. Raises Reject for what never can."""
+    """Everything between a stored event and the message that leaves. Raises Reject for what never can. What stays
+    encrypted was checked before it was, and goes out in the version it has."""
     limit = sink.features.max_bytes
-    if contracts is None and limit is None and route is not None:  # nothing to look into
+    if contracts is None and limit is None and route is not None and not decrypt:  # nothing to look into
         find = route
         return lambda event: render(event, find(event))
 
     def prepare(event: Event) -> Message:
         destination = None
+        if decrypt:
+            event = opened(event)
         if contracts is not None:
-            event, contract = contracts.outgoing(event)
+            if event.content_type == SEALED:
+                contract = contracts.resolve(event)
+            else:
+                event, contract = contracts.outgoing(event)
             destination = contract.to
         if destination is None:
             if route is None:
