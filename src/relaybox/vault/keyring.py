@@ -27,9 +27,9 @@ Context = Mapping[str, str]  # what a wrapped key is bound to: its id and its su
 
 
 class MasterKey(Protocol):
-    def wrap(self, secret: bytes, context: Context) -> bytes: ...
+    def wrap(self, secret: bytes, context: Context, /) -> bytes: ...
 
-    def unwrap(self, wrapped: bytes, context: Context) -> bytes: ...
+    def unwrap(self, wrapped: bytes, context: Context, /) -> bytes: ...
 
 
 class Kms:
@@ -38,13 +38,21 @@ class Kms:
     Both are given bytes and the context that they are to be bound to, and return bytes. They are called once per data
     key and process while the key is remembered, in a thread where an event loop runs, and may raise."""
 
-    __slots__ = ("unwrap", "wrap")
+    __slots__ = ("_unwrap", "_wrap")
 
     def __init__(self, wrap: Callable[[bytes, Context], bytes], unwrap: Callable[[bytes, Context], bytes]) -> None:
         if not (callable(wrap) and callable(unwrap)):
             raise ConfigError("expected wrap and unwrap to be functions of bytes and a context")
-        self.wrap = wrap
-        self.unwrap = unwrap
+        self._wrap = wrap
+        self._unwrap = unwrap
+
+    def wrap(self, secret: bytes, context: Context, /) -> bytes:
+        """What the service makes of a data key."""
+        return self._wrap(secret, context)
+
+    def unwrap(self, wrapped: bytes, context: Context, /) -> bytes:
+        """The data key again."""
+        return self._unwrap(wrapped, context)
 
 
 class _Local:
@@ -55,10 +63,10 @@ class _Local:
     def __init__(self, secret: bytes) -> None:
         self._cipher = Cipher(secret)
 
-    def wrap(self, secret: bytes, context: Context) -> bytes:
+    def wrap(self, secret: bytes, context: Context, /) -> bytes:
         return self._cipher.seal(secret, _bound(context))
 
-    def unwrap(self, wrapped: bytes, context: Context) -> bytes:
+    def unwrap(self, wrapped: bytes, context: Context, /) -> bytes:
         return self._cipher.open(wrapped, _bound(context))
 
 

@@ -16,16 +16,13 @@ from relaybox import (
     Guard,
     Inbox,
     Ingest,
-    Keyring,
     Maintainer,
     Outbox,
     Relay,
     Settings,
-    Vault,
-    erase,
 )
 from relaybox.spi import Answer, Features, Message
-from relaybox.types import Counts, Erasure, Health, Kms, Preview, Reading, Report, Service
+from relaybox.types import Counts, Health, Preview, Reading, Report, Service
 
 
 class Nowhere:
@@ -89,13 +86,3 @@ async def async_guards(event: Event) -> None:
             assert_type(first, bool)
         assert_type(await guard.try_mark(event), bool)
         await guard.forget("id")
-
-
-def vaults(outbox: Outbox) -> None:
-    kms = Kms(lambda secret, context: secret, lambda wrapped, context: wrapped)
-    with Vault("sqlite:///shop.db", Keyring({"kms": kms}), subject=lambda event: event.key) as vault:
-        Outbox("sqlite:///shop.db", codec=vault)
-        Inbox("sqlite:///shop.db", codec=vault)
-        assert_type(vault.rotate(reason="yearly"), int)
-        assert_type(erase(vault, "meier", dry_run=True), Erasure)
-    Relay(outbox, Nowhere(), to="orders", decrypt=True)
