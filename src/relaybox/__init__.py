@@ -31,15 +31,17 @@ from .values import ALL, Where
 
 if TYPE_CHECKING:
     from .ingest import AsyncIngest, Ingest
-    from .maintenance import AsyncMaintainer, Maintainer
+    from .maintenance import AsyncMaintainer, Maintainer, erase
     from .relay import AsyncRelay, Relay
+    from .vault import Keyring, Vault
 else:  # hidden from type checkers, to which a module with __getattr__ has every name
     __getattr__ = later(
         __name__,
         {
             **dict.fromkeys(("AsyncIngest", "Ingest"), "ingest"),
-            **dict.fromkeys(("AsyncMaintainer", "Maintainer"), "maintenance"),
+            **dict.fromkeys(("AsyncMaintainer", "Maintainer", "erase"), "maintenance"),
             **dict.fromkeys(("AsyncRelay", "Relay"), "relay"),
+            **dict.fromkeys(("Keyring", "Vault"), "vault"),
         },
     )
 
@@ -64,6 +66,7 @@ __all__ = [
     "Inbox",
     "Ingest",
     "InvalidEvent",
+    "Keyring",
     "LeaseLost",
     "Listeners",
     "Maintainer",
@@ -79,5 +82,7 @@ __all__ = [
     "StartFrom",
     "StoreError",
     "Topic",
+    "Vault",
     "Where",
+    "erase",
 ]

@@ -39,6 +39,7 @@
         ├── BatchFailed        raise it from a batch listener: these failed, the others are done
         ├── Unroutable         nobody listens: dead at once
         ├── Undecodable        the stored event cannot be read: dead at once
+        │   └── Erased         its data key was destroyed: nobody reads it any more
         └── BrokerUnavailable  a broker is away: try again when it is back, no attempt is counted
 
 Messages say what happened, with which value, and what to do. They never contain a payload or a password.
@@ -260,6 +261,10 @@ class Unroutable(DeliveryError):
 
 class Undecodable(DeliveryError):
     """The stored event cannot be read: it is a dead letter at once."""
+
+
+class Erased(Undecodable):
+    """The data key of its payload was destroyed, by `relaybox erase` or `erase()`: nobody can read it any more."""
 
 
 class Reject(DeliveryError):

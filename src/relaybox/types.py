@@ -34,7 +34,7 @@ from .store.instances import Instance
 from .values import LIMITS, AuditEntry, BlockedKey, Counts, DeadLetter, Health, Limits, Progress, Status, StoredEvent
 
 if TYPE_CHECKING:
-    from .maintenance import Report
+    from .maintenance import Erasure, Report
     from .relay import Preview
     from .store.topics import Lag
     from .topics.advise import Advice
@@ -45,15 +45,17 @@ if TYPE_CHECKING:
     from .topics.move import MovePlan
     from .topics.producer import AsyncProducer, Producer
     from .topics.topics import AsyncTopics, Topics
+    from .vault import Kms
 else:  # hidden from type checkers, to which a module with __getattr__ has every name
     __getattr__ = later(
         __name__,
         {
             "Advice": "topics.advise",
+            "Kms": "vault",
             "Lag": "store.topics",
             "MovePlan": "topics.move",
             "Preview": "relay",
-            "Report": "maintenance",
+            **dict.fromkeys(("Erasure", "Report"), "maintenance"),
             **dict.fromkeys(("AsyncBatch", "Batch"), "topics.batch"),
             **dict.fromkeys(("AsyncConsumer", "Consumer"), "topics.consumer"),
             **dict.fromkeys(("AsyncGroup", "Group"), "topics.group"),
@@ -91,6 +93,7 @@ __all__ = [
     "DeadLetters",
     "DeliverySettings",
     "Dropped",
+    "Erasure",
     "Events",
     "Group",
     "GroupInfo",
@@ -103,6 +106,7 @@ __all__ = [
     "IngestSettings",
     "Instance",
     "Keys",
+    "Kms",
     "Lag",
     "Limits",
     "MemberInfo",

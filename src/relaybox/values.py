@@ -35,6 +35,7 @@ class Where:
     tenant: str | None = None
     sender: str | None = None  # who sent it; only messages of an inbox have one
     error: str | None = None  # a part of the text of its last error
+    data_key: str | None = None  # the id of the data key that its payload is encrypted with
     # Times, or how long ago. Of a dead letter that is when it died, of any other event when it was due first or came.
     since: datetime | Duration | None = None
     until: datetime | Duration | None = None

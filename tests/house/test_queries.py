@@ -16,7 +16,7 @@ from relaybox.store.queries import read
 from relaybox.store.queries import texts as texts_of
 
 DIALECTS = ("postgres", "sqlite", "mysql")
-PRODUCTS = ("shared", "outbox", "guard", "inbox", "inbox/adopted")
+PRODUCTS = ("shared", "outbox", "guard", "inbox", "inbox/adopted", "vault")
 TOPICS = set(texts_of("topics", "postgres").queries)  # a set of its own: only PostgreSQL keeps topics
 
 # Queries that not every dialect has: (who has them, why, which).

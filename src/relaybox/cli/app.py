@@ -22,6 +22,7 @@ from . import (
     contracts,
     demo,
     doctor,
+    erase,
     events,
     grants,
     groups,
@@ -34,6 +35,7 @@ from . import (
     run,
     status,
     topics,
+    vault,
 )
 from . import config as effective
 from .connect import Target, resolve, warn_of_argument
@@ -124,6 +126,8 @@ app.add_typer(contracts.app, name="contracts")
 app.add_typer(cdc.app, name="cdc")
 app.add_typer(inbox.app, name="inbox")
 app.command("purge")(purge.purge)
+app.add_typer(vault.app, name="vault")
+app.command("erase")(erase.erase)
 app.command("audit")(audit.audit)
 app.command("maintain")(maintain.maintain)
 app.command("grants")(grants.grants)

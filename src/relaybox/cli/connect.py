@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from ..codec import JSON_CODEC, Codec
 from ..drivers import Database, open_sync, parse
 from ..errors import ConfigError
 from ..inbox.inbox import Inbox
@@ -17,6 +19,10 @@ from ..outbox import Outbox
 from ..redaction import holds_password
 from ..settings import Settings, read_file
 from ..store.names import Tables
+from ..vault import Keyring, Vault
+from ..vault.keyring import VARIABLE
+from ..vault.vault import TABLE
+from .named import load_object
 from .output import warn
 
 DEFAULT_TABLE = "outbox_event"
@@ -65,21 +71,49 @@ class Target:
         """An outbox that delivers nothing itself, closed at the end."""
         settings = self.settings
         self.database(may_create=may_create).close()  # the same checks, no connection
-        box = Outbox(
-            self.needed_url,
-            table=self.table.value or DEFAULT_TABLE,
-            schema=self.schema.value,
-            settings=settings,
-        )
-        try:
+        with ExitStack() as closing:
+            box = Outbox(
+                self.needed_url,
+                table=self.table.value or DEFAULT_TABLE,
+                schema=self.schema.value,
+                settings=settings,
+                codec=self._codec(closing),
+            )
+            closing.callback(box.close)
             yield box
-        finally:
-            box.close()
 
-    def inbox(self, name: str, *, may_create: bool = False) -> Inbox:
+    @contextmanager
+    def inbox(self, name: str, *, may_create: bool = False) -> Iterator[Inbox]:
         settings = self.settings
         self.database(may_create=may_create, maker="relaybox inbox create").close()
-        return Inbox(self.needed_url, name, schema=self.schema.value, settings=settings)
+        with ExitStack() as closing:
+            url, schema, codec = self.needed_url, self.schema.value, self._codec(closing)
+            yield closing.enter_context(Inbox(url, name, schema=schema, settings=settings, codec=codec))
+
+    def _codec(self, closing: ExitStack) -> Codec:
+        """With a keyring, payloads that a vault has encrypted can be read."""
+        keyring = keyring_of(os.environ)
+        return JSON_CODEC if keyring is None else closing.enter_context(self.vault(keyring))
+
+    @contextmanager
+    def vault(self, keyring: Keyring | None) -> Iterator[Vault]:
+        self.database().close()
+        table = os.environ.get("RELAYBOX_KEYS_TABLE") or TABLE
+        with Vault(self.needed_url, keyring, table=table, schema=self.schema.value, settings=self.settings) as vault:
+            yield vault
+
+
+def keyring_of(environment: Mapping[str, str]) -> Keyring | None:
+    """RELAYBOX_KEYRING names a file, or a Keyring as MODULE:OBJECT; RELAYBOX_MASTER_KEYS has the keys themselves."""
+    named = environment.get("RELAYBOX_KEYRING")
+    if named and ":" in named and not Path(named).exists():
+        found = load_object(named)
+        if not isinstance(found, Keyring):
+            raise ConfigError(f"expected RELAYBOX_KEYRING={named} to be a Keyring, got {type(found).__name__}")
+        return found
+    if named:
+        return Keyring.file(named)
+    return Keyring.environment() if environment.get(VARIABLE) else None
 
 
 def missing_file(url: str) -> Path | None:

@@ -11,8 +11,8 @@ import typer
 
 from ..contracts import Contracts
 from ..errors import ConfigError
+from .named import load_object
 from .output import console, emit, say, table
-from .run import load_object
 
 app = typer.Typer(help="What events must look like and where they go: check, export.", no_args_is_help=True)
 

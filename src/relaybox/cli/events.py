@@ -117,11 +117,13 @@ def nouns(noun: Literal["events", "dead"]) -> typer.Typer:
         """One of them, with its whole error."""
         with opened(context, of) as box:
             found = getattr(box, noun).get(id, sender=sender)
-        if found is None:
-            raise NotFound(word, id, f"there is no {word} {id!r}; see `{_list(noun, of)}`")
-        document = summary(found)
-        if payload:
-            document["event"] |= content(found.event)
+            if found is None:
+                raise NotFound(word, id, f"there is no {word} {id!r}; see `{_list(noun, of)}`")
+            document = summary(found)
+            if payload:
+                document["event"] |= content(found.event)
+            elif named := named_headers(found.event, target_of(context).settings.admin.shown_headers):
+                document["event"]["headers"] = named
         if json:
             emit(document, schema=f"{noun}.show/1")
             return
@@ -217,6 +219,17 @@ def summary(found: Letter) -> dict[str, Any]:
         },
         **fields,
     }
+
+
+def named_headers(event: Event, names: str | None) -> dict[str, str]:
+    """Those that may be shown, as the settings say."""
+    wanted = {name.strip().lower() for name in (names or "").split(",")} - {""}
+    if not wanted or event.unreadable is not None:
+        return {}
+    try:
+        return {name: value for name, value in event.headers.items() if name.lower() in wanted}
+    except Undecodable:
+        return {}
 
 
 def content(event: Event) -> dict[str, Any]:

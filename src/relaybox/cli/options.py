@@ -35,6 +35,7 @@ _WHERE: dict[str, Any] = {
     "tenant": Annotated[str | None, typer.Option("--tenant", help="only this tenant")],
     "sender": Sender,
     "error": Annotated[str | None, typer.Option("--error", help="only those whose error has this text in it")],
+    "data_key": Annotated[str | None, typer.Option("--data-key", help="only those encrypted with this data key")],
     "since": Annotated[str | None, typer.Option("--since", help="only since then: a time, or 2h for two hours ago")],
     "until": Annotated[str | None, typer.Option("--until", help="only before then")],
 }

@@ -50,6 +50,10 @@ OPTIONS: dict[str, Any] = {
         str | None, typer.Option(help="attribute `source` of CloudEvents [RELAYBOX_RELAY_CE_SOURCE]")
     ],
     "ordered": Annotated[bool | None, typer.Option("--ordered/--unordered", help="keep the order of each key")],
+    "decrypt": Annotated[
+        bool | None,
+        typer.Option("--decrypt/--encrypted", help="send what a vault has encrypted as it was before; needs a keyring"),
+    ],
     "listen": ListenAddress,
 }
 
@@ -114,6 +118,7 @@ def relay(
                 ordered=config.ordered,
                 format=config.format,
                 ce_source=config.ce_source,
+                decrypt=config.decrypt,
                 settings=config.settings,
                 observers=observers,
             )

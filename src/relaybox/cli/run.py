@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
-from importlib import import_module
 from typing import Annotated, Any
 
 import typer
@@ -26,6 +25,7 @@ from ..service import AsyncService, Service, serving, signalled
 from ..tasks import cancelled
 from ..values import Health, Level
 from .connect import target_of
+from .named import load_object
 from .output import console, progress
 
 log = logging.getLogger("relaybox")
@@ -117,28 +117,6 @@ def log_to_stderr(level: str, json_lines: bool = False, *, ours: bool = False) -
 
 
 # -- what to run ------------------------------------------------------------------------------------
-
-
-def load_object(reference: str) -> Any:
-    """The object a reference names, with the current folder importable as `python -m` would have it."""
-    module_name, _, path = reference.partition(":")
-    if not module_name or not path:
-        raise ConfigError(f"expected MODULE:OBJECT such as shop.events:delivery, got {reference!r}")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        found: Any = import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # the module is there; something it imports is not, and its traceback says where
-        raise ConfigError(f"there is no module {module_name!r} here or on the Python path") from None
-    for name in path.split("."):
-        if not hasattr(found, name):
-            names = ", ".join(n for n, value in getattr(found, "__dict__", {}).items() if isinstance(value, Services))
-            hint = f"; it has {names}" if names else ""
-            raise ConfigError(f"{module_name} has no {path!r}{hint}")
-        found = getattr(found, name)
-    return found
 
 
 async def make(reference: str, found: Any) -> Service | AsyncService:

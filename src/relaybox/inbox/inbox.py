@@ -24,6 +24,7 @@ from contextlib import AsyncExitStack, ExitStack, suppress
 from typing import Any, TypeAlias
 
 from ..clock import SYSTEM_CLOCK, Clock
+from ..codec import JSON_CODEC, Codec
 from ..drivers import open_async, open_sync, wrap
 from ..drivers.script import Async, Sync
 from ..drivers.spi import AsyncConnection, AsyncHandle, Connection, DialectName, Handle
@@ -62,6 +63,7 @@ class _Shared(Operations):
         schema: str | None = None,
         settings: Settings | None = None,
         observers: Sequence[Observer] = (),
+        codec: Codec = JSON_CODEC,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """
@@ -70,11 +72,13 @@ class _Shared(Operations):
         schema     where the tables are, unless in the default schema
         settings   how much, how often, how long; as the environment and the settings file say, if it is not given
         observers  told of what happens
+        codec      reads payloads; a `Vault` also decrypts them
         """
         self.settings = chosen(settings, Settings.load)
         self._tables = InboxTables(name, schema)
         self._target = target
         self._clock = clock
+        self._codec = codec
         self._observers = Observers(observers)
         self._running: list[Any] = []  # its services
         self._wakers: set[Callable[[], None]] = set()  # called when something was accepted in this process
@@ -88,7 +92,7 @@ class _Shared(Operations):
         raise NotImplementedError
 
     def _connected(self, dialect: DialectName, notifier: Callable[[], Notifier | ThreadNotifier]) -> None:
-        super().__init__(open_inbox_store(dialect, self._tables), self._clock)
+        super().__init__(open_inbox_store(dialect, self._tables, self._codec), self._clock)
         if self.store.capabilities.listen:
             self._notifier = notifier()
 

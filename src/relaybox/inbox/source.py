@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import assert_never
 
 from ..clock import Clock
+from ..codec import Codec
 from ..delivery import Delivery
 from ..drivers.spi import AsyncRunner
 from ..engine.protocols import AlwaysAlive, Pulse, Settled
@@ -20,6 +21,7 @@ from ..engine.rows.room import PayloadRoom
 from ..event import Event
 from ..ids import key_hash, new_token
 from ..outcome import Dead, Done, RetryAt, Skip
+from ..sealing import sealing
 from ..settings import Settings
 from ..store.claims import Claim, Death, HeldRow, RetryRow
 from ..store.inbox import InboxStore
@@ -35,9 +37,9 @@ class MessageDelivery(Delivery):
 
     __slots__ = ("key_hash", "position", "replayed", "strikes")
 
-    def __init__(self, arrived: Arrived, token: int, lease_end: float, *, ordered: bool) -> None:
+    def __init__(self, arrived: Arrived, codec: Codec, token: int, lease_end: float, *, ordered: bool) -> None:
         super().__init__(
-            Event.stored(arrived.row, sender=arrived.sender),
+            Event.stored(arrived.row, codec, sender=arrived.sender),
             arrived.row[0],
             token,
             arrived.attempts,
@@ -117,9 +119,12 @@ class InboxSource:
         back: Collection[int] = ()
         if self.room.measures or any(one.row[7] is None for one in arrived):
             arrived, back = await self._load(arrived)
-        self._doubtful.clear()
         self._not_before = loop.time() + LINGER if 0 < len(arrived) < limit else 0.0
-        messages = [MessageDelivery(one, claim.token, ends, ordered=self.ordered) for one in arrived]
+        codec = self._store.codec
+        messages = [MessageDelivery(one, codec, claim.token, ends, ordered=self.ordered) for one in arrived]
+        if (vault := sealing(codec)) is not None and (keys := vault.load([one.event for one in messages])) is not None:
+            await keys
+        self._doubtful.clear()  # not before: what the engine does not learn of must be given back
         if back:
             await self.release([message for message in messages if message.seq in back])
             messages = [message for message in messages if message.seq not in back]

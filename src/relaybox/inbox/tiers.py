@@ -16,6 +16,7 @@ from contextlib import AsyncExitStack, ExitStack
 from typing import Any, Generic, TypeVar
 
 from ..clock import SYSTEM_CLOCK, Clock
+from ..codec import JSON_CODEC, Codec
 from ..event import Event
 from ..facts import Observer
 from ..listeners import Listeners
@@ -81,6 +82,7 @@ class _Tiered(Generic[I]):
         schema: str | None = None,
         settings: Settings | None = None,
         observers: Sequence[Observer] = (),
+        codec: Codec = JSON_CODEC,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.name = name
@@ -88,7 +90,7 @@ class _Tiered(Generic[I]):
         self._order = order or Order()
         self._clock = clock
         self._running: list[Any] = []
-        options: Any = {"schema": schema, "settings": settings, "observers": observers, "clock": clock}
+        options: Any = {"schema": schema, "settings": settings, "observers": observers, "codec": codec, "clock": clock}
         self.inboxes: Mapping[str, I] = {
             tier.name: self._kind(target, f"{name}_{tier.name}", **options) for tier in self._priority.tiers
         }

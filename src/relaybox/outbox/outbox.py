@@ -37,6 +37,9 @@ from ..hooks import WriterHook
 from ..listeners import Listeners, registry
 from ..op import Op, arun, run
 from ..operate import AsyncDeadLetters, AsyncEvents, AsyncKeys, DeadLetters, Desk, Events, Keys
+from ..sealing import arun as aseal
+from ..sealing import run as seal
+from ..sealing import sealing
 from ..service import AsyncService, Owner, Service, stop_all
 from ..settings import OnExhausted, Settings, chosen
 from ..store.grants import DatabaseRole, checked_role
@@ -90,7 +93,7 @@ class _Shared:
         hooks      called around writes
         settings   how much, how often, how long; as the environment and the settings file say, if it is not given
         observers  told of what happens
-        codec      reads payloads
+        codec      reads payloads; a `Vault` also encrypts them
         """
         if contracts is not None and not isinstance(contracts, Contracts):
             raise ConfigError(f"expected contracts to be a Contracts registry, got {type(contracts).__name__}")
@@ -200,6 +203,7 @@ class _Shared:
             called=self.settings.outbox.write_function,
             routes=self._routes if self.store.dialect == "postgres" else None,
             notifier=notifier,
+            sealing=sealing(self._codec),
         )
 
     def _wake(self) -> None:
@@ -428,6 +432,8 @@ class Outbox(_Shared, Sync, Closing):
         ticket = writer.prepare(events, connection)
         if ticket is None:
             return [None] * len(events)
+        if writer.sealing is not None:
+            ticket = ticket._replace(events=seal(writer.sealing.seal(ticket.events), connection))
         seqs = run(writer.op(ticket, connection), connection)
         ids = writer.finish(ticket, seqs, connection)
         if isinstance(connection, Transaction):
@@ -526,6 +532,10 @@ class AsyncOutbox(_Shared, Async, AsyncClosing):
         ticket = writer.prepare(events, connection)
         if ticket is None:
             return [None] * len(events)
+        if writer.sealing is not None:
+            steps = writer.sealing.seal(ticket.events)
+            events = await aseal(steps, connection) if connection.is_async else seal(steps, connection)
+            ticket = ticket._replace(events=events)
         op = writer.op(ticket, connection)
         seqs = await arun(op, connection) if connection.is_async else run(op, connection)
         ids = writer.finish(ticket, seqs, connection)

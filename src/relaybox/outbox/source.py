@@ -20,6 +20,7 @@ from ..facts import KeysChosen, Observers
 from ..ids import key_hash, new_token, shard_of
 from ..op import Op
 from ..outcome import DONE, Dead, Done, RetryAt, Skip
+from ..sealing import sealing
 from ..settings import Settings
 from ..store.claims import Claim, Death, HeldRow, RetryRow
 from ..store.outbox import OutboxStore
@@ -61,6 +62,7 @@ class OutboxSource:
         self._room.here = lambda: self.here()
         self._claim_tx = self._tx
         self._codec: Codec = getattr(store, "codec", JSON_CODEC)  # not every store keeps one
+        self._sealing = sealing(self._codec)
         self._failures = self._compared = 0  # of statements: after one the database may be another's, and know less
         self.owner = 0
         self.pulse: Pulse = AlwaysAlive()  # set by OutboxRegistration
@@ -109,6 +111,8 @@ class OutboxSource:
         if back:
             await self.release([delivery for delivery in claimed if delivery.seq in back])
             claimed = [delivery for delivery in claimed if delivery.seq not in back]
+        if self._sealing is not None and (keys := self._sealing.load([one.event for one in claimed])) is not None:
+            await keys
         kept = await self._kept(claimed)
         self.doubtful.clear()  # not before: what the engine does not learn of must be given back
         self._compared = failures

@@ -4,6 +4,8 @@ Order of things, and what a crash between them means:
 
     before_write(events)     may change or suppress them; its error reaches the caller, nothing is written
     contracts                what is left must keep them, if the outbox was given any; likewise
+    seal                     payloads are encrypted, if the outbox has a vault; new data keys are inserted, in the
+                             caller's transaction
     INSERT                   event and pending row, one round trip; in the caller's transaction. Events with a topic go
                              where the topic is (see route.py), one round trip for each
     after_write(events)      still inside the transaction; errors are logged, not raised
@@ -32,6 +34,7 @@ from ..event import Event, topics_of
 from ..facts import Observers, Written
 from ..hooks import WriterHook
 from ..op import Op
+from ..sealing import Sealing
 from ..store.claims import Claim
 from ..store.outbox import OutboxStore
 from .route import Routes, labelled
@@ -79,6 +82,7 @@ class Writer:
     called: bool = False  # by the function for roles that may not insert
     routes: Callable[[], Routes] | None = None
     notifier: Notifier | ThreadNotifier | None = None
+    sealing: Sealing | None = None  # encrypts payloads, after hooks and contracts have seen them
 
     def connection(self, handle: Any) -> Connection | AsyncConnection:
         connection = wrap(handle)

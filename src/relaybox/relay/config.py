@@ -1,6 +1,7 @@
 """What a standalone relay is told.
 
-[relaybox.relay]     RELAYBOX_RELAY_TO               to, format, ce_source, ordered, contracts, listen; and settings
+[relaybox.relay]     RELAYBOX_RELAY_TO               to, format, ce_source, ordered, contracts, decrypt, listen;
+                                                     and settings
 [relaybox.sink]      RELAYBOX_SINK, RELAYBOX_SINK_…  url, and the options of that sink
 [relaybox.delivery]  RELAYBOX_DELIVERY_LEASE         and every other section of the settings
 """
@@ -27,6 +28,7 @@ class RelayConfig:
     ce_source: str = "relaybox"
     ordered: bool = True
     contracts: str | None = None  # MODULE:OBJECT or FILE.toml
+    decrypt: bool = False  # send what a vault has encrypted as it was before
     listen: str | None = None  # address for /live, /ready and /metrics
     idempotency_ttl: str | None = None  # what consumers remember; warned about when shorter than what is kept here
     settings: Settings = BASE
@@ -36,6 +38,7 @@ def load(arguments: Mapping[str, Any], *, environment: Mapping[str, str], file: 
     """`arguments`: fields of RelayConfig that were given on the command line, `settings` by path."""
     values, url, options, settings = read_config("relay", RELAY, "sink", arguments, environment, file)
     values["ordered"] = boolean("ordered", values.get("ordered", True))
+    values["decrypt"] = boolean("decrypt", values.get("decrypt", False))
     if not values.keys() & {"to", "contracts"} and url.startswith(("http:", "https:")):
         values["to"] = "default"  # the endpoint that a plain URL stands for
     return RelayConfig(**values, url=url, options=options, settings=settings)

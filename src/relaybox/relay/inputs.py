@@ -6,7 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
+from functools import cached_property
 
+from ..codec import Codec
 from ..drivers.spi import AsyncRunner
 from ..engine.dispatch import Durations
 from ..errors import ConfigError
@@ -15,6 +17,7 @@ from ..facts import Depths, Observers
 from ..outbox import AsyncOutbox, Outbox
 from ..outbox.node import Node, drained
 from ..settings import Settings
+from ..store.outbox import OutboxStore, open_store
 from ..store.topics import GroupRow, Lag, TopicRow, open_topic_store
 from ..topics.context import TopicContext
 from ..topics.delivery import GroupHandlers, LogMember
@@ -28,12 +31,15 @@ from .ranges import RangePublisher
 class RelayInput(ABC):
     """Started once, with the connections of the relay."""
 
-    def __init__(self, box: Outbox | AsyncOutbox, settings: Settings, observers: Observers, *, ordered: bool) -> None:
+    def __init__(
+        self, box: Outbox | AsyncOutbox, settings: Settings, observers: Observers, codec: Codec, *, ordered: bool
+    ) -> None:
         box._check_deliverable()
         self.what = box.store.tables.event  # for people
         self.box = box
         self._settings = settings
         self._observers = observers
+        self._codec = codec
         self._clock = box._clock
         self._ordered = ordered
         self._running: Node | LogMember | None = None
@@ -80,11 +86,17 @@ class OutboxInput(RelayInput):
     _running: Node | None
     _told: tuple[int, str | None] = (0, None)
 
+    @cached_property
+    def _store(self) -> OutboxStore:
+        """That of the outbox, with payloads as this relay sends them."""
+        store = self.box.store
+        return store if store.codec is self._codec else open_store(store.dialect, store.tables, self._codec)
+
     async def start(self, db: AsyncRunner, publisher: Publisher) -> None:
         node = Node(
             "relay" if self._ordered else "delivery",
             db,
-            self.box.store,
+            self._store,
             publisher,
             self._settings,
             observers=self._observers,
@@ -113,7 +125,7 @@ class OutboxInput(RelayInput):
 
     async def waiting(self, db: AsyncRunner, limit: int) -> list[Event]:
         rows = await db.run(self.box.store.waiting(limit, self._clock.database_now()), tx=False)
-        return [Event.stored(row) for row in rows]
+        return [Event.stored(row, self._codec) for row in rows]
 
 
 class GroupInput(RelayInput):
@@ -127,10 +139,11 @@ class GroupInput(RelayInput):
         box: Outbox | AsyncOutbox,
         settings: Settings,
         observers: Observers,
+        codec: Codec,
         *,
         ordered: bool,
     ) -> None:
-        super().__init__(box, settings, observers, ordered=ordered)
+        super().__init__(box, settings, observers, codec, ordered=ordered)
         self.what = f"topic {group.topic} as group {group.name}"
         said = group._joining
         self._joining = replace(
@@ -188,7 +201,7 @@ class GroupInput(RelayInput):
     def _at(self, db: AsyncRunner) -> TopicContext[AsyncRunner]:
         box = self.box
         return TopicContext(
-            box._target, db, self._store, self._settings, self._clock, self._observers, box._codec, lambda: None
+            box._target, db, self._store, self._settings, self._clock, self._observers, self._codec, lambda: None
         )  # fmt: skip
 
     async def status(self, db: AsyncRunner) -> Status:

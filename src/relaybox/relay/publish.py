@@ -19,7 +19,7 @@ from ..contracts import Contracts
 from ..delivery import Delivery
 from ..engine.protocols import RowBatch
 from ..errors import BrokerUnavailable, DeliveryError, Reject
-from ..event import Event
+from ..event import SEALED, Event, opened
 from ..facts import Observers, Published
 from ..tasks import is_cancelled
 from .circuit import Circuit
@@ -35,7 +35,10 @@ def addressed(event: Event, route: Callable[[Event], str] | None, contracts: Con
     """The event as it goes out, and where."""
     destination = None
     if contracts is not None:
-        event, contract = contracts.outgoing(event)
+        if event.content_type == SEALED:  # checked before it was encrypted, it goes out in the version it has
+            contract = contracts.resolve(event)
+        else:
+            event, contract = contracts.outgoing(event)
         destination = contract.to
     if destination is None:
         if route is None:
@@ -45,16 +48,20 @@ def addressed(event: Event, route: Callable[[Event], str] | None, contracts: Con
 
 
 def preparation(
-    sink: Sink, render: Render, route: Callable[[Event], str] | None, contracts: Contracts | None
+    sink: Sink,
+    render: Render,
+    route: Callable[[Event], str] | None,
+    contracts: Contracts | None,
+    decrypt: bool = False,
 ) -> Prepare:
     """Everything between a stored event and the message that leaves. Raises Reject for what never can."""
     limit = sink.features.max_bytes
-    if contracts is None and limit is None and route is not None:  # nothing to look into
+    if contracts is None and limit is None and route is not None and not decrypt:  # nothing to look into
         find = route
         return lambda event: render(event, find(event))
 
     def prepare(event: Event) -> Message:
-        event, destination = addressed(event, route, contracts)
+        event, destination = addressed(opened(event) if decrypt else event, route, contracts)
         message = render(event, destination)
         if limit is not None and len(message.body) > limit:
             raise Reject(f"the message is {len(message.body):,} bytes, {sink.name} takes {limit:,}")

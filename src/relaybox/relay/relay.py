@@ -25,6 +25,7 @@ from ..errors import BrokerUnavailable, ConfigError, StoreError
 from ..event import Event
 from ..facts import Observer
 from ..outbox import AsyncOutbox, Outbox
+from ..sealing import closed, sealing
 from ..service import PULSE, AsyncService, Service, asks, made_as
 from ..settings import Settings, chosen
 from ..tasks import cancelled
@@ -63,6 +64,7 @@ class AsyncRelay(AsyncService):
         ordered: bool = True,
         format: MessageFormat = "plain",
         ce_source: str = "relaybox",
+        decrypt: bool = False,
         settings: Settings | None = None,
         observers: Sequence[Observer] = (),
     ) -> None:
@@ -76,6 +78,8 @@ class AsyncRelay(AsyncService):
         ordered    keep the order of each key
         format     "plain", "cloudevents" or "cloudevents-structured"
         ce_source  the attribute `source` of CloudEvents
+        decrypt    send what a vault has encrypted as it was before; needs the vault, as the codec of the outbox.
+                   Without it the ciphertext goes out, and headers say with which data key and what it was
         settings   how much, how often, how long; if it is not given, those of the outbox
         observers  told of what happens, beside those of the outbox
         """
@@ -94,12 +98,15 @@ class AsyncRelay(AsyncService):
         self._observers = box._observers.joined(observers)
         features = self.sink.features
         route = router(to, features.separator) if to is not None else None
-        self._prepare = preparation(self.sink, renderer(format, ce_source, features), route, contracts)
+        self._prepare = preparation(self.sink, renderer(format, ce_source, features), route, contracts, decrypt)
         self._find = route if route is not None and contracts is None else lambda e: addressed(e, route, contracts)[1]
+        if decrypt and sealing(box._codec) is None:
+            raise ConfigError("decrypt=True needs an outbox with a vault, Outbox(url, codec=Vault(url, keyring))")
+        codec = box._codec if decrypt else closed(box._codec)
         self._input: RelayInput = (
-            GroupInput(source, box, self.settings, self._observers, ordered=ordered)
+            GroupInput(source, box, self.settings, self._observers, codec, ordered=ordered)
             if isinstance(source, (Group, AsyncGroup))
-            else OutboxInput(box, self.settings, self._observers, ordered=ordered)
+            else OutboxInput(box, self.settings, self._observers, codec, ordered=ordered)
         )
         self._target = box._target
         self._db: AsyncRunner | None = None

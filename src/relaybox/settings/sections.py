@@ -325,6 +325,9 @@ class AdminSettings(_Section, section="admin"):
     audit_retention: Annotated[
         OptionalDurationField, "delete audit rows older than this, with each purge; none: never"
     ] = OptionalDurationField(None)
+    shown_headers: Annotated[
+        str | None, "headers that `events show` prints without --payload, with commas between; none: no header"
+    ] = None
 
     def _check_together(self) -> None:
         if self.actor is not None and not 0 < len(self.actor) <= 255:
@@ -334,11 +337,11 @@ class AdminSettings(_Section, section="admin"):
 # Names that are no settings: of the command line and the test kit, of sinks and sources, of one relay or ingest.
 VARIABLES = frozenset(
     {"URL", "TABLE", "SCHEMA", "INBOX", "CONFIG", "ACTOR", "LOG_LEVEL", "LOG_FORMAT", "SINK", "SOURCE", "CRASH"}
-    | {"KAFKA_JARS", "LISTEN_TOKEN"}
+    | {"KAFKA_JARS", "LISTEN_TOKEN", "KEYRING", "MASTER_KEYS", "KEYS_TABLE"}
 )
 PREFIXES = ("SINK_", "SOURCE_")
 TABLES = frozenset({"url", "table", "schema", "sink", "source"})
-RELAY = ("to", "format", "ce_source", "ordered", "contracts", "listen", "idempotency_ttl")
+RELAY = ("to", "format", "ce_source", "ordered", "contracts", "decrypt", "listen", "idempotency_ttl")
 INGEST = ("inbox", "sender", "listen", "type", "type_header", "id_header", "key_header", "content_type")
 _PROCESSES = frozenset({*(f"relay.{name}" for name in RELAY), *(f"ingest.{name}" for name in INGEST)})
 

@@ -81,6 +81,7 @@ class EventOps(Instances):
             "tenant": where.tenant,
             "sender": where.sender,
             "error": where.error,
+            "data_key": where.data_key,
             "since": self.to_time(search.since),
             "until": self.to_time(search.until),
             "seqs": None if seqs is None else self.numbers(seqs),

@@ -26,6 +26,7 @@ from ..event import Event
 from ..facts import Claimed, ClaimLost, Delivered, Died, Retried
 from ..listeners import reader
 from ..op import Op
+from ..sealing import reading
 from ..store.claims import HeldRow
 from ..store.topics import Beat, GroupRow, RangeSettlement, TopicRow
 from ..twins import AsyncClosing, Closing, told_by
@@ -71,7 +72,7 @@ class _Pull(WithTopicContext, Generic[AnyBatch]):
         self._joining = joining
         self._topic_name, self._group_name = joining.topic, joining.group
         self.name = name
-        self._codec = context.codec if model is None else reader(model)
+        self._codec = context.codec if model is None else reading(context.codec, reader(model))
         self._topic: TopicRow | None = None
         self._group: GroupRow | None = None
         self._joined = False

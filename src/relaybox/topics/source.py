@@ -19,6 +19,7 @@ from ..drivers.spi import AsyncRunner
 from ..engine.ranges.engine import Claims
 from ..engine.ranges.holding import Taken
 from ..outcome import Outcome
+from ..sealing import sealing
 from ..settings import Settings
 from ..store.topics import ClaimedRanges, RangeSettlement, TopicRow
 from .batch import given_back, parked_outcome, parking
@@ -50,6 +51,7 @@ class TopicSource:
 
     def __post_init__(self) -> None:
         self.ordered = self._membership.group.ordered
+        self._sealing = sealing(self._codec)
         self.shards = self.share = self._topic.topic.shards
         self.known: Callable[[], Sequence[int]] = tuple  # tokens that are here; set by the engine
         self._turn = self._reads.join(self._topic.id)
@@ -78,7 +80,7 @@ class TopicSource:
                     given = await self._claim(events, ranges)
         self._end = None if given.behind else given.tick
         self._reached = self._end or self._reached
-        return Claims(self._taken(given), given.split > 0)
+        return Claims(await self._with_keys(self._taken(given)), given.split > 0)
 
     @property
     def _goal(self) -> int | None:
@@ -130,6 +132,16 @@ class TopicSource:
             )
             for claimed, rows in given.pages
         ]
+
+    async def _with_keys(self, taken: list[Taken]) -> list[Taken]:
+        """Once the keys of their payloads are here. Until then the engine knows nothing of them."""
+        if self._sealing is not None:
+            keys = self._sealing.load([event for one in taken for event in one.events])
+            if keys is not None:
+                self._doubtful = True
+                await keys
+                self._doubtful = False
+        return taken
 
     async def _tick(self, since: float) -> int | None:
         """The newest one, made if there is news. Those who asked meanwhile have the same answer."""
@@ -184,7 +196,7 @@ class TopicSource:
             )
             for parked in claimed
         ]
-        return Claims(taken)
+        return Claims(await self._with_keys(taken))
 
     async def next_parked(self) -> timedelta | None:
         return await self._db.run(self._store.next_parked(self._membership.group, self._clock.database_now()), tx=False)

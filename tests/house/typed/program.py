@@ -36,6 +36,7 @@ from relaybox import (
     Inbox,
     Ingest,
     InvalidEvent,
+    Keyring,
     LeaseLost,
     Listeners,
     Maintainer,
@@ -51,7 +52,9 @@ from relaybox import (
     StartFrom,
     StoreError,
     Topic,
+    Vault,
     Where,
+    erase,
 )
 from relaybox.spi import Interceptor, Sink, Source, WriterHook
 from relaybox.types import (
@@ -82,6 +85,7 @@ from relaybox.types import (
     DeadLetters,
     DeliverySettings,
     Dropped,
+    Erasure,
     Events,
     Group,
     GroupInfo,
@@ -94,6 +98,7 @@ from relaybox.types import (
     IngestSettings,
     Instance,
     Keys,
+    Kms,
     Lag,
     Limits,
     MemberInfo,
@@ -422,3 +427,12 @@ def failing(outbox: Outbox, session: Session, event: Event) -> None:
         raise BatchFailed({event: error}) from error
     except RelayboxError:
         raise
+
+
+def vaults() -> None:
+    kms = Kms(lambda secret, context: secret, lambda wrapped, context: wrapped)
+    with Vault("sqlite:///shop.db", Keyring({"kms": kms}), subject=lambda event: event.key) as vault:
+        Outbox("sqlite:///shop.db", codec=vault)
+        Inbox("sqlite:///shop.db", codec=vault)
+        assert_type(vault.rotate(reason="yearly"), int)
+        assert_type(erase(vault, "meier", dry_run=True), Erasure)

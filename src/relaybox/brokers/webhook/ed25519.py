@@ -15,7 +15,7 @@ try:
     from cryptography.exceptions import InvalidSignature as Wrong
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 except ImportError as error:
-    raise MissingExtra("cryptography", "cryptography") from error
+    raise MissingExtra("cryptography", "crypto") from error
 
 PRIVATE, PUBLIC = "whsk_", "whpk_"
 SEED = 32  # bytes of a private key; some libraries write the public one behind it

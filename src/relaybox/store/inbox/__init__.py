@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import import_module
 
+from ...codec import JSON_CODEC, Codec
 from ...errors import ConfigError
 from ..names import Tables
 from .accept import check_sender
@@ -44,8 +45,9 @@ class InboxStore(InboxMaking):
     _product = "inbox"
     _audit = 2
 
-    def __init__(self, tables: InboxTables | None = None) -> None:
+    def __init__(self, tables: InboxTables | None = None, codec: Codec = JSON_CODEC) -> None:
         super().__init__(tables or InboxTables())
+        self.codec = codec
 
     @property
     def advice(self) -> str:
@@ -67,9 +69,9 @@ class InboxStore(InboxMaking):
         return self._at_once and order is None and priority is None
 
 
-def open_inbox_store(dialect: str, tables: InboxTables) -> InboxStore:
+def open_inbox_store(dialect: str, tables: InboxTables, codec: Codec = JSON_CODEC) -> InboxStore:
     if dialect not in _STORES:
         raise ConfigError(f"an inbox cannot be kept in {dialect!r}; it knows {', '.join(_STORES)}")
     module = import_module(f"{__name__}.{dialect}")
-    store: InboxStore = getattr(module, _STORES[dialect])(tables)
+    store: InboxStore = getattr(module, _STORES[dialect])(tables, codec)
     return store

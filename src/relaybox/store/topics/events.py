@@ -70,7 +70,8 @@ class LogEvents:
 
     def _terms(self, kind: Kind, search: Search) -> dict[str, Any]:
         where = search.where
-        terms = {name: getattr(where, name) for name in ("type", "aggregate_type", "key", "tenant", "error")}
+        names = ("type", "aggregate_type", "key", "tenant", "error", "data_key")
+        terms = {name: getattr(where, name) for name in names}
         return terms | {
             "topic": self._topic.id,
             "group": self._group.id,

@@ -3,6 +3,7 @@
   AND (:aggregate_type::text IS NULL OR coalesce(m.aggregate_type, '__GLOBAL__') = :aggregate_type)
   AND (:key::text IS NULL OR m.aggregate_id = :key)
   AND (:tenant::text IS NULL OR m.tenant_id = :tenant) AND {of_sender}
+  AND (:data_key::text IS NULL OR {find_text}(m.headers, :data_key) > 0)
 
 -- slot: of_sender
 (:sender::text IS NULL OR m.sender = :sender)

@@ -3,6 +3,7 @@
   AND (:aggregate_type::text IS NULL OR coalesce(e.aggregate_type, '__GLOBAL__') = :aggregate_type)
   AND (:key::text IS NULL OR e.aggregate_id = :key)
   AND (:tenant::text IS NULL OR e.tenant_id = :tenant)
+  AND (:data_key::text IS NULL OR {find_text}(e.headers, :data_key) > 0)
 
 -- slot: due_within
 (:since::timestamptz IS NULL OR coalesce(e.deliver_at, e.created_at) >= :since)

@@ -7,6 +7,7 @@
   AND (:aggregate_type::text IS NULL OR coalesce(e.aggregate_type, '__GLOBAL__') = :aggregate_type)
   AND (:key::text IS NULL OR e.aggregate_id = :key)
   AND (:tenant::text IS NULL OR e.tenant_id = :tenant)
+  AND (:data_key::text IS NULL OR strpos(e.headers, :data_key) > 0)
   AND e.seq > :after AND e.seq <= :upto
 
 -- slot: created_within
