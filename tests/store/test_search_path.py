@@ -40,6 +40,9 @@ def hostile() -> str:
         with box.transaction() as tx:
             for name in ("topic.log.create", "topic.log.sequence"):
                 tx.connection.execute(log[name].text)
+        with box.transaction() as tx:
+            for line in box.grants("writer", to="relaybox"):
+                tx.connection.execute(line)
     with Inbox(url) as inbox:
         inbox.migrate()
     with Guard.sql(url, consumer="billing") as guard:

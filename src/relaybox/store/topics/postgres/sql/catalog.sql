@@ -16,7 +16,7 @@ UPDATE {topic} SET relation = :relation WHERE id = :topic
 -- name: topic.catalog.begin -> count
 -- The head of its log, and tick 0, which has seen nothing.
 WITH h AS (INSERT INTO {head} (topic_id, tick) VALUES (:topic::integer, 0)),
-l AS (INSERT INTO {latch} (topic_id) VALUES (:topic::integer))
+l AS (INSERT INTO {latch} (topic_id) VALUES (:topic::integer) ON CONFLICT DO NOTHING)
 INSERT INTO {tick} (topic_id, tick, snapshot, since, late, floor, ceil, at)
 VALUES (:topic::integer, 0, '1:1:', '1', '{}', 0, 0, '-infinity')
 
