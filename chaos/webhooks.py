@@ -115,7 +115,7 @@ async def trial(options: Options, folder: Path, url: str) -> dict[str, Any]:
                 if process is not None:
                     process.terminate()
                     process.wait(20)
-    return judged(seen, warm, alone, lost)
+    return judged(seen, warm, alone, lost, options)
 
 
 def start(*command: str) -> subprocess.Popen[bytes]:
@@ -162,7 +162,7 @@ def read(seen: Path) -> list[list[Any]]:
     return [json.loads(line) for line in text.splitlines() if line.endswith("]")]
 
 
-def judged(seen: Path, warm: int, alone: int, lost: int) -> dict[str, Any]:
+def judged(seen: Path, warm: int, alone: int, lost: int, options: Options) -> dict[str, Any]:
     copies: dict[tuple[str, str], list[int]] = defaultdict(list)
     took: dict[int, float] = {}
     requests: dict[str, int] = defaultdict(int)
@@ -182,6 +182,7 @@ def judged(seen: Path, warm: int, alone: int, lost: int) -> dict[str, Any]:
     report = {
         "alone_p95_ms": round(percentile(before) * 1000, 1),
         "beside_p95_ms": round(percentile(after) * 1000, 1),
+        "beside_p95_ms_by_10_s": over_time(took, alone, options),
         "events": [len(before), len(after)],
         "requests": dict(requests),
         "lost": lost,
@@ -190,6 +191,14 @@ def judged(seen: Path, warm: int, alone: int, lost: int) -> dict[str, Any]:
     }
     fine = report["beside_p95_ms"] < 2 * report["alone_p95_ms"]  # type: ignore[operator]
     return report | {"verdict": "PASS" if fine and not (lost or inversions or twice) else "FAIL"}
+
+
+def over_time(took: dict[int, float], first: int, options: Options) -> list[float]:
+    """Where the time goes: at once, when the others come, or all along. The verdict is about the whole."""
+    each = max(int(10 / options.pause), 1)
+    numbers = sorted(number for number in took if number >= first)
+    parts = [numbers[at : at + each] for at in range(0, len(numbers), each)]
+    return [round(percentile(sorted(took[number] for number in part)) * 1000, 1) for part in parts]
 
 
 def percentile(values: list[float], share: float = 0.95) -> float:
