@@ -52,7 +52,7 @@ _INBOX_WORK = "pending done dead state meta journal totals alert turn instance"
 _INBOX_VIEWS = "seen waiting letters stats health"
 _STATE = "tick head group cursor range parked member term latch promise alert"
 _VIEWS = "group_status group_lag member_status active_range"
-_MESSAGE = (*(c for c in EVENT_COLUMNS if c not in {*_SECRET, "deliver_at", "created_at"}), "source", "received_at")
+_MESSAGE = (*(c for c in EVENT_COLUMNS if c not in {*_SECRET, "deliver_at", "created_at"}), "sender", "received_at")
 
 MATRICES: Mapping[str, Matrix] = {
     "outbox": {
@@ -92,7 +92,7 @@ MATRICES: Mapping[str, Matrix] = {
     "inbox": {
         "receiver": [
             (SEE, "migration meta seen"),
-            ("INSERT, SELECT (seq, event_id, event_type, received_at)", "message"),
+            ("INSERT, SELECT (seq, sender, event_id, event_type, received_at)", "message"),
             ("INSERT", "pending journal"),
             ("USAGE", "seq"),
             ("SELECT (expires_at)", "instance"),
@@ -119,7 +119,7 @@ _MYSQL: Mapping[str, Matrix] = {
     "inbox": {
         "receiver": [
             (SEE, "migration meta"),
-            ("INSERT, SELECT (seq, event_id)", "message"),
+            ("INSERT, SELECT (seq, sender, event_id)", "message"),
             ("INSERT", "pending journal"),
             ("INSERT, SELECT", "seen"),
         ],
