@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ...errors import SchemaMissing
 from ...op import Op, Query
 from ..doctor import Finding
-from ..queries import fill, texts
+from ..queries import fill, qualified, texts
 from ..schema import Schema
 from . import Grant, Statements, atoms, granted, queue, write_function
 
@@ -20,15 +20,16 @@ if TYPE_CHECKING:
 Named = tuple[Grant, Mapping[str, str]]  # and the names that its part is looked up in
 
 
-def _asked(dialect: str, name: str, **words: str) -> Query:
+def asked(dialect: str, name: str, **words: str) -> Query:
     text, answer = texts("grants", dialect).queries[name]
-    return Query(name, fill(text, words), answer)
+    text = fill(text, words)
+    return Query(name, qualified(text) if dialect == "postgres" else text, answer)
 
 
 def _home(store: Schema) -> Op[tuple[str, str]]:
     """The schema of the tables, and the role that asks."""
     table = store.tables.substitutions(store.quote)["migration"]
-    found = (yield _asked(store.dialect, "grants.home", table=table).bind()).rows
+    found = (yield asked(store.dialect, "grants.home", table=table).bind()).rows
     if not found:
         raise SchemaMissing(f"the tables of {store.tables.event!r} are not in this database; {store.advice}")
     return store.tables.schema or found[0][0], found[0][1]
@@ -99,7 +100,7 @@ def compare(product: str, store: Schema, topics: TopicStore | None, role: str) -
             need[bare][grant.privileges] = None
             names_of[bare] = names[grant.part]
     tables = sorted({*need, *_all_tables(product, store, home)})
-    rows = (yield _asked(store.dialect, "grants.held").bind(schema=home, tables=tables)).rows
+    rows = (yield asked(store.dialect, "grants.held").bind(schema=home, tables=tables)).rows
     columns, has = defaultdict[str, list[str]](list), defaultdict[str, set[tuple[str, str]]](set)
     for table, column, privilege, granted_ in rows:
         if column and privilege == "SELECT":
@@ -136,4 +137,4 @@ def _told(found: set[tuple[str, str]]) -> str:
 
 def open_schemas(dialect: str) -> Op[Sequence[str]]:
     """Schemas in which strangers may make objects that sessions would find."""
-    return [row[0] for row in (yield _asked(dialect, "grants.open").bind()).rows]
+    return [row[0] for row in (yield asked(dialect, "grants.open").bind()).rows]

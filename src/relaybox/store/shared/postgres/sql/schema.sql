@@ -52,5 +52,5 @@ ORDER BY 1, 2
 
 -- name: schema.limits -> rows
 SELECT conname FROM pg_constraint
-WHERE contype = 'c' AND conname LIKE '%\_limits'
+WHERE contype = 'c' AND conname LIKE '%\_limits'::text
   AND connamespace = (SELECT oid FROM pg_namespace WHERE nspname = coalesce(nullif('{namespace}', ''), current_schema()))

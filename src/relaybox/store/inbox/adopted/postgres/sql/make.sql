@@ -29,7 +29,7 @@ ALTER VIEW {message} RENAME COLUMN source TO sender
 -- name: inbox.adopt.ids_sender -> count
 -- '*': where an id is unique by itself, it is a duplicate from any sender.
 ALTER TABLE {seen}
-  ADD COLUMN sender varchar(255) COLLATE "C" NOT NULL DEFAULT '*',
+  ADD COLUMN sender text COLLATE "C" NOT NULL DEFAULT '*',
   DROP CONSTRAINT "{seen_name}_pkey",
   ADD PRIMARY KEY (event_id, sender)
 
