@@ -9,6 +9,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 
+from kit import rows
 from relaybox import Event
 
 from .conftest import Command, block, finish, kill, write
@@ -97,10 +98,12 @@ def test_show_prints_what_is_not_json(relaybox: Command, url: str) -> None:
 
 
 def test_stored_text_cannot_play_with_the_terminal(relaybox: Command, url: str) -> None:
-    kill(url, Event("[red]A[/red]", 1, key="\x1b]0;owned\x07"), error="\x1b[2Jgone [bold]x[/bold]")
+    kill(url, Event("[red]A[/red]", 1, key="k"), error="\x1b[2Jgone [bold]x[/bold]")
+    rows(url, "UPDATE outbox_event SET aggregate_id = '\x1b]0;owned\x07'")  # an Event would have none of it
     shown = relaybox("dead", "list", "--url", url).stdout
     assert "\x1b" not in shown
     assert "[red]A[/red]" in shown
+    assert "\\x1b]0;owned\\x07" in shown
     assert "\\x1b[2Jgone [bold]x[/bold]" in shown
 
 

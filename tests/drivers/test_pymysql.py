@@ -131,7 +131,7 @@ class TestValues:
     ) -> None:
         raw = callers(**extra)
         events = [
-            Event("Ä😀'\\", payload_bytes=payload, key="k'\"\\é中", tenant="t\t", headers={"h": "v'\"\\😀\x01"})
+            Event("Ä😀'\\", payload_bytes=payload, key="k'\"\\é中", tenant="t'\\t", headers={"h": "v'\"\\😀\x01"})
             for payload in PAYLOADS
         ]
         run(STORE.write(events, None, None), PymysqlConnection(raw))

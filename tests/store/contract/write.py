@@ -16,7 +16,7 @@ from relaybox.store.outbox.values import Settlement
 from .harness import LEASE, MICROSECOND, SECOND, T0, Harness, some_events
 
 # Everything a parameter style, a quoting rule or a template might stumble over.
-ODD = "100% %s %(x)s :now ? $1 {event} ''\"`\\ \t;-- 日本語 🎉"
+ODD = "100% %s %(x)s :now ? $1 {event} ''\"`\\ \\t;-- 日本語 🎉"
 
 _BODIES = {
     "duplicate keys and 1.10": b'{"a":1.10, "a":2}',
