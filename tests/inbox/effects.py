@@ -64,15 +64,15 @@ def say(handle: Any, text: str) -> None:
 
 
 async def asay(handle: Any, text: str) -> None:
-    module = type(handle).__module__.partition(".")[0]
-    if module == "sqlalchemy":
+    modules = {kind.__module__.partition(".")[0] for kind in type(handle).__mro__}  # it may be of a subclass of ours
+    if "sqlalchemy" in modules:
         import sqlalchemy as sa
 
         await handle.execute(sa.text(text))
-    elif module == "asyncmy":
+    elif "asyncmy" in modules:
         async with handle.cursor() as cursor:
             await cursor.execute(text)
-    elif module == "sqlite3":
+    elif "sqlite3" in modules:
         # After a rollback of its own it may wait for the lock that another transaction of this event loop has.
         await asyncio.to_thread(handle.execute, text)
     else:
