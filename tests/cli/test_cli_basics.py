@@ -71,7 +71,7 @@ def test_usage_errors_exit_2(relaybox: Command, url: str) -> None:
 def test_errors_are_one_line_and_exit_1(relaybox: Command, tmp_path: Path) -> None:
     cases = (
         (["status"], "no database given"),
-        (["status", "--url", "oracle://h/x"], "expected a URL of postgresql:"),
+        (["status", "--url", "oracle://h/x"], "unknown database URL scheme 'oracle'"),
         (["status", "--url", "postgresql://[::1/x"], "cannot read the database URL"),
         (["status", "--url", "sqlite:///missing.db"], "there is no SQLite database 'missing.db'"),
         (["status", "--url", "sqlite:///none/shop.db"], "there is no SQLite database 'none/shop.db'"),

@@ -317,7 +317,7 @@ async def test_the_command_reads_file_environment_and_arguments(
             {"group": "g", "config": {"enable.auto.commit": True}},
             "before it is stored",
         ),
-        ("kafka://me:secret@localhost:9092/orders", {"group": "g", "sasl": "PLAIN"}, "without TLS"),
+        ("kafka://me:secret@kafka.example:9092/orders", {"group": "g", "sasl": "PLAIN"}, "in clear text"),
         ("rabbit://localhost", {}, "unknown kind of source"),
     ],
 )

@@ -262,7 +262,7 @@ async def test_a_silent_connection(harness: NatsHarness) -> None:
         ("nats://h", {"stream": "s", "ack_wait": "0s"}, "expected ack_wait to be a positive duration"),
         ("nats://h", {"stream": "s", "max_ack_pending": "0"}, "expected max_ack_pending to be at least 1, got 0"),
         ("nats://h", {"stream": "s", "ca_file": "ca.pem"}, "ca_file needs a URL that begins with tls://"),
-        ("nats://h", {"stream": "s", "token": "x", "username": "u", "password": "y"}, "one way to log in"),
+        ("tls://h", {"stream": "s", "token": "x", "username": "u", "password": "y"}, "one way to log in"),
     ],
 )
 def test_wrong_options(url: str, options: dict[str, Any], expected: str) -> None:

@@ -13,6 +13,7 @@ from relaybox.facts import (
     Accepted,
     Administered,
     Alert,
+    CallsUnderWay,
     CircuitChanged,
     Claimed,
     ClaimLost,
@@ -20,6 +21,7 @@ from relaybox.facts import (
     CutOff,
     Delivered,
     Depths,
+    DestinationChanged,
     Detected,
     Died,
     EventsLost,
@@ -79,6 +81,8 @@ LEVELS: list[tuple[Fact, int]] = [
     (Standing(timedelta(seconds=3), None), logging.DEBUG),
     (LoopFailed("claim", "ConnectionLost: host db-7"), logging.ERROR),
     (CircuitChanged("kafka", True, "Kafka: host db-7"), logging.WARNING),
+    (DestinationChanged("webhook", "shop", "away", "it does not answer"), logging.WARNING),
+    (CallsUnderWay("webhook", 3, 1, 2, 1, 0), logging.DEBUG),
     (WakeUps("poll", "the listening connection failed: host db-7"), logging.INFO),
 ]
 

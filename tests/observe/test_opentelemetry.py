@@ -18,7 +18,18 @@ from opentelemetry.trace import SpanKind, StatusCode, Tracer
 from relaybox import Event, Listeners, Outbox
 from relaybox.engine.rows.engine import Delivery
 from relaybox.event import MAX_HEADERS
-from relaybox.facts import CircuitChanged, Claimed, Delivered, Depths, Died, Published, Standing, Strayed, WakeUps
+from relaybox.facts import (
+    CallsUnderWay,
+    CircuitChanged,
+    Claimed,
+    Delivered,
+    Depths,
+    Died,
+    Published,
+    Standing,
+    Strayed,
+    WakeUps,
+)
 from relaybox.observe.measures import MEASURES
 from relaybox.observe.opentelemetry import OpenTelemetryObserver, TracingHook, TracingInterceptor
 from relaybox.spi import WriterHook
@@ -63,6 +74,7 @@ def test_every_measure_is_exported() -> None:
     metrics.observer(CircuitChanged("kafka", False, "back"))
     metrics.observer(Standing(timedelta(seconds=1), 2))
     metrics.observer(Strayed(1))
+    metrics.observer(CallsUnderWay("webhook", 3, 1, 2, 1, 0))
     gauges = {f"relaybox.{measure.name}" for measure in MEASURES if measure.kind == "gauge"}
     assert set(metrics.read()) - {"relaybox.circuit.opened"} == gauges  # a counter that this fact leaves at zero
 
