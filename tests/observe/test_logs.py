@@ -79,10 +79,10 @@ LEVELS: list[tuple[Fact, int]] = [
     (EventsLost("orders", "mail", 3), logging.DEBUG),
     (Detected(1, 100), logging.DEBUG),
     (Standing(timedelta(seconds=3), None), logging.DEBUG),
-    (LoopFailed("claim", "ConnectionLost: host db-7"), logging.ERROR),
-    (CircuitChanged("kafka", True, "Kafka: host db-7"), logging.WARNING),
     (DestinationChanged("webhook", "shop", "away", "it does not answer"), logging.WARNING),
     (CallsUnderWay("webhook", 3, 1, 2, 1, 0), logging.DEBUG),
+    (LoopFailed("claim", "ConnectionLost: host db-7"), logging.ERROR),
+    (CircuitChanged("kafka", True, "Kafka: host db-7"), logging.WARNING),
     (WakeUps("poll", "the listening connection failed: host db-7"), logging.INFO),
 ]
 
