@@ -40,8 +40,8 @@ def _find(kind: type) -> Callable[[Any], Connection | AsyncConnection | None]:
     plugins = {point.name: point.value for point in entry_points(group="relaybox.drivers")}
     for base in kind.__mro__:
         package = base.__module__.partition(".")[0]
-        if base.__module__.startswith("relaybox."):
-            return _itself
+        if base.__module__.startswith("relaybox.") and hasattr(base, "in_transaction"):
+            return _itself  # and not a connection of ours, which is of a client's class too
         module = _MODULES.get(package) or plugins.get(package)
         if module:
             found: Callable[[Any], Connection | AsyncConnection | None] = import_module(module).wrap
@@ -51,7 +51,8 @@ def _find(kind: type) -> Callable[[Any], Connection | AsyncConnection | None]:
 
 def _itself(handle: Any) -> Connection | AsyncConnection | None:
     """Our own transaction objects are adapters already."""
-    return handle if hasattr(handle, "in_transaction") else None
+    adapter: Connection | AsyncConnection = handle
+    return adapter
 
 
 def _not_a_handle(kind: type) -> str:
