@@ -128,7 +128,7 @@ def test_a_long_queue_behind_a_held_head_costs_others_nothing(url: str, strategy
             raw.execute(FILL.format(prefix="poison", keys=1, rows=followers))
             raw.execute(HOLD.format(key="poison0", parked=parked))
             raw.execute(
-                "UPDATE outbox_event_pending SET due = 'infinity' WHERE seq IN (SELECT seq FROM outbox_event_hold)"
+                "UPDATE outbox_event_pending SET due = '3000-01-01' WHERE seq IN (SELECT seq FROM outbox_event_hold)"
             )
             raw.execute(FILL.format(prefix="k", keys=KEYS, rows=ROWS))
             raw.execute("VACUUM ANALYZE outbox_event, outbox_event_pending")
