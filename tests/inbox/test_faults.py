@@ -166,9 +166,9 @@ async def test_hot_queries_use_their_indexes(tmp_path: Path) -> None:
         plans: dict[str, tuple[dict[str, Any], str]] = {
             "inbox.claim.pick": ({**share, "limit": 50, "full": []}, "inbox_pending_due"),
             "inbox.claim.ranked": ({**share, "limit": 50, "priority": 3, "full": []}, "inbox_pending_"),
-            "inbox.claim.read": ({"seqs": seqs, "token": 1}, "inbox_pkey"),
+            "inbox.claim.read": ({"seqs": seqs, "token": 1, "room": 65_536}, "inbox_pkey"),
             "inbox.claim": (
-                {**share, "limit": 50, "token": 1, "owner": 1, "lease": 30.0, "suspect": 2},
+                {**share, "limit": 50, "token": 1, "owner": 1, "lease": 30.0, "suspect": 2, "room": 65_536},
                 "inbox_pending_due",
             ),
             "inbox.settle.mark": (
