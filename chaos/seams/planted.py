@@ -86,7 +86,7 @@ PLANTS = (
         (
             Edit(
                 "store/topics/postgres/sql/tick.sql",
-                "((n.tick >> 24) + 1 << 24) + floor(random() * (1 << 24))::bigint",
+                "((n.tick >> 24) + 1 << 24) + floor(random() * (1 << 24)::float8)::bigint",
                 "((n.tick >> 24) + 1 << 24)",
             ),
         ),

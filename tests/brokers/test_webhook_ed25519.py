@@ -131,7 +131,7 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.delitem(sys.modules, "relaybox.brokers.webhook.ed25519", raising=False)
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(MissingExtra, match=r"relaybox\[cryptography\]"):
+    with pytest.raises(MissingExtra, match=r"relaybox\[crypto\]"):
         parse_secret(PRIVATE)
     assert parse_secret(SECRET)
 

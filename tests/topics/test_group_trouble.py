@@ -21,7 +21,7 @@ from relaybox.drivers.script import play
 from relaybox.errors import BrokerUnavailable, Reject, StoreBusy, StoreError
 from relaybox.event import Event
 from relaybox.ids import key_hash
-from relaybox.op import run
+from relaybox.op import Copy, Query, Result, Statement, run
 from relaybox.store.topics import ClaimedRanges, GroupOptions, ParkedOutcome, Parking, Start
 from relaybox.topic import Topic
 from relaybox.topics import source
@@ -159,6 +159,16 @@ def test_a_replayed_queue_does_not_stand_before_other_keys(world: World) -> None
 # -- seeks -------------------------------------------------------------------------------------------------------------
 
 
+class Trapped(PsycopgConnection):
+    """Asks a clock that a test can stop."""
+
+    def execute(self, statement: Statement | Copy) -> Result:
+        assert isinstance(statement, Statement)
+        query = statement.query
+        text = query.text.replace("pg_catalog.clock_timestamp()", "trap.clock_timestamp()")
+        return super().execute(Query(query.name, text, query.answer).bind(**statement.params))
+
+
 def test_a_claim_that_began_before_a_seek_ended_goes_by_the_new_place(world: World) -> None:
     """Its first statement has a snapshot from before, and finds the cursor where the seek has put it."""
     seqs = world.write_many(8)
@@ -173,12 +183,11 @@ def test_a_claim_that_began_before_a_seek_ended_goes_by_the_new_place(world: Wor
             "RETURN pg_catalog.clock_timestamp(); END $$"
         )
         gate.execute("SELECT pg_advisory_lock(77)")
-        slow.execute("SET search_path = trap, pg_catalog, public")
         answer: list[ClaimedRanges] = []
         claim: Any = world.store.claim(
             world.topic, group, member, events=100, ranges=64, lease=timedelta(seconds=30), now=None
         )
-        thread = threading.Thread(target=lambda: answer.append(run(claim, PsycopgConnection(slow))))
+        thread = threading.Thread(target=lambda: answer.append(run(claim, Trapped(slow))))
         thread.start()
         waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 77 AND NOT granted"
         while not world.one(waiting):

@@ -449,6 +449,6 @@ def test_idle_groups_and_idle_topics_write_nothing(world: World) -> None:
         for _ in range(10):
             claim = store.claim(topic, group, member, events=100, ranges=64, lease=LEASE, now=world.now)
             assert run(claim, idle).pages == []
-            run(store.tick(topic, world.now, wait=True), idle)
+            run(store.tick(topic, world.now), idle)
         assert connection.execute("SELECT pg_current_xact_id_if_assigned()").fetchone() == (None,)
     assert world.one("SELECT max(tick) FROM outbox_event_tick") == newest

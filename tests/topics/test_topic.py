@@ -64,7 +64,7 @@ def test_presets_chain_and_keep_the_rest() -> None:
     [
         ({"name": ""}, "topic"),
         ({"name": "x" * 256}, "255"),
-        ({"name": "a\nb"}, "printed"),
+        ({"name": "a\nb"}, "control characters"),
         ({"name": " a"}, "blanks"),
         ({"name": "a\x00"}, "NUL"),
         ({"name": 7}, "string"),
