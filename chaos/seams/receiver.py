@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from relaybox import AsyncInbox, AsyncOutbox, Event, Inbox, Listeners, Outbox, Reject, StartFrom
-from relaybox.errors import RelayboxError
+from relaybox.errors import RelayboxError, StoreBusy
 
 from .command import look_for_stalls
 from .notes import Notes
@@ -216,11 +216,20 @@ class Receiver:
             return
         inherited = self.box if isinstance(self.box, Outbox) else Outbox(self.url)
         for number in range(5):
-            with inherited.transaction() as tx:
-                events = make(tx.connection, [f"f{self.number}-{number}"], self.product)
-                inherited.write_all(tx, events)
+            events = self._committed(inherited, f"f{self.number}-{number}")
             for event in events:
                 self.notes.note("acked", id=event.id, key=event.key, n=event.payload["n"])
+
+    def _committed(self, inherited: Outbox, key: str) -> list[Event]:
+        """SQLite's writers wait for each other, and who waited too long is told to come again."""
+        while True:
+            try:
+                with inherited.transaction() as tx:
+                    events = make(tx.connection, [key], self.product)
+                    inherited.write_all(tx, events)
+                return events
+            except StoreBusy:
+                continue
 
     # -- synchronous --------------------------------------------------------------------------------------------
 
@@ -240,6 +249,7 @@ class Receiver:
 
     def _write_hot(self) -> None:
         """In the process that delivers: what it commits goes straight to a worker."""
+        self.notes.note("writes")
         while not self.stop.wait(HOT_PACE) and not (self.folder / "stop").exists():
             try:
                 with self.box.transaction() as tx:
@@ -247,6 +257,7 @@ class Receiver:
                     self.box.write_all(tx, events)
             except Exception as error:  # whatever a fault may cause; the table of truth has the answer
                 print(f"hot: {type(error).__name__}: {error}"[:300], file=sys.stderr)
+        self.notes.note("written")
 
     def _sync_inbox(self) -> None:
         with Inbox(self.url, INBOX, settings=self.settings) as inbox:

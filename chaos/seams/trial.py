@@ -512,6 +512,7 @@ class Trial:
         except subprocess.TimeoutExpired:
             self.harness.append("the writer did not stop")
             self.writer.kill()
+        self._await_writing_receivers()
         deadline = time.monotonic() + (self.fault.calm if self.fault and self.product.inbox else CALM)
         truth = self._truth()
         while self._left(truth) and time.monotonic() < deadline:
@@ -528,6 +529,21 @@ class Trial:
             if receiver.process is not None and receiver.process.poll() is not None and receiver.ready():
                 self.harness.append(f"receiver {receiver.number} ended by itself: {receiver.process.returncode}")
         return truth
+
+    def _await_writing_receivers(self) -> None:
+        """Some receivers write as well, and what they write may commit late: a link was cut, say. One that hangs in a
+        black hole is not waited for: what it has not committed by now can commit no more."""
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            noted = {(note.op, note.who) for note in self._notes()}
+            here = [
+                f"r{one.number}-{one.incarnation}"
+                for one in self.receivers
+                if one.process and one.process.poll() is None
+            ]
+            if not any(("writes", who) in noted and ("written", who) not in noted for who in here):
+                return
+            time.sleep(0.03)
 
     def _left(self, truth: dict[str, Message]) -> int:
         if self.product.effects:
