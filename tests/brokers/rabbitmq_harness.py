@@ -84,8 +84,10 @@ def shared_server() -> RabbitMQServer:
 
 
 def _read(channel: BlockingChannel, queue: str, count: int, timeout: float) -> list[Received]:
-    """Without acknowledging: the messages go back in order when the channel closes."""
+    """Without acknowledging: the messages go back in order when the channel closes. A server may pause in the middle of
+    many, so all that is there counts."""
     found: list[Received] = []
+    count = max(count, channel.queue_declare(queue, passive=True).method.message_count)
     deadline = time.monotonic() + timeout
     for method, properties, body in channel.consume(queue, inactivity_timeout=QUIET_SECONDS):
         if method is not None:

@@ -70,6 +70,12 @@ def test_asyncpg_takes_a_loop() -> None:
     assert "loop" in signature(asyncpg.connect).parameters
 
 
+def test_what_asyncpg_asks_about_types() -> None:
+    """Overridden to ask once: numbers of types and a timeout, answered by rows and a statement of which only the name
+    is looked at."""
+    assert [*signature(AsyncpgConnection._introspect_types).parameters] == ["self", "typeoids", "timeout"]
+
+
 def test_the_isolation_level_of_an_engine() -> None:
     engine = sa.create_engine("sqlite://", isolation_level="SERIALIZABLE")
     assert engine.dialect._on_connect_isolation_level == "SERIALIZABLE"

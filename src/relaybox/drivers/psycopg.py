@@ -21,7 +21,7 @@ from ..errors import StoreError
 from ..op import Copy, Result, Statement
 from .limits import Watched
 from .postgres_errors import connection_lost, translate_sqlstate
-from .postgres_sessions import BEGIN, PULSE, session, transaction_limit
+from .postgres_sessions import BEGIN, KEEP_MEMORY, PULSE, session, transaction_limit
 from .sockets import CONNECT_SECONDS, cut, libpq_options
 from .spi import Adapter, AsyncAdapter, DialectName, Silent, Translated
 from .tls import clear_password, libpq, of_postgres
@@ -208,7 +208,7 @@ def _options(url: str, application: str, timeout: float | None) -> dict[str, Any
 @lru_cache(16)
 def _session(version: int, timeout: float | None, pause: float | None) -> bytes:
     settings = [f"SET {name} = '{value}'" for name, value in session(timeout, pause).items()]
-    return "; ".join([*settings, transaction_limit(version, timeout, pause)]).encode()
+    return "; ".join([*settings, KEEP_MEMORY, transaction_limit(version, timeout, pause)]).encode()
 
 
 def connect(

@@ -1,4 +1,5 @@
-"""asyncpg finds out once per URL whether a pooler answers, and again when that changes."""
+"""asyncpg finds out once per URL whether a pooler answers, and again when that changes; and once per process what types
+PostgreSQL has."""
 
 from __future__ import annotations
 
@@ -34,6 +35,27 @@ async def test_a_server_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for expected in (2, 3, 4):
         await (await aconnect(url)).close()
         assert made == expected
+
+
+async def test_postgresqls_own_types_are_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    url = require("postgres-wheel", durable=False).create_database()
+    asked: list[set[int]] = []
+    introspect = asyncpg.Connection._introspect_types
+
+    async def counted(connection: asyncpg.Connection, types: set[int], timeout: float | None) -> object:
+        asked.append(set(types))
+        return await introspect(connection, types, timeout)
+
+    monkeypatch.setattr(asyncpg.Connection, "_introspect_types", counted)
+    monkeypatch.setattr("relaybox.drivers.asyncpg._met", {})
+    for number in range(3):
+        connection = await aconnect(url)
+        await connection.execute(Query("make", f"CREATE TYPE mood{number} AS ENUM ('glad')", "count").bind())
+        moods = Query("moods", f"SELECT ARRAY['glad']::mood{number}[], ARRAY[1, 2]", "rows").bind()
+        assert (await connection.execute(moods)).rows == [(["glad"], [1, 2])]
+        await connection.close()
+    assert len([types for types in asked if max(types) < 10_000]) == 1
+    assert len([types for types in asked if max(types) >= 10_000]) == 3  # anybody's types: each has its own number
 
 
 async def test_a_pooler_that_takes_the_place_of_a_server_is_noticed() -> None:
