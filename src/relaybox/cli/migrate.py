@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from contextlib import closing
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from ..drivers.spi import Connection
-from ..op import Copy, Result, Statement, run
+from ..drivers.rehearsal import Rehearsal
+from ..op import run
 from ..outbox import Outbox
 from ..outbox.route import migrate as migrate_tables
 from .connect import Target, missing_file, target_of
@@ -64,39 +64,6 @@ def _plan(target: Target, json: bool) -> None:
         say("nothing to do: the tables are up to date")
 
 
-class Rehearsal:
-    """Lets migrate() look at the database and writes down what it would change, so the plan cannot be wrong.
-
-    Without a connection it plays an empty database.
-    """
-
-    def __init__(self, connection: Connection | None) -> None:
-        self._connection = connection
-        self.texts: list[str] = []
-
-    def execute(self, statement: Statement | Copy) -> Result:
-        assert isinstance(statement, Statement)
-        query = statement.query
-        if query.name in ("schema.lock", "schema.unlock"):
-            return Result([(1,)], 1)
-        if query.answer == "count":
-            self.texts.append(_with_values(statement))
-            return Result((), 0)
-        return Result([(False,)], 1) if self._connection is None else self._connection.execute(statement)
-
-
 def _rehearse(box: Outbox, rehearsal: Rehearsal) -> list[str]:
     run(migrate_tables(box.store, box.topic_store), rehearsal)
     return rehearsal.texts
-
-
-def _with_values(statement: Statement) -> str:
-    """The values of `schema.record` are numbers, file names and checksums of ours."""
-    text, names = statement.query.compiled("named")
-    for name in sorted(names, key=len, reverse=True):
-        text = text.replace(f":{name}", _literal(statement.params[name]))
-    return text
-
-
-def _literal(value: Any) -> str:
-    return str(value) if isinstance(value, int) else "'" + str(value).replace("'", "''") + "'"

@@ -38,8 +38,8 @@ _STYLES: dict[str, ParamStyle] = {"qmark": "qmark", "format": "format", "pyforma
 _OPTIONS = {"preserve_rowcount": True}
 
 
-def _dialect(target: sa.Connection | sa.Engine) -> DialectName:
-    name = target.dialect.name
+def dialect_of(dialect: sa.Dialect) -> DialectName:
+    name = dialect.name
     if name not in _DIALECTS:
         raise ConfigError(f"relaybox has no store for SQLAlchemy's {name!r}; it knows {', '.join(_DIALECTS)}")
     return _DIALECTS[name]
@@ -142,7 +142,7 @@ class _Handle:
     silent: bool
 
     def _describe(self, bind: sa.Connection | sa.Engine) -> None:
-        self.dialect = _dialect(bind)
+        self.dialect = dialect_of(bind.dialect)
         self.copy = bind.dialect.driver in ("psycopg", "psycopg_async", "asyncpg")
         self.silent = self._two_phase()
 
@@ -485,7 +485,9 @@ def borrow(engine: Any, size: int, timeout: float | None = None, pause: float | 
         return None
     sibling = None if timeout is None or _in_memory(engine) else _sibling(engine)
     size = 1 if _in_memory(engine) else size
-    database = BorrowedDatabase(_dialect(engine), partial(_connect, sibling or engine), size=size, timeout=timeout)
+    database = BorrowedDatabase(
+        dialect_of(engine.dialect), partial(_connect, sibling or engine), size=size, timeout=timeout
+    )
     database.sibling = sibling
     return database
 
@@ -505,7 +507,7 @@ def aborrow(engine: Any, size: int, timeout: float | None = None, pause: float |
     sibling = None if timeout is None or in_memory else _sibling(engine.sync_engine)
     autocommit = (sa_async.AsyncEngine(sibling) if sibling else engine).execution_options(isolation_level="AUTOCOMMIT")
     database = AsyncBorrowedDatabase(
-        _dialect(engine.sync_engine),
+        dialect_of(engine.dialect),
         partial(_aconnect, autocommit),
         size=1 if in_memory else size,
         listen=listen,

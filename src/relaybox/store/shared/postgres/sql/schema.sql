@@ -36,13 +36,32 @@ CREATE TABLE IF NOT EXISTS {migration} (
 -- name: schema.create -> count
 {make_migration}
 
--- name: schema.record -> count
+-- slot: record_migration
 INSERT INTO {migration} (version, name, checksum) VALUES (:version, :name, :checksum)
 
+-- name: schema.record -> count
+{record_migration}
+
+-- name: schema.unless -> count
+-- Of a script that is run elsewhere: a migration, unless it has been applied there. Its values are written into it.
+DO $relaybox$
+DECLARE
+  step text;
+BEGIN
+  IF NOT EXISTS (SELECT 1 FROM {migration} WHERE version = :version) THEN
+    FOREACH step IN ARRAY :steps LOOP
+      EXECUTE step;
+    END LOOP;
+    {record_migration};
+  END IF;
+END $relaybox$
+
 -- name: schema.columns -> rows
--- What is really there, to compare with what the migrations make.
-SELECT c.table_name, c.column_name, c.data_type FROM information_schema.columns c
-WHERE c.table_schema = coalesce(nullif('{namespace}', ''), current_schema())
+-- What is really there, to compare with what the migrations make. information_schema shows what a role has rights on.
+SELECT c.relname::text, a.attname::text, format_type(a.atttypid, a.atttypmod)
+FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
+WHERE c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = coalesce(nullif('{namespace}', ''), current_schema()))
+  AND c.relkind IN ('r', 'p', 'v') AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY 1, 2
 
 -- name: schema.indexes -> rows
