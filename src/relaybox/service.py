@@ -25,6 +25,7 @@ from .clock import SYSTEM_CLOCK, Clock
 from .durations import Duration, parse_duration
 from .errors import Closed
 from .forks import renew_after_fork
+from .settings import Settings
 from .tasks import LoopThread, cancelled
 from .values import Counts, Health
 
@@ -115,7 +116,7 @@ class AsyncService(ABC):
     async def run(self, *, listen: str | None = None, token: str | None = None) -> None:
         """Works until SIGTERM, Ctrl-C or stop(). A second signal ends the process at once. `listen`: an address, such
         as 127.0.0.1:9400, at which /live, /ready and /metrics are served; in full to those who send `token` (or
-        RELAYBOX_LISTEN_TOKEN) as their bearer token, if there is one."""
+        that of the setting listen.token) as their bearer token, if there is one."""
         self._ending = asyncio.Event()
         with serving(listen, self.health, token=token), signalled(asyncio.get_running_loop(), self._ending.set):
             async with self:
@@ -233,7 +234,7 @@ class Service:
     def run(self, *, listen: str | None = None, token: str | None = None) -> None:
         """Works until SIGTERM, Ctrl-C or stop(). A second signal ends the process at once. `listen`: an address, such
         as 127.0.0.1:9400, at which /live, /ready and /metrics are served; in full to those who send `token` (or
-        RELAYBOX_LISTEN_TOKEN) as their bearer token, if there is one."""
+        that of the setting listen.token) as their bearer token, if there is one."""
         with serving(listen, self.health, token=token), signalled(None, self._ending.set), self:
             self._ending.wait()
 
@@ -313,13 +314,13 @@ def serving(
     token: str | None = None,
 ) -> Iterator[None]:
     """/live, /ready and /metrics at this address; the page of the Prometheus client unless another is given. `token`:
-    that of the environment, unless another is given."""
+    that of the settings, unless another is given."""
     if not listen:
         yield
         return
     from .observe.health import HealthServer, metrics_page
 
-    token = token or os.environ.get("RELAYBOX_LISTEN_TOKEN") or None
+    token = token or Settings.load().listen.bearer()
     server = HealthServer(listen, health, metrics or metrics_page(), token=token)
     try:
         yield

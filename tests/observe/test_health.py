@@ -8,14 +8,17 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kit.conditions import wait_until
+from relaybox import Settings
 from relaybox.errors import ConfigError
 from relaybox.observe.health import CONNECTIONS, LONGEST, HealthServer
 from relaybox.service import serving
+from relaybox.settings import ListenSettings, explained
 from relaybox.testing.servers.process import free_port
 from relaybox.values import Health
 
@@ -169,3 +172,45 @@ def test_the_environment_gives_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
         assert get(port, "/metrics")[0] == 401
         assert "slow" not in get(port, "/ready")[1].decode()
         assert "slow" in get(port, "/ready", Authorization=f"Bearer {TOKEN}")[1].decode()
+
+
+def full(port: int, token: str) -> bool:
+    """Whether the reasons are for those alone who send the token."""
+    shown = get(port, "/ready", Authorization=f"Bearer {token}")[1].decode()
+    return "slow" in shown and "slow" not in get(port, "/ready")[1].decode()
+
+
+@pytest.mark.parametrize("of", ["file of the environment", "settings file", "file that a settings file names"])
+def test_a_file_gives_a_token(of: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret, config = tmp_path / "token", tmp_path / "relaybox.toml"
+    secret.write_text(f"{TOKEN}\n")
+    if of == "file of the environment":
+        monkeypatch.setenv("RELAYBOX_LISTEN_TOKEN_FILE", str(secret))
+    else:
+        line = f'token = "{TOKEN}"' if of == "settings file" else f'token_file = "{secret}"'
+        config.write_text(f"[relaybox.listen]\n{line}\n")
+        monkeypatch.setenv("RELAYBOX_CONFIG", str(config))
+    port = free_port()
+    with serving(f"127.0.0.1:{port}", lambda: Health("degraded", ("slow",))):
+        assert full(port, TOKEN)
+
+
+def test_a_token_is_shown_nowhere(tmp_path: Path) -> None:
+    loaded = explained(environment={"RELAYBOX_LISTEN_TOKEN": TOKEN})
+    assert TOKEN not in repr(loaded)
+    assert loaded.settings.listen.bearer() == TOKEN
+    assert [one.value for one in loaded.origins if one.path == "listen.token"] == ["***"]
+    (tmp_path / "relaybox.toml").write_text("[relaybox.listen]\ntoken = 4711\n")
+    with pytest.raises(ConfigError, match=r"expected listen\.token to be of type str, got one of type int"):
+        Settings.load(tmp_path / "relaybox.toml", environment={})
+
+
+@pytest.mark.parametrize(("content", "said"), [(None, "No such file"), (b" \n", "is empty"), (b"\xff", "is not text")])
+def test_a_file_without_a_token_is_refused(content: bytes | None, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match=said):
+        ListenSettings(token_file=str(path)).bearer()
+    with pytest.raises(ConfigError, match="got both"):
+        ListenSettings(token=TOKEN, token_file=str(path))

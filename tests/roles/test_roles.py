@@ -2,68 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
-from uuid import uuid4
 
 import psycopg
 import pytest
 
-from kit import make_postgres, until, wait_until
-from relaybox import ALL, AsyncOutbox, Event, Guard, Inbox, Outbox, Reject, Settings, Topic
+from kit import until, wait_until
+from relaybox import ALL, AsyncOutbox, Event, Guard, Inbox, Outbox, Reject
 from relaybox.errors import ConfigError, StoreError
 from relaybox.store.grants import ROLES, DatabaseRole
-from relaybox.types import OutboxSettings
 
-CALLING = Settings(outbox=OutboxSettings(write_function=True))
-
-
-@dataclass
-class Estate:
-    """A database with everything in it, and a role of the database for each role there is."""
-
-    url: str
-    names: dict[str, str]
-
-    def at(self, role: DatabaseRole) -> str:
-        return self.url.replace("relaybox@", f"{self.names[role]}@")
-
-    def refused(self, role: DatabaseRole, text: str) -> bool:
-        with psycopg.connect(self.at(role), autocommit=True) as session:
-            try:
-                session.execute(text.encode())
-            except psycopg.errors.InsufficientPrivilege:
-                return True
-            return False
-
-
-@pytest.fixture(scope="module")
-def estate() -> Iterator[Estate]:
-    url = make_postgres()
-    names = {role: f"rb_{role}_{uuid4().hex[:8]}" for role in ROLES}
-    with Outbox(url) as box, Inbox(url) as inbox, Guard.sql(url, consumer="billing") as guard:
-        inbox.migrate()
-        guard.migrate()
-        box.topics.configure(Topic.pub_sub("offset"))
-        box.topics.configure(Topic.pub_sub("bitmap", tracking="bitmap"))
-        box.topics.configure(Topic.queue("jobs"))
-        with psycopg.connect(url, autocommit=True) as owner:
-            owner.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
-            for role, name in names.items():
-                owner.execute(f"CREATE ROLE {name} LOGIN".encode())
-                for part in (box, inbox, guard):
-                    for line in part.grants(role, to=name):
-                        owner.execute(line.encode())
-            with box.transaction() as tx:
-                box.write(tx, Event("Kept", {"secret": 1}, id="kept"))
-    yield Estate(url, names)
-    with psycopg.connect(url, autocommit=True) as owner:
-        for name in names.values():
-            owner.execute(f"DROP OWNED BY {name}; DROP ROLE {name}".encode())
-
+from .kit import CALLING, Estate, run
 
 # -- what works ------------------------------------------------------------------------------------
 
@@ -103,12 +52,14 @@ def test_an_outbox(estate: Estate) -> None:
 
 
 async def test_topics(estate: Estate) -> None:
-    seen: list[Any] = []
+    called: list[Any] = []
+    done: list[Any] = []
 
     async def handle(event: Event) -> None:
-        seen.append((event.payload, len(seen)))
-        if event.payload == 1 and len(seen) < 6:
+        called.append(event.payload)
+        if event.payload == 1 and len(called) < 6:
             raise RuntimeError("once")
+        done.append(event.payload)
 
     async with AsyncOutbox(estate.at("worker")) as worker:
         groups = [worker.topics.group(of, "mail") for of in ("offset", "bitmap")]
@@ -117,7 +68,7 @@ async def test_topics(estate: Estate) -> None:
             async with AsyncOutbox(estate.at("writer"), settings=CALLING) as writer, writer.transaction() as tx:
                 for topic in ("offset", "bitmap", "jobs"):
                     await writer.write_all(tx, [Event("Happened", n, topic=topic) for n in range(3)])
-            await until(lambda: {payload for payload, _ in seen} == {0, 1, 2} and len(seen) >= 9)
+            await until(lambda: sorted(done) == [0, 0, 0, 1, 1, 1, 2, 2, 2])
         for group in groups:
             assert (await group.lag()).events == 0
     async with AsyncOutbox(estate.at("operator")) as operator:
@@ -233,11 +184,7 @@ def test_a_writer_decides_neither_time_nor_claim(estate: Estate) -> None:
 # -- doctor and command line -------------------------------------------------------------------------
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "relaybox", *words], capture_output=True, text=True, check=False)
-
-
-@pytest.mark.parametrize("role", [role for role in ROLES if role != "relay"])
+@pytest.mark.parametrize("role", [role for role in ROLES if role not in ("relay", "tenant")])
 def test_the_doctor_is_content_with_what_was_granted(estate: Estate, role: DatabaseRole) -> None:
     from relaybox.cli.connect import Given, Target
     from relaybox.cli.grants import examined
@@ -261,10 +208,81 @@ def test_the_doctor_says_what_is_missing_and_what_is_too_much(estate: Estate) ->
             assert f"{name} lacks DELETE on outbox_event_claim" in said.stdout
             assert f"{name} has UPDATE on outbox_event, which it does not need" in said.stdout
             lines = said.stdout.replace('\\\\"', "").replace('\\"', '"')
-            assert f'REVOKE UPDATE ON "public"."outbox_event" FROM "{name}"' in lines
+            assert f'REVOKE UPDATE ON TABLE "public"."outbox_event" FROM "{name}"' in lines
             owner.execute(f'GRANT SELECT, INSERT, UPDATE, DELETE ON "public"."outbox_event_claim" TO "{name}"'.encode())
         finally:
             owner.execute(f"REVOKE UPDATE ON outbox_event FROM {name}".encode())
+
+
+@pytest.mark.parametrize(
+    ("role", "taken", "given", "missing", "extra"),
+    [
+        (
+            "receiver",
+            "USAGE ON SEQUENCE inbox_seq",
+            "UPDATE ON SEQUENCE inbox_seq",
+            "lacks USAGE on inbox_seq",
+            "has UPDATE on inbox_seq, which it does not need",
+        ),
+        (
+            "writer",
+            "EXECUTE ON FUNCTION outbox_event_write",
+            "SELECT ON outbox_event",
+            "may not call outbox_event_write, or it is not there",
+            "has SELECT on outbox_event, which it does not need",
+        ),
+        (
+            "reader",
+            "SELECT ON inbox_status",
+            "EXECUTE ON FUNCTION outbox_event_write",
+            "lacks SELECT on inbox_status",
+            "may call outbox_event_write, which it does not need",
+        ),
+        (
+            "worker",
+            "UPDATE (processed_at) ON adopted_theirs",
+            "DELETE ON adopted_theirs",
+            "lacks UPDATE (processed_at) on adopted_theirs",
+            "has DELETE on adopted_theirs, which it does not need",
+        ),
+        (
+            "maintainer",
+            "DELETE ON outbox_event_log_1_rest",
+            "INSERT ON outbox_event_log_1",
+            "lacks DELETE on outbox_event_log_1_rest",
+            "has INSERT on outbox_event_log_1, which it does not need",
+        ),
+    ],
+)
+def test_the_doctor_sees_sequences_functions_views_and_partitions(
+    estate: Estate, role: DatabaseRole, taken: str, given: str, missing: str, extra: str
+) -> None:
+    name = estate.names[role]
+    with psycopg.connect(estate.url, autocommit=True) as owner:
+        owner.execute(f"REVOKE {taken} FROM {name}".encode())
+        owner.execute(f"GRANT {given} TO {name}".encode())
+        try:
+            said = run("--url", estate.at(role), "doctor", "--role", role, "--json")
+        finally:
+            owner.execute(f"GRANT {taken} TO {name}".encode())
+            owner.execute(f"REVOKE {given} FROM {name}".encode())
+            for line in granted_again(estate, role):
+                owner.execute(line.encode())
+    assert said.returncode == 1
+    assert f"{name} {missing}" in said.stdout
+    assert f"{name} {extra}" in said.stdout
+
+
+def granted_again(estate: Estate, role: DatabaseRole) -> list[str]:
+    """A REVOKE on a table takes the rights on its columns too."""
+    with Outbox(estate.url) as box:
+        return box.grants(role, to=estate.names[role])
+
+
+def test_the_doctor_tells_a_tenants_role_of_tables_that_keep_no_tenants_apart(estate: Estate) -> None:
+    said = run("--url", estate.at("tenant"), "doctor", "--role", "tenant", "--json")
+    assert said.returncode == 1
+    assert "this role sees the rows of every tenant" in said.stdout
 
 
 def test_the_doctor_tells_of_schemas_that_are_open_to_all(estate: Estate) -> None:

@@ -16,11 +16,12 @@ from ..redaction import masked, scrub
 from ..store.grants import DatabaseRole
 from ..store.topics import open_topic_store
 from .connect import Target, target_of
-from .grants import examined
+from .grants import examined, secured
 from .options import Json
 from .output import console, emit, progress, say, table
 
 _STYLE = {"ok": "green", "warning": "yellow", "critical": "bold red"}
+BLIND = ("writer", "receiver", "maintainer", "tenant")  # jobs that do not let one see how the others do theirs
 _ORDER = ("critical", "warning", "ok")
 
 
@@ -41,7 +42,10 @@ def doctor(
     if repair:
         _repair(target)
     with target.outbox() as box, closing(target.database()) as database:
-        found = [Finding(f.level, f.check, scrub(f.text, url), f.fix) for f in examine(database, box.store)]
+        found: list[Finding] = []
+        if role not in BLIND:
+            found += [Finding(f.level, f.check, scrub(f.text, url), f.fix) for f in examine(database, box.store)]
+            found += secured(target, database)
         if role is not None:
             found += examined(target, database, role)
     show_findings(url, found, json)

@@ -111,8 +111,9 @@ def ingest(
                 settings=config.settings,
                 observers=observers,
             )
-            serving = serve([service], listen=config.listen, once=once, timeout=longest, metrics=metrics, quiet=once)
-            health = asyncio.run(serving)
+            token = config.settings.listen.bearer()
+            pages = {"listen": config.listen, "token": token, "metrics": metrics}
+            health = asyncio.run(serve([service], **pages, once=once, timeout=longest, quiet=once))
     except ConfigError as error:
         raise ConfigError(scrub(str(error), config.url)) from None
     if once:

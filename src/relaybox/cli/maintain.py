@@ -57,7 +57,7 @@ def maintain(
             maintainer.once()
             _show(maintainer.report, json=json)
         else:
-            asyncio.run(serve([maintainer], listen=listen, metrics=metrics))
+            asyncio.run(serve([maintainer], listen=listen, token=settings.listen.bearer(), metrics=metrics))
 
 
 def _survey(target: Target, group_retention: timedelta, *, json: bool) -> None:

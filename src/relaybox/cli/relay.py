@@ -128,7 +128,8 @@ def relay(
             if migrate:
                 box.migrate()
             measure(relay)
-            asyncio.run(serve([relay], listen=config.listen, once=once, timeout=longest, metrics=metrics, quiet=once))
+            pages = {"listen": config.listen, "token": config.settings.listen.bearer(), "metrics": metrics}
+            asyncio.run(serve([relay], **pages, once=once, timeout=longest, quiet=once))
         except ConfigError as error:
             raise ConfigError(scrub(str(error), config.url)) from None
         if once:

@@ -64,14 +64,14 @@ def run(
     """
     log_to_stderr(log_level, json_logs)
     target = target_of(context)
-    _ = target.settings  # wrong ones are told before anything is imported
+    token = target.settings.listen.bearer()  # wrong ones are told before anything is imported
     if target.config is not None:
         os.environ["RELAYBOX_CONFIG"] = str(target.config.resolve())  # for all that is made without settings
     found = [(reference, load_object(reference)) for reference in references]
 
     async def main() -> Health:
         services = [await make(reference, each) for reference, each in found]
-        return await serve(services, listen=listen, once=once, timeout=seconds_of(timeout, once=once))
+        return await serve(services, listen=listen, token=token, once=once, timeout=seconds_of(timeout, once=once))
 
     health = asyncio.run(main())
     if once:
@@ -149,6 +149,7 @@ async def serve(
     services: Sequence[Service | AsyncService],
     *,
     listen: str | None = None,
+    token: str | None = None,
     once: bool = False,
     timeout: float | None = None,
     metrics: Any = None,
@@ -159,7 +160,10 @@ async def serve(
     line = (lambda text: None) if quiet else _line
     stop, ended = asyncio.Event(), True
     started: list[Service | AsyncService] = []
-    with serving(listen, lambda: _worst(services), metrics), signalled(asyncio.get_running_loop(), stop.set):
+    with (
+        serving(listen, lambda: _worst(services), metrics, token=token),
+        signalled(asyncio.get_running_loop(), stop.set),
+    ):
         watching: asyncio.Task[None] | None = None
         try:
             for service in services:

@@ -17,6 +17,8 @@ from ..errors import (
     StoreFull,
 )
 
+# The old table of a queue that was moved: only a transaction that sees the time before still writes there.
+_MOVED = re.compile(r"\w+_(?:queue|log)_\d+_closed")
 _PASSWORD = re.compile(r"(password\s*=\s*)\S+|(://[^:/@\s]*:)[^@\s]+(@)", re.IGNORECASE)
 
 
@@ -35,6 +37,8 @@ def translate_sqlstate(sqlstate: str, message: str) -> StoreError:
             return DuplicateEvent(message)
         case "42P01" | "42703" | "3F000":
             return SchemaMissing(f"{message}; {MIGRATE}")
+        case "23514" if _MOVED.search(message):
+            return StoreBusy("the queue was moved while this transaction was open; repeat the transaction")
         case "40001" | "40P01" | "55P03" | "57014":
             return StoreBusy(f"PostgreSQL gave up on a lock or a conflict ({sqlstate}): {message}; retry")
         case "53100" | "53200" | "53400" | "54000":

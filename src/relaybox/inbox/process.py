@@ -23,6 +23,7 @@ from ..errors import ConfigError
 from ..listeners import Listeners, registry
 from ..service import AsyncService, Owner
 from ..settings import Settings
+from ..store.grants.tenants import sees_all
 from ..store.inbox.claim import Share
 from ..store.inbox.meta import Plan
 from ..values import Counts
@@ -96,6 +97,7 @@ class Processing(AsyncService):
         patient = db.within(settings.delivery.batch_seconds)
         stack.push_async_callback(db.close)
         await db.run(store.verify_schema(), tx=False)
+        await db.run(sees_all(store, "message"), tx=False)
         plan = await patient.run(store.plan_of(), tx=False)
         settings = self._settings(plan)
         source = InboxSource(db, store, settings, clock, order=plan.order, priority=plan.priority, share=self._share)

@@ -23,6 +23,7 @@ from ..ids import new_token
 from ..outbox import AsyncOutbox, Outbox
 from ..service import AsyncService, Service, made_as
 from ..settings import Settings, chosen
+from ..store.grants.tenants import sees_all
 from ..store.topics import open_topic_store
 from ..store.topics.maintenance import AlertCondition
 from ..tasks import cancelled, forever
@@ -109,6 +110,7 @@ class AsyncMaintainer(AsyncService):
 
     async def _start(self) -> None:
         await self._db.run(self.store.verify_schema(), tx=False)
+        await self._db.run(sees_all(self.store, "parked"), tx=False)
         loops: dict[str, Callable[[], Awaitable[None]]] = {"term": self._keep_term}
         loops |= {} if self._single else {name: partial(self._step, name) for name in self._wanted}
         for name, step in loops.items():

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..drivers.spi import Runner
 from ..errors import StoreBusy
+from ..store.grants.tenants import sees_all
 
 if TYPE_CHECKING:
     from ..store.topics.store import TopicStore
@@ -26,6 +27,7 @@ def repair(
     """How many events were stamped; 0 where nothing was wrong."""
     if not db.run(store.incarnation(), tx=False).foreign:
         return 0
+    db.run(sees_all(store, "parked"), tx=False)
     if living := db.run(store.living_members(now), tx=False):
         raise StoreBusy(f"{living} consumer(s) of topics are running on these tables; stop them, then repair")
     total = 0

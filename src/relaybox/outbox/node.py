@@ -19,6 +19,7 @@ from ..engine.workers import Asked
 from ..facts import Observers
 from ..settings import Settings
 from ..store.claims import Claim
+from ..store.grants.tenants import sees_all
 from ..store.outbox import OutboxStore
 from ..values import Status
 from .hand_over import HandOvers
@@ -91,6 +92,7 @@ class Node:
         """Workers run and the first claim is under way when this returns. A failed start leaves nothing behind."""
         self._loop = asyncio.get_running_loop()
         await self._db.run(self._store.verify_schema(), tx=False)
+        await self._db.run(sees_all(self._store, "event"), tx=False)
         await self._registration.start()
         self.engine.start()
         self._ears.start()

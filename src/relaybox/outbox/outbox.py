@@ -325,7 +325,8 @@ class _Shared:
     @twin
     def grants(self, role: DatabaseRole, *, to: str) -> Script[list[str]]:
         """The statements that give a role of the database what it needs of this outbox and its topics to be a writer,
-        worker, relay, operator, reader or dashboard. Nothing is changed: the owner of the tables runs them."""
+        worker, relay, maintainer, operator, reader, dashboard or tenant. Nothing is changed: the owner of the tables
+        runs them."""
         return look(statements("outbox", self.store, self.topic_store, checked_role(role), to))
 
     @twin

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 ENVIRONMENT = "RELAYBOX_"
+SECRET = {"secret": True}  # the metadata of a field
+HIDDEN = "***"
 _SERVICE = re.compile(r"(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(ADDR|PORT|PROTO))?)?)")
 _WORDS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 _TEXTS: dict[Any, tuple[Callable[[str], Any], str]] = {
@@ -53,6 +55,7 @@ class Leaf(NamedTuple):
     kind: Any  # bool, int, float, str, time, a Literal, or a field of durations
     optional: bool
     about: str
+    secret: bool = False  # it is shown nowhere
 
     @property
     def variable(self) -> str:
@@ -92,7 +95,7 @@ def _leaves(cls: type, above: str) -> Iterator[Leaf]:
         if dataclasses.is_dataclass(kinds[0]):
             yield from _leaves(hint, f"{above}{entry.name}.")
         elif isinstance(kinds[0], type) or get_origin(kinds[0]) is Literal:
-            yield Leaf(above + entry.name, kinds[0], optional, about)
+            yield Leaf(above + entry.name, kinds[0], optional, about, bool(entry.metadata.get("secret")))
 
 
 def load(base: D, layers: Mapping[str, Mapping[str, Any]]) -> Loaded[D]:
@@ -108,10 +111,13 @@ def load(base: D, layers: Mapping[str, Mapping[str, Any]]) -> Loaded[D]:
             origins[path] = f"environment {leaf.variable}" if source == "environment" else source
             values[path] = _typed(leaf, value, origins[path])
     settings = replaced(base, values)
-    return Loaded(
-        settings,
-        [Explained(path, at(settings, path), origins.get(path, "default"), known[path].about) for path in known],
-    )
+
+    def explained(leaf: Leaf) -> Explained:
+        value = at(settings, leaf.path)
+        shown = HIDDEN if leaf.secret and value is not None else value
+        return Explained(leaf.path, shown, origins.get(leaf.path, "default"), leaf.about)
+
+    return Loaded(settings, [explained(leaf) for leaf in known.values()])
 
 
 def at(settings: Any, path: str) -> Any:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
 from ..durations import DurationField, OptionalDurationField
 from ..errors import ConfigError
 from ..retry import Retry
-from .load import Leaf, Loaded, at, from_environment, from_file, leaves, load, replaced
+from .load import SECRET, Leaf, Loaded, at, from_environment, from_file, leaves, load, replaced
 
 OnExhausted = Literal["block", "park", "skip"]
 UnknownTopics = Literal["refuse", "outbox"]
@@ -68,7 +68,8 @@ class _Section:
             if type(value) is not int or value < 1:
                 raise ConfigError(f"expected {name} to be a positive int, got {value!r}")
         elif type(value) is not kind:
-            raise ConfigError(f"expected {name} to be of type {kind.__name__}, got {value!r}")
+            got = f"one of type {type(value).__name__}" if leaf.secret else repr(value)
+            raise ConfigError(f"expected {name} to be of type {kind.__name__}, got {got}")
 
     def _check_together(self) -> None:
         """What one field says about another."""
@@ -334,10 +335,38 @@ class AdminSettings(_Section, section="admin"):
             raise ConfigError("expected admin.actor to be a name of 1 to 255 characters")
 
 
+@dataclass(frozen=True, kw_only=True)
+class ListenSettings(_Section, section="listen"):
+    """Who may read the pages of health and metrics in full."""
+
+    token: Annotated[
+        str | None, "reasons and metrics are for those who send it as their bearer token; none: for everybody"
+    ] = dataclasses.field(default=None, repr=False, metadata=SECRET)
+    token_file: Annotated[str | None, "the file that the token is in, instead; read when the pages are opened"] = None
+
+    def _check_together(self) -> None:
+        if self.token is not None and self.token_file is not None:
+            raise ConfigError("expected listen.token or listen.token_file, got both")
+
+    def bearer(self) -> str | None:
+        """The token, from wherever it is."""
+        if self.token_file is None:
+            return self.token
+        try:
+            found = Path(self.token_file).read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise ConfigError(f"cannot read listen.token_file {self.token_file}: {error.strerror}") from None
+        except UnicodeError:
+            raise ConfigError(f"listen.token_file {self.token_file} is not text") from None
+        if not found:
+            raise ConfigError(f"listen.token_file {self.token_file} is empty")
+        return found
+
+
 # Names that are no settings: of the command line and the test kit, of sinks and sources, of one relay or ingest.
 VARIABLES = frozenset(
     {"URL", "TABLE", "SCHEMA", "INBOX", "CONFIG", "ACTOR", "LOG_LEVEL", "LOG_FORMAT", "SINK", "SOURCE", "CRASH"}
-    | {"KAFKA_JARS", "LISTEN_TOKEN", "KEYRING", "MASTER_KEYS", "KEYS_TABLE"}
+    | {"KAFKA_JARS", "KEYRING", "MASTER_KEYS", "KEYS_TABLE"}
 )
 PREFIXES = ("SINK_", "SOURCE_")
 TABLES = frozenset({"url", "table", "schema", "sink", "source"})
@@ -361,6 +390,7 @@ class Settings:
     ingest: IngestSettings = IngestSettings()
     guard: GuardSettings = GuardSettings()
     admin: AdminSettings = AdminSettings()
+    listen: ListenSettings = ListenSettings()
 
     def __post_init__(self) -> None:
         _check_parts(self)

@@ -13,6 +13,7 @@ from ..event import check_topic
 from ..op import Op
 from ..retry import Retry
 from ..settings import OnExhausted
+from ..store.grants.tenants import sees_all
 from ..store.topics import FOR_EVER, QUEUE, GroupOptions, GroupRow, TopicRow
 from .context import TopicContext
 from .start import StartFrom
@@ -79,6 +80,7 @@ class Joined(NamedTuple):
 
 def join(context: TopicContext[Any], joining: Joining, *, push: bool) -> Op[Joined]:
     """The group as it is then: perhaps paused, or stalled. A dead one is active again. Needs a transaction."""
+    yield from sees_all(context.store, "parked")
     topic = yield from context.readable(joining.topic)
     queue = topic.topic.semantics == "queue"
     if queue and joining.group != QUEUE:

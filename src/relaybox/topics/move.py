@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from ..drivers.script import Script, commit
+from ..drivers.script import Script, commit, look
 from ..errors import ConfigError, InUse, StoreBusy
+from ..store.grants.tenants import sees_all
 from ..store.topics import QUEUE, GroupRow, TopicRow
 from ..topic import TRACKINGS, Semantics, Tracking
 from .context import TopicContext
@@ -116,6 +117,7 @@ def move(
     plan = MovePlan(topic, semantics, was, to, steps, row.moving)
     if dry_run:
         return plan
+    yield from look(sees_all(context.store, "parked"))
     for way in ways:
         yield from _move(context, topic, way, progress, ordered)
         if semantics != row.topic.semantics and way == "offset":

@@ -20,6 +20,7 @@ from ..facts import Alert
 from ..op import Op
 from ..retry import Retry
 from ..settings import OnExhausted
+from ..store.grants.tenants import sees_all
 from ..store.topics import QUEUE
 from ..store.topics.completion import Completion
 from ..topic import Semantics, Topic, Tracking
@@ -80,7 +81,8 @@ class _Topics(WithTopicContext, Generic[G]):
     def drop(self, topic: str, **audit: Unpack[Audit]) -> Script[bool]:
         """Deletes the topic with its events. InUse: a group reads it that is not cancelled, or a queue has unfinished
         events. False: there is none."""
-        return self._audited("drop", topic, self._store.drop(topic), audit)
+        yield from look(sees_all(self._store, "parked"))
+        return (yield from self._audited("drop", topic, self._store.drop(topic), audit))
 
     @twin
     def completion(self, topic: str, number: int) -> Script[dict[str, Completed]]:

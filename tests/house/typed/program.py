@@ -101,6 +101,7 @@ from relaybox.types import (
     Kms,
     Lag,
     Limits,
+    ListenSettings,
     MemberInfo,
     MovePlan,
     Order,
@@ -188,6 +189,7 @@ settings = Settings(
     ingest=IngestSettings(),
     guard=GuardSettings(),
     admin=AdminSettings(require_reason=True),
+    listen=ListenSettings(token_file="/run/secrets/pages"),
 )
 
 

@@ -3,9 +3,11 @@
     writer     writes events. On PostgreSQL by a function: it reads no payload, and touches nothing that schedules
     worker     delivers events, processes messages, consumes topics; a relay is one too
     receiver   puts messages into an inbox
+    maintainer keeps topics: ticks, cleanup, alerts
     operator   a worker that also replays, discards and purges, and leaves its name in the audit table
     reader     looks at everything
     dashboard  looks at everything but payloads and headers
+    tenant     writes events and looks at them, bound to its own by row-level security (tenants.py)
 
 What makes or changes tables (migrate, topics, their partitions) is for the owner.
 """
@@ -16,19 +18,24 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple, get_args
 
-from ...errors import ConfigError
+from ...errors import ConfigError, UnsupportedByEngine
 from ..event_rows import EVENT_COLUMNS
 from ..names import identifier
 from ..queries import fill, texts
 
-DatabaseRole = Literal["writer", "worker", "relay", "receiver", "operator", "reader", "dashboard"]
+DatabaseRole = Literal[
+    "writer", "worker", "relay", "receiver", "maintainer", "operator", "reader", "dashboard", "tenant"
+]
 ROLES: tuple[DatabaseRole, ...] = get_args(DatabaseRole)
 Securable = Literal["table", "sequence"]
 
+WRITING = ("writer", "tenant")  # into an outbox by the function
 SEE = "SELECT"
 ALL = "SELECT, INSERT, UPDATE, DELETE"
 _SECRET = {"payload", "headers"}
 _SHOWN = tuple(column for column in EVENT_COLUMNS if column not in _SECRET)
+_LOGGED = tuple(column for column in _SHOWN if column != "deliver_at")
+_WAITING = ("group_id", "shard", "key_hash", "state", "attempts", "due", "token", "owner", "until")
 _ADDED = "INSERT, SELECT (seq, event_id)"  # written, and found again by its id
 
 
@@ -47,9 +54,12 @@ def _seen(columns: Sequence[str]) -> str:
     return SEE + f" ({', '.join(columns)})"
 
 
+_KEPT = ("SELECT, DELETE, UPDATE (deliver_at)", "event")  # who purges locks, and who locks must be able to update
 _CHURN = "pending claim dead instance shard hold lease"
 _INBOX_WORK = "pending done dead state meta journal totals alert turn instance"
 _INBOX_VIEWS = "seen waiting letters stats health"
+_ADOPTED_VIEWS = "waiting letters stats health"
+_THEIRS = ("SELECT, UPDATE (processed_at, retry_count, error)", "theirs")  # with the rights of who adopted it
 _STATE = "tick head group cursor range parked member term latch promise alert"
 _VIEWS = "group_status group_lag member_status active_range"
 _MESSAGE = (*(c for c in EVENT_COLUMNS if c not in {*_SECRET, "deliver_at", "created_at"}), "sender", "received_at")
@@ -57,37 +67,46 @@ _MESSAGE = (*(c for c in EVENT_COLUMNS if c not in {*_SECRET, "deliver_at", "cre
 MATRICES: Mapping[str, Matrix] = {
     "outbox": {
         "writer": [(SEE, "migration"), ("SELECT (seq, event_id)", "event"), ("SELECT (expires_at)", "instance")],
-        "worker": [(SEE, "migration"), ("SELECT, DELETE", "event"), (ALL, _CHURN)],
+        "worker": [(SEE, "migration"), _KEPT, (ALL, _CHURN)],
+        "maintainer": [(SEE, "migration")],
         "operator": [
-            *[(SEE, "migration status"), ("SELECT, DELETE, UPDATE (deliver_at)", "event")],  # who locks may update
+            *[(SEE, "migration status"), _KEPT],
             (ALL, f"{_CHURN} audit"),
             ("USAGE", "audit_id_seq"),
         ],
         "reader": [(SEE, f"migration event status audit {_CHURN}")],
         "dashboard": [(SEE, f"migration audit {_CHURN}"), (_seen(_SHOWN), "event")],
+        "tenant": [(SEE, "migration event status pending claim dead instance")],
     },
     "topics": {
         "writer": [(SEE, "migration topic"), ("SELECT (group_id, expires_at)", "member")],
         "worker": [(SEE, "migration incarnation"), ("SELECT, UPDATE", "topic"), (ALL, _STATE)],
+        "maintainer": [(SEE, "migration incarnation"), ("SELECT, UPDATE", "topic"), (ALL, _STATE)],
         "operator": [(SEE, f"migration incarnation {_VIEWS}"), (ALL, f"topic {_STATE}")],
         "reader": [(SEE, f"migration incarnation topic {_VIEWS} {_STATE}")],
         "dashboard": [
             (SEE, f"migration incarnation topic {_VIEWS} {_STATE.replace(' parked', '')}"),
             (
-                _seen(("group_id", "state", "shard", "attempts", "due", "owner", "parked_at", "dead_at", *_SHOWN[:2])),
+                _seen((*_WAITING, "last_error", "parked_at", "dead_at", *_LOGGED)),
                 "parked",
             ),
         ],
+        "tenant": [(SEE, "migration topic parked"), ("SELECT (group_id, expires_at)", "member")],
     },
     "log": {
         "writer": [("INSERT, SELECT (seq, event_id, shard)", "log"), ("INSERT", "mark"), ("SELECT, USAGE", "log_seq")],
         "worker": [(SEE, "log log_seq"), (ALL, "mark ack")],
+        "maintainer": [
+            *[(SEE, "log log_seq"), (ALL, "mark ack")],
+            ("SELECT, DELETE, UPDATE (aggregate_type)", "log_rest"),  # what is in no partition
+        ],
         "operator": [("SELECT, DELETE", "log"), (SEE, "log_seq"), (ALL, "mark ack")],
         "reader": [(SEE, "log log_seq mark ack")],
         "dashboard": [
-            (_seen([column for column in _SHOWN if column != "deliver_at"]), "log"),
+            (_seen(("xid", "shard", *_LOGGED)), "log"),
             (SEE, "log_seq mark ack"),
         ],
+        "tenant": [("INSERT, SELECT", "log"), ("INSERT", "mark"), ("SELECT, USAGE", "log_seq")],
     },
     "inbox": {
         "receiver": [
@@ -105,6 +124,27 @@ MATRICES: Mapping[str, Matrix] = {
         ],
         "reader": [(SEE, f"migration message status audit {_INBOX_VIEWS} {_INBOX_WORK}")],
         "dashboard": [(SEE, f"migration audit stats health seen {_INBOX_WORK}"), (_seen(_MESSAGE), "message")],
+        "tenant": [(SEE, "migration meta message pending done dead instance status")],
+    },
+    "adopted": {  # what others put into a table of theirs
+        "receiver": [
+            (SEE, "migration meta message"),
+            ("INSERT, SELECT", "theirs map seen"),
+            ("INSERT", "pending journal"),
+            ("SELECT (expires_at)", "instance"),
+        ],
+        "worker": [(SEE, f"migration message {_ADOPTED_VIEWS}"), _THEIRS, (ALL, f"map seen {_INBOX_WORK}")],
+        "operator": [
+            *[(SEE, f"migration message status {_ADOPTED_VIEWS}"), _THEIRS],
+            (ALL, f"map seen audit {_INBOX_WORK}"),
+            ("USAGE", "audit_id_seq"),
+        ],
+        "reader": [(SEE, f"migration message status audit theirs map seen {_ADOPTED_VIEWS} {_INBOX_WORK}")],
+        "dashboard": [
+            *[(SEE, f"migration audit stats health seen map {_INBOX_WORK}"), (_seen(_MESSAGE), "message")],
+            (_seen(("id", "processed_at")), "theirs"),
+        ],
+        "tenant": [(SEE, "migration meta")],  # their rows have none
     },
     "guard": {
         "worker": [(SEE, "migration"), (ALL, "guard")],
@@ -132,6 +172,8 @@ _SEQUENCES = {"seq", "log_seq", "audit_id_seq"}
 
 def granted(product: str, role: str, dialect: str) -> list[Grant]:
     """What a role needs of a product; nothing, if it has no business with it."""
+    if role == "tenant":
+        on_postgres(dialect)
     matrix = {**MATRICES[product], **(_MYSQL.get(product, {}) if dialect == "mysql" else {})}
     lines = matrix.get("worker" if role == "relay" else role, ())
     return [
@@ -145,11 +187,20 @@ def granted(product: str, role: str, dialect: str) -> list[Grant]:
 def queue(role: str) -> list[Grant]:
     """Of a queue tracked by rows, which is an outbox of its own. Its writer inserts: a version is checked in the same
     statement, which no function of the outbox does."""
-    own = [Grant(f"queue_{part}", what, kind) for part, what, kind in granted("outbox", role, "postgres")]
-    if role == "writer":
+    job = "worker" if role == "maintainer" else role  # it purges
+    own = [Grant(f"queue_{part}", what, kind) for part, what, kind in granted("outbox", job, "postgres")]
+    if role in WRITING:
         added = [Grant("queue_event", "INSERT"), Grant("queue_pending", "INSERT"), Grant("queue_claim", "INSERT")]
         own += [*added, Grant("queue_seq", "USAGE", "sequence")]
     return [grant for grant in own if not grant.part.startswith("queue_audit")]
+
+
+def on_postgres(dialect: str) -> None:
+    if dialect != "postgres":
+        raise UnsupportedByEngine(
+            f"row-level security is PostgreSQL's, and this is {dialect}: give each tenant an outbox and inboxes of its "
+            "own, and a role that is granted those"
+        )
 
 
 def checked_role(role: str) -> DatabaseRole:
@@ -195,6 +246,6 @@ def atoms(privileges: str, columns: Sequence[str]) -> set[tuple[str, str]]:
     """(privilege, column) of what is granted; what has no columns has the column ''."""
     found = set()
     for privilege, chosen in re.findall(r"([A-Z]+)(?: \(([a-z_, ]+)\))?", privileges):
-        wanted = chosen.split(", ") if chosen else ([""] if privilege in ("DELETE", "TRUNCATE") else columns)
+        wanted = chosen.split(", ") if chosen else ([""] if privilege in ("DELETE", "USAGE") else columns or [""])
         found |= {(privilege, column) for column in wanted}
     return found

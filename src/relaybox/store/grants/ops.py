@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from ...errors import SchemaMissing
 from ...op import Op, Query
 from ..doctor import Finding
+from ..inbox import InboxStore
 from ..queries import fill, qualified, texts
 from ..schema import Schema
-from . import Grant, Statements, atoms, granted, queue, write_function
+from . import WRITING, Grant, Statements, atoms, granted, queue, write_function
 
 if TYPE_CHECKING:
     from ..topics.store import TopicStore
@@ -26,7 +27,7 @@ def asked(dialect: str, name: str, **words: str) -> Query:
     return Query(name, qualified(text) if dialect == "postgres" else text, answer)
 
 
-def _home(store: Schema) -> Op[tuple[str, str]]:
+def home_of(store: Schema) -> Op[tuple[str, str]]:
     """The schema of the tables, and the role that asks."""
     table = store.tables.substitutions(store.quote)["migration"]
     found = (yield asked(store.dialect, "grants.home", table=table).bind()).rows
@@ -50,13 +51,20 @@ def _of_topics(store: TopicStore, role: str, home: str) -> Op[list[Named]]:
         if row.topic.tracking == "rows":
             found += [(grant, names) for grant in queue(role)]
             continue
-        there = {"bitmap": {"mark"}, "acks": {"mark", "ack"}}.get(row.topic.tracking, set()) | {"log", "log_seq"}
+        there = {"bitmap": {"mark"}, "acks": {"mark", "ack"}}.get(row.topic.tracking, set())
+        there |= {"log", "log_seq", "log_rest"}
         found += [(grant, names) for grant in granted("log", role, store.dialect) if grant.part in there]
     return found
 
 
+def _kind(product: str, store: Schema) -> Op[str]:
+    """What is granted of an adopted inbox is something else."""
+    adopted = isinstance(store, InboxStore) and (yield from store.know()) is not None
+    return "adopted" if adopted else product
+
+
 def wanted(product: str, store: Schema, topics: TopicStore | None, role: str) -> Op[tuple[str, str, list[Named]]]:
-    home, me = yield from _home(store)
+    home, me = yield from home_of(store)
     found = _named(product, store, role, home)
     if topics is not None:
         found += yield from _of_topics(topics, role, home)
@@ -66,13 +74,14 @@ def wanted(product: str, store: Schema, topics: TopicStore | None, role: str) ->
 def statements(product: str, store: Schema, topics: TopicStore | None, role: str, to: str) -> Op[list[str]]:
     """In the order in which the owner of the tables runs them. Nothing where the role has no business here."""
     words = Statements(store.dialect, to, store.quote)
+    product = yield from _kind(product, store)
     home, _, found = yield from wanted(product, store, topics, role)
     if not found:
         return []
     lines = []
     if store.dialect == "postgres":
         lines.append(words.fill("grants.schema", f"{store.quote}{home}{store.quote}"))
-    if product == "outbox" and role == "writer" and store.dialect == "postgres":
+    if product == "outbox" and role in WRITING and store.dialect == "postgres":
         lines += _function(store, home, words)
     for grant, names in found:
         lines += words.grant([grant], names)
@@ -91,38 +100,54 @@ def _function(store: Schema, home: str, words: Statements) -> Iterator[str]:
 
 def compare(product: str, store: Schema, topics: TopicStore | None, role: str) -> Op[list[Finding]]:
     """What the current role lacks for its job, and what it may do besides. PostgreSQL alone can say."""
+    product = yield from _kind(product, store)
     home, me, found = yield from wanted(product, store, topics, role)
-    check, need = f"role {role}", defaultdict[str, dict[str, None]](dict)
-    names_of = {}
+    need, names_of = defaultdict[str, dict[str, None]](dict), {}
     for grant, names in found:
-        if grant.kind == "table":
-            bare = names[f"{grant.part}_name"] if f"{grant.part}_name" in names else names[grant.part]
-            need[bare][grant.privileges] = None
-            names_of[bare] = names[grant.part]
-    tables = sorted({*need, *_all_tables(product, store, home)})
+        bare = names[f"{grant.part}_name"]
+        need[bare][grant.privileges] = None
+        names_of[bare] = names[grant.part]
+    tables = sorted({*need, *_all_tables(product, store)})
     rows = (yield asked(store.dialect, "grants.held").bind(schema=home, tables=tables)).rows
     columns, has = defaultdict[str, list[str]](list), defaultdict[str, set[tuple[str, str]]](set)
     for table, column, privilege, granted_ in rows:
-        if column and privilege == "SELECT":
-            columns[table].append(column)
+        columns[table] += [column] if column and privilege == "SELECT" else []
         if granted_:
             has[table].add((privilege, column))
-    words, findings = Statements(store.dialect, me, store.quote), []
+    check, words, findings = f"role {role}", Statements(store.dialect, me, store.quote), list[Finding]()
+    sequences = {row[0] for row in rows if row[2] == "USAGE"}
     for table in sorted(columns):
-        must = set().union(*(atoms(privileges, columns[table]) for privileges in need[table]))
         place = names_of.get(table) or f"{store.quote}{home}{store.quote}.{store.quote}{table}{store.quote}"
+        kind = "sequence" if table in sequences else "table"
+        must = set().union(*(atoms(privileges, columns[table]) for privileges in need[table]))
         if missing := must - has[table]:
-            fix = words.fill("grants.table", place, privileges=", ".join(need[table]))
+            fix = words.fill(f"grants.{kind}", place, privileges=", ".join(need[table]))
             findings.append(Finding("critical", check, f"{me} lacks {_told(missing)} on {table}", fix))
         if extra := has[table] - must:
-            fix = words.fill("grants.revoke", place, privileges=", ".join(sorted({p for p, _ in extra})))
-            findings.append(
-                Finding("warning", check, f"{me} has {_told(extra)} on {table}, which it does not need", fix)
+            fix = words.fill(
+                "grants.revoke", f"{kind.upper()} {place}", privileges=", ".join(sorted({p for p, _ in extra}))
             )
+            text = f"{me} has {_told(extra)} on {table}, which it does not need"
+            findings.append(Finding("warning", check, text, fix))
+    if product == "outbox":
+        findings += yield from _of_function(store, home, me, role)
     return findings or [Finding("ok", check, f"{me} has what a {role} needs of {store.tables.event}, and no more")]
 
 
-def _all_tables(product: str, store: Schema, home: str) -> list[str]:
+def _of_function(store: Schema, home: str, me: str, role: str) -> Op[list[Finding]]:
+    name = store.tables.substitutions(store.quote)["write_name"]
+    rows = (yield asked(store.dialect, "grants.callable").bind(schema=home, function=name)).rows
+    may = any(row[0] for row in rows)
+    if role in WRITING and not may:
+        fix = f"run what `relaybox grants {role} --to {me}` prints"
+        return [Finding("critical", f"role {role}", f"{me} may not call {name}, or it is not there", fix)]
+    if may and role not in WRITING:
+        fix = f"REVOKE EXECUTE ON FUNCTION {name} FROM {me}"
+        return [Finding("warning", f"role {role}", f"{me} may call {name}, which it does not need", fix)]
+    return []
+
+
+def _all_tables(product: str, store: Schema) -> list[str]:
     names = store.tables.substitutions(store.quote)
     parts = {grant.part for role in ("operator", "reader") for grant in granted(product, role, store.dialect)}
     return sorted(names[f"{part}_name"] for part in parts)

@@ -33,7 +33,9 @@ class WriteOps(LogQueries):
         it again. Raises NoSubscribers."""
         if copy and len(events) >= COPY_FROM:
             rows = topic.topic.tracking == "rows"
-            return (yield from (self._enqueue_copy if rows else self._write_copy)(topic, events, now))
+            written = yield from (self._enqueue_copy if rows else self._write_copy)(topic, events, now)
+            if written != []:
+                return written
         if len(events) == 1 and topic.topic.tracking == "offset":
             result = yield self._one(topic, events[0], now)
         else:
@@ -57,13 +59,16 @@ class WriteOps(LogQueries):
         return Statement(self.log(topic.id)["topic.write.one"], values)
 
     def _write_copy(self, topic: TopicRow, events: Sequence[Event], now: datetime | None) -> Op[list[int] | None]:
-        """One COPY of the columns that are used at all, and one of the marks."""
+        """One COPY of the columns that are used at all, and one of the marks. []: the log is under row-level security,
+        and nothing was written."""
         drawn = yield self.log(topic.id)["topic.write.numbers"].bind(
             topic=topic.id, version=topic.version, count=len(events)
         )
         if not drawn.rows:
             return (yield from self._refused(topic))
-        numbers, required, audience = drawn.rows[0]
+        numbers, required, audience, secured = drawn.rows[0]
+        if secured:
+            return []
         seqs: list[int] = sorted(numbers)
         columns: dict[str, list[Any]] = {"seq": seqs, "shard": _shards(topic, events), **by_column(events)}
         if now is not None:  # otherwise the column's default, the database's clock

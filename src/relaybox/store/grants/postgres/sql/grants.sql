@@ -35,14 +35,24 @@ SELECT c.relname::text, a.attname::text, p.privilege, has_column_privilege(c.oid
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid
 CROSS JOIN unnest(ARRAY['SELECT', 'INSERT', 'UPDATE']) AS p(privilege)
 WHERE n.nspname = :schema::text AND c.relname = ANY(:tables::text[]) AND a.attnum > 0 AND NOT a.attisdropped
+  AND c.relkind <> 'S'
+UNION ALL
+SELECT c.relname::text, '', p.privilege, has_sequence_privilege(c.oid, p.privilege)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+CROSS JOIN unnest(ARRAY['USAGE', 'SELECT', 'UPDATE']) AS p(privilege)
+WHERE n.nspname = :schema::text AND c.relname = ANY(:tables::text[]) AND c.relkind = 'S'
 UNION ALL
 SELECT c.relname::text, '', p.privilege, has_table_privilege(c.oid, p.privilege)
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 CROSS JOIN unnest(ARRAY['DELETE', 'TRUNCATE']) AS p(privilege)
-WHERE n.nspname = :schema::text AND c.relname = ANY(:tables::text[]) AND c.relkind IN ('r', 'p')
+WHERE n.nspname = :schema::text AND c.relname = ANY(:tables::text[]) AND c.relkind IN ('r', 'p', 'v')
 ORDER BY 1, 2, 3
 
 -- name: grants.open -> rows
 -- Schemas of the search_path in which any role may make objects.
 SELECT n.nspname::text FROM pg_namespace n
 WHERE n.nspname = ANY(current_schemas(false)) AND has_schema_privilege('public', n.oid, 'CREATE') ORDER BY 1
+
+-- name: grants.callable -> rows
+SELECT has_function_privilege(p.oid, 'EXECUTE') FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+WHERE n.nspname = :schema::text AND p.proname = :function::name

@@ -49,8 +49,9 @@ SELECT seq FROM d
 SELECT {write}({event_arrays}, :deliver_ats::timestamptz[])
 
 -- name: outbox.write.numbers -> rows
--- The numbers for a COPY in one array, with the database's time for the due column.
-SELECT array_agg(nextval('{seq}')), {clock} FROM generate_series(1, :count)
+-- The numbers for a COPY in one array, with the database's time for the due column. Under row-level security the server
+-- refuses a COPY.
+SELECT array_agg(nextval('{seq}')), {clock}, row_security_active('{event}'::regclass) FROM generate_series(1, :count)
 
 -- name: outbox.write.plain -> rows
 -- Writer-only tables (change data capture): the event alone, append-only, no pending row. No NULL for the usual

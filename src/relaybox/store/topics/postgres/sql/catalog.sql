@@ -55,9 +55,11 @@ WITH h AS (DELETE FROM {head} WHERE topic_id = :topic), k AS (DELETE FROM {tick}
 DELETE FROM {topic} WHERE id = :topic
 
 -- name: topic.catalog.columns -> rows
--- What is really there, to compare with what the migrations make.
-SELECT c.table_name, c.column_name FROM information_schema.columns c
-WHERE c.table_schema = coalesce(nullif('{namespace}', ''), current_schema()) AND c.table_name = ANY(:tables::text[])
+-- What is really there, to compare with what the migrations make. information_schema shows what a role has rights on.
+SELECT c.relname::text, a.attname::text
+FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
+WHERE c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = coalesce(nullif('{namespace}', ''), current_schema()))
+  AND c.relname = ANY(:tables::text[]) AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY 1, 2
 
 -- name: topic.catalog.indexes -> rows

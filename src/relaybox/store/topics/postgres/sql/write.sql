@@ -27,9 +27,12 @@ m AS (INSERT INTO {mark} (seq, required, created_at) SELECT d.seq, t.audience, d
 SELECT seq FROM d
 
 -- name: topic.write.numbers -> rows
--- The numbers for a COPY, drawn after the transaction has its own, and what its marks say.
+-- The numbers for a COPY, drawn after the transaction has its own, and what its marks say. Under row-level security the
+-- server refuses a COPY.
 WITH {writable}
-SELECT ARRAY(SELECT nextval('{log_seq}') FROM generate_series(1, :count)), t.required, t.audience FROM t
+SELECT ARRAY(SELECT nextval('{log_seq}') FROM generate_series(1, :count)), t.required, t.audience,
+       row_security_active('{log}'::regclass)
+FROM t
 
 -- name: topic.write.state -> rows
 -- The version there is, and whether writes are blocked.
