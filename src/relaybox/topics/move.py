@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from ..drivers.script import Script, commit, look
+from ..drivers.script import Script, commit
 from ..errors import ConfigError, InUse, StoreBusy
 from ..store.grants.tenants import sees_all
 from ..store.topics import QUEUE, GroupRow, TopicRow
@@ -117,7 +117,7 @@ def move(
     plan = MovePlan(topic, semantics, was, to, steps, row.moving)
     if dry_run:
         return plan
-    yield from look(sees_all(context.store, "parked"))
+    yield from commit(sees_all(context.store, "parked"))
     for way in ways:
         yield from _move(context, topic, way, progress, ordered)
         if semantics != row.topic.semantics and way == "offset":
