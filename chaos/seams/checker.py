@@ -114,11 +114,14 @@ class _Judge:
         self.truth, self.notes, self.windows, self.promise, self.effects = truth, notes, windows, promise, effects
         self.begins: dict[tuple[str, str], list[Note]] = defaultdict(list)
         self.dones: dict[tuple[str, str], list[Note]] = defaultdict(list)
+        self.fails: dict[tuple[str, str], list[Note]] = defaultdict(list)
         for note in notes:
             if note.op == "begin":
                 self.begins[note.stream, note.id].append(note)
             elif note.op == "done":
                 self.dones[note.stream, note.id].append(note)
+            elif note.op == "failed":
+                self.fails[note.stream, note.id].append(note)
         self.report = Report()
         self.forgotten = max((w.end for w in windows if w.forgets), default=0)
 
@@ -162,18 +165,13 @@ class _Judge:
     def _duplicates(self) -> None:
         again = 0
         for (stream, id), begins in self.begins.items():
-            failed = (
-                sum(note.op == "failed" and (note.stream, note.id) == (stream, id) for note in self.notes)
-                if (len(begins) > 1)
-                else 0
-            )
             for former, later in pairwise(begins):
                 again += 1
-                if failed:
-                    failed -= 1
-                elif self.promise.effects:
+                if any(former.at <= note.at <= later.at for note in self.fails[stream, id]):
+                    continue
+                if self.promise.effects:
                     continue  # a run that was rolled back had no effect
-                elif not any(self._explains(window, former, later) for window in self.windows):
+                if not any(self._explains(window, former, later) for window in self.windows):
                     gap = (later.at - former.at) / SECOND
                     self.report.blame(
                         "duplicate", f"{id} again after {gap:.2f} s, first by {former.who}, then by {later.who}"

@@ -118,6 +118,14 @@ def test_a_failure_explains_one_repetition() -> None:
     assert kinds(judge(TRUTH, twice, [], Promise())) == {"duplicate"}
 
 
+def test_a_failure_explains_the_repetition_after_it() -> None:
+    """Not the one that a fault explains."""
+    later = [note("begin", 20.0, "a"), note("failed", 20.1, "a"), *handled("a", 20.5)]
+    explained = [note("begin", 0.5, "a"), note("failed", 0.6, "a"), *GOOD, *later]
+    assert judge(TRUTH, explained, [window(1.0, 2.0)], Promise()).passed
+    assert kinds(judge(TRUTH, explained, [window(30.0, 32.0)], Promise())) == {"duplicate"}
+
+
 def test_a_process_without_a_processor_says_so() -> None:
     stalled = Note("stall", int(T + 2 * SECOND), "r1", seconds=1.5)
     assert judge(TRUTH, [*GOOD, *handled("a", 2.5, "r2"), stalled], [], Promise()).passed
