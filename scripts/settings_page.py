@@ -44,9 +44,10 @@ outbox = Outbox("sqlite:///shop.db", settings=Settings(delivery=delivery))
 default. `relaybox config` shows the same, with the origin of each value. Nothing is read at import. A name that does
 not exist is an error that names the nearest one; variables that Kubernetes sets for services are left alone.
 
-Durations are a `timedelta`, seconds as a number, or text such as `250ms`, `30s`, `1h30m`, `7d`, `PT5M`; attributes are
-always a `timedelta`. `none` switches an optional setting off. `settings.replaced({"delivery.workers": 1})` is a copy
-with another value.
+Durations are text such as `250ms`, `30s`, `1h30m`, `7d`, `PT5M`; in a program also a `timedelta`, or seconds as a
+number. A file, the environment and the command line refuse a number without a unit: a `retention` of `7` may well mean
+days. Attributes are always a `timedelta`. `none` switches an optional setting off.
+`settings.replaced({"delivery.workers": 1})` is a copy with another value.
 """
 
 

@@ -1,4 +1,5 @@
-"""Durations as people write them: `30s`, `720h`, `1h30m`, `250ms`, ISO `PT5M`, or seconds as a number."""
+"""Durations as people write them: `30s`, `720h`, `1h30m`, `250ms`, ISO `PT5M`. In a program a number is seconds, as in
+`time.sleep`; text has a unit, because `retention = 7` in a file may well mean days."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def parse_duration(text: Duration, name: str = "duration") -> timedelta:
             return timedelta(seconds=seconds)
     except (ValueError, OverflowError):  # not a number, or more than a timedelta holds
         seconds = None
-    raise ConfigError(f"expected {name} to be a duration such as 30s, 5m, 720h or PT5M, got {text!r}")
+    unit = " without a unit" if str(text).strip().replace(".", "", 1).isdecimal() else ""
+    raise ConfigError(f"expected {name} to be a duration such as 30s, 5m, 720h or PT5M, got {text!r}{unit}")
 
 
 def _seconds(text: str | float) -> float | None:
@@ -36,8 +38,8 @@ def _seconds(text: str | float) -> float | None:
     if (match := _ISO.match(value)) and any(match.groups()):
         weeks, days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
         return (((weeks * 7 + days) * 24 + hours) * 60 + minutes) * 60 + seconds
-    if re.fullmatch(r"\d+(\.\d+)?", value):
-        return float(value)
+    if value == "0":
+        return 0
     parts = _PART.findall(value)
     if parts and "".join(number + unit for number, unit in parts) == value:
         return sum(float(number) * _UNITS[unit] for number, unit in parts)

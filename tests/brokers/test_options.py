@@ -47,8 +47,10 @@ def test_text_is_read_by_the_annotation() -> None:
     }
 
 
-def test_a_number_of_seconds_is_a_duration() -> None:
-    assert typed(Sink, {"wait": 3}) == {"wait": timedelta(seconds=3)}
+def test_a_number_without_a_unit_is_no_duration() -> None:
+    for number in (3, "3"):
+        with pytest.raises(ConfigError, match=r"expected wait to be a duration .* got '3' without a unit"):
+            typed(Sink, {"wait": number})
 
 
 def test_other_values_are_left_to_the_sink() -> None:

@@ -76,7 +76,7 @@ def test_each_setting_has_one_path_for_code_file_and_environment(leaf: Any, tmp_
     value: Any = Settings()
     for name in leaf.path.split("."):
         value = getattr(value, name)
-    text = str(value.total_seconds()) if isinstance(value, timedelta) else "none" if value is None else str(value)
+    text = f"{value.total_seconds()}s" if isinstance(value, timedelta) else "none" if value is None else str(value)
     by_environment = Settings.load(environment={leaf.variable: text})
     by_file = Settings.load(file(tmp_path, f'[relaybox.{section}]\n{rest} = "{text}"\n'), environment={})
     assert by_environment == by_file == Settings()
@@ -168,7 +168,7 @@ def test_units_and_words() -> None:
         "RELAYBOX_DELIVERY_LEASE": "1h30m",
         "RELAYBOX_DELIVERY_RETRY_BASE": "250ms",
         "RELAYBOX_DELIVERY_STOP_TIMEOUT": "PT7S",
-        "RELAYBOX_DELIVERY_POLL": "2.5",
+        "RELAYBOX_DELIVERY_POLL": "2.5s",
         "RELAYBOX_DELIVERY_TIMEOUT": "none",
         "RELAYBOX_OUTBOX_RETENTION": "720h",
         "RELAYBOX_DELIVERY_NOTIFY": "off",
@@ -194,6 +194,16 @@ def test_units_and_words() -> None:
 def test_durations_are_written_as_people_do_and_read_as_timedeltas(given: Any) -> None:
     assert DeliverySettings(lease=given, poll=given) == DeliverySettings(lease=90 * SECOND, poll=90 * SECOND)
     assert DeliverySettings(lease=given).lease == 90 * SECOND
+
+
+def test_outside_of_a_program_a_duration_has_a_unit(tmp_path: Path) -> None:
+    """`retention = 7` would delete what is older than seven seconds, and most likely means days."""
+    said = r"expected inbox.retention to be a duration .* got '7' without a unit"
+    with pytest.raises(ConfigError, match=said):
+        Settings.load(file(tmp_path, "[relaybox.inbox]\nretention = 7\n"), environment={})
+    with pytest.raises(ConfigError, match=said):
+        Settings.load(environment={"RELAYBOX_INBOX_RETENTION": "7"})
+    assert Settings.load(given={"inbox.retention": 7}).inbox.retention == 7 * SECOND
 
 
 @pytest.mark.parametrize(("word", "value"), [("TRUE", True), ("1", True), ("yes", True), ("no", False), ("0", False)])

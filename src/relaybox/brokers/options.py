@@ -50,7 +50,7 @@ def typed(kind: type, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read(whose: str, known: Mapping[str, Reader], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Text is read; a number from a file too where it stands for seconds. What is not known is refused."""
+    """Text is read, and so is a number that should be a duration, to be refused. What is not known is refused too."""
     if unknown := sorted(options.keys() - known.keys()):
         raise ConfigError(f"unknown option {unknown[0]!r} of {whose}; known: {', '.join(sorted(known))}")
     values = {}

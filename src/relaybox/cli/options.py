@@ -84,12 +84,8 @@ def moment(text: str | None) -> datetime | timedelta | None:
 
 
 def kept(text: str, name: str) -> timedelta | None:
-    """How long something is kept; None for ever. Elsewhere a number is seconds; here it may well mean days."""
-    if text.lower() == "none":
-        return None
-    if text.replace(".", "", 1).isdecimal():
-        raise ConfigError(f"expected {name} to have a unit, such as 7d or 12h, got {text!r}")
-    return parse_duration(text, name)
+    """How long something is kept; None for ever."""
+    return None if text.lower() == "none" else parse_duration(text, name)
 
 
 def _audit(given: dict[str, Any]) -> Audit:

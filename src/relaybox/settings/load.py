@@ -226,6 +226,8 @@ def _flat(cls: type, content: Mapping[str, Any], above: str, elsewhere: Collecti
         if dataclasses.is_dataclass(kind):
             assert isinstance(kind, type)
             yield from _flat(kind, table_of({above + name: value}, above + name), f"{above}{name}.", elsewhere)
+        elif kind in (DurationField, OptionalDurationField):
+            yield above + name, str(value)  # a number is seconds in a program only
         else:
             yield above + name, value
 
