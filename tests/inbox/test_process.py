@@ -242,8 +242,31 @@ async def test_a_session_must_fit(home: str) -> None:
         for wrong, value in (("batch", 0), ("share", 3)):
             with pytest.raises(ConfigError, match=f"expected {wrong}"):
                 inbox.process(writing(False), **{wrong: value})
-        assert processed(inbox, writing(False), session=object, settings=ONE_TRY).dead == 1
-    assert "no synchronous context manager" in dead(home)[0][2]
+        with pytest.raises(ConfigError, match="no synchronous context manager"):
+            processed(inbox, writing(False), session=object)
+        assert inbox.events.list()[0].attempts == 0
+
+
+async def test_a_session_of_the_wrong_kind_is_refused_at_the_start(home: str, coroutine: bool) -> None:
+    """Not once for each message."""
+    import sqlalchemy as sa
+    from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+    from sqlalchemy.orm import sessionmaker
+
+    sync, other = sa.create_engine(sqlalchemy_url(home, is_async=False)), sa.create_engine("sqlite:///:memory:")
+    engine = create_async_engine(sqlalchemy_url(home, is_async=True))
+    wrong: Any = sessionmaker(sync) if coroutine else async_sessionmaker(engine)
+    async with AsyncInbox(home) as inbox:
+        await inbox.accept(None, arrived(1))
+        with pytest.raises(ConfigError, match=f"no {'a' if coroutine else ''}synchronous context manager"):
+            await aprocessed(inbox, writing(coroutine), session=wrong)
+        if not home.startswith("sqlite") and not coroutine:
+            with pytest.raises(ConfigError, match="the session gave a sqlite connection"):
+                await aprocessed(inbox, writing(coroutine), session=other)
+        assert (await inbox.events.list())[0].attempts == 0
+    sync.dispose()
+    other.dispose()
+    await engine.dispose()
 
 
 # -- on to the outbox ---------------------------------------------------------------------------------

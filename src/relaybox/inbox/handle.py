@@ -29,7 +29,7 @@ from ..drivers.limits import Deadlines
 from ..engine.dispatch import Dispatch, read
 from ..engine.protocols import RowBatch
 from ..engine.threads import ListenerThreads
-from ..errors import BrokerUnavailable, Reject, StoreError, TransactionEnded
+from ..errors import BrokerUnavailable, ConfigError, NoTransaction, Reject, StoreError, TransactionEnded
 from ..event import Event
 from ..listeners import Listener, Listeners
 from ..op import Op
@@ -126,6 +126,22 @@ class Handling(Dispatch):
         self._seconds = seconds
         self._limits = Deadlines()
         self._plain = any(not listener.is_async for listener in listeners.all())
+
+    async def try_session(self) -> None:
+        """One transaction with nothing in it. A session of the wrong kind is refused before a message is claimed: each
+        message would fail of it. One whose database is away is not: it is waited for."""
+
+        def nothing(_: MessageTransaction) -> Steps[None]:
+            yield from ()
+
+        steps = self._begin(not self._plain, nothing)
+        try:
+            async with asyncio.timeout(self._seconds):
+                await (self._threaded_steps(steps) if self._plain else aplay(steps, self._limits, self._seconds))
+        except (ConfigError, NoTransaction):
+            raise
+        except Exception as error:
+            log.warning("the session gave no transaction yet: %s", type(error).__name__)
 
     def _listen(self, event: Event, second: Delivery | int) -> Awaitable[Any]:
         assert isinstance(second, MessageDelivery)

@@ -102,6 +102,8 @@ class Processing(AsyncService):
         settings = self._settings(plan)
         source = InboxSource(db, store, settings, clock, order=plan.order, priority=plan.priority, share=self._share)
         handling = self._handling = self._make_handling(MessageMarks(store, plan.order, clock), settings)
+        if self._session is not None and self._listeners.all():
+            await handling.try_session()
         handler = handling.row if self._batch == 1 else handling
         self._engine = engine = RowEngine(source, handler, settings, observers, clock, asked=handling)
         source.freed = engine.wake
