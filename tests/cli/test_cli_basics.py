@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.main import get_command
+from typer.testing import CliRunner
 
 from relaybox import __version__
 from relaybox.cli.app import app
@@ -42,6 +45,19 @@ def test_the_help_of_a_command_says_which_database(relaybox: Command) -> None:
         assert "--url, or RELAYBOX_URL" in relaybox(*command, "--help").stdout
     for command in (["demo"], ["config"], ["run"], ["contracts", "check"]):
         assert "Which database" not in relaybox(*command, "--help").stdout
+
+
+def commands(group: Any, *above: str) -> Iterator[tuple[str, ...]]:
+    for name, command in group.commands.items():
+        yield from commands(command, *above, name) if hasattr(command, "commands") else [(*above, name)]
+
+
+def test_the_help_speaks_of_no_types_of_python(relaybox: Command) -> None:
+    for command in commands(get_command(app)):
+        told = CliRunner().invoke(app, [*command, "--help"]).output
+        assert not re.search(r"<(str|int|float|list|file|path)\b", told), told
+    assert "--reason TEXT" in relaybox("dead", "replay", "--help").stdout
+    assert "--retention DURATION" in relaybox("topics", "configure", "--help").stdout
 
 
 def test_only_events_have_a_state(relaybox: Command, url: str) -> None:

@@ -5,13 +5,17 @@ Exit codes: 0 done, 1 an error (one line on stderr), 2 wrong usage.
 
 from __future__ import annotations
 
+import inspect
 import os
+import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup
+from typer.models import OptionInfo
 
 from .. import __version__
 from ..errors import RelayboxError
@@ -41,6 +45,7 @@ from . import config as effective
 from .connect import Target, resolve, warn_of_argument
 from .output import fail
 
+WORDS = {"str": "TEXT", "int": "N", "Path": "FILE"}
 _GLOBAL = ("--url", "--table", "--schema", "--config")
 
 
@@ -100,8 +105,10 @@ def root(
     url: Annotated[
         str | None, typer.Option(help="database URL; a password is safer in RELAYBOX_URL", metavar="URL")
     ] = None,
-    table: Annotated[str | None, typer.Option(help="event table [RELAYBOX_TABLE, default outbox_event]")] = None,
-    schema: Annotated[str | None, typer.Option(help="schema of the tables [RELAYBOX_SCHEMA]")] = None,
+    table: Annotated[
+        str | None, typer.Option(metavar="NAME", help="event table [RELAYBOX_TABLE, default outbox_event]")
+    ] = None,
+    schema: Annotated[str | None, typer.Option(metavar="NAME", help="schema of the tables [RELAYBOX_SCHEMA]")] = None,
     config: Annotated[Path | None, typer.Option(help="settings file [RELAYBOX_CONFIG]", metavar="FILE.toml")] = None,
     version: Annotated[
         bool, typer.Option("--version", help="print the version", callback=_print_version, is_eager=True)
@@ -135,14 +142,41 @@ app.command("doctor")(doctor.doctor)
 app.command("config")(effective.config)
 
 
-def _tell_which_database() -> None:
+class Command(TyperCommand):
+    """In its help an argument is `TOPIC`, not `TOPIC <str>`."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        for one in self.params:
+            if isinstance(one, TyperArgument):
+                vars(one)["display_type"] = lambda ctx: ""
+
+
+def _name_values(command: Callable[..., Any]) -> None:
+    """In the help an option is `--reason TEXT`, not `--reason <str>`, unless it says something better."""
+    command.__annotations__ = inspect.get_annotations(command, eval_str=True)  # as text they would be read anew
+    for hint in command.__annotations__.values():
+        kind, *told = get_args(hint) or (None,)  # an Annotated
+        for info in told:
+            if isinstance(info, OptionInfo) and info.metavar is None:
+                info.metavar = next((w for name, w in WORDS.items() if re.search(rf"\b{name}\b", str(kind))), None)
+
+
+def _word_the_help() -> None:
     """The help of each command names the options that stand in the help of the root alone."""
     where = "Which database: --url, or RELAYBOX_URL; `relaybox --help` has the options of all commands."
-    nested = [group.typer_instance for group in app.registered_groups if group.name != "contracts"]
-    for commands in (app, *nested):
+    nested = [(group.name, group.typer_instance) for group in app.registered_groups]
+    for name, commands in ((None, app), *nested):
         for command in commands.registered_commands if commands else []:
-            if command.name not in ("demo", "config", "run"):  # the last: its programs know theirs
+            assert command.callback is not None
+            command.cls = Command
+            _name_values(command.callback)
+            if name != "contracts" and command.name not in (
+                "demo",
+                "config",
+                "run",
+            ):  # the last: its programs know theirs
                 command.epilog = where
 
 
-_tell_which_database()
+_word_the_help()

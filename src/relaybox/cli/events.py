@@ -288,7 +288,7 @@ def _gap(blocked: Any) -> str | None:
 @o.with_audit
 def release(
     context: typer.Context,
-    key: Annotated[str, typer.Argument(help="the key, as `keys list` shows it")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="the key, as `keys list` shows it")],
     audit: Audit,
     of: Of = "outbox",
     to: Annotated[int | None, typer.Option(help="in an inbox: the number to go on with")] = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import closing
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
@@ -36,7 +36,9 @@ def grants(
     to: Annotated[
         list[str], typer.Option("--to", metavar="NAME", help="the role of the database, which must exist; several go")
     ],
-    role: Annotated[DatabaseRole | None, typer.Argument(help="what it does")] = None,
+    role: Annotated[
+        DatabaseRole | None, typer.Argument(metavar="ROLE", help=f"its job: {', '.join(get_args(DatabaseRole))}")
+    ] = None,
     by_tenant: Annotated[
         bool, typer.Option("--tenants", help="row-level security: who is not named sees one tenant's rows alone")
     ] = False,

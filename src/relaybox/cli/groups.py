@@ -104,7 +104,9 @@ def create(
     on_exhausted: Annotated[
         Literal["block", "park", "skip"] | None, typer.Option(help="what then happens to its key")
     ] = None,
-    silence: Annotated[str | None, typer.Option(help="without a sign of life for so long it is dead: 5m, 24h")] = None,
+    silence: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="silent for so long it is dead: 5m, 24h")
+    ] = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="one that is there is fine")] = False,
     json: o.Json = False,
 ) -> None:
@@ -150,7 +152,9 @@ def cancel(
     topic: o.TopicName,
     group: GroupName,
     audit: Audit,
-    wait: Annotated[str, typer.Option(help="how long its members may finish what they hold: 30s")] = "0",
+    wait: Annotated[
+        str, typer.Option(metavar="DURATION", help="how long members may finish what they hold: 30s")
+    ] = "0",
     yes: o.Yes = False,
     json: o.Json = False,
 ) -> None:

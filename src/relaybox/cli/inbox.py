@@ -34,9 +34,13 @@ T = TypeVar("T")
 InboxName = Annotated[str, typer.Option("--inbox", envvar="RELAYBOX_INBOX", help="which inbox")]
 Attempts = Annotated[int | None, typer.Option(min=1, help="attempts before a message becomes a dead letter")]
 AGES: dict[str, Any] = {
-    "done": Annotated[str | None, typer.Option(help="keep processed messages so long; none: for ever")],
-    "dead": Annotated[str | None, typer.Option(help="keep dead letters so long after death; none: for ever")],
-    "seen": Annotated[str | None, typer.Option(help="know ids so long; none: for ever")],
+    "done": Annotated[
+        str | None, typer.Option(metavar="DURATION", help="keep processed messages so long; none: for ever")
+    ],
+    "dead": Annotated[
+        str | None, typer.Option(metavar="DURATION", help="keep dead letters so long after death; none: for ever")
+    ],
+    "seen": Annotated[str | None, typer.Option(metavar="DURATION", help="know ids so long; none: for ever")],
 }
 AGREED: dict[str, Any] = {
     "attempts": Attempts,
@@ -229,9 +233,13 @@ def list_(context: typer.Context, json: o.Json = False) -> None:
 def show(
     context: typer.Context,
     inbox: InboxName = "inbox",
-    waiting: Annotated[str, typer.Option(help="messages that wait: degraded from, critical from")] = "1000,100000",
-    dead: Annotated[str, typer.Option(help="dead letters: degraded from, critical from")] = "1,100",
-    oldest: Annotated[str, typer.Option(help="age of the oldest that waits: degraded from, critical from")] = "1m,15m",
+    waiting: Annotated[
+        str, typer.Option(metavar="N,N", help="messages that wait: degraded from, critical from")
+    ] = "1000,100000",
+    dead: Annotated[str, typer.Option(metavar="N,N", help="dead letters: degraded from, critical from")] = "1,100",
+    oldest: Annotated[
+        str, typer.Option(metavar="DURATION,DURATION", help="age of the oldest: degraded from, critical from")
+    ] = "1m,15m",
     check: o.Check = False,
     json: o.Json = False,
 ) -> None:

@@ -57,10 +57,12 @@ def ingest(
         str | None, typer.Option("--from", help="where from: kafka://…, amqp://…, nats://… [RELAYBOX_SOURCE]")
     ] = None,
     source_option: Annotated[
-        list[str] | None, typer.Option(help="an option of the source, NAME=VALUE [RELAYBOX_SOURCE_NAME]")
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="an option of the source [RELAYBOX_SOURCE_NAME]")
     ] = None,
     batch: Annotated[int | None, typer.Option(help="most messages in one transaction [default 500]", min=1)] = None,
-    wait: Annotated[str | None, typer.Option(help="how long a broker may have nothing new [default 1s]")] = None,
+    wait: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="how long a broker may have nothing new [default 1s]")
+    ] = None,
     migrate: Annotated[bool, typer.Option("--migrate", help="create or upgrade the inbox's tables first")] = False,
     once: Annotated[
         bool,

@@ -18,9 +18,12 @@ from .output import answer
 def purge(
     context: typer.Context,
     audit: Audit,
-    done: Annotated[str, typer.Option(help="finished events older than this (7d, 12h, PT5M); none: leave them")] = "7d",
+    done: Annotated[
+        str, typer.Option(metavar="DURATION", help="finished events older than this; none: leave them")
+    ] = "7d",
     dead: Annotated[
-        str | None, typer.Option(help="dead letters that died longer ago; without it none is deleted")
+        str | None,
+        typer.Option(metavar="DURATION", help="dead letters that died longer ago; without it none is deleted"),
     ] = None,
     dry_run: o.DryRun = False,
     yes: o.Yes = False,

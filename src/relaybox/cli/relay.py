@@ -64,10 +64,10 @@ def relay(
     options: dict[str, Any],
     sink: Annotated[str | None, typer.Option(help="where to: kafka://…, amqp://…, nats://… [RELAYBOX_SINK]")] = None,
     sink_option: Annotated[
-        list[str] | None, typer.Option(help="an option of the sink, NAME=VALUE [RELAYBOX_SINK_NAME]")
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="an option of the sink [RELAYBOX_SINK_NAME]")
     ] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="a setting, NAME=VALUE: --set order.strategy=advisory")
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="a setting: --set order.strategy=advisory")
     ] = None,
     topic: Annotated[str | None, typer.Option(help="read this topic's log instead of the outbox")] = None,
     group: Annotated[str | None, typer.Option(help="with --topic: the group this relay is a member of")] = None,

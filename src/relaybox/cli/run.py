@@ -38,7 +38,9 @@ _LEVELS = ("debug", "info", "warning", "error")
 ListenAddress = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="serve /live, /ready and /metrics here")]
 LogLevel = Annotated[str, typer.Option(envvar="RELAYBOX_LOG_LEVEL", help="debug, info, warning or error")]
 JsonLogs = Annotated[bool, typer.Option("--json-logs", help="one JSON object per line [RELAYBOX_LOG_FORMAT=json]")]
-Timeout = Annotated[str | None, typer.Option(help="with --once: stop after this long, and exit with 3")]
+Timeout = Annotated[
+    str | None, typer.Option(metavar="DURATION", help="with --once: stop after this long, and exit with 3")
+]
 
 
 def run(

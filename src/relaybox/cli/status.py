@@ -28,7 +28,7 @@ from .run import leave
 def status(
     context: typer.Context,
     watch: Annotated[bool, typer.Option("--watch", help="refresh until Ctrl-C")] = False,
-    interval: Annotated[str, typer.Option(help="pause between two looks with --watch")] = "1s",
+    interval: Annotated[str, typer.Option(metavar="DURATION", help="pause between two looks with --watch")] = "1s",
     check: Check = False,
     json: Json = False,
 ) -> None:

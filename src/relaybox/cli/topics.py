@@ -68,12 +68,22 @@ def _text(value: object) -> object:
 
 
 DURATIONS: dict[str, Any] = {
-    "retention": Annotated[str | None, typer.Option(help="kept this long, and until every live group has it: 24h, 7d")],
-    "zero_retention": Annotated[str | None, typer.Option(help="kept this long if there was no group")],
-    "max_retention": Annotated[str | None, typer.Option(help="the cap: no group holds events for longer")],
-    "heartbeat_interval": Annotated[str | None, typer.Option(help="of new groups")],
-    "heartbeat_timeout": Annotated[str | None, typer.Option(help="silence after which a group is dead")],
-    "zombie_ttl": Annotated[str | None, typer.Option(help="a place that has not moved for so long is given up")],
+    "retention": Annotated[
+        str | None, typer.Option(metavar="DURATION", help="kept this long, and until every live group has it: 24h, 7d")
+    ],
+    "zero_retention": Annotated[
+        str | None, typer.Option(metavar="DURATION", help="kept this long if there was no group")
+    ],
+    "max_retention": Annotated[
+        str | None, typer.Option(metavar="DURATION", help="the cap: no group holds events for longer")
+    ],
+    "heartbeat_interval": Annotated[str | None, typer.Option(metavar="DURATION", help="of new groups")],
+    "heartbeat_timeout": Annotated[
+        str | None, typer.Option(metavar="DURATION", help="silence after which a group is dead")
+    ],
+    "zombie_ttl": Annotated[
+        str | None, typer.Option(metavar="DURATION", help="a place that has not moved for so long is given up")
+    ],
 }
 OPTIONS: dict[str, Any] = {
     **DURATIONS,

@@ -70,7 +70,7 @@ def rotate(
 
 @app.command("new-key")
 def new_key(
-    name: Annotated[str, typer.Argument(help="what it is to be called, such as 2026-07")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="what it is to be called, such as 2026-07")],
     to: Annotated[
         Path | None, typer.Option("--to", help="put it first into this keyring file, which is made if it is not there")
     ] = None,
