@@ -10,6 +10,7 @@ from typing import Any
 from ..errors import ConfigError, MissingExtra
 from .complaints import invalid, parts_of, place, property_names, undecodable
 from .encoding import decoded
+from .patience import within
 
 _LONGEST = 80  # part of a schema in a complaint
 
@@ -17,7 +18,7 @@ _LONGEST = 80  # part of a schema in a complaint
 class JsonSchema:
     """Formats are not checked: JSON Schema calls them annotations.
 
-    What a payload can make expensive is bounded, see schema_limits.py."""
+    What a payload can make expensive is bounded, see schema_limits.py and patience.py."""
 
     def __init__(self, schema: Mapping[str, Any], *, checked: bool) -> None:
         self.schema = schema
@@ -31,11 +32,12 @@ class JsonSchema:
         value = decoded(body)
         if self._errors is None:
             return value
+        errors = self._errors
         with suppress(RecursionError):
-            found = [f"{place(error.absolute_path, self._names)}: {_rule(error)}" for error in self._errors(value)]
-            if not found:
+            wrong = within(body, lambda: errors(value, len(body)))
+            if not wrong:
                 return value
-            raise invalid(found)
+            raise invalid([f"{place(error.absolute_path, self._names)}: {_rule(error)}" for error in wrong])
         raise undecodable()
 
 
@@ -52,7 +54,7 @@ def references(schema: Any) -> Iterator[str]:
         yield from references(part)
 
 
-def _validator(schema: Mapping[str, Any]) -> Callable[[Any], list[Any]]:
+def _validator(schema: Mapping[str, Any]) -> Callable[[Any, int], list[Any]]:
     try:
         from jsonschema import Draft202012Validator, SchemaError
         from jsonschema.validators import validator_for
@@ -73,4 +75,4 @@ def _validator(schema: Mapping[str, Any]) -> Callable[[Any], list[Any]]:
         raise ConfigError(f"this is not a JSON Schema: {error.message}") from error
     except Unresolvable as error:
         raise ConfigError(f"the JSON Schema refers to {error.ref!r}, which is not in it") from error
-    return limited(kind, schema, Registry())
+    return limited(kind, schema, Registry(), lambda reference: inside.lookup(reference).contents)

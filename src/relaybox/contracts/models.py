@@ -17,6 +17,7 @@ from ..errors import ConfigError, ContractViolation
 from .complaints import invalid, place, property_names, refused, undecodable
 from .encoding import decoded
 from .json_schema import JsonSchema
+from .patience import within
 from .shapes import Shape, shape_of, with_definitions
 
 
@@ -84,7 +85,7 @@ class Dataclass:
     def read(self, body: bytes) -> Any:
         value = decoded(body)
         with suppress(RecursionError):
-            return self._shape.read(value, None)
+            return within(body, lambda: self._shape.read(value, None))
         raise undecodable()
 
 

@@ -21,6 +21,7 @@ from uuid import UUID
 
 from ..errors import ConfigError, ContractViolation
 from .complaints import invalid, place, refused
+from .patience import go_on
 
 Path: TypeAlias = "tuple[Path, str | int] | None"  # linked, so that the way to a value costs nothing until it is told
 Definitions: TypeAlias = dict[str, dict[str, Any]]
@@ -149,6 +150,7 @@ class OneOf:
         return " or ".join(shape.name for shape in self.shapes)
 
     def read(self, value: Any, path: Path) -> Any:
+        go_on()
         for shape in self.shapes:
             with suppress(ContractViolation):
                 return shape.read(value, path)
