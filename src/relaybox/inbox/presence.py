@@ -68,7 +68,7 @@ class InboxRegistration:
 
     async def tend(self) -> None:
         """Free what the dead had claimed; in an ordered inbox also what nobody woke, and what waited long enough."""
-        dead, messages = await self._db.run(self._store.take_over(None, self._clock.database_now()))
+        dead, messages = await self._db.run(self._store.take_over(self._source.owner, self._clock.database_now()))
         if dead:
             faults.hit("takeover.after")
             log.warning("took over %d messages of %d dead processors", messages, dead)

@@ -76,8 +76,8 @@ class OutboxRegistration:
         self._observers(ClaimLost(len(lost)))
 
     async def _take_over(self, *, alone: bool) -> None:
-        survivor = self._source.owner if alone else None
-        dead, events = await self._db.run(self._store.take_over(survivor, self._clock.database_now()))
+        taken = self._store.take_over(self._source.owner, self._clock.database_now(), alone=alone)
+        dead, events = await self._db.run(taken)
         if dead:
             faults.hit("takeover.after")
             log.warning("took over %d events of %d dead instances", events, dead)

@@ -55,13 +55,13 @@ class Instances(Schema):
         yield self.sql["instance.leave"].bind(id=instance)
         return (yield from self.free_claims([instance], now))
 
-    def take_over(self, survivor: int | None, now: datetime | None) -> Op[tuple[int, int]]:
-        """How many have died, and how many rows are free for that. With a `survivor` everybody else is dead."""
-        owners = yield from self.remove_dead(survivor, now)
+    def take_over(self, me: int | None, now: datetime | None, *, alone: bool = False) -> Op[tuple[int, int]]:
+        """How many others have died, and how many rows are free for that. To who is `alone` everybody else is dead."""
+        owners = yield from self.remove_dead(me, now, alone=alone)
         return len(owners), (yield from self.free_claims(owners, now)) if owners else 0
 
-    def remove_dead(self, survivor: int | None, now: datetime | None) -> Op[list[int]]:
-        gone = yield self.sql["instance.expired"].bind(survivor=survivor, now=self.to_time(now))
+    def remove_dead(self, me: int | None, now: datetime | None, *, alone: bool = False) -> Op[list[int]]:
+        gone = yield self.sql["instance.expired"].bind(me=me, alone=alone, now=self.to_time(now))
         owners = [row[0] for row in gone.rows]
         if owners and not self.capabilities.single_statement:
             yield self.sql["instance.remove"].bind(owners=self.numbers(owners))

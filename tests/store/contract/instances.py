@@ -77,7 +77,7 @@ class InstanceContract(Harness):
         await self.write(*some_events(3))
         lost = await self.take(2, owner=former)
         kept = await self.take(owner=me)
-        assert await self.run(self.store.take_over(me, T0)) == (1, 2)
+        assert await self.run(self.store.take_over(me, T0, alone=True)) == (1, 2)
         assert await self.run(self.store.verify(kept.held)) == set(kept.seqs)
         assert (await self.take(owner=me)).seqs == lost.seqs
         assert [instance.id for instance in await self.run(self.store.instances(T0))] == [me]
@@ -113,6 +113,28 @@ class InstanceContract(Harness):
         assert await self.run(self.store.renew_shards(1, TTL, late)) == {}
         assert await self.run(self.store.acquire_shards(2, 2, 2, TTL, late)) == {0: 2, 1: 2}
         assert await self.run(self.store.renew_shards(1, TTL, late)) == {}
+
+    async def test_who_lives_keeps_its_shards_however_late_it_is(self) -> None:
+        """A renewal that came too late took nothing from anybody: what was claimed from these shards is under way."""
+        me, other = await self.register("me"), await self.register("other")
+        acquire, renew = self.store.acquire_shards, self.store.renew_shards
+        assert len(await self.run(acquire(me, 4, 4, TTL, T0))) == 4
+        await self.write(*some_events(5))
+        mine = await self.take(owner=me, shards=4, lease=LEASE * 99)
+        late = T0 + TTL + SECOND
+        assert await self.run(acquire(other, 4, 4, TTL, late)) == {}
+        assert await self.run(self.store.take_over(me, late)) == (1, 0), "the other one is silent too, and not me"
+        assert await self.run(renew(me, TTL, late)) == dict.fromkeys(range(4), 1)
+        assert await self.run(self.store.settle(Settlement(done=mine.held), late)) == 0
+
+    async def test_a_shard_is_free_when_its_owner_was_declared_dead(self) -> None:
+        me, other = await self.register("me"), await self.register("other")
+        await self.run(self.store.acquire_shards(me, 2, 2, TTL, T0))
+        late = T0 + TTL + SECOND
+        assert await self.run(self.store.beat(other, TTL, late))
+        assert (await self.run(self.store.take_over(other, late)))[0] == 1
+        assert await self.run(self.store.renew_shards(me, TTL, late)) == {}
+        assert await self.run(self.store.acquire_shards(other, 2, 2, TTL, late)) == {0: 2, 1: 2}
 
     async def test_two_instances_never_own_one_shard(self) -> None:
         runners = [self.db, self.another(), self.another()]

@@ -76,8 +76,8 @@ class MysqlStore(SteppedOutboxStore, KeyedOutboxStore):
         if leases:
             yield self.sql["outbox.lease.free"].bind(free=as_json(sorted(leases)))
 
-    def take_over(self, survivor: int | None, now: datetime | None) -> Op[tuple[int, int]]:
-        freed = yield from super().take_over(survivor, now)
+    def take_over(self, me: int | None, now: datetime | None, *, alone: bool = False) -> Op[tuple[int, int]]:
+        freed = yield from super().take_over(me, now, alone=alone)
         stale = yield self.sql["outbox.lease.sweep"].bind()
         yield from self.free([KeyLease(*row) for row in stale.rows])
         return freed

@@ -302,8 +302,8 @@ class PostgresStore(KeyedOutboxStore):
 
     # -- instances and shards -----------------------------------------------------------------------
 
-    def take_over(self, survivor: int | None, now: datetime | None) -> Op[tuple[int, int]]:
-        owners = yield from self.remove_dead(survivor, now)
+    def take_over(self, me: int | None, now: datetime | None, *, alone: bool = False) -> Op[tuple[int, int]]:
+        owners = yield from self.remove_dead(me, now, alone=alone)
         freed = yield from self._expire(owners, now, orphans=True)
         yield self.sql["outbox.lease.sweep"].bind()
         return len(owners), freed

@@ -1,2 +1,2 @@
 -- name: outbox.shard.renew -> count
-UPDATE {shard} SET until = {clock} + {ttl} WHERE owner = :owner AND until >= {clock}
+UPDATE {shard} SET until = {clock} + {ttl} WHERE owner = :owner AND {lasting}

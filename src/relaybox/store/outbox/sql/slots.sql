@@ -68,3 +68,7 @@ CASE WHEN {size}(e.headers) <= 50000 THEN e.headers END
 -- slot: fit
 -- What is no event, or larger than one may be, is not read at all.
 (e.headers IS NULL OR {size}(e.headers) <= 50000) AND e.event_id IS NOT NULL AND e.event_type IS NOT NULL
+
+-- slot: lasting
+-- A shard's lease has not ended, or its owner lives: who is late with a renewal keeps what nobody could take.
+(until >= {clock} OR EXISTS (SELECT 1 FROM {instance} i WHERE i.id = owner))

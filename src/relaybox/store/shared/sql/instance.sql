@@ -12,10 +12,10 @@ UPDATE {instance} SET note = :note WHERE id = :id
 DELETE FROM {instance} WHERE id = :id
 
 -- name: instance.expired -> rows
--- The dead, one remover each; with a survivor everybody else: a single node frees everything that is not
--- its own when it starts.
+-- The dead, one remover each. Never who asks: it lives, however late it is. Who is :alone removes everybody else: a
+-- single node frees everything that is not its own when it starts.
 SELECT id FROM {instance}
-WHERE CASE WHEN :survivor IS NULL THEN expires_at < {clock} ELSE id <> :survivor END
+WHERE id <> coalesce(:me, 0) AND (:alone OR expires_at < {clock})
 {skip_locked}
 
 -- name: instance.live -> rows

@@ -10,7 +10,7 @@ SELECT w.key_hash,
             THEN (SELECT p.seq FROM {pending} p FORCE INDEX ({pending_name}_key)
                   WHERE p.key_hash = w.key_hash AND {ready} ORDER BY p.seq LIMIT 1)
             ELSE (SELECT p.seq FROM {pending} p WHERE p.seq = h.seq AND NOT h.parked AND {ready}) END,
-       EXISTS (SELECT 1 FROM {shard} WHERE owner IS NOT NULL AND until > {clock})
+       EXISTS (SELECT 1 FROM {shard} WHERE owner IS NOT NULL AND {lasting})
 FROM (SELECT key_hash FROM {pending} FORCE INDEX ({pending_name}_key)
       WHERE key_hash > :after GROUP BY key_hash ORDER BY key_hash LIMIT :limit) w
 LEFT JOIN {hold} h ON h.key_hash = w.key_hash

@@ -12,7 +12,7 @@ INSERT IGNORE INTO {shard} (shard) SELECT s.shard FROM JSON_TABLE(:all, '$[*]' C
 -- Up to :want free or expired shards, of :among if given; none while somebody has leased keys (another strategy).
 SELECT shard, term FROM {shard}
 WHERE shard < :shards AND (:among IS NULL OR JSON_CONTAINS(:among, CAST(shard AS char)))
-  AND (owner IS NULL OR until < {clock}) AND NOT EXISTS (SELECT 1 FROM {lease})
+  AND (owner IS NULL OR NOT {lasting}) AND NOT EXISTS (SELECT 1 FROM {lease})
 ORDER BY shard LIMIT :want {skip_locked}
 
 -- name: outbox.shard.acquire -> count

@@ -19,7 +19,7 @@ SELECT w.key_hash,
           AND p.seq <= coalesce((SELECT h.seq - h.parked::integer FROM {hold} h WHERE h.key_hash = w.key_hash),
                                 9223372036854775807)
         ORDER BY p.seq LIMIT 1),
-       EXISTS (SELECT 1 FROM {shard} WHERE owner IS NOT NULL AND until > (SELECT now FROM clock)),
+       EXISTS (SELECT 1 FROM {shard} WHERE owner IS NOT NULL AND {lasting}),
        EXISTS (SELECT 1 FROM {claim} WHERE until <= (SELECT now FROM clock) OR owner IS NULL),
        current_setting('transaction_isolation')
 FROM (SELECT key_hash FROM walk LIMIT :limit) w

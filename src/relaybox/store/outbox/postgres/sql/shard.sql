@@ -3,7 +3,7 @@ INSERT INTO {shard} (shard) SELECT generate_series(0, :shards - 1) ON CONFLICT D
 
 -- name: outbox.shard.lapsed -> rows
 -- Which owners let shards expire: what they had claimed must be free before the shards move.
-SELECT owner FROM {shard} WHERE owner IS NOT NULL AND until < {clock}
+SELECT owner FROM {shard} WHERE owner IS NOT NULL AND NOT {lasting}
 
 -- name: outbox.shard.acquire -> rows
 -- Up to :want free or expired shards, of :among if given, under a new term each. One whose owner still has a claim
@@ -13,7 +13,7 @@ WITH free AS MATERIALIZED (
   SELECT s.shard FROM {shard} s
   WHERE s.shard < :shards
     AND (:among::integer[] IS NULL OR s.shard = ANY(:among::integer[]))
-    AND (s.owner IS NULL OR (s.until < {clock}
+    AND (s.owner IS NULL OR (NOT {lasting}
                              AND NOT EXISTS (SELECT 1 FROM {claim} c WHERE c.owner = s.owner)))
     AND NOT EXISTS (SELECT 1 FROM {lease})
   ORDER BY s.shard LIMIT :want FOR UPDATE OF s SKIP LOCKED)
@@ -27,7 +27,7 @@ SELECT shard FROM {shard} WHERE owner = ANY(:owners::integer[]) ORDER BY shard F
 
 -- name: outbox.shard.renew -> rows
 UPDATE {shard} SET until = {clock} + {ttl}
-WHERE owner = :owner AND until >= {clock}
+WHERE owner = :owner AND {lasting}
 RETURNING shard, term
 
 -- name: outbox.shard.release -> count

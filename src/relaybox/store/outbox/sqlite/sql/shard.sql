@@ -10,7 +10,7 @@ INSERT OR IGNORE INTO {shard} (shard) SELECT value FROM json_each(:all)
 -- Up to :want free or expired shards, of :among if given.
 SELECT shard, term FROM {shard}
 WHERE shard < :shards AND (:among IS NULL OR shard IN (SELECT value FROM json_each(:among)))
-  AND (owner IS NULL OR until < {clock}) ORDER BY shard LIMIT :want
+  AND (owner IS NULL OR NOT {lasting}) ORDER BY shard LIMIT :want
 
 -- name: outbox.shard.acquire -> count
 -- Each under a new term.

@@ -2,4 +2,4 @@
 SELECT count(*) FROM {shard} WHERE shard < :shards
 
 -- name: outbox.shard.owned -> rows
-SELECT shard, term FROM {shard} WHERE owner = :owner AND until >= {clock}
+SELECT shard, term FROM {shard} WHERE owner = :owner AND {lasting}

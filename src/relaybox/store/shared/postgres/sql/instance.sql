@@ -4,13 +4,12 @@ VALUES (:id, :name, :role, {clock}, {clock} + {ttl})
 ON CONFLICT (id) DO NOTHING
 
 -- name: instance.expired -> rows
--- Removes the dead, one remover each (SKIP LOCKED), and names them. With a :survivor everybody else counts
--- as dead: a single node frees everything that is not its own when it starts.
+-- Removes the dead, one remover each (SKIP LOCKED), and names them. Never who asks: it lives, however late it is.
+-- Who is :alone removes everybody else: a single node frees everything that is not its own when it starts.
 DELETE FROM {instance}
 WHERE id IN (
   SELECT id FROM {instance}
-  WHERE CASE WHEN :survivor::integer IS NULL THEN expires_at < {clock}
-             ELSE id <> :survivor::integer END
+  WHERE id <> coalesce(:me::integer, 0) AND (:alone OR expires_at < {clock})
   {skip_locked})
 RETURNING id
 
