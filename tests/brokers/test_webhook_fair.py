@@ -135,6 +135,31 @@ async def test_an_outbox(engine: str, ordered: bool, tmp_path: Path, probe: Prob
         assert by_key(servers["honest"]) == in_order("honest", HONEST)
 
 
+async def test_calls_that_a_slow_destination_may_have_take_nobody_elses_turn(tmp_path: Path) -> None:
+    """Its answer lets it have two calls instead of one. Who is woken for the other tenant's event finds that first."""
+    url, honest, held, asked = url_for("sqlite", tmp_path), Gate(), asyncio.Event(), asyncio.Event()
+    first = asyncio.Event()
+
+    async def slow(request: Request, writer: Any) -> None:
+        if first.is_set():
+            asked.set()
+            await held.wait()
+        first.set()
+        await answer(204)(request, writer)
+
+    async with AsyncOutbox(url) as outbox, endpoints({"slow": slow, "honest": honest.soon}) as (sink, _):
+        await outbox.migrate()
+        async with outbox.transaction() as tx:
+            await outbox.write_all(tx, events_of("slow", KEYS))  # no key has a second one, that would wake somebody
+        async with AsyncRelay(url, sink, to="{tenant}", settings=SETTINGS):
+            await asyncio.wait_for(asked.wait(), 30)
+            async with outbox.transaction() as tx:
+                await outbox.write_all(tx, events_of("honest", 1))
+            async with asyncio.timeout(20):
+                await honest.wait(1)
+            held.set()
+
+
 async def test_long_queues_behind_few_keys(tmp_path: Path) -> None:
     """What waits behind a call that takes long does not fill the memory either."""
     url, gate, honest = url_for("postgres", tmp_path), Gate(), Gate()

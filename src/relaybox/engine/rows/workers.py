@@ -59,9 +59,9 @@ class RowWorkers(Workers[RowWorker]):
             self._handler = handler
         else:
             self._batches = handler
-        queue: FairQueue | None = getattr(handler, "queue", None)
+        self._fair: FairQueue | None = getattr(handler, "queue", None)
         super().__init__(
-            [RowWorker() for _ in range(settings.workers if queue is None else queue.workers)],
+            [RowWorker() for _ in range(settings.workers if self._fair is None else self._fair.workers)],
             self._work_singly if callable(handler) else self._work_batches,
             lambda: engine.pulse,
             settings,
@@ -76,6 +76,8 @@ class RowWorkers(Workers[RowWorker]):
         """None when this worker ends."""
         while (delivery := self._engine.take()) is None and not self.stopping:
             await self.sleep()
+        if self._fair is not None and self._fair:  # it may have taken something else than what it was woken for
+            self.wake(1)
         return delivery
 
     def _undeliverable(self, delivery: Delivery) -> Outcome | None:
