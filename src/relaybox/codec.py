@@ -124,4 +124,6 @@ def headers_from_text(text: str | None) -> dict[str, str]:
     headers = json.loads(text)
     if not isinstance(headers, dict):
         raise ValueError("stored headers are not a JSON object")
+    if "\\ud" in text or "\\uD" in text:  # half a character may be written so, and nothing takes it further
+        "".join((*headers, *(value for value in headers.values() if isinstance(value, str)))).encode()
     return headers

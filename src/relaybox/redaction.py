@@ -31,15 +31,26 @@ def masked(url: str) -> str:
         return HIDDEN
     scheme, rest = found[0], url[found.end() :]
     account, at, rest = rest.rpartition("@") if not scheme.startswith("sqlite") else ("", "", rest)
+    if set(account) & set("/?#"):  # a password with such a sign, or an option with an @: nobody can tell
+        return f"{scheme}{HIDDEN}"
     rest, hash_sign, _ = rest.partition("#")
     place, question, query = rest.partition("?")
     if not at and not scheme.startswith("sqlite"):
         host, slash, path = place.partition("/")
         if not all(_PORT.fullmatch(each) for each in host.split(",")):
             place = host.partition(":")[0] + f":{HIDDEN}" + slash + path
+    place = _place(scheme, place)
     options = "&".join(map(_option, query.split("&")))
     end = f"#{HIDDEN}" if hash_sign else ""
     return f"{scheme}{_account(scheme, account) if at else ''}{place}{question}{options}{end}"
+
+
+def _place(scheme: str, place: str) -> str:
+    """Options behind something else than a question mark would be the name of a host or a database."""
+    host, slash, _ = place.partition("/")
+    if "=" not in place or scheme.startswith("sqlite"):
+        return place
+    return (HIDDEN if "=" in host else host) + slash + (HIDDEN if slash else "")
 
 
 def _account(scheme: str, account: str) -> str:
@@ -51,8 +62,8 @@ def _account(scheme: str, account: str) -> str:
 
 
 def _option(pair: str) -> str:
-    name, equals, _ = pair.partition("=")
-    if not pair or (equals and _HARMLESS.fullmatch(name)):
+    name, equals, value = pair.partition("=")
+    if not pair or (equals and _HARMLESS.fullmatch(name) and "=" not in value):  # else an ampersand is missing
         return pair
     return f"{name}={HIDDEN}" if equals and _NAME.fullmatch(name) else HIDDEN
 
@@ -79,13 +90,16 @@ def _secrets(url: str) -> set[str]:
     scheme, rest = found[0], url[found.end() :]
     if scheme.startswith("sqlite"):
         return set()
-    account, _, rest = rest.rpartition("@")
+    account, _, behind = rest.rpartition("@")
     user, colon, password = account.partition(":")
     secrets = {password if colon else "", user if not colon and scheme in ("nats://", "tls://") else ""}
-    rest, _, fragment = rest.partition("#")
-    secrets.add(fragment)
-    for pair in rest.partition("?")[2].split("&"):
-        name, _, value = pair.partition("=")
-        if not _HARMLESS.fullmatch(name):
-            secrets.add(value)
+    for reading in {behind, rest}:  # the @ may be one of an option
+        place, _, fragment = reading.partition("#")
+        place, _, query = place.partition("?")
+        path = place.partition("/")[2]
+        secrets |= {fragment, path if "=" in path else ""}
+        for pair in query.split("&"):
+            name, _, value = pair.partition("=")
+            if not _HARMLESS.fullmatch(name) or "=" in value:
+                secrets.add(value)
     return {form for secret in secrets for form in (secret, unquote(secret), unquote_plus(secret))} - {""}

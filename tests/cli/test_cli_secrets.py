@@ -42,7 +42,9 @@ SHAPES = [
     f"{{scheme}}://relay:[{CANARY}]@{NOBODY}/shop",
     f"{{scheme}}://{NOBODY}/shop?password={CANARY}",
     f"{{scheme}}://{NOBODY}/shop?passwd={CANARY}",
+    f"{{scheme}}://{NOBODY}/shop?passwd=x@{CANARY}",
     f"{{scheme}}://{NOBODY}/shop?pwd={CANARY}&sslpassword={CANARY}",
+    f"{{scheme}}://{NOBODY}/shop&password={CANARY}",
     f"{{scheme}}://{NOBODY}/shop?{CANARY}",
     f"{{scheme}}://{NOBODY}/shop#{CANARY}",
     f"{{scheme}}://relay:{CANARY}@{NOBODY}/shop?tls=maybe&nonsense=1",
@@ -179,6 +181,8 @@ def test_a_password_in_the_list_of_processes_is_said() -> None:
         ("mysql://h/d?s3cret", "mysql://h/d?***"),
         ("mysql://root:s3cret/d", "mysql://root:***/d"),
         ("sqlite:////data/a@b:c.db", "sqlite:////data/a@b:c.db"),
+        ("mysql://h/d&passwd=s3cret", "mysql://h/***"),
+        ("mysql://h/d?passwd=a@s3cret", "mysql://***"),
         ("s3cret", "***"),
     ],
 )
@@ -200,3 +204,4 @@ def test_what_others_say_of_a_url() -> None:
     url = "postgresql://relay:p%2Fw@db/shop?passwd=hush+hush&tls=off"
     assert scrub("p%2Fw or p/w, hush+hush or hush hush, off", url) == "*** or ***, *** or ***, off"
     assert holds_password(url)
+    assert scrub("a@hush, d&x=hush", "mysql://h/d&x=hush?passwd=a@hush") == "***, ***"

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, cast
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from ..errors import BrokerUnavailable, ConfigError, MissingExtra
+from ..redaction import masked
 from ..transport import Tls, TlsMode, is_remote, warn_clear, warn_unverified
 from .options import read, readers, required, split_url, typed
 
@@ -115,7 +116,7 @@ class Hosts(NamedTuple):
 
     def __str__(self) -> str:
         """Without the account, for messages."""
-        return f"{self.scheme}://{self.authority}{self.path}"
+        return masked(f"{self.scheme}://{self.authority}{self.path}")
 
     def __repr__(self) -> str:
         return f"Hosts({str(self)!r})"

@@ -30,6 +30,7 @@ from ..errors import (
     Reject,
     SchemaMissing,
     StoreError,
+    Undecodable,
 )
 from ..event import PLACED, Event
 from ..op import Op, T
@@ -39,6 +40,7 @@ from ..store.inbox import InboxStore, InboxTables, check_sender, open_inbox_stor
 PROBE_SECONDS = 2.0  # a connection into nowhere must not keep the next probe waiting
 OPEN_SECONDS = 5.0
 CLOSE_SECONDS = 2.0
+LONGEST = 255  # characters of a text column of an inbox
 OPTIONS = ("inbox", "schema", "sender", "connections")
 
 
@@ -123,8 +125,8 @@ class InboxSink:
         answers: list[Answer] = []
         for message in messages:
             answer = missing.get(self._inbox or message.destination)
-            if message.id.startswith(PLACED):
-                answer = Reject(f"id {message.id!r} begins with {PLACED!r}, which no sender may write")
+            if answer is None:
+                answer = _unfit(message)
             if answer is None and message.key is not None and message.key in failed:
                 answer = DeliveryError("held back: an earlier message of its key failed in this batch")
             if answer is not None:
@@ -160,8 +162,8 @@ class InboxSink:
     # The connection
 
     async def _run(self, op: Op[T], seconds: float | None = None) -> T:
-        """In a transaction. Every refusal of the database but a missing table is an outage: nothing that is in a
-        message can cause it, and no event should die of it."""
+        """In a transaction. Every refusal of the database but a missing table is an outage: what in a message could
+        cause one has been refused before, and no event should die of it."""
         if self._closed:
             raise Closed(f"{self!r} is closed; make a new one")
         db = self._db
@@ -208,6 +210,21 @@ def _start(work: Coroutine[Any, Any, T], tasks: set[asyncio.Task[Any]]) -> async
     tasks.add(task)
     task.add_done_callback(ended)
     return task
+
+
+def _unfit(message: Message) -> DeliveryError | None:
+    """What no inbox can store, and would refuse together with the rest of the batch: a row of another program's."""
+    event = message.event
+    if message.id.startswith(PLACED):
+        return Reject(f"id {message.id!r} begins with {PLACED!r}, which no sender may write")
+    for text in (event.id, event.type, event.aggregate_type, message.key, event.tenant, message.content_type):
+        if text and (len(text) > LONGEST or "\0" in text):
+            return Reject(f"{text[:40]!r} has a NUL or more than {LONGEST} characters, which no inbox stores")
+    try:
+        _ = event.occurred_at  # read lazily, and it may be no time
+    except Undecodable as error:
+        return error
+    return None
 
 
 def received(message: Message) -> Event:

@@ -52,6 +52,10 @@ def _checked(to: Callable[[Event], str]) -> Callable[[Event], str]:
         destination = to(event)
         if not isinstance(destination, str) or not destination:
             raise Reject(f"expected the route of {event.type!r} to be the name of a destination")
+        try:
+            destination.encode()
+        except UnicodeEncodeError:  # JSON has such text, no sink takes it, and one would refuse the whole batch
+            raise Reject(f"the route of {event.type!r} is {destination!r}, which has half a character") from None
         return destination
 
     return checked

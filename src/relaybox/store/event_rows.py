@@ -152,7 +152,7 @@ def checked(row: Sequence[Any]) -> Sequence[Any]:
         values[7] = row[7].encode()
     elif not isinstance(row[7], bytes | None):
         raise ValueError("its column 'payload' is not bytes")
-    if values[1] is None and values[7] is not None:
+    if None in values[1:3] and values[7] is not None:
         raise ValueError("a column that every event has is NULL")
     if values == list(row):
         USUAL.add((*map(type, row[1:9]),))
