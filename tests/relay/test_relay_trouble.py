@@ -19,7 +19,7 @@ from relaybox import AsyncRelay, Event, Outbox
 from relaybox.brokers.formats import renderer
 from relaybox.drivers import open_sync
 from relaybox.engine.protocols import Delivery
-from relaybox.errors import BrokerUnavailable, ConfigError, Undecodable
+from relaybox.errors import BrokerUnavailable, ConfigError, DeliveryError, Undecodable
 from relaybox.facts import CircuitChanged, Delivered, Died, Observers, Retried
 from relaybox.outbox.source import OrderedSource
 from relaybox.relay.circuit import Circuit
@@ -269,6 +269,15 @@ async def test_wrong_settings_that_show_only_later_say_so(
         sink.fine = True
         await probe.wait(Delivered)
     assert caplog.text.count("expected a queue of type stream") == 1
+
+
+async def test_the_log_says_why_a_sink_refused(sqlite: str, probe: Probe, caplog: pytest.LogCaptureFixture) -> None:
+    """The type of the error alone sends everybody to the database."""
+    sink = ScriptedSink(lambda m: None if len(sink.calls) > 2 else DeliveryError("webhook 'billing' answered 401"))
+    write(sqlite, *of_key("a", 1))
+    async with AsyncRelay(sqlite, sink, to="x", observers=[probe], settings=settings()):
+        await probe.wait(Delivered)
+    assert caplog.text.count("failed at attempt 1: DeliveryError: webhook 'billing' answered 401") == 1
 
 
 # -- stopping ---------------------------------------------------------------------------------------

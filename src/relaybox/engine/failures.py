@@ -1,6 +1,7 @@
 """What a failing handler leaves in the log: a warning with its stack, without a payload, and not a thousand times.
 
-The text of an exception is left out, because handlers put values into it; it is kept with the event. The same failure
+The text of an exception is left out, because handlers put values into it; it is kept with the event. A DeliveryError
+itself is what a sink answers, and says why: "the endpoint answered 401". The same failure
 (type of event, type of error, place in the code) is written once a minute, with the number of those between.
 """
 
@@ -11,7 +12,7 @@ import traceback
 from pathlib import Path
 
 from ..clock import Clock
-from ..errors import BrokerUnavailable, Reject, RetryLater, Undecodable, Unroutable
+from ..errors import BrokerUnavailable, DeliveryError, Reject, RetryLater, Undecodable, Unroutable
 from ..event import Event
 from ..printable import Lines
 
@@ -46,9 +47,10 @@ class FailureLog:
             del self._told[next(iter(self._told))]
         self._told[failure] = (now, 0)
         since = f" ({more} more like it in the last minute)" if more else ""
+        why = f": {error}" if type(error) is DeliveryError else ""
         log.warning(
-            "event %s (%s) failed at attempt %d: %s%s%s",
-            event.id, event.type, attempts, type(error).__qualname__, since, _shown(error),
+            "event %s (%s) failed at attempt %d: %s%s%s%s",
+            event.id, event.type, attempts, type(error).__qualname__, why, since, _shown(error),
         )  # fmt: skip
 
 
