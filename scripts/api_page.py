@@ -9,19 +9,22 @@ import sys
 from collections.abc import Container, Iterator
 from datetime import timedelta
 from enum import Enum
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, ForwardRef, get_args, get_overloads, is_typeddict
+from pkgutil import walk_packages
+from typing import Any, ForwardRef, Union, get_args, get_origin, get_overloads, is_typeddict
 
 from generated import write_or_check
 
+import relaybox
 from relaybox.drivers.spi import AsyncConnection, Connection
 from relaybox.durations import format_duration
 from relaybox.spi import Sink, Source
+from relaybox.store.grants import ROLES
 
 WIDTH = 110
-HIDDEN = ("_", "test_", "after_fork", "halt")  # the second: of suites that are inherited
+HIDDEN = ("_", "test_", "after_fork", "halt", "topic_store")  # of suites that are inherited, and for ours
 
 # Columns, code and drawings.
 LINED = re.compile(r"\S {2,}\S|^ {2,}|[│├└─►]|^@|^(with|async|def|class|import|from) .*[:)]|^\w+ = |^[a-z_.]+\(.*\)$")
@@ -64,6 +67,9 @@ MODULES = {
 
 # What an alias stands for, where its text would say nothing to people.
 ALIASES = {
+    "DatabaseRole": "Jobs that a role of the database may have: " + ", ".join(f'`"{role}"`' for role in ROLES) + ".",
+    "Duration": 'A `timedelta`, seconds as a number, or text such as `"30s"`, `"1h30m"`, `"7d"`. In results and '
+    "attributes a duration is a `timedelta`.",
     "Handle": "What events are written through: a connection, cursor or session of psycopg, sqlite3, PyMySQL, "
     "SQLAlchemy or Django that is in a transaction, or a `Transaction`.\n\n"
     "`AsyncHandle`: of asyncpg, psycopg, aiosqlite, asyncmy or SQLAlchemy's asyncio part, or an `AsyncTransaction`; "
@@ -111,7 +117,45 @@ def prose(text: str) -> str:
     return "\n\n".join(parts).replace("\n```\n\n```\n", "\n\n")
 
 
+@cache
+def named() -> tuple[frozenset[str], frozenset[str], dict[str, str]]:
+    """Of names that stand for types in our code: what is public, the classes that are not, and what private aliases
+    stand for."""
+    public = frozenset(name for module in public_modules() for name in public_names(module))
+    private: set[str] = set()
+    aliases: dict[str, Any] = {}
+    for found in walk_packages(relaybox.__path__, "relaybox."):
+        if found.name.endswith("_main__") or found.name.startswith("relaybox.testing.servers"):
+            continue
+        module = import_module(found.name)
+        for name, value in vars(module).items():
+            if name in public or not re.fullmatch(r"[A-Z]\w*[a-z]\w*", name):
+                continue
+            if isinstance(value, type) and value.__module__ == module.__name__:
+                private.add(name)
+            elif get_origin(value) is not None and getattr(value, "__parameters__", ()):
+                private.add(name)  # of what it stands for, a part is missing
+            elif get_origin(value) is not None:
+                aliases[name] = value
+    return public, frozenset(private), {name: plain(value) for name, value in aliases.items()}
+
+
 def shown(value: Any) -> str:
+    """An annotation. An alias that nobody can import is what it stands for."""
+    text, aliases = plain(value), named()[2]
+    for _ in range(2):  # one may stand for another
+        text = re.sub(r"(?<!['.\w])(?:[a-z]+\.)?([A-Z]\w+)(?!['\w])", lambda m: aliases.get(m[1], m[0]), text)
+    return text
+
+
+def private_names(text: str) -> set[str]:
+    """Classes of ours in a signature that nobody can import."""
+    return set(re.findall(r"\b[A-Z]\w+", re.sub(r"'[^']*'|\"[^\"]*\"", "", text))) & named()[1]
+
+
+def plain(value: Any) -> str:
+    if get_origin(value) is Union:
+        return " | ".join(map(plain, get_args(value)))
     text = value if isinstance(value, str) else inspect.formatannotation(value)
     text = value.__forward_arg__ if isinstance(value, ForwardRef) else text
     text = re.sub(r"Annotated\[(.*), (?:'[^']*'|\"[^\"]*\")\]", r"\1", text).replace("DurationField", "Duration")
@@ -211,12 +255,13 @@ def attributes(kind: type, public: set[type], known: Container[str]) -> list[str
     """What is annotated and not an argument: members of an enumeration, slots, fields of protocols."""
     if issubclass(kind, Enum):
         return [f"`{one.name}`" for one in kind]
-    notes = {name: note for base in own_bases(kind, public) for name, note in inspect.get_annotations(base).items()}
+    noted = {name: note for base in own_bases(kind, public) for name, note in inspect.get_annotations(base).items()}
+    notes = {name: shown(note) for name, note in noted.items()}
     arguments = set(inspect.signature(kind).parameters) if has_signature(kind) else set()
     return [
-        f"`{name}: {shown(note)}`"
+        f"`{name}: {note}`"
         for name, note in notes.items()
-        if not (name.startswith("_") or name in known or name in arguments or "ClassVar" in shown(note))
+        if not (name.startswith("_") or name in known or name in arguments or "ClassVar" in note or private_names(note))
     ]
 
 
@@ -226,7 +271,9 @@ def is_protocol(kind: type) -> bool:
 
 def has_signature(kind: type) -> bool:
     inherited = issubclass(kind, BaseException) and not inspect.isfunction(kind.__init__)
-    return not (issubclass(kind, Enum) or is_protocol(kind) or is_typeddict(kind) or inherited)
+    if issubclass(kind, Enum) or is_protocol(kind) or is_typeddict(kind) or inherited:
+        return False
+    return not private_names(signature(kind))  # otherwise it is made by others of ours
 
 
 def init_doc(kind: type, public: set[type]) -> str:

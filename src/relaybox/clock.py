@@ -15,13 +15,23 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    def now(self) -> datetime: ...
+    """What relaybox asks for the time, and waits by."""
 
-    def monotonic(self) -> float: ...
+    def now(self) -> datetime:
+        """The time of day here, in UTC."""
+        ...
 
-    def database_now(self) -> datetime | None: ...
+    def monotonic(self) -> float:
+        """Seconds that only go forward."""
+        ...
 
-    async def sleep(self, seconds: float) -> None: ...
+    def database_now(self) -> datetime | None:
+        """What leases and schedules are compared with. None: the clock of the database, as in production."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Waits for so long."""
+        ...
 
 
 class SystemClock:

@@ -149,7 +149,7 @@ else:
     T = TypeVar("T")
 
 
-class Options(TypedDict, total=False):
+class EventOptions(TypedDict, total=False):
     """What an event may have besides its type and payload; see `Event`."""
 
     key: str | None
@@ -255,7 +255,7 @@ class Event(_Fields, Generic[T]):
             fields.__class__ = kind
 
     @classmethod
-    def of(cls, model: M, /, **options: Unpack[Options]) -> Event[M]:
+    def of(cls, model: M, /, **options: Unpack[EventOptions]) -> Event[M]:
         """An event of a model: its type is the model's class variable `event_type`, or the name of its class."""
         kind = type(model)
         return Event(getattr(kind, "event_type", kind.__name__), model, **options)

@@ -48,6 +48,8 @@ ANY: Final = ""  # no event and no aggregate has an empty type
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Listener:
+    """A function that was registered, and with what."""
+
     name: str
     call: Callable[..., Any]
     is_async: bool
@@ -70,6 +72,8 @@ class ListenerOptions(TypedDict, total=False):
 
 
 class Decorator(Protocol[M, C]):
+    """What `on` gives: it takes a function of an event, or of an event and the second argument of these listeners."""
+
     @overload
     def __call__(self, function: Callable[[Event[M]], R], /) -> Callable[[Event[M]], R]: ...
     @overload
@@ -77,6 +81,8 @@ class Decorator(Protocol[M, C]):
 
 
 class BatchDecorator(Protocol[M]):
+    """What `on_batch` gives: it takes a function of several events."""
+
     def __call__(self, function: Callable[[Sequence[Event[M]]], R], /) -> Callable[[Sequence[Event[M]]], R]: ...
 
 

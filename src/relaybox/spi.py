@@ -2,6 +2,7 @@
 
 Observer                 told of what happens: `observers=` of outboxes, inboxes, relays and the others
 Codec                    reads payloads: `codec=` of an outbox
+Clock                    tells the time: `clock=` of an outbox; relaybox.testing has one that stands still
 WriterHook, Interceptor  called around writes, and around listeners
 Sink, Source             brokers: by an entry point in the group relaybox.sinks or relaybox.sources, named after the
                          scheme of their URLs, that names a class with `from_url(url, options)`. relaybox.testing has
@@ -14,6 +15,7 @@ from __future__ import annotations
 from .brokers.formats import MessageFormat
 from .brokers.parse import MALFORMED
 from .brokers.spi import Answer, DestinationLimits, DestinationSink, Features, Incoming, Message, Sink, Source
+from .clock import Clock
 from .codec import Codec
 from .drivers.spi import AsyncConnection, Connection
 from .facts import Observer
@@ -23,6 +25,7 @@ __all__ = [
     "MALFORMED",
     "Answer",
     "AsyncConnection",
+    "Clock",
     "Codec",
     "Connection",
     "Features",

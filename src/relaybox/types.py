@@ -6,9 +6,13 @@ from typing import TYPE_CHECKING
 
 from .audit import Audit
 from .brokers.parse import Reading
+from .contracts.registry import ContractOptions
 from .drivers.spi import AsyncHandle, Handle
+from .durations import Duration
+from .event import EventOptions
 from .inbox.tiers import AsyncTieredInbox, TieredInbox
 from .later import later
+from .listeners import BatchDecorator, Decorator, Listener, ListenerOptions
 from .operate import AsyncDeadLetters, AsyncEvents, AsyncKeys, DeadLetters, Events, Keys
 from .outbox.transaction import AsyncTransaction, Transaction
 from .service import AsyncService, Service
@@ -24,6 +28,8 @@ from .settings import (
     RelaySettings,
     TopicSettings,
 )
+from .store.doctor import Finding
+from .store.grants import DatabaseRole
 from .store.inbox.adopted.adoption import Adoption, Columns
 from .store.inbox.adopted.make import Dropped, InboxInfo
 from .store.inbox.claim import Share
@@ -32,6 +38,8 @@ from .store.inbox.operate import InboxStatus
 from .store.inbox.order import Order, Priority, Tier
 from .store.inbox.stats import TypeStats
 from .store.instances import Instance
+from .store.schema import Migration
+from .topic import TopicOptions
 from .values import LIMITS, AuditEntry, BlockedKey, Counts, DeadLetter, Health, Limits, Progress, Status, StoredEvent
 
 if TYPE_CHECKING:
@@ -46,16 +54,16 @@ if TYPE_CHECKING:
     from .topics.move import MovePlan
     from .topics.producer import AsyncProducer, Producer
     from .topics.topics import AsyncTopics, Topics
-    from .vault import Kms
+    from .vault import Kms, MasterKey
 else:  # hidden from type checkers, to which a module with __getattr__ has every name
     __getattr__ = later(
         __name__,
         {
             "Advice": "topics.advise",
-            "Kms": "vault",
             "Lag": "store.topics",
             "MovePlan": "topics.move",
             "Preview": "relay",
+            **dict.fromkeys(("Kms", "MasterKey"), "vault"),
             **dict.fromkeys(("Erasure", "Report"), "maintenance"),
             **dict.fromkeys(("AsyncBatch", "Batch"), "topics.batch"),
             **dict.fromkeys(("AsyncConsumer", "Consumer"), "topics.consumer"),
@@ -86,16 +94,23 @@ __all__ = [
     "Audit",
     "AuditEntry",
     "Batch",
+    "BatchDecorator",
     "BlockedKey",
     "Columns",
     "Consumer",
+    "ContractOptions",
     "Counts",
+    "DatabaseRole",
     "DeadLetter",
     "DeadLetters",
+    "Decorator",
     "DeliverySettings",
     "Dropped",
+    "Duration",
     "Erasure",
+    "EventOptions",
     "Events",
+    "Finding",
     "Group",
     "GroupInfo",
     "GuardSettings",
@@ -105,13 +120,17 @@ __all__ = [
     "InboxSettings",
     "InboxStatus",
     "IngestSettings",
-    "ListenSettings",
     "Instance",
     "Keys",
     "Kms",
     "Lag",
     "Limits",
+    "ListenSettings",
+    "Listener",
+    "ListenerOptions",
+    "MasterKey",
     "MemberInfo",
+    "Migration",
     "MovePlan",
     "Order",
     "OrderSettings",
@@ -131,6 +150,7 @@ __all__ = [
     "Tier",
     "TieredInbox",
     "TopicInfo",
+    "TopicOptions",
     "TopicSettings",
     "Topics",
     "Transaction",

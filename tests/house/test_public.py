@@ -14,6 +14,7 @@ from importlib import import_module
 import pytest
 from source_tree import ROOT, page
 
+import relaybox
 from relaybox import errors
 
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -148,6 +149,38 @@ THINGS = list(public_things())
 
 def test_every_public_name_has_a_docstring() -> None:
     assert [name for name, _, about in THINGS if not about] == []
+
+
+# -- what signatures say ------------------------------------------------------------------------------
+
+# What parts of relaybox use of one another, though its class is public.
+OURS = {
+    "relaybox.Vault.seal",
+    "relaybox.brokers.kafka.KafkaConnection.hosts",
+    "relaybox.brokers.nats.NatsConnection.connect",
+    "relaybox.brokers.nats.NatsConnection.hosts",
+    "relaybox.brokers.rabbitmq.RabbitMQConnection.connect",
+    "relaybox.brokers.rabbitmq.RabbitMQConnection.hosts",
+    "relaybox.brokers.redis.RedisConnection.hosts",
+    "relaybox.types.Adoption.native",
+}
+# Classes that others of ours make: they have no constructor on the page.
+MADE = {"Contract", "Guard", "AsyncGuard", "StartFrom"}
+
+
+def test_what_a_signature_names_can_be_imported() -> None:
+    named = {name: found for name, lines, _ in THINGS if (found := api_page.private_names(" ".join(lines)))}
+    assert {name: found for name, found in named.items() if name not in OURS} == {}
+    assert OURS - named.keys() == set()
+
+
+def test_what_programs_make_shows_how() -> None:
+    classes = {name: getattr(relaybox, name) for name in relaybox.__all__ if isinstance(getattr(relaybox, name), type)}
+    hidden = {name for name, kind in classes.items() if not api_page.has_signature(kind)}
+    assert {name for name in hidden if not issubclass(classes[name], Exception)} == MADE
+
+
+# -- arguments and words ------------------------------------------------------------------------------
 
 
 def parameters(signature: str) -> list[str]:

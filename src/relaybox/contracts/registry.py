@@ -21,6 +21,8 @@ F = TypeVar("F", bound=Upcaster)
 
 
 class ContractOptions(TypedDict, total=False):
+    """What a contract says besides the type of event and its payload; see `Contracts.add`."""
+
     to: Required[str]
     version: int
     aggregate_type: str | Enum

@@ -34,6 +34,8 @@ _FILE = re.compile(r"^(\d{3})_([a-z0-9_]+)\.sql$")
 
 @dataclass(frozen=True, slots=True)
 class Migration:
+    """A step of the tables of a product; `applied_at` is None until it is applied."""
+
     version: int
     name: str
     sql: str

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ..later import later
 
 if TYPE_CHECKING:
-    from .assertions import assert_published, published
+    from .assertions import Filters, assert_published, published
     from .clock import ManualClock
     from .crash import CrashPoint, InjectedFault, arm_from_environment, crash_at
     from .drain import Drained, deliver_pending
@@ -27,13 +27,14 @@ else:  # hidden from type checkers, to which a module with __getattr__ has every
             "Probe": "testing.probe",
             **dict.fromkeys(("CrashPoint", "InjectedFault", "arm_from_environment", "crash_at"), "testing.crash"),
             **dict.fromkeys(("Drained", "deliver_pending"), "testing.drain"),
-            **dict.fromkeys(("assert_published", "published"), "testing.assertions"),
+            **dict.fromkeys(("Filters", "assert_published", "published"), "testing.assertions"),
         },
     )
 
 __all__ = [
     "CrashPoint",
     "Drained",
+    "Filters",
     "InjectedFault",
     "ManualClock",
     "Probe",

@@ -34,11 +34,14 @@ Payload = Mapping[str, Any] | Callable[[Any], bool] | Any
 
 
 class Filters(TypedDict, total=False):
+    """Which events are meant. `payload`: a dict has these keys with these values, a function returns True, anything
+    else is equal. `headers`: these, among others. `table` and `schema` go with a connection; an Outbox has its own."""
+
     key: str
-    payload: Payload  # a dict: these keys have these values; a function: returns True; anything else: equal
-    headers: Mapping[str, str]  # these headers, among others
+    payload: Payload
+    headers: Mapping[str, str]
     tenant: str
-    table: str  # for connections only: an Outbox knows its own
+    table: str
     schema: str | None
 
 

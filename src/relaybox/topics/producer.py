@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar, Unpack
 from ..codec import Codec
 from ..drivers.spi import AsyncHandle, Handle
 from ..errors import InvalidEvent
-from ..event import Event, Options, check_topic
+from ..event import Event, EventOptions, check_topic
 from ..twins import told_by
 
 P = TypeVar("P")
@@ -33,13 +33,13 @@ class _Producer(Generic[P]):
         self._model = model
         self._codec = codec
 
-    def _event(self, payload: P, type: Any, options: Options) -> Event:
+    def _event(self, payload: P, type: Any, options: EventOptions) -> Event:
         if self._model is not Any and not isinstance(payload, self._model):
             wanted, given = self._model.__qualname__, payload.__class__.__qualname__
             raise InvalidEvent(f"topic {self.topic!r} takes {wanted}, got {given}")
         kind = payload.__class__
         plain = "Message" if kind.__module__ == "builtins" else kind.__name__
-        placed: Options = {"codec": self._codec, **options, "topic": self.topic}
+        placed: EventOptions = {"codec": self._codec, **options, "topic": self.topic}
         return Event(type or getattr(kind, "event_type", plain), payload, **placed)
 
 
@@ -48,7 +48,9 @@ class Producer(_Producer[P]):
 
     _write: Write
 
-    def send(self, handle: Handle, payload: P, *, type: str | None = None, **options: Unpack[Options]) -> int | None:
+    def send(
+        self, handle: Handle, payload: P, *, type: str | None = None, **options: Unpack[EventOptions]
+    ) -> int | None:
         """Writes the payload in the handle's transaction. Returns its number; None: a hook dropped it.
 
         key      what is ordered: events of one key are delivered one after the other
@@ -65,6 +67,6 @@ class AsyncProducer(_Producer[P]):
     _write: AsyncWrite
 
     async def send(
-        self, handle: AsyncHandle, payload: P, *, type: str | None = None, **options: Unpack[Options]
+        self, handle: AsyncHandle, payload: P, *, type: str | None = None, **options: Unpack[EventOptions]
     ) -> int | None:
         return await self._write(handle, self._event(payload, type, options))

@@ -27,9 +27,15 @@ Context = Mapping[str, str]  # what a wrapped key is bound to: its id and its su
 
 
 class MasterKey(Protocol):
-    def wrap(self, secret: bytes, context: Context, /) -> bytes: ...
+    """What wraps data keys. `Kms` makes one of two functions."""
 
-    def unwrap(self, wrapped: bytes, context: Context, /) -> bytes: ...
+    def wrap(self, secret: bytes, context: Context, /) -> bytes:
+        """What it makes of a data key, bound to the context."""
+        ...
+
+    def unwrap(self, wrapped: bytes, context: Context, /) -> bytes:
+        """The data key again."""
+        ...
 
 
 class Kms:

@@ -77,16 +77,23 @@ from relaybox.types import (
     Audit,
     AuditEntry,
     Batch,
+    BatchDecorator,
     BlockedKey,
     Columns,
     Consumer,
+    ContractOptions,
     Counts,
+    DatabaseRole,
     DeadLetter,
     DeadLetters,
+    Decorator,
     DeliverySettings,
     Dropped,
+    Duration,
     Erasure,
+    EventOptions,
     Events,
+    Finding,
     Group,
     GroupInfo,
     GuardSettings,
@@ -101,8 +108,12 @@ from relaybox.types import (
     Kms,
     Lag,
     Limits,
+    Listener,
+    ListenerOptions,
     ListenSettings,
+    MasterKey,
     MemberInfo,
+    Migration,
     MovePlan,
     Order,
     OrderSettings,
@@ -122,6 +133,7 @@ from relaybox.types import (
     Tier,
     TieredInbox,
     TopicInfo,
+    TopicOptions,
     Topics,
     TopicSettings,
     Transaction,
@@ -135,6 +147,40 @@ class OrderPlaced:
 
 
 # -- events and listeners -----------------------------------------------------------------------------
+
+
+def order_placed(number: int, **options: Unpack[EventOptions]) -> Event[OrderPlaced]:
+    return Event.of(OrderPlaced(number), **options)
+
+
+def registered(listeners: Listeners, **options: Unpack[ListenerOptions]) -> Decorator[OrderPlaced, Delivery]:
+    return listeners.on(OrderPlaced, **options)
+
+
+def together(listeners: Listeners) -> BatchDecorator[OrderPlaced]:
+    return listeners.on_batch(OrderPlaced, size=10)
+
+
+def names(listeners: Listeners) -> list[str]:
+    found: list[Listener] = listeners.all()
+    return [one.name for one in found]
+
+
+def agreed(contracts: Contracts, **options: Unpack[ContractOptions]) -> None:
+    contracts.event("OrderPlaced", **options)(OrderPlaced)
+
+
+def kept(name: str, keep: Duration, **options: Unpack[TopicOptions]) -> Topic:
+    return Topic.pub_sub(name, **options).critical(keep)
+
+
+def prepared(outbox: Outbox, guard: Guard, role: DatabaseRole) -> tuple[list[Migration], list[str], list[Finding]]:
+    return outbox.migrate(), outbox.grants(role, to="shop"), guard.check_retention(outbox_retention="30d")
+
+
+def kept_by(master: MasterKey) -> Keyring:
+    return Keyring({"2026": master})
+
 
 assert_type(Event.of(OrderPlaced(7), key="order-7"), Event[OrderPlaced])
 assert_type(Event.of(OrderPlaced(7)).payload.id, int)
