@@ -27,6 +27,7 @@ MAX_PAYLOAD: Final = 1_048_576
 MAX_HEADERS: Final = 64
 MAX_HEADER_BYTES: Final = 8_192
 MAX_HEADER_TEXT: Final = 50_000  # the same as JSON, where a character may take six
+MAX_SEALED: Final = MAX_PAYLOAD + MAX_HEADER_TEXT + 4_096  # of a message that an inbox has encrypted as a whole
 LIMITS: Final = MappingProxyType(
     {"id": 36, "type": 128, "aggregate_type": 64, "key": 128, "tenant": 64, "content_type": 128, "topic": 255}
 )
@@ -38,6 +39,7 @@ PLACED: Final = "at:"  # begins the id of a message that brought none: the place
 SEALED: Final = "application/vnd.relaybox.sealed"  # the content type of an encrypted payload; headers have the rest:
 KEY_HEADER: Final = "relaybox-key-id"  # with which data key
 INNER_HEADER: Final = "relaybox-content-type"  # of what was encrypted
+SEALED_MESSAGE: Final = "application/vnd.relaybox.sealed-message"  # what an inbox keeps, headers and all, encrypted
 
 
 def name_of(value: str | Enum, field: str) -> str:
@@ -313,12 +315,15 @@ class Event(_Fields, Generic[T]):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Text by name, read-only: what travels with the event to brokers and inboxes."""
+        """Text by name, read-only: what travels with the event to brokers and inboxes. Of a message that an inbox has
+        encrypted and nobody here can open, those that are not secret."""
         if self._headers is None:
-            try:
-                parsed = MappingProxyType(headers_from_text(self._headers_text))
-            except (ValueError, RecursionError) as error:
-                raise Undecodable(f"the headers of event {self.id} are not a JSON object") from error
+            parsed = clear_headers(self)
+            if self.content_type == SEALED_MESSAGE:
+                try:
+                    parsed = opened_message(self).headers
+                except Undecodable:
+                    return parsed
             object.__setattr__(self, "_headers", parsed)
             return parsed
         return self._headers
@@ -351,6 +356,8 @@ class Event(_Fields, Generic[T]):
         if not _is_json(content_type):
             if content_type == SEALED:
                 body, content_type = _decrypted(self)
+            elif content_type == SEALED_MESSAGE:
+                return cast(T, opened_message(self).payload)
             if not _is_json(content_type):
                 return cast(T, body)
         try:
@@ -408,8 +415,7 @@ def topics_of(events: Sequence[Event]) -> list[str | None]:
 
 def read_as(event: Event, codec: Codec) -> Event:
     """The same event, whose payload is read by another codec. A copy: others may have the event too."""
-    if event.content_type == SEALED:
-        event = opened(event)
+    event = opened(event)
     slots = {slot: getattr(event, slot) for slot in _Fields.__slots__}
     return _made(type(event), {**slots, "_codec": codec})
 
@@ -422,6 +428,8 @@ def placed(event: Event, id: str) -> Event:
 
 def sealed(event: Event, body: bytes, key_id: str, codec: Codec) -> Event:
     """The event with its payload encrypted. `codec` opens it."""
+    if len(body) > MAX_PAYLOAD:
+        raise PayloadTooLarge(len(body), MAX_PAYLOAD)
     fields: Any = _Fields()
     for slot, value in zip(_Fields.__slots__, _slots(event), strict=True):
         setattr(fields, slot, value)
@@ -438,6 +446,46 @@ def sealed(event: Event, body: bytes, key_id: str, codec: Codec) -> Event:
     return closed
 
 
+def sealed_message(event: Event, body: bytes, clear: Mapping[str, str], sender: str, codec: Codec) -> Event:
+    """A message as an inbox keeps it: encrypted as a whole, but for what the database works by and the headers that are
+    clear. `codec` opens it."""
+    headers = {"_headers": MappingProxyType(dict(clear)), "_headers_text": headers_to_text(clear)}
+    slots = {**_by_slot(event), **headers, "body": body, "content_type": SEALED_MESSAGE}
+    return _made(type(event), {**slots, "sender": sender, "_codec": codec})
+
+
+def message_as_sent(event: Event, slots: Mapping[str, Any], headers: str | None, codec: Codec) -> Event:
+    """A message as it was before an inbox encrypted it, with these fields and headers."""
+    changed = {**_by_slot(event), **slots, "_headers": None, "_headers_text": headers, "_codec": codec}
+    return _made(type(event), changed)
+
+
+def opened_message(event: Event) -> Event:
+    """What an inbox was sent, of a message that it has encrypted. Any other event stays as it is, also one whose
+    payload was encrypted by its sender. Undecodable, Erased: it cannot be had."""
+    if event.content_type != SEALED_MESSAGE:
+        return event
+    found: Event = _opener(event, "open_message")(event)
+    return found
+
+
+def clear_headers(event: Event) -> Mapping[str, str]:
+    """Those that are stored in clear text."""
+    try:
+        return MappingProxyType(headers_from_text(event._headers_text))
+    except (ValueError, RecursionError) as error:
+        raise Undecodable(f"the headers of event {event.id} are not a JSON object") from error
+
+
+def sent_by(event: Event, sender: str, codec: Codec) -> Event:
+    """A message as its receiver sees it, before it is stored: with its sender, and the codec that reads it."""
+    return _made(type(event), {**_by_slot(event), "sender": sender, "_codec": codec})
+
+
+def _by_slot(event: Event) -> dict[str, Any]:
+    return dict(zip(_Fields.__slots__, _slots(event), strict=True))
+
+
 _slots = attrgetter(*_Fields.__slots__)
 
 
@@ -450,6 +498,7 @@ def _inner(content_type: str) -> str:
 
 def opened(event: Event) -> Event:
     """The event with its payload as it was before it was encrypted. One that is not encrypted stays as it is."""
+    event = opened_message(event)
     if event.content_type != SEALED:
         return event
     body, content_type = _decrypted(event)
@@ -460,14 +509,20 @@ def opened(event: Event) -> Event:
 
 
 def _decrypted(event: Event) -> tuple[bytes, str]:
-    decrypt = getattr(event._codec, "open", None)
-    if decrypt is None:
-        raise Undecodable(
-            f"the payload of event {event.id} is encrypted with data key {event.headers.get(KEY_HEADER)}; give what "
-            "reads it the vault of that key, codec=Vault(…)"
-        )
-    plain: tuple[bytes, str] = decrypt(event)
+    plain: tuple[bytes, str] = _opener(event, "open")(event)
     return plain
+
+
+def _opener(event: Event, name: str) -> Any:
+    if event.unreadable is not None:
+        raise Undecodable(f"event {event.id} cannot be read: {event.unreadable}")
+    found = getattr(event._codec, name, None)
+    if found is None:
+        raise Undecodable(
+            f"the payload of event {event.id} is encrypted with data key {clear_headers(event).get(KEY_HEADER)}; give "
+            "what reads it the vault of that key, codec=Vault(…)"
+        )
+    return found
 
 
 def _rebuild(slots: dict[str, Any]) -> Event:

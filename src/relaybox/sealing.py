@@ -7,16 +7,23 @@ A writer seals events before it inserts them; a reader loads their keys first, w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Generator, Sequence
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from .codec import Codec
 from .event import Event
-from .op import AsyncExecutor, Copy, Executor, Statement, adrive, drive
+from .op import AsyncExecutor, Copy, Executor, Op, Statement, adrive, drive
 
 T = TypeVar("T")
 # Statements on the caller's connection; and calls beside it, which may wait for a network.
-SealingSteps = Generator[Statement | Copy | Callable[[], Any], Any, T]
+SealingStep: TypeAlias = Statement | Copy | Callable[[], Any]
+SealingSteps = Generator[SealingStep, Any, T]
+
+
+class OpRunner(Protocol):
+    """A database that is not the caller's."""
+
+    def run(self, op: Op[T], *, tx: bool = True) -> T: ...
 
 
 class Sealing(Codec, Protocol):
@@ -27,6 +34,35 @@ class Sealing(Codec, Protocol):
 
     def seal(self, events: Sequence[Event]) -> SealingSteps[list[Event]]:
         """The events with their payloads encrypted, in a transaction. InvalidEvent for one that cannot be."""
+        ...
+
+    def seal_messages(
+        self,
+        events: Sequence[Event],
+        senders: Sequence[str],
+        *,
+        shown: Collection[str],
+        codec: Codec,
+        letters: dict[str, str] | None = None,
+    ) -> SealingSteps[list[Event]]:
+        """Messages as an inbox keeps them."""
+        ...
+
+    def open_message(self, event: Event) -> Event:
+        """A message that an inbox keeps, as it was sent. Undecodable, Erased: there is none."""
+        ...
+
+    def opened(self, event: Event) -> Event:
+        """The same if that can be had at once, or else as it is."""
+        ...
+
+    @property
+    def runner(self) -> OpRunner:
+        """Connections of its own."""
+        ...
+
+    def verify(self) -> object:
+        """SchemaMissing: there is no table of data keys."""
         ...
 
     def open(self, event: Event) -> tuple[bytes, str]:
@@ -62,16 +98,58 @@ def closed(codec: Codec) -> Codec:
 
 
 def run(steps: SealingSteps[T], connection: Executor) -> T:
-    def answer(step: Statement | Copy | Callable[[], Any]) -> Any:
+    def answer(step: SealingStep) -> Any:
         return connection.execute(step) if isinstance(step, Statement | Copy) else step()
 
     return drive(steps, answer)
 
 
 async def arun(steps: SealingSteps[T], connection: AsyncExecutor) -> T:
-    async def answer(step: Statement | Copy | Callable[[], Any]) -> Any:
+    async def answer(step: SealingStep) -> Any:
         if isinstance(step, Statement | Copy):
             return await connection.execute(step)
         return await asyncio.to_thread(step)
 
     return await adrive(steps, answer)
+
+
+def run_beside(steps: SealingSteps[T], vault: Sealing | None) -> T:
+    """Before the caller's transaction: what these insert is committed, by a connection of the vault's own."""
+    try:
+        step = next(steps)
+    except StopIteration as ended:
+        value: T = ended.value
+        return value
+    assert vault is not None
+    return _finish(steps, step, vault.runner)
+
+
+async def arun_beside(steps: SealingSteps[T], vault: Sealing | None) -> T:
+    """The same. In this thread only if there is nothing to wait for."""
+    try:
+        step = next(steps)
+    except StopIteration as ended:
+        value: T = ended.value
+        return value
+    assert vault is not None
+    return await asyncio.to_thread(_finish, steps, step, vault.runner)
+
+
+def _finish(steps: SealingSteps[T], step: SealingStep, db: OpRunner) -> T:
+    try:
+        while not isinstance(step, Statement | Copy):
+            step = steps.send(step())
+    except StopIteration as ended:
+        value: T = ended.value
+        return value
+    return db.run(_statements(steps, step))
+
+
+def _statements(steps: SealingSteps[T], step: SealingStep) -> Op[T]:
+    try:
+        while True:
+            answer = (yield step) if isinstance(step, Statement | Copy) else step()
+            step = steps.send(answer)
+    except StopIteration as ended:
+        value: T = ended.value
+        return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,14 @@ class Home:
             found = rows(self.url, f"SELECT table_name FROM information_schema.tables WHERE table_schema = {here}")
         for (name,) in found:
             yield name
+
+    def cleaned(self) -> bytes:
+        """Everything, after the database has removed what was deleted."""
+        if self.url.startswith("sqlite"):
+            with sqlite3.connect(self.url.removeprefix("sqlite:///")) as raw:
+                raw.executescript("PRAGMA wal_checkpoint(TRUNCATE); VACUUM; PRAGMA wal_checkpoint(TRUNCATE)")
+            raw.close()
+        return self.everything()
 
     def everything(self) -> bytes:
         """Every value of every table, and the bytes of a database that is files."""

@@ -307,6 +307,13 @@ def test_what_is_remembered_is_looked_at_again_after_its_time(sqlite: Home) -> N
             read(box)
 
 
+def test_a_key_that_is_forgotten_as_soon_as_it_is_read_is_good_for_its_event(sqlite: Home) -> None:
+    """As for a process that is stopped just then for longer than it remembers."""
+    with sqlite.vault(remember=timedelta(microseconds=1)) as vault, Outbox(sqlite.url, codec=vault) as box:
+        write(box, told(1))
+        assert [payload["n"] for payload in read(box)] == [1]
+
+
 def test_keys_and_secrets_are_in_no_repr_and_no_error(sqlite: Home) -> None:
     with sqlite.vault() as vault, Outbox(sqlite.url, codec=vault) as box:
         write(box, told(1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import base64
 import json as jsonlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, Literal, Protocol, get_args
 
@@ -122,7 +122,7 @@ def nouns(noun: Literal["events", "dead"]) -> typer.Typer:
             document = summary(found)
             if payload:
                 document["event"] |= content(found.event)
-            elif named := named_headers(found.event, target_of(context).settings.admin.shown_headers):
+            elif named := named_headers(found.event, target_of(context).settings.admin.shown()):
                 document["event"]["headers"] = named
         if json:
             emit(document, schema=f"{noun}.show/1")
@@ -221,9 +221,8 @@ def summary(found: Letter) -> dict[str, Any]:
     }
 
 
-def named_headers(event: Event, names: str | None) -> dict[str, str]:
+def named_headers(event: Event, wanted: Collection[str]) -> dict[str, str]:
     """Those that may be shown, as the settings say."""
-    wanted = {name.strip().lower() for name in (names or "").split(",")} - {""}
     if not wanted or event.unreadable is not None:
         return {}
     try:

@@ -29,8 +29,8 @@ from ..drivers.limits import Deadlines
 from ..engine.dispatch import Dispatch, read
 from ..engine.protocols import RowBatch
 from ..engine.threads import ListenerThreads
-from ..errors import BrokerUnavailable, ConfigError, NoTransaction, Reject, StoreError, TransactionEnded
-from ..event import Event
+from ..errors import BrokerUnavailable, ConfigError, Erased, NoTransaction, Reject, StoreError, TransactionEnded
+from ..event import Event, opened_message
 from ..listeners import Listener, Listeners
 from ..op import Op
 from ..settings import DeliverySettings
@@ -182,7 +182,7 @@ class Handling(Dispatch):
         if listener is not None:
             failure: Exception | None = None
             try:
-                yield from self._call(tx, message.event, listener, listener.call)
+                yield from self._call(tx, message, listener, listener.call)
             except Exception as error:
                 failure = error
             if ended(tx, failure):
@@ -196,12 +196,16 @@ class Handling(Dispatch):
             yield from tx.run(self._marks.check(message))
         faults.hit("settle.before")
 
-    def _call(self, tx: MessageTransaction, event: Event, listener: Listener, call: Any) -> Steps[None]:
+    def _call(self, tx: MessageTransaction, message: MessageDelivery, listener: Listener, call: Any) -> Steps[None]:
         if self.stopping:  # the transaction may have waited long for a connection, a lock or the others of its batch
             raise BrokerUnavailable("this process is stopping, and its listener was not called")
-        event = read(listener, event)
-        arguments = (event, tx.handle) if listener.takes_two else (event,)
-        answer = yield Step(call, arguments, tx.connection, limited=False)
+        try:
+            event = read(listener, opened_message(message.event))
+            arguments = (event, tx.handle) if listener.takes_two else (event,)
+            answer = yield Step(call, arguments, tx.connection, limited=False)
+        except Erased:
+            message.erased = True
+            raise
         if answer is not None and inspect.isawaitable(answer):
             raise TypeError(f"{listener.name} is a plain function and returned what must be awaited; write async def")
 
@@ -252,7 +256,7 @@ class Handling(Dispatch):
                 async with self._limited(listener):
                     await listener.call(*arguments)
 
-            yield from self._call(tx, message.event, listener, in_time if listener.is_async else listener.call)
+            yield from self._call(tx, message, listener, in_time if listener.is_async else listener.call)
 
 
 class _Fates:

@@ -11,6 +11,9 @@
     with inbox.process(handle): ...     # in the background
     inbox.process(handle).once()        # or what is due now
 
+With a `vault` messages are stored encrypted as a whole, under keys of the receiver's own, and opened for listeners and
+for those who look and have the keys.
+
 A duplicate is the same id of the same sender, from the commit on that brought it, however long ago that was. Who the
 sender is says the program that accepts, never the message: nobody takes another's ids. Two transactions that accept the
 same message at once are never both told that it is new: the second waits for the first to end.
@@ -36,6 +39,9 @@ from ..forks import renew_after_fork
 from ..listeners import C, Listeners
 from ..op import Op, arun, run
 from ..operate import AsyncDeadLetters, AsyncEvents, AsyncKeys, DeadLetters, Events, Keys
+from ..sealing import Sealing, SealingSteps, arun_beside, run_beside, sealing
+from ..sealing import arun as aseal
+from ..sealing import run as seal
 from ..service import AsyncService, Service, stop_all
 from ..settings import Settings, chosen
 from ..store.event_rows import in_one_statement
@@ -64,6 +70,7 @@ class _Shared(Operations):
         settings: Settings | None = None,
         observers: Sequence[Observer] = (),
         codec: Codec = JSON_CODEC,
+        vault: Sealing | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """
@@ -72,13 +79,18 @@ class _Shared(Operations):
         schema     where the tables are, unless in the default schema
         settings   how much, how often, how long; as the environment and the settings file say, if it is not given
         observers  told of what happens
-        codec      reads payloads; a `Vault` also decrypts them
+        codec      reads payloads; a `Vault` also decrypts what senders have encrypted with it
+        vault      a `Vault` on this database: what is accepted is stored encrypted with its keys
         """
+        if vault is not None and sealing(vault) is None:
+            raise ConfigError(f"expected vault to be a Vault, got {type(vault).__name__}")
         self.settings = chosen(settings, Settings.load)
         self._tables = InboxTables(name, schema)
         self._target = target
         self._clock = clock
-        self._codec = codec
+        self._vault = vault
+        self._sent_codec = codec  # reads what was accepted, as it came
+        self._codec = codec if vault is None else vault.reading(codec)
         self._observers = Observers(observers)
         self._running: list[Any] = []  # its services
         self._wakers: set[Callable[[], None]] = set()  # called when something was accepted in this process
@@ -125,13 +137,24 @@ class _Shared(Operations):
 
     # -- accept -------------------------------------------------------------------------------------
 
+    def _sealed(
+        self, events: Sequence[Event], sender: str, letters: dict[str, str] | None = None
+    ) -> SealingSteps[Sequence[Event]]:
+        """The events as they are stored."""
+        if isinstance(events, Event) or not all(isinstance(event, Event) for event in events):
+            raise InvalidEvent(NO_EVENTS)
+        if self._vault is None:
+            return events
+        shown, senders = self.settings.admin.shown(), [sender] * len(events)
+        return (
+            yield from self._vault.seal_messages(events, senders, shown=shown, codec=self._sent_codec, letters=letters)
+        )
+
     def _op(
         self, events: Sequence[Event], sender: str, letters: Mapping[str, str] | None = None
     ) -> tuple[Op[Answers], bool]:
         """How they are accepted, and whether that needs a transaction around it. `letters`: what arrived and cannot be
         read is a dead letter from the start; why, by its id."""
-        if isinstance(events, Event) or not all(isinstance(event, Event) for event in events):
-            raise InvalidEvent(NO_EVENTS)
         now = self._clock.database_now()
         if letters or not self.store.single:
             return self.store.accept_or_bury(events, letters or {}, sender, now), True
@@ -199,22 +222,29 @@ class Inbox(_Shared, Sync, Closing):
         """
         if handle is not None or not isinstance(event, Event) or not self.store.single:
             return self.accept_all(handle, (event,), sender=sender)[0]
-        return self._arrivals.accept(event, check_sender(sender))
+        check_sender(sender)
+        if self._vault is not None:
+            (event,) = run_beside(self._sealed((event,), sender), self._vault)
+        return self._arrivals.accept(event, sender)
 
     def accept_all(self, handle: Handle | None, events: Sequence[Event], *, sender: str = "") -> Answers:
         """As `accept`, for many messages: all or none, in list order."""
-        op, tx = self._op(events, check_sender(sender))
+        steps = self._sealed(events, check_sender(sender))
         if handle is None:
-            answers = self._db.run(op, tx=tx)
-            self._wake()
-            return self._counted(answers)
+            return self._stored(run_beside(steps, self._vault), sender)
         connection = self._connection(handle)
         if connection.is_async:
             raise ConfigError(f"{type(handle).__qualname__} is an async handle; use AsyncInbox")
-        return self._counted(run(op, connection))
+        return self._counted(run(self._op(seal(steps, connection), sender)[0], connection))
+
+    def _stored(self, events: Sequence[Event], sender: str) -> Answers:
+        op, tx = self._op(events, sender)
+        answers = self._db.run(op, tx=tx)
+        self._wake()
+        return self._counted(answers)
 
     def _alone(self, event: Event, sender: str) -> bool:
-        return self.accept_all(None, (event,), sender=sender)[0]
+        return self._stored((event,), sender)[0]
 
     def _accept_together(self, events: Sequence[Event], senders: Sequence[str]) -> Answers:
         answers = self._db.run(self.store.accept_together(events, senders, self._clock.database_now()), tx=False)
@@ -290,25 +320,32 @@ class AsyncInbox(_Shared, Async, AsyncClosing):
     async def accept(self, handle: AsyncHandle | None, event: Event, *, sender: str = "") -> bool:
         if handle is not None or not isinstance(event, Event) or not self.store.single:
             return (await self.accept_all(handle, (event,), sender=sender))[0]
-        return await self._arrivals.accept(event, check_sender(sender))
+        check_sender(sender)
+        if self._vault is not None:
+            (event,) = await arun_beside(self._sealed((event,), sender), self._vault)
+        return await self._arrivals.accept(event, sender)
 
     async def accept_all(self, handle: AsyncHandle | None, events: Sequence[Event], *, sender: str = "") -> Answers:
-        op, tx = self._op(events, check_sender(sender))
+        steps = self._sealed(events, check_sender(sender))
         if handle is None:
-            answers = await self._db.run(op, tx=tx)
-            self._wake()
-            return self._counted(answers)
+            return await self._stored(await arun_beside(steps, self._vault), sender)
         connection = self._connection(handle)
         if connection.is_async:
-            return self._counted(await arun(op, connection))
+            return self._counted(await arun(self._op(await aseal(steps, connection), sender)[0], connection))
         if self.store.dialect != "sqlite":  # a file answers without a network
             raise ConfigError(
                 f"{type(handle).__qualname__} is a synchronous handle, which would block the event loop; use Inbox"
             )
-        return self._counted(run(op, connection))
+        return self._counted(run(self._op(seal(steps, connection), sender)[0], connection))
+
+    async def _stored(self, events: Sequence[Event], sender: str) -> Answers:
+        op, tx = self._op(events, sender)
+        answers = await self._db.run(op, tx=tx)
+        self._wake()
+        return self._counted(answers)
 
     async def _alone(self, event: Event, sender: str) -> bool:
-        return (await self.accept_all(None, (event,), sender=sender))[0]
+        return (await self._stored((event,), sender))[0]
 
     async def _accept_together(self, events: Sequence[Event], senders: Sequence[str]) -> Answers:
         op = self.store.accept_together(events, senders, self._clock.database_now())

@@ -35,7 +35,7 @@ LINGER = 0.002  # seconds between two claims while messages come one by one: wha
 class MessageDelivery(Delivery):
     """A delivery with its number, if it has one."""
 
-    __slots__ = ("key_hash", "position", "replayed", "strikes")
+    __slots__ = ("erased", "key_hash", "position", "replayed", "strikes")
 
     def __init__(self, arrived: Arrived, codec: Codec, token: int, lease_end: float, *, ordered: bool) -> None:
         super().__init__(
@@ -51,6 +51,7 @@ class MessageDelivery(Delivery):
         self.position = arrived.position
         self.replayed = arrived.replayed
         self.strikes = arrived.strikes
+        self.erased = False  # found to be unreadable for good: nobody waits for its number
 
 
 @dataclass(eq=False)
@@ -122,8 +123,11 @@ class InboxSource:
         self._not_before = loop.time() + LINGER if 0 < len(arrived) < limit else 0.0
         codec = self._store.codec
         messages = [MessageDelivery(one, codec, claim.token, ends, ordered=self.ordered) for one in arrived]
-        if (vault := sealing(codec)) is not None and (keys := vault.load([one.event for one in messages])) is not None:
-            await keys
+        if (vault := sealing(codec)) is not None:
+            if (keys := vault.load([one.event for one in messages])) is not None:
+                await keys
+            for message in messages:
+                message.event = vault.opened(message.event)
         self._doubtful.clear()  # not before: what the engine does not learn of must be given back
         if back:
             await self.release([message for message in messages if message.seq in back])
@@ -167,7 +171,8 @@ class InboxSource:
                 case Dead(error):
                     settling.dead.append(Death(delivery.seq, delivery.token, error))
                     key = delivery.event.key
-                    if self.order is not None and self.order.dead == "skip" and after is not None and key is not None:
+                    passed = self.order is not None and (self.order.dead == "skip" or delivery.erased)
+                    if passed and after is not None and key is not None:
                         settling.skip.append(Past(delivery.seq, key, after))
                 case _:
                     assert_never(outcome)

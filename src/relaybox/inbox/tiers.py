@@ -20,6 +20,7 @@ from ..codec import JSON_CODEC, Codec
 from ..event import Event
 from ..facts import Observer
 from ..listeners import Listeners
+from ..sealing import Sealing
 from ..service import AsyncService, Owner, Service, stop_all
 from ..settings import Settings
 from ..store.inbox.claim import Share
@@ -83,6 +84,7 @@ class _Tiered(Generic[I]):
         settings: Settings | None = None,
         observers: Sequence[Observer] = (),
         codec: Codec = JSON_CODEC,
+        vault: Sealing | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.name = name
@@ -90,7 +92,8 @@ class _Tiered(Generic[I]):
         self._order = order or Order()
         self._clock = clock
         self._running: list[Any] = []
-        options: Any = {"schema": schema, "settings": settings, "observers": observers, "codec": codec, "clock": clock}
+        options: Any = {"schema": schema, "settings": settings, "observers": observers, "codec": codec}
+        options |= {"vault": vault, "clock": clock}
         self.inboxes: Mapping[str, I] = {
             tier.name: self._kind(target, f"{name}_{tier.name}", **options) for tier in self._priority.tiers
         }

@@ -32,6 +32,7 @@ from ..facts import CircuitChanged, Ingested, LoopFailed, Observer
 from ..inbox.inbox import AsyncInbox, Inbox
 from ..memory import freeze_gc
 from ..op import T
+from ..sealing import arun_beside
 from ..service import AsyncService, Service, made_as
 from ..settings import Settings, chosen
 from ..store.inbox import check_sender
@@ -111,6 +112,9 @@ class AsyncIngest(AsyncService):
         await self._db.run(store.verify_schema(), tx=False)
         if await self._db.run(store.read_only(), tx=False):
             raise ConfigError("the inbox's database is read-only, a standby perhaps: connect to the primary")
+        if self._inbox._vault is not None:
+            await self._db.run(store.check_sealing(), tx=False)
+            await asyncio.to_thread(self._inbox._vault.verify)
         try:
             await self._open()
         except BrokerUnavailable as away:
@@ -207,8 +211,10 @@ class AsyncIngest(AsyncService):
             try:
                 answers = await self._accept(events, letters)
                 break
-            except StoreError as error:
-                self._refused(error)
+            except Exception as error:
+                if not isinstance(error, StoreError) and self._inbox._vault is None:
+                    raise
+                self._refused(error)  # a key management service that is away refuses too
                 await self._unless_stopped(self._clock.sleep(pause * random.uniform(0.5, 1.0)))
                 pause = min(pause * 2, LONGEST_PAUSE)
                 if self._stopping.is_set():
@@ -223,7 +229,8 @@ class AsyncIngest(AsyncService):
     async def _accept(self, events: Sequence[Event], letters: dict[str, str]) -> list[bool]:
         """Processors of this process are told at once."""
         inbox = self._inbox
-        op, tx = inbox._op(events, self._sender, letters)
+        sealed = await arun_beside(inbox._sealed(events, self._sender, letters), inbox._vault)
+        op, tx = inbox._op(sealed, self._sender, letters)
         answers = await self._db.run(op, tx=tx)
         inbox._wake()
         return inbox._counted(answers)
@@ -241,7 +248,7 @@ class AsyncIngest(AsyncService):
     def _refused(self, error: Exception) -> None:
         reason = str(error) or type(error).__name__
         if reason != self._database_trouble:
-            log.warning("the database does not accept: %s; nothing is acknowledged", reason)
+            log.warning("the inbox does not accept: %s; nothing is acknowledged", reason)
         self._database_trouble = reason
         self._observers(LoopFailed("ingest", f"{type(error).__name__}: {reason}"))
 

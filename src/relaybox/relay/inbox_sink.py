@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl
 from ..brokers.batches import grouped
 from ..brokers.options import check_least, typed
 from ..brokers.spi import Answer, Features, Message
-from ..codec import headers_to_text
+from ..codec import JSON_CODEC, headers_to_text
 from ..drivers import open_async, parse
 from ..drivers.spi import AsyncRunner
 from ..errors import (
@@ -35,6 +35,7 @@ from ..errors import (
 from ..event import PLACED, Event
 from ..op import Op, T
 from ..redaction import masked
+from ..sealing import Sealing, arun_beside
 from ..store.inbox import InboxStore, InboxTables, check_sender, open_inbox_store
 
 PROBE_SECONDS = 2.0  # a connection into nowhere must not keep the next probe waiting
@@ -58,6 +59,7 @@ class InboxSink:
     schema       where the inboxes are, unless in the default schema
     sender       who sends: a duplicate is the same id of the same sender. The same for all relays of an outbox
     connections  most connections, and so most publishes at a time
+    vault        the inbox's, on its database: what is published is stored encrypted with its keys
     """
 
     name = "inbox"
@@ -71,6 +73,7 @@ class InboxSink:
         schema: str | None = None,
         sender: str = "",
         connections: int = 4,
+        vault: Sealing | None = None,
     ) -> None:
         if isinstance(target, str) and parse(target).in_memory:
             raise ConfigError("an in-memory SQLite database belongs to one connection; use a file")
@@ -80,6 +83,7 @@ class InboxSink:
         self._schema = schema
         self._sender = check_sender(sender)
         self._connections = connections
+        self._vault = vault
         self._db: AsyncRunner = open_async(target, size=connections)
         self._store = lru_cache(256)(self._open_store)  # destinations may come from a template
         self._probe = self._open_store(inbox or "inbox")
@@ -114,7 +118,7 @@ class InboxSink:
             if not due:
                 return answers
             try:
-                await self._run(self._accept(due))
+                await self._run(self._accept(await self._sealed(due)))
                 return answers
             except _NoInbox as error:
                 missing[error.name] = DeliveryError(str(error))
@@ -134,12 +138,24 @@ class InboxSink:
             answers.append(answer)
         return answers
 
-    def _accept(self, messages: Sequence[Message]) -> Op[None]:
-        inboxes = grouped(messages, lambda message: self._inbox or message.destination)
+    async def _sealed(self, messages: Sequence[Message]) -> Mapping[str, Sequence[Event]]:
+        """What goes into each inbox, as it is stored there."""
+        events = [received(message) for message in messages]
+        if self._vault is not None:
+            senders = [self._sender] * len(events)
+            steps = self._vault.seal_messages(events, senders, shown=(), codec=JSON_CODEC)
+            try:
+                events = await arun_beside(steps, self._vault)
+            except StoreError as error:
+                raise BrokerUnavailable(f"{self!r}: {error}") from None
+        names = [self._inbox or message.destination for message in messages]
+        found = grouped(list(zip(names, events, strict=True)), lambda pair: pair[0])
+        return {name: [event for _, event in pairs] for name, pairs in found.items()}
+
+    def _accept(self, inboxes: Mapping[str, Sequence[Event]]) -> Op[None]:
         for name in sorted(inboxes):  # in one order always: no two transactions wait for each other
             try:
-                events = [received(message) for message in inboxes[name]]
-                yield from self._store(name).accept(events, self._sender, None)
+                yield from self._store(name).accept(inboxes[name], self._sender, None)
             except ConfigError as error:
                 raise _NoInbox(name, f"{name!r} cannot be an inbox: {error}") from None
             except SchemaMissing:

@@ -327,12 +327,18 @@ class AdminSettings(_Section, section="admin"):
         OptionalDurationField, "delete audit rows older than this, with each purge; none: never"
     ] = OptionalDurationField(None)
     shown_headers: Annotated[
-        str | None, "headers that `events show` prints without --payload, with commas between; none: no header"
+        str | None,
+        "headers that may be shown, with commas between: `events show` prints them without --payload, and an inbox "
+        "with a vault stores them in clear text; none: no header",
     ] = None
 
     def _check_together(self) -> None:
         if self.actor is not None and not 0 < len(self.actor) <= 255:
             raise ConfigError("expected admin.actor to be a name of 1 to 255 characters")
+
+    def shown(self) -> frozenset[str]:
+        """The headers that may be shown, in lower case."""
+        return frozenset(name.strip().lower() for name in (self.shown_headers or "").split(",")) - {""}
 
 
 @dataclass(frozen=True, kw_only=True)

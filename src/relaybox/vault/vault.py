@@ -11,6 +11,9 @@ transactions may each make one for the same subject; both are good, as an event 
 anybody. A key is remembered once it was seen committed, by a connection of the vault's own.
 
 What is bound to a ciphertext, so that it opens nowhere else: its data key, the event's id and type, the content type.
+
+An inbox has its vault encrypt what arrives as a whole (message.py): payload and headers, also of what a sender has
+encrypted already, under the receiver's own keys. So the receiver forgets somebody without asking the sender.
 """
 
 from __future__ import annotations
@@ -27,13 +30,14 @@ from ..clock import SYSTEM_CLOCK, Clock
 from ..codec import JSON_CODEC, Codec
 from ..drivers import open_sync, parse
 from ..drivers.script import Script, Sync, commit, look, slow, twin
+from ..drivers.spi import Runner
 from ..durations import Duration, parse_duration
 from ..errors import Closed, ConfigError, Erased, InvalidEvent, Undecodable
-from ..event import INNER_HEADER, KEY_HEADER, SEALED, Event, sealed
+from ..event import INNER_HEADER, KEY_HEADER, SEALED, SEALED_MESSAGE, Event, clear_headers, sealed, sent_by
 from ..facts import Observer, Observers
 from ..ids import new_id
 from ..op import Op
-from ..sealing import SealingSteps
+from ..sealing import Sealing, SealingSteps, sealing
 from ..settings import Settings, chosen
 from ..store.names import Tables
 from ..store.schema import Migration
@@ -43,6 +47,7 @@ from ..values import AuditEntry, Progress
 from .cache import Remembered
 from .cipher import Cipher, NotSealedHere, new_secret
 from .keyring import Keyring
+from .message import as_sent, boxed
 
 log = logging.getLogger("relaybox")
 
@@ -66,7 +71,8 @@ class DataKey(NamedTuple):
 
 class Vault(Sync, Closing):
     """Encrypts payloads when an outbox writes them, and decrypts them where they are read: the `codec` of outboxes and
-    inboxes. Synchronous and asyncio programs use the same class, from any thread."""
+    inboxes. The `vault` of an inbox also encrypts what it accepts. Synchronous and asyncio programs use the same class,
+    from any thread."""
 
     def __init__(
         self,
@@ -87,7 +93,8 @@ class Vault(Sync, Closing):
         target     the database of the data keys, which is the outbox's: a URL, or an engine of the vault's own
         keyring    the master keys. Without one nothing is encrypted or decrypted; keys can be destroyed
         subject    whose data key encrypts an event: of its "tenant", of its "key", or what a function of the event
-                   says; None of it: the event is not encrypted. Events without tenant or key share a data key
+                   says; None of it: the event is not encrypted. Events without tenant or key share a data key. Of an
+                   inbox's vault the function sees the message as it came, and its sender
         table      of the data keys
         codec      of what is encrypted
         remember   how long this process uses a data key before it looks whether it is still there
@@ -153,7 +160,13 @@ class Vault(Sync, Closing):
 
     def reading(self, codec: Codec) -> Codec:
         """This vault for readers of another codec."""
-        return _Reading(self, codec)
+        return self if codec is JSON_CODEC or codec is self else _Reading(self, codec)
+
+    @property
+    def runner(self) -> Runner:
+        """Its own connections, for data keys that are made in a transaction of their own."""
+        self._check_open()
+        return self._db
 
     # -- encrypt ----------------------------------------------------------------------------------
 
@@ -161,23 +174,65 @@ class Vault(Sync, Closing):
         """The events with their payloads encrypted. What is sealed already stays as it is. Asks nobody if their data
         keys are remembered."""
         subjects = [None if event.content_type == SEALED else self._subject_of(event) for event in events]
-        keys: dict[str, DataKey] = {}
-        missing = set()
-        for subject in set(subjects):
-            if subject is None:
-                continue
-            key = self._writing.get(subject)
-            if key is None:
-                missing.add(subject)
-            else:
-                keys[subject] = key
-        if missing:
-            keys |= yield from self._keys_for(missing)
+        keys = yield from self._writing_keys({subject for subject in subjects if subject is not None})
         at_hand = {subject: _AtHand(self, key) for subject, key in keys.items()}
         return [
             event if subject is None else at_hand[subject].sealed(event)
             for event, subject in zip(events, subjects, strict=True)
         ]
+
+    def _writing_keys(self, subjects: Collection[str]) -> SealingSteps[dict[str, DataKey]]:
+        keys: dict[str, DataKey] = {}
+        for subject in subjects:
+            if (key := self._writing.get(subject)) is not None:
+                keys[subject] = key
+        if missing := set(subjects) - keys.keys():
+            keys |= yield from self._keys_for(missing)
+        return keys
+
+    def seal_messages(
+        self,
+        events: Sequence[Event],
+        senders: Sequence[str],
+        *,
+        shown: Collection[str],
+        codec: Codec,
+        letters: dict[str, str] | None = None,
+    ) -> SealingSteps[list[Event]]:
+        """What an inbox accepts, encrypted as a whole but for the headers `shown`. `codec` reads what senders have
+        encrypted. `letters`: why a message is a dead letter from the start, by its id; one of which nobody can tell
+        whose it is becomes such a letter. Without them InvalidEvent is raised for it."""
+        if not callable(self._subject):
+            subjects = [self._subject_of(event) for event in events]
+        else:
+            sent = [sent_by(event, sender, codec) for event, sender in zip(events, senders, strict=True)]
+            ask = partial(self._subjects, sent, letters)
+            waits = any(event.content_type == SEALED for event in events)  # it may ask for a sender's key
+            subjects = (yield ask) if waits else ask()
+        keys = yield from self._writing_keys({subject for subject in subjects if subject is not None})
+        reader = self.reading(codec)
+        found = []
+        for event, sender, subject in zip(events, senders, subjects, strict=True):
+            if subject is None:
+                found.append(event)
+            else:
+                key = keys[subject]
+                assert key.cipher is not None
+                found.append(boxed(event, sender, key.id, key.cipher, shown, reader))
+        return found
+
+    def _subjects(self, events: Sequence[Event], letters: dict[str, str] | None) -> list[str | None]:
+        found: list[str | None] = []
+        for event in events:
+            try:
+                found.append(self._subject_of(event))
+            except Exception as error:
+                reason = f"whose message {event.id} is cannot be told: {type(error).__name__}"
+                if letters is None:
+                    raise InvalidEvent(reason) from error
+                letters.setdefault(event.id, reason)
+                found.append(NOBODY)
+        return found
 
     def _subject_of(self, event: Event) -> str | None:
         if self._subject == "tenant":
@@ -236,7 +291,20 @@ class Vault(Sync, Closing):
     def open(self, event: Event) -> tuple[bytes, str]:
         """The payload of a sealed event, and its content type. Erased: its data key was destroyed. Undecodable: the
         vault has never had it, or what was encrypted belongs to another event or was changed."""
-        key_id = event.headers.get(KEY_HEADER)
+        return _opened(event, self._key_of(event))
+
+    def open_message(self, event: Event) -> Event:
+        """What an inbox was sent, as it was. Erased, Undecodable: as of `open`."""
+        return self._as_sent(event, self)
+
+    def _as_sent(self, event: Event, codec: Codec) -> Event:
+        key = self._key_of(event)
+        if key.cipher is None:
+            raise _erased(event, key)
+        return as_sent(event, key.id, key.cipher, codec)
+
+    def _key_of(self, event: Event) -> DataKey:
+        key_id = clear_headers(event).get(KEY_HEADER)
         if not key_id:
             raise Undecodable(f"event {event.id} is encrypted, and no header says with which data key")
         key = self._keys.get(key_id) or self._asked(key_id)
@@ -245,27 +313,33 @@ class Vault(Sync, Closing):
                 f"event {event.id} is encrypted with data key {key_id}, which is not in table "
                 f"{self.store.tables.event!r} of the vault's database"
             )
-        return _opened(event, key)
+        return key
 
     def _asked(self, key_id: str) -> DataKey | None:
         self._check_open()
-        rows = self._db.run(self.store.read([key_id]), tx=False)
-        for row in rows:
-            self._keys.put(row.id, self._unwrapped(row))
-        return self._keys.get(key_id)
+        for row in self._db.run(self.store.read([key_id]), tx=False):
+            if row.id == key_id:
+                key = self._unwrapped(row)
+                self._keys.put(key_id, key)
+                return key
+        return None
 
     def load(self, events: Sequence[Event]) -> Awaitable[None] | None:
         """Fetches what `open` needs for these, in a thread. None: it is all there."""
-        missing = set()
-        for event in events:
-            if event.content_type == SEALED and event.unreadable is None:
-                try:
-                    key_id = event.headers.get(KEY_HEADER)
-                except Undecodable:
-                    continue
-                if key_id and self._keys.get(key_id) is None:
-                    missing.add(key_id)
+        missing = {key_id for event in events if (key_id := _key_id(event)) and self._keys.get(key_id) is None}
         return asyncio.to_thread(self._fetch, missing) if missing else None
+
+    def opened(self, event: Event) -> Event:
+        """A message as it was sent, if that can be had at once; or else as it is."""
+        return self._at_once(event, self)
+
+    def _at_once(self, event: Event, codec: Codec) -> Event:
+        if event.content_type == SEALED_MESSAGE and (key_id := _key_id(event)) and self._keys.get(key_id) is not None:
+            try:
+                return self._as_sent(event, codec)
+            except Undecodable:  # which is told when it is handled
+                return event
+        return event
 
     def _fetch(self, ids: Collection[str]) -> None:
         try:
@@ -374,15 +448,39 @@ class Vault(Sync, Closing):
 
 
 class _Reading:
-    """A vault that reads what it decrypts by another codec."""
+    """A vault that reads what it decrypts by another codec: perhaps by the vault of those who have sent it."""
 
     def __init__(self, vault: Vault, codec: Codec) -> None:
         self._vault = vault
-        self.seal, self.load, self.reading = vault.seal, vault.load, vault.reading
+        self._theirs = sealing(codec)
+        self.seal, self.seal_messages, self.reading = vault.seal, vault.seal_messages, vault.reading
         self.encode, self.decode, self.inner = codec.encode, codec.decode, codec
 
+    @property
+    def runner(self) -> Runner:
+        return self._vault.runner
+
     def open(self, event: Event) -> tuple[bytes, str]:
-        return self._vault.open(event)
+        return (self._theirs or self._vault).open(event)
+
+    def open_message(self, event: Event) -> Event:
+        return self._vault._as_sent(event, self)
+
+    def opened(self, event: Event) -> Event:
+        return self._vault._at_once(event, self)
+
+    def load(self, events: Sequence[Event]) -> Awaitable[None] | None:
+        if self._theirs is None:
+            return self._vault.load(events)
+        return self._load_both(events, self._theirs) if any(map(_key_id, events)) else None
+
+    async def _load_both(self, events: Sequence[Event], theirs: Sealing) -> None:
+        """Theirs are in what ours have encrypted."""
+        if (ours := self._vault.load([event for event in events if event.content_type == SEALED_MESSAGE])) is not None:
+            await ours
+        inside = [self.opened(event) for event in events]
+        if (more := theirs.load([event for event in inside if event.content_type == SEALED])) is not None:
+            await more
 
 
 class _AtHand(_Reading):
@@ -404,7 +502,7 @@ class _AtHand(_Reading):
 
 def _opened(event: Event, key: DataKey) -> tuple[bytes, str]:
     if key.cipher is None:
-        raise Erased(f"the payload of event {event.id} is erased: its data key {key.id} was destroyed")
+        raise _erased(event, key)
     content_type = event.headers.get(INNER_HEADER)
     if not content_type:
         raise Undecodable(f"event {event.id} is encrypted, and no header says what it was")
@@ -415,6 +513,20 @@ def _opened(event: Event, key: DataKey) -> tuple[bytes, str]:
             f"event {event.id} is not what data key {key.id} has encrypted: its payload, id, type or content type "
             "is not the one it was written with"
         ) from None
+
+
+def _erased(event: Event, key: DataKey) -> Erased:
+    return Erased(f"the payload of event {event.id} is erased: its data key {key.id} was destroyed")
+
+
+def _key_id(event: Event) -> str | None:
+    """The data key of what is encrypted and can be read so far."""
+    if event.content_type not in (SEALED, SEALED_MESSAGE) or event.unreadable is not None:
+        return None
+    try:
+        return clear_headers(event).get(KEY_HEADER)
+    except Undecodable:
+        return None
 
 
 def _bound(event: Event, key_id: str, content_type: str) -> bytes:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ...durations import OptionalDurationField
 from ...errors import ConfigError
+from ...event import MAX_SEALED
 from ...op import Op
 from ...retry import Retry
 from ..events import EventOps
@@ -62,6 +63,7 @@ class Plan:
 class InboxMeta(InboxSettles, EventOps):
     _events = "inbox.events."
     _claims = "inbox.claim."
+    _largest: int | None = MAX_SEALED
 
     def facts(self) -> Op[dict[str, str]]:
         return dict((yield self.sql["inbox.meta.list"].bind()).rows)

@@ -20,7 +20,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ....codec import JSON
 from ....errors import ConfigError, InvalidEvent
-from ....event import MAX_PAYLOAD, Event
+from ....event import KEY_HEADER, MAX_SEALED, SEALED_MESSAGE, Event
 from ....op import Op, ParamStyle, Query
 from ...claims import Claim, HeldRow
 from ...event_rows import cut
@@ -42,6 +42,7 @@ _AROUND = re.compile(r"(CREATE|ALTER|DROP) (OR REPLACE )?VIEW|SET @")  # may nam
 _STATS = re.compile(r"CREATE (OR REPLACE )?VIEW \{stats\}")
 
 
+_KEYED = f'"{KEY_HEADER}"'
 LACKING = {"aggregate_type", "tenant"}  # parts of a Where that no adopted table has
 SEARCHED = {"type": "event_type", "key": "aggregate_id", "sender": "sender"}  # those it may have, in these columns
 
@@ -105,6 +106,7 @@ class InboxAdopted(InboxAlerts, InboxAccepts):
             return
         self.forget()
         self._largest = None  # their rows are as large as they like
+        self.event_row = self._their_row
         self.adoption, self._known, self._ours = adoption, True, dict(self.sql)
         self.others_process = "aggregate_id" in adoption.columns
         names = self.their_names(adoption)
@@ -114,8 +116,16 @@ class InboxAdopted(InboxAlerts, InboxAccepts):
     def forget(self) -> None:
         """The inbox is gone; another one may take its name."""
         self.sql |= self._ours
-        self._largest = MAX_PAYLOAD
+        self._largest = MAX_SEALED
+        self.event_row = self._dialect.event_row
         self.adoption, self._known, self.others_process = None, False, False
+
+    def _their_row(self, row: Sequence[Any]) -> Sequence[Any]:
+        """Their table has no column for the content type: what is encrypted is known by the header of its key."""
+        found = self._dialect.event_row(row)
+        if found[6] is None and found[7] is not None and found[8] is not None and _KEYED in found[8]:
+            return (*found[:6], SEALED_MESSAGE, *found[7:])
+        return found
 
     def their_names(self, adoption: Adoption) -> Names:
         columns = [f"t.{quoted(theirs, self.quote)} AS {ours}" for ours, theirs in adoption.columns.items()]
@@ -339,6 +349,11 @@ class InboxAdopted(InboxAlerts, InboxAccepts):
 
     # -- accept -----------------------------------------------------------------------------------
 
+    def check_sealing(self) -> Op[None]:
+        """ConfigError unless what is encrypted can be stored here."""
+        if (adoption := (yield from self.know())) is not None:
+            sealable(adoption, self.their_columns)
+
     def see(self, ids: Sequence[str], sender: str, now: datetime | None) -> Op[set[str]]:
         """Which of these ids were never accepted before; from now on they were."""
         values = {"event_ids": self.texts(ids), "sender": sender, "now": self.to_time(now)}
@@ -382,9 +397,20 @@ class InboxAdopted(InboxAlerts, InboxAccepts):
         return answers
 
 
+def sealable(adoption: Adoption, columns: ColumnDialect) -> None:
+    payload, headers = adoption.types.get("payload"), adoption.types.get("headers")
+    if payload is None or columns.kind(payload) != "bytes" or headers is None:
+        raise ConfigError(
+            f"{adoption.table!r} was adopted without a payload column of bytes and a headers column, which encrypted "
+            "messages need; accept without vault=, into an inbox of relaybox's own, or adopt it with such columns"
+        )
+
+
 def their_values(adoption: Adoption, columns: ColumnDialect, event: Event, sender: str) -> dict[str, Any]:
     """An event for their columns; what must not be lost needs one."""
     kinds = {name: columns.kind(type) for name, type in adoption.types.items()}
+    if event.content_type == SEALED_MESSAGE:
+        sealable(adoption, columns)
     there = {
         "event_type": event.type,
         "payload": event.body,

@@ -1,0 +1,580 @@
+"""Inboxes that store what they accept encrypted: payload and headers, on every engine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inbox.kit import aprocessed, gaps, processed
+from inbox.their_table import Theirs
+from ingest.scripted_source import ScriptedSource
+from kit import QUICK, one, rows, until
+from relaybox import (
+    ALL,
+    AsyncInbox,
+    AsyncIngest,
+    ConfigError,
+    Event,
+    Inbox,
+    InvalidEvent,
+    Keyring,
+    Listeners,
+    Outbox,
+    Relay,
+    Retry,
+    Vault,
+    Where,
+    erase,
+)
+from relaybox.errors import Erased, SchemaMissing, Undecodable
+from relaybox.event import KEY_HEADER, MAX_PAYLOAD, SEALED, SEALED_MESSAGE
+from relaybox.relay.inbox_sink import InboxSink
+from relaybox.spi import Incoming
+from relaybox.types import Columns, Kms, Order, TieredInbox
+
+from .kit import MASTER, SECRET, Home, told
+
+PLAIN = SECRET.encode()
+ONCE = QUICK.replaced({"delivery.retry.attempts": 1})
+
+
+@dataclass
+class Address:
+    n: int
+    address: str
+
+
+def payload(n: int) -> dict[str, Any]:
+    return {"n": n, "address": SECRET}
+
+
+def sent(n: int = 1, *, sequence: int | None = None, **options: Any) -> Event:
+    """With something secret in its headers too."""
+    number = {} if sequence is None else {"sequence": str(sequence)}
+    return told(n, headers={"origin": SECRET, **number}, **options)
+
+
+def inbox_of(home: Home, vault: Vault | None, **options: Any) -> Inbox:
+    inbox = Inbox(home.url, "orders", vault=vault, **{"settings": QUICK, **options})
+    inbox.migrate()
+    return inbox
+
+
+def fail(event: Event) -> None:
+    raise ValueError(f"cannot handle {event.payload['n']}")
+
+
+def look(event: Event, seen: list[Any]) -> None:
+    seen.append((event.payload, dict(event.headers), event.content_type, event.sender, event.is_json))
+
+
+# -- nothing is stored in clear text --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", [None, Order(start=1)], ids=["plain", "ordered"])
+def test_nothing_that_is_stored_has_the_plain_text_and_a_handler_has_it(home: Home, order: Order | None) -> None:
+    seen: list[Any] = []
+    with home.vault() as vault, inbox_of(home, vault) as inbox:
+        inbox.configure(order=order)
+        assert inbox.accept(None, sent(1, key="a", sequence=1), sender="shop")
+        more = [sent(2, key="a", sequence=2), Event("Raw", PLAIN, tenant="meier"), sent(4, key="b", sequence=7)]
+        assert inbox.accept_all(None, more, sender="shop") == [True, True, True]
+        assert PLAIN not in home.everything()
+        processed(inbox, lambda event: look(event, seen))
+        assert PLAIN not in home.everything()  # what is processed, and what waits: for number 1 of b in an order
+    assert (payload(1), {"origin": SECRET, "sequence": "1"}, "application/json", "shop", True) in seen
+    assert (PLAIN, {}, "application/octet-stream", "shop", False) in seen
+    assert sorted(one[0]["n"] for one in seen if isinstance(one[0], dict)) == ([1, 2, 4] if order is None else [1, 2])
+    assert len(home.data_keys()) == 1
+
+
+async def test_asyncio_programs_do_the_same(home: Home) -> None:
+    seen: list[Any] = []
+
+    async def handle(event: Event) -> None:
+        look(event, seen)
+
+    with home.vault() as vault, inbox_of(home, None):
+        async with AsyncInbox(home.url, "orders", vault=vault, settings=QUICK) as inbox:
+            assert await inbox.accept(None, sent(1), sender="shop")
+            assert await inbox.accept(None, sent(2, tenant="huber"), sender="shop")
+            assert await inbox.accept_all(None, [sent(3), sent(4)], sender="shop") == [True, True]
+            assert PLAIN not in home.everything()
+            with home.vault() as reading:  # which has no key in memory
+                async with AsyncInbox(home.url, "orders", vault=reading, settings=QUICK) as other:
+                    await aprocessed(other, handle)
+            assert {one.event.payload["address"] for one in await inbox.events.list()} == {SECRET}
+    assert sorted(one[0]["n"] for one in seen) == [1, 2, 3, 4]
+    assert len(home.data_keys()) == 2
+
+
+def test_no_file_of_a_database_server_has_it(home: Home) -> None:
+    """Not its log, not its index, not what it keeps to undo."""
+    asked = {"p": "SHOW data_directory", "m": "SELECT @@datadir"}.get(home.url[0])
+    folder = Path(home.url.removeprefix("sqlite:///")).parent if asked is None else Path(one(home.url, asked))
+    secret, clear = "Rosengasse 9, 8. Stock", "Lilienweg 3, Hinterhaus"
+    with home.vault() as vault, inbox_of(home, vault) as inbox:
+        inbox.accept_all(None, [Event("Moved", {"to": secret}, tenant="meier", headers={"from": secret})])
+        processed(inbox, fail, settings=ONCE)
+        assert inbox.dead.count() == 1
+    with inbox_of(home, None) as inbox:
+        inbox.accept(None, Event("Moved", {"to": clear}))
+    if asked is not None and home.url[0] == "p":
+        rows(home.url, "CHECKPOINT")
+
+    def found(text: str) -> bool:
+        files = [file for file in folder.rglob("*") if file.is_file()]
+        return any(text.encode() in _bytes(file) for file in files)
+
+    assert found(clear)  # the look itself finds what is there
+    assert not found(secret)
+
+
+def _bytes(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError:  # a file that the server has just removed
+        return b""
+
+
+def test_retries_and_dead_letters_stay_encrypted_and_are_opened_for_those_who_may(home: Home) -> None:
+    with home.vault() as vault, inbox_of(home, vault) as inbox:
+        inbox.accept(None, sent(1), sender="shop")
+        processed(inbox, fail, settings=ONCE)
+        (letter,) = inbox.dead.list()
+        assert letter.event.payload == payload(1)
+        assert letter.event.headers["origin"] == SECRET
+        assert PLAIN not in home.everything()
+        with Inbox(home.url, "orders", settings=QUICK) as blind:
+            (letter,) = blind.dead.list()
+            assert letter.event.content_type == SEALED_MESSAGE
+            assert set(letter.event.headers) == {KEY_HEADER}
+            with pytest.raises(Undecodable, match="codec=Vault"):
+                _ = letter.event.payload
+        with Inbox(home.url, "orders", codec=vault, settings=QUICK) as reader:  # it looks, and accepts nothing
+            assert reader.dead.list()[0].event.payload == payload(1)
+        assert inbox.dead.replay(ALL) == 1
+        seen: list[Any] = []
+        processed(inbox, lambda event: look(event, seen))
+        assert [one[0]["n"] for one in seen] == [1]
+
+
+def test_several_messages_in_one_transaction(home: Home) -> None:
+    seen: list[Any] = []
+    with home.vault() as vault, inbox_of(home, vault) as inbox:
+        inbox.accept_all(None, [sent(n) for n in range(5)], sender="shop")
+        processed(inbox, lambda event: look(event, seen), batch=5)
+    assert sorted(one[0]["n"] for one in seen) == [0, 1, 2, 3, 4]
+
+
+def test_listeners_filters_and_models_see_the_message_as_it_came(home: Home) -> None:
+    seen: list[Any] = []
+    listeners: Listeners[Any] = Listeners(where=lambda event: event.headers["origin"] == SECRET)
+
+    @listeners.on("AddressChanged", model=Address, where=lambda event: event.is_json and event.payload["n"] > 1)
+    def changed(event: Event[Address]) -> None:
+        seen.append(event.payload.n)
+
+    with home.vault() as vault, inbox_of(home, vault) as inbox:
+        inbox.accept_all(None, [sent(1), sent(2)])
+        processed(inbox, listeners)
+    assert seen == [2]
+
+
+def test_duplicates_are_known_as_before(home: Home) -> None:
+    with home.vault() as vault, inbox_of(home, vault) as inbox:
+        event = sent(1)
+        assert inbox.accept(None, event, sender="shop")
+        assert not inbox.accept(None, event, sender="shop")
+        assert inbox.accept(None, event, sender="another")
+        assert inbox.accept_all(None, [event, sent(2)], sender="shop") == [False, True]
+        processed(inbox, lambda event: None)
+        assert not inbox.accept(None, event, sender="shop")
+    with inbox_of(home, None) as inbox:
+        assert not inbox.accept(None, event, sender="shop")
+
+
+def test_in_a_transaction_of_the_caller_the_key_is_there_if_the_message_is(home: Home) -> None:
+    with home.vault() as vault, inbox_of(home, vault) as inbox, Outbox(home.url) as box:
+        with suppress(ZeroDivisionError), box.transaction() as tx:
+            inbox.accept(tx.connection, sent(1))
+            raise ZeroDivisionError
+        assert home.data_keys() == []
+        with box.transaction() as tx:
+            inbox.accept(tx.connection, sent(1))
+            inbox.accept_all(tx.connection, [sent(2), sent(3)])
+        assert len(home.data_keys()) == 1
+        assert {kept.event.payload["n"] for kept in inbox.events.list()} == {1, 2, 3}
+
+
+def test_a_remembered_key_costs_no_statement(home: Home) -> None:
+    with home.vault() as vault, inbox_of(home, vault) as inbox:
+        inbox.accept(None, sent(1))
+        inbox.accept(None, sent(2))
+        with pytest.raises(StopIteration):
+            next(inbox._sealed([sent(3), sent(4)], "shop"))
+
+
+def test_headers_that_may_be_shown_are_named(home: Home) -> None:
+    shown = QUICK.replaced({"admin.shown_headers": "Region, other"})
+    with home.vault() as vault, inbox_of(home, vault, settings=shown) as inbox:
+        event = told(1, headers={"region": "north", "origin": SECRET, "priority": "3", "traceparent": "00-1-2-00"})
+        inbox.accept(None, event)
+        with Inbox(home.url, "orders") as blind:
+            headers = dict(blind.events.list()[0].event.headers)
+            assert headers.pop(KEY_HEADER)
+            assert headers == {"region": "north", "priority": "3", "traceparent": "00-1-2-00"}
+        assert dict(inbox.events.list()[0].event.headers) == dict(event.headers)
+    assert PLAIN not in home.everything()
+
+
+@pytest.mark.parametrize(
+    ("subject", "expected"),
+    [
+        ("tenant", {"meier", ""}),
+        ("key", {"k1", ""}),
+        (lambda event: None if event.key is None else f"{event.sender}-{event.payload['n']}", {"shop-1"}),
+    ],
+)
+def test_whose_key_encrypts(sqlite: Home, subject: Any, expected: set[str]) -> None:
+    with sqlite.vault(subject=subject) as vault, inbox_of(sqlite, vault) as inbox:
+        inbox.accept_all(None, [sent(1, key="k1"), sent(2, tenant=None)], sender="shop")
+        assert {key[1] for key in sqlite.data_keys()} == expected
+        assert [kept.event.payload["n"] for kept in inbox.events.list()] == [1, 2]
+        stored = rows(sqlite.url, "SELECT count(*) FROM orders WHERE content_type = '" + SEALED_MESSAGE + "'")
+        assert stored[0][0] == len(expected)
+
+
+def test_the_largest_message_there_is(home: Home) -> None:
+    seen: list[Any] = []
+    with home.vault() as vault, inbox_of(home, vault) as inbox:
+        inbox.accept(None, Event("Large", b"x" * MAX_PAYLOAD, headers={"note": "n" * 8_000}))
+        processed(inbox, lambda event: seen.append(len(event.payload)))
+    assert seen == [MAX_PAYLOAD]
+    with home.vault() as vault, Outbox(home.url, codec=vault) as box, box.transaction() as tx:
+        with pytest.raises(InvalidEvent, match="limit"):  # before the database refuses it, and with it the transaction
+            box.write(tx, Event("Large", b"x" * MAX_PAYLOAD))
+
+
+def test_tiers(sqlite: Home) -> None:
+    seen: list[Any] = []
+    with sqlite.vault() as vault, TieredInbox(sqlite.url, "tiered", vault=vault, settings=QUICK) as inbox:
+        inbox.migrate()
+        inbox.accept(None, told(1, headers={"priority": "1", "sequence": "1"}, key="a"))
+        inbox.accept(None, told(2, headers={"priority": "9"}))
+        assert PLAIN not in sqlite.everything()
+        inbox.process(lambda event: seen.append(event.payload["n"])).once()
+    assert sorted(seen) == [1, 2]
+
+
+def test_wrong_arguments_are_named(sqlite: Home) -> None:
+    with pytest.raises(ConfigError, match="vault to be a Vault, got str"):
+        Inbox(sqlite.url, "orders", vault="secret")  # type: ignore[arg-type]
+    with sqlite.vault(None) as keyless, inbox_of(sqlite, keyless) as inbox, pytest.raises(ConfigError, match="keyring"):
+        inbox.accept(None, sent())
+    with sqlite.vault(subject=lambda event: 1 / 0) as vault, inbox_of(sqlite, vault) as inbox:
+        with pytest.raises(InvalidEvent, match="cannot be told: ZeroDivisionError"):
+            inbox.accept(None, sent())
+        assert inbox.events.count() == 0
+
+
+# -- from a broker --------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def ingesting(inbox: AsyncInbox, messages: Sequence[Event | Incoming]) -> AsyncIterator[AsyncIngest]:
+    source = ScriptedSource()
+    source.put(*messages)
+    async with AsyncIngest(source, inbox, sender="shop", settings=QUICK.replaced({"ingest.wait": "50ms"})) as ingest:
+        yield ingest
+
+
+async def test_an_ingest_stores_nothing_in_clear_text_not_even_what_it_cannot_read(home: Home) -> None:
+    seen: list[Any] = []
+    unread = Incoming(channel="orders", place="orders/9", body=PLAIN, headers={"event_id": "\x01"}, key=None)
+    with inbox_of(home, None), home.vault(subject=lambda event: event.payload["owner"]) as vault:
+        async with AsyncInbox(home.url, "orders", vault=vault, settings=QUICK) as inbox:
+            honest = Event("Moved", {"owner": "meier", "address": SECRET}, headers={"origin": SECRET})
+            async with ingesting(inbox, [honest, Event("Moved", {"address": SECRET}), unread]) as ingest:
+                await ingest.drain()
+                assert ingest.counts.done == 3
+            assert PLAIN not in home.everything()
+            letters = await inbox.dead.list()
+            assert len(letters) == 2
+            assert any("cannot be told: KeyError" in (letter.error or "") for letter in letters)
+            assert any(letter.event.payload == PLAIN for letter in letters)
+            await aprocessed(inbox, lambda event: look(event, seen))
+    assert [one[0]["owner"] for one in seen] == ["meier"]
+    assert {key[1] for key in home.data_keys()} == {"meier", ""}
+
+
+async def test_a_key_service_that_is_away_delays_an_ingest_and_loses_nothing(sqlite: Home) -> None:
+    asked: list[str] = []
+
+    def wrap(secret: bytes, context: Any) -> bytes:
+        asked.append(context["subject"])
+        if len(asked) < 3:
+            raise TimeoutError("no answer")
+        return secret[::-1]
+
+    kms = Keyring({"kms": Kms(wrap, lambda wrapped, context: wrapped[::-1])})
+    with inbox_of(sqlite, None), sqlite.vault(kms) as vault:
+        async with AsyncInbox(sqlite.url, "orders", vault=vault, settings=QUICK) as inbox:
+            async with ingesting(inbox, [sent(1)]) as ingest:
+                await until(lambda: ingest.counts.done == 1)
+            assert (await inbox.events.list())[0].event.payload == payload(1)
+    assert len(asked) == 3
+
+
+async def test_an_ingest_does_not_start_where_nothing_can_be_encrypted(sqlite: Home) -> None:
+    with inbox_of(sqlite, None), Vault(sqlite.url, MASTER, table="elsewhere") as vault:
+        async with AsyncInbox(sqlite.url, "orders", vault=vault) as inbox:
+            with pytest.raises(SchemaMissing, match="vault create"):
+                async with ingesting(inbox, []):
+                    pass
+
+
+# -- what senders have encrypted ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Home:
+    """The sender, with a database and master keys of its own."""
+    from kit import make_database
+
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    return Home(make_database("sqlite", folder))
+
+
+THEIRS = Keyring({"shop": b"s" * 32})
+
+
+def relayed(shop: Home, home: Home, vault: Vault, *events: Event) -> None:
+    """By a relay, which knows no keys of the receiver; and then as an ingest stores it."""
+    with Outbox(shop.url, codec=vault, settings=QUICK) as box:
+        with box.transaction() as tx:
+            box.write_all(tx, events)
+        with Relay(box, InboxSink(home.url, sender="shop"), to="arrived") as relay:
+            relay.drain()
+
+
+def test_what_a_sender_has_encrypted_is_encrypted_again_and_either_may_erase(home: Home, shop: Home) -> None:
+    seen: list[Any] = []
+    with shop.vault(THEIRS) as theirs, home.vault() as ours, Inbox(home.url, "arrived") as arrived:
+        arrived.migrate()
+        relayed(shop, home, theirs, told(1), told(2, tenant="huber"), told(3, tenant="weber"))
+        with inbox_of(home, ours, codec=theirs) as inbox:
+            for kept in arrived.events.list():
+                assert kept.event.content_type == SEALED
+                inbox.accept(None, kept.event, sender="shop")
+            assert [kept.event.payload["n"] for kept in inbox.events.list()] == [1, 2, 3]
+            assert inbox.events.list()[0].event.headers["relaybox-content-type"] == "application/json"
+            ours.destroy("meier")
+            theirs.destroy("huber")
+            processed(inbox, lambda event: seen.append(event.payload["n"]))
+            assert seen == [3]
+            letters = inbox.dead.list()
+            assert [(letter.error or "").partition(":")[0] for letter in letters] == ["Erased", "Erased"]
+        assert PLAIN not in home.everything()
+
+
+def test_the_subject_may_be_in_what_a_sender_has_encrypted(home: Home, shop: Home) -> None:
+    with shop.vault(THEIRS) as theirs, Inbox(home.url, "arrived") as arrived:
+        arrived.migrate()
+        relayed(shop, home, theirs, told(1))
+        with home.vault(subject=lambda event: str(event.payload["n"])) as ours:
+            with inbox_of(home, ours, codec=theirs) as inbox:
+                inbox.accept(None, arrived.events.list()[0].event, sender="shop")
+    assert [key[1] for key in home.data_keys()] == ["1"]
+
+
+def test_a_relay_into_an_inbox_of_others_may_encrypt_for_them(home: Home, shop: Home) -> None:
+    with home.vault() as ours, inbox_of(home, ours) as inbox, Outbox(shop.url, settings=QUICK) as box:
+        with box.transaction() as tx:
+            box.write_all(tx, [sent(1), sent(2)])
+        with Relay(box, InboxSink(home.url, inbox="orders", sender="shop", vault=ours), to="orders") as relay:
+            relay.drain()
+        assert PLAIN not in home.everything()
+        assert [kept.event.payload["n"] for kept in inbox.events.list()] == [1, 2]
+
+
+# -- forgotten ------------------------------------------------------------------------------------------------
+
+
+def test_an_erased_subject_is_nowhere_in_an_inbox_and_others_are_as_before(home: Home) -> None:
+    with home.vault() as vault, inbox_of(home, vault) as inbox:
+        inbox.accept_all(None, [sent(1), sent(2, tenant="huber")])
+        processed(inbox, lambda event: None)
+        inbox.accept_all(None, [sent(3), sent(4, tenant="huber")])
+
+        def told_all(event: Event) -> None:
+            raise ValueError(event.payload["address"])
+
+        processed(inbox, told_all, settings=ONCE)
+        assert PLAIN in home.everything()  # in the error that the listener raised
+        inbox.accept_all(None, [sent(5), sent(6, tenant="huber")])
+        plan = erase(vault, "meier", dry_run=True)
+        assert (plan.keys, plan.copies) == (1, {"inbox/orders": 2})
+        done = erase(vault, "meier", reason="asked us to", actor="ann")
+        assert (done.keys, done.copies) == (1, {"inbox/orders": 2})
+        inbox.dead.discard(Where(tenant="huber"))
+        assert PLAIN not in home.cleaned()
+        processed(inbox, lambda event: None)
+        kept = {one.event.tenant: one.event for one in inbox.events.list(state="done")}
+        assert kept["huber"].payload["n"] in (2, 6)
+        with pytest.raises(Erased, match="was destroyed"):
+            _ = kept["meier"].payload
+        assert set(kept["meier"].headers) == {KEY_HEADER}
+        assert not inbox.accept(None, kept["meier"])  # its id is known as before
+        assert inbox.accept(None, sent(7))  # a new customer of that name
+        assert inbox.events.list(state="open")[0].event.payload == payload(7)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("dead", ["block", "skip"])
+def test_a_destroyed_key_stops_no_ordered_key(home: Home, dead: Any, batch: int) -> None:
+    seen: list[int] = []
+    with home.vault() as vault, inbox_of(home, vault) as inbox:
+        inbox.configure(order=Order(start=1, dead=dead))
+        numbered = [sent(n, key="a", sequence=n, tenant="meier" if n == 2 else "huber") for n in (1, 2, 3, 4)]
+        inbox.accept_all(None, [*numbered, sent(5, tenant="meier"), sent(6, tenant="huber")])
+        vault.destroy("meier")
+        with home.vault() as fresh, Inbox(home.url, "orders", vault=fresh, settings=QUICK) as other:
+            processed(other, lambda event: seen.append(event.payload["n"]), batch=batch)
+            assert [n for n in seen if n < 5] == [1, 3, 4]
+            assert 6 in seen
+            assert gaps(other) == []
+            letters = other.dead.list()
+            assert len(letters) == 2
+            assert all((letter.error or "").startswith("Erased: ") for letter in letters)
+            assert other.dead.replay(ALL) == 2  # which changes nothing about it
+            processed(other, lambda event: seen.append(event.payload["n"]), batch=batch)
+            assert other.dead.count() == 2
+        assert erase(vault, "meier").copies == {"inbox/orders": 2}
+
+
+def test_an_error_of_a_listener_that_is_called_so_still_holds_its_key(sqlite: Home) -> None:
+    class Erased(Exception):  # not ours
+        pass
+
+    def raising(event: Event) -> None:
+        raise Erased
+
+    with sqlite.vault() as vault, inbox_of(sqlite, vault) as inbox:
+        inbox.configure(order=Order(start=1), retry=Retry(attempts=1))
+        inbox.accept_all(None, [sent(n, key="a", sequence=n) for n in (1, 2)])
+        processed(inbox, raising)
+        assert len(gaps(inbox)) == 1
+
+
+async def test_a_destroyed_key_is_no_crash_of_an_async_processor(home: Home) -> None:
+    seen: list[int] = []
+
+    async def handle(event: Event) -> None:
+        seen.append(event.payload["n"])
+
+    with home.vault() as vault, inbox_of(home, vault) as inbox:
+        inbox.accept_all(None, [sent(1), sent(2, tenant="huber")])
+        vault.destroy("meier")
+        async with AsyncInbox(home.url, "orders", vault=vault, settings=QUICK) as other:
+            await aprocessed(other, handle)
+        assert seen == [2]
+        assert (inbox.dead.list()[0].error or "").startswith("Erased: ")
+
+
+def test_master_keys_are_changed_without_touching_messages(home: Home) -> None:
+    newer, newest = Keyring({"m2": b"2" * 32, "m1": b"1" * 32}), Keyring({"m2": b"2" * 32})
+    with home.vault() as vault, inbox_of(home, vault) as inbox:
+        inbox.accept_all(None, [sent(1), sent(2, tenant="huber")])
+        before = rows(home.url, "SELECT payload FROM orders ORDER BY seq")
+    with home.vault(newer) as vault, inbox_of(home, vault) as inbox:
+        inbox.accept(None, sent(3))
+        assert vault.rotate() == 2
+    assert rows(home.url, "SELECT payload FROM orders ORDER BY seq")[:2] == before
+    seen: list[int] = []
+    with home.vault(newest) as vault, inbox_of(home, vault) as inbox:
+        processed(inbox, lambda event: seen.append(event.payload["n"]))
+    assert sorted(seen) == [1, 2, 3]
+
+
+# -- an inbox that had no vault -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", [None, Order(start=1)], ids=["plain", "ordered"])
+def test_messages_from_before_there_was_a_vault_are_processed_as_they_are(home: Home, order: Order | None) -> None:
+    seen: list[Any] = []
+    with inbox_of(home, None) as inbox:
+        inbox.configure(order=order)
+        inbox.accept_all(None, [sent(n, key="a", sequence=n) for n in (1, 2)])
+    with home.vault() as vault, inbox_of(home, vault) as inbox:
+        inbox.accept_all(None, [sent(n, key="a", sequence=n) for n in (2, 3)])
+        inbox.accept(None, sent(4, key="a", sequence=4))
+        processed(inbox, lambda event: look(event, seen))
+        assert {kept.event.payload["n"] for kept in inbox.events.list()} == {1, 2, 3, 4}
+        contents = [kept.event.content_type for kept in inbox.events.list()]
+        assert contents.count("application/json") == 2
+    numbers = [one[0]["n"] for one in seen]
+    if order is None:
+        assert sorted(numbers) == [1, 2, 2, 3, 4]
+    else:
+        assert numbers == [1, 2, 3, 4]
+    assert all(one[1]["origin"] == SECRET and one[2] == "application/json" for one in seen)
+
+
+def test_an_order_that_comes_later_begins_behind_what_was_processed(home: Home) -> None:
+    seen: list[int] = []
+    with home.vault() as vault, inbox_of(home, vault) as inbox:
+        inbox.accept_all(None, [sent(n, key="a", sequence=n) for n in (1, 2)])
+        processed(inbox, lambda event: None)
+        inbox.configure(order=Order(start=1))
+        inbox.accept_all(None, [sent(n, key="a", sequence=n) for n in (3, 4)])
+        processed(inbox, lambda event: seen.append(event.payload["n"]))
+    assert seen == [3, 4]
+
+
+# -- tables of others -----------------------------------------------------------------------------------------
+
+BYTES = {"postgres": "bytea", "sqlite": "blob", "mysql": "longblob"}
+
+
+def test_an_adopted_table_with_bytes_and_headers_is_encrypted(home: Home) -> None:
+    seen: list[Any] = []
+    kind = BYTES[home.url.partition(":")[0].replace("postgresql", "postgres")]
+    theirs = Theirs(home.url, columns=Columns(headers="headers"), payload=kind)
+    with home.vault() as vault, Inbox(home.url, "orders", vault=vault, settings=QUICK) as inbox:
+        inbox.adopt(theirs.table, theirs.columns)
+        assert inbox.accept(None, sent(1, key="a"), sender="shop")
+        event = sent(2, key="a")
+        assert inbox.accept_all(None, [event, event], sender="shop") == [True, False]
+        inbox.accept(None, sent(3, tenant="huber", key="a"), sender="shop")
+        assert PLAIN not in home.everything()
+        vault.destroy("huber")
+        processed(inbox, lambda event: look(event, seen), settings=ONCE)
+        assert sorted(one[0]["n"] for one in seen) == [1, 2]
+        assert seen[0][1:4] == ({"origin": SECRET}, "application/json", "shop")
+        assert (inbox.dead.list()[0].error or "").startswith("Erased: ")
+        assert PLAIN not in home.everything()
+
+
+async def test_one_without_says_so(home: Home) -> None:
+    theirs = Theirs(home.url)
+    with home.vault() as vault, Inbox(home.url, "orders", vault=vault, settings=QUICK) as inbox:
+        inbox.adopt(theirs.table, theirs.columns)
+        with pytest.raises(ConfigError, match="'orders_in' was adopted without a payload column of bytes"):
+            inbox.accept(None, sent(1, key="a"))
+        async with AsyncInbox(home.url, "orders", vault=vault) as other:
+            with pytest.raises(ConfigError, match="without a payload column of bytes"):
+                async with ingesting(other, []):
+                    pass
+        assert one(home.url, "SELECT count(*) FROM orders_in") == 0
+        theirs.insert("m1", 1)
+        seen: list[Any] = []
+        processed(inbox, lambda event: seen.append(event.id))  # what others insert is processed as before
+        assert seen == ["m1"]
+        assert erase(vault, "meier").copies == {}
