@@ -30,6 +30,8 @@ T = TypeVar("T")
 NOBODY = Observers()
 REMEMBERED = 1000  # claims, besides those that are here
 NEVER = {-1}  # no event has this number
+PAUSE = 10  # times as long as a round over all keys takes, until the next one …
+LONGEST = 1.0  # … in seconds at most; meanwhile claims find what is new
 
 
 class OutboxSource:
@@ -228,6 +230,7 @@ class OrderedSource(OutboxSource):
 
     def _set_up(self) -> None:
         self._turn = KeyRound()
+        self._next_round = 0.0
         self.leaving: set[int] = set()  # shards on their way to another instance: claim nothing more of them
         # Shards are given away only between claims: one under way may bring rows of a shard that looks idle.
         self.claiming = asyncio.Lock()
@@ -250,7 +253,19 @@ class OrderedSource(OutboxSource):
 
     async def claim(self, limit: int, past: Collection[str] = ()) -> list[Delivery]:
         async with self.claiming:
-            return await super().claim(limit, past)
+            turn, began = self._turn, self._clock.monotonic()
+            turn.missed = turn.went_round = False
+            turn.rests = began < self._next_round and any(True for _ in self.here())
+            claimed = await super().claim(limit, past)
+            if turn.went_round:
+                now = self._clock.monotonic()
+                self._next_round = now + min(PAUSE * (now - began), LONGEST)
+            return claimed
+
+    async def next_due(self) -> timedelta | None:
+        if not self._turn.missed:
+            return await super().next_due()
+        return timedelta(seconds=max(self._next_round - self._clock.monotonic(), 0.001))
 
     async def _kept(self, claimed: list[Delivery]) -> list[Delivery]:
         if not self.leaving:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from datetime import timedelta
 from typing import Literal, cast
 
@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from relaybox.event import Event
-from relaybox.ids import new_token
+from relaybox.ids import key_hash, new_token
 from relaybox.op import Op
 from relaybox.store.claims import Claim, HeldRow
 from relaybox.store.outbox.values import ClaimedRow, KeyChoice, KeyLease, KeyRound, Known, Settlement
@@ -44,13 +44,16 @@ class Line:
         choice: KeyChoice = CHOICE,
         turn: KeyRound | None = None,
         known: Known | None = None,
+        full: Collection[str] = (),
         db: Runner | None = None,
     ) -> Taken:
+        """`full`: keys of which nothing is wanted; by shards only."""
         claim, now = Claim(owner, new_token(), lease), T0 + SECOND * seconds
 
         def attempt() -> Op[list[ClaimedRow]]:
             if self.strategy == "shards":
-                return self.store.claim_ordered(claim, limit, SHARDS, now, turn or self.turn, known=known)
+                past = frozenset(map(key_hash, full))
+                return self.store.claim_ordered(claim, limit, SHARDS, now, turn or self.turn, past, known=known)
             by = cast(Literal["advisory", "rows"], self.strategy)
             return self.store.claim_keys(claim, limit, choice._replace(by=by), turn or self.turn, now)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from relaybox import Event
 from relaybox.ids import shard_of
 from relaybox.store.outbox.values import Settlement
 
@@ -48,6 +49,43 @@ class ShardContract(OrderedContract):
         assert (await line.next()).rows == []
         again = await line.next(seconds=LEASE.total_seconds())
         assert (again.seqs, again.attempts) == ([a1, b1, a2], [2, 2, 2])
+
+    async def test_what_came_lately_is_found_without_a_round(self) -> None:
+        """Many keys are passed over, and a round meets all of them. Nothing overtakes what a round would find."""
+        await self.own()
+        line = Line(self, "shards")
+        [a1, a2, c1] = await self.write(*[Event("E", None, key=key) for key in "aac"])
+        assert (await line.next(1)).seqs == [a1]
+        taken = await line.next(full=["a"])
+        assert taken.seqs == [c1]
+        await line.settle(Settlement(retry=taken.retries(SECOND * 10), hold=taken.held))
+        assert (await line.next(full=["a"])).seqs == []
+        assert line.turn.went_round
+        [a3, b1, b2, _] = await self.write(*[Event("E", None, key=key) for key in "abbc"])
+        line.turn.rests = True
+        assert (await line.next(full=["a"])).seqs == [b1, b2]
+        assert not line.turn.missed
+        assert (await line.next(full=["a"], seconds=11)).seqs == [c1], (
+            "of a key of which something came, what may go first"
+        )
+        assert (await line.next(full=["a"], seconds=11)).seqs == []
+        assert line.turn.missed
+        line.turn.rests = False
+        assert (await line.next(seconds=11)).seqs == [a2, a3]
+
+    async def test_news_do_not_keep_a_round_away(self) -> None:
+        await self.own()
+        line = Line(self, "shards")
+        [a1, c1] = await self.write(*[Event("E", None, key=key) for key in "ac"])
+        taken = await line.next()
+        assert taken.seqs == [a1, c1]
+        await line.settle(Settlement(retry=taken.retries(SECOND * 10), hold=taken.held))
+        assert (await line.next(full=["x"])).seqs == []
+        found: list[int] = []
+        for number in range(3):
+            await self.write(Event("E", None, key=f"b{number}"))
+            found += (await line.next(full=["x"], seconds=11)).seqs
+        assert {a1, c1} <= set(found)
 
     async def test_only_the_shards_that_are_asked_for(self) -> None:
         acquire = self.store.acquire_shards

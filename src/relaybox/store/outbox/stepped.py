@@ -95,9 +95,11 @@ class SteppedOutboxStore(OutboxStore):
         mine = [row[0] for row in owned.rows if row[0] not in leaving]
         if not mine:
             return []
+        turn = turn or KeyRound()
         if owned.rows[0][1] or full:
-            picked = yield from self._pick_by_key(mine, limit, shards, turn or KeyRound(), now, full)
+            picked = yield from self._pick_by_key(mine, limit, shards, turn, now, full)
         else:
+            turn.seen = None
             picked = yield self.sql["outbox.claim.ordered"].bind(
                 mine=self.numbers(mine), shards=shards, limit=limit, now=at
             )
@@ -106,17 +108,28 @@ class SteppedOutboxStore(OutboxStore):
     def _pick_by_key(
         self, mine: Sequence[int], limit: int, shards: int, turn: KeyRound, now: datetime | None, full: Collection[int]
     ) -> Op[Result]:
-        """While keys are held or full: from key to key, or a long queue behind one would be read by every claim."""
+        """While keys are held or full: from key to key, or a long queue behind one would be read by every claim. First
+        those of which something came since the last round."""
+        share = spread(limit) if full else limit
+        if turn.looks_lately:
+            recent = yield self.sql["outbox.keys.recent"].bind(after=turn.seen, now=self.to_time(now))
+            keys = [row[0] for row in recent.rows if row[0] not in full and (row[0] >> 32) % shards in mine]
+            picked = yield from self.pick(keys, limit, now, share)
+            turn.took_lately(bool(picked.rows))
+            if picked.rows or turn.rests:
+                return picked
+        newest = (yield self.sql["outbox.keys.newest"].bind()).rows[0][0]
         last_lap = turn.after == START
         while True:
             walk = yield from self.walk(turn.after, max(limit * shards // len(mine), 1), now)
             ready = [k.key_hash for k in walk.keys if k.head is not None and (k.key_hash >> 32) % shards in mine]
             keys = [key for key in ready if key not in full]
             turn.after = START if walk.ended else walk.keys[-1].key_hash
-            picked = yield from self.pick(keys, limit, now, spread(limit) if full else limit)
+            picked = yield from self.pick(keys, limit, now, share)
             if len(picked.rows) >= limit:
                 turn.after = picked.rows[-1][1]
             if picked.rows or (walk.ended and last_lap):
+                turn.took(newest, all_there_was=walk.ended and last_lap and len(picked.rows) < limit)
                 return picked
             last_lap |= walk.ended
 

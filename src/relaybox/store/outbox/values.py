@@ -42,6 +42,25 @@ class KeyRound:
     busy: bool = False  # rows wait whose key somebody has
     smooth: bool = False  # every key it looked at was to be had
     refused: set[int] = field(default_factory=set)  # keys that were free, and their locks were not
+    # Of claims from shards while keys are passed over. A round meets all of those, what came lately is found at once.
+    seen: int | None = None  # up to this event a round has found nothing more, or is to
+    lately: bool = False  # the last claim took of what came later
+    rests: bool = False  # no round now …
+    missed: bool = False  # … though the last claim found nothing else
+    went_round: bool = False  # it has met all keys, and taken all there was
+
+    @property
+    def looks_lately(self) -> bool:
+        """By turns, or a round would never come."""
+        return self.seen is not None and (self.rests or not self.lately)
+
+    def took_lately(self, some: bool) -> None:
+        self.lately, self.missed = some, not some
+
+    def took(self, newest: int | None, *, all_there_was: bool) -> None:
+        self.lately, self.missed, self.went_round = False, False, all_there_was
+        if self.seen is None or all_there_was:
+            self.seen = newest or 0
 
 
 class KeyChoice(NamedTuple):

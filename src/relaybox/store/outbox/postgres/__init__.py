@@ -194,14 +194,22 @@ class PostgresStore(KeyedOutboxStore):
         if not full:
             result = yield self.sql["outbox.claim.ordered"].bind(**values)
             if result.rows[-1][1] is None:
+                turn.seen = None
                 return (yield from self._whole(claim, result.rows))
-        # Keys are held, or to be passed over: go on where the last claim ended, then begin anew.
-        share = spread(limit) if full else limit
-        for after in dict.fromkeys((turn.after, -1)):
-            result = yield self.sql["outbox.keys.turn"].bind(**values, after=after, full=list(full), share=share)
+        # Keys are held, or to be passed over.
+        values = {**values, "full": list(full), "share": spread(limit) if full else limit}
+        if turn.looks_lately:
+            result = yield self.sql["outbox.keys.recent"].bind(**values, after=turn.seen)
+            turn.took_lately(bool(result.rows))
+            if result.rows or turn.rests:
+                return self.claimed(result.rows)
+        newest = (yield self.sql["outbox.keys.newest"].bind()).rows[0][0]
+        for after in dict.fromkeys((turn.after, -1)):  # on from where the last claim ended, then anew
+            result = yield self.sql["outbox.keys.turn"].bind(**values, after=after)
             if result.rows:
                 turn.after = max(row[13] for row in result.rows) if len(result.rows) == limit else -1
                 break
+        turn.took(newest, all_there_was=after < 0 and len(result.rows) < limit)
         return self.claimed(result.rows)
 
     def _claim(self, claim: Claim, limit: int, now: datetime | None) -> dict[str, Any]:

@@ -5,3 +5,6 @@ FROM {event} e WHERE e.seq {in_seqs}
 
 -- name: outbox.claim.payloads -> rows
 SELECT e.seq, {whole_payload} FROM {event} e WHERE e.seq {in_seqs}
+
+-- name: outbox.keys.newest -> rows
+SELECT max(seq) FROM {pending}

@@ -71,7 +71,7 @@ picked AS MATERIALIZED (
     AND NOT EXISTS (SELECT 1 FROM {lease})
     AND NOT EXISTS (SELECT 1 FROM {claim} WHERE until <= (SELECT now FROM clock) OR owner IS NULL
                     OR (owner = :owner AND token <> ALL(:known::bigint[])
-                        AND EXISTS (SELECT 1 FROM unnest(items) AS item WHERE item / 65536 <> ALL(:kept::bigint[]))))
+                        AND EXISTS (SELECT 1 FROM unnest(items) AS item WHERE item / 65536 NOT IN (SELECT unnest(:kept::bigint[])))))
   ORDER BY p.seq
   LIMIT :limit),
 gone AS (
@@ -164,7 +164,7 @@ WHERE item > 65535
 WITH strange AS MATERIALIZED (
   SELECT token, items, coalesce(since, claimed_at, until) AS since FROM {claim}
   WHERE owner = :owner AND token <> ALL(:known::bigint[])
-    AND EXISTS (SELECT 1 FROM unnest(items) AS item WHERE item / 65536 <> ALL(:kept::bigint[]))
+    AND EXISTS (SELECT 1 FROM unnest(items) AS item WHERE item / 65536 NOT IN (SELECT unnest(:kept::bigint[])))
   {skip_locked}),
 part AS (
   UPDATE {claim} c SET items = ARRAY(SELECT item FROM unnest(c.items) AS item WHERE item / 65536 = ANY(:kept::bigint[]))
@@ -176,7 +176,7 @@ gone AS (
 INSERT INTO {pending} (seq, due, key_hash, attempts, since)
 SELECT e.seq, {clock}, {hash}(coalesce(e.aggregate_id, e.event_id)), item % 65536::bigint, s.since
 FROM strange s, unnest(s.items) AS item JOIN {event} e ON e.seq = item / 65536
-WHERE item > 65535 AND item / 65536 <> ALL(:kept::bigint[])
+WHERE item > 65535 AND item / 65536 NOT IN (SELECT unnest(:kept::bigint[]))
 {once}
 
 -- name: outbox.claim.oldest -> rows

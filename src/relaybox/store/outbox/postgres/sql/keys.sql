@@ -92,43 +92,19 @@ WHERE t.item IS NOT NULL
 -- The claim of outbox.claim.ordered while keys are held or :full: from key to key instead of by seq, so that whatever
 -- waits behind a held head costs one probe and not a scan past all of it. At most :share of one key. ANY(ARRAY(…)) and not IN: as a join it could
 -- begin with the shards, and the keys would not come in their order.
-WITH RECURSIVE clock AS MATERIALIZED (
-  SELECT {clock} AS now, set_config('synchronous_commit', 'off', true)),
-mine AS MATERIALIZED (
-  SELECT shard FROM {shard} WHERE owner = :owner AND until > (SELECT now FROM clock)
-    AND shard <> ALL(:leaving::integer[]) FOR SHARE),
+WITH RECURSIVE {turn_of},
 walk AS (
   SELECT (SELECT min(key_hash) FROM {pending} WHERE key_hash > :after::bigint) AS key_hash
   UNION ALL
   SELECT (SELECT min(p.key_hash) FROM {pending} p WHERE p.key_hash > w.key_hash) FROM walk w
   WHERE w.key_hash IS NOT NULL),
-picked AS MATERIALIZED (
-  SELECT r.ctid FROM walk w
-  CROSS JOIN LATERAL (
-    SELECT p.ctid FROM {pending} p
-    WHERE p.key_hash = w.key_hash AND (p.due <= (SELECT now FROM clock) OR p.since IS NOT NULL)
-      AND p.seq <= coalesce((SELECT h.seq - h.parked::integer FROM {hold} h WHERE h.key_hash = w.key_hash),
-                            9223372036854775807)
-    ORDER BY p.seq LIMIT :share::integer) r
-  WHERE w.key_hash <> ALL(:full::bigint[])
-    AND (w.key_hash >> 32) % :shards = ANY(ARRAY(SELECT shard FROM mine))
-    AND NOT EXISTS (SELECT 1 FROM {claim} WHERE until <= (SELECT now FROM clock) OR owner IS NULL
-                    OR (owner = :owner AND token <> ALL(:known::bigint[])
-                        AND EXISTS (SELECT 1 FROM unnest(items) AS item WHERE item / 65536 <> ALL(:kept::bigint[]))))
-    AND NOT EXISTS (SELECT 1 FROM {lease})
-  LIMIT :limit),
-gone AS (
-  DELETE FROM {pending} WHERE ctid = ANY(ARRAY(SELECT ctid FROM picked))
-  RETURNING key_hash, seq, {item} AS item, coalesce(since, due) AS since),
-{odd},
-held AS (
-  INSERT INTO {claim} (token, owner, until, claimed_at, items, since)
-  SELECT :token, :owner, c.now + {lease_time}, c.now, w.items, {claimed_since}
-  FROM clock c, (SELECT array_agg(item ORDER BY item) AS items, min(since) AS since FROM gone WHERE item IS NOT NULL) w
-  WHERE w.items IS NOT NULL)
-SELECT t.item / 65536, {claimed_columns}, (t.item % 65536::bigint)::integer, t.key_hash
-FROM gone t LEFT JOIN {event} e ON e.seq = t.item / 65536
-WHERE t.item IS NOT NULL
+{taken}
+
+-- name: outbox.keys.recent -> rows
+-- The same for the keys of which something came after :after, a number of an event.
+WITH {turn_of},
+walk AS MATERIALIZED (SELECT DISTINCT key_hash FROM {pending} WHERE seq > :after::bigint),
+{taken}
 
 -- name: outbox.lease.free -> count
 -- Keys of which nothing is left in our claim. Only under our token: it may be another's lease by now.

@@ -42,3 +42,41 @@ AND s.seq NOT IN (SELECT item / 65536 FROM {claim} c, unnest(c.items) AS item WH
 
 -- slot: hashed
 unnest(:seqs::bigint[], :hashes::bigint[]) AS s(seq, key_hash)
+
+-- slot: turn_of
+-- Who claims from key to key, and when.
+clock AS MATERIALIZED (
+  SELECT {clock} AS now, set_config('synchronous_commit', 'off', true)),
+mine AS MATERIALIZED (
+  SELECT shard FROM {shard} WHERE owner = :owner AND until > (SELECT now FROM clock)
+    AND shard <> ALL(:leaving::integer[]) FOR SHARE)
+
+-- slot: taken
+-- What it takes of the keys in `walk`.
+picked AS MATERIALIZED (
+  SELECT r.ctid FROM walk w
+  CROSS JOIN LATERAL (
+    SELECT p.ctid FROM {pending} p
+    WHERE p.key_hash = w.key_hash AND (p.due <= (SELECT now FROM clock) OR p.since IS NOT NULL)
+      AND p.seq <= coalesce((SELECT h.seq - h.parked::integer FROM {hold} h WHERE h.key_hash = w.key_hash),
+                            9223372036854775807)
+    ORDER BY p.seq LIMIT :share::integer) r
+  WHERE w.key_hash NOT IN (SELECT unnest(:full::bigint[]))
+    AND (w.key_hash >> 32) % :shards = ANY(ARRAY(SELECT shard FROM mine))
+    AND NOT EXISTS (SELECT 1 FROM {claim} WHERE until <= (SELECT now FROM clock) OR owner IS NULL
+                    OR (owner = :owner AND token <> ALL(:known::bigint[])
+                        AND EXISTS (SELECT 1 FROM unnest(items) AS item WHERE item / 65536 NOT IN (SELECT unnest(:kept::bigint[])))))
+    AND NOT EXISTS (SELECT 1 FROM {lease})
+  LIMIT :limit),
+gone AS (
+  DELETE FROM {pending} WHERE ctid = ANY(ARRAY(SELECT ctid FROM picked))
+  RETURNING key_hash, seq, {item} AS item, coalesce(since, due) AS since),
+{odd},
+held AS (
+  INSERT INTO {claim} (token, owner, until, claimed_at, items, since)
+  SELECT :token, :owner, c.now + {lease_time}, c.now, w.items, {claimed_since}
+  FROM clock c, (SELECT array_agg(item ORDER BY item) AS items, min(since) AS since FROM gone WHERE item IS NOT NULL) w
+  WHERE w.items IS NOT NULL)
+SELECT t.item / 65536, {claimed_columns}, (t.item % 65536::bigint)::integer, t.key_hash
+FROM gone t LEFT JOIN {event} e ON e.seq = t.item / 65536
+WHERE t.item IS NOT NULL
