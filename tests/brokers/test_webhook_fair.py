@@ -160,6 +160,25 @@ async def test_calls_that_a_slow_destination_may_have_take_nobody_elses_turn(tmp
             held.set()
 
 
+async def test_what_waits_for_an_endpoint_that_is_away_stays_here(tmp_path: Path, probe: Probe) -> None:
+    """Only what was sent goes back to the database, to be tried again: nothing is claimed again and again."""
+    url, gate = url_for("sqlite", tmp_path), Gate()
+    outage = iter([503] * 3)
+
+    async def away(request: Request, writer: Any) -> None:
+        status = next(outage, None)
+        await (gate.soon(request, writer) if status is None else answer(status)(request, writer))
+
+    async with AsyncOutbox(url) as outbox, endpoints({"slow": away}) as (sink, servers):
+        await outbox.migrate()
+        async with outbox.transaction() as tx:
+            await outbox.write_all(tx, [Event("E", n, key=f"key-{n}", tenant="slow") for n in range(40)])
+        async with AsyncRelay(url, sink, to="{tenant}", settings=SETTINGS, observers=[probe]):
+            await gate.wait(40)
+    assert len(probe.of(Retried)) == 3
+    assert len(servers["slow"].requests) == 43
+
+
 async def test_long_queues_behind_few_keys(tmp_path: Path) -> None:
     """What waits behind a call that takes long does not fill the memory either."""
     url, gate, honest = url_for("postgres", tmp_path), Gate(), Gate()

@@ -105,6 +105,7 @@ class FairQueue(WorkQueue, Protocol):
     """A queue that knows what may begin, and what is not needed here."""
 
     workers: int
+    wake: Callable[[], None]  # to be called when something may begin that could not before
 
     def ended(self, delivery: Delivery) -> None:
         """It is concluded, or given up, whether it had begun or not."""

@@ -14,6 +14,8 @@ given back with a due time that follows its pace, so that claims find what is me
 
 from __future__ import annotations
 
+import asyncio
+import math
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -49,6 +51,7 @@ class _Destination:
     mean: float = 0.0  # seconds for an answer
     quick: bool = False
     listed: bool = False  # among those that may begin something
+    rests_until: float = -math.inf  # after an outage; what waits stays here
     state: Literal["well", "slow", "away"] = "well"
     booked: float = 0.0  # when it will have taken all that was given back, at its pace …
     spread: float = 0.0  # … and when that may come again, for the sake of the database
@@ -121,6 +124,7 @@ class Destinations:
         self._known: dict[str | None, _Destination] = {}
         self._of: dict[Delivery, _Destination] = {}
         self._ready: deque[_Destination] = deque()
+        self.wake: Callable[[], None] = lambda: None  # something may begin; set by who works
 
     # -- as a queue ---------------------------------------------------------------------------------
 
@@ -137,7 +141,7 @@ class Destinations:
             first = ready[0]
             if not first.waiting or len(first.taken) >= first.most:
                 ready.popleft().listed = False  # until one of it ends
-            elif all(gate.admits(first, now, self._slow) for gate in first.gates):
+            elif first.rests_until <= now and all(gate.admits(first, now, self._slow) for gate in first.gates):
                 return True
             else:
                 ready.rotate(-1)
@@ -224,6 +228,12 @@ class Destinations:
             reason = outage or f"{destination.mean:.1f} s for an answer"
             self._observers(DestinationChanged(self._sink, destination.limits.name, state, reason))
 
+    def rests(self, name: str, seconds: float) -> None:
+        """Nothing of it begins for so long."""
+        destination = self._destination(name)
+        destination.rests_until = self._clock.monotonic() + seconds
+        asyncio.get_running_loop().call_later(seconds, lambda: self.wake())
+
     # -- while memory is short ----------------------------------------------------------------------
 
     def excess(self) -> list[tuple[Delivery, RetryAt]]:
@@ -242,7 +252,8 @@ class Destinations:
 
     def _later(self, destination: _Destination, pace: float, now: float, before: int) -> RetryAt:
         each = pace / destination.limits.calls
-        destination.booked = max(destination.booked, now + before * each) + each
+        begins = max(now, destination.rests_until)
+        destination.booked = max(destination.booked, begins + before * each) + each
         destination.spread = max(destination.spread, now) + 1 / CHURN
         delay = min(destination.booked - now, max(LONGEST, destination.spread - now)) * random.uniform(0.8, 1.0)
         why = f"BrokerUnavailable: {destination.limits.name} has enough to do, at {pace:.1f} s for an answer"

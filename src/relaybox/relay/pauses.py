@@ -70,6 +70,11 @@ class Pauses:
         self._waiting += rest.waiting
         return self._unavailable(destination, rest, rest.until - now)
 
+    def left(self, destination: str) -> float:
+        """Seconds until it may be tried again."""
+        rest = self._resting.get(destination)
+        return 0.0 if rest is None else max(0.0, rest.until - self._clock.monotonic())
+
     def succeeded(self, destination: str) -> None:
         if (rest := self._resting.pop(destination, None)) is not None:
             self._waiting -= rest.waiting

@@ -204,7 +204,7 @@ class Publisher:
                 outage = answer
                 behind.add(delivery.lane)
             elif isinstance(answer, BrokerUnavailable):
-                batch.failed(delivery, self._pauses.failed(message.destination, answer))
+                batch.failed(delivery, self._failed(message.destination, answer))
             else:
                 batch.failed(delivery, answer)
         if outage is not None:
@@ -212,6 +212,13 @@ class Publisher:
         elif sent:
             self._circuit.succeeded()
         return sent
+
+    def _failed(self, destination: str, outage: BrokerUnavailable) -> BrokerUnavailable:
+        """What waits here for a destination of its own queue stays here while that rests."""
+        again = self._pauses.failed(destination, outage)
+        if self.queue is not None:
+            self.queue.rests(destination, self._pauses.left(destination))
+        return again
 
 
 async def _still(batch: RowBatch, prepared: Sequence[Due]) -> list[Due]:

@@ -71,6 +71,8 @@ class RowWorkers(Workers[RowWorker]):
             watched=callable(handler),
             asked=asked,
         )
+        if self._fair is not None:
+            self._fair.wake = lambda: self.wake(1)
 
     async def _next(self) -> Delivery | None:
         """None when this worker ends."""
