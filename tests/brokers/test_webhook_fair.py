@@ -18,6 +18,7 @@ from relaybox.brokers.webhook.sink import Endpoint, WebhookSink
 from relaybox.facts import CallsUnderWay, DestinationChanged, Retried
 from relaybox.testing import Probe
 from relaybox.testing.servers import require
+from relaybox.topic import Topic
 
 SLOW = 12  # endpoints, with 8 calls each: more than half of `relay.calls`
 EVENTS = 60  # for each of them: all of them are more than a relay holds
@@ -177,6 +178,24 @@ async def test_what_waits_for_an_endpoint_that_is_away_stays_here(tmp_path: Path
             await gate.wait(40)
     assert len(probe.of(Retried)) == 3
     assert len(servers["slow"].requests) == 43
+
+
+async def test_a_queue_of_topics(tmp_path: Path) -> None:
+    """One tracked by rows has a queue of its own for each destination, as an outbox has."""
+    url, gate, honest = url_for("postgres", tmp_path), Gate(), Gate()
+    async with AsyncOutbox(url) as outbox, endpoints({"slow": gate.late, "honest": honest.soon}) as (sink, servers):
+        await outbox.migrate()
+        await outbox.topics.configure(Topic.queue("hooks"))
+        async with outbox.transaction() as tx:
+            await outbox.write_all(tx, events_of("slow", EVENTS, topic="hooks"))
+            await outbox.write_all(tx, events_of("honest", HONEST, topic="hooks"))
+        async with AsyncRelay(outbox.topics.queue("hooks"), sink, to="{tenant}", settings=SETTINGS):
+            await honest.wait(HONEST)
+            assert not gate.open.is_set()
+            gate.open.set()
+            await gate.wait(EVENTS)
+    assert by_key(servers["slow"]) == in_order("slow", EVENTS)
+    assert by_key(servers["honest"]) == in_order("honest", HONEST)
 
 
 async def test_long_queues_behind_few_keys(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from scripted_sink import ScriptedSink
 
 from kit import until
 from relaybox import AsyncOutbox, AsyncRelay, Event, Outbox, Settings
-from relaybox.errors import ConfigError, DeliveryError, Reject
+from relaybox.errors import DeliveryError, Reject
 from relaybox.spi import Answer, Message
 from relaybox.testing.servers import require
 from relaybox.topic import Topic
@@ -118,12 +118,30 @@ async def test_an_outage_fails_nothing_and_counts_nothing(url: str) -> None:
         assert await running.failing() == 0
 
 
-async def test_a_topic_that_has_no_log_is_refused(url: str) -> None:
+@pytest.mark.parametrize("ordered", [True, False])
+async def test_a_queue_tracked_by_rows(url: str, ordered: bool) -> None:
+    """It is delivered as an outbox is: what a sink refuses is tried again alone, what is done is gone."""
     with Outbox(url) as box:
         box.topics.configure(Topic.queue("jobs"))
-    with pytest.raises(ConfigError, match="tracked by rows"):
-        async with AsyncRelay(AsyncOutbox(url).topics.queue("jobs"), ScriptedSink(), to="out", settings=QUICK):
-            pass
+    failed: list[int] = []
+
+    def verdict(message: Message) -> Answer:
+        if message.event.payload == 30 and len(failed) < 2:
+            failed.append(30)
+            return DeliveryError("not yet")
+        return None
+
+    sink = Sequential(verdict, sequences=True)
+    write(url, [Event("T", n, key=f"k{n % 5}", topic="jobs") for n in range(100)])
+    queue = AsyncOutbox(url).topics.queue("jobs")
+    async with AsyncRelay(queue, sink, to="out", ordered=ordered, settings=QUICK) as running:
+        await until(lambda: len(sink.sent) == 100)
+        await running.drain()
+        status = await running.status()
+        assert (status.due, status.dead, running.counts.done) == (0, 0, 100)
+    assert len(failed) == 2
+    if ordered:
+        assert all(numbers == sorted(numbers) for numbers in sink.by_key().values())
 
 
 async def test_the_command_sends_a_topic_to_a_real_broker(url: str) -> None:

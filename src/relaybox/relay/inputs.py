@@ -20,12 +20,14 @@ from ..settings import Settings
 from ..store.outbox import OutboxStore, open_store
 from ..store.topics import GroupRow, Lag, TopicRow, open_topic_store
 from ..topics.context import TopicContext
-from ..topics.delivery import GroupHandlers, LogMember
+from ..topics.delivery import GroupHandlers, LogMember, RowMember
 from ..topics.group import AsyncGroup, Group
 from ..topics.join import join
 from ..values import Counts, Status
 from .publish import Publisher
 from .ranges import RangePublisher
+
+OF_OUTBOX = ("outbox.retention", "outbox.dead_retention")  # topics have their own
 
 
 class RelayInput(ABC):
@@ -42,7 +44,11 @@ class RelayInput(ABC):
         self._codec = codec
         self._clock = box._clock
         self._ordered = ordered
-        self._running: Node | LogMember | None = None
+        self._running: Node | LogMember | RowMember | None = None
+
+    @abstractmethod
+    async def by_rows(self, db: AsyncRunner) -> bool:
+        """Whether it gives event by event, so that each destination can have a queue."""
 
     @abstractmethod
     async def start(self, db: AsyncRunner, publisher: Publisher) -> None: ...
@@ -92,6 +98,9 @@ class OutboxInput(RelayInput):
         store = self.box.store
         return store if store.codec is self._codec else open_store(store.dialect, store.tables, self._codec)
 
+    async def by_rows(self, db: AsyncRunner) -> bool:
+        return True
+
     async def start(self, db: AsyncRunner, publisher: Publisher) -> None:
         node = Node(
             "relay" if self._ordered else "delivery",
@@ -129,9 +138,10 @@ class OutboxInput(RelayInput):
 
 
 class GroupInput(RelayInput):
-    """Nothing is written per event: the group's cursor moves over the log."""
+    """Of a log nothing is written per event: the group's cursor moves over it. A queue tracked by rows is an outbox of
+    its own."""
 
-    _running: LogMember | None
+    _running: LogMember | RowMember | None
 
     def __init__(
         self,
@@ -155,12 +165,13 @@ class GroupInput(RelayInput):
         self._context: TopicContext[AsyncRunner] | None = None
         self._rows: tuple[TopicRow, GroupRow] | None = None
 
+    async def by_rows(self, db: AsyncRunner) -> bool:
+        topic = await db.run(self._at(db).readable(self._joining.topic), tx=False)
+        return topic.topic.tracking == "rows"
+
     async def start(self, db: AsyncRunner, publisher: Publisher) -> None:
-        settings = self._settings
+        settings = self._settings.replaced({"delivery.timeout": None, **dict.fromkeys(OF_OUTBOX)})
         context = self._context = self._at(db)
-        topic = await db.run(context.readable(self._joining.topic), tx=False)
-        if topic.topic.tracking == "rows":
-            raise ConfigError(f"queue {topic.topic.name!r} is tracked by rows; a relay reads topics that have a log")
         joined = await db.run(join(context, self._joining, push=True))
         self._rows = joined.topic, joined.group
         durations = Durations(self._clock)
@@ -169,7 +180,8 @@ class GroupInput(RelayInput):
             rows=publisher,
             mean=lambda: durations.mean,
         )
-        member = LogMember(context, *self._rows, handlers, settings.replaced({"delivery.timeout": None}))
+        kind = RowMember if joined.topic.topic.tracking == "rows" else LogMember
+        member = kind(context, *self._rows, handlers, settings)
         await member.start(settings.delivery.cold_queue)
         self._running = member
 
@@ -185,7 +197,7 @@ class GroupInput(RelayInput):
         await drained(self._running.engine, lambda: self.status(db), self._settings, self._clock)
 
     async def tend(self, db: AsyncRunner, outage: str | None) -> None:
-        if self._observers:
+        if self._observers and not isinstance(self._running, RowMember):  # whose engine measures
             oldest: timedelta | None = None
             try:
                 oldest = (await self._lag(db)).oldest or timedelta(0)

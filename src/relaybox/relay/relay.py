@@ -134,7 +134,7 @@ class AsyncRelay(AsyncService):
             circuit.trip(away)
         except TimeoutError:
             circuit.trip(BrokerUnavailable(f"no connection within {patience:g} s"))
-        if self.sink.features.by_destination and isinstance(self._input, OutboxInput):
+        if self.sink.features.by_destination and await self._input.by_rows(db):
             self._queue = Destinations(
                 self.sink.name,
                 self._find,
