@@ -2,6 +2,8 @@
 
     python -m benchmarks.encryption
 
+Of an outbox, where payloads are encrypted, and of an inbox with a vault, where payload and headers are.
+
 A line per step: microseconds of processor time for a plain event and for an encrypted one, and how many times as much
 that is. The median of several rounds, plain and encrypted in turn.
 """
@@ -11,12 +13,12 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from statistics import median
 
-from relaybox import Event, Keyring, Outbox, Vault
+from relaybox import Event, Inbox, Keyring, Outbox, Vault
 
 EVENTS = 1_000
 ROUNDS = 15
@@ -59,7 +61,7 @@ def tell(name: str, plain: float, encrypted: float) -> None:
 
 def main() -> None:
     assert 250 <= len(made()[0].body) <= 262
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         url = f"sqlite:///{Path(folder) / 'bench.db'}"
         with Vault(url, Keyring({"bench": b"k" * 32})) as vault, closing(Outbox(url)) as plain:
             plain.migrate()
@@ -67,10 +69,26 @@ def main() -> None:
             with closing(Outbox(url, codec=vault)) as secret:
                 written(secret)
                 written(secret)
-                measure(plain, secret, vault)
+                boxes = [
+                    stack.enter_context(Inbox(url, name, vault=v)) for name, v in (("clear", None), ("dark", vault))
+                ]
+                for box in boxes:
+                    box.migrate()
+                    box.accept_all(None, made())
+                    processed(box)
+                measure(plain, secret, vault, *boxes)
 
 
-def measure(plain: Outbox, secret: Outbox, vault: Vault) -> None:
+def processed(box: Inbox) -> None:
+    done = box.process(lambda event: event.payload, batch=100).once().done
+    assert done == EVENTS, done
+
+
+def accepted(box: Inbox) -> None:
+    box.accept_all(None, made())
+
+
+def measure(plain: Outbox, secret: Outbox, vault: Vault, clear: Inbox, dark: Inbox) -> None:
     steps: dict[str, tuple[list[float], list[float]]] = {}
     for _ in range(ROUNDS):
         events = made()
@@ -79,6 +97,8 @@ def measure(plain: Outbox, secret: Outbox, vault: Vault) -> None:
             ("make an event, and encrypt it", made, lambda: sealed(vault, made())),
             ("event.payload, decrypted", partial(opened, events), partial(opened, hidden)),
             ("write in batches of 1000 (SQLite)", lambda: written(plain), lambda: written(secret)),
+            ("accept 1000 in an inbox (SQLite)", partial(accepted, clear), partial(accepted, dark)),
+            ("process them, 100 at a time", partial(processed, clear), partial(processed, dark)),
         ):
             ours = steps.setdefault(name, ([], []))
             ours[0].append(timed(first))

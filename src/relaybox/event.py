@@ -448,10 +448,17 @@ def sealed(event: Event, body: bytes, key_id: str, codec: Codec) -> Event:
 
 def sealed_message(event: Event, body: bytes, clear: Mapping[str, str], sender: str, codec: Codec) -> Event:
     """A message as an inbox keeps it: encrypted as a whole, but for what the database works by and the headers that are
-    clear. `codec` opens it."""
-    headers = {"_headers": MappingProxyType(dict(clear)), "_headers_text": headers_to_text(clear)}
-    slots = {**_by_slot(event), **headers, "body": body, "content_type": SEALED_MESSAGE}
-    return _made(type(event), {**slots, "sender": sender, "_codec": codec})
+    clear, the id of the data key first. `codec` opens it."""
+    fields: Any = _Fields()
+    for slot, value in zip(_Fields.__slots__, _slots(event), strict=True):
+        setattr(fields, slot, value)
+    fields._headers = MappingProxyType(clear)
+    # The usual one as headers_to_text would have it, for a quarter of what that costs.
+    fields._headers_text = headers_to_text(clear) if len(clear) > 1 else f'{{"{KEY_HEADER}":"{clear[KEY_HEADER]}"}}'
+    fields.body, fields.content_type, fields.sender, fields._codec = body, SEALED_MESSAGE, sender, codec
+    fields.__class__ = type(event)
+    closed: Event = fields
+    return closed
 
 
 def message_as_sent(event: Event, slots: Mapping[str, Any], headers: str | None, codec: Codec) -> Event:

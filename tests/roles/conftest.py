@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from kit import make_postgres
-from relaybox import Event, Guard, Inbox, Outbox, Topic
+from relaybox import Event, Guard, Inbox, Outbox, Topic, Vault
 from relaybox.store.grants import ROLES
 
 from .kit import Estate
@@ -22,9 +22,11 @@ THEIRS = (
 def estate() -> Iterator[Estate]:
     url = make_postgres()
     names = {role: f"rb_{role}_{uuid4().hex[:8]}" for role in ROLES}
-    with Outbox(url) as box, Inbox(url) as inbox, Guard.sql(url, consumer="billing") as guard:
+    guarding = Guard.sql(url, consumer="billing")
+    with Outbox(url) as box, Inbox(url) as inbox, guarding as guard, Vault(url) as vault:
         inbox.migrate()
         guard.migrate()
+        vault.migrate()
         box.topics.configure(Topic.pub_sub("offset"))
         box.topics.configure(Topic.pub_sub("bitmap", tracking="bitmap"))
         box.topics.configure(Topic.queue("jobs"))
@@ -36,7 +38,7 @@ def estate() -> Iterator[Estate]:
             owner.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
             for role, name in names.items():
                 owner.execute(f"CREATE ROLE {name} LOGIN".encode())
-                for part in (box, inbox, adopted, guard):
+                for part in (box, inbox, adopted, guard, vault):
                     for line in part.grants(role, to=name):
                         owner.execute(line.encode())
             adopted.close()

@@ -12,7 +12,7 @@ from relaybox import ALL, AsyncOutbox, Event, Guard, Inbox, Outbox, Reject
 from relaybox.errors import ConfigError, StoreError
 from relaybox.store.grants import ROLES, DatabaseRole
 
-from .kit import CALLING, Estate, run
+from .kit import CALLING, Estate, in_secret, run
 
 # -- what works ------------------------------------------------------------------------------------
 
@@ -101,6 +101,10 @@ def test_an_inbox(estate: Estate) -> None:
             assert looking.status().pending == 0
 
 
+def test_a_vault_and_an_inbox_that_stores_in_secret(estate: Estate) -> None:
+    in_secret(estate.at)
+
+
 def test_a_guard(estate: Estate) -> None:
     with Guard.sql(estate.at("worker"), consumer="billing", mode="setnx") as guard:
         assert [guard.try_mark("m1"), guard.try_mark("m1")] == [True, False]
@@ -145,7 +149,12 @@ MATRIX = [
     ("receiver", "DELETE FROM inbox", True),
     ("receiver", "INSERT INTO inbox_done VALUES (1, now(), 1, 0)", True),
     ("receiver", "SELECT payload FROM outbox_event", True),
+    ("receiver", "DELETE FROM relaybox_data_key", True),
+    ("receiver", "UPDATE relaybox_data_key SET wrapped = NULL", True),
+    ("maintainer", "SELECT wrapped FROM relaybox_data_key", True),
+    ("tenant", "SELECT wrapped FROM relaybox_data_key", True),
     # operator
+    ("operator", "INSERT INTO relaybox_data_key (id, created_at) VALUES ('x', now())", True),
     ("operator", "UPDATE outbox_event SET payload = ''", True),
     ("operator", "UPDATE outbox_event_migration SET checksum = ''", True),
     ("operator", "DROP TABLE outbox_event_dead", True),
@@ -160,6 +169,8 @@ MATRIX = [
     ("dashboard", "SELECT headers FROM outbox_event_log_1", True),
     ("dashboard", "SELECT payload FROM outbox_event_parked", True),
     ("dashboard", "SELECT payload FROM inbox", True),
+    ("dashboard", "SELECT wrapped FROM relaybox_data_key", True),
+    ("dashboard", "SELECT subject FROM relaybox_data_key", True),
     ("dashboard", "SELECT event_id, event_type FROM outbox_event", False),
     ("dashboard", "UPDATE outbox_event_instance SET name = ''", True),
 ]

@@ -9,28 +9,29 @@ import pymysql
 import pytest
 
 from kit import rows, wait_until
-from relaybox import ALL, Event, Inbox, Outbox, Reject
+from relaybox import ALL, Event, Inbox, Outbox, Reject, Vault
 from relaybox.drivers.mysql_session import options
 from relaybox.errors import UnsupportedByEngine
 from relaybox.store.grants import ROLES, DatabaseRole
 from relaybox.testing.servers import require
 
-from .kit import Estate
+from .kit import Estate, in_secret
 
 
 @pytest.fixture(scope="module")
 def estate() -> Iterator[Estate]:
     url = require("mariadb", durable=False).create_database()
     names = {role: f"{role}_{uuid4().hex[:8]}" for role in ROLES if role != "tenant"}
-    with Outbox(url) as box, Inbox(url) as inbox:
+    with Outbox(url) as box, Inbox(url) as inbox, Vault(url) as vault:
         box.migrate()
         inbox.migrate()
-        for part in (box, inbox):
+        vault.migrate()
+        for part in (box, inbox, vault):
             with pytest.raises(UnsupportedByEngine, match="row-level security is PostgreSQL's, and this is mysql"):
                 part.grants("tenant", to="somebody")
         for role, name in names.items():
             rows(url, f"CREATE USER `{name}`@`%`")
-            for part in (box, inbox):
+            for part in (box, inbox, vault):
                 for line in part.grants(role, to=name):
                     rows(url, line)
     yield Estate(url, names)
@@ -77,6 +78,10 @@ def test_an_inbox(estate: Estate) -> None:
         operator.purge()
     with Inbox(at(estate, "reader")) as reader:
         assert reader.status().pending == 0
+
+
+def test_a_vault_and_an_inbox_that_stores_in_secret(estate: Estate) -> None:
+    in_secret(lambda role: at(estate, role))
 
 
 MATRIX: list[tuple[DatabaseRole, str, bool]] = [

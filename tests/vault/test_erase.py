@@ -229,13 +229,22 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = relaybox.json("events", "show", shown.id, "--payload", **env, RELAYBOX_KEYRING=str(path))
     assert opened["event"]["payload"]["address"] == SECRET
 
+    monkeypatch.setenv("OLD", path.read_text().strip())
     relaybox("vault", "new-key", "m2", "--to", str(path))
     keys = ",".join(path.read_text().splitlines())
+    doctor = {one["check"]: one for one in relaybox.json("doctor", **env)["findings"]}
+    assert (doctor["data keys"]["level"], "2 by m1" in doctor["data keys"]["text"]) == ("ok", True)
     assert keys.startswith("m2 ")
     assert "RELAYBOX_KEYRING" in relaybox("vault", "rotate", "--yes", exit_code=1, **env).output
     assert relaybox.json("vault", "rotate", "--dry-run", **env, RELAYBOX_MASTER_KEYS=keys)["rotated"] == 2
     assert relaybox.json("vault", "rotate", "--yes", **env, RELAYBOX_MASTER_KEYS=keys)["rotated"] == 2
     assert relaybox.json("vault", "status", **env) == {"schema": "vault.status/1", "masters": {"m2": 2}, "destroyed": 0}
+    with Vault(url, Keyring.environment("OLD")) as vault, Outbox(url, codec=vault) as box:
+        write(box, told(3, tenant="old"))
+    doctor = {one["check"]: one for one in relaybox.json("doctor", **env)["findings"]}
+    assert (doctor["data keys"]["level"], "2 by m2" in doctor["data keys"]["text"]) == ("warning", True)
+    rows(url, "DELETE FROM relaybox_data_key WHERE master = 'm1'")
+    rows(url, "DELETE FROM outbox_event WHERE tenant_id = 'old'")
 
     assert relaybox.json("erase", "meier", "--dry-run", **env)["copies"] == {"outbox": 1}
     relaybox("erase", "meier", exit_code=1, answer="n\n", **env)

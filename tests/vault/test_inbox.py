@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from cli.conftest import Command
 from inbox.kit import aprocessed, gaps, processed
 from inbox.their_table import Theirs
 from ingest.scripted_source import ScriptedSource
-from kit import QUICK, one, rows, until
+from kit import QUICK, make_database, one, rows, until
 from relaybox import (
     ALL,
     AsyncInbox,
@@ -36,6 +37,7 @@ from relaybox.event import KEY_HEADER, MAX_PAYLOAD, SEALED, SEALED_MESSAGE
 from relaybox.relay.inbox_sink import InboxSink
 from relaybox.spi import Incoming
 from relaybox.types import Columns, Kms, Order, TieredInbox
+from relaybox.vault.keyring import new_master_key
 
 from .kit import MASTER, SECRET, Home, told
 
@@ -339,14 +341,41 @@ async def test_an_ingest_does_not_start_where_nothing_can_be_encrypted(sqlite: H
                     pass
 
 
+def person(event: Event) -> str:
+    return f"person-{event.payload['n']}"
+
+
+@pytest.mark.parametrize(("subject", "expected"), [("tenant", {"meier"}), ("vault.test_inbox:person", {"person-1"})])
+def test_the_command_encrypts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subject: str, expected: set[str]
+) -> None:
+    relaybox = Command()
+    home = Home(make_database("sqlite", tmp_path))
+    source = ScriptedSource()
+    source.put(sent(1))
+    monkeypatch.setattr("relaybox.cli.ingest.source_from_url", lambda url, options: source)
+    env: dict[str, Any] = {"RELAYBOX_URL": home.url, "RELAYBOX_SOURCE": "kafka://broker/orders"}
+    words = ("ingest", "--inbox", "orders", "--migrate", "--once", "--wait", "50ms", "--subject")
+    assert "needs a keyring" in relaybox(*words, subject, exit_code=1, **env).output
+    env["RELAYBOX_MASTER_KEYS"] = new_master_key("m1")
+    assert "expected --subject to be tenant, key or" in relaybox(*words, "mine", exit_code=1, **env).output
+    assert "accepted 1" in relaybox(*words, subject, **env).output
+    assert PLAIN not in home.everything()
+    assert {key[1] for key in home.data_keys()} == expected
+    id = one(home.url, "SELECT event_id FROM orders")
+    shown = relaybox.json("events", "show", id, "--of", "inbox/orders", "--payload", **env)
+    assert shown["event"]["payload"] == payload(1)
+    assert shown["event"]["headers"]["origin"] == SECRET
+    blind = {**env, "RELAYBOX_MASTER_KEYS": ""}
+    assert SECRET not in relaybox("events", "show", id, "--of", "inbox/orders", "--payload", **blind).output
+
+
 # -- what senders have encrypted ------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Home:
     """The sender, with a database and master keys of its own."""
-    from kit import make_database
-
     folder = tmp_path / "shop"
     folder.mkdir()
     return Home(make_database("sqlite", folder))

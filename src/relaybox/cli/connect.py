@@ -21,7 +21,7 @@ from ..settings import Settings, read_file
 from ..store.names import Tables
 from ..vault import Keyring, Vault
 from ..vault.keyring import VARIABLE
-from ..vault.vault import TABLE
+from ..vault.vault import TABLE, SubjectOf
 from .named import load_object
 from .output import warn
 
@@ -96,11 +96,15 @@ class Target:
         return JSON_CODEC if keyring is None else closing.enter_context(self.vault(keyring))
 
     @contextmanager
-    def vault(self, keyring: Keyring | None) -> Iterator[Vault]:
+    def vault(self, keyring: Keyring | None, subject: SubjectOf = "tenant") -> Iterator[Vault]:
         self.database().close()
-        table = os.environ.get("RELAYBOX_KEYS_TABLE") or TABLE
-        with Vault(self.needed_url, keyring, table=table, schema=self.schema.value, settings=self.settings) as vault:
+        options: dict[str, Any] = {"table": keys_table(os.environ), "schema": self.schema.value}
+        with Vault(self.needed_url, keyring, subject=subject, settings=self.settings, **options) as vault:
             yield vault
+
+
+def keys_table(environment: Mapping[str, str]) -> str:
+    return environment.get("RELAYBOX_KEYS_TABLE") or TABLE
 
 
 def keyring_of(environment: Mapping[str, str]) -> Keyring | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
@@ -10,12 +11,16 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from ..drivers import Database
+from ..errors import SchemaDrift, StoreError
 from ..maintenance import repair as repaired
 from ..outbox.doctor import Finding, examine
 from ..redaction import masked, scrub
 from ..store.grants import DatabaseRole
+from ..store.names import Tables
 from ..store.topics import open_topic_store
-from .connect import Target, target_of
+from ..store.vault import open_vault_store
+from .connect import Target, keys_table, target_of
 from .grants import examined, secured
 from .options import Json
 from .output import console, emit, progress, say, table
@@ -46,9 +51,30 @@ def doctor(
         if role not in BLIND:
             found += [Finding(f.level, f.check, scrub(f.text, url), f.fix) for f in examine(database, box.store)]
             found += secured(target, database)
+            found += _data_keys(target, database)
         if role is not None:
             found += examined(target, database, role)
     show_findings(url, found, json)
+
+
+def _data_keys(target: Target, database: Database) -> list[Finding]:
+    """The table of a vault, where there is one."""
+    store = open_vault_store(database.dialect, Tables(keys_table(os.environ), target.tables.schema))
+    check, name = "data keys", store.tables.event
+    try:
+        if not database.run(store.applied(), tx=False):
+            return []
+        database.run(store.verify_schema(), tx=False)
+        masters = database.run(store.masters(), tx=False)
+    except SchemaDrift as error:
+        return [Finding("critical", check, str(error), "compare the table with the migrations of this release")]
+    except StoreError as error:
+        return [Finding("warning", check, f"not checked: {error}", "check the role's privileges")]
+    destroyed = masters.pop(None, 0)
+    wrapped = ", ".join(f"{count:,} by {master}" for master, count in sorted(masters.items(), key=str)) or "none"
+    text = f"{name!r} has keys wrapped: {wrapped}; destroyed: {destroyed:,}"
+    many = Finding("warning", check, text, "`relaybox vault rotate` wraps all by the first master key of a keyring")
+    return [many if len(masters) > 1 else Finding("ok", check, text)]
 
 
 def _repair(target: Target) -> None:

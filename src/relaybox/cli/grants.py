@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import closing
 from typing import Annotated, get_args
@@ -21,7 +22,8 @@ from ..store.outbox import open_store
 from ..store.schema import Schema
 from ..store.topics import open_topic_store
 from ..store.topics.store import TopicStore
-from .connect import Target, target_of
+from ..store.vault import open_vault_store
+from .connect import Target, keys_table, target_of
 from .options import Json
 from .output import emit
 
@@ -64,7 +66,7 @@ def grants(
 
 
 def products(target: Target, database: Database, role: str) -> list[Product]:
-    """What a role has business with in this database: the outbox with its topics, inboxes, the marks of guards."""
+    """What a role has business with in this database: the outbox with its topics, inboxes, marks of guards, keys."""
     mine = [one for one in _known(target, database) if granted(one[0], role, database.dialect)]
     return [one for one in mine if database.run(one[1].applied(), tx=False)]
 
@@ -78,6 +80,7 @@ def _known(target: Target, database: Database) -> list[Product]:
         ("outbox", open_store(dialect, tables), topics),
         *(("inbox", open_inbox_store(dialect, InboxTables(name, schema)), None) for name, schema in inboxes),
         ("guard", open_guard_schema(dialect, Tables(GUARD, tables.schema)), None),
+        ("vault", open_vault_store(dialect, Tables(keys_table(os.environ), tables.schema)), None),
     ]
 
 

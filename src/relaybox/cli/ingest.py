@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from typing import Annotated, Any
+from contextlib import AbstractContextManager, ExitStack
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -16,7 +17,11 @@ from ..inbox.inbox import Inbox
 from ..ingest import Ingest
 from ..ingest.config import load
 from ..redaction import scrub
-from .connect import target_of, warn_of_argument
+from ..vault import Vault
+from ..vault.keyring import VARIABLE
+from ..vault.vault import SubjectOf
+from .connect import Target, keyring_of, target_of, warn_of_argument
+from .named import load_object
 from .options import with_options
 from .output import answer
 from .run import (
@@ -39,6 +44,13 @@ OPTIONS: dict[str, Any] = {
     "inbox": Annotated[str | None, typer.Option(help="which inbox [RELAYBOX_INBOX, default inbox]")],
     "sender": Annotated[
         str | None, typer.Option(help="who sends: an id is a duplicate only of its own [RELAYBOX_INGEST_SENDER]")
+    ],
+    "subject": Annotated[
+        str | None,
+        typer.Option(
+            metavar="tenant|key|MODULE:FUNCTION",
+            help="store messages encrypted, by a data key for each of these; needs a keyring [RELAYBOX_INGEST_SUBJECT]",
+        ),
     ],
     "type": Annotated[str | None, typer.Option(help="type of messages that name none; default: the channel")],
     "type_header": Annotated[str | None, typer.Option(help="header that names the type, of other systems")],
@@ -97,9 +109,14 @@ def ingest(
     observers: list[Observer] = []
     metrics, _ = metrics_of(config.listen, observers)
     try:
-        with Inbox(target.needed_url, config.inbox, schema=target.schema.value, settings=config.settings) as into:
+        with ExitStack() as closing:
+            vault = closing.enter_context(_vault(target, config.subject)) if config.subject else None
+            named: dict[str, Any] = {"schema": target.schema.value, "settings": config.settings, "vault": vault}
+            into = closing.enter_context(Inbox(target.needed_url, config.inbox, **named))
             if migrate:
                 into.migrate()
+                if vault is not None:
+                    vault.migrate()
             if not config.settings.inbox.enabled:
                 log.warning("inbox.enabled is off: nothing is read, messages wait at the broker")
                 if not once:
@@ -123,3 +140,14 @@ def ingest(
         told = {"accepted": counts.done - counts.ignored, "duplicates": counts.ignored, "malformed": counts.dead}
         answer(json, told, ", ".join(f"{name} {count:,}" for name, count in told.items()))
         leave(health)
+
+
+def _vault(target: Target, subject: str) -> AbstractContextManager[Vault]:
+    keyring = keyring_of(os.environ)
+    if keyring is None:
+        raise ConfigError(f"--subject encrypts what is stored, and needs a keyring: set RELAYBOX_KEYRING or {VARIABLE}")
+    if subject in ("tenant", "key"):
+        return target.vault(keyring, cast(SubjectOf, subject))
+    if ":" not in subject:
+        raise ConfigError(f"expected --subject to be tenant, key or MODULE:FUNCTION, got {subject!r}")
+    return target.vault(keyring, load_object(subject))

@@ -1,6 +1,6 @@
 """What a standalone ingest is told.
 
-[relaybox.ingest]    RELAYBOX_INGEST_SENDER              inbox, sender, listen, what Reading has; and settings
+[relaybox.ingest]    RELAYBOX_INGEST_SENDER              inbox, sender, subject, listen, what Reading has; and settings
 [relaybox.source]    RELAYBOX_SOURCE, RELAYBOX_SOURCE_…  url, and the options of that source
 [relaybox.delivery]  RELAYBOX_DELIVERY_DATABASE_TIMEOUT  and every other section of the settings
 """
@@ -24,6 +24,7 @@ class IngestConfig:
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     inbox: str = "inbox"
     sender: str = ""
+    subject: str | None = None  # whose data keys encrypt what is stored
     listen: str | None = None  # address for /live, /ready and /metrics
     reading: Reading = field(default_factory=Reading)
     settings: Settings = BASE

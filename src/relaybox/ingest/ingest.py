@@ -26,7 +26,7 @@ from ..brokers.parse import Reading
 from ..brokers.spi import Incoming, Source
 from ..drivers import open_async
 from ..drivers.spi import AsyncRunner
-from ..errors import BrokerUnavailable, ConfigError, StoreError
+from ..errors import BrokerUnavailable, ConfigError, RelayboxError, StoreError
 from ..event import Event
 from ..facts import CircuitChanged, Ingested, LoopFailed, Observer
 from ..inbox.inbox import AsyncInbox, Inbox
@@ -246,11 +246,12 @@ class AsyncIngest(AsyncService):
         return events, letters
 
     def _refused(self, error: Exception) -> None:
-        reason = str(error) or type(error).__name__
+        ours = isinstance(error, RelayboxError)  # the text of another's may have anything in it, a key too
+        reason = (ours and str(error)) or type(error).__name__
         if reason != self._database_trouble:
             log.warning("the inbox does not accept: %s; nothing is acknowledged", reason)
         self._database_trouble = reason
-        self._observers(LoopFailed("ingest", f"{type(error).__name__}: {reason}"))
+        self._observers(LoopFailed("ingest", f"{type(error).__name__}: {reason}" if ours else reason))
 
     def _count(self, events: Sequence[Event], new: Sequence[bool], letters: dict[str, str], took: float) -> None:
         accepted = sum(new)

@@ -26,6 +26,7 @@ REMAINS = (
     "brokers and other databases keep the ciphertext for as long as they keep messages; no key opens it",
     "what a relay has sent decrypted, and what listeners have stored elsewhere, is readable where it is",
     "finished events keep their ciphertext, keys, types and headers here until they are purged",
+    "what was stored before there was a vault, or by a program without it, is in clear text here until it is purged",
     "backups of this database have the wrapped data keys: until they expire, or until the master key that wraps them "
     "there is destroyed",
     "running processes may remember a data key: for five minutes, unless their vaults say otherwise",

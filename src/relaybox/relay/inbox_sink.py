@@ -28,6 +28,7 @@ from ..errors import (
     ConnectionLost,
     DeliveryError,
     Reject,
+    RelayboxError,
     SchemaMissing,
     StoreError,
     Undecodable,
@@ -118,7 +119,9 @@ class InboxSink:
             if not due:
                 return answers
             try:
-                await self._run(self._accept(await self._sealed(due)))
+                letters: dict[str, str] = {}
+                inboxes = await self._sealed(due, letters)
+                await self._run(self._accept(inboxes, letters))
                 return answers
             except _NoInbox as error:
                 missing[error.name] = DeliveryError(str(error))
@@ -138,24 +141,25 @@ class InboxSink:
             answers.append(answer)
         return answers
 
-    async def _sealed(self, messages: Sequence[Message]) -> Mapping[str, Sequence[Event]]:
-        """What goes into each inbox, as it is stored there."""
+    async def _sealed(self, messages: Sequence[Message], letters: dict[str, str]) -> Mapping[str, Sequence[Event]]:
+        """What goes into each inbox, as it is stored there. Into `letters`: why a message becomes a dead letter."""
         events = [received(message) for message in messages]
         if self._vault is not None:
             senders = [self._sender] * len(events)
-            steps = self._vault.seal_messages(events, senders, shown=(), codec=JSON_CODEC)
+            steps = self._vault.seal_messages(events, senders, shown=(), codec=JSON_CODEC, letters=letters)
             try:
                 events = await arun_beside(steps, self._vault)
-            except StoreError as error:
-                raise BrokerUnavailable(f"{self!r}: {error}") from None
+            except Exception as error:  # of the database, or of a key management service: nobody's own
+                reason = str(error) if isinstance(error, RelayboxError) else type(error).__name__
+                raise BrokerUnavailable(f"{self!r} cannot encrypt: {reason}") from None
         names = [self._inbox or message.destination for message in messages]
-        found = grouped(list(zip(names, events, strict=True)), lambda pair: pair[0])
+        found = grouped(zip(names, events, strict=True), lambda pair: pair[0])
         return {name: [event for _, event in pairs] for name, pairs in found.items()}
 
-    def _accept(self, inboxes: Mapping[str, Sequence[Event]]) -> Op[None]:
+    def _accept(self, inboxes: Mapping[str, Sequence[Event]], letters: Mapping[str, str]) -> Op[None]:
         for name in sorted(inboxes):  # in one order always: no two transactions wait for each other
             try:
-                yield from self._store(name).accept(inboxes[name], self._sender, None)
+                yield from self._store(name).accept_or_bury(inboxes[name], letters, self._sender, None)
             except ConfigError as error:
                 raise _NoInbox(name, f"{name!r} cannot be an inbox: {error}") from None
             except SchemaMissing:

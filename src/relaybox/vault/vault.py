@@ -39,6 +39,8 @@ from ..ids import new_id
 from ..op import Op
 from ..sealing import Sealing, SealingSteps, sealing
 from ..settings import Settings, chosen
+from ..store.grants import DatabaseRole, checked_role
+from ..store.grants.ops import statements
 from ..store.names import Tables
 from ..store.schema import Migration
 from ..store.vault import KeyRow, open_vault_store
@@ -357,6 +359,12 @@ class Vault(Sync, Closing):
     def migrate(self) -> Script[list[Migration]]:
         """Create or upgrade the table of data keys. Safe to call from many processes at once, and again."""
         return commit(self.store.migrate())
+
+    @twin
+    def grants(self, role: DatabaseRole, *, to: str) -> Script[list[str]]:
+        """The statements that give a role of the database what it needs of these data keys to be a writer, receiver,
+        worker, operator, reader or dashboard. Nothing is changed: the owner of the table runs them."""
+        return look(statements("vault", self.store, None, checked_role(role), to))
 
     @twin
     def verify(self) -> Script[None]:

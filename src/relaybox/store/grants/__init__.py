@@ -4,7 +4,7 @@
     worker     delivers events, processes messages, consumes topics; a relay is one too
     receiver   puts messages into an inbox
     maintainer keeps topics: ticks, cleanup, alerts
-    operator   a worker that also replays, discards and purges, and leaves its name in the audit table
+    operator   a worker that also replays, discards, purges and erases, and leaves its name in the audit table
     reader     looks at everything
     dashboard  looks at everything but payloads and headers
     tenant     writes events and looks at them, bound to its own by row-level security (tenants.py)
@@ -151,6 +151,14 @@ MATRICES: Mapping[str, Matrix] = {
         "operator": [(SEE, "migration"), (ALL, "guard")],
         "reader": [(SEE, "migration guard")],
         "dashboard": [(SEE, "migration guard")],
+    },
+    "vault": {  # what is wrapped there opens with a master key alone
+        "writer": [(SEE, "migration"), ("SELECT, INSERT", "data_key")],
+        "receiver": [(SEE, "migration"), ("SELECT, INSERT", "data_key")],
+        "worker": [(SEE, "migration data_key")],
+        "operator": [(SEE, "migration"), ("SELECT, UPDATE", "data_key"), (ALL, "audit"), ("USAGE", "audit_id_seq")],
+        "reader": [(SEE, "migration audit data_key")],
+        "dashboard": [(SEE, "migration audit"), (_seen(("id", "master", "created_at", "erased_at")), "data_key")],
     },
 }
 # MySQL has no functions that return what they wrote: its writer inserts, and may put any row into `pending`.
