@@ -183,6 +183,13 @@ class WebhookReceiver:
             raise Refused(503, f"the database took longer than {self._timeout:g} s", self._retry_after) from None
         except (StoreError, Closed) as error:
             raise Refused(503, str(error), self._retry_after) from None
+        except InvalidEvent as error:
+            raise Refused(400, f"no event: {error}") from None
+        except Exception as error:
+            if self._inbox._vault is None:
+                raise
+            text = f"it cannot be encrypted: {type(error).__name__}"  # a key management service that is away
+            raise Refused(503, text, self._retry_after) from None
         took = self._clock.monotonic() - started
         self._observers(Ingested(CHANNEL, sum(new), len(new) - sum(new), 0, took))
 

@@ -136,15 +136,27 @@ class Keyring:
                 f"{', '.join(self._keys)}; add it, or run `relaybox vault rotate` where it is"
             )
         try:
-            return key.unwrap(base64.b64decode(wrapped), context)
+            secret = key.unwrap(_decoded(wrapped), context)
         except NotSealedHere:
             raise ConfigError(
                 f"data key {context['id']} does not open with master key {master!r}: that name stands for another key "
                 "here, or the row was changed"
             ) from None
+        if not isinstance(secret, bytes) or len(secret) != KEY_BYTES:  # a shorter one would encrypt, and be guessed
+            raise ConfigError(
+                f"expected master key {master!r} to unwrap {KEY_BYTES} bytes for data key {context['id']}"
+            )
+        return secret
 
     def __repr__(self) -> str:
         return f"Keyring({', '.join(self._keys)})"
+
+
+def _decoded(wrapped: str) -> bytes:
+    try:
+        return base64.b64decode(wrapped, validate=True)
+    except ValueError:
+        raise NotSealedHere from None
 
 
 def new_master_key(name: str) -> str:
