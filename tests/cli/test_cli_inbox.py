@@ -240,6 +240,9 @@ def test_what_is_agreed_on_can_be_changed(ask: Callable[..., Any], relaybox: Com
     with Inbox(url, "tried") as inbox:
         assert inbox.info().order == Order()
         assert inbox.info().retry == Retry(attempts=5)
+        shown = relaybox("inbox", "show", *name, "--url", url).stdout
+        assert "attempts 5, base 0.2 s, max 1.0 min" in shown
+        assert "start 1, missing block, dead block" in shown
         told = ("--reason", "urgent ones first", "--actor", "ann")
         changed = ask("configure", *name, "--attempts", "2", "--unordered", "--priorities", "--dead", "7d", *told)
         assert (inbox.audit()[0].reason, inbox.audit()[0].actor) == ("urgent ones first", "ann")

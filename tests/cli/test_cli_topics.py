@@ -56,7 +56,7 @@ def test_a_topic_is_made_shown_changed_and_dropped(relaybox: Command, env: dict[
     [
         (("--tracking", "bitmap"), "topics move orders --tracking bitmap"),
         (("--semantics", "queue"), "topics move orders --semantics queue"),
-        (("--retention", "soon"), "soon"),
+        (("--retention", "soon"), "expected --retention to be a duration"),
         (("--shards", "4"), "shards"),
     ],
 )

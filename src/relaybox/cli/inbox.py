@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
+from datetime import timedelta
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -263,7 +264,8 @@ def show(
             ("per second", f"{status.throughput:,.1f}"),
             ("received to processed", status.average and age(status.average)),
             ("processors", status.processors),
-            *((name, getattr(info, name)) for name in ("table", "order", "priority", "retention", "retry")),
+            ("table", info.table),
+            *((name, _agreed(getattr(info, name))) for name in ("order", "priority", "retention", "retry")),
         ]
         console().print(table(None, ("", ""), rows))
     if check:
@@ -276,6 +278,15 @@ def _pair(text: str, name: str, read: Callable[[str], T]) -> tuple[T, T]:
     except ValueError:
         raise typer.BadParameter(f"expected {name} to be two values such as 1000,100000, got {text!r}") from None
     return degraded, critical
+
+
+def _agreed(rule: Any) -> str | None:
+    """What is agreed on, in words: `attempts 5, base 0.2 s, …`."""
+    if rule is None:
+        return None
+    values = {field.name: getattr(rule, field.name) for field in fields(rule)}
+    words = {n: "none" if v is None else age(v) if isinstance(v, timedelta) else v for n, v in values.items()}
+    return ", ".join(f"{name} {word}" for name, word in words.items())
 
 
 @app.command("stats")

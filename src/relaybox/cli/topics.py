@@ -100,7 +100,7 @@ OPTIONS: dict[str, Any] = {
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
     told = {key: value for key, value in options.items() if value is not None}
-    return {key: parse_duration(value) if key in DURATIONS else value for key, value in told.items()}
+    return {key: parse_duration(v, f"--{key.replace('_', '-')}") if key in DURATIONS else v for key, v in told.items()}
 
 
 @app.command("create", help="Make a topic that is not there yet.")

@@ -80,7 +80,7 @@ class TopicContext(Generic[R]):
         row = yield from self.known(topic)
         found = yield from self.store.group(topic, group)
         if found is None:
-            raise NotFound("group", group, f"topic {topic!r} has no group {group!r}; topics.groups() shows all")
+            raise NotFound("group", group, f"topic {topic!r} has no group {group!r}; see `relaybox groups list`")
         return row, found
 
     def state_changed(self, group: GroupRow) -> None:
