@@ -131,6 +131,9 @@ def examine(product: str, store: Schema, topics: TopicStore | None) -> Op[list[F
     if open_:
         text = f"rows of every tenant can be seen or written in {', '.join(open_)}, row security is on for the others"
         findings.append(Finding("critical", "tenants", text, FIX))
+    for name, policies in ((row[0], row[5]) for row in rows if row[5]):
+        text = f"{name} has policies that are not ours, which let more be seen: {', '.join(policies)}"
+        findings.append(Finding("warning", "tenants", text, f"DROP POLICY … ON {name}, unless somebody means it"))
     if free:
         text = f"{', '.join(free)} owns the tables and passes row security by, and so does what runs with its rights"
         fix = "; ".join(f"ALTER ROLE {name} NOSUPERUSER NOBYPASSRLS" for name in free)

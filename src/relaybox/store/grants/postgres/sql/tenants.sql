@@ -45,13 +45,15 @@ WHERE c.oid = to_regclass('{table}')
 
 -- name: tenants.found -> rows
 -- What of it is there: of each table or view who owns it, whether row security passes the owner by, and whether it is as
--- the recipe makes it, in whole or at all.
+-- the recipe makes it, in whole or at all; and the policies of others, each of which lets more be seen.
 SELECT c.relname::text, r.rolname::text, r.rolsuper OR r.rolbypassrls,
        c.relrowsecurity AND c.relforcerowsecurity
          AND EXISTS (SELECT 1 FROM pg_policy p WHERE p.polrelid = c.oid AND p.polname = 'relaybox_tenant'::name)
        OR EXISTS (SELECT 1 FROM pg_options_to_table(c.reloptions) o
                   WHERE o.option_name = 'security_invoker'::text AND o.option_value::boolean),
-       c.relrowsecurity
+       c.relrowsecurity,
+       ARRAY(SELECT p.polname::text FROM pg_policy p WHERE p.polrelid = c.oid AND p.polpermissive
+             AND p.polname <> ALL (ARRAY['relaybox_tenant', 'relaybox_all', 'relaybox_owner']::name[]) ORDER BY 1)
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_roles r ON r.oid = c.relowner
 WHERE n.nspname = :schema::text AND c.relname = ANY(:names::text[]) ORDER BY c.relname
 
