@@ -46,11 +46,11 @@ def masked(url: str) -> str:
 
 
 def _place(scheme: str, place: str) -> str:
-    """Options behind something else than a question mark would be the name of a host or a database."""
-    host, slash, _ = place.partition("/")
-    if "=" not in place or scheme.startswith("sqlite"):
+    """Where a sign of a URL is mistyped, options or a password can be the name of a host or a database."""
+    host, slash, path = place.partition("/")
+    if scheme.startswith("sqlite"):
         return place
-    return (HIDDEN if "=" in host else host) + slash + (HIDDEN if slash else "")
+    return (HIDDEN if "=" in host else host) + slash + (HIDDEN if set(path) & set("=:") else path)
 
 
 def _account(scheme: str, account: str) -> str:
@@ -97,7 +97,7 @@ def _secrets(url: str) -> set[str]:
         place, _, fragment = reading.partition("#")
         place, _, query = place.partition("?")
         path = place.partition("/")[2]
-        secrets |= {fragment, path if "=" in path else ""}
+        secrets |= {fragment, path if set(path) & set("=:") else ""}
         for pair in query.split("&"):
             name, _, value = pair.partition("=")
             if not _HARMLESS.fullmatch(name) or "=" in value:

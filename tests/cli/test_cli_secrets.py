@@ -183,6 +183,7 @@ def test_a_password_in_the_list_of_processes_is_said() -> None:
         ("sqlite:////data/a@b:c.db", "sqlite:////data/a@b:c.db"),
         ("mysql://h/d&passwd=s3cret", "mysql://h/***"),
         ("mysql://h/d?passwd=a@s3cret", "mysql://***"),
+        ("mysql://root/a:s3cret", "mysql://root/***"),
         ("s3cret", "***"),
     ],
 )

@@ -22,6 +22,12 @@ ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
 INSERT INTO {migration} (version, name, checksum, applied_at)
 VALUES (:version, :name, :checksum, utc_timestamp(6))
 
+-- name: schema.seen -> rows
+-- Whether this account sees whole tables. Of others the server hides each column that they are not granted.
+SELECT EXISTS (SELECT 1 FROM information_schema.user_privileges WHERE privilege_type = 'SELECT')
+    OR EXISTS (SELECT 1 FROM information_schema.schema_privileges
+               WHERE table_schema = {database} AND privilege_type = 'SELECT')
+
 -- name: schema.columns -> rows
 -- What is really there, to compare with what the migrations make.
 SELECT c.table_name, c.column_name, c.data_type FROM information_schema.columns c
