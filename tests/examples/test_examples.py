@@ -10,11 +10,14 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from uuid import uuid4
 
 import httpx
 import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from relaybox import Event, Outbox
+from relaybox.errors import StoreError
 from relaybox.testing import Probe
 from relaybox.testing.servers import require
 
@@ -75,6 +78,26 @@ async def test_two_databases(shop: str, tmp_path: Path) -> None:
     shop_url = postgres_url() if shop == "postgresql" else f"sqlite:///{tmp_path}/shop.db"
     invoices = await main(shop_url, f"sqlite:///{tmp_path}/billing.db", orders=5)
     assert sorted(invoices) == [f"invoice for order-{number}" for number in range(1, 6)]
+
+
+def test_relay(tmp_path: Path) -> None:
+    """Its role may relay, and reads no audit; preparing twice changes nothing."""
+    url, role = postgres_url(), f"relay_{uuid4().hex[:8]}"
+    prepared = {"RELAYBOX_URL": url, "RELAY_ROLE": role, "RELAY_PASSWORD": "it's secret"}
+    for _ in range(2):
+        run(EXAMPLES / "relay" / "prepare.py", folder=tmp_path, environment=prepared)
+    with Outbox(url) as box, box.transaction() as tx:
+        box.write(tx, Event("OrderPlaced", {"id": 7}, aggregate_type="order"))
+    environment = {
+        "RELAYBOX_URL": url.replace("relaybox@", f"{role}@"),
+        "RELAYBOX_SINK": f"jsonl:{tmp_path}/out",
+        "RELAYBOX_RELAY_LISTEN": "127.0.0.1:0",
+    }
+    relay = ("-m", "relaybox", "relay", "--config", EXAMPLES / "relay" / "relay.toml", "--once")
+    run(*relay, folder=tmp_path, environment=environment)
+    assert '"destination":"order-events"' in (tmp_path / "out").read_text()
+    with Outbox(environment["RELAYBOX_URL"]) as box, pytest.raises(StoreError, match="permission denied"):
+        box.audit()
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "postgresql"])
