@@ -1,5 +1,6 @@
 """What tests of every folder share."""
 
+from . import impossible
 from .conditions import INNODB, until, until_stored, wait_until
 from .databases import make_database, make_postgres, one, rows, sqlite_url, with_driver
 from .delivering import WAYS, delivering, migrated
@@ -17,6 +18,7 @@ __all__ = [
     "claimed",
     "delivering",
     "happened",
+    "impossible",
     "in_claims",
     "make_box",
     "make_database",

@@ -6,13 +6,8 @@ older table, an operator's mistake) its row is there all the same.
 
 from __future__ import annotations
 
-import re
-import sqlite3
-from collections.abc import Sequence
-from contextlib import closing
-from typing import Any
-
 from kit import rows
+from kit.impossible import bare_sqlite
 
 E, P, C, D = "outbox_event", "outbox_event_pending", "outbox_event_claim", "outbox_event_dead"
 
@@ -248,15 +243,7 @@ def statements(engine: str, kind: str, seq: int) -> list[str]:
 def unguarded(engine: str, url: str) -> None:
     """The tables without constraints, but for their keys."""
     if engine == "sqlite":
-        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
-            connection.execute("PRAGMA writable_schema = ON")
-            for name, text in connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'table'").fetchall():
-                bare = re.sub(
-                    r",\s*(?:--[^\n]*\s*)*CONSTRAINT \S+_limits CHECK \(.*\)\s*\)$", ")", text or "", flags=re.DOTALL
-                )
-                bare = re.sub(r"(event_id|event_type|payload)(\s+\S+\s+)NOT NULL", r"\1\2", bare)
-                connection.execute("UPDATE sqlite_schema SET sql = ? WHERE name = ?", (bare, name))
-            connection.commit()
+        bare_sqlite(url, "event_id|event_type|payload")
         return
     for table in (E, P, C, D) if engine == "postgres" else (E, P, D):
         rows(url, f"ALTER TABLE {table} DROP CONSTRAINT {table}_limits")
@@ -268,30 +255,3 @@ def unguarded(engine: str, url: str) -> None:
             url,
             f"ALTER TABLE {E} MODIFY payload longblob, MODIFY event_type varchar(128), MODIFY occurred_at datetime(6)",
         )
-
-
-def run(engine: str, url: str, texts: Sequence[str]) -> None:
-    """On a connection that lets everything pass that the tables do."""
-    if engine == "postgres":
-        rows(url, ";".join(texts))
-    elif engine == "sqlite":
-        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
-            for text in texts:
-                connection.execute(text)
-            connection.commit()
-    else:
-        with closing(_lax(url)) as raw, raw.cursor() as cursor:
-            for text in texts:
-                cursor.execute(text)
-            raw.commit()
-
-
-def _lax(url: str) -> Any:
-    import pymysql
-
-    from relaybox.drivers.mysql_session import options
-
-    raw = pymysql.connect(**options(url))
-    with raw.cursor() as cursor:
-        cursor.execute("SET sql_mode = ''")
-    return raw

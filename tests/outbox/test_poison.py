@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from kit import PATIENCE, Probe, delivering, make_database, one, with_driver
+from kit import PATIENCE, Probe, delivering, impossible, make_database, one, with_driver
 from relaybox import AsyncOutbox, Event, Listeners, Outbox, Where
 from relaybox.outbox.doctor import examine
 
-from .poison import KINDS, E, run, statements, unguarded
+from .poison import KINDS, E, statements, unguarded
 from .test_ordered import quick
 
 WAYS = {
@@ -39,7 +39,7 @@ def put(engine: str, url: str, kinds: Sequence[str]) -> list[str]:
                     writer.write_all(tx, events)
                 if poison in events:
                     seq = one(url, f"SELECT seq FROM {E} WHERE event_id = '{poison.id}'")
-                    run(engine, url, statements(engine, kind, seq))
+                    impossible.put(engine, url, statements(engine, kind, seq))
             honest += [before.id, behind.id, alone.id]
     return honest
 

@@ -36,7 +36,7 @@ from ..op import Op
 from ..settings import DeliverySettings
 from ..store.claims import HeldRow
 from ..store.inbox import InboxStore
-from ..store.inbox.order import Order
+from ..store.inbox.order import LONGEST, Order
 from .source import MessageDelivery
 from .transactions import Call, MessageTransaction, RolledBack, Step, Steps, TransactionBody, aplay, ended, savepoint
 
@@ -77,6 +77,8 @@ class MessageMarks:
         key, position = message.event.key, message.position
         if not self._ordered or position is None or key is None:
             return
+        if len(key) > LONGEST:
+            raise Reject(f"its key has {len(key):,} characters, in an ordered inbox the limit is {LONGEST}")
         expected = yield from self._store.advance(key, position, self._clock.database_now())
         if expected is None or (message.replayed and position < expected):
             return

@@ -167,12 +167,18 @@ class Unreadable(tuple[Any, ...]):
 
 def unreadable(row: Sequence[Any], reason: str) -> Unreadable:
     """No body, and the reason in place of headers: see `Event.stored`. Of the rest what is text."""
-    texts = [_text(value) for value in row[1:7]]
+    texts = [as_text(value) for value in row[1:7]]
     return Unreadable((row[0], texts[0] or "?", texts[1] or "?", *texts[2:], None, reason, EPOCH, None, EPOCH))
 
 
-def _text(value: object) -> str | None:
+def as_text(value: object) -> str | None:
+    """None: it is none."""
     try:
         return value.decode() if isinstance(value, bytes) else value if isinstance(value, str) else None
     except UnicodeDecodeError:
         return None
+
+
+def legible(value: object) -> str | None:
+    """A text of a row that may be anybody's, so that people can read it."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else None if value is None else str(value)

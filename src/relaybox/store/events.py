@@ -14,7 +14,7 @@ from ..codec import JSON_CODEC, Codec
 from ..event import Event
 from ..op import Op
 from ..values import StoredEvent, Where
-from .event_rows import EPOCH, unreadable
+from .event_rows import EPOCH, legible, unreadable
 from .instances import Instances
 from .payloads import absent
 
@@ -44,13 +44,11 @@ class EventOps(Instances):
 
     def _stored_event(self, row: Sequence[Any]) -> StoredEvent:
         attempts, error, due, ended, state, *sender = row[12:18]
-        if isinstance(error, bytes):
-            error = error.decode(errors="replace")
         shown = self.event_row(row)
         if absent(shown):
             shown = unreadable(shown, "its payload is missing, or larger than that of an event may be")
-        event = Event.stored(shown, self.codec, sender=sender[0] or "" if sender else "")
-        return StoredEvent(event, state, attempts, error, self._time(due), self._time(ended))
+        event = Event.stored(shown, self.codec, sender=legible(sender[0]) or "" if sender else "")
+        return StoredEvent(event, state, attempts, legible(error), self._time(due), self._time(ended))
 
     def _time(self, at: Any) -> datetime | None:
         """The first of all for what is not a time: a row may be anybody's."""

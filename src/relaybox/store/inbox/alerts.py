@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from ...op import Op
+from ..event_rows import legible
 from .gaps import Gap, InboxGaps
 from .order import Order
 
@@ -65,12 +66,13 @@ class InboxAlerts(InboxGaps):
         if not found.rows:
             return [], 0
         told = yield self.sql["inbox.alert.told"].bind()
-        return [NewLetter(*row) for row in found.rows], max(told.count - len(found.rows), 0)
+        letters = [NewLetter(legible(i) or "?", legible(t) or "?", n, legible(e)) for i, t, n, e in found.rows]
+        return letters, max(told.count - len(letters), 0)
 
     def new_gaps(self, order: Order, delay: timedelta, now: datetime | None) -> Op[tuple[list[Gap], list[Span]]]:
         """Gaps that have lasted so long, and spans that are over."""
         gaps = yield from self.gaps(order, LOOK_AT, now)
-        told = [Span(*row) for row in (yield self.sql["inbox.alert.spans"].bind()).rows]
+        told = [Span(legible(key) or "", *span) for key, *span in (yield self.sql["inbox.alert.spans"].bind()).rows]
         new, over = compare(told, gaps, delay)
         if len(gaps) >= LOOK_AT:
             over = []

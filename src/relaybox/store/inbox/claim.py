@@ -15,9 +15,9 @@ from ...errors import ConfigError, UnreadableRow
 from ...ids import key_hash, shard_of
 from ...op import Op
 from ..claims import Claim, HeldRow
-from ..event_rows import seconds
+from ..event_rows import legible, seconds
 from ..payloads import Payloads
-from .order import NumberedMessage, Order, Priority, admit, number_in
+from .order import NumberedMessage, Order, Priority, admit, number_in, numbered_key
 from .stats import InboxJournal
 
 SUSPECT = 2  # claims in a row without an outcome, from which on a message is claimed alone
@@ -96,15 +96,16 @@ class InboxClaims(InboxJournal, Payloads):
         values = {"limit": limit, "now": self.to_time(now), "worker": share.worker, "workers": share.workers}
         values["full"] = self.numbers(sorted(full))
         if priority is None:
-            return (yield self.sql["inbox.claim.pick"].bind(**values)).rows
+            return _struck((yield self.sql["inbox.claim.pick"].bind(**values)).rows)
         waiting = {}
         for value in priority.values():
-            waiting[value] = (yield self.sql["inbox.claim.ranked"].bind(**values, priority=value)).rows
+            ranked = (yield self.sql["inbox.claim.ranked"].bind(**values, priority=value)).rows
+            waiting[value] = [(seq, seconds(waited).total_seconds()) for seq, waited in ranked]
         first = priority.first(waiting, limit)
         if not first:
             return []
         locked = yield self.sql["inbox.claim.lock"].bind(seqs=self.numbers(first), now=self.to_time(now))
-        found = {row[0]: row for row in locked.rows}
+        found = {row[0]: row for row in _struck(locked.rows)}
         return [found[seq] for seq in first if seq in found]
 
     def _next_of_their_keys(
@@ -112,8 +113,8 @@ class InboxClaims(InboxJournal, Payloads):
     ) -> Op[Sequence[int]]:
         """Holds back what is not next. The rows are locked before their state is read."""
         looked = yield self.sql["inbox.order.look"].bind(seqs=self.numbers(seqs))
-        messages = [message for row in looked.rows if _number((message := NumberedMessage(*row)).position) is not None]
-        rows = yield from self._past_history(messages, order, now)
+        messages = [_numbered(*row) for row in looked.rows]
+        rows = yield from self._past_history([one for one in messages if one is not None], order, now)
         admission = admit(rows, order.start)
         if admission.begin:
             new = sorted((key_hash(key), key, first) for key, first in admission.begin.items())
@@ -149,7 +150,8 @@ class InboxClaims(InboxJournal, Payloads):
             return {}
         keys = self.texts(list(heads))
         ends: dict[str, int] = {}
-        for key, headers in (yield self.sql["inbox.order.history"].bind(keys=keys, until=self.until)).rows:
+        for name, headers in (yield self.sql["inbox.order.history"].bind(keys=keys, until=self.until)).rows:
+            key = numbered_key(name) or ""
             number, (first, low) = number_in(headers), heads.get(key, (0, 0))
             if number is not None and first <= number < low:
                 ends[key] = max(ends.get(key, 0), number + 1)
@@ -167,7 +169,7 @@ class InboxClaims(InboxJournal, Payloads):
         window = room // len(then) if then else 0
         if window < 1:
             return []
-        heads = sorted((key_hash(key), position) for key, position in then.items())
+        heads = sorted((key_hash(key), position) for key, position in then.items() if position < LAST - window)
         values = self.table(heads, "hashes", "positions")
         found = yield self.sql["inbox.order.followers"].bind(**values, window=window)
         expected, followers = dict(heads), list[int]()
@@ -202,7 +204,7 @@ class InboxClaims(InboxJournal, Payloads):
                 _number(row[14]),
                 bool(row[15]),
                 row[16],
-                _text(row[17]),
+                legible(row[17]) or "",
             )
             for row in rows
         ]
@@ -254,8 +256,17 @@ def _number(value: Any) -> int | None:
     return value if type(value) is int and value < LAST else None
 
 
-def _text(sender: Any) -> str:
-    return sender.decode(errors="replace") if isinstance(sender, bytes) else "" if sender is None else str(sender)
+def _numbered(seq: int, key: Any, position: Any, expected: Any, lowest: Any) -> NumberedMessage | None:
+    """None: it has no number, or no key of which there can be numbers, and is in no order."""
+    number, name = _number(position), numbered_key(key)
+    if number is None or number < 0 or name is None:
+        return None
+    return NumberedMessage(seq, name, number, _number(expected), _number(lowest))
+
+
+def _struck(rows: Sequence[Sequence[Any]]) -> list[tuple[int, int]]:
+    """Messages with their strikes; one whose strikes are no number may have any."""
+    return [(seq, strikes if type(strikes) is int else SUSPECT) for seq, strikes in rows]
 
 
 def _together(picked: Sequence[tuple[int, int]]) -> list[int]:

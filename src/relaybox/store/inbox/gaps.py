@@ -9,9 +9,10 @@ from datetime import datetime, timedelta
 from ...ids import key_hash
 from ...op import Op
 from ...values import ALL, BlockedKey
+from ..event_rows import EPOCH, legible, seconds
 from ..events import Search
 from .operate import InboxOperate
-from .order import Order, position_of
+from .order import Order, numbered_key, position_of
 from .settle import NextNumber
 
 
@@ -32,7 +33,7 @@ class InboxGaps(InboxOperate):
         """The oldest first. Costs time by the messages that wait, whatever was processed."""
         result = yield self.sql["inbox.order.gaps"].bind(start=order.start, limit=limit, now=self.to_time(now))
         found = [
-            Gap(key, first, last, timedelta(seconds=float(age)), self.from_time(since), letter)
+            Gap(legible(key) or "", first, last, seconds(age), self._time(since) or EPOCH, letter)
             for key, first, last, age, since, letter in result.rows
         ]
         return sorted(found, key=lambda gap: gap.age, reverse=True)
@@ -49,7 +50,14 @@ class InboxGaps(InboxOperate):
             letters = {one.event.seq: one for one in found}
         retries = yield self.sql["inbox.order.retries"].bind(limit=limit)
         keys = [
-            BlockedKey(key, "retry", self.from_time(since), event_id, attempts, error)
+            BlockedKey(
+                legible(key) or "",
+                "retry",
+                self._time(since) or EPOCH,
+                legible(event_id) or "?",
+                attempts,
+                legible(error),
+            )
             for key, since, event_id, attempts, error in retries.rows
         ]
         for gap in gaps:
@@ -92,17 +100,20 @@ class InboxGaps(InboxOperate):
         yield from self.still_without_order(now)
         heads = yield self.sql["inbox.order.heads"].bind(now=self.to_time(now))
         self._asked.clear()
+        rows = [row for row in heads.rows if numbered_key(row[0]) is not None and type(row[1]) is int]
         blocked: dict[str, tuple[int, int]] = {}
-        for key, position, expected, _, _ in heads.rows:
+        for name, position, expected, _, _ in rows:
+            key = numbered_key(name) or ""
             first = expected if expected is not None else order.start
             if first is not None and position > first:
                 blocked[key] = (first, position)
         moved = yield from self.pass_over(blocked, now)
         wakes = []
-        for key, position, expected, hashed, age in heads.rows:
+        for name, position, expected, hashed, age in rows:
+            key = numbered_key(name) or ""
             first = moved.get(key, expected if expected is not None else order.start)
             if first is not None and position > first:
-                if not isinstance(order.missing, timedelta) or float(age) < order.missing.total_seconds():
+                if not isinstance(order.missing, timedelta) or seconds(age) < order.missing:
                     continue
                 at = self.to_time(now)
                 yield self.sql["inbox.order.move"].bind(key_hash=hashed, key=key, next=position, now=at)

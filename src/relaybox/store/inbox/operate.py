@@ -10,9 +10,10 @@ from typing import Any
 from ...event import Event
 from ...ids import key_hash
 from ...op import Op
+from ..event_rows import seconds
 from ..events import Kind
 from .meta import InboxMeta
-from .order import number_in, place_of, position_of
+from .order import number_in, numbered_key, place_of, position_of
 from .settle import NextNumber
 
 DISCARDED = "discarded"  # the error of an open message that is given up
@@ -42,12 +43,12 @@ class InboxOperate(InboxMeta):
     def status(self, now: datetime | None) -> Op[InboxStatus]:
         counts = yield from self.counts()
         pace = yield self.sql["inbox.status.pace"].bind(now=self.to_time(now))
-        oldest, processed, seconds, waited, processors = pace.rows[0]
+        oldest, processed, lasted, waited, processors = pace.rows[0]
         return InboxStatus(
             *counts,
-            oldest=timedelta(seconds=float(oldest or 0)),
-            throughput=processed / max(float(seconds or 1), 1.0),
-            average=None if waited is None else timedelta(seconds=float(waited)),
+            oldest=seconds(oldest),
+            throughput=processed / max(seconds(lasted).total_seconds(), 1.0),
+            average=None if waited is None else seconds(waited),
             processors=processors,
         )
 
@@ -129,9 +130,9 @@ class InboxOperate(InboxMeta):
         if ordered and not any(seq <= self.until for seq in seqs):
             return
         nexts: dict[str, int] = {}
-        for seq, key, headers in (yield self.sql["inbox.order.numbered"].bind(seqs=self.numbers(seqs))).rows:
-            number = number_in(headers)
-            if number is not None and (not ordered or seq <= self.until):
+        for seq, name, headers in (yield self.sql["inbox.order.numbered"].bind(seqs=self.numbers(seqs))).rows:
+            key, number = numbered_key(name), number_in(headers)
+            if key is not None and number is not None and (not ordered or seq <= self.until):
                 nexts[key] = max(nexts.get(key, 0), number + 1)
         yield from self.raise_all(nexts, now)
 

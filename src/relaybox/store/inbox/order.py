@@ -19,12 +19,13 @@ from datetime import timedelta
 from typing import Literal, NamedTuple
 
 from ...durations import Duration, DurationField, parse_duration
-from ...errors import ConfigError
+from ...errors import ConfigError, InvalidEvent, Undecodable
 from ...event import Event
 from ...ids import key_hash
-from ..event_rows import lane_key
+from ..event_rows import as_text, lane_key, legible
 
 LARGEST = 2**63 - 2
+LONGEST = 255  # characters of a key whose messages have numbers
 UNRANKED = 0
 
 
@@ -175,12 +176,21 @@ def place_of(event: Event) -> tuple[int, int | None, int]:
     return key_hash(lane_key(event)), position_of(event), priority_of(event)
 
 
-def number_in(headers: str | bytes | None) -> int | None:
+def number_in(headers: object) -> int | None:
     """`position_of` an event whose headers are as they are stored."""
-    text = headers.decode() if isinstance(headers, bytes) else headers
+    text = legible(headers)
     if text is None or "sequence" not in text:
         return None
-    return position_of(Event("history", None, headers=json.loads(text)))
+    try:
+        return position_of(Event("history", None, headers=json.loads(text)))
+    except (ValueError, RecursionError, InvalidEvent):
+        return None
+
+
+def numbered_key(key: object) -> str | None:
+    """A key as a row has it, if messages of it can have numbers."""
+    text = as_text(key)
+    return text if text is not None and len(text) <= LONGEST else None
 
 
 def priority_of(event: Event) -> int:
@@ -193,5 +203,8 @@ def _number(event: Event, names: Sequence[str]) -> int | None:
     text = event.headers_text
     if text is None or names[0] not in text:
         return None
-    found = str(next((event.headers[name] for name in names if name in event.headers), ""))
+    try:
+        found = str(next((event.headers[name] for name in names if name in event.headers), ""))
+    except Undecodable:
+        return None
     return int(found) if found.isascii() and found.isdigit() and len(found) <= 19 else None

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ...event import Event
 from ...op import Op
-from ..event_rows import as_json
+from ..event_rows import as_json, legible, seconds
 from ..instances import Instances
 
 
@@ -33,7 +33,7 @@ class InboxJournal(Instances):
     def types(self) -> Op[list[TypeStats]]:
         result = yield self.sql["inbox.status.types"].bind()
         return [
-            TypeStats(row[0], row[1], row[2], row[3], None if row[4] is None else timedelta(seconds=float(row[4])))
+            TypeStats(legible(row[0]) or "?", row[1], row[2], row[3], None if row[4] is None else seconds(row[4]))
             for row in result.rows
         ]
 

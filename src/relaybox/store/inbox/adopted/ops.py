@@ -23,7 +23,7 @@ from ....errors import ConfigError, InvalidEvent
 from ....event import KEY_HEADER, MAX_SEALED, SEALED_MESSAGE, Event
 from ....op import Op, ParamStyle, Query
 from ...claims import Claim, HeldRow
-from ...event_rows import cut
+from ...event_rows import cut, legible
 from ...events import Search
 from ...queries import Block, Names, fill, texts
 from ...schema import Migration, statements
@@ -36,6 +36,7 @@ from ..settle import Settling
 from .adoption import Adoption, ColumnDialect, place, quoted
 
 PICK_UP = 2_000  # rows per look at their table, and only when less waits than could be claimed
+MOST = 65_535  # attempts that we count
 LOCKED = 1.0  # seconds after which a row that somebody has locked is looked at again
 _THEIRS = re.compile(r"(CREATE|ALTER) SEQUENCE \{seq\}|CREATE (OR REPLACE )?VIEW \{seen\}")
 _AROUND = re.compile(r"(CREATE|ALTER|DROP) (OR REPLACE )?VIEW|SET @")  # may name the relation of messages
@@ -199,7 +200,9 @@ class InboxAdopted(InboxAlerts, InboxAccepts):
         for row in (yield self.sql["inbox.adopt.picked"].bind(seqs=self.numbers(seqs))).rows:
             event = Event.stored(self.event_row(row))
             state = "done" if row[14] else "pending" if row[12] < self.adoption.max_attempts else "dead"
-            rows[state].append((event.seq, *place_of(event), *row[12:14]))
+            rows[state].append(
+                (event.seq, *place_of(event), min(max(row[12], 0), MOST), cut(legible(row[13]) or "") or None)
+            )
         columns = ("seqs", "hashes", "positions", "priorities", "attempts", "errors")
         for state in ("pending", "dead"):
             if rows[state]:

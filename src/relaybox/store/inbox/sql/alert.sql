@@ -6,7 +6,7 @@ WHERE job = 'alerts' AND (:at_once::boolean OR due <= {clock})
 
 -- name: inbox.alert.dead -> rows
 -- The oldest dead letters that nobody was told of.
-SELECT m.event_id, m.event_type, d.attempts, d.last_error
+SELECT {id_of_m}, {type_of_m}, d.attempts, {dead_error}
 FROM {dead} d JOIN {message} m ON m.seq = d.seq WHERE NOT d.told ORDER BY d.seq LIMIT :limit
 
 -- name: inbox.alert.told -> count

@@ -10,9 +10,9 @@ SELECT m.seq FROM {message} m WHERE m.event_id {in_ids} AND {of_sender}
 SELECT coalesce(max(seq), 0), {clock} FROM {message}
 
 -- name: inbox.events.open -> rows
-SELECT m.seq, {message_columns}, p.attempts, p.last_error, {open_due}, NULL,
+SELECT m.seq, {message_columns}, p.attempts, {open_error}, {open_due}, NULL,
        CASE WHEN p.held THEN 'held' WHEN p.owner IS NOT NULL THEN 'claimed' WHEN p.attempts > 0 THEN 'retry'
-            ELSE 'waiting' END, m.sender
+            ELSE 'waiting' END, {sender_of_m}
 FROM {pending} p {message_of_p} {where_open} ORDER BY p.seq LIMIT :limit
 
 -- name: inbox.events.open_count -> rows
@@ -22,7 +22,7 @@ SELECT count(*) FROM {pending} p JOIN {message} m ON m.seq = p.seq {where_open}
 SELECT p.seq FROM {pending} p {message_of_p} {where_open} ORDER BY p.seq LIMIT :limit
 
 -- name: inbox.events.dead -> rows
-SELECT m.seq, {message_columns}, d.attempts, d.last_error, NULL, {dead_at}, 'dead', m.sender
+SELECT m.seq, {message_columns}, d.attempts, {dead_error}, NULL, {dead_at}, 'dead', {sender_of_m}
 FROM {dead} d {message_of_d} {where_dead} ORDER BY d.seq LIMIT :limit
 
 -- name: inbox.events.dead_count -> rows
@@ -32,7 +32,7 @@ SELECT count(*) FROM {dead} d JOIN {message} m ON m.seq = d.seq {where_dead}
 SELECT d.seq FROM {dead} d {message_of_d} {where_dead} ORDER BY d.seq LIMIT :limit
 
 -- name: inbox.events.done -> rows
-SELECT m.seq, {message_columns}, f.attempts, NULL, NULL, {done_at}, 'done', m.sender
+SELECT m.seq, {message_columns}, f.attempts, NULL, NULL, {done_at}, 'done', {sender_of_m}
 FROM {done} f {message_of_f} {where_done} ORDER BY f.seq LIMIT :limit
 
 -- name: inbox.events.done_count -> rows

@@ -32,14 +32,14 @@ UPDATE {pending} SET replayed = true WHERE seq = :seq
 
 -- name: inbox.order.retries -> rows
 -- The next messages of their keys that have failed and are tried again.
-SELECT m.aggregate_id, m.received_at, m.event_id, p.attempts, p.last_error
+SELECT {key_of_m}, {received}, {id_of_m}, p.attempts, {open_error}
 FROM {pending} p JOIN {message} m ON m.seq = p.seq JOIN {state} s ON s.key_hash = p.key_hash
 WHERE p.position = s.next AND p.last_error IS NOT NULL AND NOT p.held
 ORDER BY p.seq LIMIT :limit
 
 -- name: inbox.order.history -> rows
 -- Processed messages of keys that wait for a number: it may have been processed before there was an order, up to :until.
-SELECT m.aggregate_id, m.headers FROM {done} f JOIN {message} m ON m.seq = f.seq
+SELECT {key_of_m}, {headers_of_m} FROM {done} f JOIN {message} m ON m.seq = f.seq
 WHERE f.seq <= :until AND m.aggregate_id {in_keys} AND m.headers IS NOT NULL
 
 -- name: inbox.order.older -> rows
@@ -52,5 +52,5 @@ UPDATE {pending} SET due = {clock}, held = false WHERE held
 
 -- name: inbox.order.numbered -> rows
 -- Of messages that are about to go those that may have a number.
-SELECT t.seq, t.aggregate_id, t.headers FROM {message_rows}
+SELECT t.seq, {key_of_t}, {headers_of_t} FROM {message_rows}
 WHERE {these} AND t.aggregate_id IS NOT NULL AND {find_text}(t.headers, 'sequence') > 0

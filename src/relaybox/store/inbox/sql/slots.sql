@@ -31,6 +31,30 @@ m.payload, m.headers, {message_times}
 -- slot: message_times
 m.occurred_at, NULL, m.received_at
 
+-- slot: key_of_m
+m.aggregate_id
+
+-- slot: id_of_m
+m.event_id
+
+-- slot: type_of_m
+m.event_type
+
+-- slot: sender_of_m
+m.sender
+
+-- slot: headers_of_m
+m.headers
+
+-- slot: open_error
+p.last_error
+
+-- slot: dead_error
+d.last_error
+
+-- slot: received
+m.received_at
+
 -- slot: open_due
 CASE WHEN p.owner IS NULL AND NOT p.held THEN p.due END
 
@@ -58,6 +82,12 @@ m.payload
 -- slot: without_payload
 t.event_id, t.event_type, t.aggregate_type, t.aggregate_id, t.tenant_id, t.content_type,
 {no_bytes}, t.headers, {times_of_t}
+
+-- slot: key_of_t
+t.aggregate_id
+
+-- slot: headers_of_t
+t.headers
 
 -- slot: times_of_t
 t.occurred_at, NULL, t.received_at
@@ -93,3 +123,7 @@ JOIN {message} m ON m.seq = f.seq
 -- One that was processed and waits all the same was replayed past us.
 ON CONFLICT (seq) DO UPDATE
 SET processed_at = excluded.processed_at, attempts = excluded.attempts, waited = excluded.waited
+
+-- slot: all_waited
+-- In microseconds. It ends somewhere: what a row says may be anything.
+{least}({greatest}(sum(round(t.waited * 1000000)), -1e18), 1e18)

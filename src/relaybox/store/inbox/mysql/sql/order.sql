@@ -1,7 +1,7 @@
 -- name: inbox.order.look -> rows
 -- Of rows we have locked: where they stand, and which number their key expects. A statement of its own, after the
 -- locks: who has processed a predecessor since then will find the row held, and wake it.
-SELECT p.seq, m.aggregate_id, p.position, t.next,
+SELECT p.seq, {key_of_m}, p.position, t.next,
        CASE WHEN t.next IS NULL THEN (SELECT min(q.position) FROM {pending} q WHERE q.key_hash = p.key_hash) END
 FROM {seqs} STRAIGHT_JOIN {pending} p FORCE INDEX (PRIMARY) ON p.seq = s.seq
 JOIN {message} m ON m.seq = p.seq
@@ -48,7 +48,7 @@ ON DUPLICATE KEY UPDATE moved_at = CASE WHEN next < VALUES(next) THEN VALUES(mov
 
 -- name: inbox.order.heads -> rows
 -- Keys of which something is held back: the lowest number that is, since when it is here, and the number expected.
-SELECT m.aggregate_id, h.position, t.next, h.key_hash, {age}
+SELECT {key_of_m}, h.position, t.next, h.key_hash, {age}
 FROM (SELECT key_hash, min(position) AS position FROM {pending} FORCE INDEX ({pending_name}_pos)
       WHERE position IS NOT NULL GROUP BY key_hash) k
 STRAIGHT_JOIN {pending} h FORCE INDEX ({pending_name}_pos)
@@ -60,7 +60,7 @@ LEFT JOIN {state} t ON t.key_hash = h.key_hash AND t.aggregate_id = CAST(m.aggre
 -- Every run of missing numbers: before the first that waits (compared with the state) and between two that wait; with
 -- the seconds since the message behind it came, and the first dead letter in it. Reads pending rows only, by their
 -- index, whatever was processed; messages and letters are looked up only for what is shown.
-SELECT m.aggregate_id, g.beginning, g.ending, {age}, m.received_at,
+SELECT {key_of_m}, g.beginning, g.ending, {age}, {received},
        (SELECT d.seq FROM {dead} d WHERE d.key_hash = g.key_hash
         AND d.position BETWEEN g.beginning AND g.ending
         ORDER BY d.position LIMIT 1)
@@ -68,7 +68,7 @@ FROM (
   SELECT e.seq, e.key_hash, e.position - 1 AS ending,
          greatest(coalesce(e.previous + 1, t.next, :start), coalesce(t.next, e.previous + 1, :start)) AS beginning
   FROM (SELECT seq, key_hash, position, lag(position) OVER (PARTITION BY key_hash ORDER BY position) AS previous
-        FROM {pending} FORCE INDEX ({pending_name}_pos) WHERE position IS NOT NULL) e
+        FROM {pending} FORCE INDEX ({pending_name}_pos) WHERE position >= 0) e
   LEFT JOIN {state} t ON t.key_hash = e.key_hash
   WHERE e.previous IS NULL OR e.position > e.previous + 1
   HAVING beginning <= ending
@@ -78,7 +78,7 @@ WHERE m.aggregate_id IS NOT NULL
 
 -- name: inbox.order.history -> rows
 -- Processed messages of keys that wait for a number: it may have been processed before there was an order, up to :until.
-SELECT m.aggregate_id, m.headers
+SELECT {key_of_m}, m.headers
 FROM JSON_TABLE(CONVERT(:keys USING utf8mb4), '$[*]' COLUMNS (
   aggregate_id varchar(255) {text} PATH '$' ERROR ON ERROR)) k
 JOIN {message} m ON CAST(m.aggregate_id AS binary) = CAST(k.aggregate_id AS binary) JOIN {done} f ON f.seq = m.seq

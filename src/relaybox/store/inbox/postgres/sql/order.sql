@@ -1,7 +1,7 @@
 -- name: inbox.order.look -> rows
 -- Of rows we have locked: where they stand, and which number their key expects. A statement of its own, after the
 -- locks: who has processed a predecessor since then will find the row held, and wake it.
-SELECT p.seq, m.aggregate_id, p.position, s.next,
+SELECT p.seq, {key_of_m}, p.position, s.next,
        CASE WHEN s.next IS NULL THEN (SELECT min(q.position) FROM {pending} q
                                       WHERE q.key_hash = p.key_hash AND q.position IS NOT NULL) END
 FROM {pending} p JOIN {message} m ON m.seq = p.seq LEFT JOIN {state} s
@@ -39,7 +39,7 @@ WITH RECURSIVE keys AS (
   SELECT (SELECT p.key_hash FROM {pending} p WHERE p.position IS NOT NULL AND p.key_hash > k.key_hash
           ORDER BY p.key_hash, p.position LIMIT 1)
   FROM keys k WHERE k.key_hash IS NOT NULL)
-SELECT m.aggregate_id, h.position, s.next, h.key_hash, {age}
+SELECT {key_of_m}, h.position, s.next, h.key_hash, {age}
 FROM keys k
 CROSS JOIN LATERAL (SELECT p.seq, p.key_hash, p.position, p.held FROM {pending} p
                     WHERE p.key_hash = k.key_hash AND p.position IS NOT NULL ORDER BY p.position LIMIT 1) h
@@ -54,13 +54,13 @@ WHERE h.held
 -- shown of a gap is looked up for the ones that are shown.
 WITH keys AS MATERIALIZED (
   SELECT key_hash, min(position) AS low, count(DISTINCT position) <= max(position) - min(position) AS torn
-  FROM {pending} WHERE position IS NOT NULL GROUP BY key_hash),
+  FROM {pending} WHERE position IS NOT NULL AND position >= 0 GROUP BY key_hash),
 edges AS (
   SELECT key_hash, NULL::bigint AS previous, low AS position FROM keys
   UNION ALL
   SELECT k.key_hash, h.previous, h.position FROM keys k
   CROSS JOIN LATERAL (SELECT p.position, lag(p.position) OVER (ORDER BY p.position) AS previous FROM {pending} p
-                      WHERE p.key_hash = k.key_hash AND p.position IS NOT NULL) h
+                      WHERE p.key_hash = k.key_hash AND p.position IS NOT NULL AND p.position >= 0) h
   WHERE k.torn AND h.position > h.previous + 1),
 missing AS MATERIALIZED (
   SELECT e.key_hash, coalesce(greatest(e.previous + 1, s.next), :start::bigint) AS first, e.position - 1 AS last
@@ -71,7 +71,7 @@ gaps AS MATERIALIZED (
   CROSS JOIN LATERAL (SELECT p.seq FROM {pending} p WHERE p.key_hash = g.key_hash AND p.position = g.last + 1
                         AND p.position IS NOT NULL LIMIT 1) behind
   ORDER BY behind.seq LIMIT :limit)
-SELECT m.aggregate_id, g.first, g.last, {age}, m.received_at,
+SELECT {key_of_m}, g.first, g.last, {age}, {received},
        (SELECT d.seq FROM {dead} d WHERE d.key_hash = g.key_hash
         AND d.position IS NOT NULL AND d.position BETWEEN g.first AND g.last
         ORDER BY d.position LIMIT 1)

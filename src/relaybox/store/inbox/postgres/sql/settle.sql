@@ -40,7 +40,7 @@ marked AS (
   SELECT seq, {clock}, attempts, waited FROM timed
   {done_again})
 INSERT INTO {journal} (event_type, pending, processed, waited)
-SELECT event_type, -count(*), count(*), sum(round(waited * 1e6::float8)) FROM timed
+SELECT event_type, -count(*), count(*), {all_waited} FROM timed t
 WHERE event_type IS NOT NULL GROUP BY event_type
 
 -- name: inbox.settle.retry -> count

@@ -32,3 +32,9 @@ CROSS JOIN LATERAL (SELECT * FROM {message} x WHERE x.seq = f.seq OFFSET 0) m
 
 -- slot: in_their_ids
 = ANY(:ids::text[]::{id_type}[])
+
+-- slot: all_waited
+least(greatest(sum(round(t.waited * 1e6::float8)), -1e18::float8), 1e18::float8)::bigint
+
+-- slot: received
+least(greatest(m.received_at, {first_time}), {last_time})

@@ -22,7 +22,7 @@ SELECT (SELECT extract(epoch FROM c.now - m.received_at)::float8
         FROM (SELECT seq FROM {pending} ORDER BY seq LIMIT 1) p JOIN {message} m ON m.seq = p.seq),
        (SELECT count(*) FROM lately),
        (SELECT extract(epoch FROM c.now - min(processed_at))::float8 FROM lately),
-       (SELECT avg(waited) FROM lately),
+       (SELECT avg(least(greatest(waited, -1e12::float8), 1e12::float8)) FROM lately),
        (SELECT count(*) FROM {instance} i WHERE i.expires_at >= c.now)
 FROM clock c
 

@@ -13,7 +13,15 @@ CREATE TABLE {message} (
   payload        blob         NOT NULL,       -- byte for byte as sent
   headers        text,                        -- a JSON object of strings, or NULL
   occurred_at    integer      NOT NULL,
-  received_at    integer      NOT NULL
+  received_at    integer      NOT NULL,
+  -- What relaybox.Event refuses, for those who write without it; but what could not be read may be larger than an event.
+  -- Text is greater than any number.
+  CONSTRAINT {message_name}_limits CHECK (
+    seq >= 1 AND length(event_id) BETWEEN 1 AND 255 AND length(event_type) BETWEEN 1 AND 255
+    AND length(aggregate_type) <= 255 AND length(aggregate_id) <= 255 AND length(tenant_id) <= 255
+    AND length(content_type) <= 255 AND length(payload) <= 8388608 AND length(headers) <= 50000
+    AND occurred_at BETWEEN -62135596800000000 AND 253402300799999999
+    AND received_at BETWEEN -62135596800000000 AND 253402300799999999)
 );
 
 CREATE INDEX {message_name}_event_id ON {message} (event_id);
@@ -33,7 +41,12 @@ CREATE TABLE {pending} (
   token      integer,
   owner      integer,
   claimed_at integer,
-  last_error text
+  last_error text,
+  CONSTRAINT {pending_name}_limits CHECK (
+    seq >= 1 AND key_hash BETWEEN 0 AND 9223372036854775807 AND priority BETWEEN 0 AND 9
+    AND position BETWEEN 0 AND 9223372036854775806 AND (position IS NULL OR typeof(position) = 'integer')
+    AND attempts BETWEEN 0 AND 65535 AND strikes BETWEEN 0 AND 65535 AND length(last_error) <= 4000
+    AND (due BETWEEN -62135596800000000 AND 253402300799999999 OR due = 9000000000000000000))
 );
 
 CREATE INDEX {pending_name}_due ON {pending} (due, seq);
@@ -55,7 +68,9 @@ CREATE TABLE {done} (
   seq          integer PRIMARY KEY,
   processed_at integer NOT NULL,
   attempts     integer NOT NULL,
-  waited       real    NOT NULL               -- seconds since it was received
+  waited       real    NOT NULL,              -- seconds since it was received
+  CONSTRAINT {done_name}_limits CHECK (
+    waited BETWEEN -1e12 AND 1e12 AND processed_at BETWEEN -62135596800000000 AND 253402300799999999)
 );
 
 CREATE INDEX {done_name}_at ON {done} (processed_at);
@@ -69,7 +84,11 @@ CREATE TABLE {dead} (
   attempts   integer NOT NULL,
   last_error text,
   dead_at    integer NOT NULL,
-  told       integer NOT NULL DEFAULT 0
+  told       integer NOT NULL DEFAULT 0,
+  CONSTRAINT {dead_name}_limits CHECK (
+    position BETWEEN 0 AND 9223372036854775806 AND (position IS NULL OR typeof(position) = 'integer')
+    AND attempts BETWEEN 0 AND 65535 AND length(last_error) <= 4000
+    AND dead_at BETWEEN -62135596800000000 AND 253402300799999999)
 );
 
 CREATE INDEX {dead_name}_pos ON {dead} (key_hash, position) WHERE position IS NOT NULL;
@@ -93,7 +112,10 @@ CREATE TABLE {journal} (
   pending    integer,
   processed  integer,
   dead       integer,
-  waited     integer                      -- microseconds from received to processed, in sum
+  waited     integer,                     -- microseconds from received to processed, in sum
+  CONSTRAINT {journal_name}_limits CHECK (
+    event_type <> '' AND pending BETWEEN -1000000 AND 1000000 AND processed BETWEEN -1000000 AND 1000000
+    AND dead BETWEEN -1000000 AND 1000000 AND waited BETWEEN -1000000000000000000 AND 1000000000000000000)
 );
 
 -- What was folded. The view of the stats adds what was not yet.
@@ -175,13 +197,13 @@ SELECT m.seq, m.event_id, m.event_type, m.source, m.aggregate_id,
 FROM {dead} d JOIN {message} m ON m.seq = d.seq;
 
 CREATE VIEW {stats} AS
-SELECT event_type, coalesce(sum(pending), 0) AS pending, coalesce(sum(processed), 0) AS processed,
-       coalesce(sum(dead), 0) AS dead,
-       sum(waited) / 1e6 / nullif(sum(processed), 0) AS avg_processing_sec
+SELECT event_type, CAST(total(pending) AS integer) AS pending, CAST(total(processed) AS integer) AS processed,
+       CAST(total(dead) AS integer) AS dead,
+       total(waited) / 1e6 / nullif(total(processed), 0) AS avg_processing_sec
 FROM (SELECT event_type, pending, processed, dead, waited FROM {totals}
       UNION ALL SELECT event_type, pending, processed, dead, waited FROM {journal}) x
 GROUP BY event_type
-HAVING sum(pending) <> 0 OR sum(processed) <> 0 OR sum(dead) <> 0;
+HAVING total(pending) <> 0 OR total(processed) <> 0 OR total(dead) <> 0;
 
 -- Inbox.health() in SQL, with the thresholds that it has by itself.
 CREATE VIEW {health} AS

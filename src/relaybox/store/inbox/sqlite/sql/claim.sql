@@ -23,9 +23,9 @@ LEFT JOIN {message} m ON m.seq = p.seq
 -- The same where one of the rows cannot be read as text.
 SELECT p.seq, CAST(m.event_id AS blob), CAST(m.event_type AS blob), CAST(m.aggregate_type AS blob),
        CAST(m.aggregate_id AS blob), CAST(m.tenant_id AS blob), CAST(m.content_type AS blob), CAST({payload_in_room} AS blob),
-       CAST({headers} AS blob), CASE WHEN typeof(m.occurred_at) = 'text' THEN x'' ELSE m.occurred_at END, NULL,
-       CASE WHEN typeof(m.received_at) = 'text' THEN x'' ELSE m.received_at END, p.attempts, p.key_hash, p.position,
-       p.replayed, p.strikes, CAST(m.sender AS blob)
+       CAST({headers} AS blob), {raw_times}, p.attempts,
+       CASE WHEN typeof(p.key_hash) = 'integer' THEN p.key_hash END,
+       CASE WHEN typeof(p.position) = 'integer' THEN p.position END, p.replayed = 1, p.strikes, CAST(m.sender AS blob)
 FROM json_each(:seqs) s CROSS JOIN {pending} p ON p.seq = s.value AND p.token = :token
 LEFT JOIN {message} m ON m.seq = p.seq
 

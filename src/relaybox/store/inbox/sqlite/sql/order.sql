@@ -1,6 +1,6 @@
 -- name: inbox.order.look -> rows
 -- Where rows stand, and which number their key expects.
-SELECT p.seq, m.aggregate_id, p.position, s.next,
+SELECT p.seq, {key_of_m}, p.position, s.next,
        CASE WHEN s.next IS NULL THEN (SELECT min(q.position) FROM {pending} q
                                       WHERE q.key_hash = p.key_hash AND q.position IS NOT NULL) END
 FROM json_each(:seqs) n CROSS JOIN {pending} p ON p.seq = n.value
@@ -35,7 +35,7 @@ WITH RECURSIVE keys(key_hash) AS (
   UNION ALL
   SELECT (SELECT min(p.key_hash) FROM {pending} p WHERE p.position IS NOT NULL AND p.key_hash > k.key_hash)
   FROM keys k WHERE k.key_hash IS NOT NULL)
-SELECT m.aggregate_id, h.position, s.next, h.key_hash, {age}
+SELECT {key_of_m}, h.position, s.next, h.key_hash, {age}
 FROM keys k
 JOIN {pending} h ON h.seq = (SELECT p.seq FROM {pending} p WHERE p.key_hash = k.key_hash AND p.position IS NOT NULL
                              ORDER BY p.position LIMIT 1)
@@ -49,14 +49,14 @@ WHERE h.held
 -- index, whatever was processed; messages and letters are looked up only for what is shown.
 WITH here AS (
   SELECT seq, key_hash, position, lag(position) OVER (PARTITION BY key_hash ORDER BY position) AS previous
-  FROM {pending} WHERE position IS NOT NULL),
+  FROM {pending} WHERE position IS NOT NULL AND position >= 0 AND typeof(position) = 'integer'),
 gaps AS (
   SELECT e.seq, e.key_hash, e.position - 1 AS last,
          max(coalesce(e.previous + 1, s.next, :start), coalesce(s.next, e.previous + 1, :start)) AS first
   FROM here e LEFT JOIN {state} s ON s.key_hash = e.key_hash
   WHERE (e.previous IS NULL OR e.position > e.previous + 1) AND first <= last
   ORDER BY e.seq LIMIT :limit)
-SELECT m.aggregate_id, g.first, g.last, {age}, m.received_at,
+SELECT {key_of_m}, g.first, g.last, {age}, {received},
        (SELECT d.seq FROM {dead} d WHERE d.key_hash = g.key_hash
         AND d.position IS NOT NULL AND d.position BETWEEN g.first AND g.last
         ORDER BY d.position LIMIT 1)

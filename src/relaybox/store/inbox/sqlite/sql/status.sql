@@ -20,6 +20,10 @@ SELECT (SELECT {age}
        (SELECT avg(waited) FROM lately),
        (SELECT count(*) FROM {instance} i WHERE i.expires_at >= {clock})
 
+-- name: inbox.status.types -> rows
+-- By type: waiting, processed, dead, and how long processed ones were here on the average.
+SELECT CAST(event_type AS blob), pending, processed, dead, avg_processing_sec FROM {stats} ORDER BY event_type
+
 -- name: inbox.status.read_only -> rows
 -- A file that cannot be written refuses BEGIN IMMEDIATE already.
 SELECT 0

@@ -69,7 +69,7 @@ WHERE t.processed_at IS NULL AND (p.seq IS NOT NULL OR d.seq IS NOT NULL)
 
 -- name: inbox.adopt.done -> count
 INSERT IGNORE INTO {done} (seq, processed_at, attempts, waited)
-SELECT m.seq, {finished}, coalesce(t.retry_count, 0),
+SELECT m.seq, {finished}, least(greatest(coalesce(t.retry_count, 0), 0), 65535),
        greatest(timestampdiff(MICROSECOND, v.received_at, {finished}) / 1000000e0, 0)
 FROM {seqs} STRAIGHT_JOIN {map} m FORCE INDEX (PRIMARY) ON m.seq = s.seq JOIN {theirs} t ON t.id = m.id JOIN {message} v ON v.seq = m.seq
 WHERE t.processed_at IS NOT NULL

@@ -1,6 +1,6 @@
 -- name: inbox.adopt.picked -> rows
-SELECT m.seq, m.event_id, m.event_type, NULL, m.aggregate_id, NULL, NULL, ''::bytea, m.headers, m.occurred_at, NULL,
-       m.received_at, coalesce(t.retry_count, 0), t.error, t.processed_at IS NOT NULL
+SELECT m.seq, m.event_id, m.event_type, NULL, m.aggregate_id, NULL, NULL, ''::bytea, m.headers, {message_times},
+       coalesce(t.retry_count, 0), t.error, t.processed_at IS NOT NULL
 FROM {message} m JOIN {map} k ON k.seq = m.seq JOIN {theirs} t ON t.id = k.id
 WHERE m.seq {in_seqs}
 
@@ -44,8 +44,9 @@ WHERE m.seq = w.seq AND t.id = m.id AND t.processed_at IS NULL
 
 -- name: inbox.adopt.done -> count
 INSERT INTO {done} (seq, processed_at, attempts, waited)
-SELECT m.seq, {finished}, coalesce(t.retry_count, 0),
-       greatest(extract(epoch FROM {finished} - v.received_at), 0)
+SELECT m.seq, least(greatest({finished}, {first_time}), {last_time}), least(greatest(coalesce(t.retry_count, 0), 0), 65535),
+       greatest(extract(epoch FROM least(greatest({finished}, {first_time}), {last_time})
+                                   - least(greatest(v.received_at, {first_time}), {last_time})), 0)
 FROM {map} m JOIN {theirs} t ON t.id = m.id JOIN {message} v ON v.seq = m.seq
 WHERE m.seq {in_seqs} AND t.processed_at IS NOT NULL
 ON CONFLICT DO NOTHING

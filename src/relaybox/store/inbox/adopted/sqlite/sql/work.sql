@@ -3,10 +3,15 @@
 SELECT 1
 
 -- name: inbox.adopt.picked -> rows
-SELECT m.seq, m.event_id, m.event_type, NULL, m.aggregate_id, NULL, NULL, x'', m.headers, m.occurred_at, NULL,
-       m.received_at, CAST(coalesce(t.retry_count, 0) AS integer), t.error, t.processed_at IS NOT NULL
+SELECT m.seq, {id_of_m}, {type_of_m}, NULL, {key_of_m}, NULL, NULL, x'', {headers_of_m}, {raw_times},
+       CAST(coalesce(t.retry_count, 0) AS integer), CAST(t.error AS blob), t.processed_at IS NOT NULL
 FROM json_each(:seqs) s CROSS JOIN {map} k ON k.seq = s.value JOIN {message} m ON m.seq = k.seq
 JOIN {theirs} t ON t.id = k.id
+
+-- name: inbox.order.history -> rows
+-- The same in their table, whichever program has processed them.
+SELECT CAST({history_key} AS blob), CAST({history_headers} AS blob) FROM {theirs} t
+WHERE t.processed_at IS NOT NULL AND {history_key} {in_keys} AND :until >= 0
 
 -- name: inbox.adopt.pending -> count
 INSERT INTO {pending} (seq, due, key_hash, position, priority, attempts, last_error)
@@ -52,7 +57,9 @@ WHERE processed_at IS NULL AND id IN (
 
 -- name: inbox.adopt.done -> count
 INSERT INTO {done} (seq, processed_at, attempts, waited)
-SELECT m.seq, {finished}, coalesce(t.retry_count, 0), max(({finished} - v.received_at) / 1000000.0, 0)
+SELECT m.seq, min(max(coalesce({finished}, m.picked_at), -62135596800000000), 253402300799999999),
+       min(max(CAST(coalesce(t.retry_count, 0) AS integer), 0), 65535),
+       min(max((coalesce({finished}, m.picked_at) - v.received_at) / 1000000.0, 0), 1e12)
 FROM json_each(:seqs) s CROSS JOIN {map} m ON m.seq = s.value JOIN {theirs} t ON t.id = m.id
 JOIN {message} v ON v.seq = m.seq
 WHERE t.processed_at IS NOT NULL
