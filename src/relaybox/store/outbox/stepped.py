@@ -111,7 +111,7 @@ class SteppedOutboxStore(OutboxStore):
         """While keys are held or full: from key to key, or a long queue behind one would be read by every claim. First
         those of which something came since the last round."""
         share = spread(limit) if full else limit
-        if turn.looks_lately:
+        if turn.looks_lately(full=bool(full)):
             recent = yield self.sql["outbox.keys.recent"].bind(after=turn.seen, now=self.to_time(now))
             keys = [row[0] for row in recent.rows if row[0] not in full and (row[0] >> 32) % shards in mine]
             picked = yield from self.pick(keys, limit, now, share)

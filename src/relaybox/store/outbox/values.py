@@ -49,10 +49,9 @@ class KeyRound:
     missed: bool = False  # … though the last claim found nothing else
     went_round: bool = False  # it has met all keys, and taken all there was
 
-    @property
-    def looks_lately(self) -> bool:
-        """By turns, or a round would never come."""
-        return self.seen is not None and (self.rests or not self.lately)
+    def looks_lately(self, *, full: bool) -> bool:
+        """While keys are passed over. By turns with the rest of a round, or that would never come."""
+        return self.seen is not None and (self.rests or (full and not self.lately))
 
     def took_lately(self, some: bool) -> None:
         self.lately, self.missed = some, not some

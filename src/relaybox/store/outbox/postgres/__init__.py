@@ -198,7 +198,7 @@ class PostgresStore(KeyedOutboxStore):
                 return (yield from self._whole(claim, result.rows))
         # Keys are held, or to be passed over.
         values = {**values, "full": list(full), "share": spread(limit) if full else limit}
-        if turn.looks_lately:
+        if turn.looks_lately(full=bool(full)):
             result = yield self.sql["outbox.keys.recent"].bind(**values, after=turn.seen)
             turn.took_lately(bool(result.rows))
             if result.rows or turn.rests:
