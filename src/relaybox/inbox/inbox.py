@@ -24,7 +24,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, suppress
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..codec import JSON_CODEC, Codec
@@ -39,7 +39,7 @@ from ..forks import renew_after_fork
 from ..listeners import C, Listeners
 from ..op import Op, arun, run
 from ..operate import AsyncDeadLetters, AsyncEvents, AsyncKeys, DeadLetters, Events, Keys
-from ..sealing import Sealing, SealingSteps, arun_beside, run_beside, sealing
+from ..sealing import SealingSteps, arun_beside, run_beside, sealing
 from ..sealing import arun as aseal
 from ..sealing import run as seal
 from ..service import AsyncService, Service, stop_all
@@ -52,6 +52,9 @@ from ..twins import AsyncClosing, Closing, told_by
 from .arrivals import Arrivals, AsyncArrivals
 from .operations import Operations
 from .process import Processing
+
+if TYPE_CHECKING:
+    from ..vault import Vault
 
 NO_EVENTS = "accept_all() takes a list of events, accept() takes one; Event(type, payload) makes one"
 Answers: TypeAlias = list[bool]  # of each event whether it is new
@@ -70,7 +73,7 @@ class _Shared(Operations):
         settings: Settings | None = None,
         observers: Sequence[Observer] = (),
         codec: Codec = JSON_CODEC,
-        vault: Sealing | None = None,
+        vault: Vault | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """

@@ -13,14 +13,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..codec import JSON_CODEC, Codec
 from ..event import Event
 from ..facts import Observer
 from ..listeners import Listeners
-from ..sealing import Sealing
 from ..service import AsyncService, Owner, Service, stop_all
 from ..settings import Settings
 from ..store.inbox.claim import Share
@@ -29,6 +28,9 @@ from ..twins import AsyncClosing, Closing, told_by
 from ..values import Counts
 from .inbox import AsyncInbox, Inbox
 from .process import Processing
+
+if TYPE_CHECKING:
+    from ..vault import Vault
 
 I = TypeVar("I", Inbox, AsyncInbox)  # noqa: E741
 
@@ -84,7 +86,7 @@ class _Tiered(Generic[I]):
         settings: Settings | None = None,
         observers: Sequence[Observer] = (),
         codec: Codec = JSON_CODEC,
-        vault: Sealing | None = None,
+        vault: Vault | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.name = name

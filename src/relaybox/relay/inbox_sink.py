@@ -36,8 +36,9 @@ from ..errors import (
 from ..event import PLACED, Event
 from ..op import Op, T
 from ..redaction import masked
-from ..sealing import Sealing, arun_beside
+from ..sealing import arun_beside
 from ..store.inbox import InboxStore, InboxTables, check_sender, open_inbox_store
+from ..vault import Vault
 
 PROBE_SECONDS = 2.0  # a connection into nowhere must not keep the next probe waiting
 OPEN_SECONDS = 5.0
@@ -74,7 +75,7 @@ class InboxSink:
         schema: str | None = None,
         sender: str = "",
         connections: int = 4,
-        vault: Sealing | None = None,
+        vault: Vault | None = None,
     ) -> None:
         if isinstance(target, str) and parse(target).in_memory:
             raise ConfigError("an in-memory SQLite database belongs to one connection; use a file")
