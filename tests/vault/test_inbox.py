@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,7 @@ from relaybox import (
     ALL,
     AsyncInbox,
     AsyncIngest,
+    AsyncOutbox,
     ConfigError,
     Event,
     Inbox,
@@ -212,6 +215,36 @@ def test_in_a_transaction_of_the_caller_the_key_is_there_if_the_message_is(home:
             inbox.accept_all(tx.connection, [sent(2), sent(3)])
         assert len(home.data_keys()) == 1
         assert {kept.event.payload["n"] for kept in inbox.events.list()} == {1, 2, 3}
+
+
+async def test_in_a_transaction_of_an_asyncio_program_too(home: Home) -> None:
+    with home.vault() as vault, inbox_of(home, None):
+        async with AsyncInbox(home.url, "orders", vault=vault, settings=QUICK) as inbox, AsyncOutbox(home.url) as box:
+            with suppress(ZeroDivisionError):
+                async with box.transaction() as tx:
+                    await inbox.accept(tx.connection, sent(1))
+                    raise ZeroDivisionError
+            assert home.data_keys() == []
+            async with box.transaction() as tx:
+                assert await inbox.accept(tx.connection, sent(1))
+                assert await inbox.accept_all(tx.connection, [sent(2), sent(3)]) == [True, True]
+            assert {kept.event.payload["n"] for kept in await inbox.events.list()} == {1, 2, 3}
+    assert len(home.data_keys()) == 1
+    assert PLAIN not in home.everything()
+
+
+async def test_many_that_arrive_at_once_for_subjects_that_have_no_key_yet(home: Home) -> None:
+    messages = [sent(n, tenant=f"t{n % 7}") for n in range(60)]
+    with home.vault() as vault, inbox_of(home, vault) as inbox:
+        async with AsyncInbox(home.url, "orders", vault=vault, settings=QUICK) as other:
+            answers = await asyncio.gather(*(other.accept(None, one, sender="shop") for one in messages[:30]))
+        with ThreadPoolExecutor(8) as pool:
+            answers += pool.map(lambda one: inbox.accept(None, one, sender="shop"), messages)
+        assert answers == [True] * 30 + [False] * 30 + [True] * 30
+        assert sorted(kept.event.payload["n"] for kept in inbox.events.list()) == list(range(60))
+        assert PLAIN not in home.everything()
+        erase(vault, "t3")  # however many keys it has got
+        assert {kept.event.tenant for kept in inbox.events.list()} == {f"t{n}" for n in range(7) if n != 3}
 
 
 def test_a_remembered_key_costs_no_statement(home: Home) -> None:
