@@ -14,10 +14,10 @@ import pytest
 from inbox.kit import processed
 from ingest.webhook_kit import SECRETS, post, serving, signed
 from kit import QUICK, rows
-from relaybox import AsyncInbox, ConfigError, Event, Inbox, Keyring, Vault
+from relaybox import AsyncInbox, ConfigError, Event, Inbox, Keyring, Outbox, Vault
 from relaybox.brokers.webhook import WebhookReceiver
 from relaybox.errors import Undecodable
-from relaybox.event import KEY_HEADER, SEALED
+from relaybox.event import INNER_HEADER, KEY_HEADER, SEALED
 from relaybox.types import Kms, Order
 from relaybox.vault import vault as vault_module
 from relaybox.vault.cipher import Cipher, NotSealedHere
@@ -77,6 +77,8 @@ def test_a_changed_row_is_a_dead_letter_and_those_beside_it_are_processed(home: 
             "no-json": {"headers": "'{'"},
             "no-object": {"headers": "'[1]'"},
             "no-key": {"headers": '\'{"a": "b"}\''},
+            "key-is-a-list": {"headers": f"'{json.dumps({KEY_HEADER: ['x']})}'"},
+            "key-is-a-number": {"headers": f"'{json.dumps({KEY_HEADER: 5})}'"},
             "unknown-key": {"headers": f"'{json.dumps({KEY_HEADER: 'nobody'})}'"},
             "sealed-by-a-sender": {"content_type": f"'{SEALED}'"},
         }
@@ -92,6 +94,43 @@ def test_a_changed_row_is_a_dead_letter_and_those_beside_it_are_processed(home: 
         for letter in inbox.dead.list():  # nor do those who look get another's payload
             with pytest.raises(Undecodable):
                 _ = letter.event.payload
+
+
+def test_a_changed_row_of_an_outbox_is_a_dead_letter_and_those_beside_it_are_delivered(home: Home) -> None:
+    seen: list[str] = []
+    literal = HEX[home.url.partition(":")[0].partition("+")[0]]
+    with home.vault() as vault, Outbox(home.url, codec=vault, settings=QUICK) as box:
+
+        def text(value: str) -> str:
+            return "'" + (value.replace("\\", "\\\\") if home.url.startswith("mysql") else value) + "'"
+
+        def write(*ids: str) -> None:
+            with box.transaction() as tx:
+                box.write_all(tx, [told(1, id=id) for id in ids])
+
+        write("good")
+        headers = json.loads(rows(home.url, "SELECT headers FROM outbox_event")[0][0])
+        changes: dict[str, dict[str, str]] = {
+            "no-headers": {"headers": "NULL"},
+            "short": {"payload": literal(b"\x01")},
+            "empty": {"payload": literal(b"")},
+            "type": {"event_type": "'Refund'"},
+            **{
+                f"{name}-{place}": {"headers": text(json.dumps(headers | {header: value}))}
+                for name, header in (("key", KEY_HEADER), ("inner", INNER_HEADER))
+                for place, value in enumerate((["x"], {"x": "y"}, 5, None, True, "", "\0", "\ud800", "x" * 1_000))
+            },
+        }
+        for id, change in changes.items():
+            write(id, f"beside-{id}")
+            values = ", ".join(f"{column} = {value}" for column, value in change.items())
+            rows(home.url, f"UPDATE outbox_event SET {values} WHERE event_id = '{id}'")
+        with home.vault() as fresh, Outbox(home.url, codec=fresh, settings=QUICK) as other:
+            with other.deliver(lambda event: seen.append(event.payload and event.id)) as service:
+                service.drain()
+        assert sorted(seen) == sorted(["good", *(f"beside-{id}" for id in changes)])
+        letters = {letter.event.id: (letter.error or "").partition(":")[0] for letter in box.dead.list()}
+        assert letters == dict.fromkeys(changes, "Undecodable")
 
 
 def test_what_a_row_no_longer_says_is_known_from_the_box(sqlite: Home) -> None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import timedelta
 from functools import partial
@@ -56,6 +57,7 @@ log = logging.getLogger("relaybox")
 TABLE = "relaybox_data_key"
 AGE = timedelta(days=30)  # 2**32 payloads with random nonces are the most for a key: 1,600 a second for so long
 BATCH = 500  # data keys per transaction of a rotation
+_ID = re.compile(r"[0-9A-Za-z]{1,26}")  # of a data key; a row may be anybody's and name none
 NOBODY = ""  # the subject of events that name none
 
 SubjectOf: TypeAlias = Literal["tenant", "key"] | Callable[[Event], str | None]
@@ -306,8 +308,8 @@ class Vault(Sync, Closing):
         return as_sent(event, key.id, key.cipher, codec)
 
     def _key_of(self, event: Event) -> DataKey:
-        key_id = clear_headers(event).get(KEY_HEADER)
-        if not key_id:
+        key_id: Any = clear_headers(event).get(KEY_HEADER)
+        if not isinstance(key_id, str) or not _ID.fullmatch(key_id):
             raise Undecodable(f"event {event.id} is encrypted, and no header says with which data key")
         key = self._keys.get(key_id) or self._asked(key_id)
         if key is None:
@@ -511,8 +513,8 @@ class _AtHand(_Reading):
 def _opened(event: Event, key: DataKey) -> tuple[bytes, str]:
     if key.cipher is None:
         raise _erased(event, key)
-    content_type = event.headers.get(INNER_HEADER)
-    if not content_type:
+    content_type: Any = event.headers.get(INNER_HEADER)
+    if not content_type or not isinstance(content_type, str):
         raise Undecodable(f"event {event.id} is encrypted, and no header says what it was")
     try:
         return key.cipher.open(event.body, _bound(event, key.id, content_type)), content_type
@@ -532,9 +534,10 @@ def _key_id(event: Event) -> str | None:
     if event.content_type not in (SEALED, SEALED_MESSAGE) or event.unreadable is not None:
         return None
     try:
-        return clear_headers(event).get(KEY_HEADER)
+        found: Any = clear_headers(event).get(KEY_HEADER)
     except Undecodable:
         return None
+    return found if isinstance(found, str) and _ID.fullmatch(found) else None
 
 
 def _bound(event: Event, key_id: str, content_type: str) -> bytes:
