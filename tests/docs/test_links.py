@@ -53,3 +53,16 @@ def test_engines_table_is_what_the_stores_declare(capability: str) -> None:
 def test_status_fields_are_explained() -> None:
     page = (doc_pages.ROOT / "docs" / "operate" / "runbook.md").read_text(encoding="utf-8")
     assert [field.name for field in fields(Status) if f"`{field.name}`" not in page] == []
+
+
+def test_every_test_that_the_threats_name_is_there() -> None:
+    text = (doc_pages.ROOT / "docs" / "operate" / "threats.md").read_text(encoding="utf-8")
+    tests, contracts = doc_pages.ROOT / "tests", doc_pages.ROOT / "src" / "relaybox" / "testing"
+    named = re.findall(r"`([a-z_]+/test_\w+\.py)(?:::(test_\w+))?`", text)
+    assert len(named) > 40
+    for file, test in named:
+        assert f"def {test}(" in (tests / file).read_text(encoding="utf-8") if test else (tests / file).exists(), file
+    bare = re.findall(r"`(test_\w+)` of the (source|sink) contract", text)
+    assert len(bare) == 2
+    for test, of in bare:
+        assert any(f"def {test}(" in page.read_text() for page in (contracts / f"{of}_contract").glob("*.py")), test
