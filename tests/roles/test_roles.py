@@ -306,6 +306,35 @@ def test_the_doctor_tells_of_schemas_that_are_open_to_all(estate: Estate) -> Non
     assert "REVOKE CREATE ON SCHEMA public FROM PUBLIC" in said.stdout
 
 
+def test_the_doctor_tells_of_databases_in_which_all_may_make_schemas(estate: Estate) -> None:
+    """A stranger makes a schema of a worker's name, in which its tables would be found first: unless they are named."""
+    name = estate.url.rpartition("/")[2].partition("?")[0]
+    with psycopg.connect(estate.url, autocommit=True) as owner:
+        owner.execute(f"GRANT CREATE ON DATABASE {name} TO PUBLIC".encode())
+        try:
+            said = run("--url", estate.at("worker"), "doctor", "--role", "worker", "--json")
+            named = run("--url", estate.at("worker"), "--schema", "public", "doctor", "--role", "worker", "--json")
+            with psycopg.connect(estate.at("reader"), autocommit=True) as stranger:
+                worker = estate.names["worker"]
+                stranger.execute(
+                    f"CREATE SCHEMA {worker}; GRANT USAGE ON SCHEMA {worker} TO PUBLIC;"
+                    f"CREATE TABLE {worker}.outbox_event (event_id text);"
+                    f"GRANT ALL ON {worker}.outbox_event TO PUBLIC".encode()
+                )
+                try:
+                    with (
+                        Outbox(estate.at("worker"), schema="public") as box,
+                        box.deliver(lambda event: None) as service,
+                    ):
+                        service.drain(timeout="20s")
+                finally:
+                    stranger.execute(f"DROP SCHEMA {worker} CASCADE".encode())
+        finally:
+            owner.execute(f"REVOKE CREATE ON DATABASE {name} FROM PUBLIC".encode())
+    assert f"any role may make schemas in database {name}" in said.stdout
+    assert "any role may make schemas" not in named.stdout
+
+
 def test_the_command_prints_what_can_be_run(estate: Estate) -> None:
     said = run("--url", estate.url, "grants", "writer", "--to", estate.names["writer"])
     assert said.returncode == 0, said.stderr

@@ -88,7 +88,7 @@ def test_no_statement_calls_what_a_stranger_has_made(hostile: str) -> None:
     guard = open_guard_schema("postgres", Tables("relaybox_guard"))
     schemas: list[Schema] = [box.store, inbox.store, theirs.store, guard, box.topic_store]
     queries = [query for schema in schemas for query in schema.sql.values()]
-    queries += [asked("postgres", f"grants.{name}", table="x") for name in ("home", "held", "open")]
+    queries += [asked("postgres", f"grants.{name}", table="x") for name in ("home", "held", "open", "schemas")]
     for info in box.topics.list():
         queries += of_logs(box.topic_store, info.id, info.topic.tracking)
     called: dict[str, set[str]] = {}

@@ -13,7 +13,7 @@ from ..drivers import Database
 from ..errors import ConfigError, NotFound, SchemaMissing, StoreError
 from ..store.doctor import Finding
 from ..store.grants import DatabaseRole, checked_role, granted
-from ..store.grants.ops import compare, open_schemas, statements
+from ..store.grants.ops import compare, open_databases, open_schemas, statements
 from ..store.grants.tenants import FIX, examine, sees_all, tenants
 from ..store.guard import open_guard_schema
 from ..store.inbox import InboxTables, open_inbox_store
@@ -92,6 +92,10 @@ def examined(target: Target, database: Database, role: str) -> list[Finding]:
     for schema in database.run(open_schemas(database.dialect), tx=False):
         text = f"any role may make objects in schema {schema}, where this one looks for functions and operators"
         fix = f"REVOKE CREATE ON SCHEMA {schema} FROM PUBLIC"
+        found.append(Finding("warning", "search_path", text, fix))
+    for name in database.run(open_databases(database.dialect), tx=False) if target.tables.schema is None else ():
+        text = f"any role may make schemas in database {name}, also one in which this role looks for the tables first"
+        fix = f"REVOKE CREATE ON DATABASE {name} FROM PUBLIC, and name the schema of the tables (--schema)"
         found.append(Finding("warning", "search_path", text, fix))
     if role == "tenant" and not any(finding.level == "ok" for finding in secured(target, database)):
         text = "row-level security is not on: this role sees the rows of every tenant"

@@ -163,3 +163,8 @@ def _told(found: set[tuple[str, str]]) -> str:
 def open_schemas(dialect: str) -> Op[Sequence[str]]:
     """Schemas in which strangers may make objects that sessions would find."""
     return [row[0] for row in (yield asked(dialect, "grants.open").bind()).rows]
+
+
+def open_databases(dialect: str) -> Op[Sequence[str]]:
+    """The database, if strangers may make schemas in it that sessions would look into first."""
+    return [row[0] for row in (yield asked(dialect, "grants.schemas").bind()).rows]

@@ -53,6 +53,12 @@ ORDER BY 1, 2, 3
 SELECT n.nspname::text FROM pg_namespace n
 WHERE n.nspname = ANY(current_schemas(false)) AND has_schema_privilege('public', n.oid, 'CREATE') ORDER BY 1
 
+-- name: grants.schemas -> rows
+-- The database, if any role may make a schema in it that the search_path of this one would look into first.
+SELECT current_database()::text
+WHERE has_database_privilege('public', current_database(), 'CREATE')
+  AND current_setting('search_path') LIKE '%"$user"%'::text
+
 -- name: grants.callable -> rows
 SELECT has_function_privilege(p.oid, 'EXECUTE') FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
 WHERE n.nspname = :schema::text AND p.proname = :function::name
