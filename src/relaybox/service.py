@@ -25,7 +25,7 @@ from .clock import SYSTEM_CLOCK, Clock
 from .durations import Duration, parse_duration
 from .errors import Closed
 from .forks import renew_after_fork
-from .settings import Settings
+from .settings import ListenSettings, Settings
 from .tasks import LoopThread, cancelled
 from .values import Counts, Health
 
@@ -49,6 +49,8 @@ class Owner(Protocol):
 class AsyncService(ABC):
     """Something that works in the background from `start` to `stop`, such as delivery: in the event loop that starts
     it. Inside `async with` it works."""
+
+    _pages: ListenSettings | None = None  # who may read its pages; None: as the environment says
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK, owner: Owner | None = None) -> None:
         self._clock = clock
@@ -118,7 +120,10 @@ class AsyncService(ABC):
         as 127.0.0.1:9400, at which /live, /ready and /metrics are served; in full to those who send `token` (or
         that of the setting listen.token) as their bearer token, if there is one."""
         self._ending = asyncio.Event()
-        with serving(listen, self.health, token=token), signalled(asyncio.get_running_loop(), self._ending.set):
+        with (
+            serving(listen, self.health, token=token, settings=self._pages),
+            signalled(asyncio.get_running_loop(), self._ending.set),
+        ):
             async with self:
                 await self._ending.wait()
 
@@ -235,7 +240,8 @@ class Service:
         """Works until SIGTERM, Ctrl-C or stop(). A second signal ends the process at once. `listen`: an address, such
         as 127.0.0.1:9400, at which /live, /ready and /metrics are served; in full to those who send `token` (or
         that of the setting listen.token) as their bearer token, if there is one."""
-        with serving(listen, self.health, token=token), signalled(None, self._ending.set), self:
+        pages = serving(listen, self.health, token=token, settings=self._inner._pages)
+        with pages, signalled(None, self._ending.set), self:
             self._ending.wait()
 
     def health(self) -> Health:
@@ -312,15 +318,16 @@ def serving(
     metrics: Callable[[], Response] | None = None,
     *,
     token: str | None = None,
+    settings: ListenSettings | None = None,
 ) -> Iterator[None]:
     """/live, /ready and /metrics at this address; the page of the Prometheus client unless another is given. `token`:
-    that of the settings, unless another is given."""
+    that of the settings, unless another is given; without settings those of the environment."""
     if not listen:
         yield
         return
     from .observe.health import HealthServer, metrics_page
 
-    token = token or Settings.load().listen.bearer()
+    token = token or (settings or Settings.load().listen).bearer()
     server = HealthServer(listen, health, metrics or metrics_page(), token=token)
     try:
         yield

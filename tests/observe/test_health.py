@@ -7,17 +7,19 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kit import make_postgres
 from kit.conditions import wait_until
-from relaybox import Settings
+from relaybox import Inbox, Ingest, Maintainer, Outbox, Relay, Settings, Topic
 from relaybox.errors import ConfigError
 from relaybox.observe.health import CONNECTIONS, LONGEST, HealthServer
-from relaybox.service import serving
+from relaybox.service import Service, serving
 from relaybox.settings import ListenSettings, explained
 from relaybox.testing.servers.process import free_port
 from relaybox.values import Health
@@ -193,6 +195,43 @@ def test_a_file_gives_a_token(of: str, tmp_path: Path, monkeypatch: pytest.Monke
     port = free_port()
     with serving(f"127.0.0.1:{port}", lambda: Health("degraded", ("slow",))):
         assert full(port, TOKEN)
+
+
+Made = Callable[[str, Settings], Service]
+SERVICES: dict[str, Made] = {
+    "outbox": lambda url, settings: Outbox(url, settings=settings).deliver(lambda event: None),
+    "group": lambda url, settings: Outbox(url, settings=settings).topics.group("t", "g").deliver(lambda event: None),
+    "inbox": lambda url, settings: Inbox(url, settings=settings).process(lambda event: None),
+    "relay": lambda url, settings: Relay(url, "stdout:", to="x", settings=settings),
+    "ingest": lambda url, settings: Ingest("redis://127.0.0.1:1/0?stream=s", Inbox(url), settings=settings),
+    "maintainer": lambda url, settings: Maintainer(url, settings=settings),
+}
+
+
+@pytest.mark.parametrize("of", SERVICES)
+def test_a_token_that_a_program_gives_in_its_settings_counts(of: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only one of the environment: pages that were thought closed would be open."""
+    url = make_postgres()
+    with Outbox(url) as box, Inbox(url) as inbox:
+        box.topics.configure(Topic.pub_sub("t"))
+        inbox.migrate()
+    service, port = SERVICES[of](url, Settings(listen=ListenSettings(token=TOKEN))), free_port()
+    with ThreadPoolExecutor() as pool:
+        monkeypatch.setattr("relaybox.service.signalled", lambda loop, stop: nullcontext())
+        running = pool.submit(service.run, listen=f"127.0.0.1:{port}")
+        try:
+            wait_until(lambda: running.done() or answers(port))
+            assert get(port, "/metrics")[0] == 401
+            assert get(port, "/metrics", Authorization=f"Bearer {TOKEN}")[0] == 200
+        finally:
+            service._ending.set()
+        running.result(30)
+
+
+def answers(port: int) -> bool:
+    with suppress(OSError):
+        return get(port, "/live")[0] > 0
+    return False
 
 
 def test_a_token_is_shown_nowhere(tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ class Processing(AsyncService):
         share: Share | None,
     ) -> None:
         super().__init__(box._clock, owner)
+        self._pages = box.settings.listen
         if isinstance(box._target, str) and parse(box._target).in_memory:
             raise ConfigError("an in-memory SQLite database belongs to one connection; use a file")
         if type(batch) is not int or batch < 1:

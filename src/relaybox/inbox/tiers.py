@@ -40,6 +40,7 @@ class _Tiers(AsyncService):
 
     def __init__(self, name: str, tiers: Sequence[AsyncService], clock: Clock, owner: Owner | None) -> None:
         super().__init__(clock, owner)
+        self._pages = tiers[0]._pages
         self._name = name
         self._tiers = tiers
 

@@ -81,6 +81,7 @@ class AsyncIngest(AsyncService):
         super().__init__(inbox._clock)
         self.source = source_from_url(source) if isinstance(source, str) else source
         self.settings = chosen(settings, lambda: inbox.settings)
+        self._pages = self.settings.listen
         self._inbox = inbox
         self._sender = check_sender(sender)
         self._reading = reading

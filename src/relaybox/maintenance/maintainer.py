@@ -64,6 +64,7 @@ class AsyncMaintainer(AsyncService):
             raise ConfigError(f"expected an outbox or its URL, got {type(box).__name__}")
         super().__init__(box._clock)
         self.settings = chosen(settings, lambda: box.settings)
+        self._pages = self.settings.listen
         self.upkeep = self.settings.topics
         self._report = Report()
         self._owner_name = f"{self.settings.delivery.owner or socket.gethostname()}-{os.getpid()}-{new_token() % 10**6}"

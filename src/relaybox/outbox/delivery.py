@@ -28,6 +28,7 @@ class BoxService(AsyncService):
 
     def __init__(self, box: _Shared, owner: Owner | None) -> None:
         super().__init__(box._clock, owner)
+        self._pages = box.settings.listen
         self._box = box
         self._closing = AsyncExitStack()
 

@@ -95,6 +95,7 @@ class AsyncRelay(AsyncService):
         super().__init__(box._clock)
         self.sink = sink_from_url(sink) if isinstance(sink, str) else sink
         self.settings = chosen(settings, lambda: box.settings).of_relay()
+        self._pages = self.settings.listen
         self._observers = box._observers.joined(observers)
         features = self.sink.features
         route = router(to, features.separator) if to is not None else None

@@ -307,6 +307,7 @@ class GroupDelivery(AsyncService):
         self._joining = joining
         self._make = make
         self._settings = settings
+        self._pages = settings.listen
         self._in_flight = in_flight
         self._closing = AsyncExitStack()
         self._member: LogMember | RowMember | None = None
