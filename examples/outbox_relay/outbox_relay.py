@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import json
 import sys
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +55,7 @@ async def main(url: str, form: str, way: str, file: Path) -> dict[str, str]:
     outbox = AsyncOutbox(url)
     await outbox.migrate()
     if topic is not None:
-        await outbox.topics.configure(Topic.pub_sub(topic, retention=timedelta(days=1)))
+        await outbox.topics.configure(Topic.pub_sub(topic, retention="1d"))
     for key, document in documents.items():
         async with db.transaction():  # your INSERT INTO orders goes here too
             await outbox.write(db, Event("OrderPlaced", await packed(db, document), key=key, topic=topic))

@@ -52,7 +52,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .durations import Duration
     from .event import Event
+
+
+def _parsed(delay: Duration, name: str) -> timedelta:
+    from .durations import parse_duration  # which raises an error of ours
+
+    return parse_duration(delay, name)
 
 
 class RelayboxError(Exception):
@@ -298,9 +305,9 @@ class TransactionEnded(Reject):
 class RetryLater(DeliveryError):
     """Raise from a listener to choose the delay of the next attempt (a Retry-After, say)."""
 
-    def __init__(self, delay: timedelta, reason: str = "the listener asked for a later attempt") -> None:
+    def __init__(self, delay: Duration, reason: str = "the listener asked for a later attempt") -> None:
         super().__init__(reason)
-        self.delay = delay
+        self.delay = _parsed(delay, "delay")
 
 
 class BatchFailed(DeliveryError):
@@ -323,7 +330,7 @@ class BrokerUnavailable(DeliveryError):
     meant for it waits, for `retry_after` or a growing pause. Of a source: what was not acknowledged comes again.
     """
 
-    def __init__(self, reason: str, *, retry_after: timedelta | None = None, destination: str | None = None) -> None:
+    def __init__(self, reason: str, *, retry_after: Duration | None = None, destination: str | None = None) -> None:
         super().__init__(reason)
-        self.retry_after = retry_after
+        self.retry_after = None if retry_after is None else _parsed(retry_after, "retry_after")
         self.destination = destination

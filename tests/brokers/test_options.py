@@ -13,9 +13,9 @@ from relaybox.brokers.aws import AwsConnection
 from relaybox.brokers.kafka import KafkaConnection, KafkaSink
 from relaybox.brokers.nats import NatsConnection
 from relaybox.brokers.options import split_url, typed
-from relaybox.brokers.pubsub import PubSubConnection
+from relaybox.brokers.pubsub import PubSubConnection, PubSubSource
 from relaybox.brokers.rabbitmq import RabbitMQConnection
-from relaybox.brokers.redis import RedisConnection
+from relaybox.brokers.redis import RedisConnection, RedisStreamSink
 from relaybox.errors import ConfigError
 
 
@@ -45,6 +45,17 @@ def test_text_is_read_by_the_annotation() -> None:
         "file": Path("/x"),
         "mode": "b",
     }
+
+
+def test_brokers_take_durations_as_everything_else_does() -> None:
+    for wait in ("2s", 2, timedelta(seconds=2)):
+        assert RedisConnection("redis://cache.example", timeout=wait).timeout == timedelta(seconds=2)
+        sink = RedisStreamSink(RedisConnection("redis://localhost"), dedup_window=wait)
+        assert sink.features.dedup_window == timedelta(seconds=2)
+    with pytest.raises(ConfigError, match="expected ack_deadline to be a duration"):
+        PubSubSource("pubsub://project", subscription="s", ack_deadline="soon")
+    with pytest.raises(ConfigError, match="timeout to be a positive duration"):
+        RedisConnection("redis://localhost", timeout=0)
 
 
 def test_a_number_without_a_unit_is_no_duration() -> None:

@@ -34,6 +34,8 @@ def test_what_can_never_work_is_dead_at_once(kind: type[Exception], attempts: in
         (ValueError("x"), 9, False, Dead("ValueError: x")),
         (ValueError("x"), 3, True, RetryAt(timedelta(minutes=3), "ValueError: x")),
         (RetryLater(timedelta(hours=1), "busy"), 1, False, RetryAt(timedelta(hours=1), "RetryLater: busy")),
+        (RetryLater("1h", "busy"), 1, False, RetryAt(timedelta(hours=1), "RetryLater: busy")),
+        (RetryLater(90, "busy"), 1, False, RetryAt(timedelta(seconds=90), "RetryLater: busy")),
         (RetryLater(timedelta(hours=1), "busy"), 3, False, Dead("RetryLater: busy")),
         (RetryLater(timedelta(hours=1), "busy"), 3, True, RetryAt(timedelta(hours=1), "RetryLater: busy")),
     ],

@@ -180,6 +180,9 @@ def test_what_programs_make_shows_how() -> None:
     classes = {name: getattr(relaybox, name) for name in relaybox.__all__ if isinstance(getattr(relaybox, name), type)}
     hidden = {name for name, kind in classes.items() if not api_page.has_signature(kind)}
     assert {name for name in hidden if not issubclass(classes[name], Exception)} == MADE
+    for module in (one for one in api_page.public_modules() if one.startswith("relaybox.brokers.")):
+        adapters = [getattr(import_module(module), name) for name in api_page.public_names(module)]
+        assert all(api_page.has_signature(kind) for kind in adapters if isinstance(kind, type)), module
 
 
 # -- arguments and words ------------------------------------------------------------------------------
@@ -235,6 +238,18 @@ def test_a_word_means_one_thing() -> None:
 def test_no_argument_borrows_the_word_of_a_method() -> None:
     """`drain=` was how long a cancelled group may finish what it holds, which is not what drain() does."""
     assert [name for name, lines, _ in THINGS if any(set(parameters(line)) & GLOSSARY.keys() for line in lines)] == []
+
+
+def test_what_takes_a_duration_takes_every_form_of_it() -> None:
+    """Text with a unit and seconds, too; what relaybox itself makes may ask for a timedelta."""
+    ours = {"relaybox.types", "relaybox.facts", "relaybox.spi"}
+    strict = {
+        name: line
+        for name, lines, _ in THINGS
+        for line in lines
+        if name.rpartition(".")[0] not in ours and re.search(r"\w: timedelta(?: \| None)? = ", line)
+    }
+    assert strict == {}
 
 
 def test_a_lease_is_a_duration() -> None:

@@ -17,7 +17,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
-from ..durations import parse_duration
+from ..durations import Duration, DurationField, parse_duration
 from ..errors import ConfigError
 
 Reader: TypeAlias = Callable[[str, str], Any]  # of an option's name and text
@@ -55,7 +55,7 @@ def read(whose: str, known: Mapping[str, Reader], options: Mapping[str, Any]) ->
         raise ConfigError(f"unknown option {unknown[0]!r} of {whose}; known: {', '.join(sorted(known))}")
     values = {}
     for name, value in options.items():
-        seconds = known[name] is _READERS[timedelta] and isinstance(value, (int, float)) and not isinstance(value, bool)
+        seconds = known[name] is _duration and isinstance(value, (int, float)) and not isinstance(value, bool)
         values[name] = known[name](name, str(value)) if isinstance(value, str) or seconds else value
     return values
 
@@ -109,6 +109,10 @@ def _number(kind: type[int] | type[float]) -> Reader:
     return read
 
 
+def _duration(name: str, text: str) -> timedelta:
+    return parse_duration(text, name)
+
+
 def _no_text(name: str, text: str) -> Any:
     raise ConfigError(f"expected {name} to be a table of names and values, as in a TOML file, got text")
 
@@ -119,7 +123,8 @@ _READERS: dict[Any, Reader] = {
     bool: boolean,
     int: _number(int),
     float: _number(float),
-    timedelta: lambda name, text: parse_duration(text, name),
+    timedelta: _duration,
+    DurationField: _duration,
 }
 
 
@@ -130,6 +135,12 @@ def check_given(**names: str | None) -> None:
     for name, value in names.items():
         if not value:
             raise ConfigError(f"expected {name}, the option that says where to read, got {value!r}")
+
+
+def positive(name: str, value: Duration) -> timedelta:
+    duration = parse_duration(value, name)
+    check_positive(**{name: duration})
+    return duration
 
 
 def check_positive(**durations: timedelta) -> None:

@@ -23,12 +23,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 
 from ..brokers.door import door
+from ..brokers.options import positive
 from ..brokers.parse import Reading
 from ..brokers.webhook.signature import TOLERANCE, check_verifying, look, verify
 from ..clock import SYSTEM_CLOCK, Clock
+from ..durations import Duration, parse_duration
 from ..errors import (
     Closed,
     ConfigError,
@@ -80,14 +81,14 @@ class WebhookReceiver:
         sender: str = "",
         reading: Reading | None = None,
         headers: Sequence[str] = (),
-        tolerance: timedelta = TOLERANCE,
+        tolerance: Duration = TOLERANCE,
         origins: Sequence[str] | str = (),
         rate: int | None = None,
         max_body: int = MAX_BODY,
         memory: int = MEMORY,
-        read_timeout: timedelta = timedelta(seconds=30),
-        timeout: timedelta = timedelta(seconds=10),
-        retry_after: timedelta = timedelta(seconds=5),
+        read_timeout: Duration = "30s",
+        timeout: Duration = "10s",
+        retry_after: Duration = "5s",
         observers: Sequence[Observer] = (),
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
@@ -101,21 +102,20 @@ class WebhookReceiver:
             raise ConfigError(f"expected memory to have room for one body of {max_body:,} bytes, got {memory:,}")
         if max_body < 1 or (rate is not None and rate < 1):
             raise ConfigError(f"expected max_body and rate to be at least 1, got {max_body} and {rate}")
-        for name, value in (("tolerance", tolerance), ("read_timeout", read_timeout), ("timeout", timeout)):
-            if value <= timedelta(0):
-                raise ConfigError(f"expected {name} to be positive, got {value}")
         self._inbox = inbox
         check_sender(sender)
         self._sender = sender
         self._requests = Requests(reading or Reading(), headers, signed=not unsigned)
-        self._tolerance = tolerance
+        self._tolerance = positive("tolerance", tolerance)
         self._origins = [origins] if isinstance(origins, str) else list(origins)
         self._rate = "*" if rate is None else str(rate)
         self._max_body = max_body
         self._room = Room(memory)
-        self._read_timeout = read_timeout.total_seconds()
-        self._timeout = timeout.total_seconds()
-        self._retry_after = {"retry-after": str(max(1, round(retry_after.total_seconds())))}
+        self._read_timeout = positive("read_timeout", read_timeout).total_seconds()
+        self._timeout = positive("timeout", timeout).total_seconds()
+        self._retry_after = {
+            "retry-after": str(max(1, round(parse_duration(retry_after, "retry_after").total_seconds())))
+        }
         self._observers = Observers(observers)
         self._clock = clock
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import Token
-from datetime import timedelta
 from typing import Any
 
 from ..clock import SYSTEM_CLOCK, Clock
 from ..delivery import Delivery
+from ..durations import Duration, parse_duration
 from ..errors import InvalidEvent, MissingExtra, Undecodable
 from ..event import Event
 from ..facts import Fact
@@ -44,14 +44,14 @@ class OpenTelemetryObserver:
         meter: Meter | None = None,
         *,
         label_limit: int = 100,
-        stale_after: timedelta = timedelta(seconds=STALE_AFTER),
+        stale_after: Duration = STALE_AFTER,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         meter = meter or metrics.get_meter(SCOPE)
         self._label_limit = label_limit
         self._tell: dict[type[Fact], list[Callable[[Any], None]]] = {}
         for measure in MEASURES:
-            latest = Latest(measure, stale_after.total_seconds(), clock)
+            latest = Latest(measure, parse_duration(stale_after, "stale_after").total_seconds(), clock)
             self._tell.setdefault(measure.fact, []).append(
                 self._made(measure, f"{prefix}.{measure.name}", meter, latest)
             )

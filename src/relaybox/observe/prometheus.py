@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, Final, Protocol
 
 from ..clock import SYSTEM_CLOCK, Clock
+from ..durations import Duration, parse_duration
 from ..errors import MissingExtra, NotFound, StoreError
 from ..facts import Fact
 from ..values import LIMITS
@@ -37,14 +38,14 @@ class PrometheusObserver:
         registry: CollectorRegistry = REGISTRY,
         *,
         label_limit: int = 100,
-        stale_after: timedelta = timedelta(seconds=STALE_AFTER),
+        stale_after: Duration = STALE_AFTER,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._label_limit = label_limit
         self._tell: dict[type[Fact], list[Callable[[Any], None]]] = {}
         for measure in MEASURES:
             name = f"{prefix}_{measure.name.replace('.', '_')}"
-            latest = Latest(measure, stale_after.total_seconds(), clock)
+            latest = Latest(measure, parse_duration(stale_after, "stale_after").total_seconds(), clock)
             self._tell.setdefault(measure.fact, []).append(self._made(measure, name, registry, latest))
 
     def __call__(self, fact: Fact) -> None:

@@ -266,7 +266,7 @@ class _Shared:
         return Desk(db, self.store, self._auditor, self._observers, self._wake)
 
     @twin
-    def resolve(self, event_ids: Sequence[str], *, patience: timedelta = PATIENCE) -> Script[dict[str, bool]]:
+    def resolve(self, event_ids: Sequence[str], *, patience: Duration = PATIENCE) -> Script[dict[str, bool]]:
         """After CommitUnknown: which of these events are stored. A transaction that may yet store them is waited for;
         StillCommitting if it has not ended within `patience`."""
         return resolve(self.store, self._stored, event_ids, patience, self._clock)

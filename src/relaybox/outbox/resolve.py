@@ -7,28 +7,28 @@ triggers. PostgreSQL names the transactions that write, and those are waited for
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 
 from ..clock import Clock
 from ..drivers.script import Script, commit, look
+from ..durations import Duration, parse_duration
 from ..errors import StillCommitting, StoreBusy
 from ..op import Op
 from ..store.outbox import OutboxStore
 
-PATIENCE = timedelta(seconds=30)
+PATIENCE = "30s"
 LOOK_AGAIN = 0.05  # seconds between two looks
 
 Stored = Callable[[Sequence[str]], Op[dict[str, bool]]]
 
 
 def resolve(
-    store: OutboxStore, stored: Stored, event_ids: Sequence[str], patience: timedelta, clock: Clock
+    store: OutboxStore, stored: Stored, event_ids: Sequence[str], patience: Duration, clock: Clock
 ) -> Script[dict[str, bool]]:
     answer = yield from look(stored(event_ids))
     missing = [event_id for event_id, found in answer.items() if not found]
     if not missing:
         return answer
-    deadline = clock.monotonic() + patience.total_seconds()
+    deadline = clock.monotonic() + parse_duration(patience, "patience").total_seconds()
     left: set[str] | None = None  # of the transactions that were under way at the first look
     while left is None or left:
         try:

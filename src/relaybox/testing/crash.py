@@ -19,10 +19,10 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import Literal, cast, get_args
 
 from .. import faults
+from ..durations import Duration, parse_duration
 from ..errors import ConfigError
 
 Action = Literal["kill", "raise", "delay", "cancel"]
@@ -46,7 +46,7 @@ class CrashPoint:
         action: Action = "raise",
         *,
         error: BaseException | None = None,
-        delay: timedelta = timedelta(seconds=1),
+        delay: Duration = "1s",
     ) -> None:
         if name not in faults.POINTS:
             raise ConfigError(f"unknown fault point {name!r}; the points are {', '.join(faults.POINTS)}")
@@ -59,7 +59,7 @@ class CrashPoint:
         self.action = action
         self.hits = 0
         self._error = error
-        self._delay = delay
+        self._delay = parse_duration(delay, "delay")
         self._fired = threading.Event()
 
     @property
@@ -112,7 +112,7 @@ def crash_at(
     action: Action = "raise",
     *,
     error: BaseException | None = None,
-    delay: timedelta = timedelta(seconds=1),
+    delay: Duration = "1s",
 ) -> Iterator[CrashPoint]:
     """Armed inside the block, in every thread of this process. Blocks nest: several points may be armed at once."""
     point = CrashPoint(name, hit, action, error=error, delay=delay)

@@ -20,6 +20,7 @@ from botocore.exceptions import BotoCoreError, ClientError, InvalidRegionError, 
 from botocore.loaders import Loader, create_loader
 from botocore.parsers import ResponseParserError
 
+from ...durations import DurationField
 from ...errors import ConfigError
 from ...transport import is_remote, warn_clear
 from ..connection import BrokerConnection, client_context
@@ -56,7 +57,7 @@ class AwsConnection(BrokerConnection):
     ca_file: Path | str | None = None
     cert_file: Path | str | None = None
     key_file: Path | str | None = None
-    connect_timeout: timedelta = timedelta(seconds=3)
+    connect_timeout: DurationField = DurationField("3s")
 
     def __post_init__(self) -> None:
         if (self.access_key_id is None) != (self.secret_access_key is None):

@@ -14,10 +14,11 @@ from typing import Any, ClassVar
 
 from botocore.exceptions import ClientError, ParamValidationError
 
+from ...durations import Duration
 from ...errors import BrokerUnavailable, Closed, DeliveryError, Reject
 from ..batches import grouped, parts
 from ..connection import Connected
-from ..options import check_positive, check_range
+from ..options import check_range, positive
 from ..spi import Answer, Features, Message
 from .connection import FAILURES, MISSING, AwsConnection
 from .messages import Encoded, encode, token
@@ -72,14 +73,13 @@ class AwsSink(Connected[AwsConnection], ABC):
         fifo: bool = False,
         max_bytes: int = 262_144,
         connections: int = 10,
-        read_timeout: timedelta = timedelta(seconds=8),
+        read_timeout: Duration = "8s",
     ) -> None:
         check_range("connections", connections, 1, 100)
         check_range("max_bytes", max_bytes, 1024, 1_048_576)
-        check_positive(read_timeout=read_timeout)
         self._connection = AwsConnection.of(connection)
         self._connections = connections
-        self._read_timeout = read_timeout
+        self._read_timeout = positive("read_timeout", read_timeout)
         self._stack = AsyncExitStack()
         self._fifo = fifo
         self._max_bytes = max_bytes

@@ -19,6 +19,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError, ParamValidationError
 
+from ...durations import Duration, parse_duration
 from ...errors import ConfigError
 from ..connection import Connected
 from ..door import taken
@@ -55,23 +56,24 @@ class SqsSource(Connected[AwsConnection], LeasedSource):
         connection: str | AwsConnection = "sqs://",
         *,
         queue: str,
-        visibility: timedelta = timedelta(seconds=60),
+        visibility: Duration = "1m",
         unwrap_sns: bool = True,
-        read_timeout: timedelta = timedelta(seconds=30),
+        read_timeout: Duration = "30s",
     ) -> None:
         check_given(queue=queue)
-        if not timedelta(seconds=1) <= visibility <= MOST_VISIBILITY:
-            raise ConfigError(f"expected visibility to be one second to 12 hours, got {visibility}")
-        if read_timeout < SHORTEST_READ:
-            raise ConfigError(f"expected read_timeout to be at least two seconds, for long polls, got {read_timeout}")
-        super().__init__(visibility)
+        hidden, patience = parse_duration(visibility, "visibility"), parse_duration(read_timeout, "read_timeout")
+        if not timedelta(seconds=1) <= hidden <= MOST_VISIBILITY:
+            raise ConfigError(f"expected visibility to be one second to 12 hours, got {hidden}")
+        if patience < SHORTEST_READ:
+            raise ConfigError(f"expected read_timeout to be at least two seconds, for long polls, got {patience}")
+        super().__init__(hidden)
         self._connection = AwsConnection.of(connection)
-        self._read_timeout = read_timeout
+        self._read_timeout = patience
         self._stack = AsyncExitStack()
         self._queue = queue
         self._unwrap = unwrap_sns
         self._visibility = math.ceil(self._lease)
-        self._longest_poll = min(LONGEST_POLL, int(read_timeout.total_seconds() / 2))
+        self._longest_poll = min(LONGEST_POLL, int(patience.total_seconds() / 2))
         self._client: Any = None
         self._address = ""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
-from ...durations import parse_duration
+from ...durations import Duration, parse_duration
 from ...errors import ConfigError
 from ..connection import HostsConnection
 from ..options import check_choice
@@ -162,7 +162,7 @@ def _telling(token: Token) -> Callable[[str], tuple[str, float]]:
     return ask
 
 
-def milliseconds(name: str, value: timedelta, low: int, high: int) -> int:
+def milliseconds(name: str, value: Duration, low: int, high: int) -> int:
     number = round(parse_duration(value, name) / timedelta(milliseconds=1))
     if not low <= number <= high:
         raise ConfigError(f"expected {name} to be between {low} and {high} ms, got {number} ms")

@@ -11,11 +11,11 @@ import asyncio
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import Any, Literal, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException
 
+from ...durations import Duration
 from ...errors import BrokerUnavailable, Closed, ConfigError, DeliveryError, Reject
 from ..connection import Connected
 from ..options import check_choice
@@ -74,9 +74,9 @@ class KafkaSink(Connected[KafkaConnection]):
         self,
         connection: str | KafkaConnection = "kafka://localhost:9092",
         *,
-        linger: timedelta = timedelta(milliseconds=1),
+        linger: Duration = "1ms",
         compression: Compression = "none",
-        delivery_timeout: timedelta = timedelta(seconds=7),
+        delivery_timeout: Duration = "7s",
     ) -> None:
         check_choice("compression", compression, Compression)
         timeout = milliseconds("delivery_timeout", delivery_timeout, 1000, 300_000)

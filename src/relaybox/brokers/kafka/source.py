@@ -18,12 +18,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, TopicPartition
 
 from ...clock import SYSTEM_CLOCK
+from ...durations import Duration
 from ...errors import BrokerUnavailable, Closed, ConfigError
 from ...op import T
 from ...tasks import cancelled
@@ -95,7 +95,7 @@ class KafkaSource(Connected[KafkaConnection]):
         topics: str | Sequence[str] | None = None,
         group: str,
         start: KafkaStart = "earliest",
-        session_timeout: timedelta = timedelta(seconds=10),
+        session_timeout: Duration = "10s",
     ) -> None:
         self._connection = KafkaConnection.of(connection)
         topics = self._connection.hosts.path.strip("/") if topics is None else topics

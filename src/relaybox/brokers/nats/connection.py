@@ -11,7 +11,6 @@ import itertools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -22,6 +21,7 @@ from nats.aio.msg import Msg
 from nats.aio.transport import TcpTransport
 from nats.errors import Error, NoServersError
 
+from ...durations import DurationField
 from ...errors import ConfigError, MissingExtra
 from ..connection import HostsConnection
 from ..options import check_positive
@@ -69,8 +69,8 @@ class NatsConnection(HostsConnection):
     handshake_first: bool = False
     inbox_prefix: str = "_INBOX"
     domain: str | None = None
-    connect_timeout: timedelta = timedelta(seconds=2)
-    timeout: timedelta = timedelta(seconds=5)
+    connect_timeout: DurationField = DurationField("2s")
+    timeout: DurationField = DurationField("5s")
 
     def __post_init__(self) -> None:
         super().__post_init__()

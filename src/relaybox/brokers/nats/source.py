@@ -15,7 +15,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Literal, TypeAlias
 
 from nats.aio.msg import Msg
@@ -23,13 +23,14 @@ from nats.errors import Error
 from nats.js.api import AckPolicy, ConsumerConfig, ConsumerInfo, DeliverPolicy
 from nats.js.errors import APIError, NotFoundError
 
+from ...durations import Duration
 from ...errors import ConfigError, InvalidEvent
 from ...op import T
 from ..connection import Connected
 from ..door import taken
 from ..leased import ROUND_TRIP, LeasedSource
 from ..linked import GLANCE_SECONDS, answered
-from ..options import check_choice, check_given, check_least, check_positive
+from ..options import check_choice, check_given, check_least, positive
 from ..spi import Incoming, take_content_type
 from .connection import UNREADABLE, NatsConnection, NatsLink, PendingReply
 
@@ -67,11 +68,11 @@ class NatsSource(Connected[NatsConnection], LeasedSource):
         consumer: str = "relaybox",
         subject: str | None = None,
         start: NatsStart = "all",
-        ack_wait: timedelta = timedelta(seconds=30),
+        ack_wait: Duration = "30s",
         max_ack_pending: int = 1000,
     ) -> None:
         check_given(stream=stream, consumer=consumer)
-        check_positive(ack_wait=ack_wait)
+        patience = positive("ack_wait", ack_wait)
         for name, value in (("stream", stream), ("consumer", consumer)):
             if set(value) & set(" \t\r\n.*>/\\"):
                 raise ConfigError(
@@ -81,7 +82,7 @@ class NatsSource(Connected[NatsConnection], LeasedSource):
             raise ConfigError(f"expected subject to be a subject, with * or > at most, got {subject!r}")
         check_choice("start", start, NatsStart)
         check_least(1, max_ack_pending=max_ack_pending)
-        super().__init__(ack_wait)
+        super().__init__(patience)
         self._connection = NatsConnection.of(connection)
         self._stream = stream
         self._wanted = ConsumerConfig(
@@ -89,7 +90,7 @@ class NatsSource(Connected[NatsConnection], LeasedSource):
             durable_name=consumer,
             deliver_policy=DeliverPolicy.ALL if start == "all" else DeliverPolicy.NEW,
             ack_policy=AckPolicy.EXPLICIT,
-            ack_wait=ack_wait.total_seconds(),
+            ack_wait=patience.total_seconds(),
             max_ack_pending=max_ack_pending,
             filter_subject=subject,
         )

@@ -10,7 +10,6 @@ import asyncio
 import os
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote, urlsplit
@@ -24,6 +23,7 @@ from google.oauth2 import service_account
 from google.protobuf.empty_pb2 import Empty
 from google.pubsub_v1 import types
 
+from ...durations import DurationField
 from ...errors import ConfigError
 from ...tasks import is_cancelled
 from ...transport import is_remote, warn_clear
@@ -68,7 +68,7 @@ class PubSubConnection(BrokerConnection):
     ca_file: Path | str | None = None
     cert_file: Path | str | None = None
     key_file: Path | str | None = None
-    timeout: timedelta = timedelta(seconds=8)
+    timeout: DurationField = DurationField("8s")
 
     def __post_init__(self) -> None:
         if ":" in self.project and "." not in self.project.partition(":")[0]:  # example.com:shop is one, too

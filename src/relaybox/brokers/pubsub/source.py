@@ -16,6 +16,7 @@ from typing import Any
 import grpc
 from grpc import StatusCode
 
+from ...durations import Duration, parse_duration
 from ...errors import BrokerUnavailable, ConfigError
 from ..connection import Connected
 from ..door import taken
@@ -44,16 +45,17 @@ class PubSubSource(Connected[PubSubConnection], LeasedSource):
         connection: str | PubSubConnection,
         *,
         subscription: str,
-        ack_deadline: timedelta = timedelta(seconds=60),
+        ack_deadline: Duration = "1m",
     ) -> None:
         check_given(subscription=subscription)
-        if not timedelta(seconds=1) <= ack_deadline <= timedelta(minutes=10):
-            raise ConfigError(f"expected ack_deadline to be one second to ten minutes, got {ack_deadline}")
+        deadline = parse_duration(ack_deadline, "ack_deadline")
+        if not timedelta(seconds=1) <= deadline <= timedelta(minutes=10):
+            raise ConfigError(f"expected ack_deadline to be one second to ten minutes, got {deadline}")
         connection = PubSubConnection.of(connection)
         full = subscription if "/" in subscription else f"projects/{connection.project}/subscriptions/{subscription}"
         if not SUBSCRIPTION.fullmatch(full):
             raise ConfigError(f"expected a subscription's name or projects/…/subscriptions/…, got {subscription!r}")
-        super().__init__(ack_deadline)
+        super().__init__(deadline)
         self._channel = PubSubChannel(connection)
         self._subscription = full
         self._name = full.rpartition("/")[2]

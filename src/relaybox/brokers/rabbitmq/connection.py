@@ -7,7 +7,6 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 import aiormq
@@ -15,6 +14,7 @@ from aiormq.abc import ChannelFrame, DeliveredMessage
 from pamqp.body import ContentBody
 from yarl import URL
 
+from ...durations import DurationField
 from ...errors import DeliveryError
 from ...tasks import is_cancelled
 from ..connection import HostsConnection
@@ -50,7 +50,7 @@ class RabbitMQConnection(HostsConnection):
     ports: ClassVar[Mapping[str, int]] = {"amqp": 5672, "amqps": 5671}
 
     auth: Auth = "plain"
-    connect_timeout: timedelta = timedelta(seconds=2)
+    connect_timeout: DurationField = DurationField("2s")
 
     def __post_init__(self) -> None:
         check_choice("auth", self.auth, Auth)

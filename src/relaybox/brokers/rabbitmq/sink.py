@@ -16,14 +16,15 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import aiormq
 from aiormq import spec
 
+from ...durations import Duration
 from ...errors import BrokerUnavailable, ConfigError, DeliveryError, Reject
 from ..linked import GLANCE_SECONDS, LinkedSink
-from ..options import check_positive
+from ..options import positive
 from ..spi import Answer, Features, Message
 from .connection import LONGEST, LOST, RabbitMQConnection, RabbitMQLink, reason_of
 
@@ -49,17 +50,16 @@ class RabbitMQSink(LinkedSink[RabbitMQConnection, RabbitMQLink]):
         *,
         exchange: str | None = None,
         max_bytes: int = 16 * 1024 * 1024,
-        timeout: timedelta = timedelta(seconds=5),
+        timeout: Duration = "5s",
     ) -> None:
         super().__init__()
         if exchange is not None and len(exchange.encode()) > LONGEST:
             raise ConfigError(f"expected exchange to be at most {LONGEST} bytes long, got {exchange!r}")
         if max_bytes < 1:
             raise ConfigError(f"expected max_bytes to be positive, got {max_bytes}")
-        check_positive(timeout=timeout)
         self._connection = RabbitMQConnection.of(connection)
         self._exchange = exchange
-        self._timeout = timeout.total_seconds()
+        self._timeout = positive("timeout", timeout).total_seconds()
         self.features = Features(
             keyed_order=True,
             dedup=False,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from ssl import TLSVersion
 from typing import Any, ClassVar
 
@@ -13,6 +12,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ClusterCrossSlotError, MovedError
 
+from ...durations import DurationField
 from ...errors import ConfigError
 from ..connection import HostsConnection
 from ..options import check_positive
@@ -37,7 +37,7 @@ class RedisConnection(HostsConnection):
     product: ClassVar[str] = "Redis"
     ports: ClassVar[Mapping[str, int]] = {"redis": 6379, "rediss": 6379}
 
-    timeout: timedelta = timedelta(seconds=5)
+    timeout: DurationField = DurationField("5s")
 
     def __post_init__(self) -> None:
         super().__post_init__()

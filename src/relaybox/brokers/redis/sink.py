@@ -1,6 +1,6 @@
 """Redis Streams: one script per batch adds its messages and remembers their ids.
 
-    RedisStreamSink("rediss://relay:secret@redis.example:6379/0", dedup_window=timedelta(minutes=10))
+    RedisStreamSink("rediss://relay:secret@redis.example:6379/0", dedup_window="10m")
 
 The destination is the name of the stream. An entry has the fields `id`, `type`, `key` (left out when there is none),
 `content_type`, `data` (the body, byte for byte) and `attributes` (a JSON object). The set is fixed: no header can take
@@ -23,6 +23,7 @@ from typing import Any
 from redis.asyncio import Redis, RedisCluster
 from redis.exceptions import RedisClusterException, RedisError
 
+from ...durations import Duration, parse_duration
 from ...errors import BrokerUnavailable, Closed, ConfigError, DeliveryError
 from ..batches import grouped, parts
 from ..connection import Connected
@@ -99,7 +100,7 @@ class RedisStreamSink(Connected[RedisConnection]):
         connection: str | RedisConnection = "redis://localhost:6379/0",
         *,
         cluster: bool = False,
-        dedup_window: timedelta = timedelta(minutes=10),
+        dedup_window: Duration = "10m",
         maxlen: int | None = None,
         create_streams: bool = True,
         wait_replicas: int = 0,
@@ -110,8 +111,9 @@ class RedisStreamSink(Connected[RedisConnection]):
         self._connection = RedisConnection.of(connection)
         check_least(1, connections=connections, maxlen=maxlen)
         check_least(0, wait_replicas=wait_replicas)
-        if dedup_window < timedelta(0):
-            raise ConfigError(f"expected dedup_window to be a duration, or zero for no dedup, got {dedup_window}")
+        window = parse_duration(dedup_window, "dedup_window")
+        if window < timedelta(0):
+            raise ConfigError(f"expected dedup_window to be a duration, or zero for no dedup, got {window}")
         if not namespace or set(namespace) & set("{}"):
             raise ConfigError(f"expected namespace to be a name without braces, got {namespace!r}")
         if cluster and (wait_replicas or wait_fsync):
@@ -120,7 +122,7 @@ class RedisStreamSink(Connected[RedisConnection]):
         self._cluster = cluster
         self._free = asyncio.Semaphore(connections)
         self._namespace = namespace
-        self._window = dedup_window // timedelta(milliseconds=1)
+        self._window = window // timedelta(milliseconds=1)
         self._add = [] if create_streams else ["NOMKSTREAM"]
         self._add += [] if maxlen is None else ["MAXLEN", "~", str(maxlen)]
         # The server gives up before we do, so that its answer "too few" arrives.
@@ -134,7 +136,7 @@ class RedisStreamSink(Connected[RedisConnection]):
         self.features = Features(
             keyed_order=True,
             dedup=self._window > 0,
-            dedup_window=dedup_window if self._window > 0 else None,
+            dedup_window=window if self._window > 0 else None,
             # A lost reply repeats a batch: without dedup its last message of a key would come before its first again.
             sequences=self._window > 0 and not cluster,
         )

@@ -24,11 +24,12 @@ from typing import Any, Literal, TypeAlias
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from ...durations import Duration
 from ...errors import ConfigError
 from ..connection import Connected
 from ..door import taken
 from ..leased import LeasedSource
-from ..options import check_choice, check_given, check_positive
+from ..options import check_choice, check_given, positive
 from ..spi import Incoming, moment
 from .connection import RedisConnection, reason
 
@@ -60,19 +61,19 @@ class RedisStreamSource(Connected[RedisConnection], LeasedSource):
         group: str = "relaybox",
         consumer: str | None = None,
         start: RedisStart = "all",
-        claim_idle: timedelta = timedelta(minutes=1),
+        claim_idle: Duration = "1m",
     ) -> None:
         check_given(stream=stream, group=group)
-        check_positive(claim_idle=claim_idle)
+        idle = positive("claim_idle", claim_idle)
         check_choice("start", start, RedisStart)
-        super().__init__(claim_idle)
+        super().__init__(idle)
         self._connection = RedisConnection.of(connection)
         self._settings = self._connection.settings()
         self._stream = stream
         self._group = group
         self._consumer = consumer or socket.gethostname()
         self._start = "0" if start == "all" else "$"
-        self._idle = max(1, claim_idle // timedelta(milliseconds=1))
+        self._idle = max(1, idle // timedelta(milliseconds=1))
         self._longest_block = self._connection.timeout.total_seconds() / 2
         self._client: Any = None
         self._own: str | None = "0"  # how far the pending entries of a former life were read; None: all

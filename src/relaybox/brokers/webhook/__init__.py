@@ -9,8 +9,14 @@ from .signature import new_key_pair, new_secret, parse_secret, sign, verify
 
 if TYPE_CHECKING:
     from ...ingest.webhook import WebhookReceiver
-    from .sink import WebhookSink
+    from .sink import Endpoint, WebhookSink
 else:  # hidden from type checkers, to which a module with __getattr__ has every name
-    __getattr__ = later(__name__, {"WebhookReceiver": "ingest.webhook", "WebhookSink": "brokers.webhook.sink"})
+    __getattr__ = later(
+        __name__,
+        {
+            "WebhookReceiver": "ingest.webhook",
+            **dict.fromkeys(("Endpoint", "WebhookSink"), "brokers.webhook.sink"),
+        },
+    )
 
-__all__ = ["WebhookReceiver", "WebhookSink", "new_key_pair", "new_secret", "parse_secret", "sign", "verify"]
+__all__ = ["Endpoint", "WebhookReceiver", "WebhookSink", "new_key_pair", "new_secret", "parse_secret", "sign", "verify"]

@@ -22,6 +22,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypeAlias
 
 from ...clock import SYSTEM_CLOCK, Clock
+from ...durations import Duration, parse_duration
 from ...errors import ConfigError, InvalidSignature
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ Key: TypeAlias = "bytes | PrivateKey | PublicKey"
 PREFIX = "whsec_"
 PAIR = ("whsk_", "whpk_")
 SHORTEST, LONGEST = 24, 64  # bytes of a secret
-TOLERANCE = timedelta(minutes=5)
+TOLERANCE = "5m"
 MOST_SIGNATURES = 20  # of one message: while secrets change there are several
 # A dot would let the end of an id pass for a timestamp: two messages with one signature.
 ID = re.compile(r"[!-\-/-~]+")
@@ -94,7 +95,7 @@ def verify(
     body: bytes,
     secrets: Sequence[str],
     *,
-    tolerance: timedelta = TOLERANCE,
+    tolerance: Duration = TOLERANCE,
     clock: Clock = SYSTEM_CLOCK,
 ) -> str:
     """The id of a genuine message. Raises InvalidSignature, which says why, for any other.
@@ -113,7 +114,7 @@ def verify(
 
 
 def look(
-    headers: Mapping[str, str], *, tolerance: timedelta = TOLERANCE, clock: Clock = SYSTEM_CLOCK
+    headers: Mapping[str, str], *, tolerance: Duration = TOLERANCE, clock: Clock = SYSTEM_CLOCK
 ) -> tuple[str, str, list[str]]:
     """Id, timestamp and signatures of a message whose body is still to come. Raises InvalidSignature for headers that
     no body could make genuine."""
@@ -124,7 +125,7 @@ def look(
     id, timestamp = found["webhook-id"], found["webhook-timestamp"]
     if not ID.fullmatch(id):
         raise InvalidSignature("expected webhook-id to be printable ASCII without dots")
-    _check_time(timestamp, tolerance, clock.now())
+    _check_time(timestamp, parse_duration(tolerance, "tolerance"), clock.now())
     signatures = found["webhook-signature"].split(" ")
     if len(signatures) > MOST_SIGNATURES:
         raise InvalidSignature(f"expected at most {MOST_SIGNATURES} signatures, got {len(signatures)}")

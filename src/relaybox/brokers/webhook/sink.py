@@ -16,17 +16,16 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 from weakref import WeakValueDictionary
 
 from ...clock import SYSTEM_CLOCK, Clock
-from ...durations import format_duration, parse_duration
+from ...durations import Duration, format_duration, parse_duration
 from ...errors import BrokerUnavailable, Closed, ConfigError, DeliveryError, Reject
 from ..connection import client_context
-from ..options import check_positive, split_url, typed
+from ..options import positive, split_url, typed
 from ..spi import Answer, DestinationLimits, Features, Message
 from .answers import GATEWAY, GONE, answer_to, parse_retry_after
 from .client import Client, Unanswered, Unsendable
@@ -51,7 +50,7 @@ class Endpoint:
     url: str
     secrets: Sequence[str] | str = ()  # whsec_… or whsk_…, newest first; all of them sign: receivers change at leisure
     headers: Mapping[str, str] = field(default_factory=dict)  # sent along, such as Authorization
-    timeout: timedelta | None = None
+    timeout: Duration | None = None
     max_in_flight: int | None = None
 
     def __repr__(self) -> str:
@@ -115,13 +114,13 @@ class WebhookSink:
         secrets: Sequence[str] | str = (),
         url_secrets: Mapping[str, Sequence[str] | str] | Callable[[str], Sequence[str] | str] | None = None,
         event_headers: Sequence[str] | str = (),
-        timeout: timedelta = timedelta(seconds=15),
-        connect_timeout: timedelta = timedelta(seconds=5),
-        read_timeout: timedelta = timedelta(seconds=10),
+        timeout: Duration = "15s",
+        connect_timeout: Duration = "5s",
+        read_timeout: Duration = "10s",
         max_in_flight: int = 8,
         max_per_host: int = 32,
-        longest_retry_after: timedelta = timedelta(hours=1),
-        patience: timedelta = timedelta(days=3),
+        longest_retry_after: Duration = "1h",
+        patience: Duration = "3d",
         ports: Sequence[int] | str | None = None,
         allow_networks: Sequence[str] | str = (),
         ca_file: Path | None = None,
@@ -408,7 +407,5 @@ def _count(name: str, value: int) -> int:
     return value
 
 
-def _seconds(name: str, value: timedelta) -> float:
-    duration = parse_duration(value, name)
-    check_positive(**{name: duration})
-    return duration.total_seconds()
+def _seconds(name: str, value: Duration) -> float:
+    return positive(name, value).total_seconds()
