@@ -77,6 +77,10 @@ ALIASES = {
 }
 
 
+# Protocols that one public class has; named so that what is below it need not know it.
+STANDING_FOR = {"Sealing": "Vault"}
+
+
 def exists(module: str) -> bool:
     return all(find_spec(part) is not None for part in (module.rpartition(".")[0] or module, module))
 
@@ -137,7 +141,8 @@ def named() -> tuple[frozenset[str], frozenset[str], dict[str, str]]:
                 private.add(name)  # of what it stands for, a part is missing
             elif get_origin(value) is not None:
                 aliases[name] = value
-    return public, frozenset(private), {name: plain(value) for name, value in aliases.items()}
+    texts = {name: plain(value) for name, value in aliases.items()} | STANDING_FOR
+    return public, frozenset(private - STANDING_FOR.keys()), texts
 
 
 def shown(value: Any) -> str:
