@@ -9,6 +9,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,39 @@ def expired(authority: Authority) -> Pair:
     return authority.issue("expired", "localhost", days=-1)
 
 
+def of(server: Any, authority: Authority | None, host: str = "localhost", more: str = "") -> str:
+    query = f"tls=verify&ca_file={authority.ca_file}" if authority else "tls=verify"
+    return f"{server.url().replace('127.0.0.1', host)}?{query}{more}"
+
+
+@dataclass
+class Impostors:
+    """Servers that cannot prove their name: another's certificate, one for another name, one that is too old."""
+
+    authority: Authority
+    another: Authority
+    good: Pair
+    expired: Pair
+
+    def refused(self, dial: Dial, server: Any, *more: str, names: str, age: str) -> None:
+        for url in (of(server, self.another), of(server, None), *more):
+            with pytest.raises(ConnectionLost, match="certificate verify failed"):
+                dial(url)
+        with pytest.raises(ConnectionLost, match=names):
+            dial(of(server, self.authority, "127.0.0.1"))
+        server.use(self.expired)
+        try:
+            with pytest.raises(ConnectionLost, match=age):
+                dial(of(server, self.authority))
+        finally:
+            server.use(self.good)
+
+
+@pytest.fixture(scope="module")
+def impostors(authority: Authority, good: Pair, expired: Pair, tmp_path_factory: pytest.TempPathFactory) -> Impostors:
+    return Impostors(authority, Authority(tmp_path_factory.mktemp("another"), "another"), good, expired)
+
+
 # -- PostgreSQL -----------------------------------------------------------------------------------
 
 
@@ -106,11 +140,6 @@ def postgres(good: Pair) -> Iterator[TlsPostgres]:
         yield server
 
 
-def of(server: Any, authority: Authority | None, host: str = "localhost", more: str = "") -> str:
-    query = f"tls=verify&ca_file={authority.ca_file}" if authority else "tls=verify"
-    return f"{server.url().replace('127.0.0.1', host)}?{query}{more}"
-
-
 @postgres_clients
 def test_postgres_over_tls(dial: Dial, postgres: TlsPostgres, authority: Authority) -> None:
     dial(of(postgres, authority))
@@ -124,20 +153,9 @@ def test_postgres_over_tls(dial: Dial, postgres: TlsPostgres, authority: Authori
 
 
 @postgres_clients
-def test_a_postgres_that_cannot_prove_its_name(
-    dial: Dial, postgres: TlsPostgres, authority: Authority, tmp_path: Path, good: Pair, expired: Pair
-) -> None:
-    for url in (of(postgres, Authority(tmp_path, "another")), of(postgres, None)):
-        with pytest.raises(ConnectionLost, match="certificate verify failed"):
-            dial(url)
-    with pytest.raises(ConnectionLost, match=r"IP address mismatch|does not match host name"):
-        dial(of(postgres, authority, "127.0.0.1"))
-    postgres.use(expired)
-    try:
-        with pytest.raises(ConnectionLost, match=r"certificate has expired|certificate verify failed"):
-            dial(of(postgres, authority))
-    finally:
-        postgres.use(good)
+def test_a_postgres_that_cannot_prove_its_name(dial: Dial, postgres: TlsPostgres, impostors: Impostors) -> None:
+    names, age = r"IP address mismatch|does not match host name", r"certificate has expired|certificate verify failed"
+    impostors.refused(dial, postgres, names=names, age=age)
 
 
 @postgres_clients
@@ -222,22 +240,10 @@ def test_mariadb_over_tls(dial: Dial, mariadb: TlsMariaDB, authority: Authority)
 
 
 @mysql_clients
-def test_a_mariadb_that_cannot_prove_its_name(
-    dial: Dial, mariadb: TlsMariaDB, authority: Authority, tmp_path: Path, good: Pair, expired: Pair
-) -> None:
-    another = Authority(tmp_path, "another")
+def test_a_mariadb_that_cannot_prove_its_name(dial: Dial, mariadb: TlsMariaDB, impostors: Impostors) -> None:
     plain = mariadb.url().replace("127.0.0.1", "localhost")
-    for url in (of(mariadb, another), of(mariadb, None), f"{plain}?ssl=true", f"{plain}?ssl_ca={another.ca_file}"):
-        with pytest.raises(ConnectionLost, match="certificate verify failed"):
-            dial(url)
-    with pytest.raises(ConnectionLost, match="IP address mismatch"):
-        dial(of(mariadb, authority, "127.0.0.1"))
-    mariadb.use(expired)
-    try:
-        with pytest.raises(ConnectionLost, match="certificate has expired"):
-            dial(of(mariadb, authority))
-    finally:
-        mariadb.use(good)
+    more = (f"{plain}?ssl=true", f"{plain}?ssl_ca={impostors.another.ca_file}")
+    impostors.refused(dial, mariadb, *more, names="IP address mismatch", age="certificate has expired")
 
 
 def test_mariadb_knows_that_it_is_encrypted(mariadb: TlsMariaDB, authority: Authority) -> None:
