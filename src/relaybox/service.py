@@ -16,7 +16,7 @@ import signal
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, cast
@@ -44,6 +44,28 @@ class Owner(Protocol):
     """What a service stands on. It stops the service when it is closed itself."""
 
     def _works(self, service: Any, running: bool) -> None: ...
+
+
+class Owning:
+    """An outbox or an inbox with its services."""
+
+    _running: list[Any]
+
+    def _check_open(self) -> None: ...
+
+    def _works(self, service: Any, running: bool) -> None:
+        if running:
+            self._check_open()
+            self._running.append(service)
+        elif service in self._running:
+            self._running.remove(service)
+
+    def _stop_services(self, last_first: ExitStack) -> None:
+        """Of a synchronous program, as `stop_all`: together, and all of them also when one fails."""
+        running = list(self._running)
+        with ThreadPoolExecutor(len(running) or 1) as together:
+            for stopped in [together.submit(service.stop) for service in running]:
+                last_first.callback(stopped.result)
 
 
 class AsyncService(ABC):

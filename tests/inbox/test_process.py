@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from kit import Probe, one, rows
+from kit.conditions import wait_until
 from relaybox import AsyncInbox, ConfigError, Event, Inbox, Outbox, Reject, RetryLater, Settings
 from relaybox.facts import Died, Retried, Strayed
-from relaybox.types import Counts, DeliverySettings
+from relaybox.types import Counts, DeliverySettings, Share
 
 from .effects import QUICK, asay, effects, say, text_of, with_effects, writing
 from .kit import PATIENCE, Twin, aprocessed, arrived, inbox_url, pending_ids, processed, serving
@@ -267,6 +268,33 @@ async def test_a_session_of_the_wrong_kind_is_refused_at_the_start(home: str, co
     sync.dispose()
     other.dispose()
     await engine.dispose()
+
+
+def test_closing_stops_all_services_together(tmp_path: Path) -> None:
+    """None begins anything while another is waited for."""
+    keys = {share: next(key for key in map(str, range(99)) if Share(share, 2).has(key)) for share in (0, 1)}
+    began, both_stop, seen = threading.Event(), threading.Event(), list[str]()
+
+    def late(event: Event) -> None:
+        began.set()
+        seen.append("first" if both_stop.wait(PATIENCE) else "alone")
+
+    def never(event: Event) -> None:
+        seen.append("begun while the other was waited for")
+
+    patient = QUICK.replaced({"delivery.stop_timeout": "1m"})
+    inbox = Inbox(f"sqlite:///{tmp_path}/inbox.db", settings=patient)
+    inbox.migrate()
+    idle = inbox.process(never, share=Share(0, 2)).start()
+    inbox.process(late, share=Share(1, 2)).start()
+    inbox.accept(None, Event("T", 1, key=keys[1]))
+    assert began.wait(PATIENCE)
+    closing = threading.Thread(target=inbox.close)
+    closing.start()
+    wait_until(lambda: idle.health().reasons == ("not running",), "the stop of the idle service", patience=PATIENCE / 4)
+    both_stop.set()
+    closing.join(PATIENCE)
+    assert seen == ["first"]
 
 
 # -- on to the outbox ---------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ from ..operate import AsyncDeadLetters, AsyncEvents, AsyncKeys, DeadLetters, Eve
 from ..sealing import SealingSteps, arun_beside, run_beside, sealing
 from ..sealing import arun as aseal
 from ..sealing import run as seal
-from ..service import AsyncService, Service, stop_all
+from ..service import AsyncService, Owning, Service, stop_all
 from ..settings import Settings, chosen
 from ..store.event_rows import in_one_statement
 from ..store.inbox import InboxTables, check_sender, open_inbox_store
@@ -61,7 +61,7 @@ Answers: TypeAlias = list[bool]  # of each event whether it is new
 Infos: TypeAlias = list[InboxInfo]
 
 
-class _Shared(Operations):
+class _Shared(Operations, Owning):
     """What the twins have in common: the checks before anything reaches the database, and services."""
 
     def __init__(
@@ -117,13 +117,6 @@ class _Shared(Operations):
         self._running.clear()
 
     # -- services -----------------------------------------------------------------------------------
-
-    def _works(self, service: Any, running: bool) -> None:
-        if running:
-            self._check_open()
-            self._running.append(service)
-        elif service in self._running:
-            self._running.remove(service)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -284,8 +277,7 @@ class Inbox(_Shared, Sync, Closing):
             last_first.callback(self._db.close)
             if self._notifier is not None:
                 last_first.callback(self._notifier.stop)
-            for service in self._running:
-                last_first.callback(service.stop)
+            self._stop_services(last_first)
 
 
 @told_by(Inbox)

@@ -20,7 +20,7 @@ from ..codec import JSON_CODEC, Codec
 from ..event import Event
 from ..facts import Observer
 from ..listeners import Listeners
-from ..service import AsyncService, Owner, Service, stop_all
+from ..service import AsyncService, Owner, Owning, Service, stop_all
 from ..settings import Settings
 from ..store.inbox.claim import Share
 from ..store.inbox.order import Order, Priority, priority_of
@@ -73,7 +73,7 @@ class _Tiers(AsyncService):
             yield from (f"{tier.name}: {reason}" for reason in tier.health().reasons)
 
 
-class _Tiered(Generic[I]):
+class _Tiered(Owning, Generic[I]):
     _kind: type[I]
 
     def __init__(
@@ -104,9 +104,6 @@ class _Tiered(Generic[I]):
     def inbox_of(self, event: Event) -> I:
         """The inbox of its tier."""
         return self.inboxes[self._priority.tier_of(priority_of(event)).name]
-
-    def _works(self, service: Any, running: bool) -> None:
-        (self._running.append if running else self._running.remove)(service)
 
     def _processing(self, owner: Owner | None, handlers: Any, **options: Any) -> AsyncService:
         tiers = [Processing(inbox, None, handlers, **options) for inbox in self.inboxes.values()]
@@ -144,8 +141,7 @@ class TieredInbox(_Tiered[Inbox], Closing):
         with ExitStack() as last_first:
             for inbox in self.inboxes.values():
                 last_first.callback(inbox.close)
-            for service in self._running:
-                last_first.callback(service.stop)
+            self._stop_services(last_first)
 
 
 @told_by(TieredInbox)
@@ -176,5 +172,4 @@ class AsyncTieredInbox(_Tiered[AsyncInbox], AsyncClosing):
         async with AsyncExitStack() as last_first:
             for inbox in self.inboxes.values():
                 last_first.push_async_callback(inbox.close)
-            for service in self._running:
-                last_first.push_async_callback(service.stop)
+            await stop_all(self._running)

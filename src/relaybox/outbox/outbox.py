@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from datetime import timedelta
 from functools import cached_property
@@ -40,7 +39,7 @@ from ..operate import AsyncDeadLetters, AsyncEvents, AsyncKeys, DeadLetters, Des
 from ..sealing import arun as aseal
 from ..sealing import run as seal
 from ..sealing import sealing
-from ..service import AsyncService, Owner, Service, stop_all
+from ..service import AsyncService, Owner, Owning, Service, stop_all
 from ..settings import OnExhausted, Settings, chosen
 from ..store.grants import DatabaseRole, checked_role
 from ..store.grants.ops import statements
@@ -68,7 +67,7 @@ log = logging.getLogger("relaybox")
 R = TypeVar("R", Runner, AsyncRunner)
 
 
-class _Shared:
+class _Shared(Owning):
     """What the twins have in common: names, store, settings, services, and how a purge is planned."""
 
     def __init__(
@@ -166,13 +165,6 @@ class _Shared:
             )
         self._node = node
         self._writer = self._make_writer()
-
-    def _works(self, service: Any, running: bool) -> None:
-        if running:
-            self._check_open()
-            self._running.append(service)
-        elif service in self._running:
-            self._running.remove(service)
 
     def _connected(self, dialect: DialectName, notifier: Callable[[], Notifier | ThreadNotifier]) -> None:
         self.store = open_store(dialect, self._tables, self._codec)
@@ -378,10 +370,8 @@ class Outbox(_Shared, Sync, Closing):
             last_first.callback(self._services.close)
             if self._notifier is not None:
                 last_first.callback(self._notifier.stop)
-            self._closed, running = True, list(self._running)
-            with ThreadPoolExecutor(len(running) or 1) as together:
-                for stopped in [together.submit(service.stop) for service in running]:
-                    last_first.callback(stopped.result)
+            self._closed = True
+            self._stop_services(last_first)
 
     def deliver(
         self,
