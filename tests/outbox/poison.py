@@ -240,18 +240,23 @@ def statements(engine: str, kind: str, seq: int) -> list[str]:
     return [text.format(s=seq, **WORDS[engine]) for text in ([found] if isinstance(found, str) else found)]
 
 
+UNGUARDED = [
+    *(f"ALTER TABLE {table} DROP CONSTRAINT {table}_limits" for table in (E, P, C, D)),
+    *(
+        f"ALTER TABLE {E} ALTER COLUMN {name} DROP NOT NULL"
+        for name in ("payload", "event_type", "event_id", "occurred_at")
+    ),
+]
+UNGUARDED_MARIADB = [
+    *(f"ALTER TABLE {table} DROP CONSTRAINT {table}_limits" for table in (E, P, D)),
+    f"ALTER TABLE {E} MODIFY payload longblob, MODIFY event_type varchar(128), MODIFY occurred_at datetime(6)",
+]
+
+
 def unguarded(engine: str, url: str) -> None:
     """The tables without constraints, but for their keys."""
     if engine == "sqlite":
         bare_sqlite(url, "event_id|event_type|payload")
         return
-    for table in (E, P, C, D) if engine == "postgres" else (E, P, D):
-        rows(url, f"ALTER TABLE {table} DROP CONSTRAINT {table}_limits")
-    if engine == "postgres":
-        for column in ("payload", "event_type", "event_id", "occurred_at"):
-            rows(url, f"ALTER TABLE {E} ALTER COLUMN {column} DROP NOT NULL")
-    else:
-        rows(
-            url,
-            f"ALTER TABLE {E} MODIFY payload longblob, MODIFY event_type varchar(128), MODIFY occurred_at datetime(6)",
-        )
+    for text in UNGUARDED if engine == "postgres" else UNGUARDED_MARIADB:
+        rows(url, text)

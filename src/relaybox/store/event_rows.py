@@ -49,7 +49,7 @@ def seconds(value: Any) -> timedelta:
 
 def lane_key(event: Event) -> str:
     """What the shard is computed from; an event without a key is ordered with nothing, so its id will do."""
-    return event.id if event.key is None else event.key
+    return (event.id or "") if event.key is None else event.key
 
 
 def as_json(value: object) -> str:

@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from ...errors import Undecodable
+from ...event import MAX_HEADER_TEXT, MAX_PAYLOAD, Event
 from ...ids import new_token
 from ...op import Op
-from ..event_rows import arrays
+from ..event_rows import EPOCH, arrays, cut
 from . import GroupRow, ParkedEvent, ParkedOutcome, Parking, TopicRow
 from .marks import MarkOps
 from .queues import ROOM, QueueOps
+
+
+def fitting(parking: Parking) -> Parking:
+    """As a row takes it. What is in a log, and is no event, cannot be tried: it is dead, without what does not fit."""
+    event = parking.event
+    body, headers = event.body, event.headers_text
+    with suppress(Undecodable):
+        there = event.id and event.type and event.occurred_at and event.created_at and body is not None
+        if there and len(body) <= MAX_PAYLOAD and len(headers or "") <= MAX_HEADER_TEXT:
+            return parking
+    row = (
+        *(event.seq, event.id or "?", event.type or "?", event.aggregate_type, event.key, event.tenant),
+        *(event.content_type, b"", None, EPOCH, None, EPOCH),
+    )
+    error = f"Undecodable: its row in the log is not that of an event ({parking.error or 'a column does not fit'})"
+    return parking._replace(event=Event.stored(row), state="dead", error=cut(error))
 
 
 class ParkedSettled(NamedTuple):
@@ -24,6 +43,7 @@ class ParkedOps(MarkOps, QueueOps):
 
     def park(self, group: GroupRow, parkings: Sequence[Parking], now: datetime | None) -> Op[None]:
         yield from self.lock_parked(group)
+        parkings = list({parking.event.seq: parking for parking in parkings}.values())  # a number stands for one
         rows = [
             (event.seq, event.created_at, shard, key_hash, state, attempts, delay.total_seconds(), error)
             for event, shard, key_hash, state, attempts, delay, error in parkings

@@ -62,9 +62,10 @@ class QueueOps(LogQueries):
         done = [HeldRow(one.seq, one.token) for one in outcomes if one.delay is None and not one.dead]
         lost = 0
         if back:
-            lost = len(back) - (yield from queue.release(back, now))
+            lost = max(len(back) - (yield from queue.release(back, now)), 0)
         if again or dead or done:
-            lost += yield from queue.settle(Settlement(done=done, retry=again, dead=dead), now)
+            settled = yield from queue.settle(Settlement(done=done, retry=again, dead=dead), now)
+            lost += max(settled, 0)  # a claim that names an event twice has both
         return lost
 
     def renew_rows(

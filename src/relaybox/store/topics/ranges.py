@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from ...errors import StoreBusy
+from ...errors import StoreBusy, Undecodable
 from ...event import Event, stored_time
 from ...ids import key_hash, new_token
 from ...op import Op
 from ..event_rows import lane_key
 from . import LAST, ClaimedRanges, GroupRow, Pages, Parking, Place, Range, RangeSettlement, Row, TopicRow
-from .parked import ParkedOps
+from .parked import ParkedOps, fitting
 
 SPLIT = 3  # the attempt at which a range becomes single events
 _PATIENCE = 100  # rounds of waiting for claims that are under way; each lasts as long as one of them
@@ -156,6 +156,8 @@ class RangeOps(ParkedOps):
         old, new = yield from self._read_for(topic, retaken, [p for p in unread if p.base < p.target], wish, pages)
         busy = {found.range.place.shard for found in known if found.alive}
         whole, alone = yield from self._split(group, old, busy, now)
+        if odd := sorted({parking.event.seq or 0 for parking in alone if parking.state == "dead"}):
+            yield from self.complete(topic, group, odd, now)
         within = _within(new, wish.most - sum(len(rows) for _, rows in whole))
         taken, ended = yield from self._take(topic, group, member, _moving(free, known), within, lease, now)
         reached = sum(not found.more and found.place.target >= tick for found in within)
@@ -200,7 +202,7 @@ class RangeOps(ParkedOps):
             read |= yield from self._pages(topic, [_Wanted(place, size) for place in full], pages)
             first += full + [place for place in rest if not peeked[place]]
         old = [(taken, read[taken.place]) for taken in retaken]
-        return old, [_Found(place, read[place], len(read[place]) == size) for place in first]
+        return old, [_Found(place, read[place], len(read[place]) >= size) for place in first]
 
     def _split(
         self, group: GroupRow, retaken: Sequence[tuple[Range, list[Row]]], busy: set[int], now: datetime | None
@@ -220,7 +222,7 @@ class RangeOps(ParkedOps):
                 continue
             gone.append(taken.token)
             attempts = min(taken.attempts, group.max_attempts) - 1
-            parkings += [_lone(row, taken.place.shard, attempts) for row in rows]
+            parkings += [fitting(_lone(row, taken.place.shard, attempts)) for row in rows]
         if gone:
             yield self.sql["topic.range.finish"].bind(tokens=sorted(gone))
         if parkings:
@@ -280,7 +282,7 @@ class RangeOps(ParkedOps):
         """Without what lies before the group's start."""
         if group.since is None and not group.first:
             return rows
-        return [row for row in rows if not group.passes_over(row[0], stored_time(row[11]))]
+        return [row for row in rows if not group.passes_over(row[0], _created(row))]
 
     # -- read -------------------------------------------------------------------------------------
 
@@ -308,7 +310,7 @@ class RangeOps(ParkedOps):
             answers[row[12] - 1].append(row)
         for (place, limit), rows in zip(missing, answers, strict=True):
             rows.sort(key=_by_seq)
-            page = rows[:limit] if len(rows) > limit else rows
+            page = rows if len(rows) <= limit else _first(rows, limit)
             read[place] = page if pages is None else pages.put(topic.id, place, limit, page)
         return read
 
@@ -331,7 +333,7 @@ class RangeOps(ParkedOps):
         if settlement.returned:
             done = [(range.token, range.finished.union(seqs)) for range, seqs in settlement.returned]
             ours |= yield from self._give_back(done, now)
-        parkings = [parking for token, parking in settlement.parkings if token in ours]
+        parkings = [fitting(parking) for token, parking in settlement.parkings if token in ours]
         if parkings:
             yield from self.park(group, parkings, now)
         settled = yield from self.settle_parked(group, settlement.parked, now)
@@ -431,6 +433,14 @@ def _moving(cursors: Sequence[_Cursor], known: Sequence[_Known]) -> dict[int, _M
     return {c.shard: _Moving(c.version, lows.get(c.shard, c.version + 1), c.idle) for c in cursors}
 
 
+def _first(rows: list[Row], limit: int) -> list[Row]:
+    """So many of them, and those behind with the number of the last: where a page ends the next one begins."""
+    last = rows[limit - 1][0]
+    while limit < len(rows) and rows[limit][0] == last:
+        limit += 1
+    return rows[:limit]
+
+
 def _within(found: Sequence[_Found], most: int) -> list[_Found]:
     """No more than `most` events. Places behind that are left alone, unless they are empty."""
     kept = []
@@ -438,7 +448,7 @@ def _within(found: Sequence[_Found], most: int) -> list[_Found]:
         if not rows or most >= len(rows):
             kept.append(_Found(place, rows, more))
         elif most > 0:
-            kept.append(_Found(place, rows[:most], True))
+            kept.append(_Found(place, _first(rows, most), True))
         most -= len(rows)
     return kept
 
@@ -464,6 +474,14 @@ def _in_order(taken: list[tuple[Range, list[Row]]]) -> list[tuple[Range, list[Ro
     return sorted(taken, key=lambda pair: (pair[0].place.shard, pair[0].place.target, pair[0].place.after))
 
 
+def _created(row: Row) -> datetime:
+    """One that no client can read is not passed over: it becomes a dead letter."""
+    try:
+        return stored_time(row[11])
+    except Undecodable:
+        return datetime.max.replace(tzinfo=UTC)
+
+
 def _lone(row: Row, shard: int, attempts: int) -> Parking:
     event = Event.stored(row)
     error = "its range was taken over too often; it is tried alone"
@@ -475,6 +493,7 @@ def _behind_each_other(parkings: Sequence[Parking]) -> list[Parking]:
     heads: set[int] = set()
     queue = []
     for parking in parkings:
-        queue.append(parking._replace(state="held") if parking.key_hash in heads else parking)
+        behind = parking.state == "retry" and parking.key_hash in heads
+        queue.append(parking._replace(state="held") if behind else parking)
         heads.add(parking.key_hash)
     return queue

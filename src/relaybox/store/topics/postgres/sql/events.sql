@@ -15,7 +15,8 @@
 
 -- slot: shown
 e.seq, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type, e.payload, e.headers,
-       e.occurred_at, NULL::timestamptz, e.created_at
+       least(greatest(e.occurred_at, {first_time}), {last_time}), NULL::timestamptz,
+       least(greatest(e.created_at, {first_time}), {last_time})
 
 -- slot: from_parked
 FROM {parked} e

@@ -15,7 +15,7 @@ FROM {tick} WHERE topic_id = :topic AND tick > 0 AND at > {clock} - interval '10
 
 -- name: topic.measure.marks -> rows
 SELECT s.n_tup_upd, s.n_dead_tup, s.n_live_tup,
-       (SELECT {clock} - m.created_at FROM {mark} m WHERE m.completed_at IS NULL
+       (SELECT {clock} - least(greatest(m.created_at, {first_time}), {last_time}) FROM {mark} m WHERE m.completed_at IS NULL
         ORDER BY m.seq LIMIT 1),
        (SELECT n_live_tup FROM pg_stat_user_tables WHERE relid = to_regclass('{ack}'))
 FROM pg_stat_user_tables s WHERE s.relid = to_regclass('{mark}')

@@ -30,7 +30,7 @@ CROSS JOIN LATERAL (SELECT * FROM {tick} t WHERE t.topic_id = :topic AND t.tick 
 CROSS JOIN LATERAL (
   SELECT * FROM {tick} t WHERE t.topic_id = :topic AND t.tick = coalesce(c.target, c.base) LIMIT 1) t
 CROSS JOIN LATERAL (
-  SELECT count(*) AS events, min(created_at) AS created_at, min(seq) AS first, max(seq) AS last,
+  SELECT count(*) AS events, min(least(greatest(created_at, {first_time}), {last_time})) AS created_at, min(seq) AS first, max(seq) AS last,
          count(*) FILTER (WHERE part = 1) >= :most OR count(*) FILTER (WHERE part = 2) >= :most AS more
   FROM (
     (SELECT 1 AS part, l.seq, l.created_at FROM {log} l
@@ -64,7 +64,7 @@ ORDER BY c.shard
 -- What is taken and what is parked, and since when.
 SELECT {clock}, r.events, r.oldest, p.waiting, p.oldest, p.dead
 FROM (SELECT coalesce(sum(r.events - coalesce(cardinality(r.finished), 0)), 0)::bigint AS events,
-             min(f.created_at) AS oldest
+             min(least(greatest(f.created_at, {first_time}), {last_time})) FILTER (WHERE f.created_at IS NOT NULL) AS oldest
       FROM generate_series(0, :shards - 1) AS n(shard)
       CROSS JOIN LATERAL (SELECT c.low FROM {cursor} c WHERE c.group_id = :group AND c.shard = n.shard
                           ORDER BY c.version DESC LIMIT 1) c

@@ -81,7 +81,8 @@ RETURNING r.token
 -- name: topic.range.read -> rows
 -- The events of places. A place is what tick `target` had seen and `base` had not: transactions that got their number
 -- after `base`, and those that were under way then. Two indexes, each read in order as far as the page goes; the reader
--- merges them, which is nearly always nothing to do. Where what was late fills the page, nothing behind its last number
+-- merges them, which is nearly always nothing to do. No page ends between two of the same number, which only another writer
+-- than ours makes: the second would be passed over. Where what was late fills the page, nothing behind its last number
 -- is looked at: a large transaction is read in pages without passing over it again for each. Times are bytes until
 -- somebody asks for them.
 SELECT l.seq, l.event_id, l.event_type, l.aggregate_type, l.aggregate_id, l.tenant_id, l.content_type,
@@ -97,16 +98,16 @@ CROSS JOIN LATERAL (
     CROSS JOIN LATERAL (
       SELECT l.* FROM {log} l
       WHERE l.xid = x.xid AND l.shard = r.shard AND l.seq > r.after AND l.seq <= r.upto
-      ORDER BY l.seq LIMIT r.most) e
+      ORDER BY l.seq FETCH FIRST r.most ROWS WITH TIES) e
     WHERE pg_visible_in_snapshot(x.xid, t.snapshot)
-    ORDER BY e.seq LIMIT r.most)
+    ORDER BY e.seq FETCH FIRST r.most ROWS WITH TIES)
   SELECT * FROM late
   UNION ALL
   (SELECT l.* FROM {log} l
    WHERE l.shard = r.shard AND l.seq > greatest(r.after, b.floor)
-     AND l.seq <= least(r.upto, t.ceil, (SELECT max(seq) FROM late HAVING count(*) = r.most))
+     AND l.seq <= least(r.upto, t.ceil, (SELECT max(seq) FROM late HAVING count(*) >= r.most))
      AND l.xid >= b.since AND pg_visible_in_snapshot(l.xid, t.snapshot)
-   ORDER BY l.seq LIMIT r.most)) l
+   ORDER BY l.seq FETCH FIRST r.most ROWS WITH TIES)) l
 
 -- name: topic.range.take -> count
 -- Both halves of a claim: the cursors move on, and what they passed is in ranges.

@@ -16,7 +16,7 @@ GROUP BY 1, 2 ORDER BY 1, 2
 
 -- name: topic.watch.open -> rows
 -- Events that somebody should have had long ago, counted up to a limit, and the age of the oldest.
-SELECT count(*), max(n.at - o.created_at)
+SELECT count(*), max(n.at - least(greatest(o.created_at, {first_time}), {last_time}))
 FROM (SELECT {clock} AS at) n, LATERAL (
   SELECT m.created_at FROM {mark} m
   WHERE m.completed_at IS NULL AND m.required OPERATOR(pg_catalog.<>) {log_nobody} AND m.created_at < n.at - :patience::interval
