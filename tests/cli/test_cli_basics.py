@@ -145,6 +145,19 @@ def test_the_advice_names_the_command_that_makes_the_tables(relaybox: Command, t
     relaybox("inbox", "show", "--inbox", "mail", "--url", "sqlite:///empty.db")
 
 
+def test_what_fair_claims_need_is_made_on_request(relaybox: Command, url: str) -> None:
+    planned = relaybox.json("migrate", "--dry-run", "--fair", "tenant", "--url", url)
+    assert planned["plan"] == [{"version": 0, "name": "outbox_event_pending_tenant"}]
+    assert "(tenant, due, seq)" in planned["sql"][-1]
+    relaybox("migrate", "--verify", "--url", url)
+    relaybox("migrate", "--verify", "--url", url, RELAYBOX_DELIVERY_FAIR="tenant", exit_code=1)
+    assert relaybox.json("migrate", "--fair", "tenant", "--url", url) == {"applied": planned["plan"]}
+    relaybox("migrate", "--verify", "--url", url, RELAYBOX_DELIVERY_FAIR="tenant")
+    assert "nothing to do" in relaybox("migrate", "--url", url, RELAYBOX_DELIVERY_FAIR="tenant").stdout
+    told = relaybox("migrate", "--fair", "always", "--url", url, exit_code=1).stderr
+    assert "expected delivery.fair to be off or tenant, got 'always'" in told
+
+
 def test_the_planned_sql_is_what_migrate_does(relaybox: Command, url: str, tmp_path: Path) -> None:
     """Applied by hand, the plan gives the same tables and satisfies --verify."""
     document = relaybox.json("migrate", "--dry-run", "--table", "second", "--url", url)

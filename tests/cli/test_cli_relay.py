@@ -45,6 +45,16 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+def test_fair_claims(relaybox: Command, url: str, tmp_path: Path) -> None:
+    command = ["relay", "--url", url, "--sink", f"file://{tmp_path}/out.jsonl", "--to", "x", "--once"]
+    assert "fair='tenant'" in relaybox(*command, "--fair", "tenant", exit_code=1).stderr
+    assert "fair='tenant'" in relaybox(*command, RELAYBOX_RELAY_FAIR="tenant", exit_code=1).stderr
+    told = relaybox(*command, "--unordered", "--fair", "tenant", exit_code=1).stderr
+    assert "relaybox migrate --fair tenant" in told
+    relaybox("migrate", "--fair", "tenant", "--url", url)
+    assert "sent 9" in relaybox(*command, "--unordered", "--fair", "tenant").stdout
+
+
 def test_once_sends_what_is_due_and_ends(relaybox: Command, url: str, tmp_path: Path) -> None:
     result = relaybox(
         "relay", "--url", url, "--sink", f"file://{tmp_path}/out.jsonl", "--to", "{aggregate_type}s", "--once", "--json"

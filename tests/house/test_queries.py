@@ -75,6 +75,12 @@ EXCUSED: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
             "outbox.write.plain",
         ),
     ),
+    (
+        ("postgres",),
+        "one statement walks and claims there, and large writes wait as batches",
+        ("outbox.fair.batches", "outbox.fair.claim", "outbox.fair.unmix"),
+    ),
+    (STEPPED, "several statements where an UPDATE cannot skip locked rows", ("outbox.fair.pick", "outbox.fair.walk")),
     (("postgres",), "Capabilities.whole_claims: a claim is a row of its own", ("outbox.settle.whole",)),
     (("postgres",), "Capabilities.advisory_keys: only PostgreSQL has such locks", ("outbox.keys.advisory",)),
     (

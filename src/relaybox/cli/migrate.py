@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import closing
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -12,6 +12,8 @@ from ..drivers.rehearsal import Rehearsal
 from ..op import run
 from ..outbox import Outbox
 from ..outbox.route import migrate as migrate_tables
+from ..outbox.source import with_fair
+from ..settings import Fair
 from .connect import Target, missing_file, target_of
 from .options import Json
 from .output import emit, say
@@ -20,6 +22,9 @@ from .output import emit, say
 def migrate(
     context: typer.Context,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the SQL, apply nothing")] = False,
+    fair: Annotated[
+        str | None, typer.Option(help="tenant: also the indexes that fair claims need [RELAYBOX_DELIVERY_FAIR]")
+    ] = None,
     verify: Annotated[bool, typer.Option("--verify", help="check the tables, apply nothing")] = False,
     json: Json = False,
 ) -> None:
@@ -27,8 +32,9 @@ def migrate(
     target = target_of(context)
     if dry_run and verify:
         raise typer.BadParameter("--dry-run and --verify exclude each other")
+    wish = cast("Fair | None", fair)
     if dry_run:
-        _plan(target, json)
+        _plan(target, wish, json)
     elif verify:
         with target.outbox() as box:
             box.verify()
@@ -36,7 +42,7 @@ def migrate(
         emit({"version": version, "verified": True}) if json else say(f"the tables are at version {version}")
     else:
         with target.outbox(may_create=True) as box:
-            done = [{"version": m.version, "name": m.name} for m in box.migrate()]
+            done = [{"version": m.version, "name": m.name} for m in box.migrate(fair=wish)]
         if json:
             emit({"applied": done})
         else:
@@ -46,16 +52,16 @@ def migrate(
                 say("nothing to do: the tables are up to date")
 
 
-def _plan(target: Target, json: bool) -> None:
+def _plan(target: Target, fair: Fair | None, json: bool) -> None:
     with target.outbox(may_create=True) as box:
         if missing_file(target.needed_url) is not None:  # looking must not make the file
-            todo, texts = box.store.migrations(), _rehearse(box, Rehearsal(None))
+            todo, texts = box.store.migrations(), _rehearse(box, fair, Rehearsal(None))
         else:
-            todo = box.migrate(dry_run=True)
+            todo = box.migrate(dry_run=True, fair=fair)
             texts = []
             if todo:
                 with closing(target.database()) as database, database.connection() as connection:
-                    texts = _rehearse(box, Rehearsal(connection))
+                    texts = _rehearse(box, fair, Rehearsal(connection))
     if json:
         emit({"plan": [{"version": m.version, "name": m.name} for m in todo], "sql": texts})
     elif todo:
@@ -64,6 +70,7 @@ def _plan(target: Target, json: bool) -> None:
         say("nothing to do: the tables are up to date")
 
 
-def _rehearse(box: Outbox, rehearsal: Rehearsal) -> list[str]:
-    run(migrate_tables(box.store, box.topic_store), rehearsal)
+def _rehearse(box: Outbox, fair: Fair | None, rehearsal: Rehearsal) -> list[str]:
+    wanted = with_fair(box.settings, fair, ordered=False).delivery.fair == "tenant"
+    run(migrate_tables(box.store, box.topic_store, wanted), rehearsal)
     return rehearsal.texts

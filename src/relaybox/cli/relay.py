@@ -50,6 +50,9 @@ OPTIONS: dict[str, Any] = {
         str | None, typer.Option(help="attribute `source` of CloudEvents [RELAYBOX_RELAY_CE_SOURCE]")
     ],
     "ordered": Annotated[bool | None, typer.Option("--ordered/--unordered", help="keep the order of each key")],
+    "fair": Annotated[
+        str | None, typer.Option(help="tenant: no tenant waits for another's; with --unordered [RELAYBOX_RELAY_FAIR]")
+    ],
     "decrypt": Annotated[
         bool | None,
         typer.Option("--decrypt/--encrypted", help="send what a vault has encrypted as it was before; needs a keyring"),
@@ -116,6 +119,7 @@ def relay(
                 to=config.to,
                 contracts=None if config.contracts is None else load_contracts(config.contracts),
                 ordered=config.ordered,
+                fair=config.fair,
                 format=config.format,
                 ce_source=config.ce_source,
                 decrypt=config.decrypt,

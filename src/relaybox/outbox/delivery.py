@@ -14,10 +14,11 @@ from ..engine.threads import ListenerThreads
 from ..errors import ConfigError
 from ..listeners import Listeners
 from ..service import AsyncService, Owner
-from ..settings import OnExhausted
+from ..settings import Fair, OnExhausted
 from ..values import Counts
 from .node import Node
 from .purge import OutboxPurgeLoop
+from .source import with_fair
 
 if TYPE_CHECKING:
     from .outbox import _Shared
@@ -56,10 +57,11 @@ class OutboxDelivery(BoxService):
         ordered: bool,
         on_exhausted: OnExhausted | None,
         alone: bool,
+        fair: Fair | None = None,
     ) -> None:
         super().__init__(box, owner)
         wish = {} if on_exhausted is None else {"order.on_exhausted": on_exhausted}
-        self._settings = settings = box.settings.replaced(wish)
+        self._settings = settings = with_fair(box.settings.replaced(wish), fair, ordered=ordered)
         self._ordered = ordered
         self._alone = alone
         self._threads = ListenerThreads(settings.delivery.workers, box._observers)

@@ -25,7 +25,7 @@ from ..values import Status
 from .hand_over import HandOvers
 from .presence import OutboxRegistration
 from .purge import OutboxPurgeLoop
-from .source import make_source
+from .source import FairSource, make_source
 from .write import HandOver
 
 log = logging.getLogger("relaybox")
@@ -93,6 +93,8 @@ class Node:
         self._loop = asyncio.get_running_loop()
         await self._db.run(self._store.verify_schema(), tx=False)
         await self._db.run(sees_all(self._store, "event"), tx=False)
+        if isinstance(self._source, FairSource):
+            await self._db.run(self._store.verify_fair(), tx=False)
         await self._registration.start()
         self.engine.start()
         self._ears.start()

@@ -40,7 +40,7 @@ from ..sealing import arun as aseal
 from ..sealing import run as seal
 from ..sealing import sealing
 from ..service import AsyncService, Owner, Owning, Service, stop_all
-from ..settings import OnExhausted, Settings, chosen
+from ..settings import Fair, OnExhausted, Settings, chosen
 from ..store.grants import DatabaseRole, checked_role
 from ..store.grants.ops import statements
 from ..store.instances import Instance
@@ -55,6 +55,7 @@ from .node import Node
 from .purge import PurgePlan
 from .resolve import PATIENCE, resolve
 from .route import Routes, migrate, plan, verify
+from .source import with_fair
 from .transaction import AsyncTransaction, Transaction, async_transaction, transaction
 from .write import HandOver, Writer, numbers_of
 
@@ -135,13 +136,14 @@ class _Shared(Owning):
         ordered: bool,
         on_exhausted: OnExhausted | None,
         alone: bool,
+        fair: Fair | None,
     ) -> OutboxDelivery:
         self._check_open()
         self._check_deliverable()
         if ordered and alone:
             raise ConfigError("expected ordered or alone, got both: shards are taken over when their leases have ended")
         found = registry(listeners)
-        return OutboxDelivery(self, owner, found, ordered=ordered, on_exhausted=on_exhausted, alone=alone)
+        return OutboxDelivery(self, owner, found, ordered=ordered, on_exhausted=on_exhausted, alone=alone, fair=fair)
 
     def _check_deliverable(self) -> None:
         """For services that have connections of their own."""
@@ -236,17 +238,19 @@ class _Shared(Owning):
     # -- schema ---------------------------------------------------------------------------------------
 
     @slow
-    def migrate(self, *, dry_run: bool = False) -> Script[list[Migration]]:
+    def migrate(self, *, dry_run: bool = False, fair: Fair | None = None) -> Script[list[Migration]]:
         """Create or upgrade the tables, and say by which migrations. Safe to call from many processes at once, and
-        again. `dry_run`: only say it."""
+        again. `dry_run`: only say it. `fair="tenant"`: also the indexes that fair claims need, from this outbox and the
+        queues there are; as the settings say, if it is not given."""
+        wanted = with_fair(self.settings, fair, ordered=False).delivery.fair == "tenant"
         if dry_run:
-            return look(plan(self.store, self.topic_store))
-        return commit(migrate(self.store, self.topic_store))
+            return look(plan(self.store, self.topic_store, wanted))
+        return commit(migrate(self.store, self.topic_store, wanted))
 
     @twin
     def verify(self) -> Script[None]:
         """Raise SchemaMissing, SchemaTooNew or SchemaDrift unless the tables fit this release."""
-        return look(verify(self.store, self.topic_store))
+        return look(verify(self.store, self.topic_store, self.settings.delivery.fair == "tenant"))
 
     # -- operate --------------------------------------------------------------------------------------
 
@@ -380,6 +384,7 @@ class Outbox(_Shared, Sync, Closing):
         ordered: bool = False,
         on_exhausted: OnExhausted | None = None,
         alone: bool = False,
+        fair: Fair | None = None,
     ) -> Service:
         """The service that delivers the events of this outbox, to listeners or to one function that takes all.
 
@@ -389,8 +394,11 @@ class Outbox(_Shared, Sync, Closing):
                       the next; as the settings say, if it is not given
         alone         no other process delivers: take over at once what an earlier run of this program held. Not with
                       `ordered`
+        fair          "tenant": claims go round the tenants, so that one with much waiting delays the others' next event
+                      by a round at most; needs `migrate(fair="tenant")`, and not `ordered`. "off", or as the settings
+                      say
         """
-        return Service(self._delivery(None, listeners, ordered, on_exhausted, alone), self)
+        return Service(self._delivery(None, listeners, ordered, on_exhausted, alone, fair), self)
 
     def purger(self) -> Service:
         """The service that deletes what is older than the settings say: for an outbox that no process delivers."""
@@ -497,8 +505,9 @@ class AsyncOutbox(_Shared, Async, AsyncClosing):
         ordered: bool = False,
         on_exhausted: OnExhausted | None = None,
         alone: bool = False,
+        fair: Fair | None = None,
     ) -> AsyncService:
-        return self._delivery(self, listeners, ordered, on_exhausted, alone)
+        return self._delivery(self, listeners, ordered, on_exhausted, alone, fair)
 
     def purger(self) -> AsyncService:
         return OutboxPurger(self, self, by_age=self._cdc)

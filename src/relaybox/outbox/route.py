@@ -147,18 +147,31 @@ def labelled(event: Event, topic: str | None) -> Event:
     return event if topic is None else event.with_headers({TOPIC_HEADER: topic})
 
 
-def migrate(outbox: OutboxStore, topics: TopicStore | None) -> Op[list[Migration]]:
-    """The tables of an outbox and, where the database can have them, of its topics."""
-    done = yield from outbox.migrate()
-    return done + (yield from topics.migrate()) if topics else done
+def migrate(outbox: OutboxStore, topics: TopicStore | None, fair: bool = False) -> Op[list[Migration]]:
+    """The tables of an outbox and, where the database can have them, of its topics. `fair`: also what fair claims
+    need."""
+    stores = (outbox, topics) if topics else (outbox,)
+    done = list[Migration]()
+    for store in stores:
+        done += yield from store.migrate()
+    for store in stores if fair else ():
+        done += yield from store.make_fair()
+    return done
 
 
-def plan(outbox: OutboxStore, topics: TopicStore | None) -> Op[list[Migration]]:
-    todo = yield from outbox.plan()
-    return todo + (yield from topics.plan()) if topics else todo
+def plan(outbox: OutboxStore, topics: TopicStore | None, fair: bool = False) -> Op[list[Migration]]:
+    stores = (outbox, topics) if topics else (outbox,)
+    todo = list[Migration]()
+    for store in stores:
+        todo += yield from store.plan()
+    for store in stores if fair else ():
+        todo += yield from store.fair_plan()
+    return todo
 
 
-def verify(outbox: OutboxStore, topics: TopicStore | None) -> Op[None]:
+def verify(outbox: OutboxStore, topics: TopicStore | None, fair: bool = False) -> Op[None]:
     yield from outbox.verify_schema()
+    if fair:
+        yield from outbox.verify_fair()
     if topics:
         yield from topics.verify_schema()

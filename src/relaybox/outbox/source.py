@@ -14,16 +14,17 @@ from ..delivery import Delivery
 from ..drivers.spi import AsyncRunner
 from ..engine.protocols import AlwaysAlive, Pulse, Settled
 from ..engine.rows.room import PayloadRoom
-from ..errors import UnsupportedByEngine
+from ..errors import ConfigError, UnsupportedByEngine
 from ..event import Event
 from ..facts import KeysChosen, Observers
 from ..ids import key_hash, new_token, shard_of
 from ..op import Op
 from ..outcome import DONE, Dead, Done, RetryAt, Skip
 from ..sealing import sealing
-from ..settings import Settings
+from ..settings import Fair, Settings
 from ..store.claims import Claim, Death, HeldRow, RetryRow
 from ..store.outbox import OutboxStore
+from ..store.outbox.fair import TenantRound
 from ..store.outbox.values import ClaimedRow, KeyChoice, KeyLease, KeyRound, Known, Settlement
 
 T = TypeVar("T")
@@ -223,6 +224,16 @@ class OutboxSource:
         return await self._db.run(self._store.next_due(self._clock.database_now()), tx=False)
 
 
+class FairSource(OutboxSource):
+    """Unordered, and from one tenant after the other."""
+
+    def _set_up(self) -> None:
+        self._round = TenantRound()
+
+    def _pick(self, claim: Claim, limit: int, past: Collection[str]) -> Op[list[ClaimedRow]]:
+        return self._store.claim_fair(claim, limit, self._round, self._clock.database_now())
+
+
 class OrderedSource(OutboxSource):
     """Ordered by shards: only those this instance owns, and nothing behind a failed head."""
 
@@ -352,7 +363,8 @@ def make_source(
     observers: Observers = NOBODY,
 ) -> OutboxSource:
     if not ordered:
-        return OutboxSource(db, store, settings, clock, observers)
+        plain = FairSource if settings.delivery.fair == "tenant" else OutboxSource
+        return plain(db, store, settings, clock, observers)
     strategy, can = settings.order.strategy, store.capabilities.order_strategies
     if strategy not in can:
         raise UnsupportedByEngine(
@@ -361,6 +373,18 @@ def make_source(
         )
     kind = OrderedSource if strategy == "shards" else KeyedSource
     return kind(db, store, settings, clock, observers)
+
+
+def with_fair(settings: Settings, fair: Fair | None, *, ordered: bool) -> Settings:
+    """As somebody wishes who gives `fair`, or as the settings say."""
+    if fair is not None:
+        settings = settings.replaced({"delivery.fair": fair})
+    if ordered and settings.delivery.fair == "tenant":
+        raise ConfigError(
+            "expected fair='tenant' (delivery.fair) or ordered delivery, got both: it claims what is next in order. "
+            "Give ordered=False, or fair='off'"
+        )
+    return settings
 
 
 def _by_claim(deliveries: Iterable[Delivery]) -> dict[int, set[int]]:

@@ -1,7 +1,7 @@
 """What a standalone relay is told.
 
-[relaybox.relay]     RELAYBOX_RELAY_TO               to, format, ce_source, ordered, contracts, decrypt, listen;
-                                                     and settings
+[relaybox.relay]     RELAYBOX_RELAY_TO               to, format, ce_source, ordered, fair, contracts, decrypt,
+                                                     listen; and settings
 [relaybox.sink]      RELAYBOX_SINK, RELAYBOX_SINK_…  url, and the options of that sink
 [relaybox.delivery]  RELAYBOX_DELIVERY_LEASE         and every other section of the settings
 """
@@ -16,7 +16,7 @@ from typing import Any
 from ..brokers.config import BASE, read_config
 from ..brokers.formats import MessageFormat
 from ..brokers.options import boolean
-from ..settings import RELAY, Settings
+from ..settings import RELAY, Fair, Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,7 @@ class RelayConfig:
     format: MessageFormat = "plain"
     ce_source: str = "relaybox"
     ordered: bool = True
+    fair: Fair | None = None
     contracts: str | None = None  # MODULE:OBJECT or FILE.toml
     decrypt: bool = False  # send what a vault has encrypted as it was before
     listen: str | None = None  # address for /live, /ready and /metrics

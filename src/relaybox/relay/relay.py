@@ -25,9 +25,10 @@ from ..errors import BrokerUnavailable, ConfigError, StoreError
 from ..event import Event
 from ..facts import Observer
 from ..outbox import AsyncOutbox, Outbox
+from ..outbox.source import with_fair
 from ..sealing import closed, sealing
 from ..service import PULSE, AsyncService, Service, asks, made_as
-from ..settings import Settings, chosen
+from ..settings import Fair, Settings, chosen
 from ..tasks import cancelled
 from ..topics.group import AsyncGroup, Group
 from ..values import Counts, Status
@@ -62,6 +63,7 @@ class AsyncRelay(AsyncService):
         to: Destination | None = None,
         contracts: Contracts | None = None,
         ordered: bool = True,
+        fair: Fair | None = None,
         format: MessageFormat = "plain",
         ce_source: str = "relaybox",
         decrypt: bool = False,
@@ -76,6 +78,8 @@ class AsyncRelay(AsyncService):
                    event
         contracts  what events must look like to go out; they may name destinations instead of `to`
         ordered    keep the order of each key
+        fair       "tenant": claims go round the tenants, so that none waits for what others have waiting; for an
+                   outbox, and not with `ordered`
         format     "plain", "cloudevents" or "cloudevents-structured"
         ce_source  the attribute `source` of CloudEvents
         decrypt    send what a vault has encrypted as it was before; needs the vault, as the codec of the outbox.
@@ -96,6 +100,10 @@ class AsyncRelay(AsyncService):
         self.sink = sink_from_url(sink) if isinstance(sink, str) else sink
         self.settings = chosen(settings, lambda: box.settings).of_relay()
         self._pages = self.settings.listen
+        if not isinstance(source, (Group, AsyncGroup)):
+            self.settings = with_fair(self.settings, fair, ordered=ordered)
+        elif fair == "tenant":
+            raise ConfigError("fair='tenant' is for the relay of an outbox: a group's log is read in its order")
         self._observers = box._observers.joined(observers)
         features = self.sink.features
         route = router(to, features.separator) if to is not None else None

@@ -22,6 +22,7 @@ from .load import SECRET, Leaf, Loaded, at, from_environment, from_file, leaves,
 
 OnExhausted = Literal["block", "park", "skip"]
 UnknownTopics = Literal["refuse", "outbox"]
+Fair = Literal["off", "tenant"]
 OrderStrategy = Literal["shards", "advisory", "rows"]
 ShardAssignment = Literal["leases", "rendezvous", "static"]
 LEAST = timedelta(seconds=1)  # a healthy database needs less; a shorter lease or ttl does not make the limit shorter
@@ -88,6 +89,11 @@ class DeliverySettings(_Section, section="delivery"):
     )
     stop_timeout: Annotated[DurationField, "how long a stop waits for running listeners"] = DurationField("5s")
     batch: Annotated[int, "events per claim to begin with; grows while listeners keep up"] = 50
+    fair: Annotated[
+        Fair,
+        "claims go round the tenants, so that none waits for another; `relaybox migrate` makes the index it needs. Not "
+        "with ordered delivery; no matter to logs",
+    ] = "off"
     payload_bytes: Annotated[
         int,
         "claimed payloads in this process, about; what has no room waits in the database, but for one event at a time",
@@ -376,7 +382,7 @@ VARIABLES = frozenset(
 )
 PREFIXES = ("SINK_", "SOURCE_")
 TABLES = frozenset({"url", "table", "schema", "sink", "source"})
-RELAY = ("to", "format", "ce_source", "ordered", "contracts", "decrypt", "listen", "idempotency_ttl")
+RELAY = ("to", "format", "ce_source", "ordered", "fair", "contracts", "decrypt", "listen", "idempotency_ttl")
 INGEST = ("inbox", "sender", "subject", "listen", "type", "type_header", "id_header", "key_header", "content_type")
 _PROCESSES = frozenset({*(f"relay.{name}" for name in RELAY), *(f"ingest.{name}" for name in INGEST)})
 

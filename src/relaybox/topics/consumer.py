@@ -26,8 +26,10 @@ from ..event import Event
 from ..facts import Claimed, ClaimLost, Delivered, Died, Retried
 from ..listeners import reader
 from ..op import Op
+from ..outbox.source import with_fair
 from ..sealing import reading
 from ..store.claims import HeldRow
+from ..store.outbox.fair import TenantRound
 from ..store.topics import Beat, GroupRow, RangeSettlement, TopicRow
 from ..twins import AsyncClosing, Closing, told_by
 from .backfill import finish, waited_for
@@ -81,6 +83,8 @@ class _Pull(WithTopicContext, Generic[AnyBatch]):
         self._open: list[_Batch[Any]] = []
         self._processed = self._failed = 0
         self._busy = 0.0  # seconds between polls and their commits
+        fair = with_fair(context.settings, joining.fair, ordered=False).delivery.fair
+        self._round = TenantRound() if fair == "tenant" else None  # for queues tracked by rows
         self._retry = joining.retry or context.settings.delivery.retry
         self._doubtful = False
         self._ranges = 1  # to ask for: few where shards have much, many where each has little
@@ -234,7 +238,7 @@ class _Pull(WithTopicContext, Generic[AnyBatch]):
     def _take(self, group: GroupRow, most: int, lease: timedelta) -> Op[_Found]:
         """Due parked events, then ranges, until there are enough."""
         topic, codec, now = self._known(), self._codec, self._now
-        claimed = yield from self._store.claim_parked(topic, group, self._me, most, lease, now)
+        claimed = yield from self._store.claim_parked(topic, group, self._me, most, lease, now, self._round)
         parked = [(one, Event.stored(one.row, codec, topic.topic.name)) for one in claimed]
         pages: list[BatchPage] = []
         held: frozenset[int] = frozenset()

@@ -28,6 +28,7 @@ from ..engine.workers import Asked
 from ..errors import GroupError, StoreError
 from ..listeners import Listeners, Unmatched
 from ..outbox.node import Node
+from ..outbox.source import with_fair
 from ..service import AsyncService, Owner
 from ..settings import Settings
 from ..store.outbox import open_store
@@ -332,6 +333,7 @@ class GroupDelivery(AsyncService):
         self._closing.callback(handlers.close)
         retry = self._joining.retry or self._settings.delivery.retry
         settings = self._settings.replaced({"delivery.retry": retry, "order.on_exhausted": row.on_exhausted})
+        settings = with_fair(settings, self._joining.fair, ordered=False)
         kind = RowMember if topic.topic.tracking == "rows" else LogMember
         member = kind(context, topic, row, handlers, settings)
         await member.start(self._in_flight)

@@ -11,8 +11,9 @@ from ..clock import Clock
 from ..errors import ConfigError
 from ..event import check_topic
 from ..op import Op
+from ..outbox.source import with_fair
 from ..retry import Retry
-from ..settings import OnExhausted
+from ..settings import Fair, OnExhausted
 from ..store.grants.tenants import sees_all
 from ..store.topics import FOR_EVER, QUEUE, GroupOptions, GroupRow, TopicRow
 from .context import TopicContext
@@ -33,12 +34,15 @@ class Joining:
     on_exhausted: OnExhausted | None = None
     retry: Retry | None = None
     silence: timedelta | None = None
+    fair: Fair | None = None
     attempts: Iterable[int] = ()  # that listeners ask for
 
     def __post_init__(self) -> None:
         check_topic(self.topic)
         if self.on_exhausted is not None and self.on_exhausted not in get_args(OnExhausted):
             raise ConfigError(f"expected on_exhausted to be block, park or skip, got {self.on_exhausted!r}")
+        if self.fair is not None and self.fair not in get_args(Fair):
+            raise ConfigError(f"expected fair to be off or tenant, got {self.fair!r}")
         if self.retry is not None and not isinstance(self.retry, Retry):
             raise ConfigError(f"expected retry to be a Retry, such as Retry(attempts=5), got {self.retry!r}")
         if self.start is not None and not isinstance(self.start, StartFrom):
@@ -94,6 +98,14 @@ def join(context: TopicContext[Any], joining: Joining, *, push: bool) -> Op[Join
             f"own: topics.group({joining.topic!r}, NAME)"
         )
     options = joining.options(context, topic, there, push=push)
+    rows = topic.topic.tracking == "rows"
+    if joining.fair == "tenant" and not rows:
+        raise ConfigError(
+            f"fair='tenant' is for queues tracked by rows: topic {joining.topic!r} is a log (tracking "
+            f"{topic.topic.tracking!r}), which is read in its order"
+        )
+    if rows and with_fair(context.settings, joining.fair, ordered=options.ordered).delivery.fair == "tenant":
+        yield from context.store.queue(topic.id).verify_fair()
     if there is not None and there.state != "dead" and GroupOptions.of(there) == options:
         return Joined(topic, there, False, False)
     start = joining.start or (StartFrom.earliest() if queue else StartFrom.latest())

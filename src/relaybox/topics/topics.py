@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from typing import Any, Generic, Literal, TypeVar, Unpack, overload
 
 from ..audit import Audit
-from ..drivers.script import Async, Script, Sync, look, slow, twin
+from ..drivers.script import Async, Script, Sync, commit, look, slow, twin
 from ..durations import Duration, parse_duration
 from ..errors import ConfigError, NotFound
 from ..facts import Alert
 from ..op import Op
 from ..retry import Retry
-from ..settings import OnExhausted
+from ..settings import Fair, OnExhausted
 from ..store.grants.tenants import sees_all
 from ..store.topics import QUEUE
 from ..store.topics.completion import Completion
@@ -66,6 +66,8 @@ class _Topics(WithTopicContext, Generic[G]):
         row = yield from look(self._store.topic(topic.name))
         if row is None or row.topic != topic:  # nothing is asked of who changes nothing
             row = yield from self._audited("configure", topic.name, self._store.configure(topic, self._now), audit)
+            if self._context.settings.delivery.fair == "tenant" and row.topic.tracking == "rows":
+                yield from commit(self._store.queue(row.id).make_fair())
         return TopicInfo._of(row)
 
     def _audited(self, verb: str, topic: str, op: Op[T], audit: Audit) -> Script[T]:
@@ -164,6 +166,7 @@ class _Topics(WithTopicContext, Generic[G]):
         on_exhausted: OnExhausted | None = None,
         retry: Retry | None = None,
         silence: Duration | None = None,
+        fair: Fair | None = None,
     ) -> G:
         """A group of a topic, which may not be there yet. What is not given is as the group is; a new one has defaults.
 
@@ -175,6 +178,8 @@ class _Topics(WithTopicContext, Generic[G]):
         retry         how often an event is tried, and when again; as the settings say
         silence       for how long no member may be heard of before the group counts as dead: 5 minutes with members
                       that deliver, else 24 hours
+        fair          "tenant": of a queue tracked by rows, claims go round the tenants; not if `ordered`. Needs
+                      `migrate(fair="tenant")` of the outbox, after the queue has been made. As the settings say
         """
         joining = Joining(
             topic=topic,
@@ -185,6 +190,7 @@ class _Topics(WithTopicContext, Generic[G]):
             on_exhausted=on_exhausted,
             retry=retry,
             silence=None if silence is None else parse_duration(silence, "silence"),
+            fair=fair,
         )
         return self._group(self._context, self._box, joining)
 
@@ -196,9 +202,12 @@ class _Topics(WithTopicContext, Generic[G]):
         on_exhausted: OnExhausted | None = None,
         retry: Retry | None = None,
         silence: Duration | None = None,
+        fair: Fair | None = None,
     ) -> G:
         """The one group of a queue. Arguments: see `group`."""
-        return self.group(topic, QUEUE, ordered=ordered, on_exhausted=on_exhausted, retry=retry, silence=silence)
+        return self.group(
+            topic, QUEUE, ordered=ordered, on_exhausted=on_exhausted, retry=retry, silence=silence, fair=fair
+        )
 
     @twin
     def list(self) -> Script[list[TopicInfo]]:

@@ -18,11 +18,14 @@ from ...op import Op, Result
 from ..claims import Claim, HeldRow
 from ..event_rows import as_json, chunks, lane_key
 from ..events import Kind
+from .fair import IDLE, TenantRound
 from .keys import START, WaitingKey, Walk, spread
 from .store import OutboxStore
 from .values import ClaimedRow, KeyLease, KeyRound, Known, Settlement
 
 STEPS = 1_000  # most keys per walk
+TENANTS = 32  # in a claim: each is asked for by itself
+LEAST = 8  # rows that such a question should be worth
 
 
 class SteppedOutboxStore(OutboxStore):
@@ -41,6 +44,7 @@ class SteppedOutboxStore(OutboxStore):
             rows = [
                 {"seq": seq, "key_hash": key_hash(lane_key(event))}
                 | ({} if event.deliver_at is None else {"deliver_at": self.to_time(event.deliver_at)})
+                | ({} if event.tenant is None else {"tenant": event.tenant})
                 for seq, event in zip(seqs, chunk, strict=True)
             ]
             yield self.sql["outbox.write.pending"].bind(
@@ -71,6 +75,25 @@ class SteppedOutboxStore(OutboxStore):
             return []
         picked = yield self.sql["outbox.claim.pick"].bind(now=self.to_time(now), limit=limit)
         return (yield from self.take(claim, picked.rows, now))
+
+    def claim_fair(self, claim: Claim, limit: int, at: TenantRound, now: datetime | None) -> Op[list[ClaimedRow]]:
+        if limit < 1:
+            return []
+        most, clock = min(max(limit // LEAST, 1), TENANTS), self.to_time(now)
+        walk = yield self.sql["outbox.fair.walk"].bind(after=at.after, limit=most + IDLE, now=clock)
+        tenants = [row[0] for row in walk.rows if row[1]][:most]
+        if walk.rows:
+            at.after = tenants[-1] if len(tenants) == most else walk.rows[-1][0]
+        picked: dict[int, Any] = {}
+        for tenant in tenants:
+            share = limit // len(tenants)
+            rows = yield self.sql["outbox.fair.pick"].bind(tenant=tenant, share=share, now=clock)
+            picked |= {row[0]: row for row in rows.rows}
+        if len(picked) < limit:
+            rest = yield self.sql["outbox.claim.pick"].bind(now=clock, limit=limit)
+            others = [row for row in rest.rows if row[0] not in picked]
+            picked |= {row[0]: row for row in others[: limit - len(picked)]}
+        return (yield from self.take(claim, list(picked.values()), now))
 
     def claim_ordered(
         self,

@@ -22,10 +22,11 @@ from ..event_rows import cut, seconds
 from ..events import EventOps, Kind
 from ..names import Tables
 from ..payloads import Payloads
+from .fair import FairClaims
 from .values import ClaimedRow, KeyChoice, KeyLease, KeyRound, Known, Purge, Settlement
 
 
-class OutboxStore(EventOps, Payloads):
+class OutboxStore(EventOps, Payloads, FairClaims):
     _product = "outbox"
     _audit = 2
     _events = "outbox.events."

@@ -150,6 +150,19 @@ class CatalogOps(MarkOps, PartitionOps):
             todo += yield from queue.plan()
         return todo
 
+    def make_fair(self) -> Op[list[Migration]]:
+        """What fair claims from these queues need."""
+        done = list[Migration]()
+        for queue in (yield from self._queues_there()):
+            done += yield from queue.make_fair()
+        return done
+
+    def fair_plan(self) -> Op[list[Migration]]:
+        todo = list[Migration]()
+        for queue in (yield from self._queues_there()):
+            todo += yield from queue.fair_plan()
+        return todo
+
     def _queues_there(self) -> Op[list[PostgresStore]]:
         if not (yield from self.applied()):
             return []

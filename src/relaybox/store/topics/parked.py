@@ -12,6 +12,7 @@ from ...event import MAX_HEADER_TEXT, MAX_PAYLOAD, Event
 from ...ids import new_token
 from ...op import Op
 from ..event_rows import EPOCH, arrays, cut
+from ..outbox.fair import TenantRound
 from . import GroupRow, ParkedEvent, ParkedOutcome, Parking, TopicRow
 from .marks import MarkOps
 from .queues import ROOM, QueueOps
@@ -92,12 +93,19 @@ class ParkedOps(MarkOps, QueueOps):
     # -- trying again -----------------------------------------------------------------------------
 
     def claim_parked(
-        self, topic: TopicRow, group: GroupRow, member: int, limit: int, lease: timedelta, now: datetime | None
+        self,
+        topic: TopicRow,
+        group: GroupRow,
+        member: int,
+        limit: int,
+        lease: timedelta,
+        now: datetime | None,
+        at: TenantRound | None = None,
     ) -> Op[list[ParkedEvent]]:
         """Due ones; of an ordered group only the first of each key. What was tried often enough and never heard of
         again is dead here. Needs a transaction."""
         if topic.topic.tracking == "rows":
-            return (yield from self.claim_rows(topic, member, limit, lease, now))
+            return (yield from self.claim_rows(topic, member, limit, lease, now, at))
         token = new_token()
         result = yield self.sql["topic.parked.claim"].bind(
             group=group.id,

@@ -11,6 +11,7 @@ from ...ids import new_token
 from ...op import Op
 from ..claims import Claim, Death, HeldRow, RetryRow
 from ..outbox import OutboxStore
+from ..outbox.fair import TenantRound
 from ..outbox.values import ClaimedRow, Settlement
 from . import GroupRow, Lag, ParkedEvent, ParkedOutcome, TopicRow
 from .logs import LogQueries
@@ -20,9 +21,20 @@ ROOM = 16 * 2**20  # bytes of payloads in a claim
 
 class QueueOps(LogQueries):
     def claim_rows(
-        self, topic: TopicRow, member: int, limit: int, lease: timedelta, now: datetime | None
+        self,
+        topic: TopicRow,
+        member: int,
+        limit: int,
+        lease: timedelta,
+        now: datetime | None,
+        at: TenantRound | None = None,
     ) -> Op[list[ParkedEvent]]:
-        """Nothing for a member that is not alive or whose group is not active."""
+        """Nothing for a member that is not alive or whose group is not active. Fair between tenants if there is a place
+        in their round."""
+
+        def claimable() -> Op[list[ClaimedRow]]:
+            return queue.claim(claim, limit, now) if at is None else queue.claim_fair(claim, limit, at, now)
+
         log, queue = self.log(topic.id), self.queue(topic.id)
         member_name = yield log["topic.queue.state"].bind(member=member, now=now)
         if not member_name.rows:
@@ -31,9 +43,9 @@ class QueueOps(LogQueries):
             member=member, name=member_name.rows[0][0], ttl=lease.total_seconds(), now=now
         )
         claim = Claim(member, new_token(), lease, max(ROOM // max(limit, 1), 1))
-        claimed = yield from queue.claim(claim, limit, now)
+        claimed = yield from claimable()
         if not claimed and any((yield from queue.take_over(None, now))):
-            claimed = yield from queue.claim(claim, limit, now)
+            claimed = yield from claimable()
         claimed = yield from self._loaded(queue, claim, claimed, now)
         return [ParkedEvent(one.row, claim.token, one.attempts, 0) for one in claimed]
 

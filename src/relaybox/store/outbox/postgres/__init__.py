@@ -20,12 +20,14 @@ from ...claims import Claim, Death, HeldRow, RetryRow
 from ...dialect import POSTGRES
 from ...event_rows import EVENT_COLUMNS, arrays, by_column, columns, lane_key
 from ...events import Kind
+from ..fair import IDLE, TenantRound
 from ..keys import KeyedOutboxStore, WaitingKey, Walk, spread
 from ..values import ClaimedRow, KeyChoice, KeyLease, KeyRound, Known, Settlement
 
 # Below this a single statement with arrays is faster than two COPYs and the numbers for them.
 COPY_FROM = 200
 BATCH = 500  # events per waiting batch
+MIXED = 4  # waiting batches of several tenants that a fair claim takes apart
 SPREAD = 2.0  # seconds over which the events of an expired claim come back
 
 COLUMN_TYPES = {
@@ -36,10 +38,10 @@ COLUMN_TYPES = {
     "headers": "text",
     **dict.fromkeys(EVENT_COLUMNS[9:], "timestamptz"),
 }
-_CLAIM = ("token", "owner", "until", "claimed_at", "items")
-_CLAIM_TYPES = ("int8", "int4", "timestamptz", "timestamptz", "int8[]")
-_PENDING = ("seq", "due", "key_hash", "attempts")
-_PENDING_TYPES = ("int8", "timestamptz", "int8", "int4")
+_CLAIM = ("token", "owner", "until", "claimed_at", "items", "tenant")
+_CLAIM_TYPES = ("int8", "int4", "timestamptz", "timestamptz", "int8[]", "text")
+_PENDING = ("seq", "due", "key_hash", "attempts", "tenant")
+_PENDING_TYPES = ("int8", "timestamptz", "int8", "int4", "text")
 
 
 class PostgresStore(KeyedOutboxStore):
@@ -99,12 +101,12 @@ class PostgresStore(KeyedOutboxStore):
         yield Copy(self.tables.event, self.tables.schema, list(used), types, rows)
         now_due = [seq for seq, e in zip(seqs, events, strict=True) if e.deliver_at is None]
         if now_due:
-            yield Copy(
-                self.tables.part("claim"), self.tables.schema, _CLAIM, _CLAIM_TYPES, _batches(now_due, claim, at)
-            )
+            tenants = {e.tenant or "" for e in events}
+            batches = _batches(now_due, claim, at, tenants.pop() if len(tenants) == 1 else None)
+            yield Copy(self.tables.part("claim"), self.tables.schema, _CLAIM, _CLAIM_TYPES, batches)
         if len(now_due) < len(events):
             delayed = [(s, e) for s, e in zip(seqs, events, strict=True) if e.deliver_at is not None]
-            rows = [(seq, e.deliver_at, key_hash(lane_key(e)), 0) for seq, e in delayed]
+            rows = [(seq, e.deliver_at, key_hash(lane_key(e)), 0, e.tenant or "") for seq, e in delayed]
             yield Copy(self.tables.part("pending"), self.tables.schema, _PENDING, _PENDING_TYPES, rows)
         return seqs
 
@@ -120,6 +122,20 @@ class PostgresStore(KeyedOutboxStore):
         if not claimed and (yield from self._expire((), now)):
             claimed = yield from self._due_rows(claim, limit, now)
         return claimed
+
+    def claim_fair(self, claim: Claim, limit: int, at: TenantRound, now: datetime | None) -> Op[list[ClaimedRow]]:
+        values = {**self._claim(claim, limit, now), "steps": limit + IDLE}
+        while True:
+            result = yield self.sql["outbox.fair.claim"].bind(**values, after=at.after)
+            _, after, mixed, *_ = result.rows[-1]
+            at.after = after or at.after
+            apart = (yield self.sql["outbox.fair.unmix"].bind(limit=MIXED)).count if mixed else 0
+            if (claimed := (yield from self._whole(claim, result.rows))) or not apart:
+                break
+        return claimed or (yield from self.claim(claim, limit, now))
+
+    def _fair_indexes(self) -> dict[str, str]:
+        return super()._fair_indexes() | {f"{self.tables.part('claim')}_tenant": "outbox.fair.batches"}
 
     def _due_rows(self, claim: Claim, limit: int, now: datetime | None) -> Op[list[ClaimedRow]]:
         result = yield self.sql["outbox.claim"].bind(**self._claim(claim, limit, now))
@@ -365,13 +381,13 @@ class PostgresStore(KeyedOutboxStore):
         return int(result.rows[0][0])
 
 
-def _batches(seqs: Sequence[int], claim: Claim | None, at: datetime) -> list[tuple[Any, ...]]:
+def _batches(seqs: Sequence[int], claim: Claim | None, at: datetime, tenant: str | None) -> list[tuple[Any, ...]]:
     """Rows of the claim table: one claim for its writer, or waiting batches of a size that suits most claims."""
     if claim is not None:
-        return [(claim.token, claim.owner, at + claim.lease, at, [seq * 65536 + 1 for seq in seqs])]
+        return [(claim.token, claim.owner, at + claim.lease, at, [seq * 65536 + 1 for seq in seqs], None)]
     size = math.ceil(len(seqs) / math.ceil(len(seqs) / BATCH))
     return [
-        (new_token(), None, at, None, [seq * 65536 for seq in seqs[start : start + size]])
+        (new_token(), None, at, None, [seq * 65536 for seq in seqs[start : start + size]], tenant)
         for start in range(0, len(seqs), size)
     ]
 

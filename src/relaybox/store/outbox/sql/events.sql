@@ -45,7 +45,8 @@ SELECT e.seq, coalesce(e.aggregate_id, e.event_id) FROM {event} e WHERE e.seq {i
 
 -- name: outbox.events.again -> count
 -- Finished ones, as if they had just been written.
-INSERT INTO {pending} (seq, due, key_hash, attempts, since)
-SELECT s.seq, {clock}, s.key_hash, 0, {clock} FROM {hashed}
+INSERT INTO {pending} (seq, due, key_hash, attempts, tenant, since)
+SELECT s.seq, {clock}, s.key_hash, 0, coalesce((SELECT e.tenant_id FROM {event} e WHERE e.seq = s.seq), ''), {clock}
+FROM {hashed}
 WHERE NOT EXISTS (SELECT 1 FROM {pending} p WHERE p.seq = s.seq)
   AND NOT EXISTS (SELECT 1 FROM {dead} d WHERE d.seq = s.seq) {and_not_claimed}

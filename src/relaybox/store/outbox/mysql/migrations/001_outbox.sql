@@ -25,7 +25,8 @@ CREATE TABLE IF NOT EXISTS {event} (
 -- One row per event that still has work. `due` is when the row may be claimed next: for a waiting row its delivery time,
 -- for a claimed one (owner set) the end of its lease. `since` is when it was written or given back: its age counts from
 -- there, and a waiting row that has it waits for no clock, so that it stays due if the clock is set back. NULL: the row
--- waits for `due`, by its own wish or after a failure.
+-- waits for `due`, by its own wish or after a failure. `tenant` is that of the event, or empty: for fair claims, see
+-- fair.sql.
 CREATE TABLE IF NOT EXISTS {pending} (
   seq        bigint      NOT NULL PRIMARY KEY,
   due        datetime(6) NOT NULL,
@@ -36,6 +37,7 @@ CREATE TABLE IF NOT EXISTS {pending} (
   claimed_at datetime(6),
   last_error text,
   since      datetime(6),
+  tenant     varchar(64) NOT NULL DEFAULT '',
   KEY {pending_name}_due (due, seq),
   KEY {pending_name}_key (key_hash, seq),     -- a way from one waiting key to the next
   CONSTRAINT {pending_name}_limits CHECK (

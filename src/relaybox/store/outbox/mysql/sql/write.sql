@@ -25,17 +25,18 @@ SELECT e.event_id, e.seq FROM {ids} STRAIGHT_JOIN {event} e ON e.event_id = s.ev
 
 -- name: outbox.write.pending -> count
 -- A delayed event is never claimed by its writer: nobody would deliver it when its time comes.
-INSERT INTO {pending} (seq, due, key_hash, token, owner, attempts, claimed_at, since)
+INSERT INTO {pending} (seq, due, key_hash, token, owner, attempts, claimed_at, since, tenant)
 SELECT r.seq, coalesce(CAST(r.deliver_at AS datetime(6)), {clock} + {lease_time}), r.key_hash,
        CASE WHEN r.deliver_at IS NULL THEN :token END,
        CASE WHEN r.deliver_at IS NULL THEN :owner END,
        CASE WHEN r.deliver_at IS NULL THEN :attempts ELSE 0 END,
        CASE WHEN r.deliver_at IS NULL AND :owner IS NOT NULL THEN {clock} END,
-       CASE WHEN r.deliver_at IS NULL THEN {clock} END
+       CASE WHEN r.deliver_at IS NULL THEN {clock} END, coalesce(r.tenant, '')
 FROM JSON_TABLE({rows}, '$[*]' COLUMNS (
   seq        bigint PATH '$.seq',
   key_hash   bigint PATH '$.key_hash',
-  deliver_at varchar(26) {text} PATH '$.deliver_at' ERROR ON ERROR)) r
+  deliver_at varchar(26) {text} PATH '$.deliver_at' ERROR ON ERROR,
+  tenant     varchar(64) {text} PATH '$.tenant' ERROR ON ERROR)) r
 
 -- name: outbox.write.under_way -> rows
 -- A locking read waits for the transaction that has inserted one of these ids and not ended.

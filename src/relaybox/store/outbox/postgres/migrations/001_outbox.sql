@@ -34,12 +34,13 @@ CREATE FUNCTION {hash}(key text) RETURNS bigint LANGUAGE sql IMMUTABLE STRICT PA
 -- One row per event that waits alone: written singly, delayed, or to be tried again. `due` is when it may be
 -- claimed. `since` is when it was written or given back: its age counts from there, and the row waits for no clock, so
 -- that it stays due if the database's clock is set back. NULL: the row waits for `due`, by its own wish or after a
--- failure. Finished events touch no index here.
+-- failure. Finished events touch no index here. `tenant` is that of the event, or empty: for fair claims, see fair.sql.
 CREATE TABLE {pending} (
   seq        bigint      PRIMARY KEY,
   due        timestamptz NOT NULL,
   key_hash   bigint      NOT NULL,
   attempts   integer     NOT NULL,
+  tenant     text        COLLATE "C" NOT NULL DEFAULT '',
   last_error text,
   since      timestamptz,
   CONSTRAINT "{pending_name}_limits" CHECK (
@@ -60,6 +61,7 @@ CREATE INDEX "{pending_name}_key" ON {pending} (key_hash, seq);
 -- a pending row, only cheaper. With an owner it is a claim and `until` ends its lease: claiming moves events in,
 -- settling takes them out, the token fences every one of them. So neither a batched write nor a lease costs a row per
 -- event. An item is seq * 65536 + attempts, in seq order. `since` is that of the event that waits longest.
+-- `tenant` is that of all events of a waiting batch; NULL: they have several.
 CREATE TABLE {claim} (
   token      bigint      PRIMARY KEY,
   owner      integer,
@@ -67,6 +69,7 @@ CREATE TABLE {claim} (
   claimed_at timestamptz,
   items      bigint[]    NOT NULL,
   since      timestamptz,
+  tenant     text        COLLATE "C",
   CONSTRAINT "{claim_name}_limits" CHECK (
     until >= '0001-01-01 00:00+00' AND until < '10000-01-01 00:00+00'
     AND (65536 <= ALL (items)) IS TRUE AND array_ndims(items) = 1 AND array_lower(items, 1) = 1)

@@ -37,16 +37,7 @@ taken AS MATERIALIZED (
   UNION ALL
   SELECT item + (item % 65536::bigint < 65535)::integer, b.until FROM batch b, unnest(b.items[1:b.room]) AS item
   WHERE item > 65535),
-whole AS MATERIALIZED (
-  SELECT array_agg(item ORDER BY item) AS items, bool_or(item % 65536::bigint > 1) AS tried, min(since) AS since FROM taken),
-held AS (
-  INSERT INTO {claim} (token, owner, until, claimed_at, items, since)
-  SELECT :token, :owner, c.now + {lease_time}, c.now, w.items, {claimed_since}
-  FROM clock c, whole w
-  WHERE w.items IS NOT NULL)
-SELECT e.seq, {claimed_columns}, NULL::bigint[]
-FROM {event} e WHERE e.seq = ANY(ARRAY(SELECT item / 65536 FROM taken))
-UNION ALL
+{claim_taken}
 SELECT cardinality(items), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        CASE WHEN tried THEN items END FROM whole
 
@@ -114,9 +105,9 @@ SELECT token, item / 65536 FROM renewed, unnest(items) AS item
 -- name: outbox.claim.release -> count
 -- Given back untried: due at once, and the attempt that claiming counted is taken back. IS TRUE keeps IN a hashed
 -- lookup: as a join, a large batch that the hot queue refused would take hours.
-INSERT INTO {pending} (seq, due, key_hash, attempts, since)
+INSERT INTO {pending} (seq, due, key_hash, attempts, tenant, since)
 SELECT e.seq, {clock}, {hash}(coalesce(e.aggregate_id, e.event_id)),
-       greatest(item % 65536::bigint - 1, 0), coalesce(c.since, c.claimed_at)
+       greatest(item % 65536::bigint - 1, 0), coalesce(e.tenant_id, ''), coalesce(c.since, c.claimed_at)
 FROM {claim} c CROSS JOIN LATERAL unnest(c.items) AS item JOIN {event} e ON e.seq = item / 65536
 WHERE c.token = ANY(:tokens::bigint[])
   AND ((c.token, item / 65536) IN (
@@ -127,8 +118,9 @@ WHERE c.token = ANY(:tokens::bigint[])
 -- Claims that were made, perhaps, and never arrived: given back untried.
 WITH gone AS (
   DELETE FROM {claim} WHERE token = ANY(:tokens::bigint[]) RETURNING items, coalesce(since, claimed_at) AS since)
-INSERT INTO {pending} (seq, due, key_hash, attempts, since)
-SELECT e.seq, {clock}, {hash}(coalesce(e.aggregate_id, e.event_id)), greatest(item % 65536::bigint - 1, 0), gone.since
+INSERT INTO {pending} (seq, due, key_hash, attempts, tenant, since)
+SELECT e.seq, {clock}, {hash}(coalesce(e.aggregate_id, e.event_id)), greatest(item % 65536::bigint - 1, 0),
+       coalesce(e.tenant_id, ''), gone.since
 FROM gone, unnest(gone.items) AS item JOIN {event} e ON e.seq = item / 65536
 WHERE item > 65535
 {once}
@@ -148,12 +140,12 @@ WITH gone AS (
        OR (:orphans AND owner IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {instance} i WHERE i.id = owner))
     {skip_locked})
   RETURNING items, coalesce(since, claimed_at, until) AS since)
-INSERT INTO {pending} (seq, due, key_hash, attempts, since)
+INSERT INTO {pending} (seq, due, key_hash, attempts, tenant, since)
 SELECT e.seq, {clock}
          + make_interval(secs => CASE WHEN item % 65536::bigint > 1 AND NOT EXISTS (SELECT 1 FROM {shard})
                                        AND NOT EXISTS (SELECT 1 FROM {lease})
                                       THEN random() * :spread::float8 ELSE 0 END),
-       {hash}(coalesce(e.aggregate_id, e.event_id)), item % 65536::bigint, gone.since
+       {hash}(coalesce(e.aggregate_id, e.event_id)), item % 65536::bigint, coalesce(e.tenant_id, ''), gone.since
 FROM gone, unnest(gone.items) AS item JOIN {event} e ON e.seq = item / 65536
 WHERE item > 65535
 {once}
@@ -173,8 +165,9 @@ part AS (
   RETURNING c.token),
 gone AS (
   DELETE FROM {claim} WHERE token IN (SELECT token FROM strange) AND token NOT IN (SELECT token FROM part))
-INSERT INTO {pending} (seq, due, key_hash, attempts, since)
-SELECT e.seq, {clock}, {hash}(coalesce(e.aggregate_id, e.event_id)), item % 65536::bigint, s.since
+INSERT INTO {pending} (seq, due, key_hash, attempts, tenant, since)
+SELECT e.seq, {clock}, {hash}(coalesce(e.aggregate_id, e.event_id)), item % 65536::bigint, coalesce(e.tenant_id, ''),
+       s.since
 FROM strange s, unnest(s.items) AS item JOIN {event} e ON e.seq = item / 65536
 WHERE item > 65535 AND item / 65536 NOT IN (SELECT unnest(:kept::bigint[]))
 {once}

@@ -4,8 +4,9 @@
 WITH gone AS (
   DELETE FROM {dead} WHERE seq {in_seqs} AND dead_at <= :cutoff AND seq BETWEEN 1 AND 140737488355327
   RETURNING seq, last_error)
-INSERT INTO {pending} (seq, due, key_hash, attempts, last_error, since)
-SELECT e.seq, {clock}, {hash}(coalesce(e.aggregate_id, e.event_id)), 0, gone.last_error, {clock}
+INSERT INTO {pending} (seq, due, key_hash, attempts, tenant, last_error, since)
+SELECT e.seq, {clock}, {hash}(coalesce(e.aggregate_id, e.event_id)), 0, coalesce(e.tenant_id, ''), gone.last_error,
+       {clock}
 FROM gone JOIN {event} e ON e.seq = gone.seq
 {once}
 RETURNING seq

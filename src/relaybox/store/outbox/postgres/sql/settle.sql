@@ -32,9 +32,10 @@ SELECT coalesce(sum(cardinality(items)), 0) FROM locked
 -- name: outbox.settle.retry -> count
 -- Waits again, with the attempts the claim counted, unless this one was nobody's fault. The claims are locked before
 -- (outbox.claim.lock).
-INSERT INTO {pending} (seq, due, key_hash, attempts, last_error)
+INSERT INTO {pending} (seq, due, key_hash, attempts, tenant, last_error)
 SELECT e.seq, {clock} + make_interval(secs => s.delay),
-       {hash}(coalesce(e.aggregate_id, e.event_id)), greatest(item % 65536::bigint - s.uncounted, 0), s.error
+       {hash}(coalesce(e.aggregate_id, e.event_id)), greatest(item % 65536::bigint - s.uncounted, 0),
+       coalesce(e.tenant_id, ''), s.error
 FROM unnest(:seqs::bigint[], :tokens::bigint[], :delays::float8[], :errors::text[], :uncounted::integer[])
   AS s(seq, token, delay, error, uncounted)
 JOIN {claim} c ON c.token = s.token

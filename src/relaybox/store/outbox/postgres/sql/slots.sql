@@ -80,3 +80,16 @@ held AS (
 SELECT t.item / 65536, {claimed_columns}, (t.item % 65536::bigint)::integer, t.key_hash
 FROM gone t LEFT JOIN {event} e ON e.seq = t.item / 65536
 WHERE t.item IS NOT NULL
+
+-- slot: claim_taken
+-- The end of a claim: what was `taken` becomes one row, and the events are answered. A last row is to follow.
+whole AS MATERIALIZED (
+  SELECT array_agg(item ORDER BY item) AS items, bool_or(item % 65536::bigint > 1) AS tried, min(since) AS since FROM taken),
+held AS (
+  INSERT INTO {claim} (token, owner, until, claimed_at, items, since)
+  SELECT :token, :owner, c.now + {lease_time}, c.now, w.items, {claimed_since}
+  FROM clock c, whole w
+  WHERE w.items IS NOT NULL)
+SELECT e.seq, {claimed_columns}, NULL::bigint[]
+FROM {event} e WHERE e.seq = ANY(ARRAY(SELECT item / 65536 FROM taken))
+UNION ALL

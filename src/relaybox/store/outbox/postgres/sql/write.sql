@@ -4,9 +4,10 @@ WITH e AS (
   INSERT INTO {event} ({event_fields}, deliver_at, created_at)
   VALUES (:event_id, :event_type, :aggregate_type, :aggregate_id, :tenant_id, :content_type,
           :payload, :headers, :occurred_at, :deliver_at, {clock})
-  RETURNING seq, deliver_at)
-INSERT INTO {pending} (seq, due, key_hash, attempts, since)
-SELECT e.seq, coalesce(:deliver_at, c.now), :key_hash::bigint, 0, CASE WHEN e.deliver_at IS NULL THEN c.now END
+  RETURNING seq, deliver_at, tenant_id)
+INSERT INTO {pending} (seq, due, key_hash, attempts, tenant, since)
+SELECT e.seq, coalesce(:deliver_at, c.now), :key_hash::bigint, 0, coalesce(e.tenant_id, ''),
+       CASE WHEN e.deliver_at IS NULL THEN c.now END
 FROM e, (SELECT {clock} AS now OFFSET 0) c
 RETURNING seq
 
@@ -34,9 +35,9 @@ e AS (
   INSERT INTO {event} (seq, {event_fields}, deliver_at, created_at)
   SELECT seq, {event_fields}, deliver_at, {clock} FROM d),
 p AS (
-  INSERT INTO {pending} (seq, due, key_hash, attempts, since)
+  INSERT INTO {pending} (seq, due, key_hash, attempts, tenant, since)
   SELECT seq, coalesce(deliver_at, :now, clock_timestamp()), {hash}(coalesce(aggregate_id, event_id)), 0,
-         CASE WHEN deliver_at IS NULL THEN {clock} END FROM d
+         coalesce(tenant_id, ''), CASE WHEN deliver_at IS NULL THEN {clock} END FROM d
   WHERE :owner::integer IS NULL OR deliver_at IS NOT NULL),
 c AS (
   INSERT INTO {claim} (token, owner, until, claimed_at, items)

@@ -28,7 +28,8 @@ CREATE TABLE {event} (
 -- One row per event that still has work. `due` is when the row may be claimed next: for a waiting row its delivery time,
 -- for a claimed one (owner set) the end of its lease. `since` is when it was written or given back: its age counts from
 -- there, and a waiting row that has it waits for no clock, so that it stays due if the clock is set back. NULL: the row
--- waits for `due`, by its own wish or after a failure.
+-- waits for `due`, by its own wish or after a failure. `tenant` is that of the event, or empty: for fair claims, see
+-- fair.sql.
 CREATE TABLE {pending} (
   seq        integer PRIMARY KEY,
   due        integer NOT NULL,
@@ -39,6 +40,7 @@ CREATE TABLE {pending} (
   claimed_at integer,
   last_error text,
   since      integer,
+  tenant     varchar(64) NOT NULL DEFAULT '',
   CONSTRAINT {pending_name}_limits CHECK (
     seq >= 1 AND key_hash BETWEEN 0 AND 9223372036854775807 AND attempts BETWEEN 0 AND 65535
     AND due BETWEEN -62135596800000000 AND 253402300799999999 AND length(last_error) <= 4000)

@@ -19,15 +19,16 @@ RETURNING seq
 
 -- name: outbox.write.pending -> count
 -- A delayed event is never claimed by its writer: nobody would deliver it when its time comes.
-INSERT INTO {pending} (seq, due, key_hash, token, owner, attempts, claimed_at, since)
+INSERT INTO {pending} (seq, due, key_hash, token, owner, attempts, claimed_at, since, tenant)
 SELECT seq, coalesce(deliver_at, {clock} + {lease_time}), key_hash,
        CASE WHEN deliver_at IS NULL THEN :token END,
        CASE WHEN deliver_at IS NULL THEN :owner END,
        CASE WHEN deliver_at IS NULL THEN :attempts ELSE 0 END,
        CASE WHEN deliver_at IS NULL AND :owner IS NOT NULL THEN {clock} END,
-       CASE WHEN deliver_at IS NULL THEN {clock} END
+       CASE WHEN deliver_at IS NULL THEN {clock} END, coalesce(tenant, '')
 FROM (SELECT json_extract(value, '$.seq') AS seq, json_extract(value, '$.key_hash') AS key_hash,
-             json_extract(value, '$.deliver_at') AS deliver_at FROM json_each(:rows))
+             json_extract(value, '$.deliver_at') AS deliver_at, json_extract(value, '$.tenant') AS tenant
+      FROM json_each(:rows))
 
 -- name: outbox.write.under_way -> rows
 -- The transaction that asks has waited for the only one that could write.

@@ -99,8 +99,8 @@ i AS (
   INSERT INTO {queue_event} (seq, {event_fields}, created_at)
   SELECT seq, {event_fields}, created_at FROM e),
 p AS (
-  INSERT INTO {queue_pending} (seq, due, key_hash, attempts, since)
-  SELECT seq, {clock}, {queue_hash}(coalesce(aggregate_id, event_id)), 0, {clock} FROM e)
+  INSERT INTO {queue_pending} (seq, due, key_hash, attempts, tenant, since)
+  SELECT seq, {clock}, {queue_hash}(coalesce(aggregate_id, event_id)), 0, coalesce(tenant_id, ''), {clock} FROM e)
 SELECT count(*) FROM e
 
 -- name: topic.queue.parked_to_rows -> rows
@@ -112,8 +112,8 @@ i AS (
   INSERT INTO {queue_event} (seq, {event_fields}, created_at)
   SELECT seq, {event_fields}, created_at FROM k),
 p AS (
-  INSERT INTO {queue_pending} (seq, due, key_hash, attempts, last_error)
-  SELECT seq, due, key_hash, attempts, last_error FROM k WHERE state <> 'dead'),
+  INSERT INTO {queue_pending} (seq, due, key_hash, attempts, tenant, last_error)
+  SELECT seq, due, key_hash, attempts, coalesce(tenant_id, ''), last_error FROM k WHERE state <> 'dead'),
 d AS (
   INSERT INTO {queue_dead} (seq, attempts, last_error, dead_at)
   SELECT seq, attempts, last_error, coalesce(dead_at, parked_at) FROM k WHERE state = 'dead')

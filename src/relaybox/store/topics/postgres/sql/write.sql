@@ -51,9 +51,9 @@ e AS (
   INSERT INTO {queue_event} (seq, {event_fields}, deliver_at, created_at)
   SELECT seq, {event_fields}, deliver_at, {clock} FROM d),
 p AS (
-  INSERT INTO {queue_pending} (seq, due, key_hash, attempts, since)
+  INSERT INTO {queue_pending} (seq, due, key_hash, attempts, tenant, since)
   SELECT seq, coalesce(deliver_at, :now, clock_timestamp()), {queue_hash}(coalesce(aggregate_id, event_id)), 0,
-         CASE WHEN deliver_at IS NULL THEN {clock} END FROM d)
+         coalesce(tenant_id, ''), CASE WHEN deliver_at IS NULL THEN {clock} END FROM d)
 SELECT seq FROM d
 
 -- name: topic.write.queued -> rows
