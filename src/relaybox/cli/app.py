@@ -46,6 +46,7 @@ from .connect import Target, resolve, warn_of_argument
 from .output import fail
 
 WORDS = {"str": "TEXT", "int": "N", "Path": "FILE"}
+NO_DATABASE = ("demo", "config", "run")  # the last: its programs know theirs
 _GLOBAL = ("--url", "--table", "--schema", "--config")
 
 
@@ -171,11 +172,7 @@ def _word_the_help() -> None:
             assert command.callback is not None
             command.cls = Command
             _name_values(command.callback)
-            if name != "contracts" and command.name not in (
-                "demo",
-                "config",
-                "run",
-            ):  # the last: its programs know theirs
+            if name != "contracts" and command.name not in NO_DATABASE:
                 command.epilog = where
 
 
