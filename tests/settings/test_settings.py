@@ -147,7 +147,8 @@ def test_names_of_processes_are_no_settings() -> None:
     """Options of one relay or ingest stand in the same tables, and are told apart by name."""
     fields = {entry.name for entry in dataclasses.fields(RelayConfig)} - {"url", "options", "settings"}
     assert set(RELAY) == fields
-    assert set(INGEST) == {"inbox", "sender", "listen"} | {entry.name for entry in dataclasses.fields(Reading)}
+    own = {"inbox", "sender", "subject", "listen"}
+    assert set(INGEST) == own | {entry.name for entry in dataclasses.fields(Reading)}
     paths = {leaf.path for leaf in leaves(Settings)}
     assert not paths & {*(f"relay.{name}" for name in RELAY), *(f"ingest.{name}" for name in INGEST)}
     environment = {"RELAYBOX_RELAY_TO": "orders", "RELAYBOX_INGEST_SENDER": "shop", "RELAYBOX_SINK_URL": "x"}
