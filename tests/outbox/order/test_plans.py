@@ -139,3 +139,21 @@ def test_a_long_queue_behind_a_held_head_costs_others_nothing(url: str, strategy
             pages.append(watched.pages)
     few, many = pages
     assert many < few * 1.5, f"{few} pages with one follower, {many} with {FOLLOWERS}"
+
+
+@pytest.mark.parametrize(("query", "lookups"), [("claim.ordered", 1), ("claim.estranged", 3), ("keys.recent", 2)])
+def test_what_is_here_is_looked_up_by_hash(url: str, query: str, lookups: int) -> None:
+    """Thousands of events in hand, and keys to pass over: compared with one another they would be millions."""
+    numbers = list(range(3000))
+    values = {**STORE._claim(Claim(1, new_token(), LEASE), 10, None), "owner": 1, "shards": 16, "leaving": []}
+    values |= {"known": [], "kept": numbers, "full": numbers, "after": 0, "share": 10}
+    with psycopg.connect(url, autocommit=True) as raw:
+        raw.execute(FILL.format(prefix="k", keys=KEYS, rows=ROWS))
+        raw.execute("SET plan_cache_mode = force_generic_plan")
+        bound = STORE.sql[f"outbox.{query}"]
+        names = set(bound.compiled("format")[1])
+        text, params = bound.bind(**{name: value for name, value in values.items() if name in names}).positional(
+            "format"
+        )
+        plan = raw.execute(f"EXPLAIN {text}", params, prepare=True).fetchall()  # type: ignore[call-overload]
+    assert sum(line.count("hashed SubPlan") for [line] in plan) == lookups
