@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -63,6 +63,8 @@ class ScriptedLog:
         self.alive_until = math.inf
         self.pulse = self
         self.known: Callable[[], Sequence[int]] = lambda: ()
+        self.here: Callable[[], Iterable[Taken]] = tuple
+        self.full = False
         self.unread: dict[int, list[Event]] = {shard: [] for shard in range(shards)}
         self.ranges: list[Held] = []
         self.parked: dict[int, Parked] = {}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -31,6 +31,7 @@ from ..sealing import reading
 from ..store.claims import HeldRow
 from ..store.outbox.fair import TenantRound
 from ..store.topics import Beat, GroupRow, RangeSettlement, TopicRow
+from ..store.topics.page_room import PageRoom
 from ..twins import AsyncClosing, Closing, told_by
 from .backfill import finish, waited_for
 from .batch import AsyncBatch, Batch, BatchPage, Failures, _Batch
@@ -243,7 +244,8 @@ class _Pull(WithTopicContext, Generic[AnyBatch]):
         pages: list[BatchPage] = []
         held: frozenset[int] = frozenset()
         room, ranges, tick, at_the_end = most - len(parked), self._ranges, 0, False
-        while room > most * ENOUGH:
+        payloads = self._payload_room([event for _, event in parked])
+        while room > most * ENOUGH and not payloads.full:
             ranges = min(ranges, room)
             taken = yield from self._store.claim(
                 topic,
@@ -255,6 +257,7 @@ class _Pull(WithTopicContext, Generic[AnyBatch]):
                 lease=lease,
                 now=now,
                 known=self._tokens + [page.range.token for page in pages],
+                room=payloads,
             )
             tick, at_the_end = taken.tick, not taken.behind
             held |= taken.held  # also what another consumer has finished since: ours of that key wait in this batch
@@ -269,6 +272,12 @@ class _Pull(WithTopicContext, Generic[AnyBatch]):
             ranges *= 2
         self._ranges = max(1, min(len(pages), ranges) // (1 if room > 0 else 2))
         return _Found(self._batch(pages, parked), tick, at_the_end)
+
+    def _payload_room(self, parked: Sequence[Event]) -> PageRoom:
+        here = [event for batch in self._open for page in batch.pages for event in (*page.shown, *page.held)]
+        here += [event for batch in self._open for _, event in batch.parked] + list(parked)
+        left = self._context.settings.delivery.payload_bytes - sum([len(event.body or b"") for event in here])
+        return PageRoom(left, first=not here)
 
     # -- commit -----------------------------------------------------------------------------------
 

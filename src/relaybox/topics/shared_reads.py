@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from ..codec import Codec
-from ..engine.ranges.holding import SharedEvents
+from ..engine.ranges.holding import SharedEvents, Taken, weight_of
 from ..event import Event
-from ..store.topics import Place, Row
+from ..store.topics import Page, Place, Row
 
 LIMIT = 112 * 2**20  # bytes kept: less makes 16 groups that stand at the same place read twice
 # Bytes of an event besides its payload: the row, the event made of it, the times and headers that were asked for.
@@ -22,17 +22,19 @@ ROW = 850
 HEADERS = 300
 
 
-class SharedPage(list[Row]):
+class SharedPage(Page):
     """Rows, and the events made of them once somebody asked."""
 
-    __slots__ = ("events", "readers", "weight")
+    __slots__ = ("events", "payloads", "readers", "weight")
 
-    def __init__(self, rows: list[Row], readers: int) -> None:
+    def __init__(self, rows: list[Row], readers: int, *, more: bool = False) -> None:
         super().__init__(rows)
+        self.more = more
         self.events: SharedEvents | None = None
         self.readers = readers  # who have not had it yet
         headers = [row[8] for row in rows if row[8]]
-        self.weight = sum([len(row[7]) for row in rows]) + ROW * len(rows) + HEADERS * len(headers)
+        self.payloads = sum([len(row[7] or b"") for row in rows])
+        self.weight = self.payloads + ROW * len(rows) + HEADERS * len(headers)
         self.weight += 2 * sum(map(len, headers))
 
 
@@ -56,7 +58,16 @@ class SharedReads:
         self._pages: OrderedDict[tuple[int, Place, int], SharedPage] = OrderedDict()
         self._turns: defaultdict[int, ClaimTurn] = defaultdict(ClaimTurn)
         self._coming = 0
-        self.weight = 0
+        self.weight = self.payloads = 0
+        self.most_payloads = limit  # bytes of them that are kept; `delivery.payload_bytes`
+        self.large = False  # there are payloads that a claim has to measure
+        self.holders: list[Callable[[], Iterable[Taken]]] = []
+
+    @property
+    def held(self) -> int:
+        """Bytes of payloads that groups have, shared ones once."""
+        events = {id(taken.events): taken.events for holder in self.holders for taken in holder()}
+        return sum(weight_of(one) for one in events.values())
 
     @contextmanager
     def coming(self) -> Iterator[None]:
@@ -81,7 +92,7 @@ class SharedReads:
         if not turn.readers:
             del self._turns[topic_id]
 
-    def get(self, topic_id: int, place: Place, limit: int) -> list[Row] | None:
+    def get(self, topic_id: int, place: Place, limit: int) -> SharedPage | None:
         key = (topic_id, place, limit)
         page = self._pages.get(key)
         if page is None:
@@ -91,18 +102,19 @@ class SharedReads:
             self._drop(key)
         return page
 
-    def put(self, topic_id: int, place: Place, limit: int, rows: list[Row]) -> list[Row]:
+    def put(self, topic_id: int, place: Place, limit: int, rows: list[Row], *, more: bool = False) -> list[Row]:
         others = self._turns[topic_id].readers - 1 + self._coming
         if others < 1 or not rows:
             return rows
         key = (topic_id, place, limit)
         self._drop(key)
-        page = SharedPage(rows, others)
-        if page.weight > self._limit:
+        page = SharedPage(rows, others, more=more)
+        if page.weight > self._limit or page.payloads > self.most_payloads:
             return rows
         self._pages[key] = page
         self.weight += page.weight
-        while self.weight > self._limit:
+        self.payloads += page.payloads
+        while self.weight > self._limit or self.payloads > self.most_payloads:
             self._drop(next(iter(self._pages)))
         return page
 
@@ -118,3 +130,4 @@ class SharedReads:
         page = self._pages.pop(key, None)
         if page is not None:
             self.weight -= page.weight
+            self.payloads -= page.payloads

@@ -7,7 +7,7 @@ follows it in its shard would overtake it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,6 +22,7 @@ from ..outcome import Outcome
 from ..sealing import sealing
 from ..settings import Settings
 from ..store.topics import ClaimedRanges, RangeSettlement, TopicRow
+from ..store.topics.page_room import PageRoom
 from .batch import given_back, parked_outcome, parking
 from .context import in_its_cluster
 from .liveness import Membership
@@ -54,11 +55,19 @@ class TopicSource:
         self._sealing = sealing(self._codec)
         self.shards = self.share = self._topic.topic.shards
         self.known: Callable[[], Sequence[int]] = tuple  # tokens that are here; set by the engine
+        self.here: Callable[[], Iterable[Taken]] = tuple  # what is; set by the engine
+        self.full = False
         self._turn = self._reads.join(self._topic.id)
+        self._reads.most_payloads = self._settings.delivery.payload_bytes
+        self._reads.holders.append(self._held)
         self._refreshed_at = self._clock.monotonic()
 
     def close(self) -> None:
         self._reads.leave(self._topic.id)
+        self._reads.holders.remove(self._held)
+
+    def _held(self) -> Iterable[Taken]:
+        return self.here()
 
     @property
     def pulse(self) -> Membership:
@@ -93,8 +102,14 @@ class TopicSource:
         """Seconds after which we also look for what others left behind."""
         return self._settings.delivery.instance_ttl.total_seconds() / 2
 
+    def _room(self) -> PageRoom:
+        """While all payloads are small nothing is measured."""
+        room = self._settings.delivery.payload_bytes
+        return PageRoom(room - self._reads.held, first=not list(self.here())) if self._reads.large else PageRoom(room)
+
     async def _claim(self, events: int, ranges: int) -> ClaimedRanges:
         await self._clear_doubts()
+        room = self._room()
         self._lease_end = self._clock.monotonic() + self._settings.delivery.lease.total_seconds()
         self._doubtful = True
         given = await self._db.run(
@@ -109,9 +124,13 @@ class TopicSource:
                 pages=self._reads,
                 target=self._goal,
                 known=self.known(),
+                room=room,
             )
         )
         self._doubtful = False
+        self.full = room.full
+        if given.pages or room.met:
+            self._reads.large = room.met
         self._claimed_at = self._clock.monotonic()
         self.share = given.share or self.share
         if given.pages:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
 from heapq import heappop, heappush
 from typing import NamedTuple, Protocol
@@ -38,7 +38,6 @@ log = logging.getLogger("relaybox")
 PARKED = 500  # parked events per claim
 LOOK = 1.0  # seconds between two looks at the parked ones while the log keeps us busy
 REMEMBERED = 1000  # retries of ours whose time we know
-BYTES = 64 * 2**20  # of payloads in this process, about
 
 
 class Claims(NamedTuple):
@@ -52,6 +51,8 @@ class RangeSource(Origin, Protocol):
     shards: int
     share: int  # of the shards, that one claim can bring: others may have the rest
     known: Callable[[], Sequence[int]]  # tokens that are here; set by the engine
+    here: Callable[[], Iterable[Taken]]  # what is; set by the engine
+    full: bool  # something could not be claimed for want of room for its payload
 
     async def claim(self, events: int, ranges: int) -> Claims:
         """At most `ranges` of at most `events` each, with their events."""
@@ -99,10 +100,12 @@ class RangeEngine(Engine[Taken]):
         self._eager = eager
         self._range_events = min(range_events, capacity)
         self._capacity = capacity
+        self._payload_bytes = settings.delivery.payload_bytes
         self._finished: list[Taken] = []
         parks = settings.order.on_exhausted == "park"
         self._holding = RangeHolding(ordered=source.ordered, parks=parks, finished=self._range_finished)
         source.known = self._known
+        source.here = self._holding.all
         self._parked_due = 0.0
         self._retries: list[float] = []
         self._alone: Taken | None = None
@@ -183,6 +186,8 @@ class RangeEngine(Engine[Taken]):
             if any(len(taken.events) >= events for taken in claimed):
                 poller.was_full()
             self._weigh(claimed)
+        elif self._source.full:
+            await poller.more_room(QUIET)
         elif not parked:
             await self._rest()
 
@@ -254,7 +259,7 @@ class RangeEngine(Engine[Taken]):
     def _weigh(self, claimed: Sequence[Taken]) -> None:
         """Have fewer events here while payloads are large."""
         sizes = [len(event.body or b"") for taken in claimed for event in taken.events[::16]]
-        self._poller.most = max(1, min(self._capacity, BYTES * len(sizes) // (sum(sizes) or 1)))
+        self._poller.most = max(1, min(self._capacity, self._payload_bytes * len(sizes) // (sum(sizes) or 1)))
         self._poller.portion = min(self._poller.portion, self._poller.most)
 
     async def _rest(self) -> None:

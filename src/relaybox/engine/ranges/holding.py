@@ -36,6 +36,15 @@ class SharedEvents(list[Event]):
         """Found once for all: to look at every event again would cost a group a tenth of its time."""
         return frozenset([event.type for event in self])
 
+    @cached_property
+    def weight(self) -> int:
+        return sum([len(event.body or b"") for event in self])
+
+
+def weight_of(events: Sequence[Event]) -> int:
+    """Bytes of their payloads."""
+    return events.weight if isinstance(events, SharedEvents) else sum([len(event.body or b"") for event in events])
+
 
 @dataclass(eq=False, repr=False, slots=True)
 class Taken:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 from ... import faults
 from ...clock import Clock
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .engine import RangeEngine
 
 YIELD_EVERY = 64  # events a worker runs before it lets the loop breathe
+NOTHING = cast("Handed", (None, None))  # a worker that sleeps keeps no page in memory
 
 RangeHandler: TypeAlias = Callable[[Event, int], Awaitable[Any]]  # an event, and which attempt this is
 
@@ -123,6 +124,7 @@ class RangeWorkers(Workers[RangeWorker]):
             if worker.handed is None:
                 worker.handed = take()
                 if worker.handed is None:
+                    taken, event = NOTHING
                     await self.sleep()
                     continue
             taken, event = worker.handed

@@ -141,12 +141,20 @@ class ClaimedRanges(NamedTuple):
     share: int = 0  # of the shards, if each live member has as many; 0: nobody has counted them
 
 
+class Page(list[Row]):
+    """Rows of a place, and whether there are `more` behind them although they are fewer than the limit."""
+
+    __slots__ = ("more",)
+    more: bool
+
+
 class Pages(Protocol):
     """What one process has read: what a place holds never changes, so groups that stand at the same one share it."""
 
-    def get(self, topic_id: int, place: Place, limit: int) -> list[Row] | None: ...
-    def put(self, topic_id: int, place: Place, limit: int, rows: list[Row]) -> list[Row]:
-        """What is handed on for them: a claim gives it away as it is unless it has to leave something out."""
+    def get(self, topic_id: int, place: Place, limit: int) -> Page | None: ...
+    def put(self, topic_id: int, place: Place, limit: int, rows: list[Row], *, more: bool) -> list[Row]:
+        """What is handed on for them: a claim gives it away as it is unless it has to leave something out. `more`: the
+        place has others behind, for which there was no room."""
         ...
 
 

@@ -19,8 +19,10 @@ from ...ids import key_hash, new_token
 from ...op import Op
 from ..event_rows import lane_key
 from . import LAST, ClaimedRanges, GroupRow, Pages, Parking, Place, Range, RangeSettlement, Row, TopicRow
+from .page_room import PageRoom
 from .parked import ParkedOps, fitting
 
+ANY_SIZE = 2**31 - 1
 SPLIT = 3  # the attempt at which a range becomes single events
 _PATIENCE = 100  # rounds of waiting for claims that are under way; each lasts as long as one of them
 _by_seq = itemgetter(0)
@@ -63,6 +65,7 @@ class _Wish(NamedTuple):
     most: int
     target: int | None
     known: Collection[int] | None  # tokens
+    room: PageRoom | None  # None: any number of bytes
 
 
 class _Wanted(NamedTuple):
@@ -93,11 +96,13 @@ class RangeOps(ParkedOps):
         target: int | None = None,
         most: int | None = None,
         known: Collection[int] | None = None,
+        room: PageRoom | None = None,
     ) -> Op[ClaimedRanges]:
         """Places for this member, `events` at most in each and `most` in all (one range that was left behind is
         given in any case): those that others left behind first, then what is unread, up to tick `target` or the
         newest. An ordered group gives a shard to one member at a time; each gets its fair share. `known`: the
-        tokens of what the member has; whatever else is in its name was left behind. Needs a transaction.
+        tokens of what the member has; whatever else is in its name was left behind. `room`: for payloads; what has
+        none stays in the log. Needs a transaction.
 
         Four statements when there is something, one when there is nothing. Shards that turned out to have nothing
         are behind us then, so the next ones are tried. Not in one transaction with a settle: the commit does not
@@ -105,7 +110,7 @@ class RangeOps(ParkedOps):
         """
         if topic.topic.tracking == "rows":
             return ClaimedRanges([], 0, behind=True)  # all of it comes from claim_parked
-        wish = _Wish(events, ranges, LAST if most is None else most, target, known)
+        wish = _Wish(events, ranges, LAST if most is None else most, target, known, room)
         taken = ClaimedRanges([], 0)
         for _ in range(topic.topic.shards):
             taken, ended = yield from self._claim(topic, group, member, wish, lease, now, pages)
@@ -155,6 +160,8 @@ class RangeOps(ParkedOps):
         unread = [_unread(cursor, looked.rows[0][19], tick) for cursor in free]
         old, new = yield from self._read_for(topic, retaken, [p for p in unread if p.base < p.target], wish, pages)
         busy = {found.range.place.shard for found in known if found.alive}
+        if wish.room is not None and wish.room.shut:
+            old, new = yield from self._without_room(old, new, wish.room, now)
         whole, alone = yield from self._split(group, old, busy, now)
         if odd := sorted({parking.event.seq or 0 for parking in alone if parking.state == "dead"}):
             yield from self.complete(topic, group, odd, now)
@@ -193,16 +200,27 @@ class RangeOps(ParkedOps):
         room, size = wish.ranges - len(retaken), min(wish.events, wish.most)
         first, rest = list(unread[:room]), unread[room:]
         wanted = [*(_Wanted(taken.place, LAST) for taken in retaken), *(_Wanted(place, size) for place in first)]
-        read = yield from self._pages(topic, wanted, pages)
+        read = yield from self._pages(topic, wanted, pages, wish.room)
         room = sum(not read[place] for place in first)
         if room and rest:
-            peeked = yield from self._pages(topic, [_Wanted(place, 1) for place in rest], None)
+            peeked = yield from self._pages(topic, [_Wanted(place, 1) for place in rest], None, peek=True)
             full = [place for place in rest if peeked[place]][:room]
             read |= peeked
-            read |= yield from self._pages(topic, [_Wanted(place, size) for place in full], pages)
+            read |= yield from self._pages(topic, [_Wanted(place, size) for place in full], pages, wish.room)
             first += full + [place for place in rest if not peeked[place]]
         old = [(taken, read[taken.place]) for taken in retaken]
-        return old, [_Found(place, read[place], len(read[place]) >= size) for place in first]
+        cut: Collection[Place] = () if wish.room is None else wish.room.cut
+        return old, [_Found(place, read[place], len(read[place]) >= size or place in cut) for place in first]
+
+    def _without_room(
+        self, old: Sequence[tuple[Range, list[Row]]], new: Sequence[_Found], room: PageRoom, now: datetime | None
+    ) -> Op[tuple[list[tuple[Range, list[Row]]], list[_Found]]]:
+        """What is not to be had is given back, with whatever is behind it in its shard."""
+        back = [taken for taken, _ in old if taken.place in room.cut]
+        if back:
+            yield from self._give_back([(taken.token, taken.finished) for taken in back], now)
+        kept = [(taken, rows) for taken, rows in old if taken.place not in room.cut]
+        return kept, [found for found in new if found.place.shard not in room.shut]
 
     def _split(
         self, group: GroupRow, retaken: Sequence[tuple[Range, list[Row]]], busy: set[int], now: datetime | None
@@ -291,7 +309,16 @@ class RangeOps(ParkedOps):
         read = yield from self._pages(topic, [_Wanted(place, limit) for place in places], None)
         return [read[place] for place in places]
 
-    def _pages(self, topic: TopicRow, wanted: Sequence[_Wanted], pages: Pages | None) -> Op[dict[Place, list[Row]]]:
+    def _pages(
+        self,
+        topic: TopicRow,
+        wanted: Sequence[_Wanted],
+        pages: Pages | None,
+        room: PageRoom | None = None,
+        *,
+        peek: bool = False,
+    ) -> Op[dict[Place, list[Row]]]:
+        """`peek`: only whether there is something."""
         read: dict[Place, list[Row]] = {}
         missing: list[_Wanted] = []
         for place, limit in wanted:
@@ -300,19 +327,53 @@ class RangeOps(ParkedOps):
                 missing.append(_Wanted(place, limit))
             else:
                 read[place] = found
+                if room is not None and found.more:
+                    room.cut.add(place)
         if not missing:
             return read
         asked = [(*place, limit) for place, limit in missing]
         values = self.table(asked, "shards", "bases", "targets", "afters", "uptos", "limits")
-        result = yield self.log(topic.id)["topic.range.read"].bind(**values, topic=topic.id)
+        usual = 0 if peek else ANY_SIZE if room is None else room.usual(values["limits"])
+        result = yield self.log(topic.id)["topic.range.read"].bind(**values, topic=topic.id, usual=usual)
         answers: list[list[Row]] = [[] for _ in missing]
+        large = False
         for row in result.rows:
             answers[row[12] - 1].append(row)
-        for (place, limit), rows in zip(missing, answers, strict=True):
+            if row[10] is not None:
+                large = True
+        for rows in answers:
             rows.sort(key=_by_seq)
-            page = rows if len(rows) <= limit else _first(rows, limit)
-            read[place] = page if pages is None else pages.put(topic.id, place, limit, page)
+        answers = [
+            rows if len(rows) <= limit else _first(rows, limit)
+            for (_, limit), rows in zip(missing, answers, strict=True)
+        ]
+        if large and room is not None:
+            answers = [
+                room.fill(place, rows, whole=limit == LAST)
+                for (place, limit), rows in zip(missing, answers, strict=True)
+            ]
+            yield from self._load(topic, missing, answers)
+        for (place, limit), page in zip(missing, answers, strict=True):
+            more = room is not None and place in room.cut
+            read[place] = page if pages is None or peek else pages.put(topic.id, place, limit, page, more=more)
         return read
+
+    def _load(self, topic: TopicRow, wanted: Sequence[_Wanted], answers: Sequence[list[Row]]) -> Op[None]:
+        """The payloads that a read has left in the log."""
+        absent = [
+            (rows, n, place.shard)
+            for (place, _), rows in zip(wanted, answers, strict=True)
+            for n, row in enumerate(rows)
+            if row[10] is not None
+        ]
+        if not absent:
+            return
+        asked = [(shard, rows[n][0], rows[n][1]) for rows, n, shard in absent]
+        values = self.table(asked, "shards", "seqs", "event_ids")
+        found = yield self.log(topic.id)["topic.range.payloads"].bind(**values)
+        payloads = dict(found.rows)
+        for place, (rows, n, _) in enumerate(absent, 1):
+            rows[n] = (*rows[n][:7], payloads.get(place), *rows[n][8:10], None, *rows[n][11:])
 
     # -- settle -----------------------------------------------------------------------------------
 

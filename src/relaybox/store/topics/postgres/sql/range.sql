@@ -84,10 +84,10 @@ RETURNING r.token
 -- merges them, which is nearly always nothing to do. No page ends between two of the same number, which only another writer
 -- than ours makes: the second would be passed over. Where what was late fills the page, nothing behind its last number
 -- is looked at: a large transaction is read in pages without passing over it again for each. Times are bytes until
--- somebody asks for them.
+-- somebody asks for them. A payload of more than :usual bytes stays where it is, and its size comes instead.
 SELECT l.seq, l.event_id, l.event_type, l.aggregate_type, l.aggregate_id, l.tenant_id, l.content_type,
-       l.payload, l.headers, timestamptz_send(l.occurred_at), NULL::timestamptz AS deliver_at,
-       timestamptz_send(l.created_at), r.n
+       CASE WHEN octet_length(l.payload) <= :usual THEN l.payload END, l.headers, timestamptz_send(l.occurred_at),
+       CASE WHEN octet_length(l.payload) > :usual THEN octet_length(l.payload) END, timestamptz_send(l.created_at), r.n
 FROM unnest(:shards::smallint[], :bases::bigint[], :targets::bigint[], :afters::bigint[], :uptos::bigint[],
             :limits::bigint[]) WITH ORDINALITY AS r(shard, base, target, after, upto, most, n)
 CROSS JOIN LATERAL (SELECT * FROM {tick} t WHERE t.topic_id = :topic AND t.tick = r.base LIMIT 1) b
@@ -108,6 +108,14 @@ CROSS JOIN LATERAL (
      AND l.seq <= least(r.upto, t.ceil, (SELECT max(seq) FROM late HAVING count(*) >= r.most))
      AND l.xid >= b.since AND pg_visible_in_snapshot(l.xid, t.snapshot)
    ORDER BY l.seq FETCH FIRST r.most ROWS WITH TIES)) l
+
+-- name: topic.range.payloads -> rows
+-- Of events whose payload a read has left where it is, by their place in the list.
+SELECT u.n, l.payload
+FROM unnest(:shards::smallint[], :seqs::bigint[], :event_ids::text[]) WITH ORDINALITY AS u(shard, seq, event_id, n)
+CROSS JOIN LATERAL (
+  SELECT l.payload FROM {log} l
+  WHERE l.shard = u.shard AND l.seq = u.seq AND l.event_id IS NOT DISTINCT FROM u.event_id LIMIT 1) l
 
 -- name: topic.range.take -> count
 -- Both halves of a claim: the cursors move on, and what they passed is in ranges.
