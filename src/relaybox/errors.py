@@ -8,6 +8,7 @@
     │   ├── PayloadTooLarge
     │   └── ContractViolation  an event does not keep its contract        (also a Reject)
     ├── NoTransaction          write() outside a transaction
+    ├── TenantFull             more waits for a tenant than may: nothing was written
     ├── CommitUnknown          the commit's reply was lost: neither success nor failure
     │   └── StillCommitting    and the server has not ended that transaction yet: ask again
     ├── InvalidSignature       a webhook is not genuine                   (also a ValueError)
@@ -99,6 +100,22 @@ class PayloadTooLarge(InvalidEvent):
 
 class NoTransaction(RelayboxError):
     """`write` was called outside a transaction: begin one, so that the event commits or rolls back with your rows."""
+
+
+class TenantFull(RelayboxError):
+    """More waits for `tenant` than the `cap`, `tenants.max_waiting`. Nothing was written, and the transaction is
+    unharmed: let the tenant wait."""
+
+    def __init__(self, tenant: str, cap: int, waiting: int, added: int) -> None:
+        shown = f"{waiting:,}" if waiting <= cap else f"more than {cap:,}"
+        super().__init__(
+            f"{shown} event(s) wait for tenant {tenant!r} and {added:,} would be added; tenants.max_waiting is {cap:,}."
+            " Nothing was written: slow this tenant down and try again later, see why its events are not delivered, or "
+            "raise the setting"
+        )
+        self.tenant = tenant
+        self.cap = cap
+        self.waiting = waiting
 
 
 class CommitUnknown(RelayboxError):

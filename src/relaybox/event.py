@@ -33,6 +33,7 @@ LIMITS: Final = MappingProxyType(
 )
 GLOBAL: Final = "__GLOBAL__"
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+OVER_CAP_HEADER: Final = "relaybox-over-cap"  # written though more waited for its tenant than tenants.max_waiting
 TOPIC_HEADER: Final = "relaybox-topic"  # where an event says its topic in an outbox, which has no column for it
 CORRELATION_HEADER: Final = "correlation-id"
 PLACED: Final = "at:"  # begins the id of a message that brought none: the place where it was read

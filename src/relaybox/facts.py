@@ -293,6 +293,24 @@ class Standing(Fact):
     backlog: int | None
 
 
+@_at("write")
+class OverCap(Fact):
+    """More waits for a tenant than `tenants.max_waiting`: so many events were refused, or marked."""
+
+    count: int
+    tenant: str
+    refused: bool
+
+
+@_at("write")
+class TenantsWaiting(Fact):
+    """A writer has looked how much waits for a tenant. Of those it has looked at a moment ago: the `most` that waits
+    for one, and how many are `full`."""
+
+    most: int
+    full: int
+
+
 @_at("operate")
 class Administered(Fact):
     """An operator changed something, and the change is committed. `changed` says how many, where that means something.

@@ -26,6 +26,7 @@ from .settings import (
     OrderSettings,
     OutboxSettings,
     RelaySettings,
+    TenantSettings,
     TopicSettings,
 )
 from .store.doctor import Finding
@@ -151,6 +152,7 @@ __all__ = [
     "TieredInbox",
     "TopicInfo",
     "TopicOptions",
+    "TenantSettings",
     "TopicSettings",
     "Topics",
     "Transaction",

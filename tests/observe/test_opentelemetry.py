@@ -28,6 +28,7 @@ from relaybox.facts import (
     Published,
     Standing,
     Strayed,
+    TenantsWaiting,
     WakeUps,
 )
 from relaybox.observe.measures import MEASURES
@@ -75,6 +76,7 @@ def test_every_measure_is_exported() -> None:
     metrics.observer(Standing(timedelta(seconds=1), 2))
     metrics.observer(Strayed(1))
     metrics.observer(CallsUnderWay("webhook", 3, 1, 2, 1, 0))
+    metrics.observer(TenantsWaiting(20, 1))
     gauges = {f"relaybox.{measure.name}" for measure in MEASURES if measure.kind == "gauge"}
     assert set(metrics.read()) - {"relaybox.circuit.opened"} == gauges  # a counter that this fact leaves at zero
 

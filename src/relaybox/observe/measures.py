@@ -16,6 +16,7 @@ from ..clock import SYSTEM_CLOCK, Clock
 from ..facts import Fact
 from ..forks import FreshLock
 
+MEASURED: Final = (facts.Depths, facts.CallsUnderWay, facts.TenantsWaiting)  # again and again: their values grow stale
 OTHER: Final = "other"
 STALE_AFTER: Final = 60.0  # seconds; depths are measured every second
 SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -52,6 +53,24 @@ _seconds = partial(Measure, "histogram", value=_of("took"))
 
 MEASURES: Final = (
     _counter(facts.Written, "events.written", "events inserted; their transactions may still roll back"),
+    _counter(
+        facts.OverCap,
+        "tenants.refused",
+        "events refused because too much waits for their tenant",
+        lambda fact: float(fact.count if fact.refused else 0),
+        "tenant",
+    ),
+    _counter(
+        facts.OverCap,
+        "tenants.marked",
+        "events marked because too much waits for their tenant",
+        lambda fact: float(0 if fact.refused else fact.count),
+        "tenant",
+    ),
+    _gauge(
+        facts.TenantsWaiting, "tenants.waiting.most", "the most that waits for one tenant, as writers saw", _of("most")
+    ),
+    _gauge(facts.TenantsWaiting, "tenants.full", "tenants at their cap, as writers saw", _of("full")),
     _counter(facts.HotEnqueued, "queue.hot.added", "committed events handed to this process's hot queue"),
     _counter(facts.HotDropped, "queue.hot.dropped", "committed events the full hot queue left to the poller"),
     _counter(facts.Claimed, "queue.cold.added", "events claimed from the table into the cold queue"),
@@ -171,7 +190,7 @@ class Latest:
     """
 
     def __init__(self, measure: Measure, stale_after: float, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._expires = stale_after if measure.fact in (facts.Depths, facts.CallsUnderWay) else float("inf")
+        self._expires = stale_after if measure.fact in MEASURED else float("inf")
         self._clock = clock
         self._value: float | None = None
         self._at = 0.0

@@ -50,6 +50,7 @@ from ..store.schema import Migration
 from ..store.topics import open_topic_store
 from ..twins import AsyncClosing, Closing, told_by
 from ..values import LIMITS, AuditEntry, Health, Limits, Progress, Status
+from .caps import caps_of
 from .delivery import OutboxDelivery, OutboxPurger
 from .node import Node
 from .purge import PurgePlan
@@ -170,6 +171,7 @@ class _Shared(Owning):
 
     def _connected(self, dialect: DialectName, notifier: Callable[[], Notifier | ThreadNotifier]) -> None:
         self.store = open_store(dialect, self._tables, self._codec)
+        self._caps = caps_of(self.settings, self.store, self._clock, self._observers, cdc=self._cdc)
         if self.store.capabilities.listen and self.settings.delivery.notify:
             self._notifier = notifier()
         self._writer = self._make_writer()
@@ -197,6 +199,7 @@ class _Shared(Owning):
             called=self.settings.outbox.write_function,
             routes=self._routes if self.store.dialect == "postgres" else None,
             notifier=notifier,
+            caps=self._caps,
             sealing=sealing(self._codec),
         )
 
@@ -242,7 +245,7 @@ class _Shared(Owning):
         """Create or upgrade the tables, and say by which migrations. Safe to call from many processes at once, and
         again. `dry_run`: only say it. `fair="tenant"`: also the indexes that fair claims need, from this outbox and the
         queues there are; as the settings say, if it is not given."""
-        wanted = with_fair(self.settings, fair, ordered=False).delivery.fair == "tenant"
+        wanted = with_fair(self.settings, fair, ordered=False).delivery.fair == "tenant" or self._caps is not None
         if dry_run:
             return look(plan(self.store, self.topic_store, wanted))
         return commit(migrate(self.store, self.topic_store, wanted))
@@ -250,7 +253,9 @@ class _Shared(Owning):
     @twin
     def verify(self) -> Script[None]:
         """Raise SchemaMissing, SchemaTooNew or SchemaDrift unless the tables fit this release."""
-        return look(verify(self.store, self.topic_store, self.settings.delivery.fair == "tenant"))
+        return look(
+            verify(self.store, self.topic_store, self._caps is not None or self.settings.delivery.fair == "tenant")
+        )
 
     # -- operate --------------------------------------------------------------------------------------
 
@@ -431,6 +436,8 @@ class Outbox(_Shared, Sync, Closing):
         ticket = writer.prepare(events, connection)
         if ticket is None:
             return [None] * len(events)
+        if writer.caps is not None:
+            ticket = run(writer.capped(ticket), connection)
         if writer.sealing is not None:
             ticket = ticket._replace(events=seal(writer.sealing.seal(ticket.events), connection))
         seqs = run(writer.op(ticket, connection), connection)
@@ -532,6 +539,9 @@ class AsyncOutbox(_Shared, Async, AsyncClosing):
         ticket = writer.prepare(events, connection)
         if ticket is None:
             return [None] * len(events)
+        if writer.caps is not None:
+            capped = writer.capped(ticket)
+            ticket = await arun(capped, connection) if connection.is_async else run(capped, connection)
         if writer.sealing is not None:
             steps = writer.sealing.seal(ticket.events)
             events = await aseal(steps, connection) if connection.is_async else seal(steps, connection)

@@ -4,6 +4,7 @@ Order of things, and what a crash between them means:
 
     before_write(events)     may change or suppress them; its error reaches the caller, nothing is written
     contracts                what is left must keep them, if the outbox was given any; likewise
+    check                    what waits for their tenants, if there is a cap: see caps.py
     seal                     payloads are encrypted, if the outbox has a vault; new data keys are inserted, in the
                              caller's transaction
     INSERT                   event and pending row, one round trip; in the caller's transaction. Events with a topic go
@@ -37,6 +38,7 @@ from ..op import Op
 from ..sealing import Sealing
 from ..store.claims import Claim
 from ..store.outbox import OutboxStore
+from .caps import TenantCaps
 from .route import Routes, labelled
 
 log = logging.getLogger("relaybox")
@@ -82,6 +84,7 @@ class Writer:
     called: bool = False  # by the function for roles that may not insert
     routes: Callable[[], Routes] | None = None
     notifier: Notifier | ThreadNotifier | None = None
+    caps: TenantCaps | None = None
     sealing: Sealing | None = None  # encrypts payloads, after hooks and contracts have seen them
 
     def connection(self, handle: Any) -> Connection | AsyncConnection:
@@ -118,9 +121,22 @@ class Writer:
         lease_end = self.clock.monotonic() + claim.lease.total_seconds() if claim is not None else 0.0
         return Ticket(events, claim, lease_end, routing)
 
+    def capped(self, ticket: Ticket) -> Op[Ticket]:
+        """For outboxes with `caps`; what goes to topics has none."""
+        assert self.caps is not None
+        events, routing = ticket.events, ticket.routing
+        if routing is None:
+            return ticket._replace(events=(yield from self.caps.check(events)))
+        mine = [place for place, topic in enumerate(routing.topics) if topic is None]
+        checked = yield from self.caps.check([events[place] for place in mine])
+        found = dict(zip(mine, checked, strict=True))
+        return ticket._replace(events=[found.get(place, event) for place, event in enumerate(events)])
+
     def op(self, ticket: Ticket, connection: Connection | AsyncConnection) -> Op[list[int]]:
         faults.hit("write.before")
         now, copy, routing = self.clock.database_now(), connection.copy, ticket.routing
+        if self.caps is not None and copy:  # a batch of several tenants would be counted for none
+            copy = len({event.tenant for event in ticket.events}) == 1
 
         def into_outbox(events: Sequence[Event]) -> Op[list[int]]:
             if self.plain:

@@ -23,6 +23,7 @@ from .load import SECRET, Leaf, Loaded, at, from_environment, from_file, leaves,
 OnExhausted = Literal["block", "park", "skip"]
 UnknownTopics = Literal["refuse", "outbox"]
 Fair = Literal["off", "tenant"]
+WhenFull = Literal["refuse", "mark"]
 OrderStrategy = Literal["shards", "advisory", "rows"]
 ShardAssignment = Literal["leases", "rendezvous", "static"]
 LEAST = timedelta(seconds=1)  # a healthy database needs less; a shorter lease or ttl does not make the limit shorter
@@ -203,6 +204,17 @@ class OutboxSettings(_Section, section="outbox"):
     )
     purge_batch: Annotated[int, "events deleted per transaction"] = 500
     purge_interval: Annotated[DurationField, "pause between two purges"] = DurationField("1h")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TenantSettings(_Section, section="tenants"):
+    """How much may wait in an outbox for one tenant, as its writers see it."""
+
+    max_waiting: Annotated[int | None, "events of one tenant; needs the index of fair claims; none: any number"] = None
+    over: Annotated[
+        WhenFull, "of an event beyond it: refuse the write with TenantFull, or mark the event with a header"
+    ] = "refuse"
+    look_interval: Annotated[DurationField, "how long a writer trusts what it has counted"] = DurationField("1s")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -397,6 +409,7 @@ class Settings:
     delivery: DeliverySettings = DeliverySettings()
     order: OrderSettings = OrderSettings()
     outbox: OutboxSettings = OutboxSettings()
+    tenants: TenantSettings = TenantSettings()
     inbox: InboxSettings = InboxSettings()
     topics: TopicSettings = TopicSettings()
     relay: RelaySettings = RelaySettings()

@@ -30,6 +30,10 @@ class FairClaims(Schema):
     def claim_fair(self, claim: Claim, limit: int, at: TenantRound, now: datetime | None) -> Op[list[ClaimedRow]]:
         raise NotImplementedError
 
+    def waiting_of(self, tenant: str, most: int) -> Op[int]:
+        """How much waits for a tenant, about, and counted no further than so many."""
+        return int((yield self.sql["outbox.fair.waiting"].bind(tenant=tenant, most=most)).rows[0][0])
+
     # -- the indexes, on request ------------------------------------------------------------------------
 
     def _fair_indexes(self) -> dict[str, str]:
@@ -60,6 +64,6 @@ class FairClaims(Schema):
         todo = yield from self.fair_plan()
         if todo:
             raise SchemaMissing(
-                f"fair claims need the index {todo[0].name}: run `relaybox migrate --fair tenant` or call "
-                "migrate(fair='tenant')"
+                f"fair claims and caps need the index {todo[0].name}: run `relaybox migrate --fair tenant` or "
+                "call migrate(fair='tenant')"
             )

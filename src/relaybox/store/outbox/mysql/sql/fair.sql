@@ -19,3 +19,7 @@ ORDER BY w.lap, w.tenant LIMIT :limit
 -- The longest-due rows of one tenant, locked; others pass over them.
 SELECT seq FROM {pending} FORCE INDEX ({pending_name}_tenant)
 WHERE tenant = :tenant AND due <= {clock} ORDER BY due, seq LIMIT :share {skip_locked}
+
+-- name: outbox.fair.waiting -> rows
+-- How much waits for a tenant or is claimed, no further than :most.
+SELECT count(*) FROM (SELECT 1 FROM {pending} FORCE INDEX ({pending_name}_tenant) WHERE tenant = :tenant LIMIT :most) p

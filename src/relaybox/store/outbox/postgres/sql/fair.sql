@@ -105,3 +105,10 @@ SELECT cardinality(items),
        CASE WHEN EXISTS (SELECT 1 FROM {claim} WHERE owner IS NULL AND tenant IS NULL) THEN 'mixed' END,
        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, CASE WHEN tried THEN items END
 FROM whole, each
+
+-- name: outbox.fair.waiting -> rows
+-- How much waits for a tenant, no further than :most; batches in steps of their size.
+SELECT least((SELECT count(*) FROM (SELECT 1 FROM {pending} WHERE tenant = :tenant::text LIMIT :most) p)
+             + coalesce((SELECT sum(cardinality(items)) FROM (
+                 SELECT items FROM {claim} WHERE owner IS NULL AND tenant = :tenant::text LIMIT :most / 200 + 1) c), 0),
+             :most)

@@ -26,3 +26,7 @@ ORDER BY w.lap, w.n
 -- name: outbox.fair.pick -> rows
 -- The longest-due rows of one tenant.
 SELECT seq FROM {pending} WHERE tenant = :tenant AND due <= {clock} ORDER BY due, seq LIMIT :share
+
+-- name: outbox.fair.waiting -> rows
+-- How much waits for a tenant or is claimed, no further than :most.
+SELECT count(*) FROM (SELECT 1 FROM {pending} WHERE tenant = :tenant LIMIT :most) p

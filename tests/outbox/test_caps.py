@@ -1,0 +1,172 @@
+"""No tenant has much more waiting than it may: writes beyond its cap are refused, or the events are marked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from kit import Probe, rows
+from relaybox import AsyncOutbox, Event, Outbox, Settings, Topic
+from relaybox.errors import ConfigError, SchemaMissing, TenantFull
+from relaybox.facts import OverCap, TenantsWaiting
+from relaybox.testing import ManualClock
+from relaybox.types import TenantSettings
+
+CAP = 20
+
+
+def settings(changes: Mapping[str, Any] = MappingProxyType({})) -> Settings:
+    return Settings(tenants=TenantSettings(max_waiting=CAP)).replaced(changes)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def box(url: str, probe: Probe, clock: ManualClock) -> Iterator[Outbox]:
+    with closing(Outbox(url, settings=settings(), observers=[probe], clock=clock)) as made:
+        made.migrate()
+        yield made
+
+
+def write(box: Outbox, tenant: str | None, count: int) -> None:
+    with box.transaction() as tx:
+        box.write_all(tx, [Event("Happened", {}, tenant=tenant) for _ in range(count)])
+
+
+def test_a_write_beyond_the_cap_is_refused(box: Outbox, url: str, probe: Probe, clock: ManualClock) -> None:
+    write(box, "acme", 20)
+    with box.transaction() as tx:
+        with pytest.raises(TenantFull, match=r"20 event\(s\) wait for tenant 'acme' and 1 would be added") as refused:
+            box.write(tx, Event("Happened", {}, tenant="acme"))
+        tx.connection.cursor().execute("INSERT INTO business VALUES (1)")  # the transaction goes on
+    assert (refused.value.tenant, refused.value.cap, refused.value.waiting) == ("acme", 20, 20)
+    assert rows(url, "SELECT n FROM business") == [(1,)]
+    assert box.status().due == 20
+    write(box, "other", 1)
+    write(box, None, 30)  # what is nobody's has no cap
+    assert probe.of(OverCap) == [OverCap(1, "acme", refused=True)]
+
+
+def test_nothing_of_a_refused_write_is_stored(box: Outbox) -> None:
+    with box.transaction() as tx, pytest.raises(TenantFull, match=r"0 event.* 21 would be added"):
+        box.write_all(tx, [Event("H", {}, tenant="other"), *(Event("H", {}, tenant="acme") for _ in range(21))])
+    assert box.status().events == 0
+
+
+def test_there_is_room_again_once_events_are_delivered(box: Outbox, clock: ManualClock) -> None:
+    write(box, "acme", 20)
+    with box.deliver(lambda event: None) as service:
+        service.drain()
+    with pytest.raises(TenantFull):  # what was counted is trusted for a moment
+        write(box, "acme", 1)
+    clock.advance(seconds=2)
+    write(box, "acme", 20)
+
+
+def test_what_others_write_is_seen_a_moment_later(box: Outbox, url: str, probe: Probe, clock: ManualClock) -> None:
+    write(box, "acme", 5)
+    with closing(Outbox(url)) as careless:
+        write(careless, "acme", 1_000)
+    write(box, "acme", 15)
+    clock.advance(seconds=2)
+    with pytest.raises(TenantFull, match="more than 20 event"):
+        write(box, "acme", 1)
+    assert [fact.full for fact in probe.of(TenantsWaiting)] == [0, 1]
+    assert probe.of(TenantsWaiting)[-1].most == 21
+
+
+def test_there_is_a_warning_once_a_minute(box: Outbox, clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(3):
+        with pytest.raises(TenantFull):
+            write(box, "acme", 21)
+    clock.advance(minutes=2)
+    with pytest.raises(TenantFull):
+        write(box, "acme", 21)
+    assert [record.getMessage() for record in caplog.records if "acme" in record.getMessage()] == [
+        "events of tenant 'acme' are refused: more waits for it than 20 (tenants.max_waiting)"
+    ] * 2
+
+
+def test_it_is_not_counted_at_each_write(box: Outbox, probe: Probe) -> None:
+    for _ in range(10):
+        write(box, "acme", 2)
+    assert len(probe.of(TenantsWaiting)) == 1
+    with pytest.raises(TenantFull):
+        write(box, "acme", 1)
+
+
+async def test_events_beyond_it_can_be_marked(url: str, probe: Probe) -> None:
+    async with AsyncOutbox(url, settings=settings({"tenants.over": "mark"}), observers=[probe]) as box:
+        await box.migrate()
+        for _ in range(2):
+            async with box.transaction() as tx:
+                await box.write_all(tx, [Event("Happened", {}, tenant=name) for name in ["acme"] * 15 + ["other"]])
+        events = await box.events.list(limit=100)
+    marked = [stored.event for stored in events if "relaybox-over-cap" in stored.event.headers]
+    assert len(events) == 32
+    assert [(event.tenant, event.headers["relaybox-over-cap"]) for event in marked] == [("acme", "20")] * 15
+    assert probe.of(OverCap) == [OverCap(15, "acme", refused=False)]
+
+
+async def test_the_mark_reaches_listeners_of_the_same_process(url: str) -> None:
+    seen: list[str | None] = []
+
+    async def listen(event: Event) -> None:
+        seen.append(event.headers.get("relaybox-over-cap"))
+
+    changes = {"tenants.over": "mark", "tenants.max_waiting": 1}
+    async with AsyncOutbox(url, settings=settings(changes)) as box:
+        await box.migrate()
+        async with box.deliver(listen) as service:
+            async with box.transaction() as tx:
+                await box.write_all(tx, [Event("Happened", {}, tenant="acme") for _ in range(2)])
+            await service.drain()
+    assert seen == ["1", "1"]
+
+
+def test_a_cap_needs_the_index(url: str) -> None:
+    with closing(Outbox(url, settings=settings())) as box:
+        with pytest.raises(SchemaMissing, match="migrate --fair tenant"):
+            write(box, "acme", 1)
+        with pytest.raises(SchemaMissing, match="migrate --fair tenant"):
+            box.verify()
+        box.migrate()
+        write(box, "acme", 1)
+
+
+@pytest.mark.parametrize("engine", ["postgres"])
+def test_batches_are_counted(box: Outbox, clock: ManualClock, url: str) -> None:
+    with closing(Outbox(url)) as careless:
+        write(careless, "acme", 1_000)
+    assert rows(url, "SELECT count(*) FROM outbox_event_pending") == [(0,)]
+    with pytest.raises(TenantFull, match="more than 20 event"):
+        write(box, "acme", 1)
+
+
+@pytest.mark.parametrize("engine", ["postgres"])
+def test_a_topic_has_no_caps(box: Outbox) -> None:
+    box.topics.configure(Topic.pub_sub("orders"))
+    with box.transaction() as tx:
+        orders = [Event("H", {}, tenant="acme", topic="orders") for _ in range(30)]
+        box.write_all(tx, [*orders, *(Event("H", {}, tenant="acme") for _ in range(20))])
+    with box.transaction() as tx, pytest.raises(TenantFull):
+        box.write_all(tx, [*orders, Event("H", {}, tenant="acme")])
+
+
+@pytest.mark.parametrize("engine", ["sqlite"])
+def test_what_cannot_be_capped_is_refused_at_once(url: str) -> None:
+    with pytest.raises(ConfigError, match="cdc=True nothing waits"):
+        Outbox(url, cdc=True, settings=settings())
+    with pytest.raises(ConfigError, match=r"tenants\.max_waiting or outbox\.write_function"):
+        Outbox(url, settings=settings({"outbox.write_function": True}))
+    with pytest.raises(ConfigError, match=r"tenants\.max_waiting to be a positive int"):
+        settings({"tenants.max_waiting": 0})
+    with pytest.raises(ConfigError, match=r"tenants\.over to be refuse or mark"):
+        settings({"tenants.over": "drop"})
