@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
-from kit import INNODB, one, until
-from relaybox import ALL, Event, Inbox, Reject
+from kit import INNODB, one, rows, until
+from relaybox import ALL, AsyncInbox, Event, Inbox, Reject
 from relaybox.drivers import open_sync
 from relaybox.drivers.spi import Connection
 from relaybox.errors import StoreBusy
-from relaybox.op import run
+from relaybox.op import Op, Query, run
+from relaybox.store.inbox.settle import InboxSettles, Settling
 
 from .effects import QUICK
 from .kit import (
@@ -268,3 +269,43 @@ def test_a_message_that_a_handler_is_at_is_not_discarded(server: str, tmp_path: 
             enough.set()
             processing.drain()
         assert [(found.event.id, found.state) for found in inbox.events.list()] == [("m0", "done")]
+
+
+@pytest.mark.parametrize("server", SERVERS)
+async def test_a_message_that_its_last_transaction_still_holds_is_settled_when_that_lets_go(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a connection that was given up: the server is not done with its transaction."""
+    url = inbox_url(server, tmp_path)
+    looked, tried = threading.Event(), 0
+    settle = InboxSettles.settle_messages
+
+    def spied(self: InboxSettles, settling: Settling, now: datetime | None) -> Op[Any]:
+        late = yield from settle(self, settling, now)
+        looked.set()
+        return late
+
+    monkeypatch.setattr(InboxSettles, "settle_messages", spied)
+
+    def hold(connection: Connection) -> None:
+        connection.begin()
+        connection.execute(Query("hold", "SELECT seq FROM inbox_pending FOR UPDATE", "rows").bind())
+        assert looked.wait(PATIENCE)
+        connection.commit()
+
+    with two_connections(url) as (other, _), ThreadPoolExecutor(1) as thread:
+
+        async def fail(event: Event) -> None:
+            nonlocal tried
+            tried += 1
+            held.append(thread.submit(hold, other))
+            await until(lambda: one(url, WAITING[server]), "waiting transaction", pause=INNODB)
+            raise Reject("no")
+
+        held: list[Any] = []
+        async with AsyncInbox(url, settings=QUICK) as inbox:
+            await inbox.accept(None, arrived(1))
+            async with inbox.process(fail):
+                await until(lambda: rows(url, "SELECT 1 FROM inbox_dead"), "dead letter")
+        held[0].result(PATIENCE)
+    assert (tried, pending_ids(url)) == (1, [])

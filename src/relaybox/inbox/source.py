@@ -29,6 +29,7 @@ from ..store.inbox.claim import SUSPECT, Arrived, Share
 from ..store.inbox.order import Order, Priority
 from ..store.inbox.settle import NextNumber, Past, Settling
 
+AGAIN = (0.05, 0.1, 0.2)  # seconds until it is asked again for messages that a transaction has
 LINGER = 0.002  # seconds between two claims while messages come one by one: what comes meanwhile is claimed together
 
 
@@ -145,15 +146,26 @@ class InboxSource:
 
     async def settle(self, outcomes: Sequence[Settled]) -> int:
         settling = self._settling(outcomes)
-        lost = 0
-        if any(settling):
-            async with self._writing:
-                lost = await self._db.run(self._store.settle_messages(settling, self._clock.database_now()))
+        lost = await self._write(settling) if any(settling) else 0
         self._gone([delivery for delivery, _ in outcomes])
         if settling.wake or settling.skip:
             self._moved += 1
             self.freed()
         return lost
+
+    async def _write(self, settling: Settling) -> int:
+        """What a listener's transaction still has is looked at again: after a connection was given up, the server is
+        done with it soon."""
+        lost = 0
+        for pause in (*AGAIN, None):
+            async with self._writing:
+                late = await self._db.run(self._store.settle_messages(settling, self._clock.database_now()))
+            lost += late.lost
+            if not late.locked or pause is None:
+                break
+            settling = settling.of(late.locked)
+            await self._clock.sleep(pause)
+        return lost + len(late.locked)
 
     def _settling(self, outcomes: Sequence[Settled]) -> Settling:
         settling = Settling([], [], [], [], [])

@@ -8,7 +8,7 @@ Both present the token of the claim; a claim that was lost changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -45,6 +45,24 @@ class Settling(NamedTuple):
     forget: list[HeldRow]
     wake: list[NextNumber]
     skip: list[Past]
+
+    def of(self, seqs: Collection[int]) -> Settling:
+        """The part of these messages."""
+        retry, dead, forget, _, skip = self
+        return Settling(
+            [row for row in retry if row.seq in seqs],
+            [row for row in dead if row.seq in seqs],
+            [row for row in forget if row.seq in seqs],
+            [],
+            [past for past in skip if past.seq in seqs],
+        )
+
+
+class Late(NamedTuple):
+    """What was not settled: the claim of so many was no longer ours; and these are ours, and a transaction has them."""
+
+    lost: int
+    locked: Collection[int]
 
 
 class InboxSettles(InboxClaims):
@@ -105,13 +123,16 @@ class InboxSettles(InboxClaims):
         found = yield self.sql["inbox.order.next"].bind(key_hash=key_hash(key), key=key)
         return int(found.rows[0][0]) if found.rows else None
 
-    def settle_messages(self, settling: Settling, now: datetime | None) -> Op[int]:
-        """How many outcomes came too late, because the claim was no longer ours."""
+    def settle_messages(self, settling: Settling, now: datetime | None) -> Op[Late]:
         at = self.to_time(now)
         claimed = [HeldRow(s.seq, s.token) for part in (settling.retry, settling.dead, settling.forget) for s in part]
         ours: set[int] = set()
+        locked: set[int] = set()
         if claimed:
             ours = {row[0] for row in (yield self.sql["inbox.claim.hold_fast"].bind(**self.pairs(claimed))).rows}
+        if missing := {held.seq: held.token for held in claimed if held.seq not in ours}:
+            found = yield self.sql["inbox.settle.tokens"].bind(seqs=self.numbers(sorted(missing)))
+            locked = {seq for seq, token in found.rows if token == missing[seq]}
         retry = [
             (r.seq, r.delay.total_seconds(), cut(r.error), int(not r.counted))
             for r in sorted(settling.retry)
@@ -133,7 +154,7 @@ class InboxSettles(InboxClaims):
                 yield from self.move_on(key, after.position - 1, now)
                 wake.append(after)
         yield from self.wake(wake, now)
-        return len(claimed) - len(ours)
+        return Late(len(claimed) - len(ours) - len(locked), locked)
 
     def wake(self, wakes: Sequence[NextNumber], now: datetime | None) -> Op[None]:
         if not wakes:

@@ -32,7 +32,7 @@ from ..alerts import InboxAlerts
 from ..claim import Arrived, Share
 from ..operate import InboxOperate
 from ..order import Priority, place_of, position_of, priority_of
-from ..settle import Settling
+from ..settle import Late, Settling
 from .adoption import Adoption, ColumnDialect, place, quoted
 
 PICK_UP = 2_000  # rows per look at their table, and only when less waits than could be claimed
@@ -279,11 +279,11 @@ class InboxAdopted(InboxAlerts, InboxAccepts):
             seqs = self.numbers([one.seq for one in held])
             yield self.sql["inbox.adopt.processed"].bind(seqs=seqs, now=self.to_time(now))
 
-    def settle_messages(self, settling: Settling, now: datetime | None) -> Op[int]:
-        lost = yield from super().settle_messages(settling, now)
+    def settle_messages(self, settling: Settling, now: datetime | None) -> Op[Late]:
+        late = yield from super().settle_messages(settling, now)
         if self.adoption is not None:
             yield from self._report([one.seq for part in (settling.retry, settling.dead) for one in part])
-        return lost
+        return late
 
     # -- operate ----------------------------------------------------------------------------------
 
