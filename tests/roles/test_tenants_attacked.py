@@ -10,6 +10,7 @@ import pytest
 
 from kit import wait_until
 from relaybox import Event, Outbox, Settings
+from relaybox.types import DeliverySettings
 
 from .kit import run
 from .test_tenants import SERVING, House, house, printed, write
@@ -18,9 +19,9 @@ __all__ = ["house"]
 
 # What a tenant's role may look into that no policy guards: numbers, times, processes, and how topics are set up.
 NUMBERS = {
-    *("outbox_event_claim", "outbox_event_instance", "outbox_event_migration", "outbox_event_topic", "inbox_done"),
+    *("outbox_event_instance", "outbox_event_migration", "outbox_event_topic", "inbox_done"),
     *("outbox_event_topic_migration", "outbox_event_member", "inbox_instance", "inbox_meta", "inbox_migration"),
-    *(f"outbox_event_queue_3_{part}" for part in ("claim", "instance", "migration")),
+    *(f"outbox_event_queue_3_{part}" for part in ("instance", "migration")),
 }
 TELLING = {"tenant_id", "payload", "headers", "last_error", "event_id", "event_type", "aggregate_id", "reason"}
 PARTS = ("outbox_event", "outbox_event_log_1", "outbox_event_log_2", "outbox_event_pending", "outbox_event_dead")
@@ -143,11 +144,24 @@ def test_who_is_bound_while_it_works_loses_nothing(house: House) -> None:
     printed(house, "--tenants", *everybody)
     with Outbox(house.at("worker")) as worker, worker.deliver(lambda event: None) as service:
         service.drain()
-    with Outbox(house.at("owner")) as box, box.deliver(lambda event: seen.append(("owner", event.payload))) as bound:
+    quick = Settings(delivery=DeliverySettings(poll="20ms"))
+    with (
+        Outbox(house.at("owner"), settings=quick) as box,
+        box.deliver(lambda event: seen.append(("owner", event.payload))) as bound,
+    ):
         wait_until(lambda: bound.health().ready)
         printed(house, "--tenants", *everybody[:-2])
         write(house, "tenant", "meier", [Event("Kept", n, tenant="meier") for n in range(20)])
         write(house, "owner", "meier", [Event("Kept", 20, tenant="meier")], Settings())
+        with psycopg.connect(house.url, autocommit=True) as admin:  # it has looked for them
+            asked = (
+                "SELECT 1 FROM pg_stat_activity WHERE usename = %s AND query_start > %s AND state = 'idle'"
+                " AND query LIKE '%%outbox_event_pending%%'"
+            )
+            for _ in range(2):
+                now = admin.execute("SELECT clock_timestamp()").fetchone()
+                assert now is not None
+                wait_until(lambda: admin.execute(asked, [house.names["owner"], now[0]]).fetchone())  # noqa: B023
         with Outbox(house.at("worker")) as worker, worker.deliver(lambda event: seen.append(event.payload)) as service:
             service.drain(timeout="30s")
     assert sorted(seen) == list(range(21))

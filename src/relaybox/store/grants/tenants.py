@@ -2,6 +2,7 @@
 
     tables with a tenant_id     a row is its tenant's, which the setting `relaybox.tenant` of the transaction names
     pending and dead            a row is that of its event; of pending only the text of an error is hidden
+    pending and claim           who is bound adds rows, and changes none: it would settle what it cannot see
     our views                   ask with the rights of who looks (security_invoker)
 
 Roles that serve all tenants, workers say, have a policy of their own. Everybody else is bound, the owner too. Other
@@ -29,11 +30,11 @@ if TYPE_CHECKING:
     from ..topics.store import TopicStore
 
 FIRST = 150000  # the release whose views can ask with the rights of who looks
-BOUND, ALL, OWNER = "relaybox_tenant", "relaybox_all", "relaybox_owner"  # policies
+BOUND, ADDED, ALL, OWNER = "relaybox_tenant", "relaybox_added", "relaybox_all", "relaybox_owner"  # policies
 FIX = "run what `relaybox grants --tenants` prints"
 
 _TABLES: Mapping[str, Mapping[str, str]] = {  # a product's tables, and which rows of them are a tenant's
-    "outbox": {"event": "own", "pending": "text", "dead": "part"},
+    "outbox": {"event": "own", "pending": "text", "claim": "left", "dead": "part"},
     "topics": {"parked": "own"},
     "log": {"log": "own"},
     "inbox": {"message": "own", "pending": "text", "dead": "part"},
@@ -107,9 +108,11 @@ def _lines(one: Guarded, roles: Sequence[str], owner: str, quote: str) -> Iterat
     if one.rule is None:
         yield line("view")
         return
-    for policy in (BOUND, ALL, OWNER):
+    for policy in (BOUND, ADDED, ALL, OWNER):
         yield line("again", policy)
     yield line(one.rule, BOUND)
+    if one.rule in ("text", "left"):
+        yield line("added", ADDED)
     if others := [role for role in roles if role != owner]:
         yield line("all", ALL, others)
     if owner in roles:

@@ -28,7 +28,15 @@ CREATE POLICY {policy} ON {object} USING ({of_event}) WITH CHECK (true)
 
 -- name: tenants.text -> count
 -- The same where every writer inserts rows and is told their numbers: only the texts of errors say anything of an event.
-CREATE POLICY {policy} ON {object} USING (last_error IS NULL OR {of_event}) WITH CHECK (true)
+-- Who does not see the event changes no such row, or a service would settle what it takes for deleted.
+CREATE POLICY {policy} ON {object} FOR SELECT USING (last_error IS NULL OR {of_event})
+
+-- name: tenants.left -> count
+-- Numbers of events that a service has: nobody else changes them, for the same reason.
+CREATE POLICY {policy} ON {object} FOR SELECT USING (true)
+
+-- name: tenants.added -> count
+CREATE POLICY {policy} ON {object} FOR INSERT WITH CHECK (true)
 
 -- name: tenants.all -> count
 CREATE POLICY {policy} ON {object} TO {role} USING (true) WITH CHECK (true)
@@ -53,7 +61,7 @@ SELECT c.relname::text, r.rolname::text, r.rolsuper OR r.rolbypassrls,
                   WHERE o.option_name = 'security_invoker'::text AND o.option_value::boolean),
        c.relrowsecurity,
        ARRAY(SELECT p.polname::text FROM pg_policy p WHERE p.polrelid = c.oid AND p.polpermissive
-             AND p.polname <> ALL (ARRAY['relaybox_tenant', 'relaybox_all', 'relaybox_owner']::name[]) ORDER BY 1)
+             AND p.polname <> ALL (ARRAY['relaybox_tenant', 'relaybox_added', 'relaybox_all', 'relaybox_owner']::name[]) ORDER BY 1)
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_roles r ON r.oid = c.relowner
 WHERE n.nspname = :schema::text AND c.relname = ANY(:names::text[]) ORDER BY c.relname
 
