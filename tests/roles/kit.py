@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from kit import wait_until
-from relaybox import ALL, Event, Inbox, Keyring, Reject, Settings, Vault, erase
+from relaybox import Event, Inbox, Keyring, Reject, Settings, Vault, erase
 from relaybox.errors import StoreError
 from relaybox.store.grants import DatabaseRole
 from relaybox.types import OutboxSettings
@@ -79,4 +79,3 @@ def in_secret(at: Callable[[DatabaseRole], str], name: str = "inbox") -> None:
         assert erase(vault, "meier", reason="asked us to").copies == {f"inbox/{name}": 1}
         assert operator.dead.count() == 0
         vault.rotate(reason="nothing to do")
-        operator.events.replay(ALL, reason="once more")
