@@ -59,8 +59,8 @@ class TenantCaps:
                 raise TenantFull(tenant, self._cap, over[tenant], added[tenant])
         with self._lock:
             for tenant, count in added.items():
-                seen = self._seen[tenant]
-                self._seen[tenant] = seen._replace(waiting=seen.waiting + count)
+                if (seen := self._seen.get(tenant)) is not None:  # another thread may have made room
+                    self._seen[tenant] = seen._replace(waiting=seen.waiting + count)
         mark = {OVER_CAP_HEADER: str(self._cap)}
         return [event.with_headers(mark) if event.tenant in over else event for event in events] if over else events
 
