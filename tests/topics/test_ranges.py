@@ -416,7 +416,7 @@ def test_groups_at_the_same_place_share_what_was_read(world: World) -> None:
         def get(self, topic_id: int, place: Place, limit: int) -> list[Row] | None:  # type: ignore[override]
             return super().get((topic_id, place, limit))
 
-        def put(self, topic_id: int, place: Place, limit: int, rows: list[Row]) -> list[Row]:
+        def put(self, topic_id: int, place: Place, limit: int, rows: list[Row], *, more: bool) -> list[Row]:
             self.reads += 1
             self[topic_id, place, limit] = rows
             return rows

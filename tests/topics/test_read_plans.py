@@ -60,7 +60,9 @@ def read(world: World, after: int, base: int = 0) -> str:
     ticks = [row[0] for row in world.rows("SELECT tick FROM outbox_event_tick ORDER BY tick")]
     values = {"shards": [0, 1, 2, 3], "bases": [ticks[base]] * 4, "targets": [ticks[300]] * 4, "afters": [after] * 4}
     values |= {"uptos": [LAST] * 4, "limits": [100] * 4}
-    return plan(world, world.store.log(world.topic.id)["topic.range.read"].bind(topic=world.topic.id, **values))  # type: ignore[attr-defined]
+    return plan(
+        world, world.store.log(world.topic.id)["topic.range.read"].bind(topic=world.topic.id, usual=4096, **values)
+    )  # type: ignore[attr-defined]
 
 
 def test_a_page_costs_what_it_holds(world: World) -> None:
