@@ -183,6 +183,22 @@ def _plans(connection: psycopg.Connection[Any], store: PostgresStore) -> list[di
     return [explain(connection, store.claim_fair(mine, 50, TenantRound(), None))]
 
 
+@pytest.mark.parametrize("engine", ["postgres"])
+def test_a_claim_keeps_its_limit_under_any_plan(box: Outbox, url: str) -> None:
+    write(box, ["a", "b", "c"] * 60)
+    write(box, ["d"] * 300, at_once=300)
+    store = PostgresStore()
+    with psycopg.connect(url, autocommit=True) as connection:
+        for off in ("hashjoin", "mergejoin", "nestloop", "sort", "material", "hashagg", "indexscan", "bitmapscan"):
+            connection.execute(f"SET enable_{off} = off")
+            with connection.transaction(force_rollback=True):
+                op = store.claim_fair(Claim(1, 1, timedelta(seconds=9)), 14, TenantRound(), None)
+                text, params = next(op).positional("format")
+                *found, last = connection.execute(text, params).fetchall()  # type: ignore[call-overload]
+                assert Counter(row[5] for row in found) == {"a": 4, "b": 4, "c": 3, "d": 3}, off
+                assert last[:3] == (14, "d", None)
+
+
 # -- delivery ------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,8 @@ from ..event import Event
 from ..facts import Depths, Observers
 from ..outbox import AsyncOutbox, Outbox
 from ..outbox.node import Node, drained
-from ..settings import Settings
+from ..outbox.source import with_fair
+from ..settings import Fair, Settings
 from ..store.outbox import OutboxStore, open_store
 from ..store.topics import GroupRow, Lag, TopicRow, open_topic_store
 from ..topics.context import TopicContext
@@ -152,6 +153,7 @@ class GroupInput(RelayInput):
         codec: Codec,
         *,
         ordered: bool,
+        fair: Fair | None = None,
     ) -> None:
         super().__init__(box, settings, observers, codec, ordered=ordered)
         self.what = f"topic {group.topic} as group {group.name}"
@@ -159,6 +161,7 @@ class GroupInput(RelayInput):
         self._joining = replace(
             said,
             ordered=ordered if said.ordered is None else said.ordered,
+            fair=fair or said.fair,
             on_exhausted=said.on_exhausted or settings.order.on_exhausted,
         )
         self._store = open_topic_store(self.box.store.dialect, self.box._tables)
@@ -171,6 +174,7 @@ class GroupInput(RelayInput):
 
     async def start(self, db: AsyncRunner, publisher: Publisher) -> None:
         settings = self._settings.replaced({"delivery.timeout": None, **dict.fromkeys(OF_OUTBOX)})
+        settings = with_fair(settings, self._joining.fair, ordered=False)
         context = self._context = self._at(db)
         joined = await db.run(join(context, self._joining, push=True))
         self._rows = joined.topic, joined.group

@@ -79,7 +79,7 @@ class AsyncRelay(AsyncService):
         contracts  what events must look like to go out; they may name destinations instead of `to`
         ordered    keep the order of each key
         fair       "tenant": claims go round the tenants, so that none waits for what others have waiting; for an
-                   outbox, and not with `ordered`
+                   outbox or a queue tracked by rows, and not with `ordered`
         format     "plain", "cloudevents" or "cloudevents-structured"
         ce_source  the attribute `source` of CloudEvents
         decrypt    send what a vault has encrypted as it was before; needs the vault, as the codec of the outbox.
@@ -102,8 +102,6 @@ class AsyncRelay(AsyncService):
         self._pages = self.settings.listen
         if not isinstance(source, (Group, AsyncGroup)):
             self.settings = with_fair(self.settings, fair, ordered=ordered)
-        elif fair == "tenant":
-            raise ConfigError("fair='tenant' is for the relay of an outbox: a group's log is read in its order")
         self._observers = box._observers.joined(observers)
         features = self.sink.features
         route = router(to, features.separator) if to is not None else None
@@ -113,7 +111,7 @@ class AsyncRelay(AsyncService):
             raise ConfigError("decrypt=True needs an outbox with a vault, Outbox(url, codec=Vault(url, keyring))")
         codec = box._codec if decrypt else closed(box._codec)
         self._input: RelayInput = (
-            GroupInput(source, box, self.settings, self._observers, codec, ordered=ordered)
+            GroupInput(source, box, self.settings, self._observers, codec, ordered=ordered, fair=fair)
             if isinstance(source, (Group, AsyncGroup))
             else OutboxInput(box, self.settings, self._observers, codec, ordered=ordered)
         )
