@@ -13,7 +13,7 @@ import pytest
 from scripted_endpoint import Behaviour, Request, ScriptedEndpoint, answer, endpoint
 from test_webhook_faults import SECRET
 
-from relaybox import AsyncOutbox, AsyncRelay, Event, Settings
+from relaybox import ALL, AsyncOutbox, AsyncRelay, Event, Retry, Settings
 from relaybox.brokers.webhook.sink import Endpoint, WebhookSink
 from relaybox.facts import CallsUnderWay, DestinationChanged, Retried
 from relaybox.testing import Probe
@@ -231,3 +231,20 @@ async def test_it_is_told(tmp_path: Path, probe: Probe) -> None:
 @pytest.fixture
 def probe() -> Probe:
     return Probe()
+
+
+async def test_a_drain_does_not_wait_for_an_endpoint_that_rests(tmp_path: Path, probe: Probe) -> None:
+    """What waits here for it is tried again later, whether its pause is short or long."""
+    url = url_for("sqlite", tmp_path)
+    for pause in ("5s", "1h"):
+        resting = SETTINGS.replaced({"relay.retry": Retry(base=pause, max=pause, jitter=0)})
+        async with AsyncOutbox(url) as outbox, endpoints({"slow": answer(503)}) as (sink, servers):
+            await outbox.migrate()
+            async with outbox.transaction() as tx:
+                await outbox.write_all(tx, [Event("E", n, key=f"key-{n}", tenant="slow") for n in range(40)])
+            relay = AsyncRelay(url, sink, to="{tenant}", settings=resting, observers=[probe], ordered=False)
+            async with asyncio.timeout(4):
+                await relay.once()
+            assert len(servers["slow"].requests) < 40
+            assert (await outbox.status()).due == 0
+            await outbox.events.discard(ALL, reason="the next pause")

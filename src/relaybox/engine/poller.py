@@ -21,6 +21,7 @@ class Poller:
         self.most = most  # the engine may lower it while payloads are large
         self.portion = least  # events to ask for, or to have here: grows while handlers keep up
         self.closed = False  # the engine stops
+        self.drains = 0  # so many wait until it is idle
         self._woken = asyncio.Event()
         self._wakes = self._wakes_seen = 0  # in all, and before the look that is under way
         self._room = asyncio.Event()
@@ -113,11 +114,15 @@ class Poller:
     async def until_idle(self) -> None:
         """Until a claim finds nothing and nothing is under way, or the engine stops. Asks more often than when idle."""
         self._idle.clear()
-        while not (self._idle.is_set() or self.closed):
-            self._woken.set()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(QUIET):
-                    await self._idle.wait()
+        self.drains += 1
+        try:
+            while not (self._idle.is_set() or self.closed):
+                self._woken.set()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(QUIET):
+                        await self._idle.wait()
+        finally:
+            self.drains -= 1
 
 
 def _now() -> float:

@@ -115,6 +115,10 @@ class FairQueue(WorkQueue, Protocol):
         """Memory is short: what waits here needlessly, which is forgotten, and what is to become of it."""
         ...
 
+    def resting(self) -> Iterable[Settled]:
+        """What may not begin for a while, which is forgotten, and what is to become of it."""
+        ...
+
     def stalled(self) -> Sequence[Delivery]:
         """What is here, begun or not, and will be for long."""
         ...

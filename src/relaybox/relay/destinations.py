@@ -35,6 +35,7 @@ from ..outcome import RetryAt
 KEPT = 10.0  # times `slow`: how much work, in seconds, a destination may keep here while memory is short
 LONGEST = 60.0  # seconds for which an event is given back …
 CHURN = 100  # … unless that made more than so many of one destination come again per second
+REST = 10.0  # seconds of a pause in which what waits stays here; longer ones are for the database
 MOST = 10_000  # destinations remembered
 NOWHERE = DestinationLimits("nowhere", 64)  # of events whose destination cannot be told; they fail at once
 
@@ -229,10 +230,24 @@ class Destinations:
             self._observers(DestinationChanged(self._sink, destination.limits.name, state, reason))
 
     def rests(self, name: str, seconds: float) -> None:
-        """Nothing of it begins for so long."""
+        """Nothing of it begins for so long, if that is not too long to keep it here."""
+        if seconds > REST:
+            return
         destination = self._destination(name)
         destination.rests_until = self._clock.monotonic() + seconds
         asyncio.get_running_loop().call_later(seconds, lambda: self.wake())
+
+    def resting(self) -> list[tuple[Delivery, RetryAt]]:
+        """What waits for a destination that rests, until it no longer does."""
+        now, given_back = self._clock.monotonic(), []
+        for destination in {each for each in self._of.values() if each.rests_until > now}:
+            why = f"BrokerUnavailable: {destination.limits.name} rests after an outage"
+            later = RetryAt(timedelta(seconds=destination.rests_until - now), why, counted=False)
+            for delivery in destination.waiting:
+                del self._of[delivery]
+                given_back.append((delivery, later))
+            destination.waiting.clear()
+        return given_back
 
     # -- while memory is short ----------------------------------------------------------------------
 

@@ -160,6 +160,9 @@ class RowEngine(Engine[Delivery]):
             poller.ended(found=False, empty=not (self._in_flight or self._strays))
             await poller.woken_within(math.inf)
             return
+        if self._fair is not None and poller.drains:  # until what is due has been tried
+            for delivery, outcome in self._fair.resting():
+                self.conclude(delivery, outcome)
         if self._fair is not None and self._cold_in_flight > capacity // 2:
             self._make_room(self._fair, capacity)
         room = capacity - self._cold_in_flight
