@@ -72,7 +72,7 @@ PLANTS = (
                 "  WHERE p.due <= (SELECT now FROM clock)\n    AND (p.key_hash",
             ),
             Edit(
-                "store/outbox/postgres/sql/keys.sql",
+                "store/outbox/postgres/sql/slots.sql",
                 "(p.due <= (SELECT now FROM clock) OR p.since IS NOT NULL)" + _UNHELD,
                 "p.due <= (SELECT now FROM clock)" + _UNHELD,
             ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from kit.handles import HANDLES, Handle, opened
 from relaybox import ConfigError, Event, Inbox, InvalidEvent, NoTransaction, Outbox
 from relaybox.drivers import open_sync
 from relaybox.errors import SchemaMissing
-from relaybox.op import Result, Statement, run
+from relaybox.op import Copy, Result, Statement, drive, run
 from relaybox.store.inbox import InboxTables, open_inbox_store
 from relaybox.testing.clock import ManualClock
 
@@ -288,6 +289,23 @@ async def test_migrating_at_once(engine: str, tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(6) as threads:
         assert sum(threads.map(migrate, range(6))) == 3
+
+
+@pytest.mark.parametrize("server", ["postgres", "mariadb"])
+def test_another_process_makes_the_inbox_between_two_statements(server: str, tmp_path: Path) -> None:
+    url = fresh_url(server, tmp_path)
+    with Inbox(url) as inbox, Inbox(url) as other, closing(open_sync(url)) as db, db.connection() as connection:
+        made: list[Any] = []
+
+        def answer(step: Statement | Copy) -> Any:
+            result = connection.execute(step)
+            made.extend([] if made else other.migrate())
+            return result
+
+        connection.begin()
+        assert drive(inbox.store.migrate(), answer) == []
+        connection.commit()
+    assert made
 
 
 @pytest.mark.parametrize("name", ["a" * 48, "Orders_Inbox", "select", "_1"])

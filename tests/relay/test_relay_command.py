@@ -113,13 +113,21 @@ def test_an_empty_variable_is_not_set(tmp_path: Path) -> None:
     assert (config.url, config.to, config.options) == ("stdout:", "file", {})
 
 
-def test_a_number_in_a_file_is_seconds(tmp_path: Path) -> None:
-    """As it is for every duration of [relaybox]."""
+def test_a_duration_in_a_file_has_a_unit(tmp_path: Path) -> None:
+    """Of the settings and of the sink."""
     file = tmp_path / "relay.toml"
-    file.write_text('delivery.lease = 40\n[relay]\nto = "x"\n[sink]\nurl = "amqp://localhost"\ntimeout = 5\n')
+    text = 'delivery.lease = "40s"\n[relay]\nto = "x"\n[sink]\nurl = "amqp://localhost"\ntimeout = "5s"\n'
+    file.write_text(text)
     config = load({}, environment={}, file=file)
     assert config.settings.delivery.lease.total_seconds() == 40
     sink_from_url(config.url, config.options)
+    file.write_text(text.replace('"40s"', "40"))
+    with pytest.raises(ConfigError, match="'40' without a unit"):
+        load({}, environment={}, file=file)
+    file.write_text(text.replace('"5s"', "5"))
+    config = load({}, environment={}, file=file)
+    with pytest.raises(ConfigError, match="timeout"):
+        sink_from_url(config.url, config.options)
 
 
 @pytest.mark.parametrize("service", ["RELAYBOX", "RELAYBOX_RELAY"])

@@ -238,6 +238,8 @@ def _unfit(message: Message) -> DeliveryError | None:
     event = message.event
     if message.id.startswith(PLACED):
         return Reject(f"id {message.id!r} begins with {PLACED!r}, which no sender may write")
+    if not (event.id and event.type):
+        return Reject("it has no id or no type, which every message of an inbox has")
     for text in (event.id, event.type, event.aggregate_type, message.key, event.tenant, message.content_type):
         if text and (len(text) > LONGEST or "\0" in text):
             return Reject(f"{text[:40]!r} has a NUL or more than {LONGEST} characters, which no inbox stores")

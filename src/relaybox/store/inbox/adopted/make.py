@@ -59,9 +59,12 @@ class InboxInfo:
 
 class InboxMaking(InboxAdopted):
     def migrate(self) -> Op[list[Migration]]:
-        exists = yield self.sql["schema.exists"].bind()
-        if not (exists.rows and exists.rows[0][0]):
+        try:
             yield from self._vacant()
+        except AlreadyExists:  # asked for afterwards: another process may have made the inbox meanwhile
+            exists = yield self.sql["schema.exists"].bind()
+            if not (exists.rows and exists.rows[0][0]):
+                raise
         return (yield from super().migrate())
 
     def _vacant(self) -> Op[None]:

@@ -71,7 +71,7 @@ fair AS MATERIALIZED (
     {skip_locked}) p),
 shared AS MATERIALIZED (
   SELECT share, :limit::bigint - (SELECT count(*) FROM fair)
-         - coalesce((SELECT sum(least(cardinality(items), share)) FROM batch), 0) AS rest
+         - coalesce((SELECT sum(least(cardinality(items), share)) FROM batch), 0)::bigint AS rest
   FROM each),
 more AS MATERIALIZED (
   SELECT ctid FROM {pending}
@@ -83,7 +83,7 @@ part AS MATERIALIZED (
          (b.size - b.spare + greatest(least(b.spare, b.rest - (SELECT count(*) FROM more) - b.before), 0))::integer AS room
   FROM (SELECT token, items, until, rest, cardinality(items) AS size, greatest(cardinality(items) - share, 0) AS spare,
                coalesce(sum(greatest(cardinality(items) - share, 0))
-                        OVER (ORDER BY ord ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS before
+                        OVER (ORDER BY ord ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0)::bigint AS before
         FROM batch, shared) b),
 rest AS (
   UPDATE {claim} c SET items = b.items[b.room + 1:] FROM part b
