@@ -79,14 +79,7 @@ gone AS (
 unused AS (
   DELETE FROM {lease} WHERE key_hash = ANY(:keys::bigint[]) AND token = :token
     AND key_hash NOT IN (SELECT key_hash FROM gone)),
-held AS (
-  INSERT INTO {claim} (token, owner, until, claimed_at, items, since)
-  SELECT :token, :owner, c.now + {lease_time}, c.now, w.items, {claimed_since}
-  FROM clock c, (SELECT array_agg(item ORDER BY item) AS items, min(since) AS since FROM gone WHERE item IS NOT NULL) w
-  WHERE w.items IS NOT NULL)
-SELECT t.item / 65536, {claimed_columns}, (t.item % 65536::bigint)::integer, t.key_hash
-FROM gone t LEFT JOIN {event} e ON e.seq = t.item / 65536
-WHERE t.item IS NOT NULL
+{held_by_key}
 
 -- name: outbox.keys.turn -> rows
 -- The claim of outbox.claim.ordered while keys are held or :full: from key to key instead of by seq, so that whatever

@@ -72,14 +72,7 @@ gone AS (
   DELETE FROM {pending} WHERE ctid = ANY(ARRAY(SELECT ctid FROM picked))
   RETURNING key_hash, seq, {item} AS item, coalesce(since, due) AS since),
 {odd},
-held AS (
-  INSERT INTO {claim} (token, owner, until, claimed_at, items, since)
-  SELECT :token, :owner, c.now + {lease_time}, c.now, w.items, {claimed_since}
-  FROM clock c, (SELECT array_agg(item ORDER BY item) AS items, min(since) AS since FROM gone WHERE item IS NOT NULL) w
-  WHERE w.items IS NOT NULL)
-SELECT t.item / 65536, {claimed_columns}, (t.item % 65536::bigint)::integer, t.key_hash
-FROM gone t LEFT JOIN {event} e ON e.seq = t.item / 65536
-WHERE t.item IS NOT NULL
+{held_by_key}
 
 -- slot: claim_taken
 -- The end of a claim: what was `taken` becomes one row, and the events are answered. A last row is to follow.
@@ -93,3 +86,14 @@ held AS (
 SELECT e.seq, {claimed_columns}, NULL::bigint[]
 FROM {event} e WHERE e.seq = ANY(ARRAY(SELECT item / 65536 FROM taken))
 UNION ALL
+
+-- slot: held_by_key
+-- The claim of what is gone from the rows that wait, and its events.
+held AS (
+  INSERT INTO {claim} (token, owner, until, claimed_at, items, since)
+  SELECT :token, :owner, c.now + {lease_time}, c.now, w.items, {claimed_since}
+  FROM clock c, (SELECT array_agg(item ORDER BY item) AS items, min(since) AS since FROM gone WHERE item IS NOT NULL) w
+  WHERE w.items IS NOT NULL)
+SELECT t.item / 65536, {claimed_columns}, (t.item % 65536::bigint)::integer, t.key_hash
+FROM gone t LEFT JOIN {event} e ON e.seq = t.item / 65536
+WHERE t.item IS NOT NULL
