@@ -165,7 +165,8 @@ class Checker:
                 continue
             match fault.kind:
                 case Fault.KILL_DISPATCHER:
-                    fits = fault.who == former.who and 0 <= fault.start - former.at <= BEFORE
+                    # Until it was dead it went on delivering.
+                    fits = fault.who == former.who and fault.start - BEFORE <= former.at <= fault.end
                 case Fault.PAUSE:
                     fits = fault.who in (former.who, again.who) and (
                         fault.start - BEFORE <= former.at <= fault.end + AFTER

@@ -77,6 +77,9 @@ def test_a_duplicate_needs_a_fault() -> None:
     assert kinds(judged(*twice)) == {"duplicate"}
     killed = fault(Fault.KILL_DISPATCHER, 1.5, FIRST)
     assert judged(*twice, killed).passed, "the one who delivered it was killed before it could settle"
+    assert judged(*twice, fault(Fault.KILL_DISPATCHER, 1.02, FIRST, lasted=0.05)).passed, (
+        "it delivered while it was killed"
+    )
     assert kinds(judged(*twice, fault(Fault.KILL_DISPATCHER, 1.5, SECOND))) == {"duplicate"}, "another was killed"
     assert kinds(judged(*twice, fault(Fault.KILL_DISPATCHER, 2.9, FIRST))) == {"duplicate"}, "long after"
     assert kinds(judged(*twice, fault(Fault.KILL_DISPATCHER, 0.5, FIRST))) == {"duplicate"}, "before it"
