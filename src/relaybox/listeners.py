@@ -223,7 +223,7 @@ class Listeners(Generic[C]):
         filters say so."""
         if self.where is not None and not self.where(event):
             return None
-        found = self.candidates(event)
+        found = self._found.get((event.type, event.aggregate_type)) or self.candidates(event)
         if len(found) == 1:
             only = found[0]
             return only if only.where is None or only.where(event) else None

@@ -139,7 +139,8 @@ class Dispatch:
         listener = self._listeners.find(event)
         if listener is None:
             return self._unmatched(event)
-        event = read(listener, event)
+        if listener.codec is not None:
+            event = read_as(event, listener.codec)
         if listener.takes_two:
             delivery = second if isinstance(second, Delivery) else _delivery(event, second)
             return self._called(listener, event, delivery)

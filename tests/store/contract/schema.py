@@ -66,10 +66,10 @@ class SchemaContract(Harness):
         assert line == f"{self.store.tables.part('pending')}.since is missing"
 
     async def test_a_dropped_constraint_is_reported(self) -> None:
-        name = f"{self.store.tables.part('pending')}_limits"
+        name = f"{self.store.tables.event}_limits"
         if self.store.dialect == "sqlite":
             pytest.skip("SQLite cannot drop one")
-        await self.run(self.raw(f"ALTER TABLE {self.named('pending')} DROP CONSTRAINT {name}"))
+        await self.run(self.raw(f"ALTER TABLE {self.named('event')} DROP CONSTRAINT {name}"))
         assert await self.run(self.store.drift()) == [f"constraint {name} is missing"]
 
     async def test_a_dropped_index_is_reported(self) -> None:

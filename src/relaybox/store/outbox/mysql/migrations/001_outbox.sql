@@ -39,10 +39,7 @@ CREATE TABLE IF NOT EXISTS {pending} (
   since      datetime(6),
   tenant     varchar(64) NOT NULL DEFAULT '',
   KEY {pending_name}_due (due, seq),
-  KEY {pending_name}_key (key_hash, seq),     -- a way from one waiting key to the next
-  CONSTRAINT {pending_name}_limits CHECK (
-    seq >= 1 AND key_hash >= 0 AND attempts BETWEEN 0 AND 65535 AND due >= '0001-01-01'
-    AND octet_length(last_error) <= 16000)
+  KEY {pending_name}_key (key_hash, seq)      -- a way from one waiting key to the next
 ) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 CREATE TABLE IF NOT EXISTS {dead} (
@@ -50,10 +47,7 @@ CREATE TABLE IF NOT EXISTS {dead} (
   key_hash   bigint      NOT NULL,
   attempts   integer     NOT NULL,
   last_error text,
-  dead_at    datetime(6) NOT NULL,
-  CONSTRAINT {dead_name}_limits CHECK (
-    attempts BETWEEN 0 AND 65535 AND dead_at >= '0001-01-01'
-    AND octet_length(last_error) <= 16000)
+  dead_at    datetime(6) NOT NULL
 ) ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- A running process. Its claims are free as soon as `expires_at` has passed. The note tells people what they should know

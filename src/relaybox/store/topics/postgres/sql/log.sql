@@ -19,8 +19,8 @@ CREATE TABLE {log} (
   CONSTRAINT "{log_name}_limits" CHECK (
     seq >= 1 AND event_id <> '' AND event_type <> ''
     AND octet_length(payload) <= 1048576 AND octet_length(headers) <= 50000
-    AND occurred_at >= '0001-01-01 00:00+00' AND occurred_at < '10000-01-01 00:00+00'
-    AND created_at >= '0001-01-01 00:00+00' AND created_at < '10000-01-01 00:00+00')
+    AND least(occurred_at, created_at) >= '0001-01-01 00:00+00'
+    AND greatest(occurred_at, created_at) < '10000-01-01 00:00+00')
 ) PARTITION BY RANGE (created_at)
 
 -- name: topic.log.sequence -> count
