@@ -102,6 +102,15 @@ def test_it_is_not_counted_at_each_write(box: Outbox, probe: Probe) -> None:
         write(box, "acme", 1)
 
 
+def test_a_look_at_one_of_many_tenants_does_not_go_through_all(box: Outbox, probe: Probe, clock: ManualClock) -> None:
+    for number in range(30):
+        write(box, f"tenant {number}", 1)
+    assert len(probe.of(TenantsWaiting)) == 1  # one gauge for all that are looked at in a moment
+    clock.advance(seconds=2)
+    write(box, "acme", 3)
+    assert [fact.most for fact in probe.of(TenantsWaiting)] == [0, 0]
+
+
 async def test_events_beyond_it_can_be_marked(url: str, probe: Probe) -> None:
     async with AsyncOutbox(url, settings=settings({"tenants.over": "mark"}), observers=[probe]) as box:
         await box.migrate()

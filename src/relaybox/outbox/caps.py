@@ -43,6 +43,7 @@ class TenantCaps:
         self._lock = FreshLock()
         self._warned: dict[str, float] = {}
         self._verified = False
+        self._told = float("-inf")
 
     def check(self, events: Sequence[Event]) -> Op[Sequence[Event]]:
         """The events to write. TenantFull: none of them; the caller's transaction is unharmed."""
@@ -89,9 +90,15 @@ class TenantCaps:
             if len(self._seen) >= REMEMBERED:
                 self._seen = {name: seen for name, seen in self._seen.items() if now - seen.at < self._moment}
             self._seen[tenant] = Seen(now, waiting)
+        if now - self._told >= self._moment:
+            self._tell(now)
+        return waiting
+
+    def _tell(self, now: float) -> None:
+        self._told = now
+        with self._lock:
             fresh = [seen.waiting for seen in self._seen.values() if now - seen.at < self._moment]
         self._observers(TenantsWaiting(max(fresh), sum(1 for count in fresh if count >= self._cap)))
-        return waiting
 
 
 def caps_of(
