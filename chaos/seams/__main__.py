@@ -33,7 +33,7 @@ def main() -> int:
         if todo:
             run(todo, given.lanes, given.results, keep=given.keep)
     results = latest(given.results)
-    if given.results == RESULTS and not given.only and not given.short:
+    if given.page or (given.results == RESULTS and not given.only and not given.short):
         write_page(results)
     print(table({plan.name: results[plan.name] for plan in plans if plan.name in results}))
     bad = [
