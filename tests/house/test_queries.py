@@ -117,7 +117,7 @@ EXCUSED: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
     ),
     (("postgres", "mysql"), "sequence numbers are drawn before a batch is loaded", ("outbox.write.numbers",)),
     (("postgres", "sqlite"), "MySQL writes one event as a batch of one", ("outbox.write.one",)),
-    (("postgres", "mysql"), "SQLite has no schemas", ("schema.namespace",)),
+    (("postgres", "mysql"), "SQLite has no schemas", ("schema.namespace", "schema.drop_namespace")),
     (("mysql",), "GET_LOCK outlives the transaction, other locks end with it", ("schema.unlock",)),
     (("mysql",), "only there columns are hidden from who is not granted them", ("schema.seen",)),
     (("postgres",), "only there a statement can ask and then make tables", ("schema.unless",)),

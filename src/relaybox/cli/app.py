@@ -22,6 +22,7 @@ from ..errors import RelayboxError
 from ..redaction import scrub
 from . import (
     audit,
+    bench,
     cdc,
     contracts,
     demo,
@@ -141,6 +142,7 @@ app.command("maintain")(maintain.maintain)
 app.command("grants")(grants.grants)
 app.command("doctor")(doctor.doctor)
 app.command("config")(effective.config)
+app.command("bench")(bench.bench)
 
 
 class Command(TyperCommand):

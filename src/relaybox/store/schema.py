@@ -198,11 +198,18 @@ class Schema:
         return result
 
     def _make_namespace(self) -> Op[None]:
-        if self.tables.schema:
-            there = yield self.sql["schema.namespace"].bind()
-            if not there.rows[0][0]:
-                create = f"CREATE SCHEMA {self.quote}{self.tables.schema}{self.quote}"
-                yield Query("schema.make", create, "count").bind()
+        if self.tables.schema and not (yield from self.has_namespace()):
+            create = f"CREATE SCHEMA {self.quote}{self.tables.schema}{self.quote}"
+            yield Query("schema.make", create, "count").bind()
+
+    def has_namespace(self) -> Op[bool]:
+        """Whether the schema of the tables exists."""
+        there = yield self.sql["schema.namespace"].bind()
+        return bool(there.rows[0][0])
+
+    def drop_namespace(self) -> Op[None]:
+        """The schema with everything in it: for one that was made to be dropped."""
+        yield self.sql["schema.drop_namespace"].bind()
 
     def verify_schema(self) -> Op[None]:
         """Raise unless the schema is exactly what this release expects."""

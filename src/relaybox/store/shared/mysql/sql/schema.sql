@@ -12,6 +12,9 @@ SELECT EXISTS (SELECT 1 FROM information_schema.tables
 -- name: schema.namespace -> rows
 SELECT EXISTS (SELECT 1 FROM information_schema.schemata WHERE schema_name = '{namespace}')
 
+-- name: schema.drop_namespace -> count
+DROP SCHEMA IF EXISTS `{namespace}`
+
 -- name: schema.create -> count
 CREATE TABLE IF NOT EXISTS {migration} (
   version integer PRIMARY KEY, name varchar(128) NOT NULL, checksum varchar(64) NOT NULL,

@@ -28,6 +28,9 @@ SELECT to_regclass('{migration}') IS NOT NULL
 -- name: schema.namespace -> rows
 SELECT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = '{namespace}')
 
+-- name: schema.drop_namespace -> count
+DROP SCHEMA IF EXISTS "{namespace}" CASCADE
+
 -- slot: make_migration
 CREATE TABLE IF NOT EXISTS {migration} (
   version integer PRIMARY KEY, name text NOT NULL, checksum text NOT NULL,
