@@ -1,4 +1,4 @@
-"""`relaybox bench`: what this database does per second, from this machine, in tables that are made for it and dropped."""
+"""`relaybox bench`: what this database does per second, in tables that are made for it and dropped."""
 
 from __future__ import annotations
 
