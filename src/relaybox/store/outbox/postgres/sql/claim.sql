@@ -28,10 +28,7 @@ picked AS MATERIALIZED (
   ORDER BY due, seq
   LIMIT :limit::integer - coalesce((SELECT least(cardinality(items), room) FROM batch), 0)
   {skip_locked}),
-gone AS (
-  DELETE FROM {pending} WHERE ctid = ANY(ARRAY(SELECT ctid FROM picked))
-  RETURNING seq, {item} AS item, coalesce(since, due) AS since),
-{odd},
+{gone},
 taken AS MATERIALIZED (
   SELECT item, since FROM gone WHERE item IS NOT NULL
   UNION ALL
@@ -65,18 +62,11 @@ picked AS MATERIALIZED (
                         AND EXISTS (SELECT 1 FROM unnest(items) AS item WHERE item / 65536 NOT IN (SELECT unnest(:kept::bigint[])))))
   ORDER BY p.seq
   LIMIT :limit),
-gone AS (
-  DELETE FROM {pending} WHERE ctid = ANY(ARRAY(SELECT ctid FROM picked))
-  RETURNING seq, {item} AS item, coalesce(since, due) AS since),
-{odd},
+{gone},
 whole AS MATERIALIZED (
   SELECT array_agg(item ORDER BY item) AS items, bool_or(item % 65536::bigint > 1) AS tried, min(since) AS since FROM gone
   WHERE item IS NOT NULL),
-held AS (
-  INSERT INTO {claim} (token, owner, until, claimed_at, items, since)
-  SELECT :token, :owner, c.now + {lease_time}, c.now, w.items, {claimed_since}
-  FROM clock c, whole w
-  WHERE w.items IS NOT NULL)
+{held}
 SELECT e.seq, {claimed_columns}, NULL::bigint[]
 FROM {event} e WHERE e.seq = ANY(ARRAY(SELECT item / 65536 FROM gone))
 UNION ALL

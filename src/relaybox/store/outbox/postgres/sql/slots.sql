@@ -14,6 +14,21 @@ odd AS (
   WHERE item IS NULL
   ON CONFLICT (seq) DO NOTHING)
 
+-- slot: gone
+-- What was picked of the rows that wait.
+gone AS (
+  DELETE FROM {pending} WHERE ctid = ANY(ARRAY(SELECT ctid FROM picked))
+  RETURNING seq, {item} AS item, coalesce(since, due) AS since),
+{odd}
+
+-- slot: held
+-- The claim: one row.
+held AS (
+  INSERT INTO {claim} (token, owner, until, claimed_at, items, since)
+  SELECT :token, :owner, c.now + {lease_time}, c.now, w.items, {claimed_since}
+  FROM clock c, whole w
+  WHERE w.items IS NOT NULL)
+
 -- slot: claimed_since
 -- Not after now, and a time that can be compared: a pending row may say anything.
 least(greatest(w.since, {first_time}), c.now)
@@ -78,11 +93,7 @@ gone AS (
 -- The end of a claim: what was `taken` becomes one row, and the events are answered. A last row is to follow.
 whole AS MATERIALIZED (
   SELECT array_agg(item ORDER BY item) AS items, bool_or(item % 65536::bigint > 1) AS tried, min(since) AS since FROM taken),
-held AS (
-  INSERT INTO {claim} (token, owner, until, claimed_at, items, since)
-  SELECT :token, :owner, c.now + {lease_time}, c.now, w.items, {claimed_since}
-  FROM clock c, whole w
-  WHERE w.items IS NOT NULL)
+{held}
 SELECT e.seq, {claimed_columns}, NULL::bigint[]
 FROM {event} e WHERE e.seq = ANY(ARRAY(SELECT item / 65536 FROM taken))
 UNION ALL
