@@ -515,20 +515,23 @@ class Trial:
         self._await_writing_receivers()
         deadline = time.monotonic() + (self.fault.calm if self.fault and self.product.inbox else CALM)
         truth = self._truth()
-        while self._left(truth) and time.monotonic() < deadline:
+        while (self._left(truth) or self._children_out()) and time.monotonic() < deadline:
             if self.life is not None and self.life.settle is not None:
                 self.life.settle(self)
             time.sleep(0.1)
             for receiver in self.receivers:
                 receiver.supervise()
             truth = self._truth()
-        children = tally(self._notes())
-        if children["forked"] != children["left"]:
-            self.harness.append(f"{children['forked'] - children['left']} forked children did not do what they should")
+        if out := self._children_out():
+            self.harness.append(f"{out} forked children did not do what they should")
         for receiver in self.receivers:
             if receiver.process is not None and receiver.process.poll() is not None and receiver.ready():
                 self.harness.append(f"receiver {receiver.number} ended by itself: {receiver.process.returncode}")
         return truth
+
+    def _children_out(self) -> int:
+        children = tally(self._notes())
+        return children["forked"] - children["left"]
 
     def _await_writing_receivers(self) -> None:
         """Some receivers write as well, and what they write may commit late: a link was cut, say. One that hangs in a
