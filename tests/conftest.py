@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import gc
+import os
 
 from hypothesis import settings
+
+if os.environ.get("TEST_ROLES"):
+    from kit.as_roles import (  # noqa: F401
+        pytest_collection_modifyitems,
+        pytest_report_header,
+        pytest_terminal_summary,
+    )
 
 settings.register_profile("relaybox", deadline=None)
 settings.load_profile("relaybox")

@@ -1,0 +1,235 @@
+"""The suites under roles of the database that own nothing: `TEST_ROLES=1 pytest tests/outbox`.
+
+Every URL of a private PostgreSQL server names a role, the member, that was granted what `relaybox grants` prints for
+the roles asked for, and no more: `1` means each of them (without tenant, who is bound to rows), `worker,operator` means
+those two. No test knows of it.
+
+- What the library does, it does as the member: in its own sessions, in those of SQLAlchemy and Django, in child
+  processes, and in every handle of `kit.handles`.
+- What is for the owner of the tables (OWNED) it does as the owner, in the same transaction; then the member is granted
+  what is new.
+- Writes call the function that a writer is granted. It goes by the clock of the database: where a test has a clock of
+  its own, or a cap needs an insert, the owner writes.
+- What a test does by itself (`kit.rows`, `psycopg.connect`), it does as the owner. What it makes, the member may use.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from relaybox.op import Op, Query
+from relaybox.store.grants import ROLES, Statements
+from relaybox.store.grants.ops import _of_topics, home_of, statements
+from relaybox.store.outbox.postgres import PostgresStore
+from relaybox.store.schema import Schema
+from relaybox.store.topics.store import TopicStore
+from relaybox.testing.servers.postgres import USER, PostgresServer, connect
+
+SWITCH = "TEST_ROLES"
+MEMBER = "rb_member"
+TESTS = Path(__file__).parent.parent
+SESSIONS = TESTS / "kit" / "handles.py"  # callers of the library, rather than a test that looks past it
+
+# What is for the owner of the tables, as docs/operate/roles.md says: to make tables and to change them.
+OWNED: tuple[tuple[type[Any], Sequence[str]], ...] = (
+    (Schema, ["locked"]),  # every migration, what fair claims need, and adopting and dropping an inbox
+    (TopicStore, ["migrate", "configure", "drop", "begin_move", "move_step", "rename_semantics", "cancel_move"]),
+    (TopicStore, ["ahead", "make_part", "drop_part", "make_fair"]),
+)
+
+# What is about something that only an owner can do or see, and why.
+LEFT_OUT: dict[str, str] = {}
+
+_OTHERS = re.compile(r"[\[-](sqlite|mariadb|mysql|aiosqlite|pymysql|asyncmy|Sqlite3|DjangoSqlite|Sa\w*(ysql|lite))\b")
+_SETUP = f"""
+REVOKE CREATE ON SCHEMA public FROM PUBLIC;
+CREATE SCHEMA lent;
+CREATE FUNCTION lent.lend() RETURNS event_trigger LANGUAGE plpgsql AS $lend$
+DECLARE made record;
+BEGIN
+  IF session_user <> '{USER}' THEN RETURN; END IF;
+  FOR made IN SELECT * FROM pg_event_trigger_ddl_commands() LOOP
+    IF made.object_type IN ('table', 'view') THEN
+      EXECUTE format('GRANT ALL ON TABLE %s TO {MEMBER}', made.object_identity);
+    ELSIF made.object_type = 'sequence' THEN
+      EXECUTE format('GRANT ALL ON SEQUENCE %s TO {MEMBER}', made.object_identity);
+    ELSIF made.object_type = 'schema' THEN
+      EXECUTE format('GRANT USAGE ON SCHEMA %s TO {MEMBER}', made.object_identity);
+    END IF;
+  END LOOP;
+END $lend$;
+CREATE EVENT TRIGGER lend ON ddl_command_end
+  WHEN TAG IN ('CREATE TABLE', 'CREATE TABLE AS', 'CREATE VIEW', 'CREATE SEQUENCE', 'CREATE SCHEMA')
+  EXECUTE FUNCTION lent.lend();
+"""
+
+
+def asked() -> list[str]:
+    wanted = os.environ.get(SWITCH, "")
+    return [role for role in ROLES if role != "tenant"] if wanted == "1" else wanted.split(",")
+
+
+# -- databases and sessions -----------------------------------------------------------------------------
+
+
+def _lend_databases() -> None:
+    made = PostgresServer.create_database
+
+    def create(server: PostgresServer, template: str | None = None) -> str:
+        with connect(server.url()) as admin:
+            if not admin.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (MEMBER,)).fetchone():
+                admin.execute(f"CREATE ROLE {MEMBER} LOGIN NOINHERIT IN ROLE {USER}")
+        url = made(server, template)
+        if template is None:
+            with connect(url) as admin:
+                admin.execute(_SETUP)
+        return url.replace(f"//{USER}@", f"//{MEMBER}@")
+
+    PostgresServer.create_database = create  # type: ignore[method-assign]
+
+
+def _by_a_test() -> bool:
+    """Whether a test opens the session, for itself."""
+    frame = sys._getframe(2)
+    file = Path(frame.f_code.co_filename)
+    return file != SESSIONS and TESTS in file.parents
+
+
+def _lend_sessions() -> None:
+    def owned(address: Any) -> Any:
+        return address.replace(f"//{MEMBER}@", f"//{USER}@") if isinstance(address, str) else address
+
+    def opening(open_: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(open_)
+        def opened(address: Any = "", *args: Any, **options: Any) -> Any:
+            return open_(owned(address) if _by_a_test() else address, *args, **options)
+
+        return opened
+
+    psycopg.connect = opening(psycopg.connect)
+    inner = psycopg.AsyncConnection.connect.__func__  # type: ignore[attr-defined]
+
+    def aopened(cls: type[Any], address: str = "", **options: Any) -> Any:
+        return inner(cls, owned(address) if _by_a_test() else address, **options)
+
+    psycopg.AsyncConnection.connect = classmethod(aopened)  # type: ignore[method-assign, assignment]
+    import asyncpg
+
+    asyncpg.connect = opening(asyncpg.connect)
+
+
+# -- what the owner does --------------------------------------------------------------------------------
+
+
+def _said(text: str) -> Any:
+    return Query("as_roles", text, "rows" if text.startswith("SELECT") else "count").bind()
+
+
+def as_owner(op: Op[Any], grants: Callable[[], Op[list[str]]] | None = None) -> Op[Any]:
+    """In the same transaction. Inside of another such op nothing has to be done."""
+    me = (yield _said("SELECT current_user::text")).rows[0][0]
+    if me != MEMBER:
+        return (yield from op)
+    yield _said(f"SET LOCAL ROLE {USER}")
+    result = yield from op
+    for line in (yield from grants()) if grants else ():
+        yield _said(line)
+    yield _said("SET LOCAL ROLE NONE")
+    return result
+
+
+def _grants(store: Schema) -> Op[list[str]]:
+    lines: dict[str, None] = {}
+    if not (yield from store.applied()):
+        return []
+    if isinstance(store, TopicStore):
+        home, _ = yield from home_of(store)
+        words = Statements("postgres", MEMBER, '"')
+        for role in asked():
+            for grant, names in (yield from _of_topics(store, role, home)):
+                lines |= dict.fromkeys(words.grant([grant], names))
+    elif not _queue(store):  # which belongs to the topics
+        for role in asked():
+            lines |= dict.fromkeys((yield from statements(store._product, store, None, role, MEMBER)))
+    return list(lines)
+
+
+def _queue(store: Schema) -> bool:
+    return re.search(r"_queue_\d+$", store.tables.event) is not None
+
+
+def _own(cls: type[Any], name: str) -> None:
+    method = getattr(cls, name)
+
+    @wraps(method)
+    def owned(self: Any, *args: Any, **options: Any) -> Op[Any]:
+        op = method(self, *args, **options)
+        return as_owner(op, lambda: _grants(self)) if self.dialect == "postgres" else op
+
+    setattr(cls, name, owned)
+
+
+def _call_the_function() -> None:
+    insert, plain = PostgresStore.write, PostgresStore.write_plain
+
+    @wraps(insert)
+    def write(self: PostgresStore, events: Any, claim: Any, now: Any, **options: Any) -> Op[list[int]]:
+        if now is None and self._product == "outbox" and "writer" in asked() and not _queue(self):
+            return self.write_called(events)
+        return as_owner(insert(self, events, claim, now, **options))
+
+    PostgresStore.write = write  # type: ignore[method-assign]
+    PostgresStore.write_plain = wraps(plain)(lambda *args: as_owner(plain(*args)))  # type: ignore[method-assign]
+
+
+def install() -> None:
+    _lend_databases()
+    _lend_sessions()
+    for cls, names in OWNED:
+        for name in names:
+            _own(cls, name)
+    _call_the_function()
+
+
+# -- the run --------------------------------------------------------------------------------------------
+
+
+def pytest_report_header() -> str:
+    return f"PostgreSQL as {MEMBER}, who was granted: {', '.join(asked())}"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What is about other databases stays away, and what is for owners."""
+    left = [item for item in items if _OTHERS.search(item.name) or _reason(item) is not None]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in set(left)]
+    config.stash[_LEFT] = [item for item in left if _reason(item) is not None]
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    found = {name: None for item in config.stash.get(_LEFT, []) for name in [_name(item)]}
+    for name in found:
+        terminalreporter.write_line(f"left out: {name}: {LEFT_OUT[name]}")
+
+
+def _name(item: pytest.Item) -> str:
+    return f"{item.path.relative_to(TESTS).as_posix()}::{item.originalname}"  # type: ignore[attr-defined]
+
+
+def _reason(item: pytest.Item) -> str | None:
+    return LEFT_OUT.get(_name(item))
+
+
+_LEFT = pytest.StashKey[list[pytest.Item]]()
+
+install()
