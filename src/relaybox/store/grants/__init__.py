@@ -174,6 +174,7 @@ _MYSQL: Mapping[str, Matrix] = {
         **{role: [*MATRICES["inbox"][role], (ALL, "seen")] for role in ("worker", "operator")},  # a table there
     },
 }
+COUNTING = Grant("pending", "SELECT (tenant)")  # on MySQL, of a writer whose tenants have caps
 _ONLY_POSTGRES = {"claim", "seq", "audit_id_seq"}
 _SEQUENCES = {"seq", "log_seq", "audit_id_seq"}
 
