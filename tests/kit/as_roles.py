@@ -261,7 +261,9 @@ def _name(item: pytest.Item) -> str:
 def _left_out(item: pytest.Item) -> str | None:
     """The line of LEFT_OUT that is about it: its folder, its file or itself."""
     name = _name(item)
-    return next((line for line in LEFT_OUT if name == line or (line.endswith(("/", "::")) and name.startswith(line))), None)
+    return next(
+        (line for line in LEFT_OUT if name == line or (line.endswith(("/", "::")) and name.startswith(line))), None
+    )
 
 
 _LEFT = pytest.StashKey[list[str]]()
