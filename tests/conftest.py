@@ -6,6 +6,7 @@ import gc
 import os
 
 from hypothesis import settings
+
 from kit import as_roles
 
 if os.environ.get(as_roles.SWITCH):

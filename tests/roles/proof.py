@@ -1,4 +1,4 @@
-"""Run by test_as_roles.py under the switch: that the library really was the member, and the member really owns nothing."""
+"""Run by test_as_roles.py under the switch: the library really is the member, and that owns nothing."""
 
 from __future__ import annotations
 
