@@ -26,12 +26,14 @@ from typing import Any
 import psycopg
 import pytest
 
+from relaybox.audit import Change
 from relaybox.op import Op, Query
 from relaybox.store.grants import ROLES, Statements
 from relaybox.store.grants.ops import _of_topics, home_of, statements
 from relaybox.store.outbox.postgres import PostgresStore
 from relaybox.store.schema import Schema
 from relaybox.store.topics.store import TopicStore
+from relaybox.testing.servers import PostgresPair
 from relaybox.testing.servers.postgres import USER, PostgresServer, connect
 
 SWITCH = "TEST_ROLES"
@@ -45,6 +47,9 @@ OWNED: tuple[tuple[type[Any], Sequence[str]], ...] = (
     (TopicStore, ["migrate", "configure", "drop", "begin_move", "move_step", "rename_semantics", "cancel_move"]),
     (TopicStore, ["ahead", "make_part", "drop_part", "make_fair"]),
 )
+
+# The traces of that in the audit table.
+OWNERS_TRACES = ("configure topic ", "drop topic ", "move topic ", "cancel move topic ", "adopt table ")
 
 DAMAGE = "tables are changed through a session of the library"
 COPIED = "large batches come by COPY, which the function of a writer does not"
@@ -103,6 +108,10 @@ def asked() -> list[str]:
 # -- databases and sessions -----------------------------------------------------------------------------
 
 
+def _lent(url: str) -> str:
+    return url.replace(f"//{USER}@", f"//{MEMBER}@")
+
+
 def _lend_databases() -> None:
     made = PostgresServer.create_database
 
@@ -114,9 +123,11 @@ def _lend_databases() -> None:
         if template is None:
             with connect(url) as admin:
                 admin.execute(_SETUP)
-        return url.replace(f"//{USER}@", f"//{MEMBER}@")
+        return _lent(url)
 
     PostgresServer.create_database = create  # type: ignore[method-assign]
+    through = PostgresPair.url
+    PostgresPair.url = lambda *args: _lent(through(*args))  # type: ignore[method-assign]
 
 
 def _by_a_test() -> bool:
@@ -224,7 +235,18 @@ def _call_the_function() -> None:
     PostgresStore.write_plain = wraps(plain)(lambda *args: as_owner(plain(*args)))  # type: ignore[method-assign]
 
 
+def _leave_traces() -> None:
+    written = Change._written
+
+    def traced(self: Change, op: Op[Any]) -> Op[Any]:
+        owners = f"{self.verb} {self.what}".startswith(OWNERS_TRACES) and self._auditor.store.dialect == "postgres"
+        return as_owner(written(self, op), self._auditor.store) if owners else written(self, op)
+
+    Change._written = traced  # type: ignore[method-assign]
+
+
 def install_in_a_child() -> None:
+    _leave_traces()
     for cls, names in OWNED:
         for name in names:
             _own(cls, name)
