@@ -33,7 +33,7 @@ from relaybox.store.grants.ops import _of_topics, home_of, statements
 from relaybox.store.outbox.postgres import PostgresStore
 from relaybox.store.schema import Schema
 from relaybox.store.topics.store import TopicStore
-from relaybox.testing.servers import PostgresPair
+from relaybox.testing.servers import PostgresPair, pgbouncer
 from relaybox.testing.servers.postgres import USER, PostgresServer, connect
 
 SWITCH = "TEST_ROLES"
@@ -126,6 +126,7 @@ def _lend_databases() -> None:
         return _lent(url)
 
     PostgresServer.create_database = create  # type: ignore[method-assign]
+    pgbouncer.USER = MEMBER  # whom it lets in, and what it is towards the server
     through = PostgresPair.url
     PostgresPair.url = lambda *args: _lent(through(*args))  # type: ignore[method-assign]
 
