@@ -107,7 +107,7 @@ _THERE = f"""
 SELECT current_database()::text, md5(string_agg(oid::text || coalesce(relacl::text, ''), ',' ORDER BY oid))
 FROM pg_class WHERE relowner = '{USER}'::regrole AND oid >= 16384 AND relkind IN ('r', 'p', 'v', 'S')
 """.strip()
-_granted: set[tuple[tuple[str, ...], Any]] = set()
+_granted: set[tuple[Any, ...]] = set()
 
 
 def asked() -> list[str]:
@@ -198,19 +198,27 @@ def as_owner(op: Op[Any], store: Schema | None = None) -> Op[Any]:
 
 def _grant(store: Schema) -> Op[None]:
     """What of this product is new. GRANT fails if another transaction grants the same meanwhile."""
-    lines = yield from _lines(store)
-    if not lines or (lines, (yield _said(_THERE)).rows[0]) in _granted:
+    if (yield from _state(store)) in _granted:
         return
     yield _said("SELECT pg_advisory_xact_lock(1)")
-    for line in lines:
+    for line in (yield from _lines(store)):
         yield _said(line)
-    _granted.add((lines, (yield _said(_THERE)).rows[0]))
+    _granted.add((yield from _state(store)))
 
 
-def _lines(store: Schema) -> Op[tuple[str, ...]]:
+def _state(store: Schema) -> Op[tuple[Any, ...]]:
+    """Which tables there are, what of them is granted, and how topics are tracked."""
+    there = (yield _said(_THERE)).rows[0]
+    if not isinstance(store, TopicStore) or not (yield from store.applied()):
+        return (store._product, store.tables, *there)
+    topics = yield from store.topics()
+    return ("topics", store.tables, *there, *((row.id, row.topic.tracking) for row in topics))
+
+
+def _lines(store: Schema) -> Op[list[str]]:
     found: dict[str, None] = {}
     if not (yield from store.applied()):
-        return ()
+        return []
     if isinstance(store, TopicStore):
         home, _ = yield from home_of(store)
         words = Statements("postgres", MEMBER, '"')
@@ -220,7 +228,7 @@ def _lines(store: Schema) -> Op[tuple[str, ...]]:
     elif not _queue(store):  # which belongs to the topics
         for role in asked():
             found |= dict.fromkeys((yield from statements(store._product, store, None, role, MEMBER)))
-    return tuple(found)
+    return list(found)
 
 
 def _queue(store: Schema) -> bool:
