@@ -6,6 +6,7 @@ PYTEST_ARGS ?=
 # Most tests wait for a server or a process rather than compute. A worker keeps to its part of the suite until another
 # is idle: so it starts few kinds of servers.
 JOBS ?= 3
+PRODUCTS = $(addprefix tests/,outbox inbox topics relay ingest operate maintenance)
 
 export PYTHON VENV
 # Tests start hundreds of programs: each would compile the library anew.
@@ -13,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN = $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check bench chaos storm journey seams scale ga clean
+.PHONY: help venv demo test roles check bench chaos storm journey seams scale ga clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -28,6 +29,10 @@ demo: ## Show relaybox at work; needs Python, make and git only
 test: venv ## Run the tests against real servers; fetches missing ones where it may
 	@scripts/bootstrap servers
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
+
+roles: venv ## Run the suites of all products under a role of the database that owns nothing (PostgreSQL)
+	@scripts/bootstrap servers
+	@TEST_ROLES=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PRODUCTS) $(PYTEST_ARGS)
 
 check: venv ## Lint, formatting, types, import contracts
 	$(BIN)/ruff check .

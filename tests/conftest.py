@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import gc
+import os
 
 from hypothesis import settings
+
+from kit import as_roles
+
+if os.environ.get(as_roles.SWITCH):
+    as_roles.install()
+    pytest_collection_modifyitems = as_roles.pytest_collection_modifyitems
+    pytest_report_header = as_roles.pytest_report_header
+    pytest_terminal_summary = as_roles.pytest_terminal_summary
 
 settings.register_profile("relaybox", deadline=None)
 settings.load_profile("relaybox")

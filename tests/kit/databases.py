@@ -15,9 +15,8 @@ def _template(kind: str) -> str:
     url = require(kind, durable=False).create_database()
     box = Outbox(url)
     box.migrate()
-    with box.transaction() as tx:
-        tx.connection.execute("CREATE TABLE business (n bigint)")
     box.close()
+    rows(url, "CREATE TABLE business (n bigint)")
     return url
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kit import delivering, wait_until
+from kit import delivering, rows, wait_until
 from relaybox import ALL, Outbox
 from relaybox.faults import POINTS
 from relaybox.testing.servers import require
@@ -45,8 +45,7 @@ def database(engine: str, folder: Path) -> str:
 
 def trial(url: str, folder: Path, point: str, action: str) -> Outcome:
     file = folder / "delivered"
-    with Outbox(url) as box, box.transaction() as tx:
-        tx.connection.cursor().execute(BUSINESS)
+    rows(url, BUSINESS)
     child = subprocess.run(
         [sys.executable, "-m", "outbox.fault_child", url, str(file)],
         cwd=TESTS,
@@ -62,7 +61,7 @@ def trial(url: str, folder: Path, point: str, action: str) -> Outcome:
     with Outbox(url) as box, box.transaction() as tx:
         cursor = tx.connection.cursor()
 
-        def rows(text: str) -> list[str]:
+        def column(text: str) -> list[str]:
             cursor.execute(text)
             return [row[0] for row in cursor.fetchall()]
 
@@ -72,10 +71,10 @@ def trial(url: str, folder: Path, point: str, action: str) -> Outcome:
             child.stdout.decode()[-2_000:],
             took,
             Counter(lines(file)),
-            set(rows("SELECT id FROM business")),
-            set(rows("SELECT event_id FROM outbox_event")),
+            set(column("SELECT id FROM business")),
+            set(column("SELECT event_id FROM outbox_event")),
             set(lines(Path(f"{file}.ghosts"))),
-            {name: int(rows(f"SELECT count(*) FROM outbox_event_{name}")[0]) for name in tables},
+            {name: int(column(f"SELECT count(*) FROM outbox_event_{name}")[0]) for name in tables},
         )
 
 

@@ -182,6 +182,15 @@ def test_maintenance(estate: Estate) -> None:
         Maintainer(estate.at("reader")).once()
 
 
+@pytest.mark.parametrize("role", ["operator", "reader"])
+def test_advice(estate: Estate, role: DatabaseRole) -> None:
+    """A log is measured by the numbers that were drawn, and so is a queue that is rows."""
+    with Outbox(estate.at(role)) as box:
+        for topic in ("offset", "bitmap", "jobs"):
+            assert box.topics.advise(topic).fits
+    assert estate.refused("dashboard", "SELECT last_value FROM outbox_event_queue_3_seq")
+
+
 def test_what_makes_tables_is_for_their_owner(estate: Estate) -> None:
     for role in ROLES:
         with Outbox(estate.at(role)) as box:

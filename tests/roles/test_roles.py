@@ -7,9 +7,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from kit import until, wait_until
+from kit import make_postgres, until, wait_until
 from relaybox import ALL, AsyncOutbox, Event, Guard, Inbox, Outbox, Reject
-from relaybox.errors import ConfigError, StoreError
+from relaybox.errors import ConfigError, SchemaMissing, StoreError
 from relaybox.store.grants import ROLES, DatabaseRole
 
 from .kit import CALLING, Estate, in_secret, run
@@ -190,6 +190,12 @@ def test_a_writer_decides_neither_time_nor_claim(estate: Estate) -> None:
             "SELECT prosecdef, proconfig FROM pg_proc WHERE proname = 'outbox_event_write'"
         ).fetchone()
         assert found == (True, ["search_path=pg_catalog, pg_temp"])
+
+
+def test_a_function_that_is_not_there_says_who_makes_it() -> None:
+    with Outbox(make_postgres(), settings=CALLING) as box:
+        with pytest.raises(SchemaMissing, match="run what `relaybox grants writer` prints"), box.transaction() as tx:
+            box.write(tx, Event("Good", 1))
 
 
 # -- doctor and command line -------------------------------------------------------------------------

@@ -15,10 +15,10 @@ import pytest
 from kit import rows, wait_until
 from relaybox import ALL, Event, Guard, Inbox, Outbox, Reject, Relay, Retry, Settings, Vault
 from relaybox.drivers.mysql_session import options
-from relaybox.errors import StoreError, UnsupportedByEngine
+from relaybox.errors import StoreError, TenantFull, UnsupportedByEngine
 from relaybox.store.grants import ROLES, DatabaseRole
 from relaybox.testing.servers import require
-from relaybox.types import DeliverySettings, OutboxSettings
+from relaybox.types import DeliverySettings, OutboxSettings, TenantSettings
 
 from .kit import Estate, in_secret, run
 
@@ -209,6 +209,30 @@ def test_the_doctor_and_the_commands_of_who_looks(estate: Estate, role: Database
         said = run("--url", at(estate, role), *words)
         assert said.returncode == 0, said.stderr
     assert run("--url", at(estate, role), "config").returncode == 0
+
+
+def test_a_writer_counts_what_waits_for_a_tenant() -> None:
+    """Where the index for it was made, it is granted that column of `pending` and no other."""
+    url, name = require("mariadb", durable=False).create_database(), f"capped_{uuid4().hex[:8]}"
+    place = Estate(url, {"writer": name})
+    capped = Settings(tenants=TenantSettings(max_waiting=2))
+    rows(url, f"CREATE USER `{name}`@`%`")
+    try:
+        with Outbox(url) as box:
+            box.migrate()
+            assert not [line for line in box.grants("writer", to=name) if "(tenant)" in line]
+            box.migrate(fair="tenant")
+            for line in box.grants("writer", to=name):
+                rows(url, line)
+        with Outbox(at(place, "writer"), settings=capped) as writer:
+            with writer.transaction() as tx:
+                writer.write_all(tx, [Event("Happened", n, tenant="meier") for n in range(2)])
+            with pytest.raises(TenantFull, match="meier"), writer.transaction() as tx:
+                writer.write(tx, Event("Happened", 2, tenant="meier"))
+        with pytest.raises(pymysql.err.OperationalError, match="denied"):
+            rows(at(place, "writer"), "SELECT attempts FROM outbox_event_pending")
+    finally:
+        rows(url, f"DROP USER `{name}`@`%`")
 
 
 MATRIX: list[tuple[DatabaseRole, str, bool]] = [

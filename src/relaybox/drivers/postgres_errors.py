@@ -19,6 +19,7 @@ from ..errors import (
 
 # The old table of a queue that was moved: only a transaction that sees the time before still writes there.
 _MOVED = re.compile(r"\w+_(?:queue|log)_\d+_closed")
+_WRITE = re.compile(r"function \S*_write\(text\[\]")  # what a writer calls, see store/grants
 _PASSWORD = re.compile(r"(password\s*=\s*)\S+|(://[^:/@\s]*:)[^@\s]+(@)", re.IGNORECASE)
 
 
@@ -37,6 +38,8 @@ def translate_sqlstate(sqlstate: str, message: str) -> StoreError:
             return DuplicateEvent(message)
         case "42P01" | "42703" | "3F000":
             return SchemaMissing(f"{message}; {MIGRATE}")
+        case "42883" if _WRITE.search(message):
+            return SchemaMissing(f"{message}; {MIGRATE}, then run what `relaybox grants writer` prints")
         case "23514" if _MOVED.search(message):
             return StoreBusy("the queue was moved while this transaction was open; repeat the transaction")
         case "40001" | "40P01" | "55P03" | "57014":

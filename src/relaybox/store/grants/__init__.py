@@ -30,6 +30,7 @@ ROLES: tuple[DatabaseRole, ...] = get_args(DatabaseRole)
 Securable = Literal["table", "sequence"]
 
 WRITING = ("writer", "tenant")  # into an outbox by the function
+ADVISED = ("operator", "reader")  # who may ask which tracking fits a topic
 SEE = "SELECT"
 ALL = "SELECT, INSERT, UPDATE, DELETE"
 _SECRET = {"payload", "headers"}
@@ -174,6 +175,7 @@ _MYSQL: Mapping[str, Matrix] = {
         **{role: [*MATRICES["inbox"][role], (ALL, "seen")] for role in ("worker", "operator")},  # a table there
     },
 }
+COUNTING = Grant("pending", "SELECT (tenant)")  # on MySQL, of a writer whose tenants have caps
 _ONLY_POSTGRES = {"claim", "seq", "audit_id_seq"}
 _SEQUENCES = {"seq", "log_seq", "audit_id_seq"}
 
@@ -197,6 +199,8 @@ def queue(role: str) -> list[Grant]:
     statement, which no function of the outbox does."""
     job = "worker" if role == "maintainer" else role  # it purges
     own = [Grant(f"queue_{part}", what, kind) for part, what, kind in granted("outbox", job, "postgres")]
+    if role in ADVISED:  # how much is written is told by the numbers that were drawn
+        own.append(Grant("queue_seq", SEE, "sequence"))
     if role in WRITING:
         added = [Grant("queue_event", "INSERT"), Grant("queue_pending", "INSERT"), Grant("queue_claim", "INSERT")]
         own += [*added, Grant("queue_seq", "USAGE", "sequence")]

@@ -11,9 +11,10 @@ from ...errors import SchemaMissing
 from ...op import Op, Query
 from ..doctor import Finding
 from ..inbox import InboxStore
+from ..outbox.store import OutboxStore
 from ..queries import fill, qualified, texts
 from ..schema import Schema
-from . import WRITING, Grant, Statements, atoms, granted, queue, write_function
+from . import COUNTING, WRITING, Grant, Statements, atoms, granted, queue, write_function
 
 if TYPE_CHECKING:
     from ..topics.store import TopicStore
@@ -78,6 +79,8 @@ def statements(product: str, store: Schema, topics: TopicStore | None, role: str
     home, _, found = yield from wanted(product, store, topics, role)
     if not found:
         return []
+    if role == "writer" and (yield from _capped(store)):
+        found.append((COUNTING, replace(store.tables, schema=home).substitutions(store.quote)))
     lines = []
     if store.dialect == "postgres":
         lines.append(words.fill("grants.schema", f"{store.quote}{home}{store.quote}"))
@@ -86,6 +89,12 @@ def statements(product: str, store: Schema, topics: TopicStore | None, role: str
     for grant, names in found:
         lines += words.grant([grant], names)
     return lines
+
+
+def _capped(store: Schema) -> Op[bool]:
+    """Whether writers may have to count: only caps and fair claims need the index, and a service sees `pending`
+    anyway. On PostgreSQL a writer calls the function, which knows no caps."""
+    return store.dialect == "mysql" and isinstance(store, OutboxStore) and not (yield from store.fair_plan())
 
 
 def _function(store: Schema, home: str, words: Statements) -> Iterator[str]:
