@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -53,7 +54,7 @@ def test_no_id_tells_those_of_other_milliseconds(time: Time) -> None:
     count = 4_000
     found = drawn_each_millisecond(time, count)
     assert len(set(found)) == count
-    changed = [before ^ after for before, after in zip(found, found[1:], strict=False)]
+    changed = [before ^ after for before, after in pairwise(found)]
     for bit in range(BITS):
         for values in (found, changed):
             share = sum(value >> bit & 1 for value in values) / count
