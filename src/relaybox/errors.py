@@ -103,19 +103,21 @@ class NoTransaction(RelayboxError):
 
 
 class TenantFull(RelayboxError):
-    """More waits for `tenant` than the `cap`, `tenants.max_waiting`. Nothing was written, and the transaction is
-    unharmed: let the tenant wait."""
+    """More waits for `tenant` than the `cap`, `tenants.max_waiting`, in the outbox or in the queue `topic`. Nothing was
+    written, and the transaction is unharmed: let the tenant wait."""
 
-    def __init__(self, tenant: str, cap: int, waiting: int, added: int) -> None:
+    def __init__(self, tenant: str, cap: int, waiting: int, added: int, topic: str | None = None) -> None:
+        queue = "" if topic is None else f" of queue {topic!r}"
         shown = f"{waiting:,}" if waiting <= cap else f"more than {cap:,}"
         super().__init__(
-            f"{shown} event(s) wait for tenant {tenant!r} and {added:,} would be added; tenants.max_waiting is {cap:,}."
-            " Nothing was written: slow this tenant down and try again later, see why its events are not delivered, or "
-            "raise the setting"
+            f"{shown} event(s){queue} wait for tenant {tenant!r} and {added:,} would be added; tenants.max_waiting "
+            f"is {cap:,}. Nothing was written: slow this tenant down and try again later, see why its events are not "
+            "delivered, or raise the setting"
         )
         self.tenant = tenant
         self.cap = cap
         self.waiting = waiting
+        self.topic = topic
 
 
 class CommitUnknown(RelayboxError):

@@ -26,9 +26,9 @@ _PAIRS: Final = tuple(a + b for a in _ALPHABET for b in _ALPHABET)
 class _UlidSource:
     """Monotonic ULIDs: strictly increasing in this process, across threads, also within one millisecond.
 
-    A new millisecond draws 80 fresh random bits; ids after it count up, so only the last four characters are
-    worked out again: 0.5 µs an id, and 6.1 µs if all 26 were
-    (`python -m timeit -s "from relaybox.ids import new_id" "new_id()"`).
+    A new millisecond draws 79 fresh random bits; ids after it count up, so only the last four characters are worked out
+    again: 0.5 µs an id, and 6.1 µs if all 26 were (`python -m timeit -s "from relaybox.ids import new_id" "new_id()"`).
+    So who has one can guess its neighbours: they are no secrets. docs/operate/threats.md says what is claimed.
     """
 
     def __init__(self) -> None:

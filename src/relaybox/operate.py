@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from heapq import merge
 from itertools import islice
 from typing import Any, ClassVar, Final, Generic, Literal, Protocol, TypeVar, Unpack
 
@@ -24,7 +23,7 @@ from .durations import Duration, parse_duration
 from .errors import ConfigError
 from .facts import Observers, Replayed
 from .op import Op
-from .store.events import Kind, Search
+from .store.events import ROOM, EventPage, Kind, Search
 from .values import ALL, BlockedKey, DeadLetter, Progress, StoredEvent, Where
 
 BATCH: Final = 500  # events per transaction, and ids per search
@@ -43,7 +42,7 @@ class EventStore(Protocol):
         """None: it looks for ids itself, as the Where of a search has them."""
         ...
 
-    def events(self, kind: Kind, search: Search, limit: int) -> Op[list[StoredEvent]]: ...
+    def events(self, kind: Kind, search: Search, limit: int, room: int) -> Op[EventPage]: ...
     def count_events(self, kind: Kind, search: Search, changeable: bool = False) -> Op[int]:
         """`changeable`: only those that can be replayed or discarded, as `event_numbers` has them."""
         ...
@@ -151,11 +150,15 @@ class _Kept(_AtDesk, Generic[E]):
         if limit < 1:
             raise ConfigError(f"expected limit to be a positive int, got {limit}")
         search = yield from self._search(where, after=after)
-        pages = []
+        found: list[StoredEvent] = []
+        room = ROOM
         for kind in kinds:
-            pages.append((yield from self._store.events(kind, search, limit)))
-        found = merge(*pages, key=lambda one: one.event.seq or 0)
-        return [self._shown(one) for one in islice(found, limit)]
+            page = yield from self._store.events(kind, search, limit, max(room, 0))
+            found += page.events
+            room -= sum(len(one.event.body or b"") for one in page.events)  # none: it cannot be read
+            if not page.ended:  # what is behind comes with the next page, of other kinds too
+                search = search._replace(upto=min(search.upto, _seq(page.events[-1])))
+        return [self._shown(one) for one in sorted(found, key=_seq)[:limit] if _seq(one) <= search.upto]
 
     def _count(self, where: Where, kinds: Sequence[Kind], changeable: bool = False) -> Op[int]:
         search = yield from self._search(where)
@@ -215,6 +218,10 @@ class _Kept(_AtDesk, Generic[E]):
         return change.changed or 0
 
 
+def _seq(found: StoredEvent) -> int:
+    return found.event.seq or 0
+
+
 def _moment(value: datetime | Duration | None, now: datetime | None) -> datetime | None:
     if value is None or isinstance(value, datetime):
         return value
@@ -257,7 +264,8 @@ class _Dead(_Kept[DeadLetter]):
 
     @twin
     def list(self, where: Where = ALL, *, after: int = 0, limit: int = 100) -> Script[list[DeadLetter]]:
-        """The oldest first. Page on with `after=letters[-1].event.seq`."""
+        """The oldest first. A page ends at `limit`, or earlier at about 16 MiB of payloads; page on with
+        `after=letters[-1].event.seq` until one is empty."""
         self._check(where)
         return look(self._page(where, self._seen, after, limit))
 
@@ -276,7 +284,8 @@ class _Events(_Kept[StoredEvent]):
         self, where: Where = ALL, *, state: Kind | None = None, after: int = 0, limit: int = 100
     ) -> Script[list[StoredEvent]]:
         """The oldest first: those that are `open` (waiting, claimed, in retry or held back), `dead`, `done`, or all.
-        Page on with `after=events[-1].event.seq`."""
+        A page ends at `limit`, or earlier at about 16 MiB of payloads; page on with `after=events[-1].event.seq` until
+        one is empty."""
         self._check(where)
         if state not in (None, *self._seen):
             raise ConfigError(f"expected state to be open, dead, done or None, got {state!r}")

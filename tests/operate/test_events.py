@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import AsyncIterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from relaybox import ALL, ConfigError, Event, Settings, Where
+from relaybox import ALL, ConfigError, Event, Outbox, Settings, Where
 from relaybox.facts import Administered, Replayed
+from relaybox.store.events import ROOM
 from relaybox.types import AdminSettings, DeadLetter, Progress, StoredEvent
 
 from .conftest import database
@@ -306,3 +309,42 @@ def test_a_where_is_checked_when_it_is_made() -> None:
         Where(since=datetime(2030, 1, 1))
     with pytest.raises(ConfigError, match="expected since to be a duration"):
         Where(since="yesterday")
+
+
+# -- large payloads --------------------------------------------------------------------------------------
+
+LARGE = 50_000
+
+
+async def test_a_page_of_large_payloads_does_not_fill_the_memory(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    room = 10 * LARGE
+    monkeypatch.setattr("relaybox.operate.ROOM", room)
+
+    def large(count: int) -> list[Event]:
+        return [Event("Large", payload_bytes=bytes(LARGE), key=f"k{n}") for n in range(count)]
+
+    desk.finish(*large(25))
+    desk.kill(*large(25))
+    desk.write(*large(25), Event("Small", 1))
+    for name, count in (("events.list", 76), ("dead.list", 25)):
+        found: list[int] = []
+        while page := await desk.call(name, after=found[-1] if found else 0):
+            assert 0 < sum(len(one.event.body) for one in page) <= room + 3 * LARGE  # one of each kind in any case
+            found += [one.event.seq for one in page]
+        assert len(found) == count
+        assert found == sorted(found)
+    assert {one.event.body for one in await desk.call("dead.list")} == {bytes(LARGE)}
+
+
+async def test_the_memory_of_a_page_is_bounded(url: str) -> None:
+    with closing(Outbox(url)) as box:
+        for _ in range(10):
+            with box.transaction() as tx:
+                box.write_all(tx, [Event("Large", payload_bytes=bytes(1_000_000)) for _ in range(10)])
+        tracemalloc.start()
+        try:
+            assert len(box.events.list()) < 20
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert most < 3 * ROOM

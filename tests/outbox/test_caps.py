@@ -11,10 +11,11 @@ import pytest
 
 from kit import Probe, rows
 from relaybox import AsyncOutbox, Event, Outbox, Settings, Topic
-from relaybox.errors import ConfigError, SchemaMissing, TenantFull
+from relaybox.errors import ConfigError, SchemaMissing, StoreBusy, TenantFull
 from relaybox.facts import OverCap, TenantsWaiting
 from relaybox.testing import ManualClock
 from relaybox.types import TenantSettings
+from relaybox.values import ALL
 
 CAP = 20
 
@@ -159,14 +160,134 @@ def test_batches_are_counted(box: Outbox, clock: ManualClock, url: str) -> None:
         write(box, "acme", 1)
 
 
+# -- queues (PostgreSQL) ----------------------------------------------------------------------------------
+
+
+def job(tenant: str | None = "acme", topic: str | None = "jobs") -> Event:
+    return Event("Happened", {}, tenant=tenant, topic=topic)
+
+
+def waiting(box: Outbox, queue: str) -> int:
+    return len(box.topics.queue(queue).events.list(state="open"))
+
+
 @pytest.mark.parametrize("engine", ["postgres"])
-def test_a_topic_has_no_caps(box: Outbox) -> None:
-    box.topics.configure(Topic.pub_sub("orders"))
+def test_a_queue_has_a_cap_of_its_own(box: Outbox, clock: ManualClock, probe: Probe) -> None:
+    for name in ("jobs", "mails"):
+        box.topics.configure(Topic.queue(name))
+    jobs = box.topics.producer("jobs")
     with box.transaction() as tx:
-        orders = [Event("H", {}, tenant="acme", topic="orders") for _ in range(30)]
-        box.write_all(tx, [*orders, *(Event("H", {}, tenant="acme") for _ in range(20))])
-    with box.transaction() as tx, pytest.raises(TenantFull):
-        box.write_all(tx, [*orders, Event("H", {}, tenant="acme")])
+        for _ in range(20):
+            jobs.send(tx, {}, tenant="acme")
+    write(box, "acme", 20)
+    with box.transaction() as tx:
+        with pytest.raises(TenantFull, match=r"20 event\(s\) of queue 'jobs' wait for tenant 'acme'") as refused:
+            jobs.send(tx, {}, tenant="acme")
+        jobs.send(tx, {}, tenant="other")  # the transaction goes on
+        box.write_all(tx, [job(topic="mails") for _ in range(20)])
+    assert (refused.value.tenant, refused.value.topic, refused.value.waiting) == ("acme", "jobs", 20)
+    assert (waiting(box, "jobs"), waiting(box, "mails"), box.status().due) == (21, 20, 20)
+    with box.topics.queue("jobs").deliver(lambda event: None) as service:
+        service.drain()
+    clock.advance(seconds=2)
+    write_to(box, [job() for _ in range(20)])
+    with pytest.raises(TenantFull):
+        write_to(box, [job()])
+    assert [fact.tenant for fact in probe.of(OverCap)] == ["acme", "acme"]
+
+
+def write_to(box: Outbox, events: list[Event]) -> None:
+    with box.transaction() as tx:
+        box.write_all(tx, events)
+
+
+@pytest.mark.parametrize("engine", ["postgres"])
+def test_nothing_is_stored_if_one_of_several_places_is_full(box: Outbox) -> None:
+    box.topics.configure(Topic.queue("jobs"))
+    box.topics.configure(Topic.pub_sub("orders"))
+    write_to(box, [job() for _ in range(20)])
+    with box.transaction() as tx, pytest.raises(TenantFull, match="queue 'jobs'"):
+        box.write_all(tx, [job(topic=None), job(topic="orders"), job()])
+    assert (box.status().events, waiting(box, "jobs")) == (0, 20)
+    write_to(box, [job(topic=None) for _ in range(20)])  # what was refused is not counted
+    with box.transaction() as tx, pytest.raises(TenantFull, match=r"event\(s\) wait for tenant"):
+        box.write_all(tx, [job("other"), job(topic=None)])
+    assert waiting(box, "jobs") == 20
+
+
+@pytest.mark.parametrize("engine", ["postgres"])
+def test_batches_of_a_queue_are_counted(box: Outbox, url: str) -> None:
+    box.topics.configure(Topic.queue("jobs"))
+    with closing(Outbox(url)) as careless:
+        write_to(careless, [job() for _ in range(1_000)])
+    with pytest.raises(TenantFull, match=r"more than 20 event\(s\) of queue 'jobs'"):
+        write_to(box, [job()])
+
+
+@pytest.mark.parametrize("engine", ["postgres"])
+async def test_events_of_a_queue_can_be_marked(url: str) -> None:
+    seen: list[tuple[str | None, bool]] = []
+
+    async def listen(event: Event) -> None:
+        seen.append((event.tenant, "relaybox-over-cap" in event.headers))
+
+    async with AsyncOutbox(url, settings=settings({"tenants.over": "mark"})) as box:
+        await box.migrate()
+        await box.topics.configure(Topic.queue("jobs"))
+        async with box.transaction() as tx:
+            await box.write_all(tx, [*(job() for _ in range(21)), job("other"), job(topic=None)])
+        async with box.topics.queue("jobs").deliver(listen) as service:
+            await service.drain()
+        assert [stored.event.headers for stored in await box.events.list()] == [{}]
+    assert sorted(seen) == [("acme", True)] * 21 + [("other", False)]
+
+
+@pytest.mark.parametrize("engine", ["postgres"])
+def test_a_queue_that_is_made_later_has_the_index(box: Outbox, url: str) -> None:
+    with closing(Outbox(url)) as careless:
+        careless.topics.configure(Topic.queue("old"))
+    with pytest.raises(SchemaMissing, match="migrate --fair tenant"):
+        box.verify()
+    with pytest.raises(SchemaMissing, match="migrate --fair tenant"):
+        write_to(box, [job(topic="old")])
+    box.migrate()
+    box.topics.configure(Topic.queue("new"))
+    box.verify()
+    write_to(box, [job(topic="old"), job(topic="new")])
+
+
+@pytest.mark.parametrize("engine", ["postgres"])
+def test_a_queue_that_was_dropped_and_made_again_is_counted(box: Outbox, clock: ManualClock) -> None:
+    box.topics.configure(Topic.queue("jobs"))
+    write_to(box, [job()])
+    box.topics.queue("jobs").events.discard(ALL)
+    box.topics.drop("jobs")
+    box.topics.configure(Topic.queue("jobs"))
+    clock.advance(seconds=2)
+    with pytest.raises(StoreBusy, match="topic 'jobs' was dropped or moved; repeat the transaction"):
+        write_to(box, [job()])
+    write_to(box, [job() for _ in range(20)])
+    with pytest.raises(TenantFull):
+        write_to(box, [job()])
+
+
+@pytest.mark.parametrize("engine", ["postgres"])
+def test_a_log_has_no_caps(box: Outbox) -> None:
+    box.topics.configure(Topic.pub_sub("orders"))
+    box.topics.configure(Topic.queue("clicks", tracking="offset"))
+    logged = [job(topic=name) for name in ("orders", "clicks") for _ in range(30)]
+    write_to(box, [*logged, *(job(topic=None) for _ in range(20))])
+    with pytest.raises(TenantFull):
+        write_to(box, [*logged, job(topic=None)])
+
+
+@pytest.mark.parametrize("engine", ["postgres"])
+def test_what_goes_into_the_outbox_for_an_unknown_topic_is_counted(url: str) -> None:
+    with closing(Outbox(url, settings=settings({"outbox.unknown_topics": "outbox"}))) as box:
+        box.migrate()
+        write_to(box, [job(topic="unknown") for _ in range(20)])
+        with pytest.raises(TenantFull):
+            write_to(box, [job(topic="unknown")])
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])

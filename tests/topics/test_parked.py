@@ -140,7 +140,7 @@ def test_a_dead_head_holds_its_key_only_where_the_group_parks(world: World, poli
     assert following == []
     assert states(world) == {seqs[0]: "dead", seqs[1]: "held"}
     kept = world.kept(group)
-    (letter,) = world.run(kept.events("dead", Search(ALL), 10))
+    (letter,) = world.run(kept.events("dead", Search(ALL), 10)).events
     assert (letter.event.seq, letter.error, letter.ended_at) == (seqs[0], "over", world.now)
     assert world.run(kept.discard("open", [seqs[0]], world.now)) == 0
     assert world.run(kept.discard("dead", [seqs[0]], world.now)) == 1

@@ -205,7 +205,7 @@ def test_a_range_that_is_taken_a_third_time_becomes_single_events(world: World) 
     pass_time(world)
     following = world.run(world.store.claim_parked(world.topic, group, member, 10, LEASE, world.now))
     assert following == []  # this time those that end their process are dead
-    dead = world.run(world.kept(group).events("dead", Search(ALL), 100))
+    dead = world.run(world.kept(group).events("dead", Search(ALL), 100)).events
     assert [letter.event.seq for letter in dead] == [parked.row[0] for parked in lone]
     following = world.run(world.store.claim_parked(world.topic, group, member, 10, LEASE, world.now))
     assert len(following) == 2

@@ -126,8 +126,8 @@ class Game:
                 self.finish_(9, 0)
             self.check()
         kept = self.world.kept(self.group)
-        letters = self.world.run(kept.events("open", Search(ALL), 1000))
-        letters += self.world.run(kept.events("dead", Search(ALL), 1000))
+        letters = self.world.run(kept.events("open", Search(ALL), 1000)).events
+        letters += self.world.run(kept.events("dead", Search(ALL), 1000)).events
         assert sorted([*self.settled, *(letter.event.seq for letter in letters)]) == list(range(1, self.written + 1))
         if self.group.ordered:
             lone = {letter.event.key for letter in letters}

@@ -14,7 +14,7 @@ import pytest
 from inbox.kit import processed
 from ingest.webhook_kit import SECRETS, post, serving, signed
 from kit import QUICK, rows
-from relaybox import AsyncInbox, ConfigError, Event, Inbox, Keyring, Outbox, Vault
+from relaybox import ALL, AsyncInbox, ConfigError, Event, Inbox, Keyring, Outbox, Reject, StartFrom, Topic, Vault
 from relaybox.brokers.webhook import WebhookReceiver
 from relaybox.errors import Undecodable
 from relaybox.event import INNER_HEADER, KEY_HEADER, SEALED
@@ -106,7 +106,7 @@ def test_a_changed_row_of_an_outbox_is_a_dead_letter_and_those_beside_it_are_del
 
         def write(*ids: str) -> None:
             with box.transaction() as tx:
-                box.write_all(tx, [told(1, id=id) for id in ids])
+                box.write_all(tx, [told(1, id=id, key="k1") for id in ids])
 
         write("good")
         headers = json.loads(rows(home.url, "SELECT headers FROM outbox_event")[0][0])
@@ -115,6 +115,11 @@ def test_a_changed_row_of_an_outbox_is_a_dead_letter_and_those_beside_it_are_del
             "short": {"payload": literal(b"\x01")},
             "empty": {"payload": literal(b"")},
             "type": {"event_type": "'Refund'"},
+            "tenant": {"tenant_id": "'other'"},
+            "nobodys": {"tenant_id": "NULL"},
+            "aggregate": {"aggregate_id": "'other'"},
+            "keyless": {"aggregate_id": "NULL"},
+            "swapped": {"tenant_id": "'k1'", "aggregate_id": "'meier'"},
             **{
                 f"{name}-{place}": {"headers": text(json.dumps(headers | {header: value}))}
                 for name, header in (("key", KEY_HEADER), ("inner", INNER_HEADER))
@@ -131,6 +136,39 @@ def test_a_changed_row_of_an_outbox_is_a_dead_letter_and_those_beside_it_are_del
         assert sorted(seen) == sorted(["good", *(f"beside-{id}" for id in changes)])
         letters = {letter.event.id: (letter.error or "").partition(":")[0] for letter in box.dead.list()}
         assert letters == dict.fromkeys(changes, "Undecodable")
+
+
+def test_a_box_that_was_moved_to_another_tenant_or_key_says_so_wherever_it_is_copied(postgres: Home) -> None:
+    """Parked events and the rows of queues are copies with columns of their own."""
+    with postgres.vault() as vault, Outbox(postgres.url, codec=vault, settings=QUICK) as box:
+        for topic in (Topic.queue("jobs"), Topic.pub_sub("orders")):
+            box.topics.configure(topic)
+        groups = [box.topics.queue("jobs"), box.topics.group("orders", "mail", start=StartFrom.earliest())]
+        with box.transaction() as tx:
+            box.write_all(tx, [told(1, topic=name) for name in ("jobs", "orders")])
+        for group in groups:
+            with group.deliver(refuse) as service:
+                service.drain()
+        for table in ("outbox_event_queue_1", "outbox_event_parked"):
+            rows(postgres.url, f"UPDATE {table} SET tenant_id = 'other'")
+        for group in groups:
+            (letter,) = group.dead.list()
+            with pytest.raises(Undecodable, match="its payload, id, type, key, tenant or content type is not the one"):
+                _ = letter.event.payload
+        for table in ("outbox_event_queue_1", "outbox_event_parked"):
+            rows(postgres.url, f"UPDATE {table} SET tenant_id = 'meier'")
+        assert [group.dead.list()[0].event.payload["n"] for group in groups] == [1, 1]
+        seen: list[Any] = []
+        for group in groups:
+            assert group.dead.replay(ALL) == 1
+            with group.deliver(lambda event: seen.append(event.payload["n"])) as service:
+                service.drain()
+        assert seen == [1, 1]
+
+
+def refuse(event: Event) -> None:
+    assert event.payload
+    raise Reject("no")
 
 
 def test_what_a_row_no_longer_says_is_known_from_the_box(sqlite: Home) -> None:

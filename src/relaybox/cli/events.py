@@ -212,7 +212,7 @@ def summary(found: Letter) -> dict[str, Any]:
             "tenant": event.tenant,
             "sender": event.sender,
             "content_type": event.content_type,
-            "payload_size": len(event.body),
+            "payload_size": len(event.body or b""),  # none: the row cannot be read
             "occurred_at": event.occurred_at,
             "created_at": event.created_at,
             "deliver_at": event.deliver_at,

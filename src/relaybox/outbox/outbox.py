@@ -171,7 +171,7 @@ class _Shared(Owning):
 
     def _connected(self, dialect: DialectName, notifier: Callable[[], Notifier | ThreadNotifier]) -> None:
         self.store = open_store(dialect, self._tables, self._codec)
-        self._caps = caps_of(self.settings, self.store, self._clock, self._observers, cdc=self._cdc)
+        self._caps = caps_of(self.settings, self._clock, self._observers, cdc=self._cdc)
         if self.store.capabilities.listen and self.settings.delivery.notify:
             self._notifier = notifier()
         self._writer = self._make_writer()

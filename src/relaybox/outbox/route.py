@@ -8,7 +8,7 @@ remembered: the moment it is, events must go where its groups look.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
@@ -47,9 +47,7 @@ class Routes:
         for place, topic in enumerate(topics):
             if topic is not None:
                 places.setdefault(topic, []).append(place)
-        missing = [topic for topic in places if topic not in self._known]
-        if missing:
-            yield from self._learn_all(missing)
+        yield from self._learn_all(places)
         self._refuse_delays(events, topics)
         seqs = [0] * len(events)
         elsewhere: set[int] = set()
@@ -85,8 +83,20 @@ class Routes:
             yield from self._learn([topic])
         raise StoreBusy(f"topic {topic!r} changed {_TRIES} times while it was written to; repeat the transaction")
 
-    def _learn_all(self, topics: Sequence[str]) -> Op[None]:
+    def queues(self, topics: Collection[str]) -> Op[dict[str, OutboxStore | None]]:
+        """Where the events of those that are configured wait; None: in a log, of which nobody counts what waits. Raises
+        NotFound."""
+        yield from self._learn_all(topics)
+        rows = [self._known[topic] for topic in topics if topic in self._known]
+        return {row.topic.name: self.store.queue(row.id) if row.topic.tracking == "rows" else None for row in rows}
+
+    def forget(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            self._known.pop(topic, None)
+
+    def _learn_all(self, topics: Collection[str]) -> Op[None]:
         """Raises NotFound, before anything is written."""
+        topics = [topic for topic in topics if topic not in self._known]
         yield from self._learn(topics)
         if self._unknown == "refuse":
             for topic in topics:
@@ -96,8 +106,7 @@ class Routes:
     def _learn(self, topics: Sequence[str]) -> Op[None]:
         if topics:
             found = {row.topic.name: row for row in (yield from self.store.topics(topics))}
-            for topic in topics:
-                self._known.pop(topic, None)
+            self.forget(topics)
             self._known |= found
 
     def _blocks(self, topic: str) -> bool:
@@ -170,8 +179,8 @@ def plan(outbox: OutboxStore, topics: TopicStore | None, fair: bool = False) -> 
 
 
 def verify(outbox: OutboxStore, topics: TopicStore | None, fair: bool = False) -> Op[None]:
-    yield from outbox.verify_schema()
-    if fair:
-        yield from outbox.verify_fair()
-    if topics:
-        yield from topics.verify_schema()
+    stores = (outbox, topics) if topics else (outbox,)
+    for store in stores:
+        yield from store.verify_schema()
+    for store in stores if fair else ():
+        yield from store.verify_fair()

@@ -30,7 +30,7 @@ from ..contracts import Contracts
 from ..drivers import wrap
 from ..drivers.spi import AsyncConnection, Connection
 from ..engine.wakeups import Notifier, ThreadNotifier
-from ..errors import ConfigError, InvalidEvent, NoTransaction
+from ..errors import ConfigError, InvalidEvent, NoTransaction, StoreError
 from ..event import Event, topics_of
 from ..facts import Observers, Written
 from ..hooks import WriterHook
@@ -38,7 +38,7 @@ from ..op import Op
 from ..sealing import Sealing
 from ..store.claims import Claim
 from ..store.outbox import OutboxStore
-from .caps import TenantCaps
+from .caps import TenantCaps, WaitsIn
 from .route import Routes, labelled
 
 log = logging.getLogger("relaybox")
@@ -122,15 +122,26 @@ class Writer:
         return Ticket(events, claim, lease_end, routing)
 
     def capped(self, ticket: Ticket) -> Op[Ticket]:
-        """For outboxes with `caps`; what goes to topics has none."""
+        """For outboxes with `caps`; what goes into a log has none."""
         assert self.caps is not None
-        events, routing = ticket.events, ticket.routing
+        here, routing = WaitsIn(self.store), ticket.routing
         if routing is None:
-            return ticket._replace(events=(yield from self.caps.check(events)))
-        mine = [place for place, topic in enumerate(routing.topics) if topic is None]
-        checked = yield from self.caps.check([events[place] for place in mine])
-        found = dict(zip(mine, checked, strict=True))
-        return ticket._replace(events=[found.get(place, event) for place, event in enumerate(events)])
+            return ticket._replace(events=(yield from self.caps.check(ticket.events, [here] * len(ticket.events))))
+        assert self.routes is not None
+        routes = self.routes()
+        queues = yield from routes.queues({topic for topic in routing.topics if topic is not None})
+        places: list[WaitsIn | None] = []
+        for topic in routing.topics:
+            if topic is None or topic not in queues:  # what is not configured goes into the outbox
+                places.append(here)
+            else:
+                queue = queues[topic]
+                places.append(None if queue is None else WaitsIn(queue, topic))
+        try:
+            return ticket._replace(events=(yield from self.caps.check(ticket.events, places)))
+        except StoreError:
+            routes.forget(queues)  # it may be why
+            raise
 
     def op(self, ticket: Ticket, connection: Connection | AsyncConnection) -> Op[list[int]]:
         faults.hit("write.before")

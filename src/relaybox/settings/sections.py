@@ -208,7 +208,7 @@ class OutboxSettings(_Section, section="outbox"):
 
 @dataclass(frozen=True, kw_only=True)
 class TenantSettings(_Section, section="tenants"):
-    """How much may wait in an outbox for one tenant, as its writers see it."""
+    """How much may wait for one tenant, in an outbox and in each queue tracked by rows, as writers see it."""
 
     max_waiting: Annotated[int | None, "events of one tenant; needs the index of fair claims; none: any number"] = None
     over: Annotated[

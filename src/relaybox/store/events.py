@@ -14,12 +14,13 @@ from ..codec import JSON_CODEC, Codec
 from ..event import Event
 from ..op import Op
 from ..values import StoredEvent, Where
-from .event_rows import EPOCH, legible, unreadable
+from .event_rows import EPOCH, Unreadable, legible
 from .instances import Instances
-from .payloads import absent
+from .payloads import Payloads
 
 Kind = Literal["open", "dead", "done"]
 LAST = 2**63 - 1
+ROOM = 16 * 2**20  # bytes of payloads in a page
 
 
 class Search(NamedTuple):
@@ -33,20 +34,43 @@ class Search(NamedTuple):
     upto: int = LAST
 
 
-class EventOps(Instances):
+class EventPage(NamedTuple):
+    """The oldest first. `ended`: no more are there, or no more were asked for; otherwise there was no room for them."""
+
+    events: list[StoredEvent]
+    ended: bool
+
+
+class Listed(NamedTuple):
+    """A row without what is no column of an event."""
+
+    row: Sequence[Any]
+
+
+class EventOps(Instances, Payloads):
     _events: str  # what the names of the queries begin with
     codec: Codec = JSON_CODEC
 
-    def events(self, kind: Kind, search: Search, limit: int) -> Op[list[StoredEvent]]:
-        """The oldest first."""
-        found = yield self.sql[self._events + kind].bind(**self.search(search), limit=limit)
-        return [self._stored_event(row) for row in found.rows]
+    def events(self, kind: Kind, search: Search, limit: int, room: int = ROOM) -> Op[EventPage]:
+        """As far as `room` bytes of payloads go, and one in any case."""
+        found = yield self.sql[self._events + kind].bind(**self.search(search), limit=limit, room=room // limit)
+        listed = [Listed(row[:12]) for row in found.rows]
+        loaded = yield from self.load(listed, room - sum(len(row[7] or b"") for row in found.rows), first=True)
+        events: list[StoredEvent] = []
+        for row in found.rows:
+            if row[0] in loaded.back:
+                if events:
+                    return EventPage(events, ended=False)
+                return (yield from self.events(kind, search._replace(after=row[0] - 1), limit, room))
+            shown = loaded.rows.get(row[0], row)
+            if shown[1] is not None:  # or it was deleted meanwhile
+                events.append(self._stored_event(shown, row))
+        return EventPage(events, ended=True)
 
-    def _stored_event(self, row: Sequence[Any]) -> StoredEvent:
+    def _stored_event(self, shown: Sequence[Any], row: Sequence[Any]) -> StoredEvent:
         attempts, error, due, ended, state, *sender = row[12:18]
-        shown = self.event_row(row)
-        if absent(shown):
-            shown = unreadable(shown, "its payload is missing, or larger than that of an event may be")
+        if shown.__class__ is not Unreadable:
+            shown = self.event_row(shown)
         event = Event.stored(shown, self.codec, sender=legible(sender[0]) or "" if sender else "")
         return StoredEvent(event, state, attempts, legible(error), self._time(due), self._time(ended))
 

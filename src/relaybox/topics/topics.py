@@ -66,7 +66,9 @@ class _Topics(WithTopicContext, Generic[G]):
         row = yield from look(self._store.topic(topic.name))
         if row is None or row.topic != topic:  # nothing is asked of who changes nothing
             row = yield from self._audited("configure", topic.name, self._store.configure(topic, self._now), audit)
-            if self._context.settings.delivery.fair == "tenant" and row.topic.tracking == "rows":
+            settings = self._context.settings
+            indexed = settings.delivery.fair == "tenant" or settings.tenants.max_waiting is not None
+            if indexed and row.topic.tracking == "rows":
                 yield from commit(self._store.queue(row.id).make_fair())
         return TopicInfo._of(row)
 

@@ -10,7 +10,8 @@ A new data key is inserted in the transaction of the event that needs it: if tha
 transactions may each make one for the same subject; both are good, as an event names its own. So nobody waits for
 anybody. A key is remembered once it was seen committed, by a connection of the vault's own.
 
-What is bound to a ciphertext, so that it opens nowhere else: its data key, the event's id and type, the content type.
+What is bound to a ciphertext, so that it opens nowhere else: its data key, the event's id, type, key and tenant, the
+content type.
 
 An inbox has its vault encrypt what arrives as a whole (message.py): payload and headers, also of what a sender has
 encrypted already, under the receiver's own keys. So the receiver forgets somebody without asking the sender.
@@ -520,8 +521,8 @@ def _opened(event: Event, key: DataKey) -> tuple[bytes, str]:
         return key.cipher.open(event.body, _bound(event, key.id, content_type)), content_type
     except NotSealedHere:
         raise Undecodable(
-            f"event {event.id} is not what data key {key.id} has encrypted: its payload, id, type or content type "
-            "is not the one it was written with"
+            f"event {event.id} is not what data key {key.id} has encrypted: its payload, id, type, key, tenant or "
+            "content type is not the one it was written with"
         ) from None
 
 
@@ -541,7 +542,8 @@ def _key_id(event: Event) -> str | None:
 
 
 def _bound(event: Event, key_id: str, content_type: str) -> bytes:
-    return "\0".join(("relaybox payload", key_id, event.id, event.type, content_type)).encode()
+    whose = (event.key or "", event.tenant or "")
+    return "\0".join(("relaybox payload", key_id, event.id, event.type, content_type, *whose)).encode()
 
 
 def _checked(subject: str) -> str:

@@ -17,7 +17,7 @@ from .harness import LEASE, MICROSECOND, SECOND, T0, Harness, some_events
 
 class SettleContract(Harness):
     async def letters(self, where: Where = ALL, after: int = 0, limit: int = 100) -> list[StoredEvent]:
-        return await self.run(self.store.events("dead", Search(where, after=after), limit))
+        return (await self.run(self.store.events("dead", Search(where, after=after), limit))).events
 
     async def test_one_batch_of_all_outcomes(self) -> None:
         seqs = await self.write(*some_events(9))

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from ...ids import key_hash
 from ...op import Op
-from ...values import ALL, BlockedKey
+from ...values import ALL, BlockedKey, StoredEvent
 from ..event_rows import EPOCH, legible, seconds
 from ..events import Search
 from .operate import InboxOperate
@@ -44,10 +44,13 @@ class InboxGaps(InboxOperate):
         if order is None:
             return []
         gaps = yield from self.gaps(order, limit, now)
-        letters = {}
+        letters: dict[int, StoredEvent] = {}
         if seqs := sorted(gap.letter for gap in gaps if gap.letter is not None):
-            found = yield from self.events("dead", Search(ALL, seqs=seqs), len(seqs))
-            letters = {one.event.seq: one for one in found}
+            search, page = Search(ALL, seqs=seqs), None
+            while page is None or not page.ended:
+                page = yield from self.events("dead", search, len(seqs))
+                letters |= {one.event.seq or 0: one for one in page.events}
+                search = search._replace(after=max(letters, default=search.upto))
         retries = yield self.sql["inbox.order.retries"].bind(limit=limit)
         keys = [
             BlockedKey(
@@ -61,7 +64,7 @@ class InboxGaps(InboxOperate):
             for key, since, event_id, attempts, error in retries.rows
         ]
         for gap in gaps:
-            letter = letters.get(gap.letter)
+            letter = letters.get(gap.letter or 0)
             if letter is not None and position_of(letter.event) == gap.first:
                 dead = (letter.event.id, letter.attempts, letter.error)
                 keys.append(BlockedKey(gap.key, "dead", gap.since, *dead, gap.first, gap.last))

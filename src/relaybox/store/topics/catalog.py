@@ -163,6 +163,10 @@ class CatalogOps(MarkOps, PartitionOps):
             todo += yield from queue.fair_plan()
         return todo
 
+    def verify_fair(self) -> Op[None]:
+        for queue in (yield from self._queues_there()):
+            yield from queue.verify_fair()
+
     def _queues_there(self) -> Op[list[PostgresStore]]:
         if not (yield from self.applied()):
             return []

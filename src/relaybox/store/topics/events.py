@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import takewhile
 from typing import Any
 
 from ...codec import JSON_CODEC, Codec
@@ -12,7 +13,7 @@ from ...event import Event
 from ...ids import key_hash
 from ...op import Op, Query
 from ...values import BlockedKey, StoredEvent
-from ..events import Kind, Search
+from ..events import ROOM, EventPage, Kind, Search
 from . import GroupRow, TopicRow
 from .parked import ParkedOps
 
@@ -47,12 +48,15 @@ class LogEvents:
 
     # -- looking ----------------------------------------------------------------------------------
 
-    def events(self, kind: Kind, search: Search, limit: int) -> Op[list[StoredEvent]]:
+    def events(self, kind: Kind, search: Search, limit: int, room: int = ROOM) -> Op[EventPage]:
         found: list[Sequence[Any]] = []
         for name in _LISTS[kind]:
-            found += (yield self._sql[name].bind(**self._terms(kind, search), limit=limit)).rows
+            found += (yield self._sql[name].bind(**self._terms(kind, search), limit=limit, room=room)).rows
         found.sort(key=lambda row: int(row[0]))
-        return [self._stored_event(row) for row in self._store.event_rows(found[:limit])]
+        here = list(takewhile(lambda row: row[10] is None, found[:limit]))
+        return EventPage(
+            [self._stored_event(row) for row in self._store.event_rows(here)], len(here) == len(found[:limit])
+        )
 
     def _stored_event(self, row: Sequence[Any]) -> StoredEvent:
         attempts, error, due, ended, state = row[12:17]
@@ -93,7 +97,7 @@ class LogEvents:
             parked += yield from self.count_events("open", search, changeable=True)
             if parked >= len(ids):
                 return
-        if (yield from self.events(kind, search, 1)):
+        if (yield from self.events(kind, search, 1)).events:
             name = f"{self._group.topic}/{self._group.name}"
             raise ConfigError(
                 f"group {name} reads a log, and finished events are among these: they are seen again from a place on, "

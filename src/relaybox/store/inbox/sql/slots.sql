@@ -25,8 +25,7 @@ WHERE f.seq > :after AND f.seq <= :upto AND (:seqs::bigint[] IS NULL OR f.seq {i
   AND {filter} AND {received_within} AND :error::text IS NULL
 
 -- slot: message_columns
-m.event_id, m.event_type, m.aggregate_type, m.aggregate_id, m.tenant_id, m.content_type,
-m.payload, m.headers, {message_times}
+{claimed_columns}
 
 -- slot: message_times
 m.occurred_at, NULL, m.received_at

@@ -9,7 +9,7 @@ SELECT seq FROM {event} WHERE event_id {in_ids}
 SELECT coalesce(max(seq), 0), {clock} FROM {event}
 
 -- name: outbox.events.open -> rows
-SELECT e.seq, {event_columns}, p.attempts, {open_error}, {open_due}, NULL,
+SELECT e.seq, {listed_columns}, p.attempts, {open_error}, {open_due}, NULL,
        CASE WHEN {claimed} THEN 'claimed' WHEN p.attempts > 0 THEN 'retry' ELSE 'waiting' END
 {from_open} ORDER BY p.seq LIMIT :limit
 
@@ -20,7 +20,7 @@ SELECT count(*) {from_open}
 SELECT p.seq {from_open} ORDER BY p.seq LIMIT :limit
 
 -- name: outbox.events.dead -> rows
-SELECT e.seq, {event_columns}, d.attempts, {dead_error}, NULL, {dead_at}, 'dead'
+SELECT e.seq, {listed_columns}, d.attempts, {dead_error}, NULL, {dead_at}, 'dead'
 {from_dead} ORDER BY d.seq LIMIT :limit
 
 -- name: outbox.events.dead_count -> rows
@@ -30,7 +30,7 @@ SELECT count(*) {from_dead}
 SELECT d.seq {from_dead} ORDER BY d.seq LIMIT :limit
 
 -- name: outbox.events.done -> rows
-SELECT e.seq, {event_columns}, NULL, NULL, NULL, NULL, 'done'
+SELECT e.seq, {listed_columns}, NULL, NULL, NULL, NULL, 'done'
 {from_done} ORDER BY e.seq LIMIT :limit
 
 -- name: outbox.events.done_count -> rows

@@ -44,6 +44,9 @@ d.last_error
 -- Payloads only up to :room bytes each. Larger ones are read after the claim, as far as there is room: payloads.py.
 {event_head}, {payload_in_room}, {headers}, {claimed_times}
 
+-- slot: listed_columns
+{event_head}, {payload_in_room}, {headers}, {event_times}
+
 -- slot: event_head
 e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type
 

@@ -16,7 +16,8 @@ CAST(m.payload AS blob)
 -- slot: message_columns
 -- As they lie there, where the client library cannot read them: a type is only a wish here.
 CAST(m.event_id AS blob), CAST(m.event_type AS blob), CAST(m.aggregate_type AS blob), CAST(m.aggregate_id AS blob),
-CAST(m.tenant_id AS blob), CAST(m.content_type AS blob), CAST(m.payload AS blob), CAST(m.headers AS blob), {raw_times}
+CAST(m.tenant_id AS blob), CAST(m.content_type AS blob), CAST({payload_in_room} AS blob), CAST({headers} AS blob),
+{raw_times}
 
 -- slot: raw_times
 CASE WHEN typeof(m.occurred_at) = 'text' THEN x'' ELSE m.occurred_at END, NULL, {received}

@@ -2,6 +2,9 @@
 -- As they lie there, where the client library cannot read them: a type is only a wish here.
 {raw_head}, {payload}, {raw_headers}, {raw_times}
 
+-- slot: listed_columns
+{raw_head}, CAST({payload_in_room} AS blob), {raw_headers}, {raw_times}
+
 -- slot: open_error
 CAST(p.last_error AS blob)
 

@@ -14,9 +14,14 @@
 (:since::timestamptz IS NULL OR e.created_at >= :since) AND (:until::timestamptz IS NULL OR e.created_at < :until)
 
 -- slot: shown
-e.seq, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type, e.payload, e.headers,
-       least(greatest(e.occurred_at, {first_time}), {last_time}), NULL::timestamptz,
+-- Payloads as far as :room goes, and one in any case. What a log has no column for says where the page ends.
+e.seq, e.event_id, e.event_type, e.aggregate_type, e.aggregate_id, e.tenant_id, e.content_type,
+       CASE WHEN {in_room} THEN e.payload END, e.headers,
+       least(greatest(e.occurred_at, {first_time}), {last_time}), CASE WHEN NOT {in_room} THEN 1 END,
        least(greatest(e.created_at, {first_time}), {last_time})
+
+-- slot: in_room
+(sum(coalesce(octet_length(e.payload), 0)) OVER (ORDER BY e.seq) - coalesce(octet_length(e.payload), 0) <= :room::bigint)
 
 -- slot: from_parked
 FROM {parked} e
