@@ -33,6 +33,7 @@ from ..store.inbox import InboxTables, open_inbox_store
 from ..store.names import Tables
 from ..store.outbox import open_store
 from ..store.schema import Schema
+from ..store.feeds import open_feed_store
 from ..store.topics import open_topic_store
 from ..store.vault import VaultTables, open_vault_store
 
@@ -196,6 +197,7 @@ def _stores(what: str, dialect: DialectName, tables: Tables) -> Iterator[Schema]
             yield open_store(dialect, tables)
             if dialect == "postgres":
                 yield open_topic_store(dialect, tables)
+                yield open_feed_store(dialect, tables)
         case "inbox":
             yield open_inbox_store(dialect, InboxTables(tables.event, tables.schema))
         case "guard":

@@ -1,0 +1,70 @@
+-- What a client asks of feeds. The work is done by the functions of the migrations.
+
+-- slot: at_home
+DO $relaybox$
+BEGIN
+  EXECUTE pg_catalog.replace($text${function}$text$, '@home@', pg_catalog.quote_ident(pg_catalog.current_schema()));
+END $relaybox$
+
+-- name: feed.create -> rows
+SELECT {feed_create}(:name::text, :query::text, :key::text[], :topic::text, :options::jsonb)
+
+-- name: feed.refresh -> rows
+SELECT r.n, r.how, r.reasons, r.inserted, r.deleted, r.claim_check, r.seq
+FROM {feed_refresh}(:name::text, :how::text) AS r
+
+-- name: feed.drift -> rows
+SELECT d.rows, d.waiting, d.captured FROM {feed_drift}(:name::text) AS d
+
+-- name: feed.pause -> rows
+SELECT {feed_pause}(:name::text)
+
+-- name: feed.resume -> rows
+SELECT {feed_resume}(:name::text)
+
+-- name: feed.drop -> rows
+SELECT {feed_drop}(:name::text)::text
+
+-- name: feed.find -> rows
+SELECT f.id, f.name, t.name, f.own_topic, f.state, f.mode, f.relation, f.query, f.key, f.scope, f.columns, f.epoch::text,
+       f.n, f.created_at, f.refreshed_at, f.last_how, f.last_inserted, f.last_deleted
+FROM {feed} f JOIN {topic} t ON t.id = f.topic_id
+WHERE :name::text IS NULL OR f.name = :name::text
+ORDER BY f.name
+
+-- name: feed.counts -> rows
+SELECT {feed_waiting}(f.id), ARRAY(SELECT DISTINCT s.reason FROM {feed_stale} s WHERE s.feed_id = f.id ORDER BY 1),
+       (SELECT count(*) FROM {feed_delta} d WHERE d.feed_id = f.id), c.chunks, c.bytes,
+       coalesce(pg_total_relation_size(to_regclass(f.relation)), 0)
+FROM {feed} f CROSS JOIN LATERAL (
+  SELECT count(*) AS chunks, coalesce(sum(octet_length(k.payload)), 0)::bigint AS bytes
+  FROM {feed_chunk} k WHERE k.feed_id = f.id) c
+WHERE f.name = :name::text
+
+-- name: feed.own -> rows
+-- Whether the topic was made with the feed, and which one it is.
+SELECT t.name, f.own_topic FROM {feed} f JOIN {topic} t ON t.id = f.topic_id WHERE f.name = :name::text
+
+-- name: feed.chunk -> rows
+-- The next chunk of a delta. `chunks`: how many there are; no row: the delta is not kept any more.
+SELECT d.chunks, c.op, c.payload
+FROM {feed} f JOIN {feed_delta} d ON d.feed_id = f.id
+LEFT JOIN {feed_chunk} c ON c.feed_id = d.feed_id AND c.n = d.n AND c.chunk = :chunk::integer
+WHERE f.name = :name::text AND f.epoch = :epoch::uuid AND d.n = :n::bigint
+
+-- name: feed.kept -> rows
+-- Deltas with chunks of feeds that write to a topic, the oldest first, whose events no group has parked.
+SELECT d.feed_id, d.n, d.shard, d.seq
+FROM {feed} f JOIN {feed_delta} d ON d.feed_id = f.id
+WHERE f.topic_id = :topic::integer
+  AND NOT EXISTS (SELECT 1 FROM {parked} p JOIN {group} g ON g.id = p.group_id
+                  WHERE g.topic_id = f.topic_id AND g.state <> 'cancelled' AND p.seq = d.seq)
+ORDER BY d.seq LIMIT :limit
+
+-- name: feed.forget -> rows
+WITH gone AS (
+  DELETE FROM {feed_delta} d USING unnest(:feeds::integer[], :deltas::bigint[]) AS u(feed_id, n)
+  WHERE d.feed_id = u.feed_id AND d.n = u.n RETURNING d.feed_id, d.n),
+rows AS (
+  DELETE FROM {feed_chunk} c USING gone g WHERE c.feed_id = g.feed_id AND c.n = g.n)
+SELECT count(*) FROM gone
