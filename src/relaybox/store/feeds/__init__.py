@@ -64,8 +64,7 @@ class Drift(NamedTuple):
     captured: bool  # the triggers and partitions are as they were left
 
 
-@dataclass(frozen=True, slots=True)
-class FeedRow:
+class FeedRow(NamedTuple):
     """A feed as the catalog has it."""
 
     id: int

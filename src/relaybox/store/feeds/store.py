@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ...errors import FeedError, NotFound, StoreError
@@ -27,8 +27,8 @@ class FeedStore(Schema):
         super().__init__(tables)
 
     def fitting(self, text: str) -> str:
-        """Functions name our objects by their schema: a search_path would let strangers in. If none is given, the server
-        says which it is when they are made."""
+        """Functions name our objects by their schema: a search_path would let strangers in. If none is given, the
+        server says which it is when they are made."""
         if self.tables.schema is not None:
             return text
         wrapped, names = texts(self._product, self.dialect).slots["at_home"], self.tables.substitutions(self.quote)
@@ -45,10 +45,11 @@ class FeedStore(Schema):
 
     def feeds(self, name: str | None = None) -> Op[list[FeedRow]]:
         result = yield self.sql["feed.find"].bind(name=name)
-        return [
-            FeedRow(*row[:13], self.from_time(row[13]), row[14] and self.from_time(row[14]), *row[15:])
-            for row in result.rows
-        ]
+        return [self._row(row) for row in result.rows]
+
+    def _row(self, row: Sequence[Any]) -> FeedRow:
+        created, refreshed = self.from_time(row[13]), None if row[14] is None else self.from_time(row[14])
+        return FeedRow._make((*row[:13], created, refreshed, *row[15:]))
 
     def counts(self, name: str) -> Op[FeedCounts]:
         result = yield self.sql["feed.counts"].bind(name=name)
@@ -75,7 +76,7 @@ class FeedStore(Schema):
         n, how, reasons, inserted, deleted, claim_check, seq = result.rows[0]
         return Refreshed(how, inserted, deleted, n if seq is not None else None, seq, claim_check, tuple(reasons))
 
-    def drift(self, name: str) -> Op[Drift]:
+    def differences(self, name: str) -> Op[Drift]:
         return Drift(*(yield from _told(name, self.sql["feed.drift"].bind(name=name))).rows[0])
 
     def pause(self, name: str) -> Op[bool]:
@@ -94,8 +95,10 @@ class FeedStore(Schema):
         result = yield self.sql["feed.chunk"].bind(name=name, epoch=epoch, n=n, chunk=chunk)
         if not result.rows:
             raise NotFound(
-                "delta", f"{name}/{n}", f"the rows of delta {n} of feed {name!r} are not kept any more: its event is "
-                "past the retention of its topic, or the feed was dropped"
+                "delta",
+                f"{name}/{n}",
+                f"the rows of delta {n} of feed {name!r} are not kept any more: its event is "
+                "past the retention of its topic, or the feed was dropped",
             )
         chunks, op, payload = result.rows[0]
         return None if chunk >= chunks else Chunk(op, payload)
@@ -115,6 +118,6 @@ def _told(name: str, ask: Statement) -> Generator[Statement | Copy, Result, Resu
         raise
     except StoreError as error:
         if "(42501)" in str(error):
-            text = f"feed {name!r}: this role may not do that: {error}. Refresh it as its owner, or grant what is missing"
+            text = f"feed {name!r}: this role may not do that: {error}. Do it as its owner, or grant what is missing"
             raise FeedError(text, "rights") from error
         raise
