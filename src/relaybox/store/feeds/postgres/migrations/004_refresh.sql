@@ -67,12 +67,13 @@ END $feed$;
 
 -- Step 4, differential: one statement, one snapshot for what is taken, which scopes that means, and what the query says of
 -- them. With two statements a transaction could commit between taking and looking, and be seen by half.
-CREATE FUNCTION {feed_look}(f {feed}, work text) RETURNS void
+CREATE FUNCTION {feed_look}(f {feed}, work text) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $feed$
 DECLARE
   scope text := {feed_list}(f.scope);
   taken text;
   meant text;
+  said bigint;
 BEGIN
   SELECT string_agg(format('d%s AS (DELETE FROM %s), ', s.ord, s.touched), '' ORDER BY s.ord),
          string_agg(format('(%s)', {feed_scopes}(s)), ' UNION ALL ' ORDER BY s.ord)
@@ -83,22 +84,35 @@ BEGIN
     taken, work, meant, scope, scope, scope, work,
     (SELECT string_agg(format('array_agg(%I) AS k%s', u.name, u.o), ', ') FROM unnest(f.scope) WITH ORDINALITY AS u(name, o)),
     f.rows_of, (SELECT string_agg('a.k' || o, ', ' ORDER BY o) FROM generate_subscripts(f.scope, 1) AS o));
+  GET DIAGNOSTICS said = ROW_COUNT;
   EXECUTE format('ANALYZE %1$s_scope, %1$s_new', work);
+  RETURN said;
 END $feed$;
 
 -- Step 4, full: marks are taken first, then all is evaluated. What commits in between is seen now and once more.
-CREATE FUNCTION {feed_look_at_all}(f {feed}, work text) RETURNS void
+CREATE FUNCTION {feed_look_at_all}(f {feed}, work text) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $feed$
 DECLARE
   touched text;
+  said bigint;
 BEGIN
   FOR touched IN SELECT s.touched FROM {feed_source} s WHERE s.feed_id = f.id ORDER BY s.ord LOOP
     EXECUTE format('DELETE FROM %s', touched);
   END LOOP;
   DELETE FROM {feed_stale} s WHERE s.feed_id = f.id;
   EXECUTE format('INSERT INTO %s_new SELECT %s FROM %s', work, {feed_list}(f.columns), f.query_view);
+  GET DIAGNOSTICS said = ROW_COUNT;
   EXECUTE format('ANALYZE %s_new', work);
+  RETURN said;
 END $feed$;
+
+-- The rows of the kept table that were looked at.
+CREATE FUNCTION {feed_kept}(f {feed}, work text, partial boolean) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $feed$
+  SELECT CASE WHEN partial THEN format('(SELECT m.* FROM %s_scope k JOIN %s m ON %s)', work, f.relation,
+                                       {feed_equal}(f.relation::regclass, f.scope, 'k', 'm'))
+              ELSE f.relation END
+$feed$;
 
 -- Step 5: pairs of rows that differ. By image where values that differ can be equal (1.0 and 1.00) or cannot be compared.
 CREATE FUNCTION {feed_compare}(f {feed}, work text, partial boolean) RETURNS void
@@ -106,39 +120,31 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $feed$
 DECLARE
   same boolean := (SELECT bool_and({feed_exact}(a.atttypid)) FROM pg_attribute a
                    WHERE a.attrelid = f.relation::regclass AND a.attnum > 0 AND NOT a.attisdropped);
-  kept text := f.relation;
 BEGIN
-  IF partial THEN
-    kept := format('(SELECT m.* FROM %s_scope k JOIN %s m ON %s)', work, f.relation,
-                   {feed_equal}(f.relation::regclass, f.scope, 'k', 'm'));
-  END IF;
   EXECUTE format(
     'INSERT INTO %1$s_diff SELECT CASE WHEN o.%2$I IS NOT NULL THEN ROW(%3$s)::%5$s END, '
     'CASE WHEN n.%2$I IS NOT NULL THEN ROW(%4$s)::%5$s END '
     'FROM %6$s o FULL JOIN %1$s_new n ON %7$s WHERE o.%2$I IS NULL OR n.%2$I IS NULL OR %8$s',
-    work, f.key[1], {feed_list}(f.columns, 'o.'), {feed_list}(f.columns, 'n.'), f.relation, kept,
+    work, f.key[1], {feed_list}(f.columns, 'o.'), {feed_list}(f.columns, 'n.'), f.relation,
+    {feed_kept}(f, work, partial),
     {feed_equal}(f.relation::regclass, f.key, 'o', 'n'),
     format(CASE WHEN same THEN 'ROW(%s) IS DISTINCT FROM ROW(%s)' ELSE 'ROW(%1$s)::%3$s *<> ROW(%2$s)::%3$s' END,
            {feed_list}(f.columns, 'o.'), {feed_list}(f.columns, 'n.'), f.relation));
 END $feed$;
 
--- Step 6: the differences go into the kept table. The pairs that were updated are as many as there are, unless the query
--- gives a key twice.
-CREATE FUNCTION {feed_merge}(f {feed}, work text, OUT inserted bigint, OUT deleted bigint)
+-- Step 6: the differences go into the kept table. It has then as many rows as the query said, unless that gave a key twice.
+CREATE FUNCTION {feed_merge}(f {feed}, work text, partial boolean, said bigint, OUT inserted bigint, OUT deleted bigint)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $feed$
 DECLARE
   pairs bigint;
   none bigint;
-  updated bigint;
+  there bigint;
 BEGIN
   EXECUTE format('SELECT count(*) FILTER (WHERE (new).%1$I IS NOT NULL), count(*) FILTER (WHERE (old).%1$I IS NOT NULL), '
                  'count(*), count(*) FILTER (WHERE (new).%1$I IS NULL AND (old).%1$I IS NULL) FROM %2$s_diff', f.key[1], work)
   INTO inserted, deleted, pairs, none;
   IF none > 0 THEN
     RAISE EXCEPTION 'feed %: its query gives rows whose key (%) is NULL', f.name, {feed_list}(f.key) USING ERRCODE = 'RBF01';
-  END IF;
-  IF pairs = 0 THEN
-    RETURN;
   END IF;
   IF pairs > 1000 THEN
     EXECUTE format('ANALYZE %s_diff', work);
@@ -149,11 +155,11 @@ BEGIN
                  'WHERE (x.new).%5$I IS NOT NULL AND (x.old).%5$I IS NOT NULL AND %6$s', f.relation, {feed_list}(f.columns),
                  {feed_list}(f.columns, '(x.new).'), work, f.key[1],
                  {feed_equal}(f.relation::regclass, f.key, 'm', '(x.old)'));
-  GET DIAGNOSTICS updated = ROW_COUNT;
-  IF updated <> inserted + deleted - pairs THEN
+  EXECUTE format('INSERT INTO %s SELECT (x.new).* FROM %s_diff x WHERE (x.old).%I IS NULL', f.relation, work, f.key[1]);
+  EXECUTE format('SELECT count(*) FROM %s o', {feed_kept}(f, work, partial)) INTO there;
+  IF there <> said THEN
     RAISE unique_violation;
   END IF;
-  EXECUTE format('INSERT INTO %s SELECT (x.new).* FROM %s_diff x WHERE (x.old).%I IS NULL', f.relation, work, f.key[1]);
 EXCEPTION
   WHEN unique_violation THEN
     RAISE EXCEPTION 'feed %: its query gives a key (%) more than once', f.name, {feed_list}(f.key) USING ERRCODE = 'RBF02';
@@ -294,6 +300,7 @@ DECLARE
   print text;
   work text;
   waiting bigint;
+  said bigint;
   total float8;
 BEGIN
   IF current_setting('transaction_isolation') <> 'read committed' THEN
@@ -327,12 +334,12 @@ BEGIN
 
   work := {feed_work}(f);
   IF done.how = 'full' THEN                          -- 4.
-    PERFORM {feed_look_at_all}(f, work);
+    said := {feed_look_at_all}(f, work);
   ELSE
-    PERFORM {feed_look}(f, work);
+    said := {feed_look}(f, work);
   END IF;
   PERFORM {feed_compare}(f, work, done.how <> 'full');   -- 5.
-  merged := {feed_merge}(f, work);                   -- 6.
+  merged := {feed_merge}(f, work, done.how <> 'full', said);   -- 6.
   done.inserted := merged.inserted;
   done.deleted := merged.deleted;
   IF done.inserted + done.deleted > 0 OR NOT f.skip_empty THEN
