@@ -3,7 +3,7 @@
     python -m chaos.feeds 20000      as many deltas
 
 After every refresh the table must equal the query in that refresh's own snapshot: the function by which a refresh asks
-its query is wrapped here, and tells what the whole query says in the snapshot of the statement that calls it. At the end
+its query is wrapped here, and tells what all of it says in the snapshot of the statement that calls it. At the end
 the deltas, replayed in order, must be the tables, and the tables what the queries say.
 """
 

@@ -10,8 +10,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from kit import make_postgres, one, rows
-from relaybox import AsyncOutbox, ConfigError, Event, Feed, Outbox, StartFrom, Topic
+from kit import make_postgres, one, rows, wait_until
+from relaybox import AsyncOutbox, ConfigError, Event, Feed, Maintainer, Outbox, Retry, StartFrom, Topic
 from relaybox.errors import FeedError, InUse, NotFound, NoTransaction, UnsupportedByEngine
 from relaybox.types import FeedSource
 
@@ -437,3 +437,51 @@ def test_elsewhere_there_are_none(tmp_path: Any) -> None:
 def test_what_no_feed_is(said: str, options: Any) -> None:
     with pytest.raises(ConfigError, match=said):
         Feed("totals", "SELECT 1", **{"key": "id", **options})
+
+
+# -- what is kept for readers --------------------------------------------------------------------------
+
+
+def upkeep(url: str) -> None:
+    with Outbox(url) as mine:
+        Maintainer(mine).once()
+
+
+def forgotten(url: str, topic: str = "log_1") -> None:
+    """Time passes for what is in the log."""
+    execute(url, f"UPDATE outbox_event_{topic} SET created_at = created_at - interval '3 days'")
+
+
+def test_chunks_live_as_long_as_somebody_may_read_them(url: str, box: Outbox) -> None:
+    box.feeds.create(replace(TOTALS, inline_rows=0))
+    begin, again = StartFrom.earliest(), Retry(base="10ms", max="10ms")
+    groups = [box.topics.group("totals", name, start=begin, retry=again) for name in ("quick", "slow")]
+    for group in groups:
+        group.create()
+    box.feeds.refresh(None, "totals")
+    forgotten(url)
+    with groups[0].consumer() as consumer, consumer.poll() as batch:
+        assert len(list(consumer.rows(batch[0]))) == 10
+    groups[1].pause()
+    upkeep(url)
+    assert box.feeds.status("totals").kept_deltas == 1
+    groups[1].resume()
+    with groups[1].consumer() as consumer:
+        batch = consumer.poll()
+        consumer.commit(batch, failed={batch[0]: "try it again"})
+        upkeep(url)
+        assert one(url, "SELECT count(*) FROM outbox_event_log_1") == 0
+        assert box.feeds.status("totals").kept_deltas == 1
+        batch = wait_until(consumer.poll)
+        assert len(list(consumer.rows(batch[0]))) == 10
+        consumer.commit(batch)
+        upkeep(url)
+        status = box.feeds.status("totals")
+        assert (status.kept_deltas, status.kept_chunks) == (0, 0)
+        with pytest.raises(NotFound, match="not kept any more"):
+            list(consumer.rows(batch[0]))
+
+
+def test_an_event_that_is_no_delta(box: Outbox) -> None:
+    with pytest.raises(ConfigError, match="no delta"):
+        list(box.feeds.rows(Event("Happened", {})))

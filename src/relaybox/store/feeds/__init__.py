@@ -29,22 +29,8 @@ _FUNCTIONS = (
     *("list", "equal", "exact", "views", "reads", "tree", "print", "trigger", "install", "capture"),
     *("view", "home", "part", "free", "volatile", "plan", "remote", "scopes", "map", "tables", "watch", "unwatch"),
     *("probe", "table", "wanted", "relation", "create", "locked", "pause", "resume", "drop"),
-    *(
-        "work",
-        "hold",
-        "mend",
-        "waiting",
-        "look",
-        "look_at_all",
-        "kept",
-        "compare",
-        "merge",
-        "inline",
-        "chop",
-        "write",
-        "emit",
-    ),
-    *("refresh", "drift"),
+    *("work", "hold", "mend", "waiting", "look", "look_at_all", "kept", "compare", "merge"),
+    *("inline", "chop", "write", "emit", "refresh", "drift", "sweep"),
 )
 
 

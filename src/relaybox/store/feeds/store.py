@@ -103,6 +103,14 @@ class FeedStore(Schema):
         chunks, op, payload = result.rows[0]
         return None if chunk >= chunks else Chunk(op, payload)
 
+    def there(self) -> Op[bool]:
+        """Whether this database has the tables of feeds."""
+        return bool((yield self.sql["feed.there"].bind()).rows[0][0])
+
+    def sweep(self, topic: int, limit: int) -> Op[int]:
+        """Deletes the chunks of deltas whose events have left a topic; how many deltas that were."""
+        return int((yield self.sql["feed.sweep"].bind(topic=topic, limit=limit)).rows[0][0])
+
 
 def _unknown(name: str) -> NotFound:
     return NotFound("feed", name, f"there is no feed {name!r}; feeds.list() names those there are")

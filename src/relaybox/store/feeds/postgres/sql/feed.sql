@@ -52,19 +52,9 @@ FROM {feed} f JOIN {feed_delta} d ON d.feed_id = f.id
 LEFT JOIN {feed_chunk} c ON c.feed_id = d.feed_id AND c.n = d.n AND c.chunk = :chunk::integer
 WHERE f.name = :name::text AND f.epoch = :epoch::uuid AND d.n = :n::bigint
 
--- name: feed.kept -> rows
--- Deltas with chunks of feeds that write to a topic, the oldest first, whose events no group has parked.
-SELECT d.feed_id, d.n, d.shard, d.seq
-FROM {feed} f JOIN {feed_delta} d ON d.feed_id = f.id
-WHERE f.topic_id = :topic::integer
-  AND NOT EXISTS (SELECT 1 FROM {parked} p JOIN {group} g ON g.id = p.group_id
-                  WHERE g.topic_id = f.topic_id AND g.state <> 'cancelled' AND p.seq = d.seq)
-ORDER BY d.seq LIMIT :limit
+-- name: feed.there -> rows
+-- Whether there are feeds in this database, before anything is asked of them.
+SELECT to_regclass('{feed}') IS NOT NULL
 
--- name: feed.forget -> rows
-WITH gone AS (
-  DELETE FROM {feed_delta} d USING unnest(:feeds::integer[], :deltas::bigint[]) AS u(feed_id, n)
-  WHERE d.feed_id = u.feed_id AND d.n = u.n RETURNING d.feed_id, d.n),
-rows AS (
-  DELETE FROM {feed_chunk} c USING gone g WHERE c.feed_id = g.feed_id AND c.n = g.n)
-SELECT count(*) FROM gone
+-- name: feed.sweep -> rows
+SELECT {feed_sweep}(:topic::integer, :limit::integer)
