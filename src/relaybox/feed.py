@@ -13,8 +13,8 @@ from typing import Any, Literal, get_args
 from .errors import ConfigError, InvalidEvent
 from .event import MAX_PAYLOAD, check_topic
 
-Mode = Literal["auto", "differential", "full"]
-Names = str | Sequence[str]
+FeedMode = Literal["auto", "differential", "full"]
+ColumnNames = str | Sequence[str]
 
 LONGEST = 128  # characters of a name: it is the key of its deltas
 
@@ -28,7 +28,7 @@ class FeedSource:
     by_row   triggers for each row: for a table that a subscription of logical replication fills
     """
 
-    columns: Names
+    columns: ColumnNames
     resolve: str | None = None
     by_row: bool = False
 
@@ -58,10 +58,10 @@ class Feed:
 
     name: str
     query: str
-    key: Names = field(kw_only=True)
-    sources: Mapping[str, Names | FeedSource] = field(default_factory=dict, kw_only=True)
-    scope: Names | None = field(default=None, kw_only=True)
-    mode: Mode = field(default="auto", kw_only=True)
+    key: ColumnNames = field(kw_only=True)
+    sources: Mapping[str, ColumnNames | FeedSource] = field(default_factory=dict, kw_only=True)
+    scope: ColumnNames | None = field(default=None, kw_only=True)
+    mode: FeedMode = field(default="auto", kw_only=True)
     table: str | None = field(default=None, kw_only=True)
     topic: str | None = field(default=None, kw_only=True)
     inline_rows: int = field(default=10_000, kw_only=True)
@@ -86,7 +86,7 @@ class Feed:
                 "writer's, and writers would wait for one another. Call feeds.refresh(handle, name) last in the "
                 "transaction that writes"
             )
-        if self.mode not in get_args(Mode):
+        if self.mode not in get_args(FeedMode):
             raise ConfigError(f"expected mode to be auto, differential or full, got {self.mode!r}")
         object.__setattr__(self, "key", _names("key", self.key))
         object.__setattr__(self, "scope", None if self.scope is None else _names("scope", self.scope))
@@ -123,7 +123,7 @@ class Feed:
         return options if self.table is None else options | {"table": self.table}
 
 
-def _names(what: str, given: Names) -> tuple[str, ...]:
+def _names(what: str, given: ColumnNames) -> tuple[str, ...]:
     names = (given,) if isinstance(given, str) else tuple(given)
     if not names or not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
         raise ConfigError(f"expected {what} to be names of columns, got {given!r}")

@@ -1,10 +1,10 @@
 -- What a client asks of feeds. The work is done by the functions of the migrations.
 
 -- slot: at_home
-DO $relaybox$
+DO $home$
 BEGIN
   EXECUTE pg_catalog.replace($text${function}$text$, '@home@', pg_catalog.quote_ident(pg_catalog.current_schema()));
-END $relaybox$
+END $home$
 
 -- name: feed.create -> rows
 SELECT {feed_create}(:name::text, :query::text, :key::text[], :topic::text, :options::jsonb)
