@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from chaos.feeds import FEEDS, Trial
 
 from kit import make_postgres
 
 
-def test_no_refresh_is_torn_and_the_deltas_make_the_tables() -> None:
-    trial = Trial(make_postgres(), 150)
+@pytest.mark.parametrize("kind", ["postgres-wheel", "postgres-system"])
+def test_no_refresh_is_torn_and_the_deltas_make_the_tables(kind: str) -> None:
+    trial = Trial(make_postgres(kind), 150)
     trial.run()
     assert trial.errors == []
     assert trial.torn == []

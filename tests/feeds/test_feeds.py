@@ -13,6 +13,7 @@ import pytest
 from kit import make_postgres, one, rows, wait_until
 from relaybox import AsyncOutbox, ConfigError, Event, Feed, Maintainer, Outbox, Retry, StartFrom, Topic
 from relaybox.errors import FeedError, InUse, NotFound, NoTransaction, UnsupportedByEngine
+from relaybox.outbox.doctor import examine
 from relaybox.types import FeedSource
 
 TOTALS = Feed(
@@ -272,6 +273,9 @@ def test_drift_is_found_and_mended(url: str, box: Outbox, tampered: str) -> None
     box.feeds.refresh(None, "parts")
     execute(url, tampered)
     assert not box.feeds.verify("parts").captured
+    assert [(f.level, "'parts'" in f.text) for f in examine(box._db, box.store) if f.check == "feeds"] == [
+        ("warning", True)
+    ]
     if "PARTITION OF" in tampered:
         execute(url, "INSERT INTO part_2 VALUES (7, 2)")
     done = box.feeds.refresh(None, "parts")
@@ -280,6 +284,17 @@ def test_drift_is_found_and_mended(url: str, box: Outbox, tampered: str) -> None
     execute(url, "INSERT INTO part VALUES (9, 1)" if "DETACH" not in tampered else "SELECT 1")
     assert box.feeds.refresh(None, "parts").how == "differential"
     assert box.feeds.verify("parts").rows == 0
+
+
+def test_the_doctor_sees_what_is_missing(url: str, box: Outbox) -> None:
+    box.feeds.create(TOTALS)
+    assert [f.level for f in examine(box._db, box.store) if f.check == "feeds"] == ["ok"]
+    execute(url, "DROP FUNCTION outbox_event_feed_sweep", "ALTER TABLE outbox_event_feed_stale DROP COLUMN at")
+    texts = {f.text for f in examine(box._db, box.store) if f.check == "feeds" and f.level == "critical"}
+    assert texts == {
+        'function "outbox_event_feed_sweep" is missing',
+        "outbox_event_feed_stale.at is missing",
+    }
 
 
 def test_long_names_are_cut_and_do_not_collide(url: str) -> None:
@@ -383,6 +398,16 @@ def test_columns_that_would_change(url: str, box: Outbox) -> None:
     assert box.feeds.refresh(None, "totals").inserted == 10
     with pytest.raises(psycopg.errors.DependentObjectsStillExist):
         execute(url, "ALTER TABLE orders DROP COLUMN amount")
+
+
+@pytest.mark.parametrize("place", [{"topic": "other"}, {"table": "other"}])
+def test_places_that_would_change(url: str, box: Outbox, place: Any) -> None:
+    box.feeds.create(replace(TOTALS, table="kept"))
+    assert box.feeds.create(replace(TOTALS, table="public.kept", chunk_rows=7)).table == "public.kept"
+    with pytest.raises(FeedError, match="no reader looks") as refused:
+        box.feeds.create(replace(TOTALS, **place))
+    assert refused.value.reason == "place_changed"
+    assert [info.topic.name for info in box.topics.list()] == ["totals"]
 
 
 def test_another_isolation(url: str, box: Outbox) -> None:

@@ -36,6 +36,7 @@ _FEED = {
     "RBF11": "in_use",
     "RBF12": "isolation",
     "RBF13": "paused",
+    "RBF14": "place_changed",
 }
 _PASSWORD = re.compile(r"(password\s*=\s*)\S+|(://[^:/@\s]*:)[^@\s]+(@)", re.IGNORECASE)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .store import FeedStore
 
 _PARTS = ("feed_source", "feed_stale", "feed_delta", "feed_chunk", "feed_row", "feed_refreshed")
-_FUNCTIONS = (
+FUNCTIONS = (
     *("list", "equal", "exact", "views", "reads", "tree", "print", "trigger", "install", "capture"),
     *("view", "home", "part", "free", "volatile", "plan", "remote", "scopes", "map", "tables", "watch", "unwatch"),
     *("probe", "table", "wanted", "relation", "create", "locked", "pause", "resume", "drop"),
@@ -39,7 +39,7 @@ class FeedTables(TopicTables):
     """Named after the outbox, as the tables of its topics are. Those of one feed have its number in their names."""
 
     def substitutions(self, quote: str) -> dict[str, str]:
-        parts = {part: self.part(part) for part in ("feed", *_PARTS, *(f"feed_{name}" for name in _FUNCTIONS))}
+        parts = {part: self.part(part) for part in ("feed", *_PARTS, *(f"feed_{name}" for name in FUNCTIONS))}
         parts |= {"migration": self.part("feed_migration"), "mark": self.part("mark")}
         return TopicTables(self.event, self.schema).substitutions(quote) | self.quoted(parts, quote)
 

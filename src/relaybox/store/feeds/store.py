@@ -12,7 +12,7 @@ from ...op import Copy, Op, Result, Statement
 from ..dialect import POSTGRES
 from ..queries import fill, texts
 from ..schema import Schema
-from . import Chunk, Drift, FeedCounts, FeedRow, FeedTables, Refreshed
+from . import FUNCTIONS, Chunk, Drift, FeedCounts, FeedRow, FeedTables, Refreshed
 
 T = TypeVar("T")
 
@@ -34,6 +34,18 @@ class FeedStore(Schema):
         wrapped, names = texts(self._product, self.dialect).slots["at_home"], self.tables.substitutions(self.quote)
         home = {key: f"@home@.{name}" if name.startswith(self.quote) else name for key, name in names.items()}
         return _FUNCTION.sub(lambda made: fill(wrapped, {"function": fill(made[0], home)}), text)
+
+    def drift(self) -> Op[list[str]]:
+        """What differs, also in the functions."""
+        lines = yield from super().drift()
+        names = self.tables.substitutions(self.quote)
+        functions = [names[f"feed_{name}"] for name in FUNCTIONS]
+        missing = yield self.sql["feed.missing"].bind(functions=functions)
+        return lines + [f"function {row[0]} is missing" for row in missing.rows]
+
+    def deaf(self) -> Op[list[str]]:
+        """Feeds whose triggers or partitions are not as they were left: their next refresh is full."""
+        return [row[0] for row in (yield self.sql["feed.deaf"].bind()).rows]
 
     # -- what there is ----------------------------------------------------------------------------
 

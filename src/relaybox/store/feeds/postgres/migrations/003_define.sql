@@ -322,6 +322,11 @@ BEGIN
   IF f.topic_id IS NULL THEN
     RAISE EXCEPTION 'feed %: there is no pub_sub topic % for its deltas', feed_name, topic USING ERRCODE = 'RBF08';
   END IF;
+  IF f.topic_id <> old.topic_id OR (options ? 'table' AND parse_ident(options ->> 'table') <>
+       (parse_ident(old.relation))[3 - cardinality(parse_ident(options ->> 'table')):2]) THEN
+    RAISE EXCEPTION 'feed %: its deltas would go to another topic, or its rows into another table, where no reader looks; '
+                    'drop it and create it anew, or create another one', feed_name USING ERRCODE = 'RBF14';
+  END IF;
   IF f.mode = 'immediate' THEN
     RAISE EXCEPTION 'feed %: no statement of a writer refreshes a feed; call feed_refresh as the last statement of the '
                     'transaction that writes', feed_name USING ERRCODE = 'RBF10';
@@ -366,8 +371,8 @@ BEGIN
     IF f IS NOT DISTINCT FROM old THEN
       RETURN false;
     END IF;
-    UPDATE {feed} g SET (auto_share, inline_rows, inline_bytes, chunk_rows, skip_empty, topic_id)
-      = ROW(f.auto_share, f.inline_rows, f.inline_bytes, f.chunk_rows, f.skip_empty, f.topic_id) WHERE g.id = f.id;
+    UPDATE {feed} g SET (auto_share, inline_rows, inline_bytes, chunk_rows, skip_empty)
+      = ROW(f.auto_share, f.inline_rows, f.inline_bytes, f.chunk_rows, f.skip_empty) WHERE g.id = f.id;
     RETURN true;
   END IF;
 
@@ -408,9 +413,9 @@ BEGIN
     END IF;
   END IF;
   UPDATE {feed} g
-  SET (topic_id, version, state, query, sources, query_view, rows_of, scope, columns, reads, mode, auto_share, inline_rows,
+  SET (version, state, query, sources, query_view, rows_of, scope, columns, reads, mode, auto_share, inline_rows,
        inline_bytes, chunk_rows, skip_empty, definition, fingerprint)
-    = ROW(f.topic_id, g.version + 1, 'active', f.query, f.sources, f.query_view, f.rows_of, f.scope, f.columns,
+    = ROW(g.version + 1, 'active', f.query, f.sources, f.query_view, f.rows_of, f.scope, f.columns,
           ARRAY(SELECT t.relid FROM {feed_tables}(f) AS t), f.mode, f.auto_share, f.inline_rows, f.inline_bytes,
           f.chunk_rows, f.skip_empty, f.definition, {feed_print}(f.id))
   WHERE g.id = f.id;
