@@ -400,6 +400,30 @@ def test_columns_that_would_change(url: str, box: Outbox) -> None:
         execute(url, "ALTER TABLE orders DROP COLUMN amount")
 
 
+def test_a_source_that_is_made_anew(url: str, box: Outbox) -> None:
+    box.feeds.create(TOTALS)
+    box.feeds.refresh(None, "totals")
+    execute(url, "CREATE TABLE again (LIKE orders INCLUDING ALL)", "INSERT INTO again VALUES (1, 1, 1)")
+    execute(url, "DROP TABLE orders CASCADE", "ALTER TABLE again RENAME TO orders")
+    with pytest.raises(FeedError, match="create the feed again") as refused:
+        box.feeds.refresh(None, "totals")
+    assert refused.value.reason == "dropped"
+    box.feeds.create(TOTALS)
+    assert box.feeds.refresh(None, "totals")[:4] == ("full", 1, 10, 2)
+    execute(url, "DELETE FROM orders")
+    assert box.feeds.refresh(None, "totals")[:4] == ("differential", 0, 1, 3)
+
+
+def test_a_table_that_somebody_dropped(url: str, box: Outbox) -> None:
+    box.feeds.create(TOTALS)
+    execute(url, "DROP TABLE feed_totals CASCADE")
+    with pytest.raises(FeedError, match="drop the feed, too"):
+        box.feeds.refresh(None, "totals")
+    assert box.feeds.drop("totals")
+    box.feeds.create(TOTALS)
+    assert box.feeds.refresh(None, "totals").inserted == 10
+
+
 @pytest.mark.parametrize("place", [{"topic": "other"}, {"table": "other"}])
 def test_places_that_would_change(url: str, box: Outbox, place: Any) -> None:
     box.feeds.create(replace(TOTALS, table="kept"))

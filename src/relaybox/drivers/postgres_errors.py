@@ -37,6 +37,7 @@ _FEED = {
     "RBF12": "isolation",
     "RBF13": "paused",
     "RBF14": "place_changed",
+    "RBF15": "dropped",
 }
 _PASSWORD = re.compile(r"(password\s*=\s*)\S+|(://[^:/@\s]*:)[^@\s]+(@)", re.IGNORECASE)
 

@@ -483,13 +483,13 @@ BEGIN
   SELECT string_agg(DISTINCT coalesce(r.ev_class::regclass::text, k.conrelid::regclass::text), ', ') INTO users
   FROM pg_depend d LEFT JOIN pg_rewrite r ON d.classid = 'pg_rewrite'::regclass AND r.oid = d.objid
   LEFT JOIN pg_constraint k ON d.classid = 'pg_constraint'::regclass AND k.oid = d.objid AND k.conrelid <> d.refobjid
-  WHERE d.refclassid = 'pg_class'::regclass AND d.refobjid = f.relation::regclass
+  WHERE d.refclassid = 'pg_class'::regclass AND d.refobjid = to_regclass(f.relation)
     AND (r.oid IS NOT NULL OR k.oid IS NOT NULL);
   IF users IS NOT NULL THEN
     RAISE EXCEPTION 'feed %: % use its table; drop them first', feed_name, users USING ERRCODE = 'RBF11';
   END IF;
   PERFORM {feed_unwatch}(f.id);
-  EXECUTE format('DROP TABLE %s CASCADE', f.relation);   -- with what sessions keep of its row type, and our function
+  EXECUTE format('DROP TABLE IF EXISTS %s CASCADE', f.relation);   -- with what sessions keep of its row type, and our function
   EXECUTE format('DROP VIEW IF EXISTS %s', f.query_view);
   DELETE FROM {feed_stale} s WHERE s.feed_id = f.id;
   DELETE FROM {feed_chunk} c WHERE c.feed_id = f.id;

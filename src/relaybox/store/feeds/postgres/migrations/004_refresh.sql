@@ -311,6 +311,11 @@ BEGIN
   IF f.state = 'paused' THEN
     RAISE EXCEPTION 'feed % is paused; resume it first', feed_name USING ERRCODE = 'RBF13';
   END IF;
+  IF to_regclass(f.query_view) IS NULL OR to_regclass(f.relation) IS NULL THEN
+    RAISE EXCEPTION 'feed %: %', f.name, CASE WHEN to_regclass(f.relation) IS NULL
+      THEN 'its table was dropped; drop the feed, too, and create it anew'
+      ELSE 'a table that it reads was dropped with CASCADE; create the feed again' END USING ERRCODE = 'RBF15';
+  END IF;
   PERFORM {feed_hold}(f);                            -- 2.
   print := {feed_mend}(f);                           -- 3.
   done.reasons := ARRAY(SELECT DISTINCT s.reason FROM {feed_stale} s WHERE s.feed_id = f.id ORDER BY s.reason);
