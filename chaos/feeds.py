@@ -215,10 +215,11 @@ class Trial:
 
     def _refresh_all(self, box: Outbox, chance: random.Random) -> None:
         while not self._over.is_set():
+            written = 0
             try:
                 with box.transaction() as tx:
                     for feed in sorted(chance.sample(FEEDS, chance.choice((1, 1, 2))), key=lambda feed: feed.name):
-                        self._refresh(box, tx, feed, chance)
+                        written += self._refresh(box, tx, feed, chance)
                     if chance.random() < 0.05:
                         raise _Undone
             except _Undone:
@@ -227,13 +228,13 @@ class Trial:
                 if not error.retryable:
                     raise
                 self.refreshes["retried"] += 1
-            with psycopg.connect(self.url, autocommit=True) as look:
-                row = look.execute("SELECT sum(n) FROM outbox_event_feed").fetchone()
-                self.deltas = int(row[0]) if row else 0
-            if self.deltas >= self.wanted:
-                self._over.set()
+            else:
+                with self._lock:
+                    self.deltas += written
+                if self.deltas >= self.wanted:
+                    self._over.set()
 
-    def _refresh(self, box: Outbox, tx: Any, feed: Feed, chance: random.Random) -> None:
+    def _refresh(self, box: Outbox, tx: Any, feed: Feed, chance: random.Random) -> bool:
         raw = tx.connection
         raw.execute("SELECT set_config('judge.said', '', true)")
         done = box.feeds.refresh(tx, feed.name, full=chance.random() < 0.02)
@@ -248,6 +249,7 @@ class Trial:
             ).fetchone()[0]
             said = raw.execute(sql.SQL(KEPT).format(sql.Identifier(work))).fetchone()[0]
         self._judge(feed, done, said, kept)
+        return done.delta is not None
 
     def _judge(self, feed: Feed, done: Refreshed, said: str, kept: str) -> None:
         with self._lock:

@@ -242,7 +242,8 @@ BEGIN
       'd AS MATERIALIZED (SELECT nextval(%L) AS seq, clock_timestamp() AS at, t.* FROM t), %s '
       'e AS (INSERT INTO %s (seq, xid, shard, event_id, event_type, aggregate_id, payload, headers, occurred_at, created_at) '
       'SELECT seq, xid, $3, $4, ''feed.delta'', $5, $6, $7, at, at FROM d) SELECT seq FROM d',
-      format('%s.%I', {feed_home}(), '{topic_name}'), format('%s.%I', {feed_home}(), t.relation || '_seq'), CASE t.tracking WHEN 'offset' THEN '' ELSE marks END, log)
+      format('%s.%I', {feed_home}(), '{topic_name}'), format('%s.%I', {feed_home}(), t.relation || '_seq'),
+      CASE t.tracking WHEN 'offset' THEN '' ELSE marks END, log)
     INTO seq USING f.topic_id, t.version, shard, id, f.name, payload, headers;
     IF seq IS NOT NULL THEN
       RETURN;
