@@ -18,6 +18,7 @@ from .errors import (
     StoreError,
 )
 from .event import Event
+from .feed import Feed
 from .guard import AsyncGuard, Guard
 from .inbox.inbox import AsyncInbox, Inbox
 from .later import later
@@ -62,6 +63,7 @@ __all__ = [
     "Contracts",
     "Delivery",
     "Event",
+    "Feed",
     "Guard",
     "Inbox",
     "Ingest",

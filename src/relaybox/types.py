@@ -10,6 +10,7 @@ from .contracts.registry import ContractOptions
 from .drivers.spi import AsyncHandle, Handle
 from .durations import Duration
 from .event import EventOptions
+from .feed import FeedSource
 from .inbox.tiers import AsyncTieredInbox, TieredInbox
 from .later import later
 from .listeners import BatchDecorator, Decorator, Listener, ListenerOptions
@@ -44,12 +45,16 @@ from .topic import TopicOptions
 from .values import LIMITS, AuditEntry, BlockedKey, Counts, DeadLetter, Health, Limits, Progress, Status, StoredEvent
 
 if TYPE_CHECKING:
+    from .feeds.feeds import AsyncFeeds, Feeds
+    from .feeds.info import FeedInfo, FeedStatus
     from .maintenance import Erasure, Report
     from .relay import Preview
+    from .store.feeds import Drift, Refreshed
     from .store.topics import Lag
     from .topics.advise import Advice
     from .topics.batch import AsyncBatch, Batch
     from .topics.consumer import AsyncConsumer, Consumer
+    from .topics.deltas import DeltaRow
     from .topics.group import AsyncGroup, Group
     from .topics.info import GroupInfo, MemberInfo, TopicInfo
     from .topics.move import MovePlan
@@ -61,9 +66,13 @@ else:  # hidden from type checkers, to which a module with __getattr__ has every
         __name__,
         {
             "Advice": "topics.advise",
+            "DeltaRow": "topics.deltas",
             "Lag": "store.topics",
             "MovePlan": "topics.move",
             "Preview": "relay",
+            **dict.fromkeys(("Drift", "Refreshed"), "store.feeds"),
+            **dict.fromkeys(("AsyncFeeds", "Feeds"), "feeds.feeds"),
+            **dict.fromkeys(("FeedInfo", "FeedStatus"), "feeds.info"),
             **dict.fromkeys(("Kms", "MasterKey"), "vault"),
             **dict.fromkeys(("Erasure", "Report"), "maintenance"),
             **dict.fromkeys(("AsyncBatch", "Batch"), "topics.batch"),
@@ -84,6 +93,7 @@ __all__ = [
     "AsyncConsumer",
     "AsyncDeadLetters",
     "AsyncEvents",
+    "AsyncFeeds",
     "AsyncGroup",
     "AsyncHandle",
     "AsyncKeys",
@@ -106,11 +116,17 @@ __all__ = [
     "DeadLetters",
     "Decorator",
     "DeliverySettings",
+    "DeltaRow",
+    "Drift",
     "Dropped",
     "Duration",
     "Erasure",
     "EventOptions",
     "Events",
+    "FeedInfo",
+    "FeedSource",
+    "FeedStatus",
+    "Feeds",
     "Finding",
     "Group",
     "GroupInfo",
@@ -141,6 +157,7 @@ __all__ = [
     "Producer",
     "Progress",
     "Reading",
+    "Refreshed",
     "RelaySettings",
     "Report",
     "Retention",

@@ -17,7 +17,8 @@ from relaybox.store.queries import texts as texts_of
 
 DIALECTS = ("postgres", "sqlite", "mysql")
 PRODUCTS = ("shared", "outbox", "guard", "inbox", "inbox/adopted", "vault")
-TOPICS = set(texts_of("topics", "postgres").queries)  # a set of its own: only PostgreSQL keeps topics
+# Sets of their own: only PostgreSQL keeps topics and feeds.
+TOPICS = {name for product in ("topics", "feeds") for name in texts_of(product, "postgres").queries}
 
 # Queries that not every dialect has: (who has them, why, which).
 STEPPED = ("sqlite", "mysql")

@@ -19,8 +19,9 @@ __all__ = ["house"]
 
 # What a tenant's role may look into that no policy guards: numbers, times, processes, and how topics are set up.
 NUMBERS = {
-    *("outbox_event_instance", "outbox_event_migration", "outbox_event_topic", "inbox_done"),
+    *("outbox_event_instance", "outbox_event_migration", "outbox_event_topic", "outbox_event_feed_migration"),
     *("outbox_event_topic_migration", "outbox_event_member", "inbox_instance", "inbox_meta", "inbox_migration"),
+    "inbox_done",
     *(f"outbox_event_queue_3_{part}" for part in ("instance", "migration")),
 }
 TELLING = {"tenant_id", "payload", "headers", "last_error", "event_id", "event_type", "aggregate_id", "reason"}

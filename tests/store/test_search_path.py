@@ -9,8 +9,9 @@ import pytest
 from kit import wait_until
 from kit.databases import make_postgres
 from kit.hostile import Parsed, plant
-from relaybox import ALL, Event, Guard, Inbox, Outbox, Reject, Topic
+from relaybox import ALL, Event, Feed, Guard, Inbox, Outbox, Reject, Topic
 from relaybox.op import Query
+from relaybox.store.feeds import open_feed_store
 from relaybox.store.grants.ops import asked
 from relaybox.store.guard import open_guard_schema
 from relaybox.store.names import Tables
@@ -86,7 +87,8 @@ def test_no_statement_calls_what_a_stranger_has_made(hostile: str) -> None:
     box, inbox, theirs = Outbox(hostile), Inbox(hostile), Inbox(hostile, "adopted")
     theirs.adopt("theirs", Columns())
     guard = open_guard_schema("postgres", Tables("relaybox_guard"))
-    schemas: list[Schema] = [box.store, inbox.store, theirs.store, guard, box.topic_store]
+    feeds = open_feed_store("postgres", Tables())
+    schemas: list[Schema] = [box.store, inbox.store, theirs.store, guard, box.topic_store, feeds]
     queries = [query for schema in schemas for query in schema.sql.values()]
     queries += [asked("postgres", f"grants.{name}", table="x") for name in ("home", "held", "open", "schemas")]
     for info in box.topics.list():
@@ -129,3 +131,24 @@ def test_an_operator_does_not_run_what_a_stranger_has_made(hostile: str) -> None
         assert [letter.event.type for letter in box.dead.list()] == ["Happened"]
         assert box.dead.replay(ALL) == 1
         assert box.status().dead == 0
+
+
+def test_a_feed_does_not_run_what_a_stranger_has_made(hostile: str) -> None:
+    """Its functions have a path of their own; only the query itself is read with the caller's."""
+    query = "SELECT customer, pg_catalog.count(*) AS n FROM orders GROUP BY customer"
+    with Outbox(hostile) as box, psycopg.connect(hostile, autocommit=True) as caller:
+        caller.execute("CREATE TABLE orders (id integer PRIMARY KEY, customer varchar(9) NOT NULL, amount bigint)")
+        caller.execute("CREATE INDEX ON orders (customer)")
+        for mode in ("differential", "full"):
+            box.feeds.create(Feed(mode, query, key="customer", sources={"orders": "customer"}, mode=mode))  # type: ignore[arg-type]
+            box.feeds.refresh(None, mode)
+        caller.execute("INSERT INTO orders VALUES (1, 'a', 1), (2, 'b', 1), (3, 'b', 1)")
+        caller.execute("UPDATE orders SET customer = 'c' WHERE id OPERATOR(pg_catalog.=) 3")
+        with caller.transaction():
+            for mode in ("differential", "full"):
+                assert box.feeds.refresh(caller, mode).inserted == 3
+        for mode in ("differential", "full"):
+            assert box.feeds.verify(mode).rows == 0
+            assert box.feeds.pause(mode)
+            assert box.feeds.resume(mode)
+            assert box.feeds.drop(mode)

@@ -16,7 +16,7 @@ from relaybox.topic import Topic
 
 from .writing import connected, fresh_url, in_topic, known, leave_for_good, migrated, relation, subscribe
 
-TOPICS = ["topics"]
+TOPICS = ["topics", "feeds", "capture", "define", "refresh"]  # and what stands on them
 EVERY = (
     Topic.queue("rows"),
     Topic.queue("queue", tracking="offset"),

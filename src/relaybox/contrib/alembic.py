@@ -28,6 +28,7 @@ from ..drivers.spi import DialectName
 from ..drivers.sqlalchemy import dialect_of
 from ..errors import ConfigError, NoTransaction
 from ..op import run
+from ..store.feeds import open_feed_store
 from ..store.guard import GuardTables, open_guard_schema
 from ..store.inbox import InboxTables, open_inbox_store
 from ..store.names import Tables
@@ -104,6 +105,12 @@ def _names(connection: sa.Connection, schema: str | None) -> Iterator[str]:
             if product == "topics":
                 base = re.escape(table.removesuffix(_TOPICS))
                 yield rf"{base}_(?:{'|'.join(_topic_parts())}|(?:log|mark|ack)_\d+(?:_\w+)?)"
+            elif product == "feeds":
+                base = table.removesuffix("_migration")
+                yield rf"{re.escape(base)}(?:_\w+)?"
+                feeds = sa.table(base, sa.column("relation", sa.Text), schema=schema)
+                kept = connection.scalars(sa.select(feeds.c.relation))
+                yield from (re.escape(name.rsplit(".", 1)[1].strip('"')) for name in kept)
             elif product in _PRODUCTS:
                 named = _PRODUCTS[product](table.removesuffix("_migration")).substitutions("")
                 yield from {re.escape(text) for key, text in named.items() if key.endswith("_name")}
@@ -196,6 +203,7 @@ def _stores(what: str, dialect: DialectName, tables: Tables) -> Iterator[Schema]
             yield open_store(dialect, tables)
             if dialect == "postgres":
                 yield open_topic_store(dialect, tables)
+                yield open_feed_store(dialect, tables)
         case "inbox":
             yield open_inbox_store(dialect, InboxTables(tables.event, tables.schema))
         case "guard":

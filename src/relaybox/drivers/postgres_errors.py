@@ -11,6 +11,7 @@ from ..errors import (
     MIGRATE,
     ConnectionLost,
     DuplicateEvent,
+    FeedError,
     SchemaMissing,
     StoreBusy,
     StoreError,
@@ -20,6 +21,25 @@ from ..errors import (
 # The old table of a queue that was moved: only a transaction that sees the time before still writes there.
 _MOVED = re.compile(r"\w+_(?:queue|log)_\d+_closed")
 _WRITE = re.compile(r"function \S*_write\(text\[\]")  # what a writer calls, see store/grants
+# What the functions of feeds raise.
+_FEED = {
+    "RBF00": "unknown",
+    "RBF01": "no_key",
+    "RBF02": "key_not_unique",
+    "RBF03": "unmapped",
+    "RBF04": "not_local",
+    "RBF05": "volatile",
+    "RBF06": "columns_changed",
+    "RBF07": "rights",
+    "RBF08": "topic",
+    "RBF09": "name_taken",
+    "RBF10": "immediate",
+    "RBF11": "in_use",
+    "RBF12": "isolation",
+    "RBF13": "paused",
+    "RBF14": "place_changed",
+    "RBF15": "dropped",
+}
 _PASSWORD = re.compile(r"(password\s*=\s*)\S+|(://[^:/@\s]*:)[^@\s]+(@)", re.IGNORECASE)
 
 
@@ -50,6 +70,8 @@ def translate_sqlstate(sqlstate: str, message: str) -> StoreError:
             return StoreError("the transaction has failed already; roll it back before writing events")
         case "25006":
             return StoreError(f"this PostgreSQL server is read-only ({message}); connect to the primary")
+    if sqlstate in _FEED:
+        return FeedError(message, _FEED[sqlstate])
     if sqlstate[:2] == "08" or sqlstate in ("57P01", "57P02", "57P03", "53300", "25P03", "57P05"):
         return connection_lost(message)
     return StoreError(f"PostgreSQL refused ({sqlstate}): {message}")

@@ -21,6 +21,7 @@ from .report import Report
 BACKLOG_LIMIT = 1_000_000
 SLOW = 10.0  # seconds of one run
 THIN_PAGE = 10_000
+DELTAS = 10  # whose rows go in one transaction
 TRIES = 5  # times a change of partitions asks for its locks in one run
 
 
@@ -46,6 +47,10 @@ class Cleanup:
             sweep = self._queue if topic.topic.tracking == "rows" else self._log
             if not await sweep(topic, deadline, report):
                 unfinished.append(topic)
+        if await context.read(context.feeds.there()):
+            for topic in await context.topics():
+                if topic.topic.semantics == "pub_sub":
+                    await self._chunks(topic, deadline)
         report.letters_purged = await self._letters()
         took = context.clock.monotonic() - start
         await self._judge(report, unfinished, took)
@@ -90,6 +95,13 @@ class Cleanup:
                 return False
             report.deleted += await context.fenced(plan.batch())
         return True
+
+    async def _chunks(self, topic: TopicRow, deadline: float) -> None:
+        """The rows of deltas go after their events. A few at a time: each may have thousands of chunks."""
+        context = self._context
+        while not context.stopping and context.clock.monotonic() <= deadline:
+            if await context.fenced(context.feeds.sweep(topic.id, DELTAS)) < DELTAS:
+                break
 
     async def _letters(self) -> int:
         context, total = self._context, 0

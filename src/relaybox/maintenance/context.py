@@ -11,6 +11,7 @@ from ..drivers.spi import AsyncRunner
 from ..facts import EventsLost, Observers
 from ..op import Op, T
 from ..settings import TopicSettings
+from ..store.feeds import open_feed_store
 from ..store.topics import TopicRow
 from ..store.topics.maintenance import Term
 from ..store.topics.terms import term_lost
@@ -28,6 +29,7 @@ class JobContext:
     ) -> None:
         self.db = db
         self.store = store
+        self.feeds = open_feed_store(store.dialect, store.tables)
         self.upkeep = upkeep
         self.observers = observers
         self.clock = clock

@@ -19,6 +19,7 @@ from ..drivers.spi import AsyncRunner, Runner
 from ..errors import SchemaDrift, SchemaTooNew, StoreError
 from ..op import Op, arun, run
 from ..store.doctor import Circumstances, Finding, Vitals, judge_clock, vitals
+from ..store.feeds import open_feed_store
 from ..store.inbox import InboxStore, InboxTables, open_inbox_store
 from ..store.instances import Instance
 from ..store.outbox import OutboxStore
@@ -26,6 +27,7 @@ from ..store.topics import open_topic_store
 from ..values import Status
 
 if TYPE_CHECKING:
+    from ..store.feeds.store import FeedStore
     from ..store.topics.store import TopicStore
 
 __all__ = ["Finding", "aexamine", "checkup", "examine"]
@@ -85,6 +87,7 @@ def checkup(store: OutboxStore, clock: Clock = SYSTEM_CLOCK, announced_pid: int 
         findings += _unread(seen)
     if store.dialect == "postgres":
         findings += yield from _topics(open_topic_store(store.dialect, store.tables), clock)
+        findings += yield from _feeds(open_feed_store(store.dialect, store.tables))
     return findings
 
 
@@ -128,6 +131,28 @@ def _topics(store: TopicStore, clock: Clock) -> Op[list[Finding]]:
         for alert in alerts
     ]
     return found
+
+
+def _feeds(store: FeedStore) -> Op[list[Finding]]:
+    """Only where there are any."""
+    try:
+        if (yield from store.plan()) or not (feeds := (yield from store.feeds())):
+            return []
+        lines = yield from store.drift()
+        deaf = yield from store.deaf()
+    except StoreError as error:
+        return [Finding("critical", "feeds", f"the tables of feeds could not be read: {error}", "see above")]
+    found = [Finding("critical", "feeds", line, "compare with a database that was migrated anew") for line in lines]
+    found += [
+        Finding(
+            "warning",
+            "feeds",
+            f"feed {name!r} may have missed changes: a trigger was dropped or disabled, or a partition came or went",
+            "refresh it: that mends the triggers and evaluates the whole query",
+        )
+        for name in deaf
+    ]
+    return found or [Finding("ok", "feeds", f"{len(feeds)} feed(s) hear of every change")]
 
 
 def _server(store: OutboxStore, seen: Vitals, announced_pid: int | None, processes: int) -> list[Finding]:

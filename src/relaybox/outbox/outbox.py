@@ -60,7 +60,8 @@ from .source import with_fair
 from .transaction import AsyncTransaction, Transaction, async_transaction, transaction
 from .write import HandOver, Writer, numbers_of
 
-if TYPE_CHECKING:  # topics stand on the outbox; here is only the door to them
+if TYPE_CHECKING:  # topics and feeds stand on the outbox; here are only the doors
+    from ..feeds.feeds import AsyncFeeds, Feeds
     from ..store.topics.store import TopicStore
     from ..topics.context import TopicContext
     from ..topics.topics import AsyncTopics, Topics
@@ -226,6 +227,11 @@ class _Shared(Owning):
         store = self.topic_store or open_topic_store(self.store.dialect, self._tables)  # which says what is needed
         shared = (store, self.settings, self._clock, self._observers, self._codec, self._wake)
         return TopicContext(self._target, db, *shared, services=services)
+
+    def _feed_context(self, db: R, services: R) -> TopicContext[R]:
+        context = self._context_of(db, services)
+        self._routes()  # readers of topics are to be woken, too
+        return context
 
     def _notification(self) -> Op[bool]:
         now = self._clock.database_now()
@@ -468,6 +474,13 @@ class Outbox(_Shared, Sync, Closing):
 
         return Topics(self._context_of(self._db, self._services), self, self.write)
 
+    @cached_property
+    def feeds(self) -> Feeds:
+        """Results of queries kept as tables, and their changes as events. PostgreSQL only."""
+        from ..feeds.feeds import Feeds
+
+        return Feeds(self._feed_context(self._db, self._services), lambda: self._writer)
+
     def _notify(self) -> bool:
         return self._services.run(self._notification(), tx=False)
 
@@ -571,6 +584,12 @@ class AsyncOutbox(_Shared, Async, AsyncClosing):
         from ..topics.topics import AsyncTopics
 
         return AsyncTopics(self._context_of(self._db, self._services), self, self.write)
+
+    @cached_property
+    def feeds(self) -> AsyncFeeds:
+        from ..feeds.feeds import AsyncFeeds
+
+        return AsyncFeeds(self._feed_context(self._db, self._services), lambda: self._writer)
 
     async def _notify(self) -> bool:
         return await self._services.run(self._notification(), tx=False)

@@ -17,8 +17,9 @@ from ..errors import InvalidEvent, NotFound, SchemaMissing, StoreBusy, StoreErro
 from ..event import TOPIC_HEADER, Event
 from ..op import Op
 from ..settings import UnknownTopics
+from ..store.feeds import open_feed_store
 from ..store.outbox import OutboxStore
-from ..store.schema import Migration
+from ..store.schema import Migration, Schema
 from ..store.topics import TopicRow
 
 if TYPE_CHECKING:
@@ -157,30 +158,37 @@ def labelled(event: Event, topic: str | None) -> Event:
 
 
 def migrate(outbox: OutboxStore, topics: TopicStore | None, fair: bool = False) -> Op[list[Migration]]:
-    """The tables of an outbox and, where the database can have them, of its topics. `fair`: also what fair claims
-    need."""
-    stores = (outbox, topics) if topics else (outbox,)
+    """The tables of an outbox and, where the database can have them, of its topics and feeds. `fair`: also what fair
+    claims need."""
     done = list[Migration]()
-    for store in stores:
+    for store in _stores(outbox, topics):
         done += yield from store.migrate()
-    for store in stores if fair else ():
-        done += yield from store.make_fair()
+    if fair:
+        done += yield from outbox.make_fair()
+    if fair and topics:
+        done += yield from topics.make_fair()
     return done
 
 
 def plan(outbox: OutboxStore, topics: TopicStore | None, fair: bool = False) -> Op[list[Migration]]:
-    stores = (outbox, topics) if topics else (outbox,)
     todo = list[Migration]()
-    for store in stores:
+    for store in _stores(outbox, topics):
         todo += yield from store.plan()
-    for store in stores if fair else ():
-        todo += yield from store.fair_plan()
+    if fair:
+        todo += yield from outbox.fair_plan()
+    if fair and topics:
+        todo += yield from topics.fair_plan()
     return todo
 
 
 def verify(outbox: OutboxStore, topics: TopicStore | None, fair: bool = False) -> Op[None]:
-    stores = (outbox, topics) if topics else (outbox,)
-    for store in stores:
+    for store in _stores(outbox, topics):
         yield from store.verify_schema()
-    for store in stores if fair else ():
-        yield from store.verify_fair()
+    if fair:
+        yield from outbox.verify_fair()
+        if topics is not None:
+            yield from topics.verify_fair()
+
+
+def _stores(outbox: OutboxStore, topics: TopicStore | None) -> tuple[Schema, ...]:
+    return (outbox,) if topics is None else (outbox, topics, open_feed_store(topics.dialect, topics.tables))

@@ -188,6 +188,11 @@ class Writer:
             notifier.later()
         return [event.id for event in events]
 
+    def wake_after(self, connection: Connection | AsyncConnection) -> None:
+        """Wakes the readers of topics once the transaction has committed, for what was not written by `op`."""
+        if self.notifier is not None and not connection.after_commit(self.notifier.soon):
+            self.notifier.later()
+
     def _after_commit(
         self, events: Sequence[Event], hand_over: HandOver, notifier: Notifier | ThreadNotifier | None
     ) -> None:

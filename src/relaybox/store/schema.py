@@ -29,6 +29,7 @@ T = TypeVar("T")
 _MADE = re.compile(r"CREATE TABLE (?:IF NOT EXISTS )?(\S+) \((.*?)\n\)", re.DOTALL)
 _COLUMN = re.compile(r"^\s+([a-z_]+)\s+[a-z]", re.MULTILINE)
 _CHANGED = re.compile(r"ALTER TABLE (\S+) (RENAME|CHANGE|ADD|DROP) COLUMN (\w+)(?: (?:TO )?(\w+))?")
+_END = re.compile(r"(\$[a-z]*\$).*?\1|;", re.DOTALL)  # of a statement; a body is passed over
 _FILE = re.compile(r"^(\d{3})_([a-z0-9_]+)\.sql$")
 
 
@@ -56,8 +57,13 @@ def migration_files(product: str, dialect: str, audit: int | None) -> tuple[tupl
 
 
 def statements(sql: str) -> list[str]:
-    """One statement per element. Our files have no `;` inside literals or bodies."""
-    return [part.strip() for part in without_comments(inline(sql)).split(";") if part.strip()]
+    """One statement per element. Our files have no `;` inside literals, only inside the bodies of functions."""
+    text, parts, start = without_comments(inline(sql)), [], 0
+    for found in _END.finditer(text):
+        if found[0] == ";":
+            parts.append(text[start : found.start()])
+            start = found.end()
+    return [part.strip() for part in (*parts, text[start:]) if part.strip()]
 
 
 def inline(sql: str) -> str:

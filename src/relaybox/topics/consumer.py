@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -29,6 +29,7 @@ from ..op import Op
 from ..outbox.source import with_fair
 from ..sealing import reading
 from ..store.claims import HeldRow
+from ..store.feeds import open_feed_store
 from ..store.outbox.fair import TenantRound
 from ..store.topics import Beat, GroupRow, RangeSettlement, TopicRow
 from ..store.topics.page_room import PageRoom
@@ -36,6 +37,7 @@ from ..twins import AsyncClosing, Closing, told_by
 from .backfill import finish, waited_for
 from .batch import AsyncBatch, Batch, BatchPage, Failures, _Batch
 from .context import TopicContext, WithTopicContext
+from .deltas import DeltaRow, adelta_rows, delta_rows
 from .join import Joining, join
 from .liveness import sign_off
 
@@ -387,6 +389,11 @@ class Consumer(_Pull[Batch[T]], Sync, Closing, Generic[T]):
         batch.consumer = self
         return batch
 
+    def rows(self, event: Event[Any]) -> Iterator[DeltaRow]:
+        """The rows of a delta of a feed: deleted ones, then inserted ones. A chunk is in memory at a time. NotFound:
+        they are not kept any more."""
+        return delta_rows(event, open_feed_store(self._store.dialect, self._store.tables), self._db)
+
     def close(self) -> None:
         """Leaves: what is not committed goes to others at once; when its lease ends, if the database cannot be told.
         The group stays."""
@@ -439,6 +446,9 @@ class AsyncConsumer(_Pull[AsyncBatch[T]], Async, AsyncClosing, Generic[T]):
         batch: AsyncBatch[T] = await aplay(self._poll(limit, lease, wait), self._db, self._naps)
         batch.consumer = self
         return batch
+
+    def rows(self, event: Event[Any]) -> AsyncIterator[DeltaRow]:
+        return adelta_rows(event, open_feed_store(self._store.dialect, self._store.tables), self._db)
 
     async def close(self) -> None:
         if self._ears is not None:

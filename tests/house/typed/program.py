@@ -32,6 +32,7 @@ from relaybox import (
     Contracts,
     Delivery,
     Event,
+    Feed,
     Guard,
     Inbox,
     Ingest,
@@ -66,6 +67,7 @@ from relaybox.types import (
     AsyncConsumer,
     AsyncDeadLetters,
     AsyncEvents,
+    AsyncFeeds,
     AsyncGroup,
     AsyncHandle,
     AsyncKeys,
@@ -88,11 +90,17 @@ from relaybox.types import (
     DeadLetters,
     Decorator,
     DeliverySettings,
+    DeltaRow,
+    Drift,
     Dropped,
     Duration,
     Erasure,
     EventOptions,
     Events,
+    FeedInfo,
+    Feeds,
+    FeedSource,
+    FeedStatus,
     Finding,
     Group,
     GroupInfo,
@@ -123,6 +131,7 @@ from relaybox.types import (
     Producer,
     Progress,
     Reading,
+    Refreshed,
     RelaySettings,
     Report,
     Retention,
@@ -417,6 +426,30 @@ async def async_topics(outbox: AsyncOutbox, session: AsyncSession) -> None:
     consumer: AsyncConsumer[OrderPlaced] = jobs.consumer(model=OrderPlaced)
     async with consumer, await consumer.poll() as batch:
         assert_type(batch, AsyncBatch[OrderPlaced])
+
+
+# -- feeds --------------------------------------------------------------------------------------------
+
+
+def feeds(outbox: Outbox, session: Session, event: Event) -> None:
+    all_feeds: Feeds = outbox.feeds
+    by_order = FeedSource("order_id", resolve="SELECT customer FROM touched JOIN orders ON id = order_id")
+    feed = Feed("totals", "SELECT 1 AS customer", key="customer", sources={"orders": "customer", "item": by_order})
+    assert_type(all_feeds.create(feed, reason="a report"), FeedInfo)
+    assert_type(all_feeds.refresh(session, "totals"), Refreshed)
+    assert_type(all_feeds.refresh(None, "totals", full=True).delta, int | None)
+    assert_type(all_feeds.status("totals"), FeedStatus)
+    assert_type(all_feeds.verify("totals"), Drift)
+    for row in all_feeds.rows(event):
+        assert_type(row, DeltaRow)
+    assert_type(all_feeds.drop("totals", actor="ann"), bool)
+
+
+async def async_feeds(outbox: AsyncOutbox, session: AsyncSession, event: Event) -> None:
+    all_feeds: AsyncFeeds = outbox.feeds
+    assert_type(await all_feeds.refresh(session, "totals"), Refreshed)
+    async for row in all_feeds.rows(event):
+        assert_type(row.row["customer"], Any)
 
 
 # -- inbox ----------------------------------------------------------------------------------------------------

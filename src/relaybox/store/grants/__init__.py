@@ -109,6 +109,18 @@ MATRICES: Mapping[str, Matrix] = {
         ],
         "tenant": [("INSERT, SELECT", "log"), ("INSERT", "mark"), ("SELECT, USAGE", "log_seq")],
     },
+    "feeds": {  # made and refreshed by the owner of the tables that their queries read
+        "writer": [(SEE, "migration")],
+        "worker": [(SEE, "migration feed feed_delta feed_chunk")],
+        "maintainer": [(SEE, "migration feed"), ("SELECT, DELETE", "feed_delta feed_chunk")],
+        "operator": [(SEE, "migration feed feed_source feed_stale feed_delta feed_chunk")],
+        "reader": [(SEE, "migration feed feed_source feed_stale feed_delta feed_chunk feed_row")],
+        "dashboard": [
+            (SEE, "migration feed feed_source feed_stale feed_delta"),
+            (_seen(("feed_id", "n", "chunk", "op", "rows")), "feed_chunk"),
+        ],
+        "tenant": [(SEE, "migration")],
+    },
     "inbox": {
         "receiver": [
             (SEE, "migration meta seen"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ...errors import SchemaMissing
 from ...op import Op, Query
 from ..doctor import Finding
+from ..feeds import open_feed_store
 from ..inbox import InboxStore
 from ..outbox.store import OutboxStore
 from ..queries import fill, qualified, texts
@@ -55,7 +56,8 @@ def _of_topics(store: TopicStore, role: str, home: str) -> Op[list[Named]]:
         there = {"bitmap": {"mark"}, "acks": {"mark", "ack"}}.get(row.topic.tracking, set())
         there |= {"log", "log_seq", "log_rest"}
         found += [(grant, names) for grant in granted("log", role, store.dialect) if grant.part in there]
-    return found
+    feeds = open_feed_store(store.dialect, store.tables)
+    return found + (_named("feeds", feeds, role, home) if (yield from feeds.there()) else [])
 
 
 def _kind(product: str, store: Schema) -> Op[str]:

@@ -1,0 +1,162 @@
+"""`outbox.feeds`: results of queries kept as tables, as twins over the same ops.
+
+outbox.feeds.create(Feed("totals", "SELECT …", key="customer", sources={"orders": "customer"}))
+outbox.feeds.refresh(None, "totals")                      in a transaction of its own, or
+outbox.feeds.refresh(session, "totals")                   in yours
+
+Each refresh that changed something writes one delta to the feed's topic, in the same transaction.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, Unpack
+
+from ..audit import Audit
+from ..drivers.script import Async, Script, Sync, commit, look, slow, twin
+from ..drivers.spi import AsyncConnection, AsyncHandle, Connection, Handle
+from ..errors import ConfigError
+from ..event import Event
+from ..feed import Feed
+from ..op import Op, arun, run
+from ..outbox.write import Writer
+from ..store.feeds import Drift, Refreshed, open_feed_store
+from ..topic import Topic
+from ..topics.context import TopicContext, WithTopicContext
+from ..topics.deltas import DeltaRow, adelta_rows, delta_rows
+from ..twins import told_by
+from .info import FeedInfo, FeedStatus
+
+
+class _Feeds(WithTopicContext):
+    """What both twins do, as scripts."""
+
+    def __init__(self, context: TopicContext[Any], writer: Callable[[], Writer]) -> None:
+        super().__init__(context)
+        self._writer = writer
+        self._feeds = open_feed_store(context.store.dialect, context.store.tables)
+
+    @slow
+    def create(self, feed: Feed, **audit: Unpack[Audit]) -> Script[FeedInfo]:
+        """Makes the feed with its table, triggers and topic, or defines it anew. Safe to repeat: the same definition
+        changes nothing, another one keeps the rows and is evaluated at the next refresh. FeedError: it cannot be kept
+        like this."""
+        if not isinstance(feed, Feed):
+            raise ConfigError(f"expected a Feed, such as Feed('totals', 'SELECT …'), got {type(feed).__name__}")
+        yield from self._audited("create", feed.name, self._create(feed), audit)
+        return FeedInfo._of((yield from look(self._feeds.feed(feed.name))))
+
+    def _create(self, feed: Feed) -> Op[bool]:
+        name = feed.topic or feed.name
+        topic = yield from self._store.topic(name)
+        if topic is None:
+            yield from self._store.configure(Topic.pub_sub(name), self._now)
+        options = feed.options | {"own_topic": topic is None}
+        return (yield from self._feeds.create(feed.name, feed.query, builtins.list(feed.key), name, options))
+
+    def _audited(self, verb: str, name: str, op: Op[bool], audit: Audit) -> Script[bool]:
+        return self._context.auditor.audited(verb, f"feed {name}", op, audit)
+
+    @twin
+    def get(self, name: str) -> Script[FeedInfo | None]:
+        """None: there is none."""
+        found = yield from look(self._feeds.feeds(name))
+        return FeedInfo._of(found[0]) if found else None
+
+    @twin
+    def list(self) -> Script[builtins.list[FeedInfo]]:
+        """All feeds, by name."""
+        return [FeedInfo._of(row) for row in (yield from look(self._feeds.feeds()))]
+
+    @twin
+    def status(self, name: str) -> Script[FeedStatus]:
+        """What waits for the next refresh, and what is kept for readers."""
+        row = yield from look(self._feeds.feed(name))
+        return FeedStatus._of(row, (yield from look(self._feeds.counts(name))))
+
+    @slow
+    def verify(self, name: str) -> Script[Drift]:
+        """Evaluates the query and counts the rows of the table that differ. Nothing is changed."""
+        return look(self._feeds.differences(name))
+
+    @slow
+    def pause(self, name: str, **audit: Unpack[Audit]) -> Script[bool]:
+        """Drops the triggers: writers pay nothing, and the table stays as it is. False: it is paused."""
+        return self._audited("pause", name, self._feeds.pause(name), audit)
+
+    @slow
+    def resume(self, name: str, **audit: Unpack[Audit]) -> Script[bool]:
+        """Makes the triggers again; the next refresh is full. False: it is not paused."""
+        return self._audited("resume", name, self._feeds.resume(name), audit)
+
+    @slow
+    def drop(self, name: str, **audit: Unpack[Audit]) -> Script[bool]:
+        """Deletes the feed with its table, and with its topic if that was made for it. InUse: a group reads that topic.
+        False: there is none."""
+        if not (yield from look(self._feeds.feeds(name))):
+            return False
+        return (yield from self._audited("drop", name, self._drop(name), audit))
+
+    def _drop(self, name: str) -> Op[bool]:
+        topic = yield from self._feeds.own_topic(name)
+        yield from self._feeds.drop(name)
+        if topic is not None:
+            yield from self._store.drop(topic)
+        return True
+
+    def _refresh(self, name: str, full: bool) -> Op[Refreshed]:
+        return self._feeds.refresh(name, "full" if full else None)
+
+    @slow
+    def _alone(self, name: str, full: bool) -> Script[Refreshed]:
+        """In a transaction of its own."""
+        done = yield from commit(self._refresh(name, full))
+        if done.number is not None:
+            self._context.wake()
+        return done
+
+    def _told(self, done: Refreshed, connection: Connection | AsyncConnection) -> Refreshed:
+        if done.number is not None:
+            self._writer().wake_after(connection)
+        return done
+
+
+class Feeds(_Feeds, Sync):
+    """Results of queries kept as tables, and their changes as events. PostgreSQL only."""
+
+    def refresh(self, handle: Handle | None, name: str, *, full: bool = False) -> Refreshed:
+        """Brings the table up to date and writes one delta of what that changed: in the handle's transaction, or with
+        None in one of its own. The transaction must be READ COMMITTED, and holds the feed until it ends.
+
+        full  evaluate the whole query
+        """
+        if handle is None:
+            return self._alone(name, full)
+        connection = self._writer().connection(handle)
+        if connection.is_async:
+            raise ConfigError(f"{type(handle).__qualname__} is an async handle; use AsyncOutbox")
+        return self._told(run(self._refresh(name, full), connection), connection)
+
+    def rows(self, event: Event[Any]) -> Iterator[DeltaRow]:
+        """The rows of a delta: deleted ones, then inserted ones. Of one by claim check a chunk is read at a time.
+        NotFound: they are not kept any more."""
+        return delta_rows(event, self._feeds, self._db)
+
+
+@told_by(Feeds)
+class AsyncFeeds(_Feeds, Async):
+    """Results of queries kept as tables, and their changes as events. PostgreSQL only."""
+
+    async def refresh(self, handle: AsyncHandle | None, name: str, *, full: bool = False) -> Refreshed:
+        if handle is None:
+            return await self._alone(name, full)
+        connection = self._writer().connection(handle)
+        if not connection.is_async:
+            raise ConfigError(
+                f"{type(handle).__qualname__} is a synchronous handle, which would block the event loop; use Outbox"
+            )
+        return self._told(await arun(self._refresh(name, full), connection), connection)
+
+    def rows(self, event: Event[Any]) -> AsyncIterator[DeltaRow]:
+        return adelta_rows(event, self._feeds, self._db)

@@ -1,0 +1,28 @@
+"""The trial of `python -m chaos.feeds`, in short: and it finds a bug that is planted."""
+
+from __future__ import annotations
+
+import pytest
+from chaos.feeds import FEEDS, Trial
+
+from kit import make_postgres
+
+
+@pytest.mark.parametrize("kind", ["postgres-wheel", "postgres-system"])
+def test_no_refresh_is_torn_and_the_deltas_make_the_tables(kind: str) -> None:
+    trial = Trial(make_postgres(kind), 150)
+    trial.run()
+    assert trial.errors == []
+    assert trial.torn == []
+    assert trial.replayed >= 150
+    assert trial.claim_checks > 20
+    assert trial.replayed > trial.claim_checks
+    assert trial.refreshes["differential"] > 50
+    assert trial.refreshes["full"] > len(FEEDS)
+
+
+def test_the_judge_finds_changes_that_go_unseen() -> None:
+    trial = Trial(make_postgres(), 60, deaf=True)
+    trial.run()
+    assert trial.errors == []
+    assert any(line.startswith("filter:") for line in trial.torn)
