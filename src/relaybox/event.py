@@ -24,6 +24,7 @@ from .errors import ContractViolation, InvalidEvent, PayloadTooLarge, Undecodabl
 from .ids import new_id
 
 MAX_PAYLOAD: Final = 1_048_576
+MAX_BROKEN: Final = 8 * MAX_PAYLOAD  # of what cannot be read; MariaDB takes 16 MiB in one statement, as base64
 MAX_HEADERS: Final = 64
 MAX_HEADER_BYTES: Final = 8_192
 MAX_HEADER_TEXT: Final = 50_000  # the same as JSON, where a character may take six

@@ -31,13 +31,12 @@ from urllib.parse import unquote
 from ..clock import utc_now
 from ..codec import BYTES, JSON, headers_to_text
 from ..errors import InvalidEvent
-from ..event import GLOBAL, LIMITS, MAX_HEADERS, MAX_PAYLOAD, PLACED, Event, placed
+from ..event import GLOBAL, LIMITS, MAX_BROKEN, MAX_HEADERS, PLACED, Event, placed
 from .formats import spelled
 from .json_members import Member, members
 from .spi import Incoming
 
 MALFORMED: Final = "relaybox.malformed"  # the type of a message that could not be read
-MOST_BYTES: Final = 8 * MAX_PAYLOAD  # of what cannot be read; MariaDB takes 16 MiB in one statement, as base64
 STRUCTURED: Final = "application/cloudevents"
 PREFIXES: Final = ("ce-", "cloudevents:", "cloudevents-")
 PLAIN: Final = frozenset(["event-id", "event-type", "aggregate-type", "aggregate-id", "created-at", "tenant"])
@@ -92,7 +91,7 @@ def malformed(message: Incoming) -> Event:
             None,
             None,
             BYTES,
-            message.body[:MOST_BYTES],
+            message.body[:MAX_BROKEN],
             headers_to_text(_storable(message.headers)),
             message.sent_at or utc_now(),
             None,

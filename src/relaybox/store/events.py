@@ -55,7 +55,8 @@ class EventOps(Instances, Payloads):
         """As far as `room` bytes of payloads go, and one in any case."""
         found = yield self.sql[self._events + kind].bind(**self.search(search), limit=limit, room=room // limit)
         listed = [Listed(row[:12]) for row in found.rows]
-        loaded = yield from self.load(listed, room - sum(len(row[7] or b"") for row in found.rows), first=True)
+        left = room - sum(len(row[7] or b"") for row in found.rows)
+        loaded = yield from self.load(listed, left, first=True, listed=True)
         events: list[StoredEvent] = []
         for row in found.rows:
             if row[0] in loaded.back:

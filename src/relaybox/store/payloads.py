@@ -39,16 +39,18 @@ class Payloads(Schema):
     _claims: str  # what the names of the queries begin with
     _largest: int | None = MAX_PAYLOAD
 
-    def load(self, claimed: Sequence[_Row], room: int, *, first: bool) -> Op[LoadedPayloads]:
+    def load(self, claimed: Sequence[_Row], room: int, *, first: bool, listed: bool = False) -> Op[LoadedPayloads]:
         """What is `absent`, in the order of the claim as far as `room` bytes go, and with `first` one in any case. What
-        is behind an event of its key that has to be given back goes with it, or it would overtake it."""
+        is behind an event of its key that has to be given back goes with it, or it would overtake it. `listed`: for
+        people, who are shown what cannot be read as well."""
         left = {one.row[0]: one.row for one in claimed if absent(one.row)}
         if not left:
             return LoadedPayloads({}, frozenset(), {})
+        largest = self._largest_listed() if listed else self._largest
         answer = yield self.sql[self._claims + "sizes"].bind(seqs=self.numbers(list(left)))
         reasons, sizes = dict[int, str](), dict[int, int]()
         for seq, *facts in answer.rows:
-            if (reason := self._why_not(*facts)) is None:
+            if (reason := self._why_not(largest, *facts)) is None:
                 sizes[seq] = facts[0]
             else:
                 reasons[seq] = reason
@@ -79,14 +81,17 @@ class Payloads(Schema):
                 rows[seq] = (seq, *[None] * 11)
         return LoadedPayloads(rows, frozenset(back), sizes)
 
-    def _why_not(self, payload: int | None, headers: int | None, whole: bool) -> str | None:
+    def _largest_listed(self) -> int | None:
+        return self._largest
+
+    def _why_not(self, largest: int | None, payload: int | None, headers: int | None, whole: bool) -> str | None:
         """Why a row is not that of an event, from what can be said of it without reading it."""
         if not whole:
             return "a column that every event has is NULL"
         if payload is None:
             return "its payload is NULL"
-        if self._largest is not None and payload > self._largest:
-            return f"its payload takes {payload:,} bytes, the limit is {self._largest:,}"
+        if largest is not None and payload > largest:
+            return f"its payload takes {payload:,} bytes, the limit is {largest:,}"
         if headers is not None and headers > MAX_HEADER_TEXT:
             return f"its headers take {headers:,} bytes, the limit is {MAX_HEADER_TEXT:,}"
         return None

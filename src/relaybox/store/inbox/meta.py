@@ -10,7 +10,7 @@ from typing import Any
 
 from ...durations import OptionalDurationField
 from ...errors import ConfigError
-from ...event import MAX_SEALED
+from ...event import MAX_BROKEN, MAX_SEALED
 from ...op import Op
 from ...retry import Retry
 from ..events import EventOps
@@ -64,6 +64,9 @@ class InboxMeta(InboxSettles, EventOps):
     _events = "inbox.events."
     _claims = "inbox.claim."
     _largest: int | None = MAX_SEALED
+
+    def _largest_listed(self) -> int | None:
+        return None if self._largest is None else MAX_BROKEN  # what came and could not be read is kept
 
     def facts(self) -> Op[dict[str, str]]:
         return dict((yield self.sql["inbox.meta.list"].bind()).rows)
