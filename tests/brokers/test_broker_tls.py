@@ -204,10 +204,9 @@ def tls_nats(pair: Pair, **settings: Any) -> NatsServer:
 def _readable(*files: Path) -> None:
     """By the account that the server runs under."""
     for file in files:
-        for folder in file.parents:
-            if folder.stat().st_mode & 0o005 == 0o005:  # others may enter already, as they may /tmp and /dev/shm
-                break
-            folder.chmod(0o755)
+        for folder in file.parents:  # all of them: each pytest that starts closes the folder that it shares with others
+            if folder.stat().st_mode & 0o005 != 0o005:  # others may enter /tmp and /dev/shm already
+                folder.chmod(0o755)
         file.chmod(0o644)
 
 
