@@ -99,6 +99,14 @@ class FeedCounts(NamedTuple):
     table_bytes: int
 
 
+class Kept(NamedTuple):
+    """A delta whose rows are in chunks."""
+
+    chunks: int
+    inserted: int
+    deleted: int
+
+
 class Chunk(NamedTuple):
     op: str  # D or I
     payload: str  # a JSON array
