@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from kit import rows
 from relaybox import AsyncOutbox, AsyncRelay, Feed, Outbox, Retry, Settings, StartFrom
 from relaybox.types import DeliverySettings, RelaySettings
-
-for folder in ("brokers", "relay"):
-    sys.path.insert(0, str(Path(__file__).parent.parent / folder))
 
 QUICK = Settings(
     delivery=DeliverySettings(instance_ttl="1s", lease="3s"),
