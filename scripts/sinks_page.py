@@ -15,7 +15,8 @@ HEAD = """# Sinks
 
 Written by `scripts/sinks_page.py` from what the sinks declare; do not edit.
 
-| sink | URL | order of a key | drops repeated ids | keys in sequence | per publish | largest message | outage of | tombstones |
+| sink | URL | order of a key | drops repeated ids | keys in sequence | per publish \
+| largest message | outage of | tombstones |
 |---|---|---|---|---|---|---|---|---|
 """
 TAIL = """
