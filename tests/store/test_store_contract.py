@@ -180,7 +180,7 @@ class TestSqlAlchemyAsyncEngineOnSqlite(Sqlite, AsyncEngineSuite):
 class MariaDB(Suite):
     kind = "mariadb"
     store_type = MysqlStore
-    strategies = ("shards",)
+    strategies = ("shards", "rows")
 
 
 class TestPymysqlOnMariaDB(MariaDB):
@@ -194,6 +194,8 @@ class TestAsyncmyOnMariaDB(MariaDB):
 
 
 class TestSqlAlchemyEngineOnMariaDB(MariaDB):
+    strategies = SqlAlchemyEngine.strategies
+
     def connect(self) -> Database:
         return open_sync(engine(url_for(self.kind, type(self).__name__), "pymysql"))
 
