@@ -39,6 +39,8 @@ _FEED = {
     "RBF13": "paused",
     "RBF14": "place_changed",
     "RBF15": "dropped",
+    "RBF16": "no_delta",
+    "RBF17": "no_hand_off",
 }
 _PASSWORD = re.compile(r"(password\s*=\s*)\S+|(://[^:/@\s]*:)[^@\s]+(@)", re.IGNORECASE)
 
