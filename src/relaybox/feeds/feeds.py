@@ -25,7 +25,7 @@ from ..store.feeds import Drift, FeedRow, Refreshed, open_feed_store
 from ..store.topics.life import STANDING
 from ..topic import Topic
 from ..topics.context import TopicContext, WithTopicContext
-from ..topics.deltas import DeltaRow, adelta_rows, delta_rows
+from ..topics.deltas import DeltaRow, achunk_rows, adelta_rows, chunk_rows, delta_rows
 from ..topics.hand_off import hand_off
 from ..twins import told_by
 from .info import FeedInfo, FeedStatus
@@ -193,6 +193,11 @@ class Feeds(_Feeds, Sync):
         NotFound: they are not kept any more."""
         return delta_rows(event, self._feeds, self._db)
 
+    def rows_of(self, name: str, n: int, *, epoch: str | None = None) -> Iterator[DeltaRow]:
+        """The same of a delta by claim check, for who was told its number and has no event. `epoch`, of the event: no
+        delta of a feed that was made anew. NotFound: there are no rows of it besides its event, or not any more."""
+        return chunk_rows(name, n, epoch, self._feeds, self._db)
+
 
 @told_by(Feeds)
 class AsyncFeeds(_Feeds, Async):
@@ -222,3 +227,6 @@ class AsyncFeeds(_Feeds, Async):
 
     def rows(self, event: Event[Any]) -> AsyncIterator[DeltaRow]:
         return adelta_rows(event, self._feeds, self._db)
+
+    def rows_of(self, name: str, n: int, *, epoch: str | None = None) -> AsyncIterator[DeltaRow]:
+        return achunk_rows(name, n, epoch, self._feeds, self._db)

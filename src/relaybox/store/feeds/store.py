@@ -116,7 +116,7 @@ class FeedStore(Schema):
                 "delta",
                 f"{name}/{n}",
                 f"the rows of delta {n} of feed {name!r} are not kept any more: its event is "
-                "past the retention of its topic, or the feed was dropped",
+                "past the retention of its topic, or the feed was dropped. A small one has them in its event",
             )
         chunks, op, payload = result.rows[0]
         return None if chunk >= chunks else Chunk(op, payload)
