@@ -239,7 +239,7 @@ def drop(context: typer.Context, name: FeedName, audit: Audit, yes: o.Yes = Fals
     answer(json, {"dropped": gone}, f"dropped {name}" if gone else f"there is no feed {name}")
 
 
-Reader = Annotated[str, typer.Option("--group", metavar="GROUP", help="a group of the feed's topic")]
+FeedGroup = Annotated[str, typer.Option("--group", metavar="GROUP", help="a group of the feed's topic")]
 
 
 @app.command("hand-off")
@@ -247,7 +247,7 @@ Reader = Annotated[str, typer.Option("--group", metavar="GROUP", help="a group o
 def hand_off(
     context: typer.Context,
     name: FeedName,
-    group: Reader,
+    group: FeedGroup,
     audit: Audit,
     off: Annotated[bool, typer.Option("--off", help="rows wait for this group's jobs no more")] = False,
     json: o.Json = False,
@@ -260,7 +260,7 @@ def hand_off(
 
 
 @app.command("consumed")
-def consumed(context: typer.Context, name: FeedName, number: Number, group: Reader, json: o.Json = False) -> None:
+def consumed(context: typer.Context, name: FeedName, number: Number, group: FeedGroup, json: o.Json = False) -> None:
     """Say that the rows of a delta were read for a group that hands them off. Safe to repeat."""
     with target_of(context).outbox() as box:
         changed = box.feeds.rows_consumed(name, number, group=group)
