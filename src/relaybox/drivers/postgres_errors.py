@@ -41,6 +41,7 @@ _FEED = {
     "RBF15": "dropped",
     "RBF16": "no_delta",
     "RBF17": "no_hand_off",
+    "RBF18": "subscribed",
 }
 _PASSWORD = re.compile(r"(password\s*=\s*)\S+|(://[^:/@\s]*:)[^@\s]+(@)", re.IGNORECASE)
 

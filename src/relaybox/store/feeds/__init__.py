@@ -30,9 +30,9 @@ _PARTS = (
     *("feed_hand_off", "feed_consumed", "feed_latest"),
 )
 FUNCTIONS = (
-    *("list", "equal", "exact", "views", "reads", "tree", "print", "trigger", "install", "capture"),
-    *("view", "home", "part", "free", "volatile", "plan", "remote", "scopes", "map", "tables", "watch", "unwatch"),
-    *("probe", "table", "wanted", "relation", "create", "locked", "pause", "resume", "drop"),
+    *("list", "equal", "exact", "views", "reads", "tree", "subscribed", "print", "trigger", "install", "capture"),
+    *("view", "home", "part", "free", "volatile", "plan", "remote", "scopes", "deaf", "map", "tables", "watch"),
+    *("unwatch", "probe", "table", "wanted", "relation", "create", "locked", "pause", "resume", "drop"),
     *("work", "hold", "mend", "waiting", "look", "look_at_all", "kept", "compare", "merge"),
     *("inline", "chop", "write", "tell", "emit", "refresh", "drift", "snapshot"),
     *("rows_consumed", "awaited", "held", "sweep", "newest"),

@@ -43,6 +43,7 @@ DECLARE
   print text := {feed_print}(f.id);
 BEGIN
   IF print <> f.fingerprint THEN
+    PERFORM {feed_deaf}(f.name, s) FROM {feed_source} s WHERE s.feed_id = f.id ORDER BY s.ord;
     PERFORM {feed_install}(s) FROM {feed_source} s WHERE s.feed_id = f.id ORDER BY s.ord;
     INSERT INTO {feed_stale} (feed_id, reason) VALUES (f.id, 'triggers or partitions changed');
     print := {feed_print}(f.id);
