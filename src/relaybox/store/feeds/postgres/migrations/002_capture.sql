@@ -78,7 +78,8 @@ $feed$;
 CREATE FUNCTION {feed_print}(feed integer) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $feed$
   SELECT coalesce(md5(string_agg(format('%s %s %s %s %s', t.r, g.oid, g.xmin, g.tgenabled,
-                                        NOT s.by_row AND {feed_subscribed}(s.relid)), ',' ORDER BY t.r, g.oid)), '')
+                                        NOT s.by_row AND EXISTS (SELECT FROM pg_subscription_rel u WHERE u.srrelid = t.r)),
+                                 ',' ORDER BY t.r, g.oid)), '')
   FROM {feed_source} s CROSS JOIN LATERAL (SELECT r::oid AS r FROM {feed_tree}(s.relid) AS r) t
   LEFT JOIN pg_trigger g ON g.tgrelid = t.r AND g.tgfoid = to_regproc(s.captured)
   WHERE s.feed_id = feed
