@@ -79,7 +79,7 @@ class _Feeds(WithTopicContext):
         return FeedStatus._of(row, counts, (yield from look(self._pending(row))))
 
     def _pending(self, feed: FeedRow) -> Op[int]:
-        kept = yield from self._feeds.kept(name=feed.name)
+        kept = yield from self._feeds.kept_deltas(name=feed.name)
         topic = yield from self._context.known(feed.topic)
         unread = yield from self._store.unread(topic, [delta.seq for delta in kept])
         awaited = {one.seq for one in unread if STANDING[one.state].kept}

@@ -24,7 +24,7 @@ def hand_off(store: TopicStore, feeds: FeedStore, name: str, topic: TopicRow, gr
     yield from store.hold_place(group)
     if not (yield from feeds.hand_off(name, group.id)):
         return False
-    kept = yield from feeds.kept(name=name)
+    kept = yield from feeds.kept_deltas(name=name)
     unread = yield from _unread(store, topic, group, kept)
     yield from feeds.pass_over(group.id, [delta for delta in kept if delta.seq not in unread])
     return True
@@ -36,7 +36,7 @@ def move(
     """A seek. What it passes over waits for nobody, and what comes again waits again; jobs that read meanwhile go on.
     Needs a transaction."""
     yield from store.hold_place(group)
-    kept = (yield from feeds.kept(group=group.id)) if (yield from feeds.there()) else []
+    kept = (yield from feeds.kept_deltas(group=group.id)) if (yield from feeds.there()) else []
     before = yield from _unread(store, topic, group, kept)
     yield from store.seek(topic, group, to, now)
     if kept:

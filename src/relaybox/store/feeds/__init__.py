@@ -34,7 +34,7 @@ FUNCTIONS = (
     *("view", "home", "part", "free", "volatile", "plan", "remote", "scopes", "deaf", "map", "tables", "watch"),
     *("unwatch", "probe", "table", "wanted", "relation", "create", "locked", "pause", "resume", "drop"),
     *("work", "hold", "mend", "waiting", "look", "look_at_all", "kept", "compare", "merge"),
-    *("inline", "chop", "write", "tell", "emit", "refresh", "drift", "snapshot"),
+    *("inline", "chop", "chop_pairs", "write", "tell", "emit", "refresh", "drift", "snapshot"),
     *("rows_consumed", "awaited", "held", "sweep", "newest"),
 )
 
@@ -110,6 +110,14 @@ class KeptDelta(NamedTuple):
     n: int
     seq: int  # of its event in the topic
     held: bool  # by somebody besides the log: a job that reads its rows, or a group that parked it
+
+
+class Kept(NamedTuple):
+    """A delta whose rows are in chunks."""
+
+    chunks: int
+    inserted: int
+    deleted: int
 
 
 class Chunk(NamedTuple):

@@ -55,11 +55,16 @@ FROM {feed} f JOIN {feed_delta} d ON d.feed_id = f.id
 LEFT JOIN {feed_chunk} c ON c.feed_id = d.feed_id AND c.n = d.n AND c.chunk = :chunk::integer
 WHERE f.name = :name::text AND f.epoch = :epoch::uuid AND d.n = :n::bigint
 
+-- name: feed.kept -> rows
+-- What is kept of a delta by claim check; no row: nothing any more.
+SELECT d.chunks, d.inserted, d.deleted FROM {feed} f JOIN {feed_delta} d ON d.feed_id = f.id
+WHERE f.name = :name::text AND f.epoch = :epoch::uuid AND d.n = :n::bigint
+
 -- name: feed.there -> rows
 -- Whether there are feeds in this database, before anything is asked of them.
 SELECT to_regclass('{feed}') IS NOT NULL
 
--- name: feed.kept -> rows
+-- name: feed.kept_deltas -> rows
 -- Deltas whose rows are in chunks: of one feed, or of those whose rows a group hands to others.
 SELECT d.feed_id, d.n, d.seq, {feed_held}(d, t)
 FROM {feed} f JOIN {topic} t ON t.id = f.topic_id JOIN {feed_delta} d ON d.feed_id = f.id
