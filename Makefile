@@ -61,6 +61,7 @@ ga: venv ## The pre-release tests of topics, scaled to the machine (about a quar
 scale: venv ## Ten million finished rows, a million waiting ones: plan of the poll, memory of the drain
 	@$(BIN)/python scripts/plan_10m.py
 	@$(BIN)/python scripts/memory_1m.py
+	@$(BIN)/python scripts/feed_memory_1m.py
 
 clean: ## Remove .venv, caches and build results
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

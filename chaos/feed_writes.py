@@ -60,6 +60,8 @@ def look_the_same(writer: psycopg.Connection[Any], chance: random.Random) -> Non
 
 
 def merge(writer: psycopg.Connection[Any], chance: random.Random) -> None:
+    if writer.info.server_version < 150000:  # which brought it
+        return
     writer.execute(
         "MERGE INTO customer c USING (SELECT %s AS id) s ON c.id = s.id "
         "WHEN MATCHED AND random() < 0.3 THEN DELETE "

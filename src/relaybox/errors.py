@@ -206,7 +206,7 @@ class FeedError(StoreError):
     """A feed cannot be made or refreshed like this; nothing has changed. `reason` is one of
 
     no_key, key_not_unique, unmapped, not_local, volatile, columns_changed, place_changed, rights, topic, name_taken,
-    immediate, in_use, isolation, paused, dropped
+    immediate, in_use, isolation, paused, dropped, no_delta, no_hand_off, subscribed
     """
 
     def __init__(self, message: str, reason: str) -> None:

@@ -29,6 +29,7 @@ from . import (
     doctor,
     erase,
     events,
+    feeds,
     grants,
     groups,
     inbox,
@@ -131,6 +132,7 @@ app.add_typer(events.nouns("dead"), name="dead")
 app.add_typer(events.keys, name="keys")
 app.add_typer(topics.app, name="topics")
 app.add_typer(groups.app, name="groups")
+app.add_typer(feeds.app, name="feeds")
 app.add_typer(contracts.app, name="contracts")
 app.add_typer(cdc.app, name="cdc")
 app.add_typer(inbox.app, name="inbox")

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from ..durations import parse_duration
 from ..errors import StoreError
+from ..feeds.info import FeedInfo
 from ..outbox import Outbox
 from ..redaction import scrub
 from ..store.instances import Instance
@@ -20,6 +21,7 @@ from ..topics.info import GroupInfo
 from ..values import BlockedKey, Health, Status
 from .connect import target_of
 from .events import blocked_view
+from .feeds import view as feeds_view
 from .options import Check, Json
 from .output import age, console, emit, plain, table
 from .run import leave
@@ -50,23 +52,24 @@ def status(
         leave(found.health)
 
 
+FEED = ("name", "topic", "paused", "mode", "deltas", "refreshed_at", "how", "inserted", "deleted")
+
+
 class Look(NamedTuple):
     state: Status
     health: Health
     instances: list[Instance]
     blocked: list[BlockedKey]
     groups: list[GroupInfo]
+    feeds: list[FeedInfo]
 
 
 def look(box: Outbox) -> Look:
-    return Look(box.status(), box.health(), box.instances(), box.keys.list(), _groups(box))
-
-
-def _groups(box: Outbox) -> list[GroupInfo]:
-    """None where the database keeps no topics, or not yet."""
-    if box.topic_store is None or box.migrate(dry_run=True):
-        return []
-    return box.topics.groups()
+    groups: list[GroupInfo] = []
+    feeds: list[FeedInfo] = []
+    if box.topic_store is not None and not box.migrate(dry_run=True):  # the database keeps them, and has their tables
+        groups, feeds = box.topics.groups(), box.feeds.list()
+    return Look(box.status(), box.health(), box.instances(), box.keys.list(), groups, feeds)
 
 
 def document(found: Look) -> dict[str, Any]:
@@ -77,11 +80,12 @@ def document(found: Look) -> dict[str, Any]:
         "instances": found.instances,
         "blocked_keys": found.blocked,
         "groups": [{name: getattr(group, name) for name in shown} for group in found.groups],
+        "feeds": [{name: getattr(feed, name) for name in FEED} for feed in found.feeds],
     }
 
 
 def view(found: Look) -> Group:
-    state, health, instances, blocked, groups = found
+    state, health, instances, blocked, groups, feeds = found
     counts = table(
         None,
         ("", ""),
@@ -108,6 +112,8 @@ def view(found: Look) -> Group:
     if groups:
         seen = [(g.topic, g.group, g.state, g.pending, g.parked, g.dead) for g in groups if g.state != "cancelled"]
         parts += [Text(), table("groups of topics", ("topic", "group", "state", "behind", "parked", "dead"), seen)]
+    if feeds:
+        parts += [Text(), Text("feeds"), feeds_view(feeds)]
     return Group(*parts)
 
 

@@ -39,6 +39,9 @@ _FEED = {
     "RBF13": "paused",
     "RBF14": "place_changed",
     "RBF15": "dropped",
+    "RBF16": "no_delta",
+    "RBF17": "no_hand_off",
+    "RBF18": "subscribed",
 }
 _PASSWORD = re.compile(r"(password\s*=\s*)\S+|(://[^:/@\s]*:)[^@\s]+(@)", re.IGNORECASE)
 

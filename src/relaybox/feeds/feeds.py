@@ -21,10 +21,12 @@ from ..event import Event
 from ..feed import Feed
 from ..op import Op, arun, run
 from ..outbox.write import Writer
-from ..store.feeds import Drift, Refreshed, open_feed_store
+from ..store.feeds import Drift, FeedRow, Refreshed, open_feed_store
+from ..store.topics.life import STANDING
 from ..topic import Topic
 from ..topics.context import TopicContext, WithTopicContext
-from ..topics.deltas import DeltaRow, adelta_rows, delta_rows
+from ..topics.deltas import DeltaRow, achunk_rows, adelta_rows, chunk_rows, delta_rows
+from ..topics.hand_off import hand_off
 from ..twins import told_by
 from .info import FeedInfo, FeedStatus
 
@@ -73,7 +75,15 @@ class _Feeds(WithTopicContext):
     def status(self, name: str) -> Script[FeedStatus]:
         """What waits for the next refresh, and what is kept for readers."""
         row = yield from look(self._feeds.feed(name))
-        return FeedStatus._of(row, (yield from look(self._feeds.counts(name))))
+        counts = yield from look(self._feeds.counts(name))
+        return FeedStatus._of(row, counts, (yield from look(self._pending(row))))
+
+    def _pending(self, feed: FeedRow) -> Op[int]:
+        kept = yield from self._feeds.kept_deltas(name=feed.name)
+        topic = yield from self._context.known(feed.topic)
+        unread = yield from self._store.unread(topic, [delta.seq for delta in kept])
+        awaited = {one.seq for one in unread if STANDING[one.state].kept}
+        return sum(delta.held or delta.seq in awaited for delta in kept)
 
     @slow
     def verify(self, name: str) -> Script[Drift]:
@@ -97,6 +107,22 @@ class _Feeds(WithTopicContext):
         if not (yield from look(self._feeds.feeds(name))):
             return False
         return (yield from self._audited("drop", name, self._drop(name), audit))
+
+    @slow
+    def hand_off(self, name: str, *, group: str, on: bool = True, **audit: Unpack[Audit]) -> Script[bool]:
+        """From now on the group's consumers may commit a claim check before its rows are read: they are kept until
+        `rows_consumed`, or the topic's `max_retention`. `on=False`: no more. False: it is so already."""
+        feed = yield from look(self._feeds.feed(name))
+        topic, reader = yield from look(self._context.reader(feed.topic, group))
+        op = hand_off(self._store, self._feeds, name, topic, reader) if on else self._feeds.take_back(name, reader.id)
+        verb = "hand off" if on else "take back"
+        return (yield from self._context.auditor.audited(verb, f"feed {name} of group {group}", op, audit))
+
+    @twin
+    def rows_consumed(self, name: str, n: int, *, group: str, epoch: str | None = None) -> Script[bool]:
+        """The rows of delta n were read for a group that hands them over: they need not wait for it any more. False:
+        they did not, also after a repetition. `epoch`, of the event: no delta of a feed that was made anew is meant."""
+        return commit(self._feeds.rows_consumed(name, n, group, epoch))
 
     def _drop(self, name: str) -> Op[bool]:
         topic = yield from self._feeds.own_topic(name)
@@ -167,6 +193,11 @@ class Feeds(_Feeds, Sync):
         NotFound: they are not kept any more."""
         return delta_rows(event, self._feeds, self._db)
 
+    def rows_of(self, name: str, n: int, *, epoch: str | None = None) -> Iterator[DeltaRow]:
+        """The same of a delta by claim check, for who was told its number and has no event. `epoch`, of the event: no
+        delta of a feed that was made anew. NotFound: there are no rows of it besides its event, or not any more."""
+        return chunk_rows(name, n, epoch, self._feeds, self._db)
+
 
 @told_by(Feeds)
 class AsyncFeeds(_Feeds, Async):
@@ -196,3 +227,6 @@ class AsyncFeeds(_Feeds, Async):
 
     def rows(self, event: Event[Any]) -> AsyncIterator[DeltaRow]:
         return adelta_rows(event, self._feeds, self._db)
+
+    def rows_of(self, name: str, n: int, *, epoch: str | None = None) -> AsyncIterator[DeltaRow]:
+        return achunk_rows(name, n, epoch, self._feeds, self._db)

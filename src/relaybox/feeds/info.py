@@ -63,7 +63,8 @@ class FeedStatus:
     kept_chunks: int
     kept_bytes: int
     table_bytes: int
+    claim_checks_pending: int  # of the kept deltas: a group is still to have it, or a job to read its rows
 
     @classmethod
-    def _of(cls, row: FeedRow, counts: FeedCounts) -> FeedStatus:
-        return cls(FeedInfo._of(row), *counts._replace(stale=tuple(counts.stale)))
+    def _of(cls, row: FeedRow, counts: FeedCounts, pending: int) -> FeedStatus:
+        return cls(FeedInfo._of(row), *counts._replace(stale=tuple(counts.stale)), pending)

@@ -50,7 +50,7 @@ class Cleanup:
         if await context.read(context.feeds.there()):
             for topic in await context.topics():
                 if topic.topic.semantics == "pub_sub":
-                    await self._chunks(topic, deadline)
+                    await self._chunks(topic, deadline, report)
         report.letters_purged = await self._letters()
         took = context.clock.monotonic() - start
         await self._judge(report, unfinished, took)
@@ -96,12 +96,13 @@ class Cleanup:
             report.deleted += await context.fenced(plan.batch())
         return True
 
-    async def _chunks(self, topic: TopicRow, deadline: float) -> None:
+    async def _chunks(self, topic: TopicRow, deadline: float, report: Report) -> None:
         """The rows of deltas go after their events. A few at a time: each may have thousands of chunks."""
-        context = self._context
-        while not context.stopping and context.clock.monotonic() <= deadline:
-            if await context.fenced(context.feeds.sweep(topic.id, DELTAS)) < DELTAS:
-                break
+        context, gone, lost = self._context, DELTAS, Counter[str]()
+        while gone == DELTAS and not context.stopping and context.clock.monotonic() <= deadline:
+            gone, names = await context.fenced(context.feeds.sweep(topic.id, DELTAS))
+            lost.update(names)
+        report.lost += await context.tell_lost(topic, lost, "went with their rows, which no job said to have read")
 
     async def _letters(self) -> int:
         context, total = self._context, 0

@@ -51,11 +51,13 @@ class DeltaPlace(NamedTuple):
 
 def delta_rows(event: Event[Any], store: FeedStore, db: Runner) -> Iterator[DeltaRow]:
     place = DeltaPlace.of(event)
-    if not place.claim_check:
-        yield from _inline(event)
-        return
+    return chunk_rows(place.feed, place.n, place.epoch, store, db) if place.claim_check else _inline(event)
+
+
+def chunk_rows(feed: str, n: int, epoch: str | None, store: FeedStore, db: Runner) -> Iterator[DeltaRow]:
+    epoch = epoch or db.run(store.feed(feed), tx=False).epoch
     number = 0
-    while (chunk := db.run(store.chunk(place.feed, place.epoch, place.n, number), tx=False)) is not None:
+    while (chunk := db.run(store.chunk(feed, epoch, n, number), tx=False)) is not None:
         yield from _of_chunk(chunk)
         number += 1
 
@@ -66,8 +68,16 @@ async def adelta_rows(event: Event[Any], store: FeedStore, db: AsyncRunner) -> A
         for row in _inline(event):
             yield row
         return
+    async for row in achunk_rows(place.feed, place.n, place.epoch, store, db):
+        yield row
+
+
+async def achunk_rows(
+    feed: str, n: int, epoch: str | None, store: FeedStore, db: AsyncRunner
+) -> AsyncIterator[DeltaRow]:
+    epoch = epoch or (await db.run(store.feed(feed), tx=False)).epoch
     number = 0
-    while (chunk := await db.run(store.chunk(place.feed, place.epoch, place.n, number), tx=False)) is not None:
+    while (chunk := await db.run(store.chunk(feed, epoch, n, number), tx=False)) is not None:
         for row in _of_chunk(chunk):
             yield row
         number += 1

@@ -31,6 +31,7 @@ from ..op import Op
 from ..operate import AsyncDeadLetters, AsyncEvents, AsyncKeys, DeadLetters, Desk, Events, Keys
 from ..service import AsyncService, Owner, Service
 from ..settings import Settings
+from ..store.feeds import open_feed_store
 from ..store.topics import FOR_EVER, GroupRow, Lag, TopicRow
 from ..store.topics.life import Verb
 from ..twins import told_by
@@ -40,6 +41,7 @@ from .consumer import AsyncConsumer, Consumer
 from .context import TopicContext, WithTopicContext, in_its_cluster
 from .delivery import GroupDelivery, MakeHandlers, listening
 from .group_events import GroupEvents
+from .hand_off import move
 from .info import GroupInfo, health_of
 from .join import Joining, join
 from .start import StartFrom
@@ -209,7 +211,8 @@ class _Group(WithTopicContext):
         """Moves it: back, to see events again, or forward, to pass them over. What its members hold is lost to them."""
         change = self._change("seek", audit)
         topic, group = yield from self._find()
-        yield from change.commit(self._store.seek(topic, group, to.start, self._now))
+        feeds = open_feed_store(self._store.dialect, self._store.tables)
+        yield from change.commit(move(self._store, feeds, topic, group, to.start, self._now))
         yield from self._tell("group_moved", change, f"to {to.start.kind}: ")
         self._context.wake()
         after: int | None = 0

@@ -4,10 +4,10 @@
     source    a table that a feed reads, and which of its columns say what a change there means
     stale     marks: the whole feed must be evaluated
     delta     deltas whose rows are in chunks; chunk: those rows
+    hand_off  groups whose claim checks are read by other jobs; consumed: which of them were
 
-The work is done by functions in the database (migrations/002_capture.sql, 003_define.sql, 004_refresh.sql,
-005_snapshot.sql), so that a scheduler or a transformation tool there calls what Python calls. Deltas are events of a
-topic.
+The work is done by functions in the database (migrations, from 002_capture.sql on), so that a scheduler or a
+transformation tool there calls what Python calls. Deltas are events of a topic.
 """
 
 from __future__ import annotations
@@ -25,13 +25,17 @@ from ..topics import TopicTables
 if TYPE_CHECKING:
     from .store import FeedStore
 
-_PARTS = ("feed_source", "feed_stale", "feed_delta", "feed_chunk", "feed_row", "feed_refreshed")
+_PARTS = (
+    *("feed_source", "feed_stale", "feed_delta", "feed_chunk", "feed_row", "feed_refreshed"),
+    *("feed_hand_off", "feed_consumed", "feed_latest"),
+)
 FUNCTIONS = (
-    *("list", "equal", "exact", "views", "reads", "tree", "print", "trigger", "install", "capture"),
-    *("view", "home", "part", "free", "volatile", "plan", "remote", "scopes", "map", "tables", "watch", "unwatch"),
-    *("probe", "table", "wanted", "relation", "create", "locked", "pause", "resume", "drop"),
+    *("list", "equal", "exact", "views", "reads", "tree", "subscribed", "print", "trigger", "install", "capture"),
+    *("view", "home", "part", "free", "volatile", "plan", "remote", "scopes", "deaf", "map", "tables", "watch"),
+    *("unwatch", "probe", "table", "wanted", "relation", "create", "locked", "pause", "resume", "drop"),
     *("work", "hold", "mend", "waiting", "look", "look_at_all", "kept", "compare", "merge"),
-    *("inline", "chop", "chop_pairs", "write", "tell", "emit", "refresh", "drift", "sweep", "snapshot"),
+    *("inline", "chop", "chop_pairs", "write", "tell", "emit", "refresh", "drift", "snapshot"),
+    *("rows_consumed", "awaited", "held", "sweep", "newest"),
 )
 
 
@@ -97,6 +101,15 @@ class FeedCounts(NamedTuple):
     kept_chunks: int
     kept_bytes: int
     table_bytes: int
+
+
+class KeptDelta(NamedTuple):
+    """A delta whose rows are in chunks."""
+
+    feed: int
+    n: int
+    seq: int  # of its event in the topic
+    held: bool  # by somebody besides the log: a job that reads its rows, or a group that parked it
 
 
 class Kept(NamedTuple):

@@ -12,7 +12,7 @@ from ...op import Copy, Op, Result, Statement
 from ..dialect import POSTGRES
 from ..queries import fill, texts
 from ..schema import Schema
-from . import FUNCTIONS, Chunk, Drift, FeedCounts, FeedRow, FeedTables, Kept, Refreshed
+from . import FUNCTIONS, Chunk, Drift, FeedCounts, FeedRow, FeedTables, Kept, KeptDelta, Refreshed
 
 T = TypeVar("T")
 
@@ -129,9 +129,40 @@ class FeedStore(Schema):
         """Whether this database has the tables of feeds."""
         return bool((yield self.sql["feed.there"].bind()).rows[0][0])
 
-    def sweep(self, topic: int, limit: int) -> Op[int]:
-        """Deletes the chunks of deltas whose events have left a topic; how many deltas that were."""
-        return int((yield self.sql["feed.sweep"].bind(topic=topic, limit=limit)).rows[0][0])
+    def sweep(self, topic: int, limit: int) -> Op[tuple[int, Sequence[str]]]:
+        """Deletes the chunks of deltas whose events have left a topic: how many deltas that were, and for each that a
+        job still had to read the job's group."""
+        gone, lost = (yield self.sql["feed.sweep"].bind(topic=topic, limit=limit)).rows[0]
+        return gone, lost
+
+    # -- rows that are handed to other jobs -------------------------------------------------------
+
+    def kept_deltas(self, *, name: str | None = None, group: int | None = None) -> Op[list[KeptDelta]]:
+        """Deltas whose rows are in chunks: of a feed, or of all feeds whose rows a group hands over."""
+        return [KeptDelta(*row) for row in (yield self.sql["feed.kept_deltas"].bind(name=name, group=group)).rows]
+
+    def hand_off(self, name: str, group: int) -> Op[bool]:
+        """False: it is so already."""
+        return (yield self.sql["feed.hand_off"].bind(name=name, group=group)).count > 0
+
+    def take_back(self, name: str, group: int) -> Op[bool]:
+        return (yield self.sql["feed.take_back"].bind(name=name, group=group)).count > 0
+
+    def pass_over(self, group: int, deltas: Sequence[KeptDelta]) -> Op[None]:
+        """It is not to have these: nobody will say that their rows were read."""
+        yield self.sql["feed.pass_over"].bind(group=group, **_named(deltas))
+
+    def look_forward(self, group: int, deltas: Sequence[KeptDelta]) -> Op[None]:
+        """It is to have these, perhaps once more."""
+        yield self.sql["feed.look_forward"].bind(group=group, **_named(deltas))
+
+    def rows_consumed(self, name: str, n: int, group: str, epoch: str | None) -> Op[bool]:
+        ask = self.sql["feed.rows_consumed"].bind(name=name, n=n, group=group, epoch=epoch)
+        return bool((yield from _told(name, ask)).rows[0][0])
+
+
+def _named(deltas: Sequence[KeptDelta]) -> dict[str, list[int]]:
+    return {"feeds": [delta.feed for delta in deltas], "numbers": [delta.n for delta in deltas]}
 
 
 def _unknown(name: str) -> NotFound:
@@ -143,7 +174,7 @@ def _forgotten(name: str, n: int) -> NotFound:
         "delta",
         f"{name}/{n}",
         f"the rows of delta {n} of feed {name!r} are not kept any more: its event is "
-        "past the retention of its topic, or the feed was dropped",
+        "past the retention of its topic, or the feed was dropped. A small one has them in its event",
     )
 
 

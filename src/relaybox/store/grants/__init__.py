@@ -111,12 +111,21 @@ MATRICES: Mapping[str, Matrix] = {
     },
     "feeds": {  # made and refreshed by the owner of the tables that their queries read
         "writer": [(SEE, "migration")],
-        "worker": [(SEE, "migration feed feed_delta feed_chunk")],
-        "maintainer": [(SEE, "migration feed"), ("SELECT, DELETE", "feed_delta feed_chunk")],
-        "operator": [(SEE, "migration feed feed_source feed_stale feed_delta feed_chunk")],
-        "reader": [(SEE, "migration feed feed_source feed_stale feed_delta feed_chunk feed_row")],
+        "worker": [(SEE, "migration feed feed_delta feed_chunk feed_hand_off"), ("SELECT, INSERT", "feed_consumed")],
+        "maintainer": [
+            (SEE, "migration feed feed_hand_off feed_consumed"),
+            ("SELECT, DELETE", "feed_delta feed_chunk"),
+        ],
+        "operator": [
+            (SEE, "migration feed feed_source feed_stale feed_delta feed_chunk feed_latest"),
+            ("SELECT, INSERT, DELETE", "feed_hand_off feed_consumed"),
+        ],
+        "reader": [
+            (SEE, "migration feed feed_source feed_stale feed_delta feed_chunk feed_row"),
+            (SEE, "feed_hand_off feed_consumed feed_latest"),
+        ],
         "dashboard": [
-            (SEE, "migration feed feed_source feed_stale feed_delta"),
+            (SEE, "migration feed feed_source feed_stale feed_delta feed_hand_off feed_consumed"),
             (_seen(("feed_id", "n", "chunk", "op", "rows")), "feed_chunk"),
         ],
         "tenant": [(SEE, "migration")],

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from ...errors import ConfigError
 from ...op import Op
 from . import GroupRow, Lag, Start, TopicRow
 from .groups import GroupOps
+from .life import GroupState
 from .ranges import RangeOps
 
 # Events counted one by one; beyond, the rest is reckoned from the numbers that are left.
 COUNTED = 20_000
+
+
+class Unread(NamedTuple):
+    """A group that is still to have an event, or has it parked."""
+
+    group: int
+    state: GroupState
+    seq: int
 
 
 class PositionOps(RangeOps, GroupOps):
@@ -34,6 +45,18 @@ class PositionOps(RangeOps, GroupOps):
             topic=topic.id, group=group.id, base=place.base, since=place.since, first=place.first
         )
         yield from self.promote(group, [row[0] for row in again.rows], now)
+
+    def hold_place(self, group: GroupRow) -> Op[None]:
+        """Until the end of the transaction nobody moves the group, and its members move on no more."""
+        yield from self._lock_groups(group.topic_id)
+        yield from self._hold_cursors(group)
+
+    def unread(self, topic: TopicRow, seqs: Sequence[int]) -> Op[list[Unread]]:
+        """Which groups are still to have which of these events."""
+        if not seqs:
+            return []
+        found = yield self.log(topic.id)["topic.position.unread"].bind(topic=topic.id, seqs=list(seqs))
+        return [Unread(*row) for row in found.rows]
 
     def lag(self, topic: TopicRow, group: GroupRow, now: datetime | None) -> Op[Lag]:
         if topic.topic.tracking == "rows":

@@ -31,6 +31,7 @@ CREATE TABLE {feed} (
   last_how      text,
   last_inserted bigint,
   last_deleted  bigint,
+  last_seq      bigint,                             -- the number of the newest delta in its topic
   CONSTRAINT "{feed_name}_name_key" UNIQUE (name)
 ) WITH (fillfactor = 50);
 

@@ -67,10 +67,19 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $feed$
   SELECT r::regclass FROM w
 $feed$;
 
--- Is another one when a trigger of ours was dropped, disabled or enabled again (xmin), or a partition came or went.
+-- Whether a subscription of logical replication fills a table, or a part of it.
+CREATE FUNCTION {feed_subscribed}(root regclass) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $feed$
+  SELECT EXISTS (SELECT FROM {feed_tree}(root) AS r JOIN pg_subscription_rel s ON s.srrelid = r)
+$feed$;
+
+-- Is another one when a trigger of ours was dropped, disabled or enabled again (xmin), a partition came or went, or a
+-- subscription began to fill a table whose triggers do not hear of that.
 CREATE FUNCTION {feed_print}(feed integer) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $feed$
-  SELECT coalesce(md5(string_agg(format('%s %s %s %s', t.r, g.oid, g.xmin, g.tgenabled), ',' ORDER BY t.r, g.oid)), '')
+  SELECT coalesce(md5(string_agg(format('%s %s %s %s %s', t.r, g.oid, g.xmin, g.tgenabled,
+                                        NOT s.by_row AND EXISTS (SELECT FROM pg_subscription_rel u WHERE u.srrelid = t.r)),
+                                 ',' ORDER BY t.r, g.oid)), '')
   FROM {feed_source} s CROSS JOIN LATERAL (SELECT r::oid AS r FROM {feed_tree}(s.relid) AS r) t
   LEFT JOIN pg_trigger g ON g.tgrelid = t.r AND g.tgfoid = to_regproc(s.captured)
   WHERE s.feed_id = feed

@@ -129,6 +129,16 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $feed$
               ELSE format('SELECT * FROM %s', source.scopes) END
 $feed$;
 
+-- An apply worker fires no statement triggers for INSERT: a feed that has those would miss what comes by a subscription.
+CREATE FUNCTION {feed_deaf}(feed_name text, source {feed_source}) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $feed$
+BEGIN
+  IF NOT source.by_row AND {feed_subscribed}(source.relid) THEN
+    RAISE EXCEPTION 'feed %: a subscription fills %, and fires no statement triggers; create the feed with by_row for it',
+                    feed_name, source.relid USING ERRCODE = 'RBF18';
+  END IF;
+END $feed$;
+
 -- One source with its mapping: {"table": …, "columns": […], "resolve": …, "capture": "statement" | "row"}.
 CREATE FUNCTION {feed_map}(feed {feed}, ord integer, mapping jsonb, path text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $feed$
@@ -166,6 +176,7 @@ BEGIN
   source.by_row := coalesce(mapping ->> 'capture' = 'row', false);
   source.touched := {feed_part}(format('%s_%s_touched', feed.id, ord));
   source.captured := {feed_part}(format('%s_%s_capture', feed.id, ord));
+  PERFORM {feed_deaf}(feed.name, source);
   EXECUTE format('CREATE TABLE %s AS SELECT %s FROM %s WITH NO DATA', source.touched, {feed_list}(source.mapped),
                  source.relid);
   EXECUTE format('ALTER TABLE %s SET (autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 1000, '

@@ -43,6 +43,7 @@ DECLARE
   print text := {feed_print}(f.id);
 BEGIN
   IF print <> f.fingerprint THEN
+    PERFORM {feed_deaf}(f.name, s) FROM {feed_source} s WHERE s.feed_id = f.id ORDER BY s.ord;
     PERFORM {feed_install}(s) FROM {feed_source} s WHERE s.feed_id = f.id ORDER BY s.ord;
     INSERT INTO {feed_stale} (feed_id, reason) VALUES (f.id, 'triggers or partitions changed');
     print := {feed_print}(f.id);
@@ -403,7 +404,7 @@ BEGIN
   END IF;
   UPDATE {feed} g
   SET n = done.n, fingerprint = print, refreshed_at = clock_timestamp(), last_how = done.how,
-      last_inserted = done.inserted, last_deleted = done.deleted
+      last_inserted = done.inserted, last_deleted = done.deleted, last_seq = coalesce(done.seq, g.last_seq)
   WHERE g.id = f.id;
   RETURN done;
 END $feed$;
@@ -425,28 +426,4 @@ BEGIN
                  'WHERE o.%4$I IS NULL OR n.%4$I IS NULL OR ROW(%5$s)::%1$s *<> ROW(%6$s)::%1$s', f.relation, f.query_view,
                  {feed_equal}(f.relation::regclass, f.key, 'o', 'n'), f.key[1], {feed_list}(f.columns, 'o.'),
                  {feed_list}(f.columns, 'n.')) INTO rows;
-END $feed$;
-
--- Deletes the rows of deltas that nobody is to have any more: their events have left the log, which keeps them for every
--- group that is active or paused, and no group has parked one to try it again.
-CREATE FUNCTION {feed_sweep}(topic integer, most integer) RETURNS integer
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $feed$
-DECLARE
-  log text := (SELECT format('%s.%I', {feed_home}(), t.relation) FROM {topic} t WHERE t.id = topic);
-  delta record;
-  gone integer := 0;
-BEGIN
-  FOR delta IN EXECUTE format(
-    'SELECT d.feed_id, d.n, d.seq FROM %s.%I d WHERE d.feed_id = ANY ($1) '
-    'AND NOT EXISTS (SELECT 1 FROM %s l WHERE l.shard = d.shard AND l.seq = d.seq) ORDER BY d.seq LIMIT $2',
-    {feed_home}(), '{feed_delta_name}', log)
-    USING ARRAY(SELECT f.id FROM {feed} f WHERE f.topic_id = topic), most
-  LOOP
-    CONTINUE WHEN EXISTS (SELECT FROM {parked} p JOIN {group} g ON g.id = p.group_id
-                          WHERE g.topic_id = topic AND g.state <> 'cancelled' AND p.seq = delta.seq);
-    DELETE FROM {feed_chunk} c WHERE c.feed_id = delta.feed_id AND c.n = delta.n;
-    DELETE FROM {feed_delta} d WHERE d.feed_id = delta.feed_id AND d.n = delta.n;
-    gone := gone + 1;
-  END LOOP;
-  RETURN gone;
 END $feed$;

@@ -30,6 +30,6 @@ BEGIN
                               '"refresh_id":"%s"}', done.inserted, id), 'UTF8');
   END IF;
   done := {feed_tell}(f, id, body, chunks, done);
-  UPDATE {feed} g SET n = done.n WHERE g.id = f.id;
+  UPDATE {feed} g SET n = done.n, last_seq = done.seq WHERE g.id = f.id;
   RETURN done;
 END $feed$;

@@ -64,8 +64,38 @@ WHERE f.name = :name::text AND f.epoch = :epoch::uuid AND d.n = :n::bigint
 -- Whether there are feeds in this database, before anything is asked of them.
 SELECT to_regclass('{feed}') IS NOT NULL
 
+-- name: feed.kept_deltas -> rows
+-- Deltas whose rows are in chunks: of one feed, or of those whose rows a group hands to others.
+SELECT d.feed_id, d.n, d.seq, {feed_held}(d, t)
+FROM {feed} f JOIN {topic} t ON t.id = f.topic_id JOIN {feed_delta} d ON d.feed_id = f.id
+WHERE f.name = :name::text
+   OR EXISTS (SELECT FROM {feed_hand_off} h WHERE h.feed_id = f.id AND h.group_id = :group::integer)
+ORDER BY d.feed_id, d.n
+
+-- name: feed.hand_off -> count
+INSERT INTO {feed_hand_off} (feed_id, group_id) SELECT f.id, :group::integer FROM {feed} f WHERE f.name = :name::text
+ON CONFLICT DO NOTHING
+
+-- name: feed.take_back -> count
+DELETE FROM {feed_hand_off} h USING {feed} f
+WHERE f.id = h.feed_id AND f.name = :name::text AND h.group_id = :group::integer
+
+-- name: feed.pass_over -> count
+-- A group is not to have these: nobody will say that their rows were read.
+INSERT INTO {feed_consumed} (feed_id, n, group_id)
+SELECT u.feed_id, u.n, :group::integer FROM unnest(:feeds::integer[], :numbers::bigint[]) AS u(feed_id, n)
+ON CONFLICT DO NOTHING
+
+-- name: feed.look_forward -> count
+-- A group is to have these, perhaps once more.
+DELETE FROM {feed_consumed} c USING unnest(:feeds::integer[], :numbers::bigint[]) AS u(feed_id, n)
+WHERE c.feed_id = u.feed_id AND c.n = u.n AND c.group_id = :group::integer
+
+-- name: feed.rows_consumed -> rows
+SELECT {feed_rows_consumed}(:name::text, :n::bigint, :group::text, :epoch::uuid)
+
 -- name: feed.sweep -> rows
-SELECT {feed_sweep}(:topic::integer, :limit::integer)
+SELECT s.gone, s.lost FROM {feed_sweep}(:topic::integer, :limit::integer) AS s
 
 -- name: feed.missing -> rows
 -- Functions of ours that are not there.

@@ -60,6 +60,14 @@ CROSS JOIN LATERAL (
 WHERE g.id = :group
 ORDER BY c.shard
 
+-- name: topic.position.unread -> rows
+-- Which groups are still to have which of these events.
+WITH {places}
+SELECT q.id, q.state, e.seq FROM place q JOIN {log} e ON e.shard = q.shard AND e.seq = ANY(:seqs::bigint[]) AND {unread}
+UNION
+SELECT g.id, g.state, p.seq FROM {group} g JOIN {parked} p ON p.group_id = g.id
+WHERE g.topic_id = :topic AND g.state IN ({promised_states}) AND p.seq = ANY(:seqs::bigint[])
+
 -- name: topic.position.held -> rows
 -- What is taken and what is parked, and since when.
 SELECT {clock}, r.events, r.oldest, p.waiting, p.oldest, p.dead
