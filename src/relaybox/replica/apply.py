@@ -95,8 +95,8 @@ class Applying:
             return done[-1].position, done
         if at.n > place.n:
             raise FeedError(
-                f"table {self.kept.table!r} has delta {at.n} of feed {self.feed!r}, the source {place.n}: it is a standby "
-                "that is late, or was restored from a backup; then drop the feed and create it again",
+                f"table {self.kept.table!r} has delta {at.n} of feed {self.feed!r}, the source {place.n}: it is a "
+                "standby that is late, or was restored from a backup; then drop the feed and create it again",
                 "gap",
             )
         seq, found = at.seq or 0, most
