@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from kit import make_database, make_postgres, one, rows, wait_until
-from relaybox import Event, Feed, Outbox, Replica, Settings, StartFrom
-from relaybox.errors import FeedError
+from kit import make_database, make_postgres, one, rows
+from relaybox import Feed, Outbox, Replica, Settings
 from relaybox.types import ReplicaSettings
 
 TARGETS = ("postgres", "mysql", "sqlite")

@@ -31,7 +31,7 @@ FUNCTIONS = (
     *("view", "home", "part", "free", "volatile", "plan", "remote", "scopes", "map", "tables", "watch", "unwatch"),
     *("probe", "table", "wanted", "relation", "create", "locked", "pause", "resume", "drop"),
     *("work", "hold", "mend", "waiting", "look", "look_at_all", "kept", "compare", "merge"),
-    *("inline", "chop", "write", "tell", "emit", "refresh", "drift", "sweep", "snapshot"),
+    *("line", "inline", "chop", "write", "tell", "emit", "refresh", "drift", "sweep", "snapshot"),
 )
 
 

@@ -97,7 +97,8 @@ class Kept:
     def _asked(self, name: str, **fragments: str) -> Query:
         """A query that is asked before the columns are known."""
         text, answer = texts(PRODUCT, self.dialect).queries[name]
-        return Query(name, self._finish(fill(text, Names(self._names | fragments, self._slots))), answer)
+        finish = str if fragments else self._finish  # a type may look like a call: varying(10)
+        return Query(name, finish(fill(text, Names(self._names | fragments, self._slots))), answer)
 
     # -- what there is ----------------------------------------------------------------------------
 
