@@ -22,10 +22,12 @@ DROP TABLE IF EXISTS {beside}
 INSERT INTO {kept} ({columns}) SELECT {cells} FROM {rows} WHERE true ON CONFLICT ({key}) DO UPDATE SET {updates}
 
 -- name: kept.note -> count
-INSERT INTO {beside} ({key}, relaybox_n, relaybox_gone, relaybox_snapshot)
+-- Within a version a row that came is not gone, whichever of the two is noted first.
+INSERT INTO {beside} AS b ({key}, relaybox_n, relaybox_gone, relaybox_snapshot)
 SELECT {key_cells}, :n::bigint, :gone::smallint, :snapshot::bigint FROM {key_rows} WHERE true
-ON CONFLICT ({key}) DO UPDATE SET relaybox_n = excluded.relaybox_n, relaybox_gone = excluded.relaybox_gone,
-                                  relaybox_snapshot = excluded.relaybox_snapshot
+ON CONFLICT ({key}) DO UPDATE SET
+  relaybox_gone = CASE WHEN b.relaybox_n = excluded.relaybox_n AND b.relaybox_gone = 0 THEN 0 ELSE excluded.relaybox_gone END,
+  relaybox_n = excluded.relaybox_n, relaybox_snapshot = excluded.relaybox_snapshot
 
 -- name: kept.noted -> rows
 SELECT relaybox_n, relaybox_gone, relaybox_snapshot FROM {beside} WHERE {key_is}

@@ -3,10 +3,12 @@
 INSERT INTO {kept} ({columns}) SELECT {cells} FROM {rows} ON DUPLICATE KEY UPDATE {updates}
 
 -- name: kept.note -> count
+-- Within a version a row that came is not gone, whichever of the two is noted first. The order of the assignments matters.
 INSERT INTO {beside} ({key}, relaybox_n, relaybox_gone, relaybox_snapshot)
 SELECT {key_cells}, :n, :gone, :snapshot FROM {key_rows}
-ON DUPLICATE KEY UPDATE relaybox_n = VALUES(relaybox_n), relaybox_gone = VALUES(relaybox_gone),
-                        relaybox_snapshot = VALUES(relaybox_snapshot)
+ON DUPLICATE KEY UPDATE
+  relaybox_gone = CASE WHEN relaybox_n = VALUES(relaybox_n) AND relaybox_gone = 0 THEN 0 ELSE VALUES(relaybox_gone) END,
+  relaybox_n = VALUES(relaybox_n), relaybox_snapshot = VALUES(relaybox_snapshot)
 
 -- name: kept.delete -> count
 DELETE t FROM {beside} v STRAIGHT_JOIN {kept} t ON {same} WHERE v.relaybox_gone = 1
