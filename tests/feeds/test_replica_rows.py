@@ -1,4 +1,4 @@
-"""A replica by way of a broker: messages of single rows, in an inbox of its own database, in whatever order they come."""
+"""A replica by way of a broker: messages of single rows, by an inbox of its database, in whatever order they come."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +79,6 @@ def snapshot(n: int, state: State, epoch: str = "e1") -> list[Event]:
 
 
 def table(state: State) -> list[tuple[Any, ...]]:
-    from decimal import Decimal
-
     return [(customer, 1, Decimal(total).normalize()) for customer, total in sorted(state.items())]
 
 
@@ -86,9 +86,7 @@ def table(state: State) -> list[tuple[Any, ...]]:
 def test_through_an_inbox(target: str, batch: int) -> None:
     """Rows and the mark of their message in one transaction; a message that comes twice is dropped."""
     states: list[State] = [{}, {1: "1.10", 2: "2"}, {1: "1.20", 3: "3"}, {1: "1.20", 3: "4", 2: "5"}]
-    sent = [
-        event for n, (old, new) in enumerate(zip(states, states[1:], strict=False), 1) for event in between(n, old, new)
-    ]
+    sent = [event for n, (old, new) in enumerate(pairwise(states), 1) for event in between(n, old, new)]
     handlers: Listeners[Any] = Listeners()
     with Inbox(target, "orders") as inbox, following(target) as replica:
         inbox.migrate()
@@ -162,7 +160,7 @@ def test_from_rows_to_the_source_and_to_deltas(source: Outbox, target: str) -> N
         by_message.migrate()
         by_message.apply(None, between(1, {}, {5000: "1"}, epoch="e9999")[0])
         with group.consumer() as consumer, consumer.poll() as batch:
-            with pytest.raises(FeedError, match="gap|another epoch"):
+            with pytest.raises(FeedError, match="of another epoch"):
                 by_message.apply(None, _later(batch[0], 2))
         by_source.migrate()
         by_source.follow().once()

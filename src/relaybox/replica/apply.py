@@ -23,7 +23,7 @@ from ..store.replica import Position, ReplicaStore
 from ..store.replica.kept import Kept
 from ..store.replica.mapping import holds_json
 from ..store.replica.rows import decode
-from .message import FeedMessage, Row, rows_of
+from .message import FeedMessage, RowValues, rows_of
 from .moves import Moves, there
 
 FIRST_ROWS, MOST_ROWS = 50, 1_000  # of one fetch
@@ -39,11 +39,11 @@ class Applied(NamedTuple):
     first: bool = True  # False: it was seen before
 
 
-class Part(NamedTuple):
+class DeltaPart(NamedTuple):
     """Some rows of a delta."""
 
     deleted: bool
-    rows: Sequence[Row]
+    rows: Sequence[RowValues]
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ class Applying:
         yield from self.kept.clear()
         return (yield from self.kept.some())
 
-    def _fill(self, rows: Sequence[Row], n: int, sweeps: bool) -> Op[None]:
+    def _fill(self, rows: Sequence[RowValues], n: int, sweeps: bool) -> Op[None]:
         yield from self.kept.upsert(rows)
         if sweeps:
             yield from self.kept.note(rows, snapshot=n)
@@ -242,10 +242,13 @@ class Parts:
     def __init__(self, message: FeedMessage, source: FeedReading | None) -> None:
         self._message, self._source = message, source
         self._number = 0
-        self._inline: list[Part] | None = None
+        self._inline: list[DeltaPart] | None = None
         if not message.claim_check:
             found = message.decoded()
-            self._inline = [Part(True, rows_of(found.get("deleted"))), Part(False, rows_of(found.get("inserted")))]
+            self._inline = [
+                DeltaPart(True, rows_of(found.get("deleted"))),
+                DeltaPart(False, rows_of(found.get("inserted"))),
+            ]
         elif source is None:
             raise FeedError(
                 f"the rows of delta {message.n} of feed {message.feed!r} are in its source, by claim check: give the "
@@ -253,14 +256,14 @@ class Parts:
                 "source",
             )
 
-    def next(self) -> Moves[Part | None]:
+    def next(self) -> Moves[DeltaPart | None]:
         """None: that was the last."""
         if self._inline is not None:
             return self._inline.pop(0) if self._inline else None
         assert self._source is not None
         place, self._number = (self._message.feed, self._message.epoch, self._message.n), self._number + 1
         chunk = yield from there(self._source.chunk(*place, self._number - 1))
-        return None if chunk is None else Part(chunk.op == "D", rows_of(decode(chunk.payload)))
+        return None if chunk is None else DeltaPart(chunk.op == "D", rows_of(decode(chunk.payload)))
 
 
 def _check_counts(message: FeedMessage, inserted: int, deleted: int) -> None:

@@ -12,7 +12,7 @@ from ..store.feeds.reading import StoredDelta
 from ..store.replica.rows import Members, decode
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-Row = Mapping[str, Any]
+RowValues = Mapping[str, Any]
 
 
 class FeedMessage(NamedTuple):
@@ -65,7 +65,7 @@ class FeedMessage(NamedTuple):
         raise Undecodable(f"message {self.n} of feed {self.feed!r} cannot be read")
 
 
-def rows_of(lines: Any) -> list[Row]:
+def rows_of(lines: Any) -> list[RowValues]:
     """What JSON has as rows."""
     if isinstance(lines, list) and all(isinstance(line, Members) for line in lines):
         return [dict(line) for line in lines]

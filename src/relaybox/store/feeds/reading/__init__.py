@@ -49,43 +49,45 @@ class FeedReading(FeedStore):
 
     def _asked(self, name: str, **names: str) -> Query:
         found = texts(PRODUCT, self.dialect)
-        text, answer = found.queries[f"feed.reading.{name}"]
+        text, answer = found.queries[name]
         slots = Names(self.tables.substitutions(self.quote) | names, found.slots)
         return Query(name, self._dialect.finish(fill(text, slots)), answer)
 
     def head(self) -> Op[FeedHead]:
-        rows = (yield self._asked("head").bind(name=self.name)).rows
+        rows = (yield self._asked("feed.reading.head").bind(name=self.name)).rows
         if not rows:
             raise self._unknown()
         return FeedHead(*rows[0])
 
     def place(self) -> Op[FeedPlace]:
-        rows = (yield self._asked("place").bind(name=self.name)).rows
+        rows = (yield self._asked("feed.reading.place").bind(name=self.name)).rows
         if not rows:
             raise self._unknown()
         return FeedPlace(*rows[0])
 
     def columns(self, place: FeedPlace) -> Op[dict[str, str]]:
         """Their types, by name."""
-        rows = (yield self._asked("columns").bind(relation=place.relation)).rows
+        rows = (yield self._asked("feed.reading.columns").bind(relation=place.relation)).rows
         return dict(rows)
 
     def after(self, place: FeedPlace, seq: int, most: int) -> Op[list[StoredDelta]]:
-        asked = self._asked("after", **self._log(place)).bind(shard=place.shard, seq=seq, name=self.name, most=most)
+        asked = self._asked("feed.reading.after", **self._log(place)).bind(
+            shard=place.shard, seq=seq, name=self.name, most=most
+        )
         return [StoredDelta(row[0], json.loads(row[1]), bytes(row[2])) for row in (yield asked).rows]
 
     def last(self, place: FeedPlace) -> Op[int]:
         """0: the log has none."""
-        rows = (yield self._asked("last", **self._log(place)).bind(shard=place.shard, name=self.name)).rows
+        rows = (yield self._asked("feed.reading.last", **self._log(place)).bind(shard=place.shard, name=self.name)).rows
         return int(rows[0][0]) if rows else 0
 
     def begin(self) -> Op[None]:
         """What follows sees one moment of the source, until `end`."""
-        yield self._asked("begin").bind()
-        yield self._asked("words").bind()
+        yield self._asked("feed.reading.begin").bind()
+        yield self._asked("feed.reading.words").bind()
 
     def end(self) -> Op[None]:
-        yield self._asked("end").bind()
+        yield self._asked("feed.reading.end").bind()
 
     def open(self, place: FeedPlace, json_columns: Sequence[str]) -> Op[None]:
         """All rows, for `fetch`."""
@@ -97,11 +99,11 @@ class FeedReading(FeedStore):
             },
             texts(PRODUCT, self.dialect).slots,
         )["row_without" if null else "row"]
-        yield self._asked("open", line=line, relation=place.relation).bind()
+        yield self._asked("feed.reading.open", line=line, relation=place.relation).bind()
 
     def fetch(self, most: int) -> Op[list[str]]:
         """The next rows as JSON; none: these were all."""
-        return [row[0] for row in (yield self._asked("fetch", most=str(most)).bind()).rows]
+        return [row[0] for row in (yield self._asked("feed.reading.fetch", most=str(most)).bind()).rows]
 
     def _log(self, place: FeedPlace) -> dict[str, str]:
         tables: Any = self.tables

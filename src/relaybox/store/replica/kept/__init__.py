@@ -35,7 +35,7 @@ class KeptTable(Tables):
         }
 
 
-class Shape:
+class KeptShape:
     """What is known of a table: the feed's columns in it, and how a row becomes cells."""
 
     def __init__(
@@ -92,7 +92,7 @@ class Kept:
         self._slots = texts("shared", store.dialect).slots | texts(PRODUCT, store.dialect).slots
         self._names = KeptTable(table, schema).substitutions(store.quote)
         self.sql: dict[str, Query] = {}
-        self._shape: Shape | None = None
+        self._shape: KeptShape | None = None
 
     def _asked(self, name: str, **fragments: str) -> Query:
         """A query that is asked before the columns are known."""
@@ -168,14 +168,14 @@ class Kept:
         if gone := [name for name in (*names, *key) if name not in found]:
             what = f"column {_named(gone)} of table {self.table!r}" if found else f"table {self.table!r}"
             raise FeedError(f"{what} is not in the target; make it, or call migrate() of the replica", "table")
-        self._shape = shape = Shape(key, types, [found[name] for name in names], self.dialect)
+        self._shape = shape = KeptShape(key, types, [found[name] for name in names], self.dialect)
         slots = Names(self._names | self._fragments(shape), self._slots)
         wanted = {f"kept.{name}" for name in _ROWS}
         queries = {name: text for name, text in texts(PRODUCT, self.dialect).queries.items() if name in wanted}
         self.sql = load(queries, slots, self._finish)
 
     @property
-    def _known(self) -> Shape:
+    def _known(self) -> KeptShape:
         assert self._shape is not None, "know() comes first"
         return self._shape
 
@@ -219,7 +219,7 @@ class Kept:
     def _list(self, names: Iterable[str]) -> str:
         return ", ".join(map(self._quoted, names))
 
-    def _fragments(self, shape: Shape) -> dict[str, str]:
+    def _fragments(self, shape: KeptShape) -> dict[str, str]:
         names, key = ([self._quoted(column.name) for column in some] for some in (shape.columns, shape.key))
         new = "VALUES({})" if self.dialect == "mysql" else "excluded.{}"
         (rows, cells), (key_rows, key_cells) = self._read(shape.columns), self._read(shape.key)
