@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from replica_kit import TARGETS, TOTALS, at, changes, expected, kept, make_source
 
-from kit import make_database, one, rows, wait_until
+from kit import make_database, make_postgres, one, rows, wait_until
 from relaybox import Outbox, Replica
 
 WORKER = (sys.executable, str(Path(__file__).parents[1] / "ingest" / "worker.py"))  # `relaybox`, which may be killed
@@ -168,3 +169,37 @@ def test_a_look_is_quick_among_ten_thousand_deltas(source: Outbox) -> None:
         assert min(found) < 0.005, found
         rows(at(source), f"UPDATE relaybox_replica SET n = 9998, seq = {seq}")
         assert replica.follow().once().done == 2
+
+
+def test_the_roles_of_the_guide_are_enough(source: Outbox) -> None:
+    """A reader of the source that may read the feed's table; in the target what the guide says."""
+    target = make_postgres(migrated=False)
+    source.feeds.create(replace(TOTALS, inline_rows=5))
+    source.feeds.refresh(None, "totals")
+    with Replica(target, "totals", feed="totals", source=source) as owner:
+        owner.migrate()
+    reader, worker = (f"rb_{name}_{uuid4().hex[:8]}" for name in ("reader", "worker"))
+    for role in (reader, worker):
+        rows(at(source), f"CREATE ROLE {role}")
+    for line in (*source.grants("reader", to=reader), f"GRANT SELECT ON feed_totals TO {reader}"):
+        rows(at(source), line)
+    for line in (
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON totals, totals_replica TO {worker}",
+        f"GRANT SELECT, UPDATE ON relaybox_replica TO {worker}",
+        f"GRANT SELECT ON relaybox_replica_migration TO {worker}",
+    ):
+        rows(target, line)
+    try:
+        with (
+            Outbox(f"{at(source)}?options=-c%20role%3D{reader}") as seen,
+            Replica(f"{target}?options=-c%20role%3D{worker}", "totals", feed="totals", source=seen) as replica,
+        ):
+            replica.verify()
+            assert replica.follow().once().failed == 0
+            changes(source, "UPDATE orders SET amount = 7", "DELETE FROM orders WHERE customer = 2")
+            assert replica.follow().once().failed == 0
+            assert kept(target) == expected(source)
+    finally:
+        for url in (at(source), target):
+            rows(url, f"DROP OWNED BY {reader}, {worker}")
+        rows(target, f"DROP ROLE {reader}, {worker}")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pymysql
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,6 +20,7 @@ from replica_kit import TARGETS, TOTALS, TYPES, changes, expected, kept, make_so
 
 from kit import make_database, one
 from relaybox import Event, Inbox, Listeners, Outbox, Replica, StartFrom
+from relaybox.drivers.mysql_session import options
 from relaybox.errors import FeedError
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -170,6 +173,36 @@ def test_from_rows_to_the_source_and_to_deltas(source: Outbox, target: str) -> N
         with group.consumer() as consumer, consumer.poll() as batch:
             assert [by_message.apply(None, event) for event in batch] == [True]
         assert kept(target) == expected(source)
+
+
+def test_rows_and_deltas_are_not_mixed(target: str) -> None:
+    """A snapshot may be older than some of the rows."""
+    with following(target) as replica:
+        replica.migrate()
+        assert replica.apply(None, between(3, {}, {1: "1"})[0])
+        for late in (delta(2, {}, {2: "2"}, "e1", whole=True), delta(1, {}, {2: "2"}, "e1")):
+            with pytest.raises(FeedError, match="one or the other"):
+                replica.apply(None, late)
+        assert replica.apply(None, delta(1, {}, {2: "2"}, "e2"))
+        assert kept(target) == table({2: "2"})
+        assert not replica.status().by_rows
+
+
+def test_a_transaction_that_sees_a_moment_before(tmp_path: Path) -> None:
+    """REPEATABLE READ of MySQL would show it a version of the row that is another by now."""
+    target = make_database("mysql", tmp_path, migrated=False)
+    first, second, third = (between(n, {1: str(n - 1)}, {1: str(n)})[0] for n in (1, 2, 3))
+    with following(target) as replica, closing(pymysql.connect(**options(target))) as session:
+        replica.migrate()
+        assert replica.apply(None, first)
+        session.begin()
+        with session.cursor() as cursor:
+            cursor.execute("SET SESSION sql_mode = 'STRICT_ALL_TABLES'")
+            cursor.execute("SELECT count(*) FROM totals")
+            assert replica.apply(None, third)
+            assert not replica.apply(session, second)
+        session.commit()
+        assert kept(target) == table({1: "3"})
 
 
 def _later(event: Event, n: int) -> Event:

@@ -129,8 +129,15 @@ class Applying:
                 return Applied(to, *((0, 0) if message.snapshot else (message.inserted, message.deleted)))
         elif message.at < position.era:
             return Applied(position, first=False)  # of an epoch that is over
+        mixed = message.epoch == position.epoch and position.by_rows
+        if mixed and self.source is None:
+            raise FeedError(
+                f"table {self.kept.table!r} follows feed {self.feed!r} by messages of single rows, and a delta came: "
+                "it may be older than some of the rows. Send one or the other, or give the replica its source",
+                "message",
+            )
         whole = message.snapshot or message.n == 1  # the first delta of an epoch has all rows, too
-        if not whole or (message.claim_check and self.source is not None):
+        if not whole or mixed or (message.claim_check and self.source is not None):
             return (yield from self.copy(position, message, now))
         yield from self._replace(message)
         era = position.era if message.epoch == position.epoch else message.at

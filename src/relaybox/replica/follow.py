@@ -16,7 +16,7 @@ from typing import Any
 from ..clock import Clock
 from ..drivers import open_async
 from ..drivers.spi import AsyncRunner
-from ..errors import RelayboxError
+from ..errors import RelayboxError, StoreBusy
 from ..facts import LoopFailed, Observers, ReplicaLag, Replicated
 from ..memory import freeze_gc
 from ..service import AsyncService
@@ -119,6 +119,8 @@ class Following(AsyncService):
                     log.warning("%s goes on", self.name)
                     self._trouble = None
                 rest = 0.0 if again else self._settings.replica.poll.total_seconds()
+            except StoreBusy:  # on SQLite, where another process is at it
+                rest, pause = pause, min(pause * 2, LONGEST_PAUSE)
             except Exception as error:
                 self._failed(error)
                 rest, pause = pause, min(pause * 2, LONGEST_PAUSE)

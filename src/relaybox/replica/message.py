@@ -60,7 +60,7 @@ class FeedMessage(NamedTuple):
             found = decode((self.body or b"").decode())
             if isinstance(found, Members):
                 return dict(found)
-        except (ValueError, RecursionError):
+        except ValueError:
             pass
         raise Undecodable(f"message {self.n} of feed {self.feed!r} cannot be read")
 

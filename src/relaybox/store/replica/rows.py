@@ -34,7 +34,11 @@ _DECODER = json.JSONDecoder(parse_float=Number, parse_int=Number, object_pairs_h
 
 
 def decode(text: str) -> Any:
-    return _DECODER.decode(text)
+    """ValueError: it is no JSON, or has too many levels."""
+    try:
+        return _DECODER.decode(text)
+    except RecursionError:
+        raise ValueError("JSON of too many levels") from None
 
 
 def encode(value: Any) -> str:
@@ -137,10 +141,10 @@ def array(values: Sequence[Any]) -> str:
 
 
 def batches(rows: Sequence[list[Any]]) -> Iterator[Sequence[list[Any]]]:
-    """As many as a statement carries."""
+    """As many as a statement carries. It may be in ASCII, where a letter takes up to 12 bytes."""
     start = size = 0
     for number, row in enumerate(rows):
-        large = sum(len(cell) for cell in row if isinstance(cell, str))
+        large = sum(len(cell) if cell.isascii() else 12 * len(cell) for cell in row if isinstance(cell, str))
         if number > start and (size + large > CHUNK_BYTES or number - start == CHUNK_ROWS):
             yield rows[start:number]
             start, size = number, 0

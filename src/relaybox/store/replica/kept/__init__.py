@@ -57,10 +57,13 @@ class KeptShape:
         if row.keys() != self._names:
             self._check(row)
         cells, null = self._cells, None
-        return [
-            "null" if (value := row.get(name, cells)) is cells else null if value is None else cell(value)
-            for name, cell in cells.items()
-        ]
+        try:
+            return [
+                "null" if (value := row.get(name, cells)) is cells else null if value is None else cell(value)
+                for name, cell in cells.items()
+            ]
+        except RecursionError:
+            raise FeedError("a row of the feed has JSON of too many levels", "value") from None
 
     def key_of(self, row: Mapping[str, Any]) -> list[Any]:
         found = []
@@ -209,7 +212,7 @@ class Kept:
         yield self.sql["kept.sweep"].bind(snapshot=snapshot)
 
     def some(self) -> Op[bool]:
-        return bool((yield self.sql["kept.some"].bind()).rows[0][0])
+        return bool((yield self.sql["kept.some"].bind()).rows)
 
     # -- as the dialects have it --------------------------------------------------------------------
 

@@ -30,7 +30,8 @@ ON CONFLICT ({key}) DO UPDATE SET
   relaybox_n = excluded.relaybox_n, relaybox_snapshot = excluded.relaybox_snapshot
 
 -- name: kept.noted -> rows
-SELECT relaybox_n, relaybox_gone, relaybox_snapshot FROM {beside} WHERE {key_is}
+-- FOR UPDATE, here and below: what is committed now, also in a transaction of a caller's that sees a moment before.
+SELECT relaybox_n, relaybox_gone, relaybox_snapshot FROM {beside} WHERE {key_is} {for_update}
 
 -- name: kept.clear -> count
 DELETE FROM {beside} WHERE relaybox_n <= :n
@@ -45,4 +46,4 @@ WHERE NOT EXISTS (SELECT 1 FROM {beside} v
                   WHERE {same} AND (v.relaybox_snapshot = :snapshot::bigint OR v.relaybox_n > :snapshot::bigint))
 
 -- name: kept.some -> rows
-SELECT EXISTS (SELECT 1 FROM {kept})
+SELECT 1 FROM {kept} LIMIT 1 {for_update}
