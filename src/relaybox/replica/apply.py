@@ -20,7 +20,7 @@ from ..errors import FeedError, NotFound
 from ..op import Op
 from ..store.feeds.reading import CURSOR_BYTES, FeedPlace, FeedReading
 from ..store.replica import Position, ReplicaStore
-from ..store.replica.kept import Kept
+from ..store.replica.kept import KeptTable
 from ..store.replica.mapping import holds_json
 from ..store.replica.rows import decode
 from .message import FeedMessage, RowValues, rows_of
@@ -51,7 +51,7 @@ class Applying:
     """Of one table. `source`: None where only messages come."""
 
     store: ReplicaStore
-    kept: Kept
+    kept: KeptTable
     feed: str
     source: FeedReading | None
 

@@ -32,7 +32,7 @@ from ..settings import Settings, chosen
 from ..store.feeds.reading import FeedReading
 from ..store.names import identifier
 from ..store.replica import Position, open_replica_store
-from ..store.replica.kept import Kept
+from ..store.replica.kept import KeptTable
 from ..store.replica.mapping import read_type
 from ..store.schema import Migration
 from ..twins import AsyncClosing, Closing, told_by
@@ -132,7 +132,7 @@ class _Shared(Owning):
 
     def _connected(self, dialect: str) -> None:
         self.store = open_replica_store(dialect, self._schema)
-        self.kept = Kept(self.store, self.table, self._schema)
+        self.kept = KeptTable(self.store, self.table, self._schema)
         self._applying = Applying(self.store, self.kept, self.feed, self._reading)
 
     # -- what both twins do ---------------------------------------------------------------------------

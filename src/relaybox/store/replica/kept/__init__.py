@@ -26,7 +26,7 @@ _ROWS = ("upsert", "note", "noted", "clear", "delete", "remove", "sweep", "some"
 
 
 @dataclass(frozen=True, slots=True)
-class KeptTable(Tables):
+class KeptNames(Tables):
     """Its name, and that of the table beside it."""
 
     def substitutions(self, quote: str) -> dict[str, str]:
@@ -85,7 +85,7 @@ class KeptShape:
             )
 
 
-class Kept:
+class KeptTable:
     """Ops on one table. `know` comes before those on rows: it reads what columns there are."""
 
     def __init__(self, store: ReplicaStore, table: str, schema: str | None) -> None:
@@ -93,7 +93,7 @@ class Kept:
         self.dialect = store.dialect
         self._quote, self._finish = store.quote, store._dialect.finish
         self._slots = texts("shared", store.dialect).slots | texts(PRODUCT, store.dialect).slots
-        self._names = KeptTable(table, schema).substitutions(store.quote)
+        self._names = KeptNames(table, schema).substitutions(store.quote)
         self.sql: dict[str, Query] = {}
         self._shape: KeptShape | None = None
 
