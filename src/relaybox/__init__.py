@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .ingest import AsyncIngest, Ingest
     from .maintenance import AsyncMaintainer, Maintainer, erase
     from .relay import AsyncRelay, Relay
+    from .replica import AsyncReplica, Replica
     from .vault import Keyring, Vault
 else:  # hidden from type checkers, to which a module with __getattr__ has every name
     __getattr__ = later(
@@ -42,6 +43,7 @@ else:  # hidden from type checkers, to which a module with __getattr__ has every
             **dict.fromkeys(("AsyncIngest", "Ingest"), "ingest"),
             **dict.fromkeys(("AsyncMaintainer", "Maintainer", "erase"), "maintenance"),
             **dict.fromkeys(("AsyncRelay", "Relay"), "relay"),
+            **dict.fromkeys(("AsyncReplica", "Replica"), "replica"),
             **dict.fromkeys(("Keyring", "Vault"), "vault"),
         },
     )
@@ -56,6 +58,7 @@ __all__ = [
     "AsyncMaintainer",
     "AsyncOutbox",
     "AsyncRelay",
+    "AsyncReplica",
     "BatchFailed",
     "CommitUnknown",
     "ConfigError",
@@ -78,6 +81,7 @@ __all__ = [
     "Reject",
     "Relay",
     "RelayboxError",
+    "Replica",
     "Retry",
     "RetryLater",
     "Settings",

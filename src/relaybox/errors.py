@@ -21,7 +21,7 @@
     │   ├── StoreFull          disk or quota exhausted
     │   ├── UnreadableRow      a stored value cannot be read: only its own row is set aside
     │   ├── DuplicateEvent     an event with this id is stored already    (also an AlreadyExists)
-    │   ├── FeedError          a feed cannot be made or refreshed like this; `reason` says why
+    │   ├── FeedError          a feed cannot be made, refreshed or followed like this; `reason` says why
     │   └── SchemaError        the tables do not fit this release
     │       ├── SchemaMissing  run migrate()
     │       ├── SchemaTooNew   this package is older than the tables
@@ -203,10 +203,12 @@ class DuplicateEvent(AlreadyExists, StoreError):
 
 
 class FeedError(StoreError):
-    """A feed cannot be made or refreshed like this; nothing has changed. `reason` is one of
+    """A feed cannot be made, refreshed or followed like this; nothing has changed. `reason` is one of
 
     no_key, key_not_unique, unmapped, not_local, volatile, columns_changed, place_changed, rights, topic, name_taken,
     immediate, in_use, isolation, paused, dropped, no_delta, no_hand_off, subscribed
+
+    and of a replica: gap, source, message, columns, types, table, value
     """
 
     def __init__(self, message: str, reason: str) -> None:

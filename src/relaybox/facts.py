@@ -247,6 +247,26 @@ class Accepted(Fact):
     duplicates: int
 
 
+@_at("deliver")
+class Replicated(Fact):
+    """A table that follows a feed was given a delta, or all rows (`copied`). With a handle of the caller's, its
+    transaction is still open."""
+
+    table: str
+    feed: str
+    inserted: int
+    deleted: int
+    copied: bool
+
+
+@_at("deliver")
+class ReplicaLag(Fact):
+    """At each look at the source: deltas that the table does not have. None: it is to be copied."""
+
+    table: str
+    behind: int | None
+
+
 @_at("operate")
 class Alert(Fact):
     """Somebody should look: a group died or was moved, a consumer is silent, storage runs full … `name` says which."""

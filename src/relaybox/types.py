@@ -27,6 +27,7 @@ from .settings import (
     OrderSettings,
     OutboxSettings,
     RelaySettings,
+    ReplicaSettings,
     TenantSettings,
     TopicSettings,
 )
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from .feeds.info import FeedInfo, FeedStatus
     from .maintenance import Erasure, Report
     from .relay import Preview
+    from .replica.replica import ReplicaStatus
     from .store.feeds import Drift, Refreshed
     from .store.topics import Lag
     from .topics.advise import Advice
@@ -70,6 +72,7 @@ else:  # hidden from type checkers, to which a module with __getattr__ has every
             "Lag": "store.topics",
             "MovePlan": "topics.move",
             "Preview": "relay",
+            "ReplicaStatus": "replica.replica",
             **dict.fromkeys(("Drift", "Refreshed"), "store.feeds"),
             **dict.fromkeys(("AsyncFeeds", "Feeds"), "feeds.feeds"),
             **dict.fromkeys(("FeedInfo", "FeedStatus"), "feeds.info"),
@@ -159,6 +162,8 @@ __all__ = [
     "Reading",
     "Refreshed",
     "RelaySettings",
+    "ReplicaSettings",
+    "ReplicaStatus",
     "Report",
     "Retention",
     "Service",

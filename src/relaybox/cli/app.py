@@ -38,6 +38,7 @@ from . import (
     migrate,
     purge,
     relay,
+    replica,
     run,
     status,
     topics,
@@ -126,6 +127,7 @@ app.command("migrate")(migrate.migrate)
 app.command("run")(run.run)
 app.command("relay")(relay.relay)
 app.command("ingest")(ingest.ingest)
+app.command("replica")(replica.replica)
 app.command("status")(status.status)
 app.add_typer(events.nouns("events"), name="events")
 app.add_typer(events.nouns("dead"), name="dead")

@@ -16,7 +16,12 @@ from ..clock import SYSTEM_CLOCK, Clock
 from ..facts import Fact
 from ..forks import FreshLock
 
-MEASURED: Final = (facts.Depths, facts.CallsUnderWay, facts.TenantsWaiting)  # again and again: their values grow stale
+MEASURED: Final = (
+    facts.Depths,
+    facts.CallsUnderWay,
+    facts.TenantsWaiting,
+    facts.ReplicaLag,
+)  # again and again: their values grow stale
 OTHER: Final = "other"
 STALE_AFTER: Final = 60.0  # seconds; depths are measured every second
 SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -129,6 +134,11 @@ MEASURES: Final = (
         facts.Ingested, "ingest.malformed", "messages that cannot be read: dead letters", _of("malformed"), "source"
     ),
     _seconds(facts.Ingested, "ingest.seconds", "duration of storing a batch"),
+    _counter(facts.Replicated, "replica.applied", "deltas and copies applied to a table", _one, "table"),
+    _counter(facts.Replicated, "replica.inserted", "rows that came or changed", _of("inserted"), "table"),
+    _counter(facts.Replicated, "replica.deleted", "rows that went or changed", _of("deleted"), "table"),
+    _counter(facts.Replicated, "replica.copies", "times that all rows were copied", _of("copied"), "table"),
+    _gauge(facts.ReplicaLag, "replica.behind", "deltas that a table does not have", _of("behind")),
     _counter(facts.Alert, "topics.alerts", "things somebody should look at", lambda fact: float(not fact.over), "name"),
     _counter(facts.Cleaned, "topics.deleted", "events of topics deleted one by one", _of("events")),
     _counter(facts.Cleaned, "topics.partitions.dropped", "partitions of topics dropped", _of("partitions")),

@@ -329,6 +329,15 @@ class IngestSettings(_Section, section="ingest"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReplicaSettings(_Section, section="replica"):
+    """A table that follows a feed of another database."""
+
+    poll: Annotated[DurationField, "pause between two looks at the source, while there is nothing new"] = DurationField(
+        "1s"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class GuardSettings(_Section, section="guard"):
     """How long a guard knows what was handled, and what a crash in between costs."""
 
@@ -399,8 +408,15 @@ RELAY = (
     *("to", "format", "ce_source", "ordered", "fair", "contracts", "decrypt", "rows", "tombstones", "listen"),
     "idempotency_ttl",
 )
+REPLICA = ("into",)
 INGEST = ("inbox", "sender", "subject", "listen", "type", "type_header", "id_header", "key_header", "content_type")
-_PROCESSES = frozenset({*(f"relay.{name}" for name in RELAY), *(f"ingest.{name}" for name in INGEST)})
+_PROCESSES = frozenset(
+    {
+        *(f"relay.{name}" for name in RELAY),
+        *(f"ingest.{name}" for name in INGEST),
+        *(f"replica.{name}" for name in REPLICA),
+    }
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -417,6 +433,7 @@ class Settings:
     topics: TopicSettings = TopicSettings()
     relay: RelaySettings = RelaySettings()
     ingest: IngestSettings = IngestSettings()
+    replica: ReplicaSettings = ReplicaSettings()
     guard: GuardSettings = GuardSettings()
     admin: AdminSettings = AdminSettings()
     listen: ListenSettings = ListenSettings()

@@ -25,6 +25,7 @@ from relaybox import (
     AsyncMaintainer,
     AsyncOutbox,
     AsyncRelay,
+    AsyncReplica,
     BatchFailed,
     CommitUnknown,
     ConfigError,
@@ -47,6 +48,7 @@ from relaybox import (
     Reject,
     Relay,
     RelayboxError,
+    Replica,
     Retry,
     RetryLater,
     Settings,
@@ -133,6 +135,8 @@ from relaybox.types import (
     Reading,
     Refreshed,
     RelaySettings,
+    ReplicaSettings,
+    ReplicaStatus,
     Report,
     Retention,
     Service,
@@ -244,6 +248,7 @@ settings = Settings(
     topics=TopicSettings.for_rate(1_000),
     relay=RelaySettings(batch=100),
     ingest=IngestSettings(),
+    replica=ReplicaSettings(poll="5s"),
     guard=GuardSettings(),
     admin=AdminSettings(require_reason=True),
     listen=ListenSettings(token_file="/run/secrets/pages"),
@@ -450,6 +455,20 @@ async def async_feeds(outbox: AsyncOutbox, session: AsyncSession, event: Event) 
     assert_type(await all_feeds.refresh(session, "totals"), Refreshed)
     async for row in all_feeds.rows(event):
         assert_type(row.row["customer"], Any)
+
+
+def replicas(outbox: Outbox, session: Session, event: Event) -> None:
+    replica = Replica("mysql://localhost/crm", "totals", feed="totals", source=outbox, columns={"customer": "integer"})
+    assert_type(replica.migrate(), list[Migration])
+    assert_type(replica.apply(session, event), bool)
+    assert_type(replica.status(), ReplicaStatus)
+    assert_type(replica.follow(), Service)
+
+
+async def async_replicas(session: AsyncSession, event: Event) -> None:
+    async with AsyncReplica("sqlite:///crm.db", "totals", feed="totals", key="customer") as replica:
+        assert_type(await replica.apply(session, event), bool)
+        assert_type(replica.follow(), AsyncService)
 
 
 # -- inbox ----------------------------------------------------------------------------------------------------

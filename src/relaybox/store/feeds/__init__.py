@@ -34,7 +34,7 @@ FUNCTIONS = (
     *("view", "home", "part", "free", "volatile", "plan", "remote", "scopes", "deaf", "map", "tables", "watch"),
     *("unwatch", "probe", "table", "wanted", "relation", "create", "locked", "pause", "resume", "drop"),
     *("work", "hold", "mend", "waiting", "look", "look_at_all", "kept", "compare", "merge"),
-    *("inline", "chop", "chop_pairs", "write", "tell", "emit", "refresh", "drift", "snapshot"),
+    *("line", "inline", "chop", "chop_pairs", "write", "tell", "emit", "refresh", "drift", "snapshot"),
     *("rows_consumed", "awaited", "held", "sweep", "newest"),
 )
 

@@ -168,6 +168,24 @@ EXCEPTION
     RAISE EXCEPTION 'feed %: its query gives rows whose key or scope is NULL', f.name USING ERRCODE = 'RBF01';
 END $feed$;
 
+-- A row of the table, by this name, as the JSON that readers get. One of JSON that is the JSON null is left out: as null it
+-- would be the NULL of SQL.
+CREATE FUNCTION {feed_line}(f {feed}, m text) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $feed$
+DECLARE
+  here text;
+  there text;
+BEGIN
+  SELECT string_agg(n.is_null, ' OR '), string_agg(format('e.key = %L AND %s', n.name, n.is_null), ' OR ') INTO there, here
+  FROM (SELECT a.attname AS name, format('json_typeof(to_json((%s).%I)) = ''null''', m, a.attname) AS is_null
+        FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+        WHERE a.attrelid = f.relation::regclass AND a.attnum > 0 AND NOT a.attisdropped
+          AND coalesce(nullif(t.typbasetype, 0), t.oid) IN ('json'::regtype, 'jsonb'::regtype)) n;
+  RETURN CASE WHEN there IS NULL THEN format('row_to_json(%s)::text', m) ELSE format(
+    '(CASE WHEN %1$s THEN (SELECT json_object_agg(e.key, e.value) FROM json_each(row_to_json(%2$s)) e WHERE NOT (%3$s)) '
+    'ELSE row_to_json(%2$s) END)::text', there, m, here) END;
+END $feed$;
+
 -- Step 7, small: `lines` (op, r) as one JSON. NULL: they are larger than an event may be. No more than that comes into memory.
 CREATE FUNCTION {feed_inline}(f {feed}, lines text, whole bigint, flags text) RETURNS bytea
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $feed$
@@ -203,9 +221,9 @@ BEGIN
     EXECUTE format(
       'INSERT INTO %s.%I SELECT $1, $2, $3 + row_number() OVER (ORDER BY g, h) - 1, %L, count(*), '
       '''['' || string_agg(r, '','') || '']'' FROM (SELECT r, (row_number() OVER w - 1) / $4 AS g, '
-      'sum(octet_length(r)) OVER w / 8388608 AS h FROM (SELECT row_to_json(%s)::text AS r FROM %s m '
+      'sum(octet_length(r)) OVER w / 8388608 AS h FROM (SELECT %s AS r FROM %s m '
       'WHERE m.ctid >= $5 AND m.ctid < $6 AND %s) z WINDOW w AS (ROWS UNBOUNDED PRECEDING)) y '
-      'GROUP BY g, h', {feed_home}(), '{feed_chunk_name}', op, line, relation, meant)
+      'GROUP BY g, h', {feed_home}(), '{feed_chunk_name}', op, {feed_line}(f, line), relation, meant)
     USING f.id, delta, chunk, f.chunk_rows, format('(%s,0)', page)::tid, format('(%s,0)', page + step)::tid;
     GET DIAGNOSTICS made = ROW_COUNT;
     chunk := chunk + made;
@@ -235,12 +253,12 @@ BEGIN
       'concat(''['', string_agg(o, '',''), '']'') AS o, concat(''['', string_agg(n, '',''), '']'') AS n FROM ('
       'SELECT o, n, (row_number() OVER w - 1) / $4 AS g, '
       'sum(coalesce(octet_length(o), 0) + coalesce(octet_length(n), 0)) OVER w / 8388608 AS h FROM ('
-      'SELECT CASE WHEN (old).%2$I IS NOT NULL THEN row_to_json(old)::text END AS o, '
-      'CASE WHEN (new).%2$I IS NOT NULL THEN row_to_json(new)::text END AS n FROM %1$s '
+      'SELECT CASE WHEN (old).%2$I IS NOT NULL THEN %5$s END AS o, '
+      'CASE WHEN (new).%2$I IS NOT NULL THEN %6$s END AS n FROM %1$s '
       'WHERE ctid >= $5 AND ctid < $6) z WINDOW w AS (ROWS UNBOUNDED PRECEDING)) y GROUP BY g, h), '
       'd AS (INSERT INTO %3$s.%4$I SELECT $1, $2, part, ''D'', gone, o FROM p), '
       'i AS (INSERT INTO %3$s.%4$I SELECT $1, $2, part + $7, ''I'', came, n FROM p) SELECT count(*) FROM p',
-      pairs, f.key[1], {feed_home}(), '{feed_chunk_name}')
+      pairs, f.key[1], {feed_home}(), '{feed_chunk_name}', {feed_line}(f, 'old'), {feed_line}(f, 'new'))
     INTO made
     USING f.id, delta, parts, f.chunk_rows, format('(%s,0)', page)::tid, format('(%s,0)', page + step)::tid, far;
     parts := parts + made;
@@ -316,8 +334,9 @@ BEGIN
   done.n := f.n + 1;
   IF rows <= f.inline_rows THEN
     body := {feed_inline}(f, format(
-      'SELECT ''D'' AS op, row_to_json(old)::text AS r FROM %1$s WHERE (old).%2$I IS NOT NULL UNION ALL '
-      'SELECT ''I'', row_to_json(new)::text FROM %1$s WHERE (new).%2$I IS NOT NULL', pairs, f.key[1]), rows, flags);
+      'SELECT ''D'' AS op, %3$s AS r FROM %1$s WHERE (old).%2$I IS NOT NULL UNION ALL '
+      'SELECT ''I'', %4$s FROM %1$s WHERE (new).%2$I IS NOT NULL', pairs, f.key[1], {feed_line}(f, 'old'),
+      {feed_line}(f, 'new')), rows, flags);
   END IF;
   done.claim_check := body IS NULL;
   IF done.claim_check THEN

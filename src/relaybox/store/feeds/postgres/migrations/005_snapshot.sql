@@ -20,8 +20,8 @@ BEGIN
   done.deleted := 0;
   EXECUTE format('SELECT count(*) FROM %s', f.relation) INTO done.inserted;
   IF done.inserted <= f.inline_rows THEN
-    body := {feed_inline}(f, format('SELECT ''I'' AS op, row_to_json(m)::text AS r FROM %s m', f.relation), done.inserted,
-                          ',"snapshot": true');
+    body := {feed_inline}(f, format('SELECT ''I'' AS op, %s AS r FROM %s m', {feed_line}(f, 'm'), f.relation),
+                          done.inserted, ',"snapshot": true');
   END IF;
   done.claim_check := body IS NULL;
   IF done.claim_check THEN
