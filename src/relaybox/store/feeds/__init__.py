@@ -28,7 +28,7 @@ _PARTS = ("feed_source", "feed_stale", "feed_delta", "feed_chunk", "feed_row", "
 FUNCTIONS = (
     *("list", "equal", "exact", "views", "reads", "tree", "print", "trigger", "install", "capture"),
     *("view", "home", "part", "free", "volatile", "plan", "remote", "scopes", "map", "tables", "watch", "unwatch"),
-    *("probe", "table", "wanted", "relation", "create", "locked", "pause", "resume", "drop"),
+    *("probe", "table", "wanted", "relation", "still", "create", "locked", "pause", "resume", "drop"),
     *("work", "hold", "mend", "waiting", "look", "look_at_all", "kept", "compare", "merge"),
     *("inline", "chop", "write", "emit", "refresh", "drift", "sweep"),
 )
