@@ -6,9 +6,8 @@ import json
 import os
 import shutil
 import subprocess
-import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -41,83 +40,74 @@ class Ran:
         return self.nodes[node][1]
 
 
+class DbtProcess:
+    """Runs commands of dbt: one process for many, because loading dbt takes longer than most of them."""
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+        child = ROOT / "tests" / "kit" / "children" / "dbt_commands.py"
+        quiet = {"DBT_SEND_ANONYMOUS_USAGE_STATS": "false", "DO_NOT_TRACK": "1", "PYTHONPATH": ""}
+        with log.open("a") as said:
+            self._process = subprocess.Popen(
+                [python_of_dbt(), child],
+                env={**os.environ, **quiet},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                text=True,
+            )
+        self.answer()
+
+    def ask(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"command": command, "environment": environment}) + "\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"dbt has ended: {self.log.read_text()[-5000:]}")
+        return json.loads(line)
+
+    def kill(self) -> None:
+        """As a machine that fails: dbt itself rolls nothing back."""
+        self._process.kill()
+        self._process.communicate()
+
+
 @dataclass
 class Dbt:
-    """A process that runs commands of dbt in a copy of a project, against a database."""
+    """A copy of the example project, against a database."""
 
     project: Path
     url: str
-    environment: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.log = self.project.parent / f"{self.project.name}.log"
-        self._process: subprocess.Popen[str] | None = None
+    process: DbtProcess
 
     @classmethod
-    def of_example(cls, folder: Path, url: str) -> Dbt:
+    def of_example(cls, folder: Path, url: str, process: DbtProcess) -> Dbt:
         project = folder / "project"
-        shutil.copytree(ROOT / "examples" / "dbt", project)
-        package = ROOT / "integrations" / "dbt"
-        (project / "packages.yml").write_text(f"packages:\n  - local: {package}\n")
-        return cls(project, url)
-
-    def start(self) -> subprocess.Popen[str]:
-        at = urlsplit(self.url)
-        own = {"DBT_PROJECT_DIR": str(self.project), "DBT_PROFILES_DIR": str(self.project), "DO_NOT_TRACK": "1"}
-        own |= {"SHOP_HOST": at.hostname or "", "SHOP_PORT": str(at.port), "SHOP_USER": at.username or ""}
-        own |= {"SHOP_DB": at.path[1:], "SHOP_PASSWORD": at.password or "", "PYTHONPATH": ""}
-        child = ROOT / "tests" / "kit" / "children" / "dbt_commands.py"
-        with self.log.open("a") as log:
-            self._process = subprocess.Popen(
-                [python_of_dbt(), child],
-                env={**os.environ, "DBT_SEND_ANONYMOUS_USAGE_STATS": "false", **own, **self.environment},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
-        self._answer()
-        return self._process
+        ignored = shutil.ignore_patterns("dbt_packages", "target", "logs", "package-lock.yml")
+        shutil.copytree(ROOT / "examples" / "dbt", project, ignore=ignored)
+        (project / "packages.yml").write_text(f"packages:\n  - local: {ROOT / 'integrations' / 'dbt'}\n")
+        dbt = cls(project, url, process)
+        assert dbt.run("deps").success
+        return dbt
 
     def send(self, *command: str) -> None:
-        process = self._process or self.start()
-        assert process.stdin is not None
-        process.stdin.write(json.dumps(command) + "\n")
-        process.stdin.flush()
+        at = urlsplit(self.url)
+        own = {"DBT_PROJECT_DIR": str(self.project), "DBT_PROFILES_DIR": str(self.project)}
+        own |= {"SHOP_HOST": at.hostname or "", "SHOP_PORT": str(at.port), "SHOP_USER": at.username or ""}
+        self.process.ask(command, own | {"SHOP_DB": at.path[1:], "SHOP_PASSWORD": at.password or ""})
 
     def answer(self) -> Ran:
-        found = self._answer()
-        return Ran(found["success"], found["error"], {name: tuple(said) for name, said in found["nodes"].items()})
+        found = self.process.answer()
+        nodes = {name: (status, message or "") for name, (status, message) in found["nodes"].items()}
+        return Ran(found["success"], found["error"], nodes)
 
     def run(self, *command: str) -> Ran:
         self.send(*command)
         return self.answer()
 
-    def _answer(self) -> Any:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"dbt has ended: {self.log.read_text()[-2000:]}")
-        return json.loads(line)
-
-    def kill(self) -> None:
-        """As a machine that fails: nothing is rolled back by dbt itself."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            for stream in (self._process.stdin, self._process.stdout):
-                if stream is not None:
-                    stream.close()
-            self._process = None
-
     def write(self, path: str, text: str) -> None:
         (self.project / path).write_text(text)
-
-    def __enter__(self) -> Dbt:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.kill()
-        if error[0] is not None and self.log.exists():
-            sys.stderr.write(self.log.read_text()[-20_000:])

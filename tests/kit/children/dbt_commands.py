@@ -24,7 +24,9 @@ def main() -> None:
 
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for line in sys.stdin:
-        print(json.dumps(answer(dbtRunner().invoke(json.loads(line)))), file=answers, flush=True)
+        asked = json.loads(line)
+        os.environ.update(asked["environment"])
+        print(json.dumps(answer(dbtRunner().invoke(asked["command"]))), file=answers, flush=True)
 
 
 if __name__ == "__main__":  # dbt starts processes that import this anew
