@@ -61,7 +61,7 @@ def literal(value: Any) -> str:
         case bool() | int() | float():
             return str(value).lower()
         case timedelta():
-            return f"interval '{value.total_seconds():.0f} seconds'"
+            return f"interval '{value.days} days {value.seconds} seconds'"
         case str():
             return "'" + value.replace("'", "''") + "'"
     raise TypeError(f"no literal for {value!r}")

@@ -30,10 +30,10 @@ def python_of_dbt() -> Path:
 
 @dataclass
 class Ran:
-    """What a command came to: of each node its status and what dbt says of it."""
+    """What a command came to: of each node its status and what dbt says of it, and all that it printed."""
 
     success: bool
-    error: str
+    printed: str
     nodes: dict[str, tuple[str, str]]
 
     def said(self, node: str) -> str:
@@ -83,6 +83,7 @@ class Dbt:
     project: Path
     url: str
     process: DbtProcess
+    _printed: int = 0
 
     @classmethod
     def of_example(cls, folder: Path, url: str, process: DbtProcess) -> Dbt:
@@ -95,6 +96,7 @@ class Dbt:
         return dbt
 
     def send(self, *command: str) -> None:
+        self._printed = len(self.process.log.read_text())
         at = urlsplit(self.url)
         own = {"DBT_PROJECT_DIR": str(self.project), "DBT_PROFILES_DIR": str(self.project)}
         own |= {"SHOP_HOST": at.hostname or "", "SHOP_PORT": str(at.port), "SHOP_USER": at.username or ""}
@@ -103,7 +105,8 @@ class Dbt:
     def answer(self) -> Ran:
         found = self.process.answer()
         nodes = {name: (status, message or "") for name, (status, message) in found["nodes"].items()}
-        return Ran(found["success"], found["error"], nodes)
+        printed = self.process.log.read_text()[self._printed :] + found["error"]
+        return Ran(found["success"], printed, nodes)
 
     def run(self, *command: str) -> Ran:
         self.send(*command)

@@ -5,7 +5,7 @@
   {% set topic_id = relaybox.answer('INSERT INTO ' ~ at.prefix ~ '"' ~ at.base ~ '_topic" (name, semantics, tracking, shards, block_writes, retention, zero_retention, max_retention,
                      zombie_ttl, partitions, options, created_at, updated_at)
 SELECT ' ~ relaybox.literal(topic) ~ '::text, \'pub_sub\'::text, \'offset\'::text, 16::smallint, false::boolean,
-       interval \'86400 seconds\'::interval, interval \'86400 seconds\'::interval, interval \'2592000 seconds\'::interval, interval \'604800 seconds\'::interval,
+       interval \'1 days 0 seconds\'::interval, interval \'1 days 0 seconds\'::interval, interval \'30 days 0 seconds\'::interval, interval \'7 days 0 seconds\'::interval,
        \'none\'::text, \'{"fetch_batch": 1000, "cleanup_batch": 10000, "spread": 1, "heartbeat_interval": 60.0, "heartbeat_timeout": 300.0}\'::text, c.now, c.now
 FROM (SELECT coalesce(NULL, pg_catalog.clock_timestamp()) AS now) c
 ON CONFLICT (name) DO NOTHING
@@ -58,7 +58,7 @@ VALUES (' ~ topic_id ~ '::integer, 0, \'1:1:\', \'1\', \'{}\', 0, 0, \'-infinity
                        created_at, checked_at, alive_since)
   SELECT ' ~ topic_id ~ '::integer, ' ~ relaybox.literal(group) ~ '::text,
          1 + coalesce((SELECT pg_catalog.max(generation) FROM ' ~ at.prefix ~ '"' ~ at.base ~ '_group" WHERE topic_id = ' ~ topic_id ~ '::integer AND name = ' ~ relaybox.literal(group) ~ '::text), 0),
-         \'active\', ' ~ ordered ~ ', NULL, NULL, 0, \'earliest\', 0, 10, \'block\', ' ~ topic.interval ~ ', interval \'86400 seconds\',
+         \'active\', ' ~ ordered ~ ', NULL, NULL, 0, \'earliest\', 0, 10, \'block\', ' ~ topic.interval ~ ', interval \'1 days 0 seconds\',
          n.at, n.at, n.at, n.at, n.at
   FROM (SELECT coalesce(NULL, pg_catalog.clock_timestamp()) AS at) n
   RETURNING id),
@@ -128,7 +128,7 @@ SELECT CASE WHEN last.missed THEN (SELECT tick FROM new) ELSE last.tick END FROM
                        created_at, checked_at, alive_since)
   SELECT ' ~ topic_id ~ '::integer, ' ~ relaybox.literal(group) ~ '::text,
          1 + coalesce((SELECT pg_catalog.max(generation) FROM ' ~ at.prefix ~ '"' ~ at.base ~ '_group" WHERE topic_id = ' ~ topic_id ~ '::integer AND name = ' ~ relaybox.literal(group) ~ '::text), 0),
-         \'active\', ' ~ ordered ~ ', NULL, NULL, 0, \'latest\', ' ~ tick ~ ', 10, \'block\', ' ~ topic.interval ~ ', interval \'86400 seconds\',
+         \'active\', ' ~ ordered ~ ', NULL, NULL, 0, \'latest\', ' ~ tick ~ ', 10, \'block\', ' ~ topic.interval ~ ', interval \'1 days 0 seconds\',
          n.at, n.at, n.at, n.at, n.at
   FROM (SELECT coalesce(NULL, pg_catalog.clock_timestamp()) AS at) n
   RETURNING id),

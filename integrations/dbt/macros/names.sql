@@ -32,9 +32,27 @@
   {% do exceptions.raise_compiler_error(what) %}
 {% endmacro %}
 
-{# An operation commits itself; a hook is part of the transaction that it belongs to. #}
-{% macro end_operation() %}
-  {% if flags.WHICH == 'run-operation' %}
-    {% do run_query('COMMIT') %}
+{# Said in SQL: after a COMMIT, such as that of a hook outside of the transaction, the driver of dbt begins none itself. #}
+{% macro begin_transaction() %}
+  {% call statement('relaybox_begin', auto_begin=True) %}
+    BEGIN ISOLATION LEVEL READ COMMITTED
+  {% endcall %}
+{% endmacro %}
+
+{# An operation, and a hook of a whole run, get a transaction; a model has its own. #}
+{% macro begin_operation() %}
+  {% if not relaybox.in_model() %}
+    {% do relaybox.begin_transaction() %}
   {% endif %}
+{% endmacro %}
+
+{% macro end_operation() %}
+  {% if not relaybox.in_model() %}
+    {% do adapter.commit() %}
+  {% endif %}
+{% endmacro %}
+
+{% macro in_model() %}
+  {% set node = relaybox.built_model() %}
+  {{ return(node is mapping and node.resource_type == 'model') }}
 {% endmacro %}

@@ -10,6 +10,7 @@
   {% if execute %}
     {% set at = relaybox.tables_at(name, schema) %}
     {% set order = relaybox.inbox_order(ordering) %}
+    {% do relaybox.begin_operation() %}
     {% set there = relaybox.answer("SELECT to_regclass('" ~ at.prefix ~ '"' ~ at.name ~ "_migration\"')") is not none %}
     {% do relaybox.new_inbox(at) %}
     {% if order %}

@@ -7,6 +7,7 @@
   {% set feed = relaybox.relaybox_feed_config(model) %}
   {% set at = relaybox.tables_at(feed.outbox, feed.outbox_schema) %}
   {% set name = relaybox.literal(feed.name) %}
+  {% do relaybox.begin_operation() %}
   {% do run_query('SELECT ' ~ relaybox.table_of(at, 'feed_drop') ~ '(' ~ name ~ ')') %}
   {% do run_query(relaybox.audit_line(at, relaybox.actor(), 'drop', 'feed ' ~ feed.name, 'dbt ' ~ invocation_id)) %}
   {% do relaybox.end_operation() %}

@@ -1,6 +1,6 @@
 {# A model whose table is a feed: the result of its query, and one delta per run that changed it.
 
-   Everything from `SET TRANSACTION` to `adapter.commit()` is one transaction: inbox, definition, groups, refresh, hooks.
+   Everything from `begin_transaction()` to `adapter.commit()` is one transaction: inbox, definition, groups, refresh, hooks.
    A hook that fails takes table, delta and what was consumed back with it.
 #}
 {% materialization relaybox_feed, adapter='postgres' %}
@@ -12,9 +12,7 @@
   {% do relaybox.check_run() %}
 
   {{ run_hooks(pre_hooks, inside_transaction=False) }}
-  {% call statement('relaybox_begin') %}
-    SET TRANSACTION ISOLATION LEVEL READ COMMITTED
-  {% endcall %}
+  {% do relaybox.begin_transaction() %}
   {{ run_hooks(pre_hooks, inside_transaction=True) }}
 
   {% if config.get('contract').enforced %}
