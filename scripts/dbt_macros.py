@@ -11,14 +11,14 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
 from generated import write_or_check
 
-from relaybox import Settings, StartFrom, Topic
+from relaybox import Feed, Settings, StartFrom, Topic
 from relaybox.clock import SYSTEM_CLOCK
 from relaybox.drivers.rehearsal import Rehearsal
 from relaybox.errors import NotFound
@@ -200,6 +200,13 @@ def write_audit(store: Schema) -> str:
     return macro("audit_line(at, actor, verb, what, reason)", "The line of the audit.", [f"{{{{ return({text}) }}}}"])
 
 
+def feed_options() -> str:
+    """Those of a feed that a model names as Python does, and that go to the database as they are."""
+    own = {"name", "query", "key", "sources", "scope", "mode", "table", "topic"}
+    names = [option.name for option in fields(Feed) if option.name not in own]
+    return macro("feed_options()", "What else may be said of a feed.", [f"{{{{ return({names}) }}}}"])
+
+
 def main() -> str:
     tables = Tables(OUTBOX, SCHEMA)
     topics = open_topic_store("postgres", tables)
@@ -207,7 +214,7 @@ def main() -> str:
     rehearsal = Rehearsal(None)
     run(inbox.migrate_unseen(), rehearsal)
     assert not any(_JINJA.search(text) for text in rehearsal.texts)
-    parts = [HEAD, make_topic(topics)]
+    parts = [HEAD, feed_options(), make_topic(topics)]
     parts += [make_group(topics, start.start) for start in (StartFrom.earliest(), StartFrom.latest())]
     steps = [f"{{% do run_query({_quoted(text)}) %}}" for text in rehearsal.texts]
     parts.append(write_audit(open_store("postgres", tables)))

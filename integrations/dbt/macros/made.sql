@@ -1,5 +1,10 @@
 {# Written by scripts/dbt_macros.py from what relaybox does itself; do not edit. #}
 
+{# What else may be said of a feed. #}
+{% macro feed_options() %}
+  {{ return(['inline_rows', 'inline_bytes', 'chunk_rows', 'auto_share', 'skip_empty']) }}
+{% endmacro %}
+
 {# Makes a pub/sub topic. True: it was not there. #}
 {% macro new_topic(at, topic) %}
   {% set topic_id = relaybox.answer('INSERT INTO ' ~ at.prefix ~ '"' ~ at.base ~ '_topic" (name, semantics, tracking, shards, block_writes, retention, zero_retention, max_retention,

@@ -6,7 +6,7 @@
 {% macro relaybox_feed_config(model=none) %}
   {% set node = relaybox.feed_node(model) %}
   {% set given = relaybox.feed_property(node, 'feed', {}) %}
-  {% set known = ['name', 'key', 'scope', 'sources', 'mode', 'topic', 'outbox', 'outbox_schema', 'inline_rows', 'inline_bytes', 'chunk_rows', 'auto_share', 'skip_empty'] %}
+  {% set known = ['name', 'key', 'scope', 'sources', 'mode', 'topic', 'outbox', 'outbox_schema'] + relaybox.feed_options() %}
   {% for option in given if option not in known %}
     {% do relaybox.refuse('model ' ~ node.name ~ ': feed has no option ' ~ option ~ '; it has ' ~ known | join(', ')) %}
   {% endfor %}
@@ -16,7 +16,7 @@
   {% set mode = given.get('mode', 'auto') %}
   {% set options = {'mode': mode, 'sources': [], 'table': '"' ~ node.schema ~ '"."' ~ node.alias ~ '"'} %}
   {% do options.update({'scope': relaybox.as_list(given.scope) if given.scope else none}) %}
-  {% for option in known[8:] if option in given %}
+  {% for option in relaybox.feed_options() if option in given %}
     {% do options.update({option: given[option]}) %}
   {% endfor %}
   {% if mode != 'full' %}
