@@ -219,6 +219,8 @@ def main() -> str:
     steps = [f"{{% do run_query({_quoted(text)}) %}}" for text in rehearsal.texts]
     parts.append(write_audit(open_store("postgres", tables)))
     parts.append(macro("new_inbox(at)", "Makes or upgrades the tables of an inbox.", steps))
+    count = len(inbox.migrations())
+    parts.append(macro("inbox_migrations()", "How many the tables of an inbox have.", [f"{{{{ return({count}) }}}}"]))
     parts.append(make_order(inbox))
     return "".join(parts)
 

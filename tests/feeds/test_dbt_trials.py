@@ -197,7 +197,7 @@ def test_killed_in_the_middle(dbt: Dbt, tmp_path: Path) -> None:
             consumer.commit(first)
             gate.execute("LOCK TABLE gate")
             killed.send("run", "--select", "totals")
-            wait_until(lambda: one(dbt.url, waiting) == 1, 60)
+            wait_until(lambda: one(dbt.url, waiting) == 1, "the hook waits")
             rows(dbt.url, "UPDATE orders SET amount = 12 WHERE id = 2")
             assert list(consumer.poll(100)) == []
             own.kill()
@@ -294,11 +294,11 @@ def test_operations_and_hooks(dbt: Dbt) -> None:
     hook = "\non-run-start: \"{{ relaybox.relaybox_create_inbox('by_hook') }}\"\n"
     dbt.write("dbt_project.yml", (dbt.project / "dbt_project.yml").read_text() + hook)
     assert dbt.run("run", "--select", "totals").success
-    inbox = "run-operation", "relaybox_create_inbox", "--args"
+    create = "run-operation", "relaybox_create_inbox", "--args"
     for _ in range(2):
-        assert dbt.run(*inbox, "{name: asked, ordering: true}").success
-    assert "in another order or in none" in dbt.run(*inbox, "{name: by_hook, ordering: true}").printed
-    assert "expected the name" in dbt.run(*inbox, "{name: 'a;b'}").printed
+        assert dbt.run(*create, "{name: asked, ordering: true}").success
+    assert "in another order or in none" in dbt.run(*create, "{name: by_hook, ordering: true}").printed
+    assert "expected the name" in dbt.run(*create, "{name: 'a;b'}").printed
     shown = dbt.run("run-operation", "relaybox_feed_config", "--args", "{model: open_orders}").printed
     assert '"table": "\\"public\\".\\"customer\\"", "columns": ["id"]' in shown
     for name in ("by_hook", "asked"):

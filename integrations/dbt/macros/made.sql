@@ -366,6 +366,11 @@ BEGIN
 END $relaybox$') %}
 {% endmacro %}
 
+{# How many the tables of an inbox have. #}
+{% macro inbox_migrations() %}
+  {{ return(3) }}
+{% endmacro %}
+
 {# Gives a new inbox an order; `order`: as it is kept. #}
 {% macro new_order(at, order) %}
   {% do run_query('LOCK TABLE ' ~ at.prefix ~ '"' ~ at.name ~ '_meta" IN SHARE ROW EXCLUSIVE MODE') %}

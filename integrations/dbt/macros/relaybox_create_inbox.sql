@@ -12,7 +12,10 @@
     {% set order = relaybox.inbox_order(ordering) %}
     {% do relaybox.begin_operation() %}
     {% set there = relaybox.answer("SELECT to_regclass('" ~ at.prefix ~ '"' ~ at.name ~ "_migration\"')") is not none %}
-    {% do relaybox.new_inbox(at) %}
+    {% set migrations = 'SELECT count(*) FROM ' ~ at.prefix ~ '"' ~ at.name ~ '_migration"' %}
+    {% if not there or relaybox.answer(migrations) < relaybox.inbox_migrations() %}
+      {% do relaybox.new_inbox(at) %}
+    {% endif %}
     {% if order %}
       {% set kept = relaybox.answer("SELECT value FROM " ~ at.prefix ~ '"' ~ at.name ~ "_meta\" WHERE name = 'order' AND value::jsonb = " ~ relaybox.literal(order) ~ '::jsonb') %}
       {% if not there %}

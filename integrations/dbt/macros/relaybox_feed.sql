@@ -22,7 +22,7 @@
   {% if feed.inbox %}
     {% do relaybox.relaybox_create_inbox(feed.inbox.name, feed.inbox.ordering, feed.inbox.schema) %}
   {% endif %}
-  {% set own_topic = relaybox.new_topic(at, feed.topic) %}
+  {% set own_topic = relaybox.make_topic(at, feed.topic) %}
   {% for group in feed.groups %}
     {% do relaybox.make_group(at, feed.topic, group) %}
   {% endfor %}
@@ -73,11 +73,18 @@
   {{ return(kept is none) }}
 {% endmacro %}
 
+{# True: it was not there. #}
+{% macro make_topic(at, topic) %}
+  {% set there = relaybox.answer('SELECT id FROM ' ~ relaybox.table_of(at, 'topic') ~ ' WHERE name = ' ~ relaybox.literal(topic)) %}
+  {{ return(there is none and relaybox.new_topic(at, topic)) }}
+{% endmacro %}
+
 {# One that is there, or was cancelled by somebody, stays as it is. #}
 {% macro make_group(at, topic_name, group) %}
-  {% set name = relaybox.literal(group.name) %}
-  {% set found = run_query('SELECT t.id, t.shards, t.tracking, g.ordered, least((t.options::json ->> \'heartbeat_interval\')::float8, 43200) FROM ' ~ relaybox.table_of(at, 'topic') ~ ' t LEFT JOIN LATERAL (SELECT g.ordered FROM ' ~ relaybox.table_of(at, 'group') ~ ' g WHERE g.topic_id = t.id AND g.name = ' ~ name ~ ' ORDER BY g.generation DESC LIMIT 1) g ON true WHERE t.name = ' ~ relaybox.literal(topic_name) ~ ' FOR NO KEY UPDATE OF t') %}
-  {% set row = found.rows[0] %}
+  {% set row = relaybox.group_of(at, topic_name, group.name) %}
+  {% if row[3] is none and row[2] == 'offset' %}
+    {% set row = relaybox.group_of(at, topic_name, group.name, lock=true) %}
+  {% endif %}
   {% if row[3] is not none %}
     {% if row[3] != group.ordered %}
       {% do relaybox.refuse('group ' ~ group.name ~ ' of topic ' ~ topic_name ~ ' reads ' ~ ('in order' if row[3] else 'in any order') ~ '; say so, or cancel it and take another name') %}
@@ -93,6 +100,21 @@
     {% endif %}
     {% do run_query(relaybox.audit_line(at, relaybox.actor(), 'create', 'group ' ~ topic_name ~ '/' ~ group.name, 'dbt ' ~ invocation_id)) %}
   {% endif %}
+{% endmacro %}
+
+{# A topic, and whether its last group of this name is ordered; NULL: there was none. #}
+{% macro group_of(at, topic, group, lock=false) %}
+  {% if lock %}
+    {% do run_query('SELECT id FROM ' ~ relaybox.table_of(at, 'topic') ~ ' WHERE name = ' ~ relaybox.literal(topic) ~ ' FOR NO KEY UPDATE') %}
+  {% endif %}
+  {% set query %}
+    SELECT t.id, t.shards, t.tracking,
+           (SELECT g.ordered FROM {{ relaybox.table_of(at, 'group') }} g
+            WHERE g.topic_id = t.id AND g.name = {{ relaybox.literal(group) }} ORDER BY g.generation DESC LIMIT 1),
+           least((t.options::json ->> 'heartbeat_interval')::float8, 43200)
+    FROM {{ relaybox.table_of(at, 'topic') }} t WHERE t.name = {{ relaybox.literal(topic) }}
+  {% endset %}
+  {{ return(run_query(query).rows[0]) }}
 {% endmacro %}
 
 {# The same definition changes nothing. The tag of the body is made from it, so nothing in it can end it. #}
