@@ -1,7 +1,8 @@
-"""dbt, for the tests that run it."""
+"""What tests of feeds need besides: the harnesses of brokers and the scripted sink for relays, and dbt."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,9 @@ import pytest
 
 from kit import make_postgres, rows
 from kit.dbt import ROOT, Dbt, DbtProcess
+
+for folder in ("brokers", "relay"):
+    sys.path.insert(0, str(Path(__file__).parent.parent / folder))
 
 
 @pytest.fixture(scope="module")
