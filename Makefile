@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN = $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test roles check bench chaos storm journey seams scale ga clean
+.PHONY: help venv demo test roles dbt check bench chaos storm journey seams scale ga clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -33,6 +33,10 @@ test: venv ## Run the tests against real servers; fetches missing ones where it 
 roles: venv ## Run the suites of all products under a role of the database that owns nothing (PostgreSQL)
 	@scripts/bootstrap servers
 	@TEST_ROLES=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PRODUCTS) $(PYTEST_ARGS)
+
+dbt: venv ## Run the long tests of the dbt package: beside others, killed, refused (about three minutes)
+	@scripts/bootstrap servers
+	@TEST_DBT=1 $(BIN)/python -m pytest tests/feeds/test_dbt.py tests/feeds/test_dbt_trials.py $(PYTEST_ARGS)
 
 check: venv ## Lint, formatting, types, import contracts
 	$(BIN)/ruff check .

@@ -353,4 +353,4 @@ def first_line(module: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(write_or_check("api.md", text()))
+    sys.exit(write_or_check("docs/reference/api.md", text()))

@@ -1,4 +1,4 @@
-"""What the scripts that write pages of docs/reference share: write the page, or with `--check` only compare it."""
+"""What the scripts that write files of the repository share: write the file, or with `--check` only compare it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import argparse
 import sys
 from pathlib import Path
 
-REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
+ROOT = Path(__file__).parents[1]
 
 
 def write_or_check(name: str, text: str) -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--check", action="store_true", help="fail when the page is not what it should be")
-    page = REFERENCE / name
+    parser.add_argument("--check", action="store_true", help="fail when the file is not what it should be")
+    file = ROOT / name
     if not parser.parse_args().check:
-        page.write_text(text, encoding="utf-8")
+        file.write_text(text, encoding="utf-8")
         return 0
-    if page.exists() and page.read_text(encoding="utf-8") == text:
+    if file.exists() and file.read_text(encoding="utf-8") == text:
         return 0
-    sys.stderr.write(f"docs/reference/{name} is not up to date: run python scripts/{Path(sys.argv[0]).name}\n")
+    sys.stderr.write(f"{name} is not up to date: run python scripts/{Path(sys.argv[0]).name}\n")
     return 1

@@ -88,4 +88,4 @@ def text() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(write_or_check("settings.md", text()))
+    sys.exit(write_or_check("docs/reference/settings.md", text()))

@@ -77,4 +77,4 @@ def text() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(write_or_check("sinks.md", text()))
+    sys.exit(write_or_check("docs/reference/sinks.md", text()))

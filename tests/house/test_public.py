@@ -22,8 +22,8 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import api_page
 
 
-@pytest.mark.parametrize("script", ["api_page.py", "settings_page.py", "sinks_page.py"])
-def test_generated_pages_are_up_to_date(script: str) -> None:
+@pytest.mark.parametrize("script", ["api_page.py", "dbt_macros.py", "settings_page.py", "sinks_page.py"])
+def test_generated_files_are_up_to_date(script: str) -> None:
     command = [sys.executable, str(ROOT / "scripts" / script), "--check"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)

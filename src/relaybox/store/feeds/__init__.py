@@ -32,7 +32,7 @@ _PARTS = (
 FUNCTIONS = (
     *("list", "equal", "exact", "views", "reads", "tree", "subscribed", "print", "trigger", "install", "capture"),
     *("view", "home", "part", "free", "volatile", "plan", "remote", "scopes", "deaf", "map", "tables", "watch"),
-    *("unwatch", "probe", "table", "wanted", "relation", "create", "locked", "pause", "resume", "drop"),
+    *("unwatch", "probe", "table", "wanted", "relation", "still", "create", "locked", "pause", "resume", "drop"),
     *("work", "hold", "mend", "waiting", "look", "look_at_all", "kept", "compare", "merge"),
     *("line", "inline", "chop", "chop_pairs", "write", "tell", "emit", "refresh", "drift", "snapshot"),
     *("rows_consumed", "awaited", "held", "sweep", "newest"),

@@ -357,10 +357,38 @@ BEGIN
   END IF;
   found := format('%s.%I', CASE WHEN cardinality(parts) = 2 THEN quote_ident(parts[1]) ELSE {feed_home}() END,
                   parts[cardinality(parts)]);
+  IF octet_length(parts[cardinality(parts)]) > 63 THEN
+    RAISE EXCEPTION 'feed %: the name of table % is longer than 63 bytes', feed_name, found USING ERRCODE = 'RBF09';
+  END IF;
   IF to_regclass(found) IS NOT NULL THEN
     RAISE EXCEPTION 'feed %: table % is there already', feed_name, found USING ERRCODE = 'RBF09';
   END IF;
   RETURN found;
+END $feed$;
+
+-- Locks the tables whose triggers come or go, in the order of their numbers: two that define feeds at once do not wait for
+-- each other in a circle.
+CREATE FUNCTION {feed_still}(feed {feed}, path text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $feed$
+DECLARE
+  named text[] := ARRAY(SELECT m ->> 'table' FROM jsonb_array_elements(feed.sources::jsonb) AS m);
+  held oid[] := ARRAY(SELECT s.relid::oid FROM {feed_source} s WHERE s.feed_id = feed.id);
+  mode text := CASE WHEN cardinality(held) = 0 THEN 'SHARE ROW EXCLUSIVE' ELSE 'ACCESS EXCLUSIVE' END;
+  name text;
+  found oid;
+  tables text;
+BEGIN
+  FOREACH name IN ARRAY named LOOP
+    PERFORM pg_catalog.set_config('search_path', path, true);
+    found := pg_catalog.to_regclass(name);
+    PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+    held := array_append(held, found);
+  END LOOP;
+  SELECT string_agg(c.oid::regclass::text, ', ' ORDER BY c.oid) INTO tables FROM pg_class c
+  WHERE c.oid = ANY (held) AND c.relkind IN ('r', 'p') AND pg_has_role(c.relowner, 'USAGE');
+  IF tables IS NOT NULL THEN
+    EXECUTE format('LOCK TABLE %s IN %s MODE', tables, mode);
+  END IF;
 END $feed$;
 
 -- Defines a feed, or defines it anew. The same definition changes nothing; another one keeps the table, its rows and the
@@ -387,6 +415,7 @@ BEGIN
     RETURN true;
   END IF;
 
+  PERFORM {feed_still}(f, path);
   IF old.id IS NULL THEN
     INSERT INTO {feed} AS g (name, topic_id, own_topic, query, sources, relation, key, scope, mode, auto_share, inline_rows,
                              inline_bytes, chunk_rows, skip_empty)
