@@ -24,13 +24,14 @@ from ..topics import TopicTables
 if TYPE_CHECKING:
     from .store import FeedStore
 
-_PARTS = ("feed_source", "feed_stale", "feed_delta", "feed_chunk", "feed_row", "feed_refreshed")
+_PARTS = ("feed_source", "feed_stale", "feed_delta", "feed_chunk", "feed_row", "feed_refreshed", "feed_schedule")
 FUNCTIONS = (
     *("list", "equal", "exact", "views", "reads", "tree", "print", "trigger", "install", "capture"),
     *("view", "home", "part", "free", "volatile", "plan", "remote", "scopes", "map", "tables", "watch", "unwatch"),
     *("probe", "table", "wanted", "relation", "create", "locked", "pause", "resume", "drop"),
     *("work", "hold", "mend", "waiting", "look", "look_at_all", "kept", "compare", "merge"),
     *("inline", "chop", "write", "emit", "refresh", "drift", "sweep"),
+    *("timed", "well", "told", "attempt", "run", "wrong"),
 )
 
 
