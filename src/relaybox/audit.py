@@ -107,9 +107,10 @@ class Change:
 
     def commit(self, op: Op[T]) -> Script[T]:
         """One transaction of it. A number that the op answers is how much it changed."""
-        return commit(self._written(op))
+        return commit(self.written(op))
 
-    def _written(self, op: Op[T]) -> Op[T]:
+    def written(self, op: Op[T]) -> Op[T]:
+        """The op with its row, for a transaction of somebody else's."""
         answer = yield from op
         count = int(answer) if isinstance(answer, int) else None
         if count == 0:

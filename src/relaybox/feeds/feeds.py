@@ -13,11 +13,12 @@ import builtins
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Unpack
 
-from ..audit import Audit
+from ..audit import Audit, Change
 from ..drivers.script import Async, Script, Sync, commit, look, slow, twin
 from ..drivers.spi import AsyncConnection, AsyncHandle, Connection, Handle
-from ..errors import ConfigError
+from ..errors import ConfigError, NotFound
 from ..event import Event
+from ..facts import FeedRefreshed
 from ..feed import Feed
 from ..op import Op, arun, run
 from ..outbox.write import Writer
@@ -73,7 +74,11 @@ class _Feeds(WithTopicContext):
     def status(self, name: str) -> Script[FeedStatus]:
         """What waits for the next refresh, and what is kept for readers."""
         row = yield from look(self._feeds.feed(name))
-        return FeedStatus._of(row, (yield from look(self._feeds.counts(name))))
+        counts, limits = (yield from look(self._feeds.counts(name))), self._context.settings.feeds
+        found = yield from look(self._feeds.look(limits.late, self._now, name))
+        if not found:
+            raise NotFound("feed", name, f"feed {name!r} was dropped meanwhile")
+        return FeedStatus._of(row, counts, found[0], limits.critical_mb)
 
     @slow
     def verify(self, name: str) -> Script[Drift]:
@@ -106,19 +111,33 @@ class _Feeds(WithTopicContext):
         return True
 
     def _refresh(self, name: str, full: bool) -> Op[Refreshed]:
-        return self._feeds.refresh(name, "full" if full else None)
-
-    @slow
-    def _alone(self, name: str, full: bool) -> Script[Refreshed]:
-        """In a transaction of its own."""
-        done = yield from commit(self._refresh(name, full))
-        if done.number is not None:
-            self._context.wake()
+        clock = self._context.clock
+        begun = clock.monotonic()
+        done = yield from self._feeds.refresh(name, "full" if full else None)
+        took = clock.monotonic() - begun
+        self._context.observers(FeedRefreshed(name, done.how, done.inserted, done.deleted, took))
         return done
 
-    def _told(self, done: Refreshed, connection: Connection | AsyncConnection) -> Refreshed:
+    def _change(self, name: str, audit: Audit) -> Change:
+        return self._context.auditor.begin("snapshot", f"feed {name}", audit)
+
+    @slow
+    def _alone(self, op: Op[Refreshed], change: Change | None = None) -> Script[Refreshed]:
+        """In a transaction of its own."""
+        done = yield from (commit(op) if change is None else change.commit(op))
+        if done.number is not None:
+            self._context.wake()
+        if change is not None:
+            change.tell()
+        return done
+
+    def _told(
+        self, done: Refreshed, connection: Connection | AsyncConnection, change: Change | None = None
+    ) -> Refreshed:
         if done.number is not None:
             self._writer().wake_after(connection)
+        if change is not None and not connection.after_commit(change.tell):
+            change.tell()
         return done
 
 
@@ -131,12 +150,27 @@ class Feeds(_Feeds, Sync):
 
         full  evaluate the whole query
         """
+        op = self._refresh(name, full)
         if handle is None:
-            return self._alone(name, full)
+            return self._alone(op)
+        connection = self._connection(handle)
+        return self._told(run(op, connection), connection)
+
+    def snapshot(self, handle: Handle | None, name: str, **audit: Unpack[Audit]) -> Refreshed:
+        """Brings the table up to date and then writes all its rows as one more event of the feed, for readers that are
+        new or have a gap: in the handle's transaction, or with None in one of its own, as `refresh` does. Who has the
+        event before it may pass it by."""
+        op, change = self._feeds.snapshot(name), self._change(name, audit)
+        if handle is None:
+            return self._alone(op, change)
+        connection = self._connection(handle)
+        return self._told(run(change.written(op), connection), connection, change)
+
+    def _connection(self, handle: Handle) -> Connection:
         connection = self._writer().connection(handle)
         if connection.is_async:
             raise ConfigError(f"{type(handle).__qualname__} is an async handle; use AsyncOutbox")
-        return self._told(run(self._refresh(name, full), connection), connection)
+        return connection
 
     def rows(self, event: Event[Any]) -> Iterator[DeltaRow]:
         """The rows of a delta: deleted ones, then inserted ones. Of one by claim check a chunk is read at a time.
@@ -149,14 +183,26 @@ class AsyncFeeds(_Feeds, Async):
     """Results of queries kept as tables, and their changes as events. PostgreSQL only."""
 
     async def refresh(self, handle: AsyncHandle | None, name: str, *, full: bool = False) -> Refreshed:
+        op = self._refresh(name, full)
         if handle is None:
-            return await self._alone(name, full)
+            return await self._alone(op)
+        connection = self._connection(handle)
+        return self._told(await arun(op, connection), connection)
+
+    async def snapshot(self, handle: AsyncHandle | None, name: str, **audit: Unpack[Audit]) -> Refreshed:
+        op, change = self._feeds.snapshot(name), self._change(name, audit)
+        if handle is None:
+            return await self._alone(op, change)
+        connection = self._connection(handle)
+        return self._told(await arun(change.written(op), connection), connection, change)
+
+    def _connection(self, handle: AsyncHandle) -> AsyncConnection:
         connection = self._writer().connection(handle)
         if not connection.is_async:
             raise ConfigError(
                 f"{type(handle).__qualname__} is a synchronous handle, which would block the event loop; use Outbox"
             )
-        return self._told(await arun(self._refresh(name, full), connection), connection)
+        return connection
 
     def rows(self, event: Event[Any]) -> AsyncIterator[DeltaRow]:
         return adelta_rows(event, self._feeds, self._db)

@@ -37,14 +37,14 @@ class DeltaPlace(NamedTuple):
     epoch: str
     n: int
     claim_check: bool
+    snapshot: bool  # all rows there are: a reader deletes those that are not in it
 
     @classmethod
     def of(cls, event: Event[Any]) -> DeltaPlace:
         try:
             headers = event.headers
-            return cls(
-                headers["feed"], headers["feed-epoch"], int(headers["feed-n"]), headers["feed-claim-check"] == "true"
-            )
+            claim_check, snapshot = headers["feed-claim-check"] == "true", headers.get("feed-snapshot") == "true"
+            return cls(headers["feed"], headers["feed-epoch"], int(headers["feed-n"]), claim_check, snapshot)
         except (KeyError, ValueError):
             raise ConfigError(f"event {event.id} ({event.type}) is no delta of a feed") from None
 

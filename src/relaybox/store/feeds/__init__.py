@@ -4,9 +4,11 @@
     source    a table that a feed reads, and which of its columns say what a change there means
     stale     marks: the whole feed must be evaluated
     delta     deltas whose rows are in chunks; chunk: those rows
+    schedule  when a feed is refreshed by itself, and how that went
 
-The work is done by functions in the database (migrations/002_capture.sql, 003_define.sql, 004_refresh.sql), so that
-a scheduler or a transformation tool there calls what Python calls. Deltas are events of a topic.
+The work is done by functions in the database (migrations/002_capture.sql, 003_define.sql, 004_refresh.sql,
+005_snapshot.sql), so that a scheduler or a transformation tool there calls what Python calls. Deltas are events of a
+topic.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ FUNCTIONS = (
     *("view", "home", "part", "free", "volatile", "plan", "remote", "scopes", "map", "tables", "watch", "unwatch"),
     *("probe", "table", "wanted", "relation", "create", "locked", "pause", "resume", "drop"),
     *("work", "hold", "mend", "waiting", "look", "look_at_all", "kept", "compare", "merge"),
-    *("inline", "chop", "write", "emit", "refresh", "drift", "sweep"),
+    *("inline", "chop", "write", "tell", "emit", "refresh", "drift", "sweep", "snapshot"),
     *("timed", "well", "told", "attempt", "run", "wrong"),
 )
 
@@ -48,7 +50,7 @@ class FeedTables(TopicTables):
 class Refreshed(NamedTuple):
     """What a refresh did."""
 
-    how: str  # full or differential
+    how: str  # full or differential; of a snapshot, which has all rows as inserted ones: snapshot
     inserted: int
     deleted: int
     delta: int | None  # its number in the feed; None: nothing changed

@@ -80,7 +80,13 @@ class FeedStore(ScheduleOps):
         return bool((yield from _told(name, ask)).rows[0][0])
 
     def refresh(self, name: str, how: str | None) -> Op[Refreshed]:
-        result = yield from _told(name, self.sql["feed.refresh"].bind(name=name, how=how))
+        return (yield from self._refreshed(name, self.sql["feed.refresh"].bind(name=name, how=how)))
+
+    def snapshot(self, name: str) -> Op[Refreshed]:
+        return (yield from self._refreshed(name, self.sql["feed.snapshot"].bind(name=name)))
+
+    def _refreshed(self, name: str, ask: Statement) -> Op[Refreshed]:
+        result = yield from _told(name, ask)
         n, how, reasons, inserted, deleted, claim_check, seq = result.rows[0]
         return Refreshed(how, inserted, deleted, n if seq is not None else None, seq, claim_check, tuple(reasons))
 

@@ -167,57 +167,49 @@ EXCEPTION
     RAISE EXCEPTION 'feed %: its query gives rows whose key or scope is NULL', f.name USING ERRCODE = 'RBF01';
 END $feed$;
 
--- Step 7, small: the rows as one JSON. NULL: they are larger than an event may be. No more than that comes into memory.
-CREATE FUNCTION {feed_inline}(f {feed}, work text, whole integer, flags text) RETURNS bytea
+-- Step 7, small: `lines` (op, r) as one JSON. NULL: they are larger than an event may be. No more than that comes into memory.
+CREATE FUNCTION {feed_inline}(f {feed}, lines text, whole bigint, flags text) RETURNS bytea
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $feed$
 DECLARE
   inserted text;
   deleted text;
-  count integer;
+  count bigint;
   body bytea;
 BEGIN
   EXECUTE format(
     'SELECT string_agg(r, '','') FILTER (WHERE op = ''I''), string_agg(r, '','') FILTER (WHERE op = ''D''), count(*) '
-    'FROM (SELECT op, r, sum(octet_length(r) + 1) OVER (ROWS UNBOUNDED PRECEDING) AS upto FROM ('
-    'SELECT ''D'' AS op, row_to_json(old)::text AS r FROM %1$s_diff WHERE (old).%2$I IS NOT NULL UNION ALL '
-    'SELECT ''I'', row_to_json(new)::text FROM %1$s_diff WHERE (new).%2$I IS NOT NULL) a) b WHERE upto <= $1', work, f.key[1])
+    'FROM (SELECT op, r, sum(octet_length(r) + 1) OVER (ROWS UNBOUNDED PRECEDING) AS upto FROM (%s) a) b WHERE upto <= $1',
+    lines)
   INTO inserted, deleted, count USING f.inline_bytes;
   body := convert_to(format('{"v":1%s,"inserted":[%s],"deleted":[%s]}', flags, inserted, deleted), 'UTF8');
   RETURN CASE WHEN count = whole AND octet_length(body) <= f.inline_bytes THEN body END;
 END $feed$;
 
--- Step 7, large: the rows in chunks, deleted ones first, some ten chunks a statement by ranges of pages. So memory is
--- bounded, and nothing is sorted. A chunk of wide rows ends at 8 MiB.
-CREATE FUNCTION {feed_chop}(f {feed}, work text, delta bigint) RETURNS integer
+-- Step 7, large: `line` of those rows m of a table that are `meant`, in chunks from number `chunk` on, some ten chunks a
+-- statement by ranges of pages. So memory is bounded, and nothing is sorted. A chunk of wide rows ends at 8 MiB.
+CREATE FUNCTION {feed_chop}(f {feed}, delta bigint, op text, relation text, line text, meant text, INOUT chunk integer)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $feed$
 DECLARE
-  pages bigint := pg_relation_size(to_regclass(work || '_diff')) / current_setting('block_size')::integer;
-  pairs bigint;
+  pages bigint := pg_relation_size(relation::regclass) / current_setting('block_size')::integer;
+  rows bigint;
   step bigint;
-  page bigint;
-  chunk integer := 0;
+  page bigint := 0;
   made integer;
-  side text;
-  chunks text := format('%s.%I', {feed_home}(), '{feed_chunk_name}');
 BEGIN
-  EXECUTE format('SELECT count(*) FROM %s_diff', work) INTO pairs;
-  step := greatest(1, (10.0 * f.chunk_rows * pages / pairs)::bigint);
-  FOREACH side IN ARRAY ARRAY['old', 'new'] LOOP
-    page := 0;
-    WHILE page < pages LOOP
-      EXECUTE format(
-        'INSERT INTO %5$s SELECT $1, $2, $3 + row_number() OVER (ORDER BY g, h) - 1, %2$L, count(*), '
-        '''['' || string_agg(r, '','') || '']'' FROM (SELECT r, (row_number() OVER w - 1) / $4 AS g, '
-        'sum(octet_length(r)) OVER w / 8388608 AS h FROM (SELECT row_to_json(%3$I)::text AS r FROM %1$s_diff '
-        'WHERE ctid >= $5 AND ctid < $6 AND (%3$I).%4$I IS NOT NULL) z WINDOW w AS (ROWS UNBOUNDED PRECEDING)) y '
-        'GROUP BY g, h', work, CASE side WHEN 'old' THEN 'D' ELSE 'I' END, side, f.key[1], chunks)
-      USING f.id, delta, chunk, f.chunk_rows, format('(%s,0)', page)::tid, format('(%s,0)', page + step)::tid;
-      GET DIAGNOSTICS made = ROW_COUNT;
-      chunk := chunk + made;
-      page := page + step;
-    END LOOP;
+  EXECUTE format('SELECT count(*) FROM %s', relation) INTO rows;
+  step := greatest(1, (10.0 * f.chunk_rows * pages / greatest(rows, 1))::bigint);
+  WHILE page < pages LOOP
+    EXECUTE format(
+      'INSERT INTO %s.%I SELECT $1, $2, $3 + row_number() OVER (ORDER BY g, h) - 1, %L, count(*), '
+      '''['' || string_agg(r, '','') || '']'' FROM (SELECT r, (row_number() OVER w - 1) / $4 AS g, '
+      'sum(octet_length(r)) OVER w / 8388608 AS h FROM (SELECT row_to_json(%s)::text AS r FROM %s m '
+      'WHERE m.ctid >= $5 AND m.ctid < $6 AND %s) z WINDOW w AS (ROWS UNBOUNDED PRECEDING)) y '
+      'GROUP BY g, h', {feed_home}(), '{feed_chunk_name}', op, line, relation, meant)
+    USING f.id, delta, chunk, f.chunk_rows, format('(%s,0)', page)::tid, format('(%s,0)', page + step)::tid;
+    GET DIAGNOSTICS made = ROW_COUNT;
+    chunk := chunk + made;
+    page := page + step;
   END LOOP;
-  RETURN chunk;
 END $feed$;
 
 -- Step 7, the event: as any other is written to the log of a topic, in one statement with the check that the topic is as it
@@ -255,6 +247,23 @@ BEGIN
   RAISE EXCEPTION 'topic % changes all the time; repeat the transaction', t.name USING ERRCODE = '40001';
 END $feed$;
 
+-- Step 7: the event with its headers, and where it stands if its rows are in chunks.
+CREATE FUNCTION {feed_tell}(f {feed}, id text, body bytea, chunks integer, INOUT done {feed_refreshed})
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $feed$
+DECLARE
+  at record := {feed_write}(f, id, body, json_build_object(
+    'feed', f.name, 'feed-epoch', f.epoch::text, 'feed-n', done.n::text, 'feed-inserted', done.inserted::text,
+    'feed-deleted', done.deleted::text, 'feed-claim-check', done.claim_check::text,
+    'feed-full-refresh', (done.how = 'full')::text, 'feed-snapshot', (done.how = 'snapshot')::text,
+    'feed-key', to_json(f.key)::text)::text);
+BEGIN
+  done.seq := at.seq;
+  IF done.claim_check THEN
+    INSERT INTO {feed_delta} (feed_id, n, shard, seq, chunks, inserted, deleted)
+    VALUES (f.id, done.n, at.shard, at.seq, chunks, done.inserted, done.deleted);
+  END IF;
+END $feed$;
+
 -- Step 7: the delta, inline or by claim check.
 CREATE FUNCTION {feed_emit}(f {feed}, work text, INOUT done {feed_refreshed})
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $feed$
@@ -262,29 +271,24 @@ DECLARE
   flags text := CASE done.how WHEN 'full' THEN ',"full_refresh": true' ELSE '' END;
   id text := gen_random_uuid()::text;
   rows bigint := done.inserted + done.deleted;
+  pairs text := work || '_diff';
   body bytea;
-  chunks integer;
-  at record;
+  chunks integer := 0;
 BEGIN
   done.n := f.n + 1;
   IF rows <= f.inline_rows THEN
-    body := {feed_inline}(f, work, rows::integer, flags);
+    body := {feed_inline}(f, format(
+      'SELECT ''D'' AS op, row_to_json(old)::text AS r FROM %1$s WHERE (old).%2$I IS NOT NULL UNION ALL '
+      'SELECT ''I'', row_to_json(new)::text FROM %1$s WHERE (new).%2$I IS NOT NULL', pairs, f.key[1]), rows, flags);
   END IF;
   done.claim_check := body IS NULL;
   IF done.claim_check THEN
-    chunks := {feed_chop}(f, work, done.n);
+    chunks := {feed_chop}(f, done.n, 'D', pairs, 'm.old', format('(m.old).%I IS NOT NULL', f.key[1]), chunks);
+    chunks := {feed_chop}(f, done.n, 'I', pairs, 'm.new', format('(m.new).%I IS NOT NULL', f.key[1]), chunks);
     body := convert_to(format('{"v":1,"claim_check": true%s,"inserted_count":%s,"deleted_count":%s,"refresh_id":"%s"}',
                               flags, done.inserted, done.deleted, id), 'UTF8');
   END IF;
-  at := {feed_write}(f, id, body, json_build_object(
-    'feed', f.name, 'feed-epoch', f.epoch::text, 'feed-n', done.n::text, 'feed-inserted', done.inserted::text,
-    'feed-deleted', done.deleted::text, 'feed-claim-check', done.claim_check::text,
-    'feed-full-refresh', (done.how = 'full')::text, 'feed-key', to_json(f.key)::text)::text);
-  done.seq := at.seq;
-  IF done.claim_check THEN
-    INSERT INTO {feed_delta} (feed_id, n, shard, seq, chunks, inserted, deleted)
-    VALUES (f.id, done.n, at.shard, at.seq, chunks, done.inserted, done.deleted);
-  END IF;
+  done := {feed_tell}(f, id, body, chunks, done);
 END $feed$;
 
 -- Brings a feed up to date in the caller's transaction, and writes one delta of what that changed. `how`: NULL as the feed

@@ -13,6 +13,9 @@ SELECT {feed_create}(:name::text, :query::text, :key::text[], :topic::text, :opt
 SELECT r.n, r.how, r.reasons, r.inserted, r.deleted, r.claim_check, r.seq
 FROM {feed_refresh}(:name::text, :how::text) AS r
 
+-- name: feed.snapshot -> rows
+SELECT r.n, r.how, r.reasons, r.inserted, r.deleted, r.claim_check, r.seq FROM {feed_snapshot}(:name::text) AS r
+
 -- name: feed.drift -> rows
 SELECT d.rows, d.waiting, d.captured FROM {feed_drift}(:name::text) AS d
 
