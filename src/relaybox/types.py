@@ -20,6 +20,7 @@ from .service import AsyncService, Service
 from .settings import (
     AdminSettings,
     DeliverySettings,
+    FeedSettings,
     GuardSettings,
     InboxSettings,
     IngestSettings,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from .maintenance import Erasure, Report
     from .relay import Preview
     from .store.feeds import Drift, Refreshed
+    from .store.feeds.schedule import FeedSchedule
     from .store.topics import Lag
     from .topics.advise import Advice
     from .topics.batch import AsyncBatch, Batch
@@ -67,6 +69,7 @@ else:  # hidden from type checkers, to which a module with __getattr__ has every
         {
             "Advice": "topics.advise",
             "DeltaRow": "topics.deltas",
+            "FeedSchedule": "store.feeds.schedule",
             "Lag": "store.topics",
             "MovePlan": "topics.move",
             "Preview": "relay",
@@ -124,6 +127,8 @@ __all__ = [
     "EventOptions",
     "Events",
     "FeedInfo",
+    "FeedSchedule",
+    "FeedSettings",
     "FeedSource",
     "FeedStatus",
     "Feeds",

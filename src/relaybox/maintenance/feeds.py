@@ -169,7 +169,9 @@ class FeedJobs:
                 break
             number, name, timeout = turn
             try:
-                await self._db.within(timeout.total_seconds() + GRACE).run(context.feeds.verified(number, name, timeout))
+                await self._db.within(timeout.total_seconds() + GRACE).run(
+                    context.feeds.verified(number, name, timeout)
+                )
                 report.feeds_verified += 1
             except StoreError as error:
                 log.warning("feed %s could not be compared with its query: %s", name, error)

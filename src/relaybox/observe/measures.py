@@ -147,16 +147,18 @@ MEASURES: Final = (
         facts.Standing, "topics.horizon.seconds", "age of the oldest open transaction; 0: none is open", _of("oldest")
     ),
     _counter(facts.FeedRefreshed, "feeds.full", "refreshes that evaluated the whole query", _how("full"), "feed"),
-    _counter(
-        facts.FeedRefreshed, "feeds.differential", "refreshes by what changed", _how("differential"), "feed"
-    ),
+    _counter(facts.FeedRefreshed, "feeds.differential", "refreshes by what changed", _how("differential"), "feed"),
     _counter(facts.FeedFailed, "feeds.failed", "refreshes by schedule that failed", _one, "feed"),
     _counter(facts.FeedRefreshed, "feeds.inserted", "rows that refreshes inserted", _of("inserted"), "feed"),
     _counter(facts.FeedRefreshed, "feeds.deleted", "rows that refreshes deleted", _of("deleted"), "feed"),
     _seconds(facts.FeedRefreshed, "feeds.seconds", "duration of one refresh"),
     _gauge(facts.FeedStanding, "feeds.age.seconds", "since the last refresh of a feed", _of("age"), "feed"),
     _gauge(
-        facts.FeedStanding, "feeds.last.seconds", "duration of the last one that had something to do", _of("took"), "feed"
+        facts.FeedStanding,
+        "feeds.last.seconds",
+        "duration of the last that had something to do",
+        _of("took"),
+        "feed",
     ),
     _gauge(facts.FeedStanding, "feeds.waiting", "changed rows that wait for a refresh", _of("waiting"), "feed"),
     _gauge(facts.FeedStanding, "feeds.kept.bytes", "kept for readers of a feed", _of("kept"), "feed"),

@@ -61,15 +61,12 @@ class OpenTelemetryObserver:
         for tell in self._tell.get(type(fact), ()):
             tell(fact)
 
-    def _made(
-        self, measure: Measure, name: str, meter: Meter, fresh: Callable[[], Latest]
-    ) -> Callable[[Any], None]:
+    def _made(self, measure: Measure, name: str, meter: Meter, fresh: Callable[[], Latest]) -> Callable[[Any], None]:
         """The instrument, and how a fact changes it."""
         if measure.kind == "histogram":
             histogram = meter.create_histogram(name, unit="s", description=measure.about)
             return lambda fact: histogram.record(measure.value(fact) or 0.0)
         if measure.kind == "gauge":
-
             gauged = Gauged(measure, self._label_limit, lambda _: fresh())
 
             def observed(_: CallbackOptions) -> Iterable[Observation]:
