@@ -109,14 +109,18 @@ MATRICES: Mapping[str, Matrix] = {
         ],
         "tenant": [("INSERT, SELECT", "log"), ("INSERT", "mark"), ("SELECT, USAGE", "log_seq")],
     },
-    "feeds": {  # made and refreshed by the owner of the tables that their queries read
+    "feeds": {  # made by the owner of the tables that their queries read; of refreshing, feeds.py has the rest
         "writer": [(SEE, "migration")],
         "worker": [(SEE, "migration feed feed_delta feed_chunk")],
-        "maintainer": [(SEE, "migration feed"), ("SELECT, DELETE", "feed_delta feed_chunk")],
-        "operator": [(SEE, "migration feed feed_source feed_stale feed_delta feed_chunk")],
-        "reader": [(SEE, "migration feed feed_source feed_stale feed_delta feed_chunk feed_row")],
+        "maintainer": [
+            (SEE, "migration feed_source"),
+            ("SELECT, UPDATE", "feed feed_schedule"),
+            ("SELECT, INSERT, DELETE", "feed_stale feed_delta feed_chunk"),
+        ],
+        "operator": [(SEE, "migration feed feed_schedule feed_source feed_stale feed_delta feed_chunk")],
+        "reader": [(SEE, "migration feed feed_schedule feed_source feed_stale feed_delta feed_chunk feed_row")],
         "dashboard": [
-            (SEE, "migration feed feed_source feed_stale feed_delta"),
+            (SEE, "migration feed feed_schedule feed_source feed_stale feed_delta"),
             (_seen(("feed_id", "n", "chunk", "op", "rows")), "feed_chunk"),
         ],
         "tenant": [(SEE, "migration")],
@@ -187,6 +191,7 @@ _MYSQL: Mapping[str, Matrix] = {
         **{role: [*MATRICES["inbox"][role], (ALL, "seen")] for role in ("worker", "operator")},  # a table there
     },
 }
+FED = (Grant("log", "INSERT"), Grant("log_seq", "USAGE", "sequence"))  # a maintainer writes deltas there
 COUNTING = Grant("pending", "SELECT (tenant)")  # on MySQL, of a writer whose tenants have caps
 _ONLY_POSTGRES = {"claim", "seq", "audit_id_seq"}
 _SEQUENCES = {"seq", "log_seq", "audit_id_seq"}
