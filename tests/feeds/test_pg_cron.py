@@ -79,7 +79,11 @@ def test_pg_cron_refreshes_and_tells_what_failed(server: PostgresServer) -> None
         for name, what in (("totals", "sum(amount)"), ("plain", "count(*)"), ("shares", "sum(1 / (amount - 7))")):
             query = f"SELECT customer, {what} AS n FROM orders GROUP BY customer"
             box.feeds.create(Feed(name, query, key="customer", sources=ORDERS))
-            call = f"SELECT outbox_event_feed_refresh('{name}')" if name == "plain" else f"CALL outbox_event_feed_run('{name}')"
+            call = (
+                "SELECT outbox_event_feed_refresh('plain')"
+                if name == "plain"
+                else f"CALL outbox_event_feed_run('{name}')"
+            )
             owner.execute("SELECT cron.schedule(%s, '* * * * *', %s)", [name, call])
         heard: list[Event] = []
         with box.topics.group("totals", "mirror", start=StartFrom.earliest()).deliver(heard.append):

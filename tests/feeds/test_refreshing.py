@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,13 +15,26 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from kit import PATIENCE, make_postgres, one, rows, until, wait_until
-from relaybox import AsyncMaintainer, AsyncOutbox, ConfigError, Event, Feed, Maintainer, Outbox, Settings, StartFrom
+from relaybox import (
+    AsyncMaintainer,
+    AsyncOutbox,
+    ConfigError,
+    Event,
+    Feed,
+    Maintainer,
+    Outbox,
+    Settings,
+    StartFrom,
+    Topic,
+)
 from relaybox.clock import SystemClock
+from relaybox.drivers import open_sync
 from relaybox.facts import Alert, Fact, FeedFailed, FeedRefreshed, FeedStanding
 from relaybox.maintenance import Report
 from relaybox.observe.prometheus import PrometheusObserver
 from relaybox.outbox.doctor import examine
-from relaybox.types import FeedSettings, TopicSettings
+from relaybox.store.grants.ops import compare
+from relaybox.types import FeedSettings, FeedSource, TopicSettings
 
 TOTALS = Feed(
     "totals",
@@ -191,7 +205,11 @@ async def test_the_definition_has_the_schedule(url: str, box: Outbox, upkeep: Up
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [({"every": "10ms"}, "every to be a duration from 100ms"), ({"timeout": 0}, "timeout"), ({"every": "often"}, "30s")],
+    [
+        ({"every": "10ms"}, "every to be a duration from 100ms"),
+        ({"timeout": 0}, "timeout"),
+        ({"every": "often"}, "30s"),
+    ],
 )
 def test_what_no_schedule_is(options: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
@@ -503,3 +521,57 @@ def test_the_procedure_says_and_keeps_what_failed(url: str, box: Outbox) -> None
     assert box.feeds.status("shares").feed.deltas == 0
     with pytest.raises(psycopg.Error, match="there is no feed nothing"):
         execute(url, "CALL outbox_event_feed_run('nothing')")
+
+
+# -- in a role of its own ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def role(url: str) -> Iterator[str]:
+    name = f"keeper_{url.rsplit('/', 1)[1].partition('?')[0]}"[:60]
+    execute(url, f'CREATE ROLE "{name}"')
+    yield name
+    execute(url, f'DROP OWNED BY "{name}"', f'DROP ROLE "{name}"')
+
+
+async def test_in_the_role_of_a_maintainer(url: str, box: Outbox, role: str) -> None:
+    execute(url, "CREATE SCHEMA shop", "ALTER TABLE orders SET SCHEMA shop")
+    execute(url, "CREATE TABLE name (id integer PRIMARY KEY, customer integer NOT NULL)")
+    marks = Topic.pub_sub("marked", tracking="bitmap")
+    box.topics.configure(marks)
+    query = "SELECT o.id, n.customer FROM shop.orders o JOIN name n ON n.id = o.customer"
+    resolved = FeedSource("id", resolve="SELECT o.id FROM touched t JOIN shop.orders o ON o.customer = t.id")
+    sources = {"shop.orders": "id", "name": resolved}
+    box.feeds.create(Feed("named", query, key="id", sources=sources, every="1m", topic="marked", inline_rows=0))
+    query = "SELECT customer, count(*) AS n FROM shop.orders GROUP BY customer"
+    box.feeds.create(replace(TOTALS, sources={"shop.orders": "customer"}, query=query))
+    box.feeds.create(Feed("theirs", "SELECT id FROM name", key="id", sources={"name": "id"}))
+    theirs = f"{url}?options=-c%20role%3D{role}"
+    lines = box.grants("maintainer", to=role)
+    assert not [line for line in lines if "feed_theirs" in line], "it is not refreshed by itself"
+    for line in lines:
+        if "shop" not in line and "totals" not in line:
+            execute(url, line)
+    upkeep = Upkeep(theirs)
+    await upkeep.does("feeds", "watch")
+    plans = {name: box.feeds.status(name).schedule for name in ("totals", "named")}
+    assert plans["totals"].error == "permission denied for schema shop (42501)"
+    with closing(open_sync(theirs)) as database:
+        lacks = database.run(compare("outbox", box.store, box.topic_store, "maintainer"), tx=False)
+    assert {finding.fix for finding in lacks if finding.level != "ok"} == {
+        line for line in lines if "shop" in line or "totals" in line
+    }
+    for line in lines:
+        execute(url, line)
+    execute(url, "INSERT INTO name SELECT g, g FROM generate_series(1, 9) g")
+    upkeep.clock.passes(hours=1)
+    report = await upkeep.does("feeds", "verify", "cleanup", "watch")
+    assert (report.feeds_refreshed, report.feeds_failed, report.feeds_verified) == (2, 0, 0)
+    assert one(url, "SELECT count(*) FROM feed_named") == 90
+    execute(url, "UPDATE shop.orders SET amount = 0 WHERE id = 7")
+    upkeep.clock.passes(days=1, hours=1)
+    report = await upkeep.does("feeds", "verify", "watch")
+    assert (report.feeds_refreshed, report.feeds_failed, report.feeds_verified) == (2, 0, 2)
+    with closing(open_sync(theirs)) as database:
+        lacks = database.run(compare("outbox", box.store, box.topic_store, "maintainer"), tx=False)
+    assert [finding.level for finding in lacks] == ["ok"]

@@ -1,4 +1,4 @@
-"""What a maintainer needs to refresh feeds by schedule: rights on tables that are not ours, and on the logs of topics."""
+"""What a maintainer needs to refresh feeds: rights on tables that are not ours, and on the logs of topics."""
 
 from __future__ import annotations
 
@@ -53,4 +53,3 @@ def _scheduled(topics: TopicStore) -> Op[FeedStore | None]:
         return None
     feeds = open_feed_store(topics.dialect, topics.tables)
     return feeds if (yield from feeds.there()) else None
-
