@@ -1,7 +1,7 @@
 """Feeds: refreshed when they are due, compared with their queries, and watched.
 
 A refresh is no step of the maintainer: it runs beside the other jobs, with connections of its own. It is not fenced by
-the term, because it is right whoever does it: the feed is locked meanwhile, and whether it is due is asked under that
+the term, because it is right in any process: the feed is locked meanwhile, and whether it is due is asked under that
 lock. Holding the term for so long would cost the lead.
 """
 

@@ -99,6 +99,8 @@ from relaybox.types import (
     Events,
     FeedInfo,
     Feeds,
+    FeedSchedule,
+    FeedSettings,
     FeedSource,
     FeedStatus,
     Finding,
@@ -244,6 +246,7 @@ settings = Settings(
     topics=TopicSettings.for_rate(1_000),
     relay=RelaySettings(batch=100),
     ingest=IngestSettings(),
+    feeds=FeedSettings(at_once=2),
     guard=GuardSettings(),
     admin=AdminSettings(require_reason=True),
     listen=ListenSettings(token_file="/run/secrets/pages"),
@@ -439,6 +442,7 @@ def feeds(outbox: Outbox, session: Session, event: Event) -> None:
     assert_type(all_feeds.refresh(session, "totals"), Refreshed)
     assert_type(all_feeds.refresh(None, "totals", full=True).delta, int | None)
     assert_type(all_feeds.status("totals"), FeedStatus)
+    assert_type(all_feeds.status("totals").schedule, FeedSchedule)
     assert_type(all_feeds.verify("totals"), Drift)
     for row in all_feeds.rows(event):
         assert_type(row, DeltaRow)
