@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from chaos.feeds import FEEDS, Trial
+from chaos.feed_shapes import FEEDS
+from chaos.feeds import Trial
 
 from kit import make_postgres
 

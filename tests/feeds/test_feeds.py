@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -284,6 +285,45 @@ def test_drift_is_found_and_mended(url: str, box: Outbox, tampered: str) -> None
     execute(url, "INSERT INTO part VALUES (9, 1)" if "DETACH" not in tampered else "SELECT 1")
     assert box.feeds.refresh(None, "parts").how == "differential"
     assert box.feeds.verify("parts").rows == 0
+
+
+@pytest.mark.parametrize(
+    "meanwhile",
+    [
+        ("ALTER TABLE part DISABLE TRIGGER USER", "UPDATE part SET amount = 5", "ALTER TABLE part ENABLE TRIGGER USER"),
+        (
+            "CREATE TABLE part_2 AS SELECT 101 AS id, 3 AS customer, 7::numeric AS amount",
+            "ALTER TABLE part_2 ALTER id SET NOT NULL, ALTER customer SET NOT NULL",
+            "ALTER TABLE part ATTACH PARTITION part_2 FOR VALUES FROM (100) TO (200)",
+        ),
+    ],
+    ids=["triggers that were away", "a partition that came"],
+)
+def test_definitions_that_change_during_a_refresh(url: str, box: Outbox, meanwhile: tuple[str, ...]) -> None:
+    """Between the look at the triggers and the look at the rows."""
+    execute(
+        url,
+        "CREATE TABLE part (id integer NOT NULL, customer integer NOT NULL, amount numeric) PARTITION BY RANGE (id)",
+        "CREATE TABLE part_1 PARTITION OF part FOR VALUES FROM (0) TO (100)",
+        "CREATE INDEX ON part (customer)",
+        "INSERT INTO part SELECT g, g % 4, g FROM generate_series(1, 20) g",
+    )
+    box.feeds.create(replace(TOTALS, query=TOTALS.query.replace("orders", "part"), sources={"part": "customer"}))
+    box.feeds.refresh(None, "totals")
+    execute(url, "UPDATE part SET amount = 0 WHERE id = 4")
+    done: list[Any] = []
+    with psycopg.connect(url) as holder:
+        holder.execute("LOCK TABLE outbox_event_feed_1_0_touched IN EXCLUSIVE MODE")
+        refresher = threading.Thread(target=lambda: done.append(box.feeds.refresh(None, "totals")))
+        refresher.start()
+        wait_until(
+            lambda: one(url, "SELECT count(*) FROM pg_locks WHERE NOT granted AND mode = 'RowExclusiveLock'") == 1
+        )
+        execute(url, *meanwhile)
+        holder.rollback()
+        refresher.join()
+    assert (done[0].how, done[0].reasons) == ("full", ("triggers or partitions changed",))
+    assert box.feeds.verify("totals") == (0, 0, True)
 
 
 def test_the_doctor_sees_what_is_missing(url: str, box: Outbox) -> None:

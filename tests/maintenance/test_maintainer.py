@@ -112,9 +112,10 @@ async def test_killed_in_the_middle_of_cleanup(world: World, point: str, hit: in
     world.clock.pass_time(days=2)
     world.write(topic, 7)
     tests = str(Path(__file__).parents[1])
+    path = os.pathsep.join((tests, os.environ.get("PYTHONPATH", "")))
     killed = subprocess.run(
         [sys.executable, "-m", "maintenance.child", world.url, world.now.isoformat()],
-        env={**os.environ, "RELAYBOX_CRASH": f"{point}:{hit}:kill", "PYTHONPATH": tests},
+        env={**os.environ, "RELAYBOX_CRASH": f"{point}:{hit}:kill", "PYTHONPATH": path},
         cwd=tests,
         capture_output=True,
         timeout=60,

@@ -19,6 +19,7 @@ from relaybox import Event
 from relaybox.drivers.script import play
 from relaybox.errors import ConfigError
 from relaybox.ids import key_hash
+from relaybox.op import drive
 from relaybox.store.topics import ClaimedRanges, ParkedOutcome, Parking, RangeSettlement
 from relaybox.topic import Tracking
 from relaybox.topics.move import move
@@ -145,6 +146,24 @@ def test_writers_go_on_and_one_is_slow(make: Callable[..., World], was: Tracking
     assert sorted(world.drain("a")) == sorted(world.drain("b")) == sorted(written)
     if to != "offset":
         assert world.complete() == sorted(written)
+
+
+def test_writers_may_be_quicker_than_the_move(make: Callable[..., World]) -> None:
+    """Who writes more than a window for each step of the move does not keep it from its end."""
+    world = make("offset")
+    world.join("a")
+    written = world.write(20)
+    steps: list[Any] = []
+
+    def take(step: Any) -> Any:
+        steps.append(step)
+        assert len(steps) < 500
+        written.extend(world.write(8))
+        return None if isinstance(step, float) else world.run(step)
+
+    drive(move(world.context, world.name, "bitmap"), take)
+    assert sorted(world.drain("a")) == sorted(written)
+    assert world.complete() == sorted(written)
 
 
 def test_readers_that_do_not_know_yet(make: Callable[..., World]) -> None:

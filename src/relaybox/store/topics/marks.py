@@ -79,13 +79,20 @@ class MarkOps(LogQueries):
         return len(released.rows)
 
     def catch_up(
-        self, topic: TopicRow, group: GroupRow, after: int, now: datetime | None, *, limit: int = 10_000
+        self,
+        topic: TopicRow,
+        group: GroupRow,
+        after: int,
+        now: datetime | None,
+        *,
+        limit: int = 10_000,
+        upto: int = LAST,
     ) -> Op[int | None]:
         """Notes as done what the group has left behind without an ack: what a seek skipped, what was done before the
         topic had marks. Where to go on; None at the end. Idempotent. Needs a transaction."""
         if topic.topic.tracking not in ("bitmap", "acks"):
             return None
-        window = yield from self.window(topic, group, after, LAST, limit)
+        window = yield from self.window(topic, group, after, upto, limit)
         yield from self.complete(topic, group, window.passed, now)
         return window.last
 

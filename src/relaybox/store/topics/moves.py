@@ -184,7 +184,8 @@ class MoveOps(QueueMoveOps):
         if upto < moving["until"]:
             return {**moving, "after": upto}
         groups = yield self.sql["topic.move.groups"].bind(topic=topic.id)
-        return {**moving, "phase": "settle", "after": 0, "groups": [row[0] for row in groups.rows]}
+        _, until = yield from self._extent_of_log(topic)  # not what writers add meanwhile, who may be quicker
+        return {**moving, "phase": "settle", "after": 0, "until": until, "groups": [row[0] for row in groups.rows]}
 
     def _move_settle(self, topic: TopicRow, moving: dict[str, Any], now: datetime | None) -> Op[dict[str, Any] | None]:
         if not moving["groups"]:
@@ -192,7 +193,7 @@ class MoveOps(QueueMoveOps):
         group = yield from self._group_by_id(moving["groups"][0])
         after = None
         if group.state != "cancelled":
-            after = yield from self.catch_up(topic, group, moving["after"], now, limit=WINDOW)
+            after = yield from self.catch_up(topic, group, moving["after"], now, limit=WINDOW, upto=moving["until"])
         if after is not None:
             return {**moving, "after": after}
         return {**moving, "after": 0, "groups": moving["groups"][1:]}

@@ -23,7 +23,7 @@ BEGIN
   RETURN 'pg_temp.' || name;
 END $feed$;
 
--- Step 2: no TRUNCATE, ALTER or new partition from here on, so what step 3 finds stays true. TRUNCATE heeds no snapshot.
+-- Step 2: no TRUNCATE from here on, which heeds no snapshot, and no change of columns.
 CREATE FUNCTION {feed_hold}(f {feed}) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $feed$
 DECLARE
@@ -347,10 +347,17 @@ BEGIN
   END IF;
 
   work := {feed_work}(f);
-  IF done.how = 'full' THEN                          -- 4.
-    said := {feed_look_at_all}(f, work);
-  ELSE
+  IF done.how <> 'full' THEN                         -- 4.
     said := {feed_look}(f, work);
+    IF {feed_print}(f.id) <> print THEN              -- since step 3: changes may have gone unseen
+      print := {feed_mend}(f);
+      done.reasons := ARRAY(SELECT DISTINCT s.reason FROM {feed_stale} s WHERE s.feed_id = f.id ORDER BY s.reason);
+      done.how := 'full';
+      work := {feed_work}(f);
+    END IF;
+  END IF;
+  IF done.how = 'full' THEN
+    said := {feed_look_at_all}(f, work);
   END IF;
   PERFORM {feed_compare}(f, work, done.how <> 'full');   -- 5.
   merged := {feed_merge}(f, work, done.how <> 'full', said);   -- 6.
