@@ -307,8 +307,8 @@ class FeedRefreshed(Fact):
 
 @_at("refresh")
 class FeedFailed(Fact):
-    """A refresh by schedule failed, the `failures`-th in a row; table and stream are as they were. `error` quotes no
-    rows."""
+    """A refresh in a transaction of its own failed, the `failures`-th in a row; table and stream are as they were.
+    `error` quotes no rows."""
 
     feed: str
     failures: int

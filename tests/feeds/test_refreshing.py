@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from prometheus_client import CollectorRegistry
 
-from kit import PATIENCE, make_postgres, one, rows, until, wait_until
+from kit import PATIENCE, make_postgres, one, rows, until, wait_until, with_driver
 from relaybox import (
     AsyncMaintainer,
     AsyncOutbox,
@@ -29,6 +29,7 @@ from relaybox import (
 )
 from relaybox.clock import SystemClock
 from relaybox.drivers import open_sync
+from relaybox.errors import FeedError, StoreError
 from relaybox.facts import Alert, Fact, FeedFailed, FeedRefreshed, FeedStanding
 from relaybox.maintenance import Report
 from relaybox.observe.prometheus import PrometheusObserver
@@ -203,6 +204,20 @@ async def test_the_definition_has_the_schedule(url: str, box: Outbox, upkeep: Up
     assert (await upkeep.does("feeds")).feeds_refreshed == 0
 
 
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+def test_in_a_schema_and_with_each_driver(url: str, driver: str) -> None:
+    with Outbox(url, schema="shop") as box:
+        box.migrate()
+        box.feeds.create(TOTALS)
+        with Outbox(with_driver(url, driver), schema="shop") as mine:
+            maintainer = Maintainer(mine)
+            maintainer.once()
+        assert (maintainer.report.feeds_refreshed, maintainer.report.feeds_failed) == (1, 0)
+        assert one(url, "SELECT count(*) FROM shop.feed_totals") == 10
+        execute(url, "CALL shop.outbox_event_feed_run('totals')")
+        assert box.feeds.status("totals").schedule.failures == 0
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -259,6 +274,28 @@ async def test_who_asks_may_end_the_failures(url: str, box: Outbox, upkeep: Upke
     assert box.feeds.refresh(None, "shares").inserted == 10
     plan = box.feeds.status("shares").schedule
     assert (plan.failures, plan.error) == (0, None)
+
+
+async def test_who_asks_is_told_and_others_too(url: str, upkeep: Upkeep) -> None:
+    """A job of somebody's own scheduler, which sees the error and may keep it to itself."""
+    failed: list[Fact] = []
+    async with AsyncOutbox(url, observers=[failed.append]) as box:
+        await box.feeds.create(replace(SHARES, every=None))
+        execute(url, "UPDATE orders SET amount = 0 WHERE id = 1")
+        for failures in (1, 2):
+            with pytest.raises(StoreError, match="division by zero"):
+                await box.feeds.refresh(None, "shares")
+            plan = (await box.feeds.status("shares")).schedule
+            assert (plan.failures, plan.error) == (failures, "StoreError; who called was told the rest")
+        assert [fact.failures for fact in failed if isinstance(fact, FeedFailed)] == [1, 2]
+        await upkeep.does("watch")
+        assert upkeep.alerts("feed_failing") == [("shares", False)]
+        await box.feeds.pause("shares")
+        with pytest.raises(FeedError, match="paused"):
+            await box.feeds.refresh(None, "shares")
+        await upkeep.does("watch")
+        assert upkeep.alerts("feed_failing") == [("shares", False), ("shares", True)]
+        assert (await box.feeds.status("shares")).schedule.failures == 2
 
 
 async def test_another_definition_ends_the_failures(url: str, box: Outbox, upkeep: Upkeep) -> None:

@@ -145,7 +145,7 @@ class FeedJobs:
         self._not_before[feed.id] = context.clock.monotonic() + pause.total_seconds()
         told = f"{type(error).__name__}; its text is in the log of the maintainer"
         log.error("feed %s could not be refreshed: %s", feed.name, error)
-        failures = await context.db.run(context.feeds.failed(feed.id, told, pause, context.now))
+        failures = await context.db.run(context.feeds.failed(feed.name, told, pause, context.now))
         if failures is not None:
             self._failed(feed, failures, told)
 
@@ -194,7 +194,7 @@ class FeedJobs:
     def _conditions(self, look: FeedLook) -> list[AlertCondition]:
         plan, mib = look.schedule, look.bytes / 2**20
         texts = {
-            "feed_failing": plan.failures > 0 and f"failed {plan.failures} time(s) in a row: {plan.error}",
+            "feed_failing": look.failing and f"failed {plan.failures} time(s) in a row: {plan.error}",
             "feed_late": look.late and f"is to be refreshed every {plan.every}, and was not for {look.age or 'ever'}",
             "feed_deaf": look.deaf and "a trigger was dropped or disabled, or a partition came or went",
             "feed_drift": plan.wrong and f"{plan.wrong} row(s) are not as the query says, and no change waits",

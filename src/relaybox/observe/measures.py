@@ -148,7 +148,7 @@ MEASURES: Final = (
     ),
     _counter(facts.FeedRefreshed, "feeds.full", "refreshes that evaluated the whole query", _how("full"), "feed"),
     _counter(facts.FeedRefreshed, "feeds.differential", "refreshes by what changed", _how("differential"), "feed"),
-    _counter(facts.FeedFailed, "feeds.failed", "refreshes by schedule that failed", _one, "feed"),
+    _counter(facts.FeedFailed, "feeds.failed", "refreshes in transactions of their own that failed", _one, "feed"),
     _counter(facts.FeedRefreshed, "feeds.inserted", "rows that refreshes inserted", _of("inserted"), "feed"),
     _counter(facts.FeedRefreshed, "feeds.deleted", "rows that refreshes deleted", _of("deleted"), "feed"),
     _seconds(facts.FeedRefreshed, "feeds.seconds", "duration of one refresh"),

@@ -160,7 +160,7 @@ def _ills(feed: FeedLook, limits: FeedSettings) -> Iterator[tuple[str, str]]:
             "may have missed changes: a trigger was dropped or disabled, or a partition came or went",
             "refresh it: that mends the triggers and evaluates the whole query",
         )
-    if plan.failures:
+    if feed.failing:
         yield f"failed {plan.failures} time(s) in a row, last {plan.failed_at}: {plan.error}", "mend it, or pause it"
     if feed.late:
         yield (

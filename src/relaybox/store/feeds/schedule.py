@@ -57,6 +57,11 @@ class FeedLook(NamedTuple):
     log_bytes: int
 
     @property
+    def failing(self) -> bool:
+        """Nobody tries a paused one."""
+        return self.schedule.failures > 0 and not self.paused
+
+    @property
     def bytes(self) -> int:
         """What is kept for readers, on the disk."""
         return self.kept_bytes + self.log_bytes
@@ -91,9 +96,9 @@ class ScheduleOps(Schema):
     def put_off(self, feed: int, pause: timedelta, now: datetime | None) -> Op[None]:
         yield self.sql["feed.next"].bind(feed=feed, pause=pause, now=now)
 
-    def failed(self, feed: int, error: str, pause: timedelta, now: datetime | None) -> Op[int | None]:
-        """How often in a row. None: somebody has it in hand."""
-        result = yield self.sql["feed.failed"].bind(feed=feed, error=error, pause=pause, now=now)
+    def failed(self, name: str, error: str, pause: timedelta | None, now: datetime | None) -> Op[int | None]:
+        """How often in a row. None: somebody has it in hand. `pause`: put it off for so long."""
+        result = yield self.sql["feed.failed"].bind(name=name, error=error, pause=pause, now=now)
         return int(result.rows[0][0]) if result.rows else None
 
     def verifiable(self, interval: timedelta, now: datetime | None) -> Op[tuple[int, str, timedelta] | None]:
@@ -104,8 +109,9 @@ class ScheduleOps(Schema):
     def verified(self, feed: int, name: str, timeout: timedelta) -> Op[int]:
         """How many rows are wrong without a change that waits. Needs a transaction of its own."""
         yield self.sql["feed.patience"].bind(timeout=timeout)
-        result = yield self.sql["feed.verified"].bind(feed=feed, name=name)
-        return int(result.rows[0][0]) if result.rows else 0
+        began, wrong = (yield self.sql["feed.wrong"].bind(name=name)).rows[0]
+        yield self.sql["feed.verified"].bind(feed=feed, began=began, wrong=wrong)
+        return int(wrong)
 
     def fallen(self) -> Op[list[tuple[str, str, str]]]:
         """(feed, topic, why) of those that had to be evaluated as a whole since somebody asked this."""

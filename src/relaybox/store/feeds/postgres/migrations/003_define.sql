@@ -471,6 +471,7 @@ BEGIN
   END IF;
   PERFORM {feed_install}(s) FROM {feed_source} s WHERE s.feed_id = f.id ORDER BY s.ord;
   INSERT INTO {feed_stale} (feed_id, reason) VALUES (f.id, 'resumed');
+  UPDATE {feed_schedule} s SET since = clock_timestamp() WHERE s.feed_id = f.id;
   UPDATE {feed} g SET state = 'active', fingerprint = {feed_print}(f.id) WHERE g.id = f.id;
   RETURN true;
 END $feed$;

@@ -26,12 +26,13 @@ FROM {feed_attempt}(:name::text, :now::timestamptz) AS a
 UPDATE {feed_schedule} SET next_at = {clock} + :pause::interval WHERE feed_id = :feed::integer AND every IS NOT NULL
 
 -- name: feed.failed -> rows
--- A failure that nobody in the database could write down: the connection was lost, or the commit failed. Not waited for: who
--- holds the row has just tried it again.
+-- A failure that nobody in the database could write down: the connection was lost, the commit failed, or the caller rolled
+-- back. Not waited for: who holds the row has just tried it again.
 UPDATE {feed_schedule} s
-SET failures = s.failures + 1, failed_at = {clock}, error = :error::text, next_at = {clock} + :pause::interval
-WHERE s.feed_id IN (SELECT x.feed_id FROM {feed_schedule} x WHERE x.feed_id = :feed::integer AND x.every IS NOT NULL
-                    FOR UPDATE SKIP LOCKED)
+SET failures = s.failures + 1, failed_at = {clock}, error = :error::text,
+    next_at = CASE WHEN s.every IS NOT NULL THEN coalesce({clock} + :pause::interval, s.next_at) END
+WHERE s.feed_id IN (SELECT x.feed_id FROM {feed_schedule} x JOIN {feed} f ON f.id = x.feed_id WHERE f.name = :name::text
+                    FOR UPDATE OF x SKIP LOCKED)
 RETURNING s.failures
 
 -- name: feed.verifiable -> rows
@@ -44,9 +45,14 @@ WHERE f.id = s.feed_id AND s.feed_id IN (
   ORDER BY x.verified_at LIMIT 1 FOR UPDATE OF x SKIP LOCKED)
 RETURNING f.id, f.name, s.timeout
 
--- name: feed.verified -> rows
-UPDATE {feed_schedule} s SET wrong = w.rows FROM {feed_wrong}(:name::text) AS w(rows)
-WHERE s.feed_id = :feed::integer RETURNING w.rows
+-- name: feed.wrong -> rows
+SELECT statement_timestamp(), {feed_wrong}(:name::text)
+
+-- name: feed.verified -> count
+-- Unless all was evaluated meanwhile, which mends it.
+UPDATE {feed_schedule} s SET wrong = CASE WHEN f.last_how = 'full' AND f.refreshed_at >= :began::timestamptz THEN 0
+                                          ELSE :wrong::bigint END
+FROM {feed} f WHERE f.id = s.feed_id AND s.feed_id = :feed::integer
 
 -- name: feed.fallen -> rows
 -- Feeds that had to be evaluated as a whole, and why; said once.
