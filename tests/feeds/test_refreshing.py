@@ -35,7 +35,7 @@ from relaybox.maintenance import Report
 from relaybox.observe.prometheus import PrometheusObserver
 from relaybox.outbox.doctor import examine
 from relaybox.store.grants.ops import compare
-from relaybox.types import FeedSettings, FeedSource, TopicSettings
+from relaybox.types import DatabaseRole, FeedSettings, FeedSource, TopicSettings
 
 TOTALS = Feed(
     "totals",
@@ -569,6 +569,15 @@ def role(url: str) -> Iterator[str]:
     execute(url, f'CREATE ROLE "{name}"')
     yield name
     execute(url, f'DROP OWNED BY "{name}"', f'DROP ROLE "{name}"')
+
+
+@pytest.mark.parametrize("job", ["worker", "operator", "reader", "dashboard"])
+def test_the_doctor_looks_at_feeds_in_every_role(url: str, box: Outbox, role: str, job: DatabaseRole) -> None:
+    box.feeds.create(replace(TOTALS, inline_rows=0))
+    box.feeds.refresh(None, "totals")
+    execute(url, *box.grants(job, to=role))
+    with closing(open_sync(f"{url}?options=-c%20role%3D{role}")) as database:
+        assert [f.level for f in examine(database, box.store) if f.check == "feeds"] == ["ok"]
 
 
 async def test_in_the_role_of_a_maintainer(url: str, box: Outbox, role: str) -> None:

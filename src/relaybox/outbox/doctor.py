@@ -147,7 +147,7 @@ def _feeds(store: FeedStore, clock: Clock) -> Op[list[Finding]]:
     found = [Finding("critical", "feeds", line, "compare with a database that was migrated anew") for line in lines]
     for feed in feeds:
         found += [Finding("warning", "feeds", f"feed {feed.name!r} {text}", fix) for text, fix in _ills(feed, limits)]
-    kept, mib = sum(feed.kept_deltas for feed in feeds), sum(feed.kept_bytes for feed in feeds) / 2**20
+    kept, mib = sum(feed.kept_deltas for feed in feeds), sum(feed.kept_bytes or 0 for feed in feeds) / 2**20
     well = f"{len(feeds)} feed(s) hear of every change; {kept} delta(s) are kept in chunks, {mib:,.1f} MiB"
     return found or [Finding("ok", "feeds", well)]
 

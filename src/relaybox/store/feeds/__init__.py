@@ -33,7 +33,7 @@ FUNCTIONS = (
     *("probe", "table", "wanted", "relation", "create", "locked", "pause", "resume", "drop"),
     *("work", "hold", "mend", "waiting", "look", "look_at_all", "kept", "compare", "merge"),
     *("inline", "chop", "write", "tell", "emit", "refresh", "drift", "sweep", "snapshot"),
-    *("timed", "well", "told", "attempt", "run", "wrong"),
+    *("timed", "well", "told", "attempt", "run", "bytes", "wrong"),
 )
 
 

@@ -51,9 +51,9 @@ class FeedLook(NamedTuple):
     age: timedelta | None  # since the last refresh; None: there was none
     late: bool
     deaf: bool  # its triggers or partitions are not as they were left
-    waiting: int | None  # None: this role may not see it
+    waiting: int | None  # None: this role may not see it, here and below
     kept_deltas: int
-    kept_bytes: int
+    kept_bytes: int | None
     log_bytes: int
 
     @property
@@ -64,7 +64,7 @@ class FeedLook(NamedTuple):
     @property
     def bytes(self) -> int:
         """What is kept for readers, on the disk."""
-        return self.kept_bytes + self.log_bytes
+        return (self.kept_bytes or 0) + self.log_bytes
 
 
 class ScheduleOps(Schema):

@@ -102,6 +102,16 @@ BEGIN
   END IF;
 END $feed$;
 
+-- How much is kept in chunks. NULL: the current role may not see them.
+CREATE FUNCTION {feed_bytes}(feed integer) RETURNS bigint
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $feed$
+BEGIN
+  IF NOT has_column_privilege(to_regclass(format('%s.%I', {feed_home}(), '{feed_chunk_name}')), 'payload', 'SELECT') THEN
+    RETURN NULL;
+  END IF;
+  RETURN (SELECT coalesce(sum(octet_length(c.payload)), 0) FROM {feed_chunk} c WHERE c.feed_id = feed);
+END $feed$;
+
 -- How many rows of the table are not as the query says although no change waits that could be why: one statement, one
 -- snapshot for rows and changes. 0 where nothing tells of changes.
 CREATE FUNCTION {feed_wrong}(feed_name text) RETURNS bigint

@@ -72,7 +72,7 @@ SELECT f.name, t.name, f.state, s.every, s.timeout, s.next_at, s.seen_at, s.took
        CASE WHEN (SELECT bool_and(has_table_privilege(to_regclass(r.touched), 'SELECT'))
                   FROM {feed_source} r WHERE r.feed_id = f.id) IS NOT FALSE THEN {feed_waiting}(f.id) END,
        (SELECT count(*) FROM {feed_delta} d WHERE d.feed_id = f.id),
-       (SELECT coalesce(sum(octet_length(c.payload)), 0)::bigint FROM {feed_chunk} c WHERE c.feed_id = f.id),
+       {feed_bytes}(f.id),
        (SELECT coalesce(sum(pg_total_relation_size(p.relid)), 0)::bigint
         FROM pg_partition_tree(to_regclass(format('%s.%I'::text, {feed_home}(), t.relation))) p)
 FROM {feed} f JOIN {feed_schedule} s ON s.feed_id = f.id JOIN {topic} t ON t.id = f.topic_id
