@@ -15,8 +15,9 @@ HEAD = """# Sinks
 
 Written by `scripts/sinks_page.py` from what the sinks declare; do not edit.
 
-| sink | URL | order of a key | drops repeated ids | keys in sequence | per publish | largest message | outage of |
-|---|---|---|---|---|---|---|---|
+| sink | URL | order of a key | drops repeated ids | keys in sequence | per publish \
+| largest message | outage of | tombstones |
+|---|---|---|---|---|---|---|---|---|
 """
 TAIL = """
 - **order of a key**: the broker keeps it. The relay sends the next event of a key only when the one before is
@@ -26,6 +27,8 @@ TAIL = """
 - **keys in sequence**: several events of a key may share one publish, because none is accepted behind one that failed.
   It makes a difference where few keys have many events.
 - **outage of**: whether a broker that is away stops the sink, or an endpoint only itself.
+- **tombstones**: messages without a body, for topics that keep the last one of each key; relays of
+  [feeds](../guides/feed-to-kafka.md) send them.
 
 A sink of your own implements `relaybox.brokers.Sink` and passes `relaybox.testing.sink_contract.SinkContract`, as these
 do.
@@ -63,6 +66,7 @@ def row(name: str, guide: str, url: str, sink: Sink) -> str:
         f"{declared.batch:,}",
         "the broker's limit" if declared.max_bytes is None else f"{declared.max_bytes:,} B",
         "one destination" if declared.by_destination else "the sink",
+        "yes" if declared.tombstones else "no",
     ]
     return "| " + " | ".join(cells) + " |\n"
 

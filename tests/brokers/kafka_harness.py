@@ -53,7 +53,7 @@ class KafkaHarness(SinkHarness):
             while sum((ends := await consumer.end_offsets(partitions)).values()) < count:
                 await asyncio.sleep(0.02)
             found: list[Any] = []
-            while len(found) < sum(ends.values()):
+            while any([await consumer.position(each) < end for each, end in ends.items()]):  # compacted, it has gaps
                 for batch in (await consumer.getmany(timeout_ms=100)).values():
                     found += batch
         return sorted(found, key=lambda record: (record.partition, record.offset))

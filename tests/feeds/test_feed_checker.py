@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
 from chaos.feed_shapes import FEEDS
 from chaos.feeds import Trial
 
 from kit import make_postgres
 
 
-@pytest.mark.parametrize("kind", ["postgres-wheel", "postgres-system"])
-def test_no_refresh_is_torn_and_the_deltas_make_the_tables(kind: str) -> None:
-    trial = Trial(make_postgres(kind), 150)
+def test_no_refresh_is_torn_and_the_deltas_make_the_tables() -> None:
+    trial = Trial(make_postgres(), 150)
     trial.run()
     assert trial.errors == []
     assert trial.torn == []

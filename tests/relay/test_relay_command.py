@@ -266,3 +266,12 @@ def test_a_signal_during_an_outage_gives_everything_back(environment: dict[str, 
     with Outbox(environment["RELAYBOX_URL"]) as box:
         status = box.status()
         assert (status.due, status.claimed, status.retrying, box.instances()) == (1, 0, 0, [])
+
+
+def test_switches_may_be_true_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "relay.toml"
+    file.write_text("[relaybox.relay]\ndecrypt = true\nrows = true\ntombstones = false\nordered = true\n")
+    config = load({"url": "stdout:"}, environment={"RELAYBOX_RELAY_TOMBSTONES": "yes"}, file=file)
+    assert (config.decrypt, config.rows, config.tombstones, config.ordered) == (True, True, True, True)
+    config = load({"url": "stdout:", "rows": False}, environment={}, file=file)
+    assert (config.rows, config.tombstones) == (False, False)

@@ -38,13 +38,23 @@ def with_driver(url: str, driver: str) -> str:
 
 @pytest.fixture(autouse=True)
 def _folder(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    request.instance.folder = tmp_path
+    if request.cls:
+        request.instance.folder = tmp_path
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    strategies = list(metafunc.cls.strategies if metafunc.cls else ())
+    if "strategy" in metafunc.fixturenames:
+        metafunc.parametrize("strategy", strategies)
+    if "key_strategy" in metafunc.fixturenames:
+        metafunc.parametrize("key_strategy", [strategy for strategy in strategies if strategy != "shards"])
 
 
 class Suite(StoreContract):
     folder: Path
     kind = "postgres-wheel"
     store_type: type[OutboxStore] = PostgresStore
+    strategies = ("shards", "advisory", "rows")
 
     def url(self, driver: str) -> str:
         return with_driver(url_for(self.kind, type(self).__name__), driver)
@@ -74,6 +84,8 @@ class Psycopg(Suite):
 
 
 class AsyncPsycopg(Suite):
+    strategies = ("shards",)  # the others are the same statements, tried by the other libraries
+
     def connect(self) -> AsyncDatabase:
         return open_async(self.url("psycopg"))
 
@@ -84,11 +96,14 @@ class Asyncpg(Suite):
 
 
 class SqlAlchemyEngine(Suite):
+    strategies = ("shards",)  # the others are the same statements, tried by the other libraries
+
     def connect(self) -> Database:
         return open_sync(engine(url_for(self.kind, type(self).__name__), "psycopg"))
 
 
 class SqlAlchemyAsyncEngine(AsyncEngineSuite):
+    strategies = SqlAlchemyEngine.strategies
     driver = "asyncpg"
 
 
@@ -130,6 +145,7 @@ class Sqlite(Suite):
     """A file for each test: a connection reads all tables of its file before anything else."""
 
     store_type = SqliteStore
+    strategies = ("shards",)
 
     def url(self, driver: str) -> str:
         return f"sqlite+{driver}:///{self.folder / 'contract.db'}"
@@ -164,6 +180,7 @@ class TestSqlAlchemyAsyncEngineOnSqlite(Sqlite, AsyncEngineSuite):
 class MariaDB(Suite):
     kind = "mariadb"
     store_type = MysqlStore
+    strategies = ("shards", "rows")
 
 
 class TestPymysqlOnMariaDB(MariaDB):
@@ -177,5 +194,14 @@ class TestAsyncmyOnMariaDB(MariaDB):
 
 
 class TestSqlAlchemyEngineOnMariaDB(MariaDB):
+    strategies = SqlAlchemyEngine.strategies
+
     def connect(self) -> Database:
         return open_sync(engine(url_for(self.kind, type(self).__name__), "pymysql"))
+
+
+@pytest.mark.parametrize("store_type", [PostgresStore, MysqlStore, SqliteStore])
+def test_every_way_to_keep_an_order_is_tried(store_type: type[OutboxStore]) -> None:
+    suites = [one for one in globals().values() if isinstance(one, type) and issubclass(one, Suite)]
+    tried = {strategy for one in suites if one.store_type is store_type for strategy in one.strategies}
+    assert tried == set(store_type(Tables("t")).capabilities.order_strategies)

@@ -11,6 +11,7 @@ from ..redaction import masked
 from ..settings import DeliverySettings, Settings, prefixed, read_file, table_of
 from .options import check_account
 
+SWITCHES = {"ordered", "decrypt", "rows", "tombstones"}
 BASE = Settings(delivery=DeliverySettings(freeze_gc=True))  # the process does nothing else
 
 
@@ -53,7 +54,7 @@ def read_config(
             url = given.pop("url")
         options |= given
     for name, value in [*values.items(), ("url", url or "")]:
-        if not isinstance(value, str) and name != "ordered":
+        if not isinstance(value, str) and not (isinstance(value, bool) and name in SWITCHES):
             raise ConfigError(f"expected {name} to be text, got {type(value).__name__}")
     if not url:
         option = "--sink" if end == "sink" else "--from"

@@ -62,7 +62,7 @@ def _plain(event: Event, destination: str) -> Message:
     if event.headers_text:
         own = _with_headers(own, event)
     # As Message(…), whose constructor costs 4 % of an ordered drain.
-    return tuple.__new__(Message, (event, destination, event.key, event.body, event.content_type, own))
+    return tuple.__new__(Message, (event, destination, event.key, event.body, event.content_type, own, False))
 
 
 def _binary(event: Event, destination: str, source: str, prefix: str) -> Message:

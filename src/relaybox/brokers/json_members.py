@@ -35,11 +35,16 @@ def members(body: bytes) -> dict[str, Member]:
 
 def elements(body: bytes) -> list[bytes]:
     """Raises InvalidEvent for what is no array."""
-    found: list[bytes] = []
+    return [element.text.encode() for element in valued(body, STRICT)]
+
+
+def valued(body: bytes, decoder: json.JSONDecoder) -> list[Member]:
+    """The elements of an array, their values as this decoder reads them, and no blanks in their texts. InvalidEvent."""
+    found: list[Member] = []
 
     def read(text: str, at: int) -> int:
-        _, end = STRICT.raw_decode(text, at)
-        found.append(text[at:end].encode())
+        value, end = decoder.raw_decode(text, at)
+        found.append(Member(value, text[at:end]))
         return end
 
     _scan(body, "[", "]", "a JSON array", read)

@@ -38,6 +38,7 @@ class Features:
     attribute_prefix: str = "ce_"  # of CloudEvents attributes in binary mode
     percent_encoded: bool = False  # attribute values travel as HTTP headers do
     separator: str | None = None  # the first of these in a destination splits it; with nothing before: the default
+    tombstones: bool = False  # topics may keep the last message of each key, until one without a body ends it
 
 
 class DestinationLimits(NamedTuple):
@@ -58,6 +59,7 @@ class Message(NamedTuple):
     body: bytes
     content_type: str
     attributes: Mapping[str, str]
+    tombstone: bool = False  # there is no body, not an empty one; only for a sink that declares tombstones
 
     @property
     def id(self) -> str:

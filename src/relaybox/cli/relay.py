@@ -11,8 +11,9 @@ import typer
 
 from ..brokers import sink_from_url
 from ..durations import format_duration, parse_duration
-from ..errors import ConfigError
+from ..errors import ConfigError, NotFound
 from ..facts import Observer
+from ..outbox import Outbox
 from ..redaction import scrub
 from ..relay import Preview, Relay
 from ..relay.config import RelayConfig, load
@@ -57,6 +58,16 @@ OPTIONS: dict[str, Any] = {
         bool | None,
         typer.Option("--decrypt/--encrypted", help="send what a vault has encrypted as it was before; needs a keyring"),
     ],
+    "rows": Annotated[
+        bool | None,
+        typer.Option("--rows/--deltas", help="with --feed: a message for each row [RELAYBOX_RELAY_ROWS]"),
+    ],
+    "tombstones": Annotated[
+        bool | None,
+        typer.Option(
+            "--tombstones/--no-tombstones", help="with --rows: what ends a key; as the sink can, unless given"
+        ),
+    ],
     "listen": ListenAddress,
 }
 
@@ -73,10 +84,16 @@ def relay(
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="a setting: --set order.strategy=advisory")
     ] = None,
     topic: Annotated[str | None, typer.Option(help="read this topic's log instead of the outbox")] = None,
-    group: Annotated[str | None, typer.Option(help="with --topic: the group this relay is a member of")] = None,
-    begin: Annotated[
-        str | None, typer.Option("--from", help="with --topic: where a new group begins, latest or earliest")
+    feed: Annotated[str | None, typer.Option(help="read the deltas of this feed instead of the outbox")] = None,
+    group: Annotated[
+        str | None, typer.Option(help="with --topic or --feed: the group this relay is a member of")
     ] = None,
+    begin: Annotated[
+        str | None, typer.Option("--from", help="with --topic or --feed: where a new group begins, latest or earliest")
+    ] = None,
+    snapshot: Annotated[
+        bool, typer.Option("--snapshot", help="with --feed: first write all its rows, for consumers that are new")
+    ] = False,
     migrate: Annotated[bool, typer.Option("--migrate", help="create or upgrade the outbox tables first")] = False,
     once: Annotated[
         bool,
@@ -94,7 +111,9 @@ def relay(
         raise typer.BadParameter("--once sends, --dry-run does not: give one of them")
     if json and not (once or dry_run):
         raise typer.BadParameter("--json goes with --once or --dry-run")
-    reads = _reads(topic, group, begin)
+    reads = _reads(topic, feed, group, begin)
+    if snapshot and feed is None:
+        raise typer.BadParameter("--snapshot goes with --feed")
     if dry_run and reads:
         raise typer.BadParameter("--dry-run looks at the outbox; `relaybox groups lag` shows what waits for a group")
     longest = seconds_of(timeout, once=once)
@@ -113,8 +132,11 @@ def relay(
         observers: list[Observer] = []
         metrics, measure = metrics_of(config.listen, observers)
         try:
+            if feed is not None:
+                reads["topic"] = _topic_of(box, feed)
+            source = box.topics.group(**reads) if reads else box
             relay = Relay(
-                box.topics.group(**reads) if reads else box,
+                source,
                 sink_from_url(config.url, config.options),
                 to=config.to,
                 contracts=None if config.contracts is None else load_contracts(config.contracts),
@@ -123,6 +145,9 @@ def relay(
                 format=config.format,
                 ce_source=config.ce_source,
                 decrypt=config.decrypt,
+                feed=feed,
+                rows=config.rows,
+                tombstones=config.tombstones,
                 settings=config.settings,
                 observers=observers,
             )
@@ -131,6 +156,8 @@ def relay(
                 return
             if migrate:
                 box.migrate()
+            if feed is not None and snapshot:
+                _write_snapshot(box, reads, feed)
             measure(relay)
             pages = {"listen": config.listen, "token": config.settings.listen.bearer(), "metrics": metrics}
             asyncio.run(serve([relay], **pages, once=once, timeout=longest, quiet=once))
@@ -164,14 +191,30 @@ def _tell(relay: Relay, *, json: bool) -> None:
         raise typer.Exit(WAITS)
 
 
-def _reads(topic: str | None, group: str | None, begin: str | None) -> dict[str, Any]:
+def _topic_of(box: Outbox, feed: str) -> str:
+    found = box.feeds.get(feed)
+    if found is None:
+        raise NotFound("feed", feed, f"there is no feed {feed!r}; feeds.list() names those there are")
+    return found.topic
+
+
+def _write_snapshot(box: Outbox, reads: dict[str, Any], feed: str) -> None:
+    """The group is there first: it gets the snapshot wherever it begins."""
+    box.topics.group(**reads).create(if_not_exists=True)
+    done = box.feeds.snapshot(None, feed, reason="relaybox relay --snapshot")
+    log.info("snapshot %s of feed %s has %s rows", done.delta, feed, f"{done.inserted:,}")
+
+
+def _reads(topic: str | None, feed: str | None, group: str | None, begin: str | None) -> dict[str, Any]:
     """What a relay of a topic needs to know; empty for the outbox."""
-    if topic is None:
+    if topic is None and feed is None:
         if group is not None or begin is not None:
-            raise typer.BadParameter("--group and --from go with --topic")
+            raise typer.BadParameter("--group and --from go with --topic or --feed")
         return {}
+    if topic is not None and feed is not None:
+        raise typer.BadParameter("a feed has its topic: give --topic or --feed")
     if group is None:
-        raise typer.BadParameter("--topic needs --group, the name of the group this relay is a member of")
+        raise typer.BadParameter("--topic and --feed need --group, the name of the group this relay is a member of")
     starts = {None: StartFrom.latest(), "latest": StartFrom.latest(), "earliest": StartFrom.earliest()}
     if begin not in starts:
         raise typer.BadParameter(f"expected --from to be latest or earliest, got {begin!r}")

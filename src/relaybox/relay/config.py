@@ -1,7 +1,7 @@
 """What a standalone relay is told.
 
 [relaybox.relay]     RELAYBOX_RELAY_TO               to, format, ce_source, ordered, fair, contracts, decrypt,
-                                                     listen; and settings
+                                                     rows, tombstones, listen; and settings
 [relaybox.sink]      RELAYBOX_SINK, RELAYBOX_SINK_…  url, and the options of that sink
 [relaybox.delivery]  RELAYBOX_DELIVERY_LEASE         and every other section of the settings
 """
@@ -30,6 +30,8 @@ class RelayConfig:
     fair: Fair | None = None
     contracts: str | None = None  # MODULE:OBJECT or FILE.toml
     decrypt: bool = False  # send what a vault has encrypted as it was before
+    rows: bool = False  # of a feed: a message for each row instead of deltas
+    tombstones: bool | None = None  # with rows; None: if the sink has them
     listen: str | None = None  # address for /live, /ready and /metrics
     idempotency_ttl: str | None = None  # what consumers remember; warned about when shorter than what is kept here
     settings: Settings = BASE
@@ -39,7 +41,9 @@ def load(arguments: Mapping[str, Any], *, environment: Mapping[str, str], file: 
     """`arguments`: fields of RelayConfig that were given on the command line, `settings` by path."""
     values, url, options, settings = read_config("relay", RELAY, "sink", arguments, environment, file)
     values["ordered"] = boolean("ordered", values.get("ordered", True))
-    values["decrypt"] = boolean("decrypt", values.get("decrypt", False))
+    for name in ("decrypt", "rows", "tombstones"):
+        if name in values:
+            values[name] = boolean(name, values[name])
     if not values.keys() & {"to", "contracts"} and url.startswith(("http:", "https:")):
         values["to"] = "default"  # the endpoint that a plain URL stands for
     return RelayConfig(**values, url=url, options=options, settings=settings)

@@ -178,16 +178,15 @@ class GroupInput(RelayInput):
         context = self._context = self._at(db)
         joined = await db.run(join(context, self._joining, push=True))
         self._rows = joined.topic, joined.group
-        durations = Durations(self._clock)
-        handlers = GroupHandlers(
-            ranges=RangePublisher(publisher, durations, ordered=joined.group.ordered),
-            rows=publisher,
-            mean=lambda: durations.mean,
-        )
+        handlers = self._handlers(db, publisher, joined.group, Durations(self._clock))
         kind = RowMember if joined.topic.topic.tracking == "rows" else LogMember
         member = kind(context, *self._rows, handlers, settings)
         await member.start(settings.delivery.cold_queue)
         self._running = member
+
+    def _handlers(self, db: AsyncRunner, publisher: Publisher, group: GroupRow, durations: Durations) -> GroupHandlers:
+        ranges = RangePublisher(publisher, durations, ordered=group.ordered)
+        return GroupHandlers(ranges=ranges, rows=publisher, mean=lambda: durations.mean)
 
     async def stop(self, timeout: float | None) -> None:
         try:
@@ -199,6 +198,10 @@ class GroupInput(RelayInput):
     async def drain(self, db: AsyncRunner) -> None:
         assert self._running is not None
         await drained(self._running.engine, lambda: self.status(db), self._settings, self._clock)
+
+    @property
+    def counts(self) -> Counts:
+        return Counts() if self._running is None else self._running.counts
 
     async def tend(self, db: AsyncRunner, outage: str | None) -> None:
         if self._observers and not isinstance(self._running, RowMember):  # whose engine measures

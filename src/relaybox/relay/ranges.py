@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..delivery import Delivery
@@ -14,8 +14,18 @@ from .publish import Publisher
 
 
 class RangePublisher:
-    def __init__(self, publisher: Publisher, durations: Durations, *, ordered: bool) -> None:
+    def __init__(
+        self,
+        publisher: Publisher,
+        durations: Durations,
+        *,
+        ordered: bool,
+        wanted: Callable[[Event], bool] = lambda event: True,
+    ) -> None:
+        """`wanted`: what goes out; the rest is passed over."""
         self.size = publisher.size
+        self.passed = 0  # events that were not wanted
+        self._wanted = wanted
         self._durations = durations
         self._publisher = publisher
         self._ordered = ordered
@@ -23,13 +33,15 @@ class RangePublisher:
     async def handle(self, batch: RangeBatch) -> None:
         started = self._durations.now()
         one_per_key = self._ordered and not self._publisher.sequences
-        publication = _Publication(batch, ordered=self._ordered, one_per_key=one_per_key)
+        events = [event for event in batch.events if self._wanted(event)]
+        publication = _Publication(batch, events, ordered=self._ordered, one_per_key=one_per_key)
         try:
             while before := len(publication):
                 await self._publisher.handle(publication)
                 if len(publication) == before:  # what is left is not ours any more
                     break
             publication.conclude()
+            self.passed += len(batch.events) - len(events)
         finally:
             self._durations.since(started, len(batch.events))
 
@@ -37,11 +49,11 @@ class RangePublisher:
 class _Publication:
     """The batch of one call, as a publisher wants it: each delivery is concluded once."""
 
-    def __init__(self, batch: RangeBatch, *, ordered: bool, one_per_key: bool) -> None:
+    def __init__(self, batch: RangeBatch, events: Sequence[Event], *, ordered: bool, one_per_key: bool) -> None:
         self._batch = batch
         self._one_per_key = one_per_key
         self._open: dict[int, Delivery] = {}
-        for event in batch.events:
+        for event in events:
             assert event.seq is not None
             self._open[event.seq] = Delivery(event, event.seq, 0, 1, 0.0, hot=False, ordered=ordered)
         self._errors: dict[Event, BaseException] = {}

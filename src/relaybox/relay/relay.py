@@ -34,9 +34,11 @@ from ..topics.group import AsyncGroup, Group
 from ..values import Counts, Status
 from .circuit import Circuit
 from .destinations import Destinations
+from .feed_input import FeedInput
 from .inputs import GroupInput, OutboxInput, RelayInput
 from .publish import Publisher, addressed, preparation
 from .routing import Destination, router
+from .rows import with_tombstones
 
 log = logging.getLogger("relaybox")
 
@@ -67,6 +69,9 @@ class AsyncRelay(AsyncService):
         format: MessageFormat = "plain",
         ce_source: str = "relaybox",
         decrypt: bool = False,
+        feed: str | None = None,
+        rows: bool = False,
+        tombstones: bool | None = None,
         settings: Settings | None = None,
         observers: Sequence[Observer] = (),
     ) -> None:
@@ -84,6 +89,10 @@ class AsyncRelay(AsyncService):
         ce_source  the attribute `source` of CloudEvents
         decrypt    send what a vault has encrypted as it was before; needs the vault, as the codec of the outbox.
                    Without it the ciphertext goes out, and headers say with which data key and what it was
+        feed       the deltas of this feed and nothing else; the source is a group of its topic
+        rows       with `feed`: one message for each row that was created, updated or deleted, instead of deltas
+        tombstones with `rows`: after the message that a row was deleted another with its key and no body, for compacted
+                   topics. None: if the sink has them
         settings   how much, how often, how long; if it is not given, those of the outbox
         observers  told of what happens, beside those of the outbox
         """
@@ -98,6 +107,17 @@ class AsyncRelay(AsyncService):
             raise ConfigError(f"expected an outbox, a group or the URL of an outbox, got {type(box).__name__}")
         super().__init__(box._clock)
         self.sink = sink_from_url(sink) if isinstance(sink, str) else sink
+        if feed is not None and (not isinstance(source, (Group, AsyncGroup)) or not ordered or fair is not None):
+            raise ConfigError(
+                f"feed={feed!r} is sent in order, as a group of its topic: Relay(outbox.topics.group(TOPIC, NAME), …), "
+                "without ordered=False and fair="
+            )
+        if rows and feed is None:
+            raise ConfigError("rows=True is about the deltas of a feed: give it as feed=")
+        if tombstones is not None and not rows:
+            raise ConfigError("tombstones= is about messages for rows: it goes with rows=True")
+        if tombstones and not self.sink.features.tombstones:
+            raise ConfigError(f"{self.sink.name} has no messages without a body: leave tombstones=True out")
         self.settings = chosen(settings, lambda: box.settings).of_relay()
         self._pages = self.settings.listen
         if not isinstance(source, (Group, AsyncGroup)):
@@ -110,11 +130,18 @@ class AsyncRelay(AsyncService):
         if decrypt and sealing(box._codec) is None:
             raise ConfigError("decrypt=True needs an outbox with a vault, Outbox(url, codec=Vault(url, keyring))")
         codec = box._codec if decrypt else closed(box._codec)
-        self._input: RelayInput = (
-            GroupInput(source, box, self.settings, self._observers, codec, ordered=ordered, fair=fair)
-            if isinstance(source, (Group, AsyncGroup))
-            else OutboxInput(box, self.settings, self._observers, codec, ordered=ordered)
-        )
+        self._input: RelayInput
+        if not isinstance(source, (Group, AsyncGroup)):
+            self._input = OutboxInput(box, self.settings, self._observers, codec, ordered=ordered)
+        elif feed is None:
+            self._input = GroupInput(source, box, self.settings, self._observers, codec, ordered=ordered, fair=fair)
+        else:
+            ends = self.sink.features.tombstones if tombstones is None else tombstones
+            self._input = FeedInput(
+                source, box, self.settings, self._observers, codec, feed, rows=rows, tombstones=ends
+            )
+        if rows:
+            self._prepare = with_tombstones(self._prepare)
         self._target = box._target
         self._db: AsyncRunner | None = None
         self._circuit: Circuit | None = None

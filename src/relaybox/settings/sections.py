@@ -423,7 +423,10 @@ VARIABLES = frozenset(
 )
 PREFIXES = ("SINK_", "SOURCE_")
 TABLES = frozenset({"url", "table", "schema", "sink", "source"})
-RELAY = ("to", "format", "ce_source", "ordered", "fair", "contracts", "decrypt", "listen", "idempotency_ttl")
+RELAY = (
+    *("to", "format", "ce_source", "ordered", "fair", "contracts", "decrypt", "rows", "tombstones", "listen"),
+    "idempotency_ttl",
+)
 INGEST = ("inbox", "sender", "subject", "listen", "type", "type_header", "id_header", "key_header", "content_type")
 _PROCESSES = frozenset({*(f"relay.{name}" for name in RELAY), *(f"ingest.{name}" for name in INGEST)})
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import NamedTuple, cast, get_args
 
@@ -81,6 +81,7 @@ def fill(text: str, names: Mapping[str, str]) -> str:
     return _SLOT.sub(lambda slot: names[slot[1]], text)
 
 
+@lru_cache(maxsize=4096)  # the next outbox has the same texts
 def qualified(text: str) -> str:
     """Functions by their full names, for PostgreSQL: where strangers may create some in a schema of the `search_path`,
     one of theirs that fits better would be taken. Operators have no such names that keep their precedence: in our texts

@@ -121,6 +121,7 @@ class Harness:
 
     store: OutboxStore
     db: Runner
+    strategies: Sequence[str]  # ways to keep the order of keys that are tried
 
     def connect(self) -> Database | AsyncDatabase:
         raise NotImplementedError

@@ -85,11 +85,8 @@ class Line:
 
 
 class OrderedContract(Harness):
-    @pytest_asyncio.fixture(params=["shards", "advisory", "rows"])
-    async def line(self, request: pytest.FixtureRequest) -> AsyncIterator[Line]:
-        strategy = request.param
-        if strategy not in self.store.capabilities.order_strategies:
-            pytest.skip(f"{self.store.dialect} has no order by {strategy}")
+    @pytest_asyncio.fixture
+    async def line(self, strategy: str) -> AsyncIterator[Line]:
         if strategy == "shards":
             await self.run(self.store.acquire_shards(1, SHARDS, SHARDS, DAY, T0))
         yield Line(self, strategy)

@@ -158,7 +158,7 @@ class _Batch:
         try:
             self._producer.produce(
                 message.destination,
-                message.body,
+                None if message.tombstone else message.body,
                 message.key,
                 headers=[*message.attributes.items(), ("content-type", message.content_type)],
                 on_delivery=partial(self._report, number),

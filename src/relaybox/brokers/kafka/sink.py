@@ -67,7 +67,7 @@ class KafkaSink(Connected[KafkaConnection]):
     """
 
     name = "kafka"
-    features = Features(keyed_order=True, dedup=False)
+    features = Features(keyed_order=True, dedup=False, tombstones=True)
     connection_type = KafkaConnection
 
     def __init__(

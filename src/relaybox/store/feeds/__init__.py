@@ -32,7 +32,7 @@ FUNCTIONS = (
     *("view", "home", "part", "free", "volatile", "plan", "remote", "scopes", "map", "tables", "watch", "unwatch"),
     *("probe", "table", "wanted", "relation", "create", "locked", "pause", "resume", "drop"),
     *("work", "hold", "mend", "waiting", "look", "look_at_all", "kept", "compare", "merge"),
-    *("inline", "chop", "write", "tell", "emit", "refresh", "drift", "sweep", "snapshot"),
+    *("inline", "chop", "chop_pairs", "write", "tell", "emit", "refresh", "drift", "sweep", "snapshot"),
     *("timed", "well", "told", "attempt", "run", "bytes", "wrong"),
 )
 
@@ -99,6 +99,14 @@ class FeedCounts(NamedTuple):
     kept_chunks: int
     kept_bytes: int
     table_bytes: int
+
+
+class Kept(NamedTuple):
+    """A delta whose rows are in chunks."""
+
+    chunks: int
+    inserted: int
+    deleted: int
 
 
 class Chunk(NamedTuple):

@@ -11,7 +11,7 @@ from ...errors import FeedError, NotFound, StoreError
 from ...op import Copy, Op, Result, Statement
 from ..dialect import POSTGRES
 from ..queries import fill, texts
-from . import FUNCTIONS, Chunk, Drift, FeedCounts, FeedRow, FeedTables, Refreshed
+from . import FUNCTIONS, Chunk, Drift, FeedCounts, FeedRow, FeedTables, Kept, Refreshed
 from .schedule import ScheduleOps
 
 T = TypeVar("T")
@@ -108,14 +108,18 @@ class FeedStore(ScheduleOps):
         """None: that was the last. NotFound: the delta is not kept any more."""
         result = yield self.sql["feed.chunk"].bind(name=name, epoch=epoch, n=n, chunk=chunk)
         if not result.rows:
-            raise NotFound(
-                "delta",
-                f"{name}/{n}",
-                f"the rows of delta {n} of feed {name!r} are not kept any more: its event is "
-                "past the retention of its topic, or the feed was dropped",
-            )
+            raise _forgotten(name, n)
         chunks, op, payload = result.rows[0]
+        if chunk < chunks and op is None:
+            raise _forgotten(name, n)
         return None if chunk >= chunks else Chunk(op, payload)
+
+    def kept(self, name: str, epoch: str, n: int) -> Op[Kept]:
+        """NotFound: the delta is not kept any more."""
+        result = yield self.sql["feed.kept"].bind(name=name, epoch=epoch, n=n)
+        if not result.rows:
+            raise _forgotten(name, n)
+        return Kept(*result.rows[0])
 
     def there(self) -> Op[bool]:
         """Whether this database has the tables of feeds."""
@@ -128,6 +132,15 @@ class FeedStore(ScheduleOps):
 
 def _unknown(name: str) -> NotFound:
     return NotFound("feed", name, f"there is no feed {name!r}; feeds.list() names those there are")
+
+
+def _forgotten(name: str, n: int) -> NotFound:
+    return NotFound(
+        "delta",
+        f"{name}/{n}",
+        f"the rows of delta {n} of feed {name!r} are not kept any more: its event is "
+        "past the retention of its topic, or the feed was dropped",
+    )
 
 
 def _told(name: str, ask: Statement) -> Generator[Statement | Copy, Result, Result]:

@@ -68,7 +68,8 @@ CREATE TABLE {feed_delta} (
   PRIMARY KEY (feed_id, n)
 );
 
--- A chunk is a JSON array of rows: a reader's batch is one look into the index. Deleted rows come before inserted ones.
+-- A chunk is a JSON array of rows: a reader's batch is one look into the index. Deleted rows come before inserted ones; of a
+-- delta that has both, the k-th chunks of both have the same keys.
 CREATE TABLE {feed_chunk} (
   feed_id integer NOT NULL,
   n       bigint  NOT NULL,

@@ -212,6 +212,43 @@ BEGIN
   END LOOP;
 END $feed$;
 
+-- Step 7, large, of a delta with deleted rows and inserted ones: they are in as many chunks, the deleted ones first, and the
+-- k-th chunks of both have the same keys, though one may be empty. Who wants them in pairs needs two chunks, which have 8 MiB
+-- of wide rows. Inserted ones are numbered from 2^30 on until it is known how many come before them.
+CREATE FUNCTION {feed_chop_pairs}(f {feed}, delta bigint, pairs text) RETURNS integer
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $feed$
+DECLARE
+  far CONSTANT integer := 1 << 30;
+  pages bigint := pg_relation_size(pairs::regclass) / current_setting('block_size')::integer;
+  rows bigint;
+  step bigint;
+  page bigint := 0;
+  parts integer := 0;
+  made integer;
+BEGIN
+  EXECUTE format('SELECT count(*) FROM %s', pairs) INTO rows;
+  step := greatest(1, (10.0 * f.chunk_rows * pages / rows)::bigint);
+  WHILE page < pages LOOP
+    EXECUTE format(
+      'WITH p AS (SELECT $3 + row_number() OVER (ORDER BY g, h) - 1 AS part, count(o) AS gone, count(n) AS came, '
+      'concat(''['', string_agg(o, '',''), '']'') AS o, concat(''['', string_agg(n, '',''), '']'') AS n FROM ('
+      'SELECT o, n, (row_number() OVER w - 1) / $4 AS g, '
+      'sum(coalesce(octet_length(o), 0) + coalesce(octet_length(n), 0)) OVER w / 8388608 AS h FROM ('
+      'SELECT CASE WHEN (old).%2$I IS NOT NULL THEN row_to_json(old)::text END AS o, '
+      'CASE WHEN (new).%2$I IS NOT NULL THEN row_to_json(new)::text END AS n FROM %1$s '
+      'WHERE ctid >= $5 AND ctid < $6) z WINDOW w AS (ROWS UNBOUNDED PRECEDING)) y GROUP BY g, h), '
+      'd AS (INSERT INTO %3$s.%4$I SELECT $1, $2, part, ''D'', gone, o FROM p), '
+      'i AS (INSERT INTO %3$s.%4$I SELECT $1, $2, part + $7, ''I'', came, n FROM p) SELECT count(*) FROM p',
+      pairs, f.key[1], {feed_home}(), '{feed_chunk_name}')
+    INTO made
+    USING f.id, delta, parts, f.chunk_rows, format('(%s,0)', page)::tid, format('(%s,0)', page + step)::tid, far;
+    parts := parts + made;
+    page := page + step;
+  END LOOP;
+  UPDATE {feed_chunk} c SET chunk = c.chunk - far + parts WHERE c.feed_id = f.id AND c.n = delta AND c.chunk >= far;
+  RETURN 2 * parts;
+END $feed$;
+
 -- Step 7, the event: as any other is written to the log of a topic, in one statement with the check that the topic is as it
 -- was read a moment ago. The transaction has its number before the event has one.
 CREATE FUNCTION {feed_write}(f {feed}, id text, payload bytea, headers text, OUT shard smallint, OUT seq bigint)
@@ -273,7 +310,7 @@ DECLARE
   rows bigint := done.inserted + done.deleted;
   pairs text := work || '_diff';
   body bytea;
-  chunks integer := 0;
+  chunks integer;
 BEGIN
   done.n := f.n + 1;
   IF rows <= f.inline_rows THEN
@@ -283,8 +320,10 @@ BEGIN
   END IF;
   done.claim_check := body IS NULL;
   IF done.claim_check THEN
-    chunks := {feed_chop}(f, done.n, 'D', pairs, 'm.old', format('(m.old).%I IS NOT NULL', f.key[1]), chunks);
-    chunks := {feed_chop}(f, done.n, 'I', pairs, 'm.new', format('(m.new).%I IS NOT NULL', f.key[1]), chunks);
+    chunks := CASE
+      WHEN done.inserted > 0 AND done.deleted > 0 THEN {feed_chop_pairs}(f, done.n, pairs)
+      WHEN done.deleted > 0 THEN {feed_chop}(f, done.n, 'D', pairs, 'm.old', 'true', 0)
+      ELSE {feed_chop}(f, done.n, 'I', pairs, 'm.new', 'true', 0) END;
     body := convert_to(format('{"v":1,"claim_check": true%s,"inserted_count":%s,"deleted_count":%s,"refresh_id":"%s"}',
                               flags, done.inserted, done.deleted, id), 'UTF8');
   END IF;

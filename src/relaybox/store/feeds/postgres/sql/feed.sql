@@ -55,6 +55,11 @@ FROM {feed} f JOIN {feed_delta} d ON d.feed_id = f.id
 LEFT JOIN {feed_chunk} c ON c.feed_id = d.feed_id AND c.n = d.n AND c.chunk = :chunk::integer
 WHERE f.name = :name::text AND f.epoch = :epoch::uuid AND d.n = :n::bigint
 
+-- name: feed.kept -> rows
+-- What is kept of a delta by claim check; no row: nothing any more.
+SELECT d.chunks, d.inserted, d.deleted FROM {feed} f JOIN {feed_delta} d ON d.feed_id = f.id
+WHERE f.name = :name::text AND f.epoch = :epoch::uuid AND d.n = :n::bigint
+
 -- name: feed.there -> rows
 -- Whether there are feeds in this database, before anything is asked of them.
 SELECT to_regclass('{feed}') IS NOT NULL
