@@ -313,6 +313,40 @@ class Standing(Fact):
     backlog: int | None
 
 
+@_at("refresh")
+class FeedRefreshed(Fact):
+    """A feed was brought up to date, in `took` seconds; with a handle of the caller's its transaction is still open.
+    `how` is full or differential."""
+
+    feed: str
+    how: str
+    inserted: int
+    deleted: int
+    took: float
+
+
+@_at("refresh")
+class FeedFailed(Fact):
+    """A refresh in a transaction of its own failed, the `failures`-th in a row; table and stream are as they were.
+    `error` quotes no rows."""
+
+    feed: str
+    failures: int
+    error: str
+
+
+@_at("operate")
+class FeedStanding(Fact):
+    """Every minute, of each feed: how long ago it was last refreshed, how long a refresh took that had something to do,
+    changed rows that wait for the next, and bytes that are kept for its readers. None: not known."""
+
+    feed: str
+    age: timedelta | None
+    took: timedelta | None
+    waiting: int | None
+    kept: int | None
+
+
 @_at("write")
 class OverCap(Fact):
     """More waits for a tenant than `tenants.max_waiting`: so many events were refused, or marked."""
@@ -387,6 +421,8 @@ def _alarm(fact: Fact) -> None:
             "event %s (%s) failed at attempt %d, beyond its limit, and its key waits for it: %s; next try in %g s",
             fact.event_id, fact.event_type, fact.attempts, error, pause,
         )  # fmt: skip
+    elif isinstance(fact, FeedFailed):
+        log.warning("feed %s could not be refreshed, %d in a row: %s", fact.feed, fact.failures, fact.error)
     elif isinstance(fact, HotDropped):
         log.warning("the hot queue is full: %d events are left to the poller", fact.count)
     elif isinstance(fact, Alert):

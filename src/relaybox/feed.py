@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Literal, get_args
 
+from .durations import Duration, parse_duration
 from .errors import ConfigError, InvalidEvent
 from .event import MAX_PAYLOAD, check_topic
 
@@ -17,6 +19,7 @@ FeedMode = Literal["auto", "differential", "full"]
 ColumnNames = str | Sequence[str]
 
 LONGEST = 128  # characters of a name: it is the key of its deltas
+SHORTEST = timedelta(milliseconds=100)  # between two refreshes, and for one
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,8 @@ class Feed:
     chunk_rows    rows in a chunk at most
     auto_share    "auto" evaluates all if more than this part of the rows may have changed
     skip_empty    no delta if nothing changed
+    every         how often a maintainer refreshes it; None: only who asks does
+    timeout       of such a refresh
     """
 
     name: str
@@ -69,6 +74,8 @@ class Feed:
     chunk_rows: int = field(default=1_000, kw_only=True)
     auto_share: float = field(default=0.3, kw_only=True)
     skip_empty: bool = field(default=True, kw_only=True)
+    every: Duration | None = field(default=None, kw_only=True)
+    timeout: Duration = field(default="10m", kw_only=True)
 
     def __post_init__(self) -> None:
         for name in (self.name, self.topic) if self.topic is not None else (self.name,):
@@ -106,6 +113,8 @@ class Feed:
                 raise ConfigError(f"expected {name} to be an int from {least} to {longest:,}, got {value!r}")
         if not 0 <= self.auto_share <= 1:
             raise ConfigError(f"expected auto_share to be a part of 1, got {self.auto_share!r}")
+        object.__setattr__(self, "every", None if self.every is None else _interval("every", self.every))
+        object.__setattr__(self, "timeout", _interval("timeout", self.timeout))
 
     @property
     def options(self) -> dict[str, Any]:
@@ -120,6 +129,8 @@ class Feed:
         options |= {"scope": None if self.scope is None else list(self.scope), "mode": self.mode}
         for name in ("inline_rows", "inline_bytes", "chunk_rows", "auto_share", "skip_empty"):
             options[name] = getattr(self, name)
+        options["every"] = None if self.every is None else parse_duration(self.every).total_seconds()
+        options["timeout"] = parse_duration(self.timeout).total_seconds()
         return options if self.table is None else options | {"table": self.table}
 
 
@@ -128,3 +139,10 @@ def _names(what: str, given: ColumnNames) -> tuple[str, ...]:
     if not names or not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
         raise ConfigError(f"expected {what} to be names of columns, got {given!r}")
     return names
+
+
+def _interval(name: str, given: Duration) -> timedelta:
+    parsed = parse_duration(given, name)
+    if not SHORTEST <= parsed <= timedelta(days=7):
+        raise ConfigError(f"expected {name} to be a duration from 100ms to 7d, got {given!r}")
+    return parsed

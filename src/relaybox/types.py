@@ -20,6 +20,7 @@ from .service import AsyncService, Service
 from .settings import (
     AdminSettings,
     DeliverySettings,
+    FeedSettings,
     GuardSettings,
     InboxSettings,
     IngestSettings,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from .relay import Preview
     from .replica.replica import ReplicaStatus
     from .store.feeds import Drift, Refreshed
+    from .store.feeds.schedule import FeedSchedule
     from .store.topics import Lag
     from .topics.advise import Advice
     from .topics.batch import AsyncBatch, Batch
@@ -69,6 +71,7 @@ else:  # hidden from type checkers, to which a module with __getattr__ has every
         {
             "Advice": "topics.advise",
             "DeltaRow": "topics.deltas",
+            "FeedSchedule": "store.feeds.schedule",
             "Lag": "store.topics",
             "MovePlan": "topics.move",
             "Preview": "relay",
@@ -127,6 +130,8 @@ __all__ = [
     "EventOptions",
     "Events",
     "FeedInfo",
+    "FeedSchedule",
+    "FeedSettings",
     "FeedSource",
     "FeedStatus",
     "Feeds",

@@ -10,14 +10,16 @@ Each refresh that changed something writes one delta to the feed's topic, in the
 from __future__ import annotations
 
 import builtins
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Unpack
 
 from ..audit import Audit, Change
 from ..drivers.script import Async, Script, Sync, commit, look, slow, twin
 from ..drivers.spi import AsyncConnection, AsyncHandle, Connection, Handle
-from ..errors import ConfigError
+from ..errors import ConfigError, FeedError, NotFound, StoreError
 from ..event import Event
+from ..facts import FeedFailed, FeedRefreshed
 from ..feed import Feed
 from ..op import Op, arun, run
 from ..outbox.write import Writer
@@ -29,6 +31,8 @@ from ..topics.deltas import DeltaRow, achunk_rows, adelta_rows, chunk_rows, delt
 from ..topics.hand_off import hand_off
 from ..twins import told_by
 from .info import FeedInfo, FeedStatus
+
+log = logging.getLogger("relaybox")
 
 
 class _Feeds(WithTopicContext):
@@ -75,8 +79,12 @@ class _Feeds(WithTopicContext):
     def status(self, name: str) -> Script[FeedStatus]:
         """What waits for the next refresh, and what is kept for readers."""
         row = yield from look(self._feeds.feed(name))
-        counts = yield from look(self._feeds.counts(name))
-        return FeedStatus._of(row, counts, (yield from look(self._pending(row))))
+        counts, limits = (yield from look(self._feeds.counts(name))), self._context.settings.feeds
+        found = yield from look(self._feeds.look(limits.late, self._now, name))
+        if not found:
+            raise NotFound("feed", name, f"feed {name!r} was dropped meanwhile")
+        pending = yield from look(self._pending(row))
+        return FeedStatus._of(row, counts, pending, found[0], limits.critical_mb)
 
     def _pending(self, feed: FeedRow) -> Op[int]:
         kept = yield from self._feeds.kept_deltas(name=feed.name)
@@ -132,20 +140,40 @@ class _Feeds(WithTopicContext):
         return True
 
     def _refresh(self, name: str, full: bool) -> Op[Refreshed]:
-        return self._feeds.refresh(name, "full" if full else None)
+        clock = self._context.clock
+        begun = clock.monotonic()
+        done = yield from self._feeds.refresh(name, "full" if full else None)
+        took = clock.monotonic() - begun
+        self._context.observers(FeedRefreshed(name, done.how, done.inserted, done.deleted, took))
+        return done
 
     def _change(self, name: str, audit: Audit) -> Change:
         return self._context.auditor.begin("snapshot", f"feed {name}", audit)
 
     @slow
-    def _alone(self, op: Op[Refreshed], change: Change | None = None) -> Script[Refreshed]:
-        """In a transaction of its own."""
-        done = yield from (commit(op) if change is None else change.commit(op))
+    def _alone(self, name: str, op: Op[Refreshed], change: Change | None = None) -> Script[Refreshed]:
+        """In a transaction of its own. A failure is written down in another: somebody's schedule may have called."""
+        try:
+            done = yield from (commit(op) if change is None else change.commit(op))
+        except StoreError as error:
+            if not isinstance(error, FeedError) or error.reason != "paused":
+                yield from self._failed(name, error)
+            raise
         if done.number is not None:
             self._context.wake()
         if change is not None:
             change.tell()
         return done
+
+    def _failed(self, name: str, error: StoreError) -> Script[None]:
+        """Errors of feeds name objects; of others the type is kept, because their text may quote rows."""
+        told = str(error) if isinstance(error, FeedError) else f"{type(error).__name__}; who called was told the rest"
+        try:
+            failures = yield from commit(self._feeds.failed(name, told, None, self._now))
+        except StoreError as second:
+            log.warning("feed %s failed, which could not be written down: %s", name, type(second).__name__)
+        else:
+            self._context.observers(FeedFailed(name, failures or 1, told))
 
     def _told(
         self, done: Refreshed, connection: Connection | AsyncConnection, change: Change | None = None
@@ -168,7 +196,7 @@ class Feeds(_Feeds, Sync):
         """
         op = self._refresh(name, full)
         if handle is None:
-            return self._alone(op)
+            return self._alone(name, op)
         connection = self._connection(handle)
         return self._told(run(op, connection), connection)
 
@@ -178,7 +206,7 @@ class Feeds(_Feeds, Sync):
         event before it may pass it by."""
         op, change = self._feeds.snapshot(name), self._change(name, audit)
         if handle is None:
-            return self._alone(op, change)
+            return self._alone(name, op, change)
         connection = self._connection(handle)
         return self._told(run(change.written(op), connection), connection, change)
 
@@ -206,14 +234,14 @@ class AsyncFeeds(_Feeds, Async):
     async def refresh(self, handle: AsyncHandle | None, name: str, *, full: bool = False) -> Refreshed:
         op = self._refresh(name, full)
         if handle is None:
-            return await self._alone(op)
+            return await self._alone(name, op)
         connection = self._connection(handle)
         return self._told(await arun(op, connection), connection)
 
     async def snapshot(self, handle: AsyncHandle | None, name: str, **audit: Unpack[Audit]) -> Refreshed:
         op, change = self._feeds.snapshot(name), self._change(name, audit)
         if handle is None:
-            return await self._alone(op, change)
+            return await self._alone(name, op, change)
         connection = self._connection(handle)
         return self._told(await arun(change.written(op), connection), connection, change)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Literal
 
 from ..store.feeds import FeedCounts, FeedRow
+from ..store.feeds.schedule import FeedLook, FeedSchedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,13 @@ class FeedStatus:
     kept_bytes: int
     table_bytes: int
     claim_checks_pending: int  # of the kept deltas: a group is still to have it, or a job to read its rows
+    log_bytes: int  # of the log of its topic
+    storage: Literal["ok", "critical"]  # kept_bytes and log_bytes by the setting feeds.critical_mb
+    schedule: FeedSchedule
+    late: bool  # it was not refreshed in its time
 
     @classmethod
-    def _of(cls, row: FeedRow, counts: FeedCounts, pending: int) -> FeedStatus:
-        return cls(FeedInfo._of(row), *counts._replace(stale=tuple(counts.stale)), pending)
+    def _of(cls, row: FeedRow, counts: FeedCounts, pending: int, look: FeedLook, critical_mb: int) -> FeedStatus:
+        storage: Literal["ok", "critical"] = "critical" if look.bytes > critical_mb * 2**20 else "ok"
+        known = counts._replace(stale=tuple(counts.stale))
+        return cls(FeedInfo._of(row), *known, pending, look.log_bytes, storage, look.schedule, look.late)

@@ -30,12 +30,13 @@ from ..tasks import cancelled, forever
 from ..values import Counts
 from .cleanup import Cleanup
 from .context import JOB, JobContext
+from .feeds import FeedJobs
 from .groups import Groups
 from .report import Report
 from .watch import Watch
 
 log = logging.getLogger("relaybox")
-ALL_JOBS = ("ticks", "thin", "partitions", "detect", "cleanup", "groups", "watch")
+ALL_JOBS = ("ticks", "thin", "partitions", "detect", "cleanup", "groups", "feeds", "verify", "watch")
 
 
 class AsyncMaintainer(AsyncService):
@@ -54,7 +55,7 @@ class AsyncMaintainer(AsyncService):
         """
         outbox     whose topics, or its URL. The maintainer has connections of its own
         jobs       which of the jobs; all of them unless said
-        settings   the section `topics`; if it is not given, as the outbox has them
+        settings   the sections `topics` and `feeds`; if it is not given, as the outbox has them
         observers  told of what happens, beside those of the outbox
         """
         if unknown := set(jobs) - set(ALL_JOBS):
@@ -74,7 +75,10 @@ class AsyncMaintainer(AsyncService):
         self._term_db = open_async(box._target, size=1, timeout=self.settings.term_seconds)
         self.store = open_topic_store(box.store.dialect, box._tables)
         self._context = context = JobContext(self._db, self.store, self.upkeep, self._observers, self._clock)
-        cleanup, groups, watch, upkeep = Cleanup(context), Groups(context), Watch(context), self.upkeep
+        feeds = self.settings.feeds
+        self._feed_db = open_async(box._target, size=feeds.at_once + 1, timeout=None)  # and one that is verified
+        self._feeds = FeedJobs(context, self._feed_db, feeds)
+        cleanup, groups, watch, upkeep = Cleanup(context), Groups(context), Watch(context, self._feeds), self.upkeep
         self._jobs: Mapping[str, tuple[Callable[[], Awaitable[Report]], timedelta | None]] = {
             "ticks": (cleanup.tick, upkeep.tick_interval),
             "thin": (cleanup.thin, upkeep.thin_interval),
@@ -82,6 +86,8 @@ class AsyncMaintainer(AsyncService):
             "detect": (groups.detect, upkeep.detect_interval),
             "cleanup": (cleanup.clean, upkeep.cleanup_interval),
             "groups": (groups.forget, None),
+            "feeds": (self._refresh, feeds.interval),
+            "verify": (self._feeds.verify, upkeep.watch_interval),
             "watch": (watch.look, upkeep.watch_interval),
         }
         self._wanted = tuple(name for name in self._jobs if name in jobs)
@@ -136,9 +142,10 @@ class AsyncMaintainer(AsyncService):
         async with AsyncExitStack() as ending:  # last in, first out, each also when another failed
             ending.push_async_callback(self._term_db.close)
             ending.push_async_callback(self._db.close)
+            ending.push_async_callback(self._feed_db.close)
             ending.push_async_callback(self._give_up)
-            ending.push_async_callback(cancelled, *self._tasks)
-            if jobs := self._tasks[1:]:
+            ending.push_async_callback(cancelled, *self._tasks, *self._feeds.running)
+            if jobs := [*self._tasks[1:], *self._feeds.running]:
                 patience = self.upkeep.stop_timeout.total_seconds() if timeout is None else timeout
                 await asyncio.wait(jobs, timeout=patience)
 
@@ -200,6 +207,7 @@ class AsyncMaintainer(AsyncService):
             log.info("maintenance: %s leads no more", self._owner_name)
             self._context.backlog = None
             self._observers(Standing(None, None))
+            self._feeds.lost()
 
     async def _give_up(self) -> None:
         term = self._context.term
@@ -232,6 +240,10 @@ class AsyncMaintainer(AsyncService):
                 raise
             report.seconds[name] = self._clock.monotonic() - start
             self._report.add(report)
+
+    async def _refresh(self) -> Report:
+        """A slow feed keeps nothing else waiting, unless every job is run once, one after another."""
+        return await (self._feeds.refresh() if self._tasks and not self._single else self._feeds.all())
 
     def _until(self, moment: time) -> float:
         now = self._clock.now().astimezone(UTC)

@@ -22,6 +22,9 @@ class Report:
     members_reaped: int = 0
     groups_forgotten: int = 0
     letters_purged: int = 0
+    feeds_refreshed: int = 0
+    feeds_failed: int = 0
+    feeds_verified: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     leading: bool = True
 

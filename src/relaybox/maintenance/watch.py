@@ -9,6 +9,7 @@ from ..errors import StoreError
 from ..facts import Standing
 from ..store.topics.maintenance import AlertCondition
 from .context import JobContext
+from .feeds import FeedJobs
 from .report import Report
 
 log = logging.getLogger("relaybox")
@@ -28,13 +29,15 @@ OLD_TRANSACTION = timedelta(minutes=5)
 
 
 class Watch:
-    def __init__(self, context: JobContext) -> None:
+    def __init__(self, context: JobContext, feeds: FeedJobs) -> None:
         self._context = context
+        self._feeds = feeds
 
     async def look(self) -> Report:
         context = self._context
         found = [*await self._subscriptions(), *await self._groups(), *await self._marks(), *await self._horizon()]
         await context.alerts.found(LOOKED, found)
+        await self._feeds.look()
         return Report()
 
     async def _subscriptions(self) -> list[AlertCondition]:

@@ -19,6 +19,7 @@ _LEVELS: dict[type[Fact], int] = {
     **dict.fromkeys((facts.Died, facts.Stuck, facts.TaskEnded, facts.LoopFailed), logging.ERROR),
     **dict.fromkeys((facts.HotDropped, facts.ClaimLost, facts.TakenOver, facts.Strayed), logging.WARNING),
     **dict.fromkeys((facts.CutOff, facts.CircuitChanged, facts.DestinationChanged, facts.Alert), logging.WARNING),
+    facts.FeedFailed: logging.WARNING,
     **dict.fromkeys((facts.Retried, facts.Released, facts.Purged, facts.Replayed), logging.INFO),
     **dict.fromkeys((facts.WakeUps, facts.Cleaned, facts.Administered), logging.INFO),
 }

@@ -43,6 +43,10 @@ def _one(fact: Any) -> float:
     return 1.0
 
 
+def _how(wanted: str) -> Callable[[Any], float]:
+    return lambda fact: float(fact.how == wanted)
+
+
 class Measure(NamedTuple):
     kind: Literal["counter", "gauge", "histogram"]
     fact: type[Fact]
@@ -152,6 +156,22 @@ MEASURES: Final = (
     _gauge(
         facts.Standing, "topics.horizon.seconds", "age of the oldest open transaction; 0: none is open", _of("oldest")
     ),
+    _counter(facts.FeedRefreshed, "feeds.full", "refreshes that evaluated the whole query", _how("full"), "feed"),
+    _counter(facts.FeedRefreshed, "feeds.differential", "refreshes by what changed", _how("differential"), "feed"),
+    _counter(facts.FeedFailed, "feeds.failed", "refreshes in transactions of their own that failed", _one, "feed"),
+    _counter(facts.FeedRefreshed, "feeds.inserted", "rows that refreshes inserted", _of("inserted"), "feed"),
+    _counter(facts.FeedRefreshed, "feeds.deleted", "rows that refreshes deleted", _of("deleted"), "feed"),
+    _seconds(facts.FeedRefreshed, "feeds.seconds", "duration of one refresh"),
+    _gauge(facts.FeedStanding, "feeds.age.seconds", "since the last refresh of a feed", _of("age"), "feed"),
+    _gauge(
+        facts.FeedStanding,
+        "feeds.last.seconds",
+        "duration of the last that had something to do",
+        _of("took"),
+        "feed",
+    ),
+    _gauge(facts.FeedStanding, "feeds.waiting", "changed rows that wait for a refresh", _of("waiting"), "feed"),
+    _gauge(facts.FeedStanding, "feeds.kept.bytes", "kept for readers of a feed", _of("kept"), "feed"),
     _counter(
         facts.LoopFailed, "loop.failures", "errors in background loops, each followed by another try", _one, "loop"
     ),
@@ -185,12 +205,15 @@ class Labels:
         self._lock = FreshLock()
 
     def __call__(self, value: str) -> str:
-        if value in self._known:
-            return value
-        with self._lock:
-            if len(self._known) < self._limit:
-                self._known.add(value)
-        return value if value in self._known else OTHER
+        return value if self.shows(value) else OTHER
+
+    def shows(self, value: str) -> bool:
+        """A gauge of many is none of them: what has no room is not shown."""
+        if value not in self._known:
+            with self._lock:
+                if len(self._known) < self._limit:
+                    self._known.add(value)
+        return value in self._known
 
 
 class Latest:
@@ -211,3 +234,21 @@ class Latest:
     def get(self) -> float | None:
         fresh = self._clock.monotonic() - self._at <= self._expires
         return self._value if fresh else None
+
+
+class Gauged:
+    """The last values of a gauge, one for each value of its label: called with a fact, it notes its value."""
+
+    def __init__(self, measure: Measure, limit: int, made: Callable[[str | None], Latest]) -> None:
+        self._measure = measure
+        self._labels = Labels(limit)
+        self._made = made
+        self.latest: dict[str | None, Latest] = {} if measure.label else {None: made(None)}
+
+    def __call__(self, fact: Any) -> None:
+        label = getattr(fact, self._measure.label) if self._measure.label else None
+        if label is not None and label not in self.latest:
+            if not self._labels.shows(label):
+                return
+            self.latest[label] = self._made(label)
+        self.latest[label].set(self._measure.value(fact))

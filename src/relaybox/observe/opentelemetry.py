@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import Token
+from functools import partial
 from typing import Any
 
 from ..clock import SYSTEM_CLOCK, Clock
@@ -17,7 +18,7 @@ from ..errors import InvalidEvent, MissingExtra, Undecodable
 from ..event import Event
 from ..facts import Fact
 from ..hooks import Interceptor, WriterHook
-from .measures import MEASURES, STALE_AFTER, Labels, Latest, Measure
+from .measures import MEASURES, STALE_AFTER, Gauged, Labels, Latest, Measure
 
 try:
     from opentelemetry import context, metrics, trace
@@ -51,28 +52,32 @@ class OpenTelemetryObserver:
         self._label_limit = label_limit
         self._tell: dict[type[Fact], list[Callable[[Any], None]]] = {}
         for measure in MEASURES:
-            latest = Latest(measure, parse_duration(stale_after, "stale_after").total_seconds(), clock)
+            fresh = partial(Latest, measure, parse_duration(stale_after, "stale_after").total_seconds(), clock)
             self._tell.setdefault(measure.fact, []).append(
-                self._made(measure, f"{prefix}.{measure.name}", meter, latest)
+                self._made(measure, f"{prefix}.{measure.name}", meter, fresh)
             )
 
     def __call__(self, fact: Fact) -> None:
         for tell in self._tell.get(type(fact), ()):
             tell(fact)
 
-    def _made(self, measure: Measure, name: str, meter: Meter, latest: Latest) -> Callable[[Any], None]:
+    def _made(self, measure: Measure, name: str, meter: Meter, fresh: Callable[[], Latest]) -> Callable[[Any], None]:
         """The instrument, and how a fact changes it."""
         if measure.kind == "histogram":
             histogram = meter.create_histogram(name, unit="s", description=measure.about)
             return lambda fact: histogram.record(measure.value(fact) or 0.0)
         if measure.kind == "gauge":
+            gauged = Gauged(measure, self._label_limit, lambda _: fresh())
 
             def observed(_: CallbackOptions) -> Iterable[Observation]:
-                value = latest.get()
-                return [] if value is None else [Observation(value)]
+                return [
+                    Observation(value, {measure.label: shown} if measure.label and shown else None)
+                    for shown, latest in list(gauged.latest.items())
+                    if (value := latest.get()) is not None
+                ]
 
             meter.create_observable_gauge(name, [observed], description=measure.about)
-            return lambda fact: latest.set(measure.value(fact))
+            return gauged
         counter = meter.create_counter(name, description=measure.about)
         if measure.label is None:
             return lambda fact: counter.add(measure.value(fact) or 0.0)

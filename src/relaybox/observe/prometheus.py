@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, Protocol
 
 from ..clock import SYSTEM_CLOCK, Clock
@@ -13,7 +14,7 @@ from ..durations import Duration, parse_duration
 from ..errors import MissingExtra, NotFound, StoreError
 from ..facts import Fact
 from ..values import LIMITS
-from .measures import MEASURES, SECONDS, STALE_AFTER, Labels, Latest, Measure
+from .measures import MEASURES, SECONDS, STALE_AFTER, Gauged, Labels, Latest, Measure
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
@@ -45,24 +46,31 @@ class PrometheusObserver:
         self._tell: dict[type[Fact], list[Callable[[Any], None]]] = {}
         for measure in MEASURES:
             name = f"{prefix}_{measure.name.replace('.', '_')}"
-            latest = Latest(measure, parse_duration(stale_after, "stale_after").total_seconds(), clock)
-            self._tell.setdefault(measure.fact, []).append(self._made(measure, name, registry, latest))
+            fresh = partial(Latest, measure, parse_duration(stale_after, "stale_after").total_seconds(), clock)
+            self._tell.setdefault(measure.fact, []).append(self._made(measure, name, registry, fresh))
 
     def __call__(self, fact: Fact) -> None:
         for tell in self._tell.get(type(fact), ()):
             tell(fact)
 
-    def _made(self, measure: Measure, name: str, registry: CollectorRegistry, latest: Latest) -> Callable[[Any], None]:
+    def _made(
+        self, measure: Measure, name: str, registry: CollectorRegistry, fresh: Callable[[], Latest]
+    ) -> Callable[[Any], None]:
         """The metric, and how a fact changes it."""
         if measure.kind == "histogram":
             histogram = Histogram(name, measure.about, registry=registry, buckets=SECONDS)
             return lambda fact: histogram.observe(_number(measure.value(fact)))
-        if measure.kind == "gauge":
-            gauge = Gauge(name, measure.about, registry=registry)
-            gauge.set(math.nan)
-            gauge.set_function(lambda: _number(latest.get()))
-            return lambda fact: latest.set(measure.value(fact))
         labels = (measure.label,) if measure.label else ()
+        if measure.kind == "gauge":
+            gauge = Gauge(name, measure.about, labels, registry=registry)
+
+            def made(value: str | None) -> Latest:
+                latest, child = fresh(), gauge if value is None else gauge.labels(value)
+                child.set(math.nan)
+                child.set_function(lambda: _number(latest.get()))
+                return latest
+
+            return Gauged(measure, self._label_limit, made)
         counter = Counter(name, measure.about, labels, registry=registry)
         if measure.label is None:
             return lambda fact: counter.inc(_number(measure.value(fact)))

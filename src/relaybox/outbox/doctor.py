@@ -18,6 +18,7 @@ from ..clock import SYSTEM_CLOCK, Clock
 from ..drivers.spi import AsyncRunner, Runner
 from ..errors import SchemaDrift, SchemaTooNew, StoreError
 from ..op import Op, arun, run
+from ..settings import FeedSettings
 from ..store.doctor import Circumstances, Finding, Vitals, judge_clock, vitals
 from ..store.feeds import open_feed_store
 from ..store.inbox import InboxStore, InboxTables, open_inbox_store
@@ -27,6 +28,7 @@ from ..store.topics import open_topic_store
 from ..values import Status
 
 if TYPE_CHECKING:
+    from ..store.feeds.schedule import FeedLook
     from ..store.feeds.store import FeedStore
     from ..store.topics.store import TopicStore
 
@@ -87,7 +89,7 @@ def checkup(store: OutboxStore, clock: Clock = SYSTEM_CLOCK, announced_pid: int 
         findings += _unread(seen)
     if store.dialect == "postgres":
         findings += yield from _topics(open_topic_store(store.dialect, store.tables), clock)
-        findings += yield from _feeds(open_feed_store(store.dialect, store.tables))
+        findings += yield from _feeds(open_feed_store(store.dialect, store.tables), clock)
     return findings
 
 
@@ -133,26 +135,48 @@ def _topics(store: TopicStore, clock: Clock) -> Op[list[Finding]]:
     return found
 
 
-def _feeds(store: FeedStore) -> Op[list[Finding]]:
+def _feeds(store: FeedStore, clock: Clock) -> Op[list[Finding]]:
     """Only where there are any."""
+    limits = FeedSettings()
     try:
-        if (yield from store.plan()) or not (feeds := (yield from store.feeds())):
+        if (yield from store.plan()) or not (feeds := (yield from store.look(limits.late, clock.database_now()))):
             return []
         lines = yield from store.drift()
-        deaf = yield from store.deaf()
     except StoreError as error:
         return [Finding("critical", "feeds", f"the tables of feeds could not be read: {error}", "see above")]
     found = [Finding("critical", "feeds", line, "compare with a database that was migrated anew") for line in lines]
-    found += [
-        Finding(
-            "warning",
-            "feeds",
-            f"feed {name!r} may have missed changes: a trigger was dropped or disabled, or a partition came or went",
+    for feed in feeds:
+        found += [Finding("warning", "feeds", f"feed {feed.name!r} {text}", fix) for text, fix in _ills(feed, limits)]
+    kept, mib = sum(feed.kept_deltas for feed in feeds), sum(feed.kept_bytes or 0 for feed in feeds) / 2**20
+    well = f"{len(feeds)} feed(s) hear of every change; {kept} delta(s) are kept in chunks, {mib:,.1f} MiB"
+    return found or [Finding("ok", "feeds", well)]
+
+
+def _ills(feed: FeedLook, limits: FeedSettings) -> Iterator[tuple[str, str]]:
+    """What is wrong with one, and what to do."""
+    plan, mib = feed.schedule, feed.bytes / 2**20
+    if feed.deaf:
+        yield (
+            "may have missed changes: a trigger was dropped or disabled, or a partition came or went",
             "refresh it: that mends the triggers and evaluates the whole query",
         )
-        for name in deaf
-    ]
-    return found or [Finding("ok", "feeds", f"{len(feeds)} feed(s) hear of every change")]
+    if feed.failing:
+        yield f"failed {plan.failures} time(s) in a row, last {plan.failed_at}: {plan.error}", "mend it, or pause it"
+    if feed.late:
+        yield (
+            f"is to be refreshed every {plan.every}, and was not for {feed.age or 'ever'}",
+            "start `relaybox maintain`, or look whether a transaction holds the feed",
+        )
+    if plan.wrong:
+        yield (
+            f"has {plan.wrong} row(s) that are not as its query says, and no change waits",
+            "check how its sources are mapped, then refresh it with full=True",
+        )
+    if mib > limits.critical_mb:
+        yield (
+            f"keeps {mib:,.0f} MiB for readers of its deltas, {feed.kept_deltas} of them in chunks",
+            "see which group is behind, or lower the retention of its topic",
+        )
 
 
 def _server(store: OutboxStore, seen: Vitals, announced_pid: int | None, processes: int) -> list[Finding]:

@@ -300,6 +300,34 @@ class TopicSettings(_Section, section="topics"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class FeedSettings(_Section, section="feeds"):
+    """Feeds that a maintainer refreshes, and what is told of all feeds."""
+
+    interval: Annotated[DurationField, "pause between two looks for feeds that are due"] = DurationField("1s")
+    at_once: Annotated[int, "feeds refreshed at the same time by a maintainer"] = 4
+    slow: Annotated[
+        DurationField, "a feed whose last refresh took longer shares half of feeds.at_once with all of which that is so"
+    ] = DurationField("10s")
+    back_off: Annotated[DurationField, "pause after a refresh that failed; doubles with each that fails again"] = (
+        DurationField("10s")
+    )
+    longest_back_off: Annotated[DurationField, "longest such pause"] = DurationField("1h")
+    late: Annotated[DurationField, "how long after its time a feed may be refreshed before that is worth an alert"] = (
+        DurationField("5m")
+    )
+    critical_mb: Annotated[
+        int, "MiB kept for readers of a feed, in chunks and in the log of its topic, that are worth an alert"
+    ] = 1024
+    verify_interval: Annotated[
+        OptionalDurationField, "pause between two comparisons of a feed with its query, which is evaluated; none: never"
+    ] = OptionalDurationField("24h")
+
+    def _check_together(self) -> None:
+        if self.longest_back_off < self.back_off:
+            raise ConfigError(f"expected feeds.longest_back_off to be at least feeds.back_off {self.back_off}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class RelaySettings(_Section, section="relay"):
     """What a relay has of its own: it gives up later than a listener, holds more at a time, and keeps a month of
     history. For the rest it is a process that delivers."""
@@ -431,6 +459,7 @@ class Settings:
     tenants: TenantSettings = TenantSettings()
     inbox: InboxSettings = InboxSettings()
     topics: TopicSettings = TopicSettings()
+    feeds: FeedSettings = FeedSettings()
     relay: RelaySettings = RelaySettings()
     ingest: IngestSettings = IngestSettings()
     replica: ReplicaSettings = ReplicaSettings()

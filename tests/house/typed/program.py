@@ -101,6 +101,8 @@ from relaybox.types import (
     Events,
     FeedInfo,
     Feeds,
+    FeedSchedule,
+    FeedSettings,
     FeedSource,
     FeedStatus,
     Finding,
@@ -249,6 +251,7 @@ settings = Settings(
     relay=RelaySettings(batch=100),
     ingest=IngestSettings(),
     replica=ReplicaSettings(poll="5s"),
+    feeds=FeedSettings(at_once=2),
     guard=GuardSettings(),
     admin=AdminSettings(require_reason=True),
     listen=ListenSettings(token_file="/run/secrets/pages"),
@@ -444,6 +447,7 @@ def feeds(outbox: Outbox, session: Session, event: Event) -> None:
     assert_type(all_feeds.refresh(session, "totals"), Refreshed)
     assert_type(all_feeds.refresh(None, "totals", full=True).delta, int | None)
     assert_type(all_feeds.status("totals"), FeedStatus)
+    assert_type(all_feeds.status("totals").schedule, FeedSchedule)
     assert_type(all_feeds.verify("totals"), Drift)
     for row in all_feeds.rows(event):
         assert_type(row, DeltaRow)

@@ -5,6 +5,7 @@
     stale     marks: the whole feed must be evaluated
     delta     deltas whose rows are in chunks; chunk: those rows
     hand_off  groups whose claim checks are read by other jobs; consumed: which of them were
+    schedule  when a feed is refreshed by itself, and how that went
 
 The work is done by functions in the database (migrations, from 002_capture.sql on), so that a scheduler or a
 transformation tool there calls what Python calls. Deltas are events of a topic.
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 _PARTS = (
     *("feed_source", "feed_stale", "feed_delta", "feed_chunk", "feed_row", "feed_refreshed"),
-    *("feed_hand_off", "feed_consumed", "feed_latest"),
+    *("feed_schedule", "feed_hand_off", "feed_consumed", "feed_latest"),
 )
 FUNCTIONS = (
     *("list", "equal", "exact", "views", "reads", "tree", "subscribed", "print", "trigger", "install", "capture"),
@@ -35,6 +36,7 @@ FUNCTIONS = (
     *("unwatch", "probe", "table", "wanted", "relation", "still", "create", "locked", "pause", "resume", "drop"),
     *("work", "hold", "mend", "waiting", "look", "look_at_all", "kept", "compare", "merge"),
     *("line", "inline", "chop", "chop_pairs", "write", "tell", "emit", "refresh", "drift", "snapshot"),
+    *("timed", "well", "told", "attempt", "run", "bytes", "wrong"),
     *("rows_consumed", "awaited", "held", "sweep", "newest"),
 )
 

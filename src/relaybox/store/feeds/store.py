@@ -11,15 +11,15 @@ from ...errors import FeedError, NotFound, StoreError
 from ...op import Copy, Op, Result, Statement
 from ..dialect import POSTGRES
 from ..queries import fill, texts
-from ..schema import Schema
 from . import FUNCTIONS, Chunk, Drift, FeedCounts, FeedRow, FeedTables, Kept, KeptDelta, Refreshed
+from .schedule import ScheduleOps
 
 T = TypeVar("T")
 
-_FUNCTION = re.compile(r"CREATE FUNCTION.*?AS \$feed\$.*?\$feed\$", re.DOTALL)
+_FUNCTION = re.compile(r"CREATE (?:FUNCTION|PROCEDURE).*?AS \$feed\$.*?\$feed\$", re.DOTALL)
 
 
-class FeedStore(Schema):
+class FeedStore(ScheduleOps):
     _dialect = POSTGRES
     _product = "feeds"
 
@@ -42,10 +42,6 @@ class FeedStore(Schema):
         functions = [names[f"feed_{name}"] for name in FUNCTIONS]
         missing = yield self.sql["feed.missing"].bind(functions=functions)
         return lines + [f"function {row[0]} is missing" for row in missing.rows]
-
-    def deaf(self) -> Op[list[str]]:
-        """Feeds whose triggers or partitions are not as they were left: their next refresh is full."""
-        return [row[0] for row in (yield self.sql["feed.deaf"].bind()).rows]
 
     # -- what there is ----------------------------------------------------------------------------
 

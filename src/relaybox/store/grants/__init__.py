@@ -109,23 +109,27 @@ MATRICES: Mapping[str, Matrix] = {
         ],
         "tenant": [("INSERT, SELECT", "log"), ("INSERT", "mark"), ("SELECT, USAGE", "log_seq")],
     },
-    "feeds": {  # made and refreshed by the owner of the tables that their queries read
+    "feeds": {  # made by the owner of the tables that their queries read; of refreshing, feeds.py has the rest
         "writer": [(SEE, "migration")],
-        "worker": [(SEE, "migration feed feed_delta feed_chunk feed_hand_off"), ("SELECT, INSERT", "feed_consumed")],
+        "worker": [
+            (SEE, "migration feed feed_schedule feed_source feed_delta feed_chunk feed_hand_off"),
+            ("SELECT, INSERT", "feed_consumed"),
+        ],
         "maintainer": [
-            (SEE, "migration feed feed_hand_off feed_consumed"),
-            ("SELECT, DELETE", "feed_delta feed_chunk"),
+            (SEE, "migration feed_source feed_hand_off feed_consumed"),
+            ("SELECT, UPDATE", "feed feed_schedule"),
+            ("SELECT, INSERT, DELETE", "feed_stale feed_delta feed_chunk"),
         ],
         "operator": [
-            (SEE, "migration feed feed_source feed_stale feed_delta feed_chunk feed_latest"),
+            (SEE, "migration feed feed_schedule feed_source feed_stale feed_delta feed_chunk feed_latest"),
             ("SELECT, INSERT, DELETE", "feed_hand_off feed_consumed"),
         ],
         "reader": [
-            (SEE, "migration feed feed_source feed_stale feed_delta feed_chunk feed_row"),
+            (SEE, "migration feed feed_schedule feed_source feed_stale feed_delta feed_chunk feed_row"),
             (SEE, "feed_hand_off feed_consumed feed_latest"),
         ],
         "dashboard": [
-            (SEE, "migration feed feed_source feed_stale feed_delta feed_hand_off feed_consumed"),
+            (SEE, "migration feed feed_schedule feed_source feed_stale feed_delta feed_hand_off feed_consumed"),
             (_seen(("feed_id", "n", "chunk", "op", "rows")), "feed_chunk"),
         ],
         "tenant": [(SEE, "migration")],
@@ -196,6 +200,7 @@ _MYSQL: Mapping[str, Matrix] = {
         **{role: [*MATRICES["inbox"][role], (ALL, "seen")] for role in ("worker", "operator")},  # a table there
     },
 }
+FED = (Grant("log", "INSERT"), Grant("log_seq", "USAGE", "sequence"))  # a maintainer writes deltas there
 COUNTING = Grant("pending", "SELECT (tenant)")  # on MySQL, of a writer whose tenants have caps
 _ONLY_POSTGRES = {"claim", "seq", "audit_id_seq"}
 _SEQUENCES = {"seq", "log_seq", "audit_id_seq"}

@@ -15,7 +15,7 @@ from ..inbox import InboxStore
 from ..outbox.store import OutboxStore
 from ..queries import fill, qualified, texts
 from ..schema import Schema
-from . import COUNTING, WRITING, Grant, Statements, atoms, granted, queue, write_function
+from . import COUNTING, FED, WRITING, Grant, Statements, atoms, feeds, granted, queue, write_function
 
 if TYPE_CHECKING:
     from ..topics.store import TopicStore
@@ -48,6 +48,7 @@ def _of_topics(store: TopicStore, role: str, home: str) -> Op[list[Named]]:
     if not (yield from store.applied()):
         return []
     tables, found = replace(store.tables, schema=home), _named("topics", store, role, home)
+    fed = yield from feeds.fed(store, role, home)
     for row in (yield from store.topics()):
         names = tables.log(row.id, store.quote)
         if row.topic.tracking == "rows":
@@ -56,8 +57,9 @@ def _of_topics(store: TopicStore, role: str, home: str) -> Op[list[Named]]:
         there = {"bitmap": {"mark"}, "acks": {"mark", "ack"}}.get(row.topic.tracking, set())
         there |= {"log", "log_seq", "log_rest"}
         found += [(grant, names) for grant in granted("log", role, store.dialect) if grant.part in there]
-    feeds = open_feed_store(store.dialect, store.tables)
-    return found + (_named("feeds", feeds, role, home) if (yield from feeds.there()) else [])
+        found += [(grant, names) for grant in FED if row.id in fed]
+    kept = open_feed_store(store.dialect, store.tables)
+    return found + (_named("feeds", kept, role, home) if (yield from kept.there()) else [])
 
 
 def _kind(product: str, store: Schema) -> Op[str]:
@@ -90,7 +92,7 @@ def statements(product: str, store: Schema, topics: TopicStore | None, role: str
         lines += _function(store, home, words)
     for grant, names in found:
         lines += words.grant([grant], names)
-    return lines
+    return lines + [need.grant(words) for need in (yield from feeds.needed(topics, role, home))]
 
 
 def _capped(store: Schema) -> Op[bool]:
@@ -142,6 +144,10 @@ def compare(product: str, store: Schema, topics: TopicStore | None, role: str) -
             findings.append(Finding("warning", check, text, fix))
     if product == "outbox":
         findings += yield from _of_function(store, home, me, role)
+    for lack in (yield from feeds.needed(topics, role, home)):
+        if not lack.held:
+            text = f"{me} lacks {lack.privileges} on {lack.object}, by which a feed is refreshed"
+            findings.append(Finding("critical", check, text, lack.grant(words)))
     return findings or [Finding("ok", check, f"{me} has what a {role} needs of {store.tables.event}, and no more")]
 
 

@@ -408,8 +408,9 @@ BEGIN
   IF old.definition = f.definition AND to_regclass(old.query_view) IS NOT NULL
      AND (old.state = 'paused' OR old.fingerprint = {feed_print}(old.id)) THEN
     IF f IS NOT DISTINCT FROM old THEN
-      RETURN false;
+      RETURN {feed_timed}(f.id, options, false);
     END IF;
+    PERFORM {feed_timed}(f.id, options, false);
     UPDATE {feed} g SET (auto_share, inline_rows, inline_bytes, chunk_rows, skip_empty)
       = ROW(f.auto_share, f.inline_rows, f.inline_bytes, f.chunk_rows, f.skip_empty) WHERE g.id = f.id;
     RETURN true;
@@ -459,6 +460,7 @@ BEGIN
           ARRAY(SELECT t.relid FROM {feed_tables}(f) AS t), f.mode, f.auto_share, f.inline_rows, f.inline_bytes,
           f.chunk_rows, f.skip_empty, f.definition, {feed_print}(f.id))
   WHERE g.id = f.id;
+  PERFORM {feed_timed}(f.id, options, true);
   INSERT INTO {feed_stale} (feed_id, reason) VALUES (f.id, CASE WHEN old.id IS NULL THEN 'first' ELSE 'redefined' END);
   RETURN true;
 END $feed$;
@@ -509,6 +511,7 @@ BEGIN
   END IF;
   PERFORM {feed_install}(s) FROM {feed_source} s WHERE s.feed_id = f.id ORDER BY s.ord;
   INSERT INTO {feed_stale} (feed_id, reason) VALUES (f.id, 'resumed');
+  UPDATE {feed_schedule} s SET since = clock_timestamp() WHERE s.feed_id = f.id;
   UPDATE {feed} g SET state = 'active', fingerprint = {feed_print}(f.id) WHERE g.id = f.id;
   RETURN true;
 END $feed$;

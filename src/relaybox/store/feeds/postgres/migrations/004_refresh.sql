@@ -389,6 +389,9 @@ BEGIN
     done.how := 'full';
   ELSIF f.mode = 'auto' AND waiting > 1000 THEN
     SELECT greatest(c.reltuples, 0) INTO total FROM pg_class c WHERE c.oid = f.relation::regclass;
+    IF waiting > f.auto_share * total THEN           -- an estimate, of which there is none before the first ANALYZE
+      EXECUTE format('SELECT count(*) FROM %s', f.relation) INTO total;
+    END IF;
     IF waiting > f.auto_share * total THEN
       done.how := 'full';
     END IF;
@@ -398,6 +401,7 @@ BEGIN
   done.deleted := 0;
   done.claim_check := false;
   IF done.how = 'differential' AND waiting = 0 THEN
+    PERFORM {feed_well}(f.id, false, NULL);
     RETURN done;
   END IF;
 
@@ -425,6 +429,10 @@ BEGIN
   SET n = done.n, fingerprint = print, refreshed_at = clock_timestamp(), last_how = done.how,
       last_inserted = done.inserted, last_deleted = done.deleted, last_seq = coalesce(done.seq, g.last_seq)
   WHERE g.id = f.id;
+  PERFORM {feed_well}(f.id, done.how = 'full', CASE
+    WHEN done.how = 'differential' OR f.mode = 'full' OR how = 'full' OR done.reasons = ARRAY['first'] THEN NULL
+    WHEN cardinality(done.reasons) > 0 THEN array_to_string(done.reasons, ', ')
+    ELSE format('%s changes for %s rows', waiting, total) END);
   RETURN done;
 END $feed$;
 

@@ -100,7 +100,3 @@ SELECT s.gone, s.lost FROM {feed_sweep}(:topic::integer, :limit::integer) AS s
 -- name: feed.missing -> rows
 -- Functions of ours that are not there.
 SELECT u.name FROM unnest(:functions::text[]) AS u(name) WHERE to_regproc(u.name) IS NULL ORDER BY 1
-
--- name: feed.deaf -> rows
--- Feeds that did not hear of every change: a trigger was dropped or disabled, or a partition came or went.
-SELECT f.name FROM {feed} f WHERE f.state = 'active' AND f.fingerprint <> {feed_print}(f.id) ORDER BY 1
