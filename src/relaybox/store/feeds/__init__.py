@@ -13,32 +13,30 @@ transformation tool there calls what Python calls. Deltas are events of a topic.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...errors import UnsupportedByEngine
 from ..names import Tables
+from ..schema import migration_files
 from ..topics import TopicTables
 
 if TYPE_CHECKING:
     from .store import FeedStore
 
-_PARTS = (
-    *("feed_source", "feed_stale", "feed_delta", "feed_chunk", "feed_row", "feed_refreshed"),
-    *("feed_schedule", "feed_hand_off", "feed_consumed", "feed_latest"),
-)
-FUNCTIONS = (
-    *("list", "equal", "exact", "views", "reads", "tree", "subscribed", "print", "trigger", "install", "capture"),
-    *("view", "home", "part", "free", "volatile", "plan", "remote", "scopes", "deaf", "map", "tables", "watch"),
-    *("unwatch", "probe", "table", "wanted", "relation", "still", "create", "locked", "pause", "resume", "drop"),
-    *("work", "hold", "mend", "waiting", "look", "look_at_all", "kept", "compare", "merge"),
-    *("line", "inline", "chop", "chop_pairs", "write", "tell", "emit", "refresh", "drift", "snapshot"),
-    *("timed", "well", "told", "attempt", "run", "bytes", "wrong"),
-    *("rows_consumed", "awaited", "held", "sweep", "newest"),
-)
+_MADE = re.compile(r"^CREATE (TABLE|VIEW|TYPE|FUNCTION|PROCEDURE) \{(feed(?:_[a-z_]+)?)\}", re.MULTILINE)
+
+
+@cache
+def made() -> dict[str, str]:
+    """What the migrations make, and what kind of thing each is."""
+    texts = (text for _, _, text in migration_files("feeds", "postgres", None))
+    return {name: kind for text in texts for kind, name in _MADE.findall(text)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +44,7 @@ class FeedTables(TopicTables):
     """Named after the outbox, as the tables of its topics are. Those of one feed have its number in their names."""
 
     def substitutions(self, quote: str) -> dict[str, str]:
-        parts = {part: self.part(part) for part in ("feed", *_PARTS, *(f"feed_{name}" for name in FUNCTIONS))}
+        parts = {part: self.part(part) for part in made()}
         parts |= {"migration": self.part("feed_migration"), "mark": self.part("mark")}
         return TopicTables(self.event, self.schema).substitutions(quote) | self.quoted(parts, quote)
 

@@ -11,7 +11,7 @@ from ...errors import FeedError, NotFound, StoreError
 from ...op import Copy, Op, Result, Statement
 from ..dialect import POSTGRES
 from ..queries import fill, texts
-from . import FUNCTIONS, Chunk, Drift, FeedCounts, FeedRow, FeedTables, Kept, KeptDelta, Refreshed
+from . import Chunk, Drift, FeedCounts, FeedRow, FeedTables, Kept, KeptDelta, Refreshed, made
 from .schedule import ScheduleOps
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ class FeedStore(ScheduleOps):
         """What differs, also in the functions."""
         lines = yield from super().drift()
         names = self.tables.substitutions(self.quote)
-        functions = [names[f"feed_{name}"] for name in FUNCTIONS]
+        functions = [names[name] for name, kind in made().items() if kind in ("FUNCTION", "PROCEDURE")]
         missing = yield self.sql["feed.missing"].bind(functions=functions)
         return lines + [f"function {row[0]} is missing" for row in missing.rows]
 
