@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import psycopg
 import pytest
 
-from kit import make_postgres, one, rows, wait_until
+from kit import one, rows, wait_until
 from relaybox import AsyncOutbox, ConfigError, Event, Feed, Maintainer, Outbox, Retry, StartFrom, Topic
 from relaybox.errors import FeedError, InUse, NotFound, NoTransaction, UnsupportedByEngine
 from relaybox.outbox.doctor import examine
@@ -24,22 +23,6 @@ TOTALS = Feed(
     sources={"orders": "customer"},
 )
 LEFT = "SELECT relname FROM pg_class WHERE relname LIKE '%feed\\_%' ORDER BY 1"
-
-
-@pytest.fixture
-def url() -> str:
-    url = make_postgres()
-    with psycopg.connect(url, autocommit=True) as owner:
-        owner.execute("CREATE TABLE orders (id integer PRIMARY KEY, customer integer NOT NULL, amount numeric)")
-        owner.execute("CREATE INDEX ON orders (customer)")
-        owner.execute("INSERT INTO orders SELECT g, g % 10, g FROM generate_series(1, 100) g")
-    return url
-
-
-@pytest.fixture
-def box(url: str) -> Iterator[Outbox]:
-    with Outbox(url) as box:
-        yield box
 
 
 def execute(url: str, *statements: str) -> None:
@@ -323,6 +306,39 @@ def test_definitions_that_change_during_a_refresh(url: str, box: Outbox, meanwhi
         holder.rollback()
         refresher.join()
     assert (done[0].how, done[0].reasons) == ("full", ("triggers or partitions changed",))
+    assert box.feeds.verify("totals") == (0, 0, True)
+
+
+def test_a_trigger_that_is_disabled_while_another_is_mended(url: str, box: Outbox) -> None:
+    """The refresh that mends waits for a writer, and does not take what it finds then for its own work."""
+    execute(url, "CREATE TABLE item (order_id integer NOT NULL, qty integer)", "CREATE INDEX ON item (order_id)")
+    box.feeds.create(
+        Feed(
+            "totals",
+            "SELECT o.customer, o.id, i.qty FROM orders o JOIN item i ON i.order_id = o.id",
+            key="id",
+            sources={"orders": "id", "item": "order_id"},
+        )
+    )
+    execute(url, "INSERT INTO item SELECT id, 1 FROM orders")
+    box.feeds.refresh(None, "totals")
+    (trigger,) = (
+        name for (name,) in rows(url, "SELECT tgname FROM pg_trigger WHERE tgrelid = 'item'::regclass AND tgtype = 8")
+    )
+    execute(url, f"DROP TRIGGER {trigger} ON item")
+    with psycopg.connect(url) as writer:
+        writer.execute("UPDATE item SET qty = 2 WHERE order_id = 1")
+        mender = threading.Thread(target=box.feeds.refresh, args=(None, "totals"))
+        mender.start()
+        wait_until(
+            lambda: one(url, "SELECT count(*) FROM pg_locks WHERE NOT granted AND mode = 'ShareRowExclusiveLock'") == 1
+        )
+        execute(url, "ALTER TABLE orders DISABLE TRIGGER USER")
+        writer.commit()
+        mender.join()
+    execute(url, "UPDATE orders SET customer = 77 WHERE id = 1")
+    assert not box.feeds.verify("totals").captured
+    assert box.feeds.refresh(None, "totals").reasons == ("triggers or partitions changed",)
     assert box.feeds.verify("totals") == (0, 0, True)
 
 

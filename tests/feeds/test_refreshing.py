@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import closing
+from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import psycopg
 import pytest
-from prometheus_client import CollectorRegistry
 
-from kit import PATIENCE, make_postgres, one, rows, until, wait_until, with_driver
+from kit import PATIENCE, one, rows, until, wait_until, with_driver
+from kit.feeds import SHARES, TOTALS, Upkeep, execute
 from relaybox import (
     AsyncMaintainer,
     AsyncOutbox,
@@ -25,95 +24,15 @@ from relaybox import (
     Outbox,
     Settings,
     StartFrom,
-    Topic,
 )
-from relaybox.clock import SystemClock
-from relaybox.drivers import open_sync
 from relaybox.errors import FeedError, StoreError
-from relaybox.facts import Alert, Fact, FeedFailed, FeedRefreshed, FeedStanding
-from relaybox.maintenance import Report
-from relaybox.observe.prometheus import PrometheusObserver
+from relaybox.facts import Fact, FeedFailed, FeedRefreshed
 from relaybox.outbox.doctor import examine
-from relaybox.store.grants.ops import compare
-from relaybox.types import DatabaseRole, FeedSettings, FeedSource, TopicSettings
+from relaybox.types import FeedSettings, TopicSettings
 
-TOTALS = Feed(
-    "totals",
-    "SELECT customer, count(*) AS n, sum(amount) AS total FROM orders GROUP BY customer",
-    key="customer",
-    sources={"orders": "customer"},
-    every="1m",
-)
-SHARES = replace(TOTALS, name="shares", query="SELECT customer, sum(100 / amount) AS n FROM orders GROUP BY customer")
 # Waits until the test lets it go, which it does by a lock.
 HELD = Feed("held", "SELECT 1 AS id, pg_advisory_xact_lock_shared(7)::text AS held", key="id", mode="full", every="1m")
 WRITTEN = "SELECT (SELECT count(*) FROM outbox_event_log_1), (SELECT max(n) FROM outbox_event_feed)"
-
-
-class LaterClock(SystemClock):
-    """Real seconds, and a database time that the test puts forward."""
-
-    ahead = timedelta(0)
-
-    def now(self) -> datetime:
-        return datetime.now(UTC) + self.ahead
-
-    def database_now(self) -> datetime | None:
-        return self.now()
-
-    def passes(self, **amount: float) -> None:
-        self.ahead += timedelta(**amount)
-
-
-@pytest.fixture
-def url() -> str:
-    url = make_postgres()
-    with psycopg.connect(url, autocommit=True) as owner:
-        owner.execute("CREATE TABLE orders (id integer PRIMARY KEY, customer integer NOT NULL, amount numeric)")
-        owner.execute("CREATE INDEX ON orders (customer)")
-        owner.execute("INSERT INTO orders SELECT g, g % 10, g FROM generate_series(1, 100) g")
-    return url
-
-
-@pytest.fixture
-def box(url: str) -> Iterator[Outbox]:
-    with Outbox(url) as box:
-        yield box
-
-
-class Upkeep:
-    """A maintainer that does what the test says, when it says so."""
-
-    def __init__(self, url: str, **settings: Any) -> None:
-        self.url = url
-        self.clock = LaterClock()
-        self.facts: list[Fact] = []
-        self.settings = Settings(feeds=FeedSettings(**settings))
-
-    def maintainer(self) -> AsyncMaintainer:
-        outbox = AsyncOutbox(self.url, settings=self.settings, clock=self.clock)
-        return AsyncMaintainer(outbox, observers=[self.facts.append])
-
-    async def does(self, *jobs: str) -> Report:
-        maintainer = self.maintainer()
-        try:
-            report = maintainer._report = Report(leading=await maintainer._take_term())
-            for job in jobs:
-                await maintainer._run(job)
-            return report
-        finally:
-            await maintainer.stop()
-
-    def told(self, kind: type[Fact]) -> list[Any]:
-        return [fact for fact in self.facts if isinstance(fact, kind)]
-
-    def alerts(self, name: str) -> list[tuple[str, bool]]:
-        return [(fact.group, fact.over) for fact in self.told(Alert) if fact.name == name]
-
-
-@pytest.fixture
-def upkeep(url: str) -> Upkeep:
-    return Upkeep(url)
 
 
 @pytest.fixture
@@ -122,11 +41,6 @@ async def held(url: str) -> AsyncIterator[psycopg.Connection]:
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("SELECT pg_advisory_lock(7)")
         yield connection
-
-
-def execute(url: str, *statements: str) -> None:
-    for statement in statements:
-        rows(url, statement)
 
 
 def is_exact(url: str) -> bool:
@@ -425,102 +339,6 @@ async def test_a_stop_waits_and_then_cuts(url: str, box: Outbox, held: psycopg.C
     assert box.feeds.refresh(None, "held").inserted == 1
 
 
-# -- what somebody should know -----------------------------------------------------------------------------
-
-
-async def test_having_to_evaluate_all_is_told_once(url: str, box: Outbox, upkeep: Upkeep) -> None:
-    box.feeds.create(TOTALS)
-    await upkeep.does("feeds", "watch")
-    box.feeds.refresh(None, "totals", full=True)
-    await upkeep.does("watch")
-    assert upkeep.alerts("outbox_full_refresh") == [], "the first, and one that was asked for"
-    execute(url, "TRUNCATE orders")
-    assert box.feeds.refresh(None, "totals").how == "full"
-    await upkeep.does("watch")
-    await upkeep.does("watch")
-    (alert,) = [fact for fact in upkeep.told(Alert) if fact.name == "outbox_full_refresh"]
-    assert (alert.group, alert.text) == ("totals", "the whole query was evaluated: TRUNCATE of public.orders")
-
-
-async def test_drift_is_found_and_waiting_changes_are_none(url: str, box: Outbox, upkeep: Upkeep) -> None:
-    box.feeds.create(TOTALS)
-    await upkeep.does("feeds")
-    execute(url, "UPDATE orders SET customer = customer + 1 WHERE id < 5")
-    upkeep.clock.passes(days=1, minutes=1)
-    assert (await upkeep.does("verify", "watch")).feeds_verified == 1
-    assert box.feeds.verify("totals").rows == 5
-    assert box.feeds.status("totals").schedule.wrong == 0
-    execute(url, "UPDATE feed_totals SET n = 0 WHERE customer IN (1, 7, 8)")
-    assert (await upkeep.does("verify")).feeds_verified == 0, "once a day"
-    upkeep.clock.passes(days=1)
-    await upkeep.does("verify", "watch")
-    assert upkeep.alerts("feed_drift") == [("totals", False)]
-    assert box.feeds.status("totals").schedule.wrong == 2
-    box.feeds.refresh(None, "totals", full=True)
-    await upkeep.does("watch")
-    assert upkeep.alerts("feed_drift") == [("totals", False), ("totals", True)]
-
-
-async def test_a_feed_that_is_late_or_deaf(url: str, box: Outbox, upkeep: Upkeep) -> None:
-    box.feeds.create(TOTALS)
-    await upkeep.does("feeds", "watch")
-    assert not box.feeds.status("totals").late
-    upkeep.clock.passes(minutes=7)
-    execute(url, "ALTER TABLE orders DISABLE TRIGGER ALL")
-    await upkeep.does("watch")
-    assert upkeep.alerts("feed_late") == [("totals", False)]
-    assert upkeep.alerts("feed_deaf") == [("totals", False)]
-    texts = [f.text for f in examine(box._db, box.store, clock=upkeep.clock) if f.check == "feeds"]
-    assert ["missed changes" in text for text in texts] == [True, False]
-    assert ["is to be refreshed every 0:01:00" in text for text in texts] == [False, True]
-    await upkeep.does("feeds", "watch")
-    assert upkeep.alerts("feed_late")[1:] == [("totals", True)]
-    assert upkeep.alerts("feed_deaf")[1:] == [("totals", True)]
-
-
-async def test_storage(url: str, box: Outbox) -> None:
-    upkeep = Upkeep(url, critical_mb=1)
-    query = "SELECT id, repeat('x', 20000) AS text FROM orders"
-    box.feeds.create(Feed("wide", query, key="id", sources={"orders": "id"}, every="1m"))
-    assert box.feeds.status("wide").storage == "ok"
-    await upkeep.does("feeds", "watch")
-    assert upkeep.alerts("feed_storage") == [("wide", False)]
-    status = box.feeds.status("wide")
-    assert (status.kept_deltas, status.storage) == (1, "ok"), "by the settings of this outbox"
-    with Outbox(url, settings=upkeep.settings) as strict:
-        assert strict.feeds.status("wide").storage == "critical"
-
-
-async def test_metrics_of_each_feed(url: str, box: Outbox, upkeep: Upkeep) -> None:
-    registry = CollectorRegistry()
-    upkeep.facts = seen = []  # type: ignore[var-annotated]
-    observer = PrometheusObserver(registry=registry, label_limit=2)
-    for name in ("a", "b", "c"):
-        box.feeds.create(replace(TOTALS, name=name))
-    await upkeep.does("feeds")
-    execute(url, "UPDATE orders SET amount = 0 WHERE id = 1")
-    await upkeep.does("watch")
-    box.feeds.drop("a")
-    maintainer = upkeep.maintainer()
-    assert {fact.feed: fact.waiting for fact in upkeep.told(FeedStanding) if fact.waiting is not None} == {
-        "a": 1,
-        "b": 1,
-        "c": 1,
-    }
-    await maintainer.stop()
-    for fact in seen:
-        observer(fact)
-
-    def shown(name: str, feed: str) -> float | None:
-        return registry.get_sample_value(f"relaybox_feeds_{name}", {"feed": feed})
-
-    assert sum(shown("full_total", feed) or 0 for feed in ("a", "b", "c", "other")) == 3
-    assert [feed for feed in ("a", "b", "c", "other") if shown("inserted_total", feed) == 10][-1] == "other"
-    assert sum(shown("waiting", feed) is not None for feed in ("a", "b", "c")) == 2, "a gauge of many is none of them"
-    assert shown("waiting", "other") is None
-    assert registry.get_sample_value("relaybox_feeds_seconds_count") == 3
-
-
 def test_auto_counts_what_was_never_analysed(url: str, box: Outbox) -> None:
     execute(url, "INSERT INTO orders SELECT g, g, g FROM generate_series(1000, 9000) g")
     box.feeds.create(replace(TOTALS, mode="auto"))
@@ -558,66 +376,3 @@ def test_the_procedure_says_and_keeps_what_failed(url: str, box: Outbox) -> None
     assert box.feeds.status("shares").feed.deltas == 0
     with pytest.raises(psycopg.Error, match="there is no feed nothing"):
         execute(url, "CALL outbox_event_feed_run('nothing')")
-
-
-# -- in a role of its own ----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def role(url: str) -> Iterator[str]:
-    name = f"keeper_{url.rsplit('/', 1)[1].partition('?')[0]}"[:60]
-    execute(url, f'CREATE ROLE "{name}"')
-    yield name
-    execute(url, f'DROP OWNED BY "{name}"', f'DROP ROLE "{name}"')
-
-
-@pytest.mark.parametrize("job", ["worker", "operator", "reader", "dashboard"])
-def test_the_doctor_looks_at_feeds_in_every_role(url: str, box: Outbox, role: str, job: DatabaseRole) -> None:
-    box.feeds.create(replace(TOTALS, inline_rows=0))
-    box.feeds.refresh(None, "totals")
-    execute(url, *box.grants(job, to=role))
-    with closing(open_sync(f"{url}?options=-c%20role%3D{role}")) as database:
-        assert [f.level for f in examine(database, box.store) if f.check == "feeds"] == ["ok"]
-
-
-async def test_in_the_role_of_a_maintainer(url: str, box: Outbox, role: str) -> None:
-    execute(url, "CREATE SCHEMA shop", "ALTER TABLE orders SET SCHEMA shop")
-    execute(url, "CREATE TABLE name (id integer PRIMARY KEY, customer integer NOT NULL)")
-    marks = Topic.pub_sub("marked", tracking="bitmap")
-    box.topics.configure(marks)
-    query = "SELECT o.id, n.customer FROM shop.orders o JOIN name n ON n.id = o.customer"
-    resolved = FeedSource("id", resolve="SELECT o.id FROM touched t JOIN shop.orders o ON o.customer = t.id")
-    sources = {"shop.orders": "id", "name": resolved}
-    box.feeds.create(Feed("named", query, key="id", sources=sources, every="1m", topic="marked", inline_rows=0))
-    query = "SELECT customer, count(*) AS n FROM shop.orders GROUP BY customer"
-    box.feeds.create(replace(TOTALS, sources={"shop.orders": "customer"}, query=query))
-    box.feeds.create(Feed("theirs", "SELECT id FROM name", key="id", sources={"name": "id"}))
-    theirs = f"{url}?options=-c%20role%3D{role}"
-    lines = box.grants("maintainer", to=role)
-    assert not [line for line in lines if "feed_theirs" in line], "it is not refreshed by itself"
-    for line in lines:
-        if "shop" not in line and "totals" not in line:
-            execute(url, line)
-    upkeep = Upkeep(theirs)
-    await upkeep.does("feeds", "watch")
-    plans = {name: box.feeds.status(name).schedule for name in ("totals", "named")}
-    assert plans["totals"].error == "permission denied for schema shop (42501)"
-    with closing(open_sync(theirs)) as database:
-        lacks = database.run(compare("outbox", box.store, box.topic_store, "maintainer"), tx=False)
-    assert {finding.fix for finding in lacks if finding.level != "ok"} == {
-        line for line in lines if "shop" in line or "totals" in line
-    }
-    for line in lines:
-        execute(url, line)
-    execute(url, "INSERT INTO name SELECT g, g FROM generate_series(1, 9) g")
-    upkeep.clock.passes(hours=1)
-    report = await upkeep.does("feeds", "verify", "cleanup", "watch")
-    assert (report.feeds_refreshed, report.feeds_failed, report.feeds_verified) == (2, 0, 0)
-    assert one(url, "SELECT count(*) FROM feed_named") == 90
-    execute(url, "UPDATE shop.orders SET amount = 0 WHERE id = 7")
-    upkeep.clock.passes(days=1, hours=1)
-    report = await upkeep.does("feeds", "verify", "watch")
-    assert (report.feeds_refreshed, report.feeds_failed, report.feeds_verified) == (2, 0, 2)
-    with closing(open_sync(theirs)) as database:
-        lacks = database.run(compare("outbox", box.store, box.topic_store, "maintainer"), tx=False)
-    assert [finding.level for finding in lacks] == ["ok"]

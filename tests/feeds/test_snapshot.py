@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import psycopg
 import pytest
 
-from kit import make_postgres, one, rows
+from kit import one, rows
 from relaybox import AsyncOutbox, Event, Feed, Outbox, StartFrom
 from relaybox.errors import FeedError, NotFound
 from relaybox.topics.deltas import DeltaPlace
@@ -27,22 +26,6 @@ WRITTEN = (
     "(SELECT count(*) FROM outbox_event_log_1), (SELECT max(n) FROM outbox_event_feed), "
     "(SELECT count(*) FROM outbox_event_audit)"
 )
-
-
-@pytest.fixture
-def url() -> str:
-    url = make_postgres()
-    with psycopg.connect(url, autocommit=True) as owner:
-        owner.execute("CREATE TABLE orders (id integer PRIMARY KEY, customer integer NOT NULL, amount numeric)")
-        owner.execute("CREATE INDEX ON orders (customer)")
-        owner.execute("INSERT INTO orders SELECT g, g % 10, g FROM generate_series(1, 100) g")
-    return url
-
-
-@pytest.fixture
-def box(url: str) -> Iterator[Outbox]:
-    with Outbox(url) as box:
-        yield box
 
 
 def made(box: Outbox, feed: Feed) -> None:
