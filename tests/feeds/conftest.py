@@ -1,4 +1,4 @@
-"""What tests of feeds share: a table of orders with an outbox, a maintainer, dbt, and from other folders the harnesses of
+"""What tests of feeds share: a table of orders with an outbox, a maintainer, dbt; from other folders the harnesses of
 brokers and the scripted sink for relays."""
 
 from __future__ import annotations
