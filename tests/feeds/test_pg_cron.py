@@ -51,13 +51,12 @@ class CronServer(PostgresServer):
         self._bindir = root / parts[0] / "bin"
 
 
-@pytest.fixture(scope="module", params=["off", "on"], ids=["connections", "background workers"])
-def server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
     require("postgres-system", durable=False)
     settings = {
         "shared_preload_libraries": "pg_cron",
         "cron.host": "127.0.0.1",
-        "cron.use_background_workers": request.param,
     }
     made = CronServer.from_system(durable=False, settings=settings)
     if not str(made.origin).startswith("/usr/lib/postgresql/"):

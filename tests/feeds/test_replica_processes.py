@@ -52,6 +52,7 @@ def once(source: Outbox, target: str, *options: str, crash: str = "") -> tuple[i
     return process.returncode, out, err
 
 
+@pytest.mark.parametrize("target", ["mysql"], indirect=True)
 def test_the_command(source: Outbox, target: str) -> None:
     source.feeds.create(TOTALS)
     source.feeds.refresh(None, "totals")

@@ -2,7 +2,7 @@
 
 {# What else may be said of a feed. #}
 {% macro feed_options() %}
-  {{ return(['inline_rows', 'inline_bytes', 'chunk_rows', 'auto_share', 'skip_empty']) }}
+  {{ return(['inline_rows', 'inline_bytes', 'chunk_rows', 'auto_share', 'skip_empty', 'every', 'timeout']) }}
 {% endmacro %}
 
 {# Makes a pub/sub topic. True: it was not there. #}

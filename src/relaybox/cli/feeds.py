@@ -26,7 +26,7 @@ app = typer.Typer(
 )
 
 FeedName = Annotated[str, typer.Argument(metavar="FEED", help="the feed's name")]
-Number = Annotated[int, typer.Argument(metavar="N", min=1, help="of a delta, as its header feed-n says")]
+DeltaNumber = Annotated[int, typer.Argument(metavar="N", min=1, help="of a delta, as its header feed-n says")]
 
 
 @app.command("list")
@@ -55,12 +55,13 @@ def show(context: typer.Context, name: FeedName, json: o.Json = False) -> None:
     if json:
         emit(found)
         return
+    found |= found.pop("schedule")
     lines = [(k.replace("_", " "), ", ".join(v) if isinstance(v, (list, tuple)) else v) for k, v in found.items()]
     console().print(table(None, ("", ""), lines))
 
 
 def document(status: FeedStatus) -> dict[str, Any]:
-    found = asdict(status)
+    found = asdict(status) | {"schedule": status.schedule._asdict()}
     return {**found.pop("feed"), **found}
 
 
@@ -116,6 +117,10 @@ def create(
     topic: Annotated[str | None, typer.Option(help="where deltas go; else one of the feed's name")] = None,
     inline_rows: Annotated[int, typer.Option(help="larger deltas are stored in chunks")] = 10_000,
     chunk_rows: Annotated[int, typer.Option(help="rows in a chunk at most")] = 1_000,
+    every: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="how often a maintainer refreshes it; else who asks does")
+    ] = None,
+    timeout: Annotated[str, typer.Option(metavar="DURATION", help="of such a refresh")] = "10m",
     json: o.Json = False,
 ) -> None:
     """Make a feed, or define it anew; the same definition changes nothing."""
@@ -138,6 +143,8 @@ def create(
                 topic=topic,
                 inline_rows=inline_rows,
                 chunk_rows=chunk_rows,
+                every=every,
+                timeout=timeout,
             )
         ]
     with target_of(context).outbox() as box:
@@ -194,7 +201,7 @@ def verify(context: typer.Context, name: FeedName, json: o.Json = False) -> None
 
 
 @app.command("rows")
-def rows(context: typer.Context, name: FeedName, number: Number) -> None:
+def rows(context: typer.Context, name: FeedName, number: DeltaNumber) -> None:
     """Print the rows of a delta that is kept in chunks: a line of JSON each, deleted ones first."""
     with target_of(context).outbox() as box:
         for op, row in box.feeds.rows_of(name, number):
@@ -260,7 +267,9 @@ def hand_off(
 
 
 @app.command("consumed")
-def consumed(context: typer.Context, name: FeedName, number: Number, group: FeedGroup, json: o.Json = False) -> None:
+def consumed(
+    context: typer.Context, name: FeedName, number: DeltaNumber, group: FeedGroup, json: o.Json = False
+) -> None:
     """Say that the rows of a delta were read for a group that hands them off. Safe to repeat."""
     with target_of(context).outbox() as box:
         changed = box.feeds.rows_consumed(name, number, group=group)
