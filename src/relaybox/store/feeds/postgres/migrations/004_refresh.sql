@@ -351,12 +351,13 @@ BEGIN
 END $feed$;
 
 -- Brings a feed up to date in the caller's transaction, and writes one delta of what that changed. `how`: NULL as the feed
--- says, or 'full'. Plans are for these rows, whatever the session prefers for its own statements.
+-- says, or 'full'. Plans are for these rows, whatever the session prefers for its own statements; at the usual cost of a page,
+-- that of disks that turn, a refresh of some per cent would read the whole kept table.
 CREATE FUNCTION {feed_refresh}(feed_name text, how text DEFAULT NULL) RETURNS {feed_refreshed}
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET TimeZone = 'UTC' SET DateStyle = 'ISO' SET IntervalStyle = 'iso_8601' SET extra_float_digits = 1
 SET bytea_output = 'hex' SET enable_seqscan = on SET enable_hashjoin = on SET enable_mergejoin = on SET enable_sort = on
-SET plan_cache_mode = auto AS $feed$
+SET plan_cache_mode = auto SET random_page_cost = 1.1 AS $feed$
 DECLARE
   f {feed};
   done {feed_refreshed};
