@@ -16,7 +16,10 @@ LOOKED_AT = {
     "drivers/asyncpg.py": ({"_con", "_introspect_types"}, "tests/drivers/test_private_parts.py"),
     "drivers/mysql_session.py": ({"_ssl_context"}, "tests/drivers/test_private_parts.py"),
     "drivers/pymysql.py": ({"_sock"}, "tests/drivers/test_private_parts.py"),
-    "drivers/sqlalchemy.py": ({"_connections", "_on_connect_isolation_level"}, "tests/drivers/test_private_parts.py"),
+    "drivers/sqlalchemy.py": (
+        {"_connections", "_max_overflow", "_on_connect_isolation_level"},
+        "tests/drivers/test_private_parts.py",
+    ),
 }
 
 
