@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
+ENGINES_ARGS ?=
 # Most tests wait for a server or a process rather than compute. A worker keeps to its part of the suite until another
 # is idle: so it starts few kinds of servers.
 JOBS ?= 3
@@ -14,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN = $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test roles dbt check site bench chaos storm journey seams scale ga clean
+.PHONY: help venv demo test roles dbt check site bench chaos storm journey seams engines scale ga clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -61,6 +62,10 @@ journey: venv ## From one service's transaction to another's, everything killed 
 
 seams: venv ## Every fault, product and life event in pairs (about an hour); resumes where it stopped
 	@$(BIN)/python -m chaos.seams
+
+engines: venv ## Fetch the servers and Pythons people run, and run the suites that concern each; resumes (hours)
+	@scripts/bootstrap servers
+	@$(BIN)/python -m engines $(ENGINES_ARGS)
 
 ga: venv ## The pre-release tests of topics, scaled to the machine (about a quarter of an hour); resumes where it stopped
 	@$(BIN)/python -m ga
