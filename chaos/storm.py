@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from relaybox.testing.servers import PostgresServer
+from relaybox.testing.servers.process import RestartableServer
 
 from .leases import TTL
 from .relay import toml_table
@@ -35,8 +36,7 @@ Strike: TypeAlias = Callable[[], None]
 Fault: TypeAlias = tuple[float, Strike]  # with the share of the work that B has done when it strikes
 
 ROOT = Path(__file__).parent.parent
-PATIENCE = 120.0  # seconds without any progress
-LEAD = 0.05  # of the work A may be ahead of B: so its writers live through everything too
+START = 60.0  # seconds that a process may take
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +93,11 @@ class Member:
             self.wakes_at = None
 
     def stop(self) -> int:
-        """Once it runs: before that a signal just ends it."""
-        while self.process.poll() is None and not self.ready:
+        """Once it runs: before that a signal just ends it. One that could not start is started again."""
+        deadline = time.monotonic() + START
+        while not self.ready and time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                self.start()
             time.sleep(0.05)
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(60)
@@ -103,6 +106,10 @@ class Member:
 class Storm(Generic[Options]):
     """`work`: how much A has to commit, in the unit of `_progress`. The processes of A that write are called writer-n:
     they end by themselves once there is a file `stop`, and wait while there is a file `wait`."""
+
+    never_frozen: tuple[str, ...] = ("writer",)  # what they lock, nobody takes over
+    patience = 120.0  # seconds without any progress
+    lead = 0.05  # of the work A may be ahead of B: so its writers live through everything too
 
     def __init__(self, options: Options, folder: Path, work: int) -> None:
         self.options = options
@@ -179,7 +186,7 @@ class Storm(Generic[Options]):
         outages.start()
         try:
             moved = time.monotonic()
-            while time.monotonic() - moved < PATIENCE:
+            while time.monotonic() - moved < self.patience:
                 before, (committed, self._effects) = self._effects, self._progress()
                 if self._effects > before or self._outage:
                     moved = time.monotonic()
@@ -187,13 +194,13 @@ class Storm(Generic[Options]):
                     (self.folder / "stop").touch()
                     if not (kills or outages.is_alive() or self._writing) and self._effects >= committed:
                         return
-                self._hold(committed - self._effects > LEAD * self._work)
+                self._hold(committed - self._effects > self.lead * self._work)
                 while kills and self._is_due(kills[0][0]):
                     kills.pop(0)[1]()
                 self._look_after()
                 self._watch()
                 time.sleep(0.1)
-            self._problems.append(f"no progress for {PATIENCE:g} s: {self._stages()}")
+            self._problems.append(f"no progress for {self.patience:g} s: {self._stages()}")
         finally:
             self._over.set()
             outages.join()
@@ -231,10 +238,9 @@ class Storm(Generic[Options]):
         self._struck[f"killed {member.role}"] += 1
 
     def _freeze(self) -> None:
-        """For longer than its leases: it wakes up with work that another has by now. Not A's writers: what they lock,
-        nobody takes over."""
-        awake = [m for m in self._members if m.role != "writer" and m.wakes_at is None and m.process.poll() is None]
-        member = self._random.choice(awake)
+        """For longer than its leases: it wakes up with work that another has by now."""
+        others = [m for m in self._members if m.role not in self.never_frozen]
+        member = self._random.choice([m for m in others if m.wakes_at is None and m.process.poll() is None])
         member.freeze(TTL * self._random.uniform(1.5, 4.5))
         self._struck[f"froze {member.role}"] += 1
 
@@ -244,8 +250,8 @@ class Storm(Generic[Options]):
         asyncio.run(harness.recovery())
         self._struck["killed broker"] += 1
 
-    def _stop_database(self, name: str, server: PostgresServer) -> None:
-        server.stop("immediate")
+    def _stop_database(self, name: str, server: RestartableServer) -> None:
+        server.stop("immediate") if isinstance(server, PostgresServer) else server.kill()
         time.sleep(self._random.uniform(0, self.options.outage_seconds))
         server.start()
         self._struck[f"stopped {name}"] += 1
@@ -272,10 +278,10 @@ class Storm(Generic[Options]):
     # -- and then peace -----------------------------------------------------------------------------
 
     def _calm(self) -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + self.patience
         while self._waiting():
             if time.monotonic() > deadline:
-                self._problems.append(f"not drained after {PATIENCE:g} s of calm: {self._stages()}")
+                self._problems.append(f"not drained after {self.patience:g} s of calm: {self._stages()}")
                 break
             self._look_after()
             time.sleep(0.1)
