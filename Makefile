@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN = $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lock demo test roles dbt check site bench chaos storm journey seams scale ga release clean
+.PHONY: help venv lock demo test roles dbt check site bench chaos storm journey replicas seams scale ga release clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -62,6 +62,9 @@ storm: venv ## Relays and brokers killed at random, one trial for every broker (
 
 journey: venv ## From one service's transaction to another's, everything killed at random: 100,000 messages over each broker; resumes
 	@$(BIN)/python -m chaos.end_to_end --broker all --resume
+
+replicas: venv ## From a feed to its replicas, by Kafka and straight, everything killed at random; PostgreSQL, MySQL, SQLite; resumes
+	@$(BIN)/python -m chaos.feed_to_replica --target all --resume
 
 seams: venv ## Every fault, product and life event in pairs (about an hour); resumes where it stopped
 	@$(BIN)/python -m chaos.seams

@@ -213,8 +213,6 @@ class Applying:
     # -- one row --------------------------------------------------------------------------------------
 
     def _row(self, at: Position, message: FeedMessage, now: datetime | None) -> Op[Applied]:
-        if not message.body:
-            return Applied(at, first=False)  # a tombstone: the row went with the message before
         if message.epoch != at.epoch:
             if message.at < at.era:
                 return Applied(at, first=False)
@@ -222,8 +220,7 @@ class Applying:
             at = Position(self.feed, at.key, at.types, message.epoch, 0, None, message.at)
         if message.n <= at.n:
             return Applied(at, first=False)
-        found = message.decoded()
-        (row,) = rows_of([found.get("before" if message.op == "d" else "after")])
+        row = message.row()
         version, gone, seen = yield from self.kept.noted(row)
         fresh = version < message.n or (version == message.n and gone and message.op != "d")
         if fresh:

@@ -28,11 +28,12 @@ class FeedMessage(NamedTuple):
     rows: int = 0  # of that snapshot
     at: int = 0  # microseconds since 1970: when it was written
     seq: int | None = None  # in the source's log, if it was read there
+    key: str | None = None  # of that row, as JSON
 
     @classmethod
     def of(cls, event: Event[Any]) -> FeedMessage:
         at = (event.occurred_at - _EPOCH) // (datetime.resolution)
-        return cls.read(event.headers, event.body, event.id)._replace(at=at)
+        return cls.read(event.headers, event.body, event.id)._replace(at=at, key=event.key)
 
     @classmethod
     def stored(cls, delta: StoredDelta) -> FeedMessage:
@@ -56,8 +57,18 @@ class FeedMessage(NamedTuple):
             raise FeedError(f"event {name} is no message of a feed: its headers do not say which", "message") from None
 
     def decoded(self) -> dict[str, Any]:
+        return self._members(self.body or b"")
+
+    def row(self) -> RowValues:
+        """The row that is there now, or the one that is gone: of that a tombstone has the key alone."""
+        if not self.body:
+            return self._members((self.key or "").encode())
+        (row,) = rows_of([self.decoded().get("before" if self.op == "d" else "after")])
+        return row
+
+    def _members(self, text: bytes) -> dict[str, Any]:
         try:
-            found = decode((self.body or b"").decode())
+            found = decode(text.decode())
             if isinstance(found, Members):
                 return dict(found)
         except ValueError:
