@@ -15,6 +15,7 @@ from json.encoder import encode_basestring
 from typing import Any, NamedTuple
 
 from ..brokers.json_members import members, valued
+from ..codec import plain_number
 from ..drivers.spi import AsyncRunner
 from ..errors import InvalidEvent, NotFound, Reject, Undecodable
 from ..event import Event
@@ -86,9 +87,7 @@ class _Number(str):
     __slots__ = ()
 
     def __new__(cls, text: str) -> _Number:
-        if "." in text and "e" not in text and "E" not in text:
-            text = text.rstrip("0").removesuffix(".")
-        return str.__new__(cls, "0" if text == "-0" else text)
+        return str.__new__(cls, plain_number(text))
 
 
 _DECODER = json.JSONDecoder(parse_int=_Number, parse_float=_Number)
